@@ -1,0 +1,28 @@
+"""The one place that reads a clock. Business time is always the shard's own (`shard_now()` in SQL)."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What a process may know of time: a monotonic clock for timeouts and a wall clock for logs."""
+
+    def monotonic_s(self) -> float:
+        """Seconds on a clock that never goes back."""
+        ...
+
+    def wall_s(self) -> float:
+        """Seconds since the epoch; for logs and metrics, never for decisions."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wall_s(self) -> float:
+        return time.time()

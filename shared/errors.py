@@ -1,0 +1,110 @@
+"""Errors as classes with data; rendered once, as problem+json, by `shared.http`.
+
+ServiceError
+├── BadRequest            400   not JSON, too deep, wrong framing
+├── Unauthorized          401
+├── Forbidden             403
+├── NotFound              404   absent, or another tenant's
+├── TooLarge              413
+├── UnsupportedMedia      415
+├── Invalid               422   wrong shape, type, range, name or unknown field
+└── Unavailable           503   a shard, or something this service needs, did not answer
+    ├── ShardUnavailable
+    └── Overloaded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+Outcome = Literal["none", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One fault of a request: a JSON pointer (RFC 6901) into the body and what is wrong there."""
+
+    pointer: str
+    detail: str
+
+
+class ServiceError(Exception):
+    """Base of all errors that a caller is meant to see.
+
+    `code` is stable snake_case; `outcome` says whether the call may have taken effect; `retryable` says
+    whether sending the same call again can help.
+    """
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+    title: ClassVar[str] = "Internal error"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        errors: Sequence[FieldError] = (),
+        outcome: Outcome = "none",
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = tuple(errors)
+        self.outcome: Outcome = outcome
+        self.retry_after_s = retry_after_s
+
+
+class BadRequest(ServiceError):
+    code, status, title = "bad_request", 400, "The request could not be read"
+
+
+class NotJson(BadRequest):
+    code = "not_json"
+
+
+class TooDeep(BadRequest):
+    code = "too_deep"
+
+
+class Unauthorized(ServiceError):
+    code, status, title = "unauthorized", 401, "The token is not known"
+
+
+class Forbidden(ServiceError):
+    code, status, title = "forbidden", 403, "The token does not allow this"
+
+
+class NotFound(ServiceError):
+    code, status, title = "not_found", 404, "There is no such object"
+
+
+class TooLarge(ServiceError):
+    code, status, title = "too_large", 413, "The request is over a size limit"
+
+
+class UnsupportedMedia(ServiceError):
+    code, status, title = "unsupported_media_type", 415, "The body's type or encoding is not supported"
+
+
+class Invalid(ServiceError):
+    code, status, title = "invalid", 422, "The request is not valid"
+
+
+class Unavailable(ServiceError):
+    code, status, retryable, title = "unavailable", 503, True, "The service cannot answer now"
+
+
+class ShardUnavailable(Unavailable):
+    code = "shard_unavailable"
+
+
+class Overloaded(Unavailable):
+    code = "overloaded"
+
+
+def invalid(pointer: str, detail: str) -> Invalid:
+    """An `Invalid` with one field at fault."""
+    return Invalid(detail, errors=[FieldError(pointer, detail)])

@@ -1,0 +1,43 @@
+"""Ids that carry their shard: UUIDv7 whose last 12 bits are a shard number.
+
+The generator is the SDK's (`headgate.ids`); this module adds what the services need to judge ids that
+callers send. An id is opaque to callers, so a malformed one is never an error here: it is `None`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from headgate.ids import new_id
+
+SHARDS_MAX = 4096
+
+_CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
+
+
+def canonical(text: str) -> str | None:
+    """The canonical form of an id, or None when it is not the text of a UUIDv7."""
+    if _CANONICAL(text):
+        return text
+    lowered = text.lower()
+    return lowered if _CANONICAL(lowered) else None
+
+
+def canonical_token(text: str) -> str | None:
+    """The canonical form of a lease token (128 random bits in UUID notation), or None."""
+    lowered = text.lower()
+    return lowered if _UUID(lowered) else None
+
+
+def shard_of(item_id: str) -> int:
+    """The shard number in a canonical id."""
+    return int(item_id[-3:], 16)
+
+
+def time_ms_of(item_id: str) -> int:
+    """Milliseconds since the epoch at which a canonical id was made, by its maker's clock."""
+    return int(item_id[:8] + item_id[9:13], 16)
+
+
+__all__ = ["SHARDS_MAX", "canonical", "canonical_token", "new_id", "shard_of", "time_ms_of"]

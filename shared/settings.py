@@ -1,0 +1,67 @@
+"""What both services read from the environment: the shard map, ports and the limits of the edge."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.ids import SHARDS_MAX
+
+_ENTRY = re.compile(r"^(\d+)=(\S+)$")
+_COUNTED = re.compile(r"^(\S+)#(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAddress:
+    """Where one shard lives: its number for ever, its schema, and the server that holds it now."""
+
+    number: int
+    schema: str
+    dsn: str
+
+
+def parse_shards(text: str, service: str) -> list[ShardAddress]:
+    """Read a shard map: `0=postgresql://... 1=postgresql://...`, or `postgresql://...#4` for shards 0 to 3.
+
+    Raises:
+        ValueError: an entry is neither form, a number is out of range or named twice.
+    """
+    found: dict[int, str] = {}
+    for entry in re.split(r"[\s,]+", text.strip()):
+        if named := _ENTRY.match(entry):
+            pairs = [(int(named.group(1)), named.group(2))]
+        elif counted := _COUNTED.match(entry):
+            pairs = [(number, counted.group(1)) for number in range(int(counted.group(2)))]
+        else:
+            raise ValueError(f"{entry!r} is neither NUMBER=DSN nor DSN#COUNT")
+        for number, dsn in pairs:
+            if number in found or not 0 <= number < SHARDS_MAX:
+                raise ValueError(f"shard {number} is named twice or not in 0..{SHARDS_MAX - 1}")
+            found[number] = dsn
+    return [ShardAddress(n, f"{service}_{n:03d}", dsn) for n, dsn in sorted(found.items())]
+
+
+class EdgeSettings(BaseSettings):
+    """Settings that both services share; each service's own class adds its prefix, port and limits."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True)
+
+    host: str = "127.0.0.1"
+    redis_url: Annotated[str | None, Field(validation_alias="HEADGATE_REDIS_URL")] = None
+    dag_token: Annotated[str | None, Field(validation_alias="HEADGATE_DAG_TOKEN")] = None
+    log_level: Annotated[str, Field(validation_alias="HEADGATE_LOG_LEVEL")] = "info"
+
+    body_bytes_max: int = 16 * 1024 * 1024
+    json_depth_max: int = 32
+    batch_items_max: int = 1_000
+    wait_s_max: float = 30.0
+    page_items_max: int = 1_000
+
+    pool_connections_max: int = 6
+    command_timeout_s: float = 10.0
+    connect_timeout_s: float = 5.0
+    acquire_timeout_s: float = 5.0

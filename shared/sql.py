@@ -1,0 +1,77 @@
+"""Named SQL blocks: `-- name: claim(topic_ids, limit)` above a statement that uses `$1..$n`.
+
+The loader refuses a file whose header disagrees with its body, so a statement cannot be called with the
+wrong number of arguments; `tests/contract/test_statements.py` prepares every block on a migrated shard.
+The idea is aiosql's and procrastinate's; arguments are bound by keyword.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_HEADER = re.compile(r"^-- name: (\w+)\(([^)]*)\)\s*$", re.M)
+_PARAMETER = re.compile(r"\$(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One SQL statement and the names of its parameters, in order."""
+
+    name: str
+    parameters: tuple[str, ...]
+    text: str
+
+    def args(self, **values: Any) -> tuple[Any, ...]:
+        """The positional arguments for `values`; a missing or unknown name is a KeyError."""
+        if len(values) != len(self.parameters):
+            raise KeyError(f"{self.name} takes {self.parameters}, got {tuple(values)}")
+        return tuple(values[name] for name in self.parameters)
+
+
+class Statements:
+    """The statements of one or more `.sql` files, as attributes."""
+
+    def __init__(self, statements: dict[str, Statement]) -> None:
+        self._statements = statements
+
+    def __getattr__(self, name: str) -> Statement:
+        try:
+            return self._statements[name]
+        except KeyError:
+            raise AttributeError(f"no SQL block is named {name}") from None
+
+    def __iter__(self) -> Any:
+        return iter(self._statements.values())
+
+
+def load(directory: Path) -> Statements:
+    """Read every `*.sql` file of a directory.
+
+    Raises:
+        ValueError: a header and its body disagree, or two blocks share a name.
+    """
+    found: dict[str, Statement] = {}
+    for path in sorted(directory.glob("*.sql")):
+        for statement in _parse(path.read_text(encoding="utf-8"), path.name):
+            if statement.name in found:
+                raise ValueError(f"{path.name}: {statement.name} is defined twice")
+            found[statement.name] = statement
+    return Statements(found)
+
+
+def _parse(text: str, source: str) -> list[Statement]:
+    headers = list(_HEADER.finditer(text))
+    ends = [header.start() for header in headers[1:]] + [len(text)]
+    blocks = []
+    for header, end in zip(headers, ends, strict=True):
+        names = tuple(part.strip() for part in header.group(2).split(",") if part.strip())
+        body = text[header.end() : end].strip().rstrip(";")
+        code = re.sub(r"--[^\n]*", "", body)
+        used = {int(number) for number in _PARAMETER.findall(code)}
+        if used != set(range(1, len(names) + 1)):
+            raise ValueError(f"{source}: {header.group(1)}({', '.join(names)}) uses ${sorted(used)}")
+        blocks.append(Statement(header.group(1), names, body))
+    return blocks
