@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on stderr, or a readable line on a terminal. Payloads and tokens are never logged."""
+"""Logs: one JSON object a line on stderr, or a readable line on a terminal; never payloads or tokens."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ log: Any = structlog.get_logger("headgate")
 
 def configure(service: str, *, level: str = "info") -> None:
     """Set the process's log format; `level` is a name of the standard library's levels."""
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
-    )
+    renderer: Any = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -1,0 +1,244 @@
+"""The edge of an HTTP service: bodies in, problem+json out, health and metrics beside the routes.
+
+Bodies never go through the framework's own parser: `body_of(Model)` reads them under a size limit, checks
+them with `shared.jsonbody`, validates them, and tells the OpenAPI document what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+
+from headgate.wire import Problem
+from shared import jsonbody
+from shared.access import Caller
+from shared.errors import (
+    FieldError,
+    Invalid,
+    ServiceError,
+    TooLarge,
+    UnsupportedMedia,
+)
+from shared.log import log
+from shared.settings import EdgeSettings
+
+M = TypeVar("M", bound=BaseModel)
+
+ERRORS_SHOWN_MAX = 20
+
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media_type"}
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """A JSON answer encoded once, by msgspec: dicts, structs and `msgspec.Raw` parts."""
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+def model_response(value: BaseModel, status: int = 200) -> Response:
+    """A JSON answer from a wire model."""
+    return Response(value.model_dump_json(), status_code=status, media_type="application/json")
+
+
+async def read_body(request: Request, settings: EdgeSettings) -> bytes:
+    """The request's body.
+
+    Raises:
+        TooLarge: over `body_bytes_max`, told before the rest is read.
+        UnsupportedMedia: a body that is encoded or not JSON.
+    """
+    headers = request.headers
+    length = headers.get("content-length", "0")
+    if length.isdigit() and int(length) > settings.body_bytes_max:
+        raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
+    if headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMedia("send the body without Content-Encoding")
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > settings.body_bytes_max:
+            raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
+        parts.append(part)
+    if size:
+        _check_media(headers.get("content-type", ""))
+    return b"".join(parts)
+
+
+def _check_media(content_type: str) -> None:
+    media, _, parameters = content_type.partition(";")
+    media = media.strip().lower()
+    if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
+        raise UnsupportedMedia("send the body as application/json")
+    if "charset" in parameters.lower() and "utf-8" not in parameters.lower():
+        raise UnsupportedMedia("send the body in UTF-8")
+
+
+def validate(model: type[M], value: Any) -> M:
+    """A decoded body as a wire model.
+
+    Raises:
+        Invalid: with a JSON pointer for each fault (at most `ERRORS_SHOWN_MAX`).
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise invalid_body(error.errors(include_url=False, include_input=False)) from None
+
+
+def invalid_body(faults: Sequence[Any], *, skip: int = 0) -> Invalid:
+    """Pydantic's faults as an `Invalid`; `skip` drops leading parts of each location. Input is never echoed."""
+    errors = [FieldError(_pointer(fault["loc"][skip:]), fault["msg"]) for fault in faults[:ERRORS_SHOWN_MAX]]
+    return Invalid(f"the request is not valid at {errors[0].pointer or 'its top level'}", errors=errors)
+
+
+def _pointer(location: Sequence[Any]) -> str:
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location)
+
+
+def body_of(model: type[M]) -> Any:
+    """A dependency that reads, checks and validates the body as `model`."""
+
+    async def parse(request: Request) -> M:
+        settings = request.app.state.settings
+        body = await read_body(request, settings)
+        return validate(model, jsonbody.check(body, depth_max=settings.json_depth_max))
+
+    parse.body_model = model  # type: ignore[attr-defined]
+    return Depends(parse)
+
+
+async def caller_of(request: Request) -> Caller:
+    """A dependency: who calls."""
+    caller: Caller = request.app.state.access.caller(request.headers.get("authorization"))
+    return caller
+
+
+def problem(error: ServiceError) -> Response:
+    """An error as RFC 9457 problem+json."""
+    body: dict[str, Any] = {
+        "type": f"https://headgate.dev/errors/{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail,
+        "code": error.code,
+        "outcome": error.outcome,
+    }
+    if error.errors:
+        body["errors"] = [{"pointer": e.pointer, "detail": e.detail} for e in error.errors]
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(
+        msgspec.json.encode(body),
+        status_code=error.status,
+        media_type="application/problem+json",
+        headers=headers,
+    )
+
+
+def install(app: FastAPI, settings: EdgeSettings, *, ready: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    """Give an app its error handlers, health and metrics routes, and an OpenAPI that knows the bodies.
+
+    `ready` answers what `/readyz` shows; it raises a ServiceError when the service is not ready.
+    """
+    app.state.settings = settings
+    app.add_exception_handler(ServiceError, _on_service_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_crash)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+
+    @app.get("/livez", tags=["health"])
+    async def livez() -> dict[str, str]:
+        """The process answers."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", tags=["health"])
+    async def readyz() -> dict[str, Any]:
+        """The process can do its work."""
+        return await ready()
+
+    @app.get("/metrics", tags=["health"])
+    async def metrics() -> Response:
+        """Prometheus metrics."""
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _on_service_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServiceError)
+    return problem(error)
+
+
+async def _on_invalid_parameters(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return problem(invalid_body(error.errors(), skip=1))
+
+
+class _HttpError(ServiceError):
+    """The framework's own refusals (no such route, method not allowed)."""
+
+
+async def _on_http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+
+    class Refusal(_HttpError):
+        code = _CODES.get(error.status_code, "bad_request")
+        status = error.status_code
+        title = str(error.detail)
+
+    response = problem(Refusal(str(error.detail)))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_crash(request: Request, error: Exception) -> Response:
+    log.error("request failed", path=request.url.path, exc_info=error)
+    return problem(ServiceError("the service failed on this request; it was logged", outcome="unknown"))
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        _add_schema(schemas, Problem)
+        for route in app.routes:
+            if isinstance(route, APIRoute):
+                _describe(document, schemas, route)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _describe(document: dict[str, Any], schemas: dict[str, Any], route: APIRoute) -> None:
+    for method in route.methods:
+        operation = document["paths"].get(route.path, {}).get(method.lower())
+        if operation is None:
+            continue
+        operation["responses"].pop("422", None)
+        operation["responses"]["default"] = {
+            "description": "A problem (RFC 9457)",
+            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for dependency in route.dependant.dependencies:
+            model = getattr(dependency.call, "body_model", None)
+            if model is not None:
+                reference = _add_schema(schemas, model)
+                operation["requestBody"] = {"content": {"application/json": {"schema": reference}}}
+
+
+def _add_schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(schema.pop("$defs", {}))
+    schemas[model.__name__] = schema
+    return {"$ref": f"#/components/schemas/{model.__name__}"}

@@ -1,0 +1,92 @@
+"""What every JSON body must be before anyone looks at its shape: well formed, flat enough, unambiguous.
+
+Refused with 400: not UTF-8, not JSON, NaN, Infinity and numbers out of range, nesting over the limit, a
+name twice in one object. Refused with 422: half of a surrogate pair in a string. The common case costs
+three passes in C; only a body that looks wrong is read again slowly to say what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from shared.errors import BadRequest, Invalid, NotJson, TooDeep
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+_decode = msgspec.json.decode
+_encode = msgspec.json.encode
+_format = msgspec.json.format
+
+
+def check(body: bytes, *, depth_max: int) -> Any:
+    """Return the decoded value of a body, `{}` for an absent one.
+
+    Raises:
+        BadRequest: `not_json`, `too_deep` or `duplicate_name`.
+        Invalid: a string holds half of a surrogate pair.
+    """
+    if not body:
+        return {}
+    if body.count(b"[") + body.count(b"{") > depth_max:
+        _check_depth(body, depth_max)
+    try:
+        value = _decode(body)
+        plain = _encode(value) == _format(body, indent=-1)
+    except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
+        plain = False
+    if plain:
+        return value
+    return _read_slowly(body)
+
+
+def _check_depth(body: bytes, depth_max: int) -> None:
+    brackets = _STRINGS.sub(b"", body).translate(None, _BRACKETS)
+    deepest = max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+    if deepest > depth_max:
+        raise TooDeep(f"the body nests {deepest} levels deep; at most {depth_max} are taken")
+
+
+def _read_slowly(body: bytes) -> Any:
+    try:
+        text = body.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+    except UnicodeDecodeError:
+        raise NotJson("the body is not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise NotJson("the body is not JSON (RFC 8259)") from None
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise Invalid("a string holds half of a surrogate pair; send whole characters") from None
+    return value
+
+
+class DuplicateName(BadRequest):
+    """An object names a member twice; which one would count is anybody's guess."""
+
+    code = "duplicate_name"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise DuplicateName("an object in the body names a member twice")
+    return found
+
+
+def _refuse(_constant: str) -> Any:
+    raise ValueError("not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError("number out of range")
+    return number

@@ -1,0 +1,183 @@
+"""One shard's connections: pinned plans, timeouts everywhere, retries only where the database says so.
+
+Plans are pinned because one made from an empty table's statistics costs more than any design choice:
+generic plans, no sequential, hash, merge or bitmap plans (every statement is written for an index).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import asyncpg
+
+from shared.errors import Invalid, ShardUnavailable
+from shared.settings import EdgeSettings, ShardAddress
+from shared.sql import Statement
+
+T = TypeVar("T")
+
+RETRIES_MAX = 3
+RETRY_PAUSE_S_MAX = 0.05
+
+PINNED = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+}
+
+_SESSION = {
+    "lock_timeout": "2s",
+    "statement_timeout": "8s",
+    "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "timezone": "UTC",
+}
+
+_CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_LOST = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.AdminShutdownError, OSError)
+
+
+class Transaction:
+    """An open transaction on one connection; statements see fresh snapshots, one after another."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
+        """All rows of a statement."""
+        rows: list[Any] = await self._connection.fetch(statement.text, *statement.args(**values))
+        return rows
+
+    async def row(self, statement: Statement, **values: Any) -> Any:
+        """The first row of a statement, or None."""
+        return await self._connection.fetchrow(statement.text, *statement.args(**values))
+
+
+class Pool:
+    """Connections to one schema. `relaxed` commits do not wait for the disk (their effects must be repeatable)."""
+
+    def __init__(self, address: ShardAddress, settings: EdgeSettings, *, relaxed: bool = False) -> None:
+        self._address = address
+        self._settings = settings
+        self._relaxed = relaxed
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+
+    async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
+        """All rows of one statement in its own transaction; conflicts are retried."""
+        args = statement.args(**values)
+
+        async def run(connection: Any) -> list[Any]:
+            rows: list[Any] = await connection.fetch(statement.text, *args)
+            return rows
+
+        return await self._retrying(run)
+
+    async def row(self, statement: Statement, **values: Any) -> Any:
+        """The first row of one statement in its own transaction, or None."""
+        rows = await self.fetch(statement, **values)
+        return rows[0] if rows else None
+
+    async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Run `work` in a READ COMMITTED transaction; the whole of it again after a conflict.
+
+        Raises:
+            ShardUnavailable: the server did not answer; `outcome` is `unknown` once COMMIT may have been sent.
+        """
+
+        async def run(connection: Any) -> T:
+            async with connection.transaction():
+                return await work(Transaction(connection))
+
+        return await self._retrying(run)
+
+    async def close(self) -> None:
+        """Close all connections, by force after a short grace."""
+        if self._pool is None:
+            return
+        try:
+            async with asyncio.timeout(2.0):
+                await self._pool.close()
+        except (TimeoutError, *_LOST):
+            self._pool.terminate()
+        self._pool = None
+
+    async def _retrying(self, run: Callable[[Any], Awaitable[T]]) -> T:
+        for attempt in range(RETRIES_MAX + 1):
+            try:
+                async with self._connection() as connection:
+                    return await run(connection)
+            except (*_CONFLICTS, asyncpg.FeatureNotSupportedError) as error:
+                # A deadlock, a serialization failure, or "cached plan must not change result type".
+                if attempt == RETRIES_MAX:
+                    raise ShardUnavailable(f"shard {self._address.number} is contended; try again") from error
+                await asyncio.sleep(random.uniform(0, RETRY_PAUSE_S_MAX * 2**attempt))  # noqa: S311
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        pool = self._pool or await self._open()
+        number = self._address.number
+        try:
+            connection = await pool.acquire(timeout=self._settings.acquire_timeout_s)
+        except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
+            raise ShardUnavailable(f"shard {number} cannot be reached", retry_after_s=1.0) from error
+        try:
+            yield connection
+        except (asyncpg.DataError, asyncpg.ProgramLimitExceededError) as error:
+            raise Invalid("the database refused a value of this request") from error
+        except (asyncpg.InsufficientResourcesError, asyncpg.LockNotAvailableError) as error:
+            raise ShardUnavailable(f"shard {number} has no room or is locked", retry_after_s=1.0) from error
+        except asyncpg.QueryCanceledError as error:
+            raise ShardUnavailable(f"shard {number} was too slow", retry_after_s=1.0) from error
+        except (TimeoutError, *_LOST) as error:
+            connection.terminate()
+            raise ShardUnavailable(
+                f"shard {number} did not answer", outcome="unknown", retry_after_s=1.0
+            ) from error
+        except asyncio.CancelledError:
+            # A half-used connection must not go back: closing it rolls back what was not committed.
+            connection.terminate()
+            raise
+        finally:
+            await pool.release(connection)
+
+    async def _open(self) -> Any:
+        async with self._opening:
+            if self._pool is None:
+                try:
+                    self._pool = await self._create()
+                except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
+                    number = self._address.number
+                    raise ShardUnavailable(f"shard {number} cannot be reached", retry_after_s=1.0) from error
+            return self._pool
+
+    async def _create(self) -> Any:
+        session = dict(PINNED, **_SESSION, search_path=self._address.schema)
+        session["synchronous_commit"] = "off" if self._relaxed else "on"
+        session["application_name"] = f"headgate {self._address.schema}"
+        return await asyncpg.create_pool(
+            self._address.dsn,
+            min_size=1,
+            max_size=self._settings.pool_connections_max,
+            timeout=self._settings.connect_timeout_s,
+            command_timeout=self._settings.command_timeout_s,
+            max_inactive_connection_lifetime=300.0,
+            server_settings=session,
+            reset=_keep,
+        )
+
+
+async def _keep(_connection: Any) -> None:
+    """Skip asyncpg's RESET ALL round trip: nothing here changes a session after it was opened."""

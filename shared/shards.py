@@ -1,0 +1,96 @@
+"""The shard map: which numbers exist and the connections to each. A shard is one schema in some database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from shared.errors import ShardUnavailable
+from shared.pg import Pool
+from shared.schema import head
+from shared.settings import EdgeSettings, ShardAddress
+from shared.sql import Statement
+
+# What an id or key hashes to; slots have homes so that growing moves slots, never items.
+SLOTS = 4096
+
+_REVISION = Statement("revision", (), "SELECT version_num FROM alembic_version")
+
+
+class StaleSchema(Exception):
+    """A shard is not at the revision this code was written for: run `python -m migrations up`."""
+
+
+class Shard:
+    """One shard: its number and two pools, durable and relaxed."""
+
+    def __init__(self, address: ShardAddress, settings: EdgeSettings) -> None:
+        self.number = address.number
+        self.address = address
+        self.pool = Pool(address, settings)
+        self.relaxed = Pool(address, settings, relaxed=True)
+
+    async def close(self) -> None:
+        """Close both pools."""
+        await asyncio.gather(self.pool.close(), self.relaxed.close())
+
+    def __repr__(self) -> str:
+        return f"Shard({self.address.schema})"
+
+
+class ShardMap:
+    """All shards of one service, by number."""
+
+    def __init__(self, addresses: Sequence[ShardAddress], settings: EdgeSettings) -> None:
+        assert addresses, "a service needs at least one shard"
+        self._shards = {address.number: Shard(address, settings) for address in addresses}
+        self._numbers = sorted(self._shards)
+        self._turn = 0
+
+    def __iter__(self) -> Iterator[Shard]:
+        return iter(self._shards.values())
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def get(self, number: int) -> Shard | None:
+        """The shard of that number, or None: the number in an id is the caller's word until looked up."""
+        return self._shards.get(number)
+
+    def of_slot(self, slot: int) -> Shard:
+        """The home of a hash slot (0 to 4,095)."""
+        return self._shards[self._numbers[slot * len(self._numbers) // SLOTS]]
+
+    def next(self) -> Shard:
+        """The next shard in turn, for what may live anywhere."""
+        self._turn = (self._turn + 1) % len(self._numbers)
+        return self._shards[self._numbers[self._turn]]
+
+    async def check_schema(self, service: str) -> None:
+        """Compare every reachable shard's revision with the code's.
+
+        Raises:
+            StaleSchema: a shard is behind or ahead, or was never migrated.
+            ShardUnavailable: no shard can be reached.
+        """
+        wanted = head(service)
+        found = await asyncio.gather(*(self._revision(shard) for shard in self), return_exceptions=True)
+        for shard, revision in zip(self, found, strict=True):
+            if isinstance(revision, ShardUnavailable):
+                continue
+            if revision != wanted:
+                raise StaleSchema(
+                    f"{shard.address.schema} is at {revision}, this code needs {wanted}: "
+                    "run `python -m migrations up`"
+                )
+        if all(isinstance(revision, ShardUnavailable) for revision in found):
+            raise ShardUnavailable("no shard can be reached")
+
+    async def close(self) -> None:
+        """Close all pools."""
+        await asyncio.gather(*(shard.close() for shard in self))
+
+    @staticmethod
+    async def _revision(shard: Shard) -> str:
+        row = await shard.pool.row(_REVISION)
+        return str(row["version_num"])
