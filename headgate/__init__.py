@@ -1,0 +1,1 @@
+"""Headgate's Python SDK."""

@@ -1,0 +1,85 @@
+"""Ids: UUIDv7 whose last 12 bits are a shard number, as lowercase text.
+
+    48 bits ms since the epoch | 7 | 12 bits counter | 10 | 14 bits counter | 36 bits random | 12 bits shard
+
+Time comes first, then a counter of this process: ids made in one millisecond keep their order, also across
+threads. The counter starts each millisecond at a random number with its top bit clear, and a clock that
+steps back keeps the last time, so one process never makes an id that sorts before an earlier one. The random
+part keeps two processes apart and the id unguessable.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+SHARDS_MAX: Final = 4_096
+_COUNTER_MAX: Final = 2**26 - 1
+
+
+class IdMaker:
+    """Makes ids in order. `now_ms` and `entropy` are there for tests; one maker per process is the rule."""
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._now_ms = now_ms
+        self._entropy = entropy
+        self._last_ms = 0
+        self._counter = 0
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Start with a fresh lock: the child of a fork may have inherited a held one."""
+        self._lock = threading.Lock()
+
+    def make(self, shard: int, count: int = 1) -> list[str]:
+        """`count` ids of `shard`, in ascending order."""
+        if not 0 <= shard < SHARDS_MAX:
+            raise ValueError(f"shard must be 0 to {SHARDS_MAX - 1}")
+        noise = self._entropy(8 * count)
+        now_ms = self._now_ms()
+        with self._lock:
+            return [
+                self._next(now_ms, int.from_bytes(noise[start : start + 8]), shard)
+                for start in range(0, 8 * count, 8)
+            ]
+
+    def _next(self, now_ms: int, noise: int, shard: int) -> str:
+        if now_ms > self._last_ms:
+            self._last_ms, self._counter = now_ms, noise >> 39
+        elif self._counter == _COUNTER_MAX:
+            self._last_ms, self._counter = self._last_ms + 1, noise >> 39
+        else:
+            self._counter += 1
+        high, low = self._counter >> 14, self._counter & 0x3FFF
+        text = f"{self._last_ms:012x}7{high:03x}{0x8000 | low:04x}{(noise & 0xF_FFFF_FFFF) << 12 | shard:012x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+_maker = IdMaker()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_maker.unlock)
+
+
+def new_id(shard: int) -> str:
+    """A new id of `shard`, after every id that this process made before."""
+    return _maker.make(shard)[0]
+
+
+def new_ids(shard: int, count: int) -> list[str]:
+    """`count` new ids of `shard`, in order."""
+    return _maker.make(shard, count)
+
+
+def shard_of(item_id: str) -> int:
+    """The shard number in an id."""
+    return int(item_id[-3:], 16)
+
+
+def time_ms_of(item_id: str) -> int:
+    """When an id was made by its maker's clock, in ms since the epoch."""
+    return int(item_id[:8] + item_id[9:13], 16)

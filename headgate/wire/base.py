@@ -1,0 +1,227 @@
+"""What the bodies of both services are made of: limits, states, field types, lists and problems."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+BATCH_MAX: Final = 1_000
+PAGE_LIMIT_DEFAULT: Final = 100
+PAGE_LIMIT_MAX: Final = 1_000
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+PAYLOAD_BYTES_MAX: Final = 10 * 1024
+OUTPUT_BYTES_MAX: Final = 10 * 1024
+METADATA_BYTES_MAX: Final = 1024
+ACK_CONTEXT_BYTES_MAX: Final = 1024
+HEADERS_BYTES_MAX: Final = 1024
+INPUTS_BYTES_MAX: Final = 256 * 1024
+ERROR_CHARS_MAX: Final = 8 * 1024
+KEY_BYTES_MAX: Final = 200
+JSON_DEPTH_MAX: Final = 32
+WAIT_S_MAX: Final = 30
+LEASE_S_DEFAULT: Final = 60
+LEASE_S_MAX: Final = 43_200
+DELAY_S_MAX: Final = 30 * 86_400
+TTL_S_MAX: Final = 3_650 * 86_400
+INT32_MIN: Final = -(2**31)
+INT32_MAX: Final = 2**31 - 1
+
+Delivery = Literal["at_least_once", "at_most_once"]
+Outcome = Literal["none", "unknown"]
+ItemState = Literal["ready", "delayed", "leased", "disabled", "dead"]
+ItemOutcome = Literal["acked", "dead", "expired", "cancelled"]
+EnqueueStatus = Literal["enqueued", "duplicate", "cancelled", "refused"]
+AckStatus = Literal["acked", "already_acked", "lease_lost", "cancelled", "not_found", "refused"]
+NackStatus = Literal["requeued", "dead", "lease_lost", "cancelled", "not_found", "refused"]
+ExtendStatus = Literal["extended", "lease_lost", "cancelled", "not_found", "refused"]
+ReviveStatus = Literal["revived", "already_enabled", "finished", "cancelled", "managed", "not_found", "refused"]
+CancelStatus = Literal["cancelled", "already_cancelled", "finished", "managed", "not_found", "refused"]
+ResolveStatus = Literal["resolved", "already_resolved"]
+ShardState = Literal["healthy", "degraded", "open", "draining", "unowned"]
+Trigger = Literal["all_succeeded", "all_done", "any_succeeded", "any_failed", "none_failed"]
+OnFailure = Literal["continue", "cancel"]
+DagState = Literal["running", "succeeded", "failed", "cancelling", "cancelled"]
+NodeState = Literal["blocked", "released", "succeeded", "failed", "skipped", "cancelled"]
+BlockKind = Literal["node", "external", "hold", "pause"]
+
+_RFC3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ][0-2]\d:[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:[Zz]|[+-][0-2]\d:[0-5]\d)", re.ASCII
+)
+
+
+def encoded_bytes(value: object) -> int:
+    """How many bytes `value` takes as compact UTF-8 JSON: the measure of every size limit."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def unclean(text: str) -> str | None:
+    """Why `text` cannot be kept (a NUL, a lone surrogate), or None."""
+    if "\x00" in text:
+        return "NUL characters are not allowed"
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return "lone surrogates are not allowed"
+    return None
+
+
+def _clean_json(value: Any) -> Any:
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, str):
+            if problem := unclean(part):
+                raise ValueError(problem)
+        elif isinstance(part, dict):
+            stack.extend(part)
+            stack.extend(part.values())
+        elif isinstance(part, list):
+            stack.extend(part)
+    return value
+
+
+def _clean_text(text: str) -> str:
+    if problem := unclean(text):
+        raise ValueError(problem)
+    return text
+
+
+def _is_control(char: str) -> bool:
+    return char < " " or "\x7f" <= char <= "\x9f"
+
+
+def _label(text: str) -> str:
+    if not 1 <= len(text.encode()) <= KEY_BYTES_MAX:
+        raise ValueError(f"must be 1 to {KEY_BYTES_MAX} bytes of UTF-8")
+    if not text.isprintable() and any(map(_is_control, text)):
+        raise ValueError("control characters are not allowed")
+    return text
+
+
+def _moment(value: object) -> object:
+    """RFC 3339 text or a datetime, with a zone, at most `DELAY_S_MAX` ahead; the past means now."""
+    if isinstance(value, str):
+        if not _RFC3339.fullmatch(value):
+            raise ValueError("must be an RFC 3339 time with a zone, like 2030-01-31T12:00:00Z")
+        value = datetime.fromisoformat(value.upper())
+    if not isinstance(value, datetime):
+        raise ValueError("must be an RFC 3339 time, as text")
+    if value.tzinfo is None:
+        raise ValueError("must carry a time zone")
+    try:
+        value = value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is out of range") from None
+    if value - datetime.now(UTC) > timedelta(seconds=DELAY_S_MAX):
+        raise ValueError(f"is more than {DELAY_S_MAX} s ahead")
+    return value
+
+
+NAMESPACE_PATTERN: Final = r"^[A-Za-z0-9._-]{1,64}$"
+TOPIC_PATTERN: Final = r"^[A-Za-z0-9._/-]{1,128}$"
+
+NamespaceName = Annotated[str, StringConstraints(pattern=NAMESPACE_PATTERN)]
+Topic = Annotated[str, StringConstraints(pattern=TOPIC_PATTERN)]
+AckTopic = Annotated[str, StringConstraints(pattern=r"^(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}$")]
+ItemId = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(?i)[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", to_lower=True
+    ),
+]
+OpaqueId = str  # a malformed one is not_found, or lease_lost: an answer, no error
+IdempotencyKey = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,128}$")]
+Label = Annotated[str, AfterValidator(_label), WithJsonSchema({"type": "string", "minLength": 1})]
+ErrorText = Annotated[str, StringConstraints(max_length=ERROR_CHARS_MAX), AfterValidator(_clean_text)]
+Json = Annotated[Any, AfterValidator(_clean_json)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_clean_json)]
+Headers = Annotated[dict[str, str], Field(max_length=32), AfterValidator(_clean_json)]
+Moment = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
+LeaseS = Annotated[float, Field(ge=1, le=LEASE_S_MAX)]
+DelayS = Annotated[float, Field(ge=0, le=DELAY_S_MAX)]
+TtlS = Annotated[float, Field(gt=0, le=TTL_S_MAX)]
+Priority = Annotated[int, Field(ge=INT32_MIN, le=INT32_MAX)]
+Attempts = Annotated[int, Field(ge=0, le=INT32_MAX)]
+Quota = Annotated[int, Field(ge=0, le=INT32_MAX)]
+Count = Annotated[int, Field(ge=1, le=BATCH_MAX)]
+
+T = TypeVar("T")
+Batch = Annotated[list[T], Field(min_length=1, max_length=BATCH_MAX)]
+
+
+class Request(BaseModel):
+    """A request body: strict, and unknown fields are refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Response(BaseModel):
+    """A response body: unknown fields are ignored, so services may add some."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Empty(Request):
+    """The body of a call that takes none: absent, or `{}`."""
+
+
+class FieldError(Response):
+    """One fault in a request body. `pointer` is a JSON pointer (RFC 6901) into it."""
+
+    pointer: str
+    detail: str
+
+
+class Problem(Response):
+    """RFC 9457. `outcome: none` means that nothing was done and the call may be sent again."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str | None = None
+    code: str
+    outcome: Outcome = "none"
+    errors: list[FieldError] | None = None
+
+
+class Page(Response, Generic[T]):
+    """A page of a list; pass `next_cursor` as `cursor` to go on, null is the end."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+
+def pointer_of(loc: Iterable[str | int]) -> str:
+    """The JSON pointer of a pydantic location."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in loc)
+
+
+def field_errors(errors: Iterable[Mapping[str, Any]], *, skip: int = 0) -> list[FieldError]:
+    """`ValidationError.errors()` as problem errors; `skip` drops leading parts of locations, like "body"."""
+    return [
+        FieldError(
+            pointer=pointer_of(error["loc"][skip:]) + error.get("ctx", {}).get("pointer", ""),
+            detail=error["msg"].removeprefix("Value error, "),
+        )
+        for error in errors
+    ]
+
+
+def fault(pointer: str, detail: str) -> PydanticCustomError:
+    """A fault that a whole-model check found, at `pointer` below the model."""
+    return PydanticCustomError("headgate", "{detail}", {"detail": detail, "pointer": pointer})

@@ -1,0 +1,269 @@
+"""The DAG service's bodies."""
+
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from headgate.wire.base import (
+    LEASE_S_DEFAULT,
+    TTL_S_MAX,
+    Attempts,
+    Batch,
+    BlockKind,
+    DagState,
+    DelayS,
+    ErrorText,
+    Json,
+    JsonObject,
+    Label,
+    LeaseS,
+    NodeState,
+    OnFailure,
+    Priority,
+    Request,
+    ResolveStatus,
+    Response,
+    Topic,
+    Trigger,
+    TtlS,
+    fault,
+)
+from headgate.wire.queue import Backoff
+
+# Requests
+
+
+class Dependency(Request):
+    """An edge: `downstream` waits for `upstream`. Both are node keys."""
+
+    upstream: Label
+    downstream: Label
+
+
+class NodeSpec(Request):
+    """A node to add: an item, and what it waits for."""
+
+    key: Label
+    topic: Topic
+    payload: Json = None
+    metadata: JsonObject | None = None
+    priority: Priority = 0
+    upstream: Batch[Label] | None = None
+    external: Batch[Label] | None = None
+    trigger: Trigger = "all_succeeded"
+    max_attempts: Attempts = 0
+    backoff: Backoff | None = None
+    lease_s: LeaseS = float(LEASE_S_DEFAULT)
+    delay_s: DelayS | None = None
+    ttl_s: TtlS | None = None
+    pass_outputs: bool = False
+
+    @model_validator(mode="after")
+    def _deliverable(self) -> Self:
+        if self.ttl_s is not None and self.delay_s is not None and self.ttl_s < self.delay_s:
+            raise fault("/ttl_s", "must not be shorter than delay_s: the item could never be delivered")
+        return self
+
+
+class _Build(Request):
+    """Nodes and edges of one call. An `any_*` node has its upstream here, or could never fire."""
+
+    nodes: Batch[NodeSpec] | None = None
+    dependencies: Batch[Dependency] | None = None
+
+    @model_validator(mode="after")
+    def _can_fire(self) -> Self:
+        waiting = [
+            (position, node)
+            for position, node in enumerate(self.nodes or ())
+            if node.trigger.startswith("any_") and not node.upstream
+        ]
+        if waiting:
+            downstream = {edge.downstream for edge in self.dependencies or ()}
+            for position, node in waiting:
+                if node.key not in downstream:
+                    raise fault(f"/nodes/{position}/trigger", f"{node.trigger} needs at least one upstream")
+        return self
+
+
+class DagSpec(_Build):
+    """A DAG to create. The same `key` again answers the first DAG, whatever else the body says."""
+
+    name: Label | None = None
+    key: Label | None = None
+    open: bool = False
+    hold: bool = False
+    on_failure: OnFailure = "continue"
+    deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
+    metadata: JsonObject | None = None
+
+
+class AddNodes(_Build):
+    nodes: Batch[NodeSpec]
+
+
+class AddDependencies(Request):
+    dependencies: Batch[Dependency]
+
+
+class ExternalResolution(Request):
+    """Says that external `name` of `node` has happened; with `failed` its node fails."""
+
+    node: Label
+    name: Label
+    data: Json = None
+    failed: bool = False
+
+
+class ResolveRequest(Request):
+    external: Batch[ExternalResolution]
+
+
+class CancelDag(Request):
+    reason: ErrorText | None = None
+
+
+class RetryDag(Request):
+    """`nodes` absent: all that failed."""
+
+    nodes: Batch[Label] | None = None
+
+
+class SkipNodes(Request):
+    nodes: Batch[Label]
+
+
+# Responses
+
+
+class NodeCounts(Response):
+    total: int = 0
+    blocked: int = 0
+    released: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+
+    @property
+    def finished(self) -> int:
+        return self.succeeded + self.failed + self.skipped + self.cancelled
+
+
+class Dag(Response):
+    id: str
+    key: str | None = None
+    name: str | None = None
+    namespace: str
+    state: DagState
+    open: bool = False
+    held: bool = False
+    paused: bool = False
+    created_at: datetime
+    finished_at: datetime | None = None
+    deadline_at: datetime | None = None
+    nodes: NodeCounts = Field(default_factory=NodeCounts)
+    on_failure: OnFailure = "continue"
+    metadata: dict[str, Any] | None = None
+    reason: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.state in ("succeeded", "failed", "cancelled")
+
+
+class NodeAdded(Response):
+    key: str
+    item_id: str
+    state: NodeState
+
+
+class NodesAdded(Response):
+    nodes: list[NodeAdded]
+
+
+class Edge(Response):
+    """An edge in an answer."""
+
+    upstream: str
+    downstream: str
+
+
+class DependenciesAdded(Response):
+    """The edges of the call, all of which exist now."""
+
+    dependencies: list[Edge]
+
+
+class Resolution(Response):
+    node: str
+    name: str
+    status: ResolveStatus
+
+
+class Resolutions(Response):
+    results: list[Resolution]
+
+
+class ExternalView(Response):
+    name: str
+    resolved: bool
+    failed: bool = False
+
+
+class BlockedBy(Response):
+    """What a node waits for: a `node` (`key`, `state`), an `external` (`name`), a hold, a pause."""
+
+    kind: BlockKind
+    key: str | None = None
+    state: NodeState | None = None
+    name: str | None = None
+
+
+class NodeView(Response):
+    key: str
+    item_id: str
+    state: NodeState
+    generation: int = 1
+    topic: str
+    trigger: Trigger = "all_succeeded"
+    upstream: list[str] = Field(default_factory=list)
+    downstream: list[str] = Field(default_factory=list)
+    external: list[ExternalView] = Field(default_factory=list)
+    blocked_by: list[BlockedBy] = Field(default_factory=list)
+    attempts: int = 0
+    output: Any = None
+    error: str | None = None
+    created_at: datetime
+    released_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class GraphNode(Response):
+    key: str
+    state: NodeState
+    topic: str
+    generation: int = 1
+
+
+class GraphView(Response):
+    """`graph?format=json`: the whole DAG, states included."""
+
+    id: str
+    name: str | None = None
+    state: DagState
+    nodes: list[GraphNode]
+    edges: list[Edge]
+
+
+class DagShardHealth(Response):
+    shard: int
+    owner: str | None = None
+    dags: dict[DagState, int] = Field(default_factory=dict)
+    nodes: dict[NodeState, int] = Field(default_factory=dict)
+    outbox: int = 0
+    ack_lag_s: float | None = None
+    release_lag_s: float | None = None
+    db_latency_ms_p50: float | None = None
+    db_latency_ms_p99: float | None = None

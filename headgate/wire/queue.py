@@ -1,0 +1,326 @@
+"""The queue service's bodies."""
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, Self
+
+from pydantic import Field, model_validator
+
+from headgate.wire.base import (
+    BATCH_MAX,
+    LEASE_S_DEFAULT,
+    WAIT_S_MAX,
+    AckStatus,
+    AckTopic,
+    Attempts,
+    Batch,
+    CancelStatus,
+    Count,
+    DelayS,
+    Delivery,
+    EnqueueStatus,
+    ErrorText,
+    ExtendStatus,
+    Headers,
+    IdempotencyKey,
+    ItemId,
+    ItemOutcome,
+    ItemState,
+    Json,
+    JsonObject,
+    Label,
+    LeaseS,
+    Moment,
+    NackStatus,
+    OpaqueId,
+    Outcome,
+    Priority,
+    Quota,
+    Request,
+    Response,
+    ReviveStatus,
+    ShardState,
+    T,
+    Topic,
+    TtlS,
+    fault,
+)
+
+# Requests
+
+
+class Backoff(Request):
+    """Redelivery waits `min(base_s * factor ** (attempt - 1), max_s)`."""
+
+    base_s: DelayS
+    factor: Annotated[float, Field(ge=0, le=1_000)] = 2.0
+    max_s: DelayS = 3_600.0
+
+
+class Item(Request):
+    topic: Topic
+    id: ItemId | None = None
+    payload: Json = None
+    metadata: JsonObject | None = None
+    inputs: Json = None
+    priority: Priority = 0
+    deliver_after: Moment | None = None
+    delay_s: DelayS | None = None
+    lease_s: LeaseS = float(LEASE_S_DEFAULT)
+    ttl_s: TtlS | None = None
+    disabled: bool = False
+    delivery: Delivery = "at_least_once"
+    max_attempts: Attempts = 0
+    backoff: Backoff | None = None
+    idempotency_key: IdempotencyKey | None = None
+    ack_topic: AckTopic | None = None
+    ack_context: JsonObject | None = None
+    affinity: Label | None = None
+    headers: Headers | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.delay_s is not None:
+            if self.deliver_after is not None:
+                raise fault("/delay_s", "deliver_after and delay_s exclude one another")
+            if self.ttl_s is not None and self.ttl_s < self.delay_s:
+                raise fault("/ttl_s", "must not be shorter than delay_s: the item could never be delivered")
+        if self.idempotency_key is not None:
+            for field in ("id", "affinity"):
+                if getattr(self, field) is not None:
+                    raise fault("/idempotency_key", f"idempotency_key and {field} exclude one another")
+        return self
+
+
+class EnqueueRequest(Request):
+    items: Batch[Item]
+
+
+class TopicDemand(Request):
+    topic: Topic
+    count: Count = 1
+
+
+class DequeueRequest(Request):
+    topics: Batch[TopicDemand]
+    wait_s: Annotated[float, Field(ge=0, le=WAIT_S_MAX)] = 0.0
+    lease_s: LeaseS | None = None
+    worker: Label | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if sum(demand.count for demand in self.topics) > BATCH_MAX:
+            raise fault("/topics", f"counts must add up to at most {BATCH_MAX}")
+        return self
+
+
+class AckItem(Request):
+    id: OpaqueId
+    lease_token: str
+    output: Json = None
+
+
+class AckRequest(Request):
+    items: Batch[AckItem]
+
+
+class NackItem(Request):
+    id: OpaqueId
+    lease_token: str
+    delay_s: DelayS | None = None
+    metadata: JsonObject | None = None
+    error: ErrorText | None = None
+    final: bool = False
+    costs_attempt: bool = True
+
+
+class NackRequest(Request):
+    items: Batch[NackItem]
+
+
+class ExtendItem(Request):
+    id: OpaqueId
+    lease_token: str
+    lease_s: LeaseS | None = None
+
+
+class ExtendRequest(Request):
+    items: Batch[ExtendItem]
+
+
+class ReviveItem(Request):
+    id: OpaqueId
+    inputs: Json = None
+
+
+class ReviveRequest(Request):
+    items: Batch[ReviveItem]
+
+
+class CancelRequest(Request):
+    ids: Batch[OpaqueId]
+
+
+class TopicRequest(Request):
+    topic: Topic
+
+
+class NamespaceSpec(Request):
+    enqueues_per_minute: Quota | None = None
+    in_flight_max: Quota | None = None
+
+
+# Responses
+
+
+class ElementResult(Response):
+    """One element's answer; `code` and `outcome` say why it was refused."""
+
+    id: str | None
+    code: str | None = None
+    outcome: Outcome | None = None
+
+
+class EnqueueResult(ElementResult):
+    status: EnqueueStatus
+
+
+class AckResult(ElementResult):
+    status: AckStatus
+
+
+class NackResult(ElementResult):
+    status: NackStatus
+
+
+class ExtendResult(ElementResult):
+    status: ExtendStatus
+    lease_expires_at: datetime | None = None
+
+
+class ReviveResult(ElementResult):
+    status: ReviveStatus
+
+
+class CancelResult(ElementResult):
+    status: CancelStatus
+
+
+class Results(Response, Generic[T]):
+    """One result per element of the call, in its order."""
+
+    results: list[T]
+
+
+class LeasedDag(Response):
+    id: str
+    node: str
+    generation: int
+
+
+class Leased(Response):
+    id: str
+    topic: str
+    payload: Any = None
+    metadata: dict[str, Any] | None = None
+    inputs: Any = None
+    priority: int = 0
+    attempt: int
+    lease_token: str
+    lease_expires_at: datetime
+    enqueued_at: datetime
+    headers: dict[str, str] | None = None
+    dag: LeasedDag | None = None
+
+
+class DequeueReply(Response):
+    items: list[Leased]
+
+
+class ItemView(Response):
+    """An item that has not been acked, and where it stands."""
+
+    id: str
+    namespace: str
+    topic: str
+    state: ItemState
+    payload: Any = None
+    metadata: dict[str, Any] | None = None
+    inputs: Any = None
+    priority: int = 0
+    attempt: int = 0
+    max_attempts: int = 0
+    delivery: Delivery = "at_least_once"
+    lease_s: float = float(LEASE_S_DEFAULT)
+    enqueued_at: datetime
+    deliver_at: datetime | None = None
+    expires_at: datetime | None = None
+    lease_expires_at: datetime | None = None
+    error: str | None = None
+    ack_topic: str | None = None
+    ack_context: dict[str, Any] | None = None
+    affinity: str | None = None
+    headers: dict[str, str] | None = None
+    dag: LeasedDag | None = None
+
+
+class Completion(Response):
+    """The payload of a completion item: how an item with an `ack_topic` ended."""
+
+    id: str
+    topic: str
+    outcome: ItemOutcome
+    attempt: int
+    output: Any = None
+    error: str | None = None
+    finished_at: datetime
+    ack_context: dict[str, Any] | None = None
+
+
+class Namespace(Response):
+    namespace: str
+    enqueues_per_minute: int | None = None
+    in_flight_max: int | None = None
+    enqueued_last_minute: int = 0
+    in_flight: int = 0
+    created_at: datetime | None = None
+
+
+class TopicStats(Response):
+    topic: str
+    ready: int = 0
+    delayed: int = 0
+    leased: int = 0
+    disabled: int = 0
+    dead: int = 0
+    oldest_ready_age_s: float | None = None
+    paused: bool = False
+
+
+class TopicChange(Response):
+    """What pause, resume, purge or redrive did; `items` counts those purged or put back."""
+
+    topic: str
+    paused: bool = False
+    items: int = 0
+
+
+class ShardHealth(Response):
+    shard: int
+    state: ShardState
+    owner: str | None = None
+    epoch: int = 0
+    ready: int = 0
+    delayed: int = 0
+    leased: int = 0
+    disabled: int = 0
+    dead: int = 0
+    oldest_ready_age_s: float | None = None
+    enqueued_per_s: float = 0.0
+    dequeued_per_s: float = 0.0
+    acked_per_s: float = 0.0
+    errors_per_s: float = 0.0
+    db_latency_ms_p50: float | None = None
+    db_latency_ms_p99: float | None = None
+    dead_tuples: int = 0
+    oldest_transaction_age_s: float | None = None
+    bytes: int = 0
