@@ -4,8 +4,8 @@
 
 Time comes first, then a counter of this process: ids made in one millisecond keep their order, also across
 threads. The counter starts each millisecond at a random number with its top bit clear, and a clock that
-steps back keeps the last time, so one process never makes an id that sorts before an earlier one. The random
-part keeps two processes apart and the id unguessable.
+steps back keeps the last time, so one process never makes an id that sorts before an earlier one. The
+random part keeps two processes apart and the id unguessable.
 """
 
 import os

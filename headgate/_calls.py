@@ -1,0 +1,175 @@
+"""Every verb of both services once, as data; and the calls made from them.
+
+`safe` says that sending the call twice leaves what sending it once leaves, and answers so that the caller
+can tell: such calls are sent again also when nobody knows whether the first one arrived. Others are sent
+again only after an answer of `outcome: none`, or when no connection could be made. Enqueue and create are
+safe where the caller's ids or keys make them so, which is decided per call.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, Literal, TypeVar
+from urllib.parse import quote, urlencode
+
+from pydantic import BaseModel
+
+from headgate._elements import Leased, Result
+from headgate.errors import Invalid
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+Service = Literal["queue", "dag"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    service: Service
+    method: str
+    path: str
+    safe: bool
+
+
+_NS: Final = "/v1/namespaces/{ns}"
+_DAG: Final = _NS + "/dags/{dag}"
+
+ENQUEUE = Verb("queue", "POST", _NS + "/enqueue", safe=False)
+DEQUEUE = Verb("queue", "POST", _NS + "/dequeue", safe=False)
+ACK = Verb("queue", "POST", _NS + "/ack", safe=True)
+NACK = Verb("queue", "POST", _NS + "/nack", safe=False)
+EXTEND = Verb("queue", "POST", _NS + "/extend", safe=True)
+REVIVE = Verb("queue", "POST", _NS + "/revive", safe=True)
+CANCEL = Verb("queue", "POST", _NS + "/cancel", safe=True)
+ITEM = Verb("queue", "GET", _NS + "/items/{item}", safe=True)
+ITEMS = Verb("queue", "GET", _NS + "/items", safe=True)
+TOPICS = Verb("queue", "GET", _NS + "/topics", safe=True)
+TOPIC_PAUSE = Verb("queue", "POST", _NS + "/topics/pause", safe=True)
+TOPIC_RESUME = Verb("queue", "POST", _NS + "/topics/resume", safe=True)
+TOPIC_PURGE = Verb("queue", "POST", _NS + "/topics/purge", safe=False)
+TOPIC_REDRIVE = Verb("queue", "POST", _NS + "/topics/redrive", safe=False)
+NAMESPACE_PUT = Verb("queue", "PUT", _NS, safe=True)
+NAMESPACE = Verb("queue", "GET", _NS, safe=True)
+NAMESPACES = Verb("queue", "GET", "/v1/namespaces", safe=True)
+SHARD = Verb("queue", "GET", "/v1/shards/{shard}", safe=True)
+SHARDS = Verb("queue", "GET", "/v1/shards", safe=True)
+
+DAG_CREATE = Verb("dag", "POST", _NS + "/dags", safe=False)
+DAGS = Verb("dag", "GET", _NS + "/dags", safe=True)
+DAG = Verb("dag", "GET", _DAG, safe=True)
+DAG_NODES_ADD = Verb("dag", "POST", _DAG + "/nodes", safe=True)
+DAG_DEPENDENCIES_ADD = Verb("dag", "POST", _DAG + "/dependencies", safe=True)
+DAG_RESOLVE = Verb("dag", "POST", _DAG + "/resolve", safe=True)
+DAG_RELEASE = Verb("dag", "POST", _DAG + "/release", safe=True)
+DAG_CLOSE = Verb("dag", "POST", _DAG + "/close", safe=True)
+DAG_PAUSE = Verb("dag", "POST", _DAG + "/pause", safe=True)
+DAG_RESUME = Verb("dag", "POST", _DAG + "/resume", safe=True)
+DAG_CANCEL = Verb("dag", "POST", _DAG + "/cancel", safe=True)
+DAG_RETRY = Verb("dag", "POST", _DAG + "/retry", safe=False)
+DAG_SKIP = Verb("dag", "POST", _DAG + "/skip", safe=True)
+DAG_NODES = Verb("dag", "GET", _DAG + "/nodes", safe=True)
+DAG_NODE = Verb("dag", "GET", _DAG + "/node", safe=True)
+DAG_WAIT = Verb("dag", "GET", _DAG + "/wait", safe=True)
+DAG_GRAPH = Verb("dag", "GET", _DAG + "/graph", safe=True)
+DAG_SHARDS = Verb("dag", "GET", "/v1/shards", safe=True)
+
+
+@dataclass(slots=True)
+class Call(Generic[T]):
+    """One request, ready to send. `wait_s` is how long the service may hold the answer back."""
+
+    verb: Verb
+    target: str
+    parse: Callable[[Any], T]
+    body: bytes | None
+    safe: bool
+    wait_s: float = 0.0
+    text: bool = False
+
+
+def call(
+    verb: Verb,
+    parse: Callable[[Any], T],
+    *,
+    body: Any = None,
+    query: Mapping[str, Any] | None = None,
+    safe: bool | None = None,
+    wait_s: float = 0.0,
+    text: bool = False,
+    **names: str,
+) -> Call[T]:
+    """A call of `verb`; `names` fill its path, what is None in `query` is left out."""
+    target = verb.path.format_map({name: quote(value, safe="") for name, value in names.items()})
+    asked = {name: value for name, value in (query or {}).items() if value is not None}
+    if asked:
+        target = f"{target}?{urlencode(asked)}"
+    encoded = None if verb.method == "GET" else encode({} if body is None else body)
+    return Call(verb, target, parse, encoded, verb.safe if safe is None else safe, wait_s, text)
+
+
+def encode(body: Any) -> bytes:
+    """A body as compact UTF-8 JSON.
+
+    Raises:
+        Invalid: it holds what JSON cannot say (NaN, a set, half of a surrogate pair).
+    """
+    try:
+        return _encoder.encode(body).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid(f"cannot be sent as JSON: {error}") from None
+
+
+def _foreign(value: object) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_foreign)
+
+
+def results(answer: Any) -> list[Result]:
+    return [Result.parse(element) for element in answer["results"]]
+
+
+def leased(answer: Any) -> list[Leased]:
+    return [Leased.parse(element) for element in answer["items"]]
+
+
+def page_of(model: type[M]) -> Callable[[Any], tuple[list[M], str | None]]:
+    """Parses one page of a list: its elements, and the cursor of the next page."""
+
+    def parse(answer: Any) -> tuple[list[M], str | None]:
+        return [model.model_validate(element) for element in answer["items"]], answer.get("next_cursor")
+
+    return parse
+
+
+def batch(verb: Verb, ns: str, elements: Sequence[Any], *, field: str = "items") -> Call[list[Result]]:
+    """A batch verb of the queue on up to 1,000 elements."""
+    return call(verb, results, ns=ns, body={field: elements})
+
+
+def enqueue(ns: str, items: Sequence[Mapping[str, Any]]) -> Call[list[Result]]:
+    safe = all(item.get("id") is not None or item.get("idempotency_key") is not None for item in items)
+    return call(ENQUEUE, results, ns=ns, body={"items": items}, safe=safe)
+
+
+def dequeue(
+    ns: str, topics: Mapping[str, int], *, wait_s: float, lease_s: float | None, worker: str | None
+) -> Call[list[Leased]]:
+    body: dict[str, Any] = {"topics": [{"topic": topic, "count": count} for topic, count in topics.items()]}
+    body |= present(wait_s=wait_s or None, lease_s=lease_s, worker=worker)
+    return call(DEQUEUE, leased, ns=ns, body=body, wait_s=wait_s)
+
+
+def present(**fields: Any) -> dict[str, Any]:
+    """The fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """The names, each once, in their order."""
+    return list(dict.fromkeys(names))

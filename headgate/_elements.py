@@ -1,0 +1,133 @@
+"""What goes into and comes out of the queue's batches.
+
+In: typed dictionaries, sent as they are; fields left out have the service's defaults. Out: small plain
+classes. A pydantic model would cost several times as much per element, on calls that carry a thousand.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple, NotRequired, Required, TypedDict
+
+
+class BackoffSpec(TypedDict, total=False):
+    """Redelivery waits `min(base_s * factor ** (attempt - 1), max_s)`."""
+
+    base_s: Required[float]
+    factor: float
+    max_s: float
+
+
+class Item(TypedDict, total=False):
+    """An item to enqueue; see `headgate.wire.Item` for defaults and limits."""
+
+    topic: Required[str]
+    id: str
+    payload: Any
+    metadata: dict[str, Any]
+    inputs: Any
+    priority: int
+    deliver_after: datetime | str
+    delay_s: float
+    lease_s: float
+    ttl_s: float
+    disabled: bool
+    delivery: str
+    max_attempts: int
+    backoff: BackoffSpec
+    idempotency_key: str
+    ack_topic: str
+    ack_context: dict[str, Any]
+    affinity: str
+    headers: dict[str, str]
+
+
+class Ack(TypedDict):
+    id: str
+    lease_token: str
+    output: NotRequired[Any]
+
+
+class Nack(TypedDict, total=False):
+    id: Required[str]
+    lease_token: Required[str]
+    delay_s: float
+    metadata: dict[str, Any]
+    error: str
+    final: bool
+    costs_attempt: bool
+
+
+class Extend(TypedDict):
+    id: str
+    lease_token: str
+    lease_s: NotRequired[float]
+
+
+class Revive(TypedDict):
+    id: str
+    inputs: NotRequired[Any]
+
+
+class Result(NamedTuple):
+    """One element's answer. `code` and `outcome` say why a `refused` one was refused."""
+
+    id: str | None
+    status: str
+    code: str | None = None
+    outcome: str | None = None
+
+    @classmethod
+    def parse(cls, answer: Mapping[str, Any]) -> "Result":
+        return cls(answer.get("id"), answer["status"], answer.get("code"), answer.get("outcome"))
+
+
+class LeasedDag(NamedTuple):
+    """Where in which DAG a leased item belongs."""
+
+    id: str
+    node: str
+    generation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Leased:
+    """An item in your hands until `lease_expires_at`: ack it, nack it, or extend the lease."""
+
+    id: str
+    topic: str
+    lease_token: str
+    lease_expires_at: datetime
+    attempt: int
+    payload: Any = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    inputs: Any = None
+    priority: int = 0
+    enqueued_at: datetime | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    dag: LeasedDag | None = None
+
+    @classmethod
+    def parse(cls, answer: Mapping[str, Any]) -> "Leased":
+        get = answer.get
+        dag, enqueued_at = get("dag"), get("enqueued_at")
+        return cls(
+            id=answer["id"],
+            topic=answer["topic"],
+            lease_token=answer["lease_token"],
+            lease_expires_at=datetime.fromisoformat(answer["lease_expires_at"]),
+            attempt=answer["attempt"],
+            payload=get("payload"),
+            metadata=get("metadata") or {},
+            inputs=get("inputs"),
+            priority=get("priority", 0),
+            enqueued_at=datetime.fromisoformat(enqueued_at) if enqueued_at else None,
+            headers=get("headers") or {},
+            dag=LeasedDag(dag["id"], dag["node"], dag["generation"]) if dag else None,
+        )
+
+    def ack(self, output: Any = None) -> Ack:
+        """The element that acks this item."""
+        if output is None:
+            return {"id": self.id, "lease_token": self.lease_token}
+        return {"id": self.id, "lease_token": self.lease_token, "output": output}

@@ -1,0 +1,245 @@
+"""Sends calls: the one place that talks HTTP. Problems become exceptions here, and what is safe is sent again.
+
+The seam is httpx's: anything with `handle_request` (or `handle_async_request`) can carry the calls, so
+tests and in-process use need no socket. Requests go to the transport directly; httpx's client around it
+would add cookies, redirects and authentication flows that no call here has.
+
+Sent again, with full jitter and no earlier than Retry-After says: calls whose answer was `outcome: none`
+and worth another try; calls for which no connection could be made; and `safe` calls also when nobody knows.
+A budget shared by all calls of a client stops retries from multiplying the load on a service that is down.
+"""
+
+import asyncio
+import functools
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import httpx
+
+from headgate._calls import Call
+from headgate._http1 import Http1Transport
+from headgate.errors import BadAnswer, ConnectionFailed, HeadgateError, TimedOut, from_problem
+
+T = TypeVar("T")
+
+VERSION: Final = "0.1.0"
+CONNECT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how patiently a call is sent again.
+
+    The wait before retry n is random between 0 and `min(base_s * 2**n, delay_s_max)`. An answer that asks
+    for more than `retry_after_s_max` is not waited for. Each retry takes one from the budget, each success
+    gives back a fifth.
+    """
+
+    attempts_max: int = 8
+    base_s: float = 0.1
+    delay_s_max: float = 5.0
+    retry_after_s_max: float = 30.0
+    budget: float = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where the services are, and the token they ask for."""
+
+    queue_url: str
+    dag_url: str
+    token: str | None = None
+    timeout_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        for url in (self.queue_url, self.dag_url):
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{url!r} is no URL of a service; it should look like http://127.0.0.1:8080")
+        if self.token and not (self.token.isascii() and self.token.isprintable()):
+            raise ValueError("the token holds characters that no token has")
+
+
+class Budget:
+    """How many retries all calls of a client have left."""
+
+    def __init__(self, tokens_max: float) -> None:
+        self._tokens_max = self._tokens = tokens_max
+
+    def earn(self) -> None:
+        if self._tokens < self._tokens_max:
+            self._tokens = min(self._tokens_max, self._tokens + 0.2)
+
+    def spend(self) -> bool:
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class Exchange:
+    """What sending needs and the event loop does not change: requests, answers, retries."""
+
+    def __init__(self, endpoints: Endpoints, retry: RetryPolicy, rng: random.Random | None = None) -> None:
+        self.endpoints = endpoints
+        self.retry = retry
+        self._budget = Budget(retry.budget)
+        self._rng = rng or random.Random()  # noqa: S311 (jitter, not a secret)
+        self._headers = [
+            (b"accept", b"application/json"),
+            (b"content-type", b"application/json"),
+            (b"user-agent", f"headgate-python/{VERSION}".encode()),
+        ]
+        if endpoints.token:
+            self._headers.append((b"authorization", b"Bearer " + endpoints.token.encode()))
+        self._origins = {"queue": endpoints.queue_url.rstrip("/"), "dag": endpoints.dag_url.rstrip("/")}
+        self._url = functools.lru_cache(maxsize=1024)(httpx.URL)
+
+    def request(self, call: Call[Any]) -> httpx.Request:
+        url = self._url(self._origins[call.verb.service] + call.target)
+        content = call.body or b""
+        return httpx.Request(
+            call.verb.method,
+            url,
+            headers=[(b"host", url.netloc), *self._headers, (b"content-length", b"%d" % len(content))],
+            stream=httpx.ByteStream(content),
+            extensions={
+                "timeout": {
+                    "connect": CONNECT_S,
+                    "pool": self.endpoints.timeout_s,
+                    "write": self.endpoints.timeout_s,
+                    "read": self.endpoints.timeout_s + call.wait_s,
+                }
+            },
+        )
+
+    def result(self, call: Call[T], response: httpx.Response) -> T:
+        """The call's result, from a response that has been read.
+
+        Raises:
+            HeadgateError: what the answer says, or that it cannot be understood.
+        """
+        status, content = response.status_code, response.content
+        if status >= 400:
+            raise from_problem(status, content, response.headers)
+        try:
+            if not 200 <= status < 300:
+                raise ValueError(f"HTTP {status}")
+            found = call.parse(content.decode() if call.text else json.loads(content))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            detail = f"the {call.verb.service} service's answer to {call.target} makes no sense: {error!r}"
+            raise BadAnswer(detail, status=status, outcome="unknown") from None
+        self._budget.earn()
+        return found
+
+    def delay_s(self, call: Call[Any], error: HeadgateError, attempt: int) -> float | None:
+        """How long to wait before attempt `attempt` + 1; None: give up."""
+        again = error.retryable and (call.safe or error.outcome == "none")
+        asked_s = error.retry_after_s or 0.0
+        if not again or attempt >= self.retry.attempts_max or asked_s > self.retry.retry_after_s_max:
+            return None
+        if not self._budget.spend():
+            return None
+        ceiling_s = min(self.retry.base_s * 2 ** (attempt - 1), self.retry.delay_s_max)
+        return asked_s + self._rng.uniform(0, ceiling_s)
+
+
+def failure(error: httpx.TransportError, call: Call[Any], url: httpx.URL) -> HeadgateError:
+    """What a transport's error means for the call: was anything sent, and can it be sent again?"""
+    where = f"{call.verb.service} service at {url.scheme}://{url.netloc.decode()}"
+    match error:
+        case httpx.ConnectError():
+            return ConnectionFailed(f"cannot connect to the {where}: {error}")
+        case httpx.ConnectTimeout() | httpx.PoolTimeout():
+            return TimedOut(f"no connection to the {where} in time: {error}")
+        case httpx.LocalProtocolError() | httpx.UnsupportedProtocol():
+            return HeadgateError(f"the call to the {where} could not be sent: {error}")
+        case httpx.TimeoutException():
+            return TimedOut(f"the {where} did not answer in time", outcome="unknown")
+        case _:
+            return ConnectionFailed(f"lost the connection to the {where}: {error}", outcome="unknown")
+
+
+class SyncTransport:
+    """Sends calls from threads."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        http: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.exchange = exchange
+        self._http = http or _blocking(exchange.endpoints)
+        self._sleep = sleep
+
+    def send(self, call: Call[T]) -> T:
+        attempt = 1
+        while True:
+            try:
+                return self._once(call)
+            except HeadgateError as error:
+                delay_s = self.exchange.delay_s(call, error, attempt)
+                if delay_s is None:
+                    raise
+            self._sleep(delay_s)
+            attempt += 1
+
+    def _once(self, call: Call[T]) -> T:
+        request = self.exchange.request(call)
+        try:
+            response = self._http.handle_request(request)
+            response.read()
+        except httpx.TransportError as error:
+            raise failure(error, call, request.url) from error
+        return self.exchange.result(call, response)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class AsyncTransport:
+    """Sends calls from coroutines."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        http: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.exchange = exchange
+        self._http = http or Http1Transport()
+        self._sleep = sleep
+
+    async def send(self, call: Call[T]) -> T:
+        attempt = 1
+        while True:
+            try:
+                return await self._once(call)
+            except HeadgateError as error:
+                delay_s = self.exchange.delay_s(call, error, attempt)
+                if delay_s is None:
+                    raise
+            await self._sleep(delay_s)
+            attempt += 1
+
+    async def _once(self, call: Call[T]) -> T:
+        request = self.exchange.request(call)
+        try:
+            response = await self._http.handle_async_request(request)
+            await response.aread()
+        except httpx.TransportError as error:
+            raise failure(error, call, request.url) from error
+        return self.exchange.result(call, response)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+def _blocking(endpoints: Endpoints) -> httpx.HTTPTransport:
+    """httpx's transport; without TLS to do it spares the 20 ms that loading certificates takes."""
+    secure = any(url.startswith("https:") for url in (endpoints.queue_url, endpoints.dag_url))
+    return httpx.HTTPTransport(verify=httpx.create_ssl_context() if secure else False)

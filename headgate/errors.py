@@ -1,0 +1,234 @@
+"""What can go wrong with a call, as one tree.
+
+    HeadgateError ├── NoAnswer                     no answer came: retried where that is safe │   ├──
+    ConnectionFailed         could not connect (`outcome: none`), or lost it half-way (`unknown`) │   └──
+    TimedOut ├── BadAnswer                    something answered, but not in Headgate's language: a proxy, a
+    wrong URL ├── BadRequest            400    not JSON, too deep ├── Unauthorized          401    unknown
+    token ├── Forbidden             403    the token lacks a scope or the namespace ├── NotFound
+    404    no such object, or another tenant's ├── Conflict              409 │   ├── NodeExists
+    another node has this key │   ├── NodeReleased             too late: the downstream node is released │
+    ├── DagFinished              the DAG takes no more nodes │   ├── DagCancelling            a cancel is
+    still being confirmed │   └── NothingToRetry ├── TooLarge              413    over a size limit ├──
+    Invalid               422    wrong shape, type, range, name or unknown field: see `errors` │   ├── Cycle
+    the edges close a cycle; one is named │   └── UnknownNode              an edge names a node that is not
+    there ├── OverQuota             429    later, after `retry_after_s` ├── Unavailable           503    a
+    shard or a service is away └── ServerError           5xx    anything else that is the service's fault
+        └── GatewayError             a proxy got no answer from the service (502, 504)
+
+What happens to single elements of a batch (a lost lease, a duplicate, a refused item) is a result, not an
+error.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from headgate.wire import FieldError
+
+
+class HeadgateError(Exception):
+    """Base of all errors of this package.
+
+    `outcome` is "none" when nothing was done, "unknown" when it may have been. `retryable` says whether the
+    same call can help later. `results` holds what earlier chunks of one large batch answered before this
+    error.
+    """
+
+    code: str = "error"
+    status: int | None = None
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str | None = None,
+        status: int | None = None,
+        outcome: str = "none",
+        errors: Sequence[FieldError] = (),
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.code = code or type(self).code
+        self.status = status or type(self).status
+        self.outcome = outcome
+        self.errors = tuple(errors)
+        self.retry_after_s = retry_after_s
+        self.results: list[Any] = []
+
+    def __str__(self) -> str:
+        faults = "; ".join(f"{error.pointer or '/'}: {error.detail}" for error in self.errors[:3])
+        return f"{self.detail} ({faults})" if faults else self.detail
+
+
+class NoAnswer(HeadgateError):
+    code, retryable = "no_answer", True
+
+
+class ConnectionFailed(NoAnswer):
+    code = "connection_failed"
+
+
+class TimedOut(NoAnswer):
+    code = "timed_out"
+
+
+class BadAnswer(HeadgateError):
+    code = "bad_answer"
+
+
+class BadRequest(HeadgateError):
+    code, status = "bad_request", 400
+
+
+class Unauthorized(HeadgateError):
+    code, status = "unauthorized", 401
+
+
+class Forbidden(HeadgateError):
+    code, status = "forbidden", 403
+
+
+class NotFound(HeadgateError):
+    code, status = "not_found", 404
+
+
+class Conflict(HeadgateError):
+    code, status = "conflict", 409
+
+
+class NodeExists(Conflict):
+    code = "node_exists"
+
+
+class NodeReleased(Conflict):
+    code = "node_released"
+
+
+class DagFinished(Conflict):
+    code = "dag_finished"
+
+
+class DagCancelling(Conflict):
+    code = "dag_cancelling"
+
+
+class NothingToRetry(Conflict):
+    code = "nothing_to_retry"
+
+
+class TooLarge(HeadgateError):
+    code, status = "too_large", 413
+
+
+class Invalid(HeadgateError):
+    code, status = "invalid", 422
+
+
+class Cycle(Invalid):
+    code = "cycle"
+
+
+class UnknownNode(Invalid):
+    code = "unknown_node"
+
+
+class OverQuota(HeadgateError):
+    code, status, retryable = "over_quota", 429, True
+
+
+class Unavailable(HeadgateError):
+    code, status, retryable = "unavailable", 503, True
+
+
+class ServerError(HeadgateError):
+    code, status = "internal", 500
+
+
+class GatewayError(ServerError):
+    """A proxy in front of the service got no answer from it (502, 504)."""
+
+    code, status, retryable = "gateway", 502, True
+
+
+_BY_STATUS: dict[int, type[HeadgateError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    413: TooLarge,
+    422: Invalid,
+    429: OverQuota,
+    502: GatewayError,
+    503: Unavailable,
+    504: GatewayError,
+}
+_BY_CODE: dict[str, type[HeadgateError]] = {
+    error.code: error
+    for error in (
+        NodeExists,
+        NodeReleased,
+        DagFinished,
+        DagCancelling,
+        NothingToRetry,
+        Cycle,
+        UnknownNode,
+    )
+}
+
+
+def from_problem(status: int, content: bytes, headers: Mapping[str, str]) -> HeadgateError:
+    """The error that an answer with `status` >= 400 stands for, problem+json or not."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or not isinstance(body.get("code"), str):
+        body = None
+    retry_after_s = _seconds(headers.get("retry-after"))
+    if body is None:
+        return _unspoken(status, content, retry_after_s)
+    kind = _BY_CODE.get(body["code"]) or _kind_of(status)
+    return kind(
+        str(body.get("detail") or body.get("title") or body["code"]),
+        code=body["code"],
+        status=status,
+        outcome="none" if body.get("outcome") == "none" else "unknown",
+        errors=_faults(body.get("errors")),
+        retry_after_s=retry_after_s,
+    )
+
+
+def _unspoken(status: int, content: bytes, retry_after_s: float | None) -> HeadgateError:
+    """An answer that no Headgate service wrote. A 4xx of a proxy did not reach the service."""
+    kind = _kind_of(status) if status >= 500 or status == 429 else BadAnswer
+    text = " ".join(content[:200].decode(errors="replace").split())
+    outcome = "none" if status < 500 else "unknown"
+    detail = f"HTTP {status} without a problem body: {text or 'empty'}"
+    return kind(detail, status=status, outcome=outcome, retry_after_s=retry_after_s)
+
+
+def _kind_of(status: int) -> type[HeadgateError]:
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    return ServerError if status >= 500 else BadRequest
+
+
+def _faults(faults: object) -> list[FieldError]:
+    if not isinstance(faults, list):
+        return []
+    return [
+        FieldError(pointer=str(fault.get("pointer", "")), detail=str(fault.get("detail", "")))
+        for fault in faults
+        if isinstance(fault, dict)
+    ]
+
+
+def _seconds(text: str | None) -> float | None:
+    """Retry-After in seconds; the form with a date is not used by Headgate and is ignored."""
+    try:
+        return max(0.0, float(text)) if text else None
+    except ValueError:
+        return None
