@@ -1,0 +1,90 @@
+# Every target sets up what it needs by itself; `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore
+SOURCES := headgate services shared migrations tests examples benchmarks
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo run test check bench fmt fmt-check lint types imports tidy test-unit test-contract \
+	test-integration examples migrate openapi clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with everything in requirements.lock, and this project in it
+
+demo: $(READY) ## run two real graphs on a private stack and show what happened
+	@$(BIN)/python -m examples.demo
+
+run: $(READY) ## run Postgres, Valkey and both services on this machine until Ctrl-C
+	@$(BIN)/python -m services.local
+
+test: $(READY) ## run the tests; T=path runs one file or one test
+	@$(BIN)/pytest $(T)
+
+check: fmt-check lint types imports test ## everything that must be true of a commit: what CI runs
+
+bench: $(READY) ## measure the services against their floors
+	@$(BIN)/python -m benchmarks
+
+fmt: $(READY) ## format the code and mend what can be mended
+	@$(BIN)/ruff format --quiet
+	@$(BIN)/ruff check --quiet --fix
+
+fmt-check: $(READY)
+	@$(BIN)/ruff format --quiet --check
+
+lint: $(READY) ## ruff
+	@$(BIN)/ruff check --quiet
+
+types: $(READY) ## mypy, strict
+	@$(BIN)/mypy
+
+imports: $(READY) ## which module may import which
+	@$(BIN)/lint-imports
+
+tidy: $(READY) ## sizes, names and other habits that a test can see
+	@$(BIN)/pytest tests/unit/test_tidy.py
+
+test-unit: $(READY) ## tests without servers
+	@$(BIN)/pytest tests/unit
+
+test-contract: $(READY) ## both APIs against their contract, on real servers
+	@$(BIN)/pytest tests/contract
+
+test-integration: $(READY) ## races, crashes and recovery, on real servers and processes
+	@$(BIN)/pytest tests/integration
+
+examples: $(READY) ## run everything in examples/
+	@$(BIN)/pytest tests/examples
+
+migrate: $(READY) ## bring all shards named by the environment to the newest schema
+	@$(BIN)/python -m migrations up
+
+openapi: $(READY) ## write the OpenAPI documents of both services to docs/openapi/
+	@$(BIN)/python -m tests.support.openapi docs/openapi
+
+clean: ## remove caches and build products; .venv and the data directory stay
+	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): requirements.lock pyproject.toml | $(BIN)/python
+	@echo "installing into .venv (once)"
+	@$(PIP) --require-hashes --requirement requirements.lock
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Debian splits the venv module from python3 and says so only when it is used.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 setup" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv > /dev/null 2>&1 || { rm -rf .venv; \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+			echo "installing python3-venv"; \
+			apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes python3-venv > /dev/null \
+				&& $(PYTHON) -m venv .venv; \
+		else \
+			echo "$(PYTHON) cannot make a virtual environment: sudo apt-get install python3-venv" >&2; exit 1; \
+		fi; }
