@@ -18,6 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
+from headgate import wire
 from headgate.wire import Problem
 from shared import jsonbody
 from shared.access import Caller
@@ -191,12 +192,11 @@ class _HttpError(ServiceError):
 async def _on_http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
 
-    class Refusal(_HttpError):
-        code = _CODES.get(error.status_code, "bad_request")
-        status = error.status_code
-        title = str(error.detail)
-
-    response = problem(Refusal(str(error.detail)))
+    refusal = _HttpError(str(error.detail))
+    refusal.code = _CODES.get(error.status_code, "bad_request")  # type: ignore[misc]
+    refusal.status = error.status_code  # type: ignore[misc]
+    refusal.title = str(error.detail)  # type: ignore[misc]
+    response = problem(refusal)
     response.headers.update(error.headers or {})
     return response
 
@@ -221,7 +221,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def _describe(document: dict[str, Any], schemas: dict[str, Any], route: APIRoute) -> None:
-    for method in route.methods:
+    for method in route.methods or ():
         operation = document["paths"].get(route.path, {}).get(method.lower())
         if operation is None:
             continue
@@ -230,8 +230,9 @@ def _describe(document: dict[str, Any], schemas: dict[str, Any], route: APIRoute
             "description": "A problem (RFC 9457)",
             "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for dependency in route.dependant.dependencies:
-            model = getattr(dependency.call, "body_model", None)
+        models = [getattr(part.call, "body_model", None) for part in route.dependant.dependencies]
+        models.append(getattr(wire, operation.pop("x-body", ""), None))
+        for model in models:
             if model is not None:
                 reference = _add_schema(schemas, model)
                 operation["requestBody"] = {"content": {"application/json": {"schema": reference}}}

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import asyncpg
 
+from shared.clock import SystemClock
 from shared.errors import Invalid, ShardUnavailable
 from shared.settings import EdgeSettings, ShardAddress
 from shared.sql import Statement
 
 T = TypeVar("T")
 
+_clock = SystemClock()
+
 RETRIES_MAX = 3
+LATENCIES_MAX = 1_000
 RETRY_PAUSE_S_MAX = 0.05
 
 PINNED = {
@@ -72,6 +77,7 @@ class Pool:
         self._settings = settings
         self._relaxed = relaxed
         self._pool: Any = None
+        self.latencies_s: deque[float] = deque(maxlen=LATENCIES_MAX)
         self._opening = asyncio.Lock()
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
@@ -117,7 +123,10 @@ class Pool:
         for attempt in range(RETRIES_MAX + 1):
             try:
                 async with self._connection() as connection:
-                    return await run(connection)
+                    started_s = _clock.monotonic_s()
+                    answer = await run(connection)
+                    self.latencies_s.append(_clock.monotonic_s() - started_s)
+                    return answer
             except (*_CONFLICTS, asyncpg.FeatureNotSupportedError) as error:
                 # A deadlock, a serialization failure, or "cached plan must not change result type".
                 if attempt == RETRIES_MAX:

@@ -14,6 +14,8 @@ from shared.sql import Statement
 # What an id or key hashes to; slots have homes so that growing moves slots, never items.
 SLOTS = 4096
 
+PING = Statement("ping", (), "SELECT 1")
+
 _REVISION = Statement("revision", (), "SELECT version_num FROM alembic_version")
 
 

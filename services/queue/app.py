@@ -1,0 +1,98 @@
+"""The composition root: builds the parts of a queue process, starts its loops, and takes them down."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+from services.queue.broker import Broker
+from services.queue.dispatch import Dispatch
+from services.queue.health import Health
+from services.queue.process import QueueProcess
+from services.queue.reaper import Reaper
+from services.queue.retention import Retention
+from services.queue.routes import router
+from services.queue.settings import QueueSettings
+from services.queue.settle import Settlement
+from services.queue.store import Store
+from services.queue.topics import Topics
+from shared.access import Access
+from shared.clock import SystemClock
+from shared.errors import ShardUnavailable, Unavailable
+from shared.http import install
+from shared.loop import Loop
+from shared.shards import PING, ShardMap
+
+
+def create_app(settings: QueueSettings) -> FastAPI:
+    """The queue service as an ASGI app; its lifespan checks the schema and starts the background loops."""
+    shards = ShardMap(settings.addresses(), settings)
+    stores = {shard.number: Store(shard, settings) for shard in shards}
+    clock = SystemClock()
+    dispatch = Dispatch(list(stores.values()), settings, clock)
+    broker = Broker(shards, stores, dispatch, settings)
+    settlement = Settlement(broker, settings)
+    health = Health(broker, settings, clock, owner=f"{socket.gethostname()}:{os.getpid()}")
+    loops = _loops(stores, settlement, dispatch, health, settings)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await shards.check_schema("queue")
+        for loop in loops:
+            loop.start()
+        yield
+        for loop in loops:
+            await loop.stop()
+        await shards.close()
+
+    async def ready() -> dict[str, Any]:
+        found = {}
+        for shard in shards:
+            try:
+                await shard.pool.fetch(PING)
+                found[shard.address.schema] = "up"
+            except ShardUnavailable:
+                found[shard.address.schema] = "down"
+        if "up" not in found.values():
+            raise Unavailable("no shard can be reached", retry_after_s=1.0)
+        return {"status": "ready", "shards": found}
+
+    app = FastAPI(
+        title="Headgate queue",
+        version="1",
+        description="A multi-tenant priority queue on sharded Postgres.",
+        lifespan=lifespan,
+    )
+    app.state.access = Access(settings.dag_token)
+    app.state.process = QueueProcess(settings, broker, settlement, Topics(broker, settings), health)
+    install(app, settings, ready=ready)
+    app.include_router(router)
+    return app
+
+
+def _loops(
+    stores: dict[int, Store],
+    settlement: Settlement,
+    dispatch: Dispatch,
+    health: Health,
+    settings: QueueSettings,
+) -> list[Loop]:
+    async def forget_idle() -> int:
+        return dispatch.forget_idle()
+
+    loops = [Loop("rates", health.step, interval_s=1.0), Loop("idle lines", forget_idle, interval_s=10.0)]
+    for number, store in stores.items():
+        reaper = Reaper(store, settlement, settings)
+        retention = Retention(store, dispatch, settings)
+        loops += [
+            Loop(f"reaper {number}", reaper.step, interval_s=settings.reap_interval_s),
+            Loop(f"ttl {number}", reaper.expire_step, interval_s=0.5),
+            Loop(f"counts {number}", retention.fold_step, interval_s=2.0),
+            Loop(f"retention {number}", retention.step, interval_s=15.0),
+        ]
+    return loops

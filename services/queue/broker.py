@@ -1,0 +1,411 @@
+"""What each verb does to items. Shapes are settled before (routes), statements after (store)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from services.queue.batcher import Batcher
+from services.queue.dispatch import Dispatch, Leased
+from services.queue.model import NULL, Demand, Key, NewItem, NewRow, Ready, Result, Settled, refused
+from services.queue.settings import QueueSettings
+from services.queue.store import Enqueued, Known, Store
+from shared.access import Caller
+from shared.errors import ShardUnavailable
+from shared.ids import canonical, canonical_token, new_id, shard_of, time_ms_of
+from shared.metrics import ACKED, DEQUEUED, ENQUEUED
+from shared.shards import SLOTS, ShardMap
+
+LEASE_S = 60.0
+
+AckEntry = tuple[str, str, int, str | None]
+ReviveEntry = tuple[str, int, str | None, bool]
+
+
+class Broker:
+    """The verbs that move single items: enqueue, dequeue, ack, revive."""
+
+    def __init__(
+        self, shards: ShardMap, stores: dict[int, Store], dispatch: Dispatch, settings: QueueSettings
+    ) -> None:
+        self._shards = shards
+        self.stores = stores
+        self.dispatch = dispatch
+        self._settings = settings
+        size = settings.flush_items_max
+        self._enqueues = {
+            n: Batcher[NewRow, Result](self._enqueuer(store), items_max=size) for n, store in stores.items()
+        }
+        self._acks = {
+            (n, relaxed): Batcher[AckEntry, str](self._acker(store, relaxed), items_max=size)
+            for n, store in stores.items()
+            for relaxed in (False, True)
+        }
+        self._revives = {
+            n: Batcher[ReviveEntry, str](self._reviver(store), items_max=size) for n, store in stores.items()
+        }
+
+    # -- enqueue ------------------------------------------------------------------------------------------
+
+    async def enqueue(self, namespace: str, items: Sequence[NewItem], caller: Caller) -> list[Result]:
+        """Take items in; one result per item, in order.
+
+        Keyless items of a call that bring no id and no affinity go to one shard, in one transaction.
+        """
+        home: Store | None = None
+        results: list[Result | None] = [None] * len(items)
+        groups: dict[int, list[int]] = {}
+        keyed: dict[int, list[int]] = {}
+        ids: list[str] = []
+        for i, item in enumerate(items):
+            if item.id is not None:
+                item_id = canonical(item.id) or item.id
+                ids.append(item_id)
+                shard = shard_of(item_id)
+                if shard not in self.stores:
+                    results[i] = refused(item_id, "unknown_shard")
+                else:
+                    groups.setdefault(shard, []).append(i)
+                continue
+            if item.idempotency_key is not None:
+                store = self._at(namespace, item.idempotency_key)
+                keyed.setdefault(store.number, []).append(i)
+            elif item.affinity is not None:
+                store = self._at(namespace, item.affinity)
+                groups.setdefault(store.number, []).append(i)
+            else:
+                home = home or self.stores[self._shards.next().number]
+                store = home
+                groups.setdefault(store.number, []).append(i)
+            ids.append(new_id(store.number))
+        flushes = [
+            *(self._enqueue_at(n, namespace, items, ids, part, caller, results) for n, part in groups.items()),
+            *(self._keyed_at(n, namespace, items, ids, part, caller, results) for n, part in keyed.items()),
+        ]
+        if len(flushes) == 1:
+            await flushes[0]
+        else:
+            await asyncio.gather(*flushes)
+        return [result for result in results if result is not None]
+
+    async def _enqueue_at(
+        self,
+        shard: int,
+        namespace: str,
+        items: Sequence[NewItem],
+        ids: Sequence[str],
+        part: Sequence[int],
+        caller: Caller,
+        results: list[Result | None],
+    ) -> None:
+        try:
+            rows = await self._rows(self.stores[shard], namespace, [(items[i], ids[i]) for i in part], caller)
+            flushed = await self._enqueues[shard].submit(rows)
+        except ShardUnavailable as error:
+            for i in part:
+                results[i] = refused(ids[i], error.code, error.outcome)
+            return
+        for i, result in zip(part, flushed, strict=True):
+            results[i] = result
+
+    async def _keyed_at(
+        self,
+        shard: int,
+        namespace: str,
+        items: Sequence[NewItem],
+        ids: Sequence[str],
+        part: Sequence[int],
+        caller: Caller,
+        results: list[Result | None],
+    ) -> None:
+        store = self.stores[shard]
+        first: dict[str, int] = {}
+        for i in part:
+            first.setdefault(items[i].idempotency_key or "", i)
+        unique = list(first.values())
+        try:
+            rows = await self._rows(store, namespace, [(items[i], ids[i]) for i in unique], caller)
+            prints = {i: _fingerprint(items[i]) for i in part}
+            flushed, holders = await store.enqueue_keyed(rows, [prints[i] for i in unique])
+        except ShardUnavailable as error:
+            for i in part:
+                results[i] = refused(ids[i], error.code, error.outcome)
+            return
+        taken = set(flushed.taken or ())
+        self._tell_enqueued(store, [row for row in rows if row.id in taken], flushed)
+        namespace_id = rows[0].namespace_id
+        for i in part:
+            holder, fingerprint = holders[namespace_id, items[i].idempotency_key or ""]
+            if holder == ids[i]:
+                results[i] = Result(holder, "enqueued")
+            elif fingerprint == prints[i]:
+                results[i] = Result(holder, "duplicate")
+            else:
+                results[i] = refused(ids[i], "key_reused")
+
+    async def _rows(
+        self, store: Store, namespace: str, items: Sequence[tuple[NewItem, str]], caller: Caller
+    ) -> list[NewRow]:
+        pairs = {(namespace, item.topic) for item, _ in items}
+        pairs |= {_ack_pair(namespace, item.ack_topic) for item, _ in items if item.ack_topic is not None}
+        await store.names.make(pairs)
+        return [_row(store, namespace, item, item_id, caller) for item, item_id in items]
+
+    def _enqueuer(self, store: Store) -> Any:
+        async def flush(rows: list[NewRow]) -> list[Result]:
+            flushed = await store.enqueue(rows)
+            if flushed.taken is None:
+                self._tell_enqueued(store, rows, flushed)
+                return [Result(row.id, "enqueued") for row in rows]
+            taken = set(flushed.taken)
+            new = [row for row in rows if row.id in taken]
+            self._tell_enqueued(store, new, flushed)
+            known = await store.known([row.id for row in rows if row.id not in taken])
+            return [self._outcome(row, taken, known, flushed) for row in rows]
+
+        return flush
+
+    def _outcome(self, row: NewRow, taken: set[str], known: dict[str, Known], flushed: Enqueued) -> Result:
+        if row.id in taken:
+            taken.discard(row.id)
+            known[row.id] = Known(row.namespace_id, "living", None)
+            return Result(row.id, "enqueued")
+        found = known.get(row.id)
+        if found is not None:
+            if found.namespace_id != row.namespace_id:
+                return refused(row.id, "id_unavailable")
+            return Result(row.id, "cancelled" if found.outcome == "cancelled" else "duplicate")
+        ahead = row.time_ms is not None and row.time_ms > flushed.at.timestamp() * 1000
+        return refused(row.id, "id_in_future" if ahead else "id_too_old")
+
+    def _tell_enqueued(self, store: Store, rows: Sequence[NewRow], flushed: Enqueued) -> None:
+        ENQUEUED.labels(store.number).inc(len(rows))
+        at = flushed.at
+        self.dispatch.ready(
+            store.number,
+            [
+                Ready(row.topic_id, Key(row.priority, at, row.id))
+                for row in rows
+                if not row.disabled and not row.delay_s and (row.due_at is None or row.due_at <= at)
+            ],
+        )
+
+    def _at(self, namespace: str, key: str) -> Store:
+        slot = zlib.crc32(f"{namespace}\0{key}".encode()) % SLOTS
+        return self.stores[self._shards.of_slot(slot).number]
+
+    # -- dequeue ------------------------------------------------------------------------------------------
+
+    async def dequeue(
+        self,
+        namespace: str,
+        demands: Sequence[Demand],
+        *,
+        lease_s: float | None,
+        wait_s: float,
+        gone: asyncio.Future[None] | None,
+    ) -> list[Leased]:
+        """Lease ready items; (key, row of the claim) in order of service."""
+        token = _token()
+        leased = await self.dispatch.dequeue(
+            namespace, demands, token=token, lease_s=lease_s, wait_s=wait_s, gone=gone
+        )
+        for key, _ in leased:
+            DEQUEUED.labels(int(key.id[-3:], 16)).inc()
+        return leased
+
+    # -- ack ----------------------------------------------------------------------------------------------
+
+    async def ack(self, namespace: str, items: Sequence[Settled]) -> list[Result]:
+        """End items under their leases; one result per item, in order."""
+        relaxed = namespace == "_dag"
+        results: list[Result | None] = [None] * len(items)
+        groups: dict[int, list[tuple[int, AckEntry]]] = {}
+        for i, item in enumerate(items):
+            place = await self._place(namespace, item.id)
+            token = canonical_token(item.lease_token)
+            if place is None:
+                results[i] = Result(item.id, "not_found")
+                continue
+            store, namespace_id, item_id = place
+            output = bytes(item.output).decode() if bytes(item.output) else None
+            entry = (item_id, token or _token(), namespace_id, output)
+            groups.setdefault(store.number, []).append((i, entry))
+
+        async def flush(shard: int, part: list[tuple[int, AckEntry]]) -> None:
+            statuses = await self._acks[shard, relaxed].submit([entry for _, entry in part])
+            for (i, _), status in zip(part, statuses, strict=True):
+                results[i] = Result(items[i].id, status)
+
+        if len(groups) == 1:
+            [(shard, part)] = groups.items()
+            await flush(shard, part)
+        else:
+            await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
+        return [result for result in results if result is not None]
+
+    def _acker(self, store: Store, relaxed: bool) -> Any:
+        async def flush(entries: list[AckEntry]) -> list[str]:
+            ids, tokens, namespace_ids, outputs = zip(*entries, strict=True)
+            given = {item: output for item, output in zip(ids, outputs, strict=True) if output is not None}
+            flushed = await store.ack(ids, tokens, namespace_ids, given, relaxed=relaxed)
+            self.dispatch.ready(store.number, flushed.completions)
+            if flushed.acked is None:
+                ACKED.labels(store.number).inc(len(entries))
+                return ["acked"] * len(entries)
+            ACKED.labels(store.number).inc(len(flushed.acked))
+            return await self._ack_statuses(store, entries, flushed.acked, flushed.held or set())
+
+        return flush
+
+    async def _ack_statuses(
+        self, store: Store, entries: list[AckEntry], acked: set[str], held: set[str]
+    ) -> list[str]:
+        known = await store.known([entry[0] for entry in entries if entry[0] not in acked])
+        statuses = []
+        for item_id, token, namespace_id, _ in entries:
+            if item_id + token in held and item_id in acked:
+                acked.discard(item_id)
+                known[item_id] = Known(namespace_id, "acked", token)
+                statuses.append("acked")
+            elif item_id + token in held and not _was_cancelled(known.get(item_id)):
+                statuses.append("already_acked")
+            else:
+                statuses.append(lost_status(known.get(item_id), namespace_id))
+        return statuses
+
+    # -- revive -------------------------------------------------------------------------------------------
+
+    async def revive(
+        self, namespace: str, items: Sequence[tuple[str, str | None]], caller: Caller
+    ) -> list[Result]:
+        """Open disabled items of (id, inputs); one result per item, in order."""
+        results = [Result(item_id, "not_found") for item_id, _ in items]
+        groups: dict[int, list[tuple[int, ReviveEntry]]] = {}
+        for i, (item_id, inputs) in enumerate(items):
+            place = await self._place(namespace, item_id)
+            if place is not None:
+                store, namespace_id, known_id = place
+                entry = (known_id, namespace_id, inputs, caller.is_dag_service)
+                groups.setdefault(store.number, []).append((i, entry))
+
+        async def flush(shard: int, part: list[tuple[int, ReviveEntry]]) -> None:
+            statuses = await self._revives[shard].submit([entry for _, entry in part])
+            for (i, _), status in zip(part, statuses, strict=True):
+                results[i].status = status
+
+        await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
+        return results
+
+    def _reviver(self, store: Store) -> Any:
+        async def flush(entries: list[ReviveEntry]) -> list[str]:
+            first = {entry[0]: entry for entry in reversed(entries)}
+            ids, namespace_ids, inputs, may_manage = zip(*sorted(first.values()), strict=True)
+            rows = await store.revive(ids, namespace_ids, inputs, may_manage)
+            opened = {row["id"] for row in rows}
+            self.dispatch.ready(
+                store.number,
+                [
+                    Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"]))
+                    for row in rows
+                    if row["is_ready"]
+                ],
+            )
+            others = [entry[0] for entry in entries if entry[0] not in opened]
+            states = await store.states(others) if others else {}
+            known = await store.known(others) if others else {}
+            statuses = []
+            for item_id, namespace_id, _, manages in entries:
+                if item_id in opened:
+                    opened.discard(item_id)
+                    states[item_id] = {"namespace_id": namespace_id, "managed": False, "state": "enabled"}
+                    statuses.append("revived")
+                else:
+                    statuses.append(_closed_status(states.get(item_id), known.get(item_id), namespace_id, manages))
+            return statuses
+
+        return flush
+
+    # -- where things are -------------------------------------------------------------------------------------
+
+    async def _place(self, namespace: str, item_id: str) -> tuple[Store, int, str] | None:
+        known_id = canonical(item_id)
+        store = self.stores.get(shard_of(known_id)) if known_id else None
+        if store is None or known_id is None:
+            return None
+        namespace_id = await store.names.namespace_id(namespace)
+        return None if namespace_id is None else (store, namespace_id, known_id)
+
+
+def lost_status(known: Known | None, namespace_id: int) -> str:
+    """What the holder of a dead token is told of its item."""
+    if known is None or known.namespace_id != namespace_id:
+        return "not_found"
+    return "cancelled" if known.outcome == "cancelled" else "lease_lost"
+
+
+def _was_cancelled(known: Known | None) -> bool:
+    return known is not None and known.outcome == "cancelled"
+
+
+def _closed_status(state: Any, known: Known | None, namespace_id: int, manages: bool) -> str:
+    if state is not None and state["namespace_id"] == namespace_id:
+        if state["managed"] and not manages:
+            return "managed"
+        return "finished" if state["state"] == "dead" else "already_enabled"
+    if known is None or known.namespace_id != namespace_id or known.outcome == "living":
+        return "not_found"
+    return "cancelled" if known.outcome == "cancelled" else "finished"
+
+
+def _ack_pair(namespace: str, ack_topic: str) -> tuple[str, str]:
+    other, colon, topic = ack_topic.rpartition(":")
+    return (other, topic) if colon else (namespace, topic)
+
+
+def _row(store: Store, namespace: str, item: NewItem, item_id: str, caller: Caller) -> NewRow:
+    ref = store.names.known(namespace, item.topic)
+    assert ref is not None
+    ack = store.names.known(*_ack_pair(namespace, item.ack_topic)) if item.ack_topic is not None else None
+    backoff = item.backoff
+    return NewRow(
+        item_id,
+        time_ms_of(item_id) if item.id is not None else None,
+        ref.namespace_id,
+        ref.topic_id,
+        item.priority,
+        bytes(item.payload).decode(),
+        _text(item.metadata),
+        _text(item.inputs),
+        _text(item.headers),
+        item.deliver_after,
+        item.delay_s,
+        LEASE_S if item.lease_s is None else item.lease_s,
+        item.ttl_s,
+        item.disabled,
+        item.delivery == "at_most_once",
+        item.max_attempts,
+        f"{backoff['base_s']},{backoff['factor']},{backoff['max_s']}" if backoff else None,
+        None if ack is None else ack.topic_id,
+        _text(item.ack_context),
+        item.idempotency_key,
+        caller.is_dag_service and item.ack_topic is not None and item.ack_topic.startswith("_dag:"),
+        item.id is not None or item.idempotency_key is not None,
+    )
+
+
+def _text(raw: Any) -> str | None:
+    return None if raw == NULL else bytes(raw).decode()
+
+
+def _fingerprint(item: NewItem) -> bytes:
+    return hashlib.sha256(item.topic.encode() + b"\0" + bytes(item.payload)).digest()[:16]
+
+
+def _token() -> str:
+    digits = secrets.token_hex(16)
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

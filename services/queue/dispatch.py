@@ -1,0 +1,250 @@
+"""Where waiting consumers meet ready items.
+
+One `Line` per topic that somebody dequeues from: its buffer of keys and the calls that wait. A key that
+becomes ready wakes one waiting call; a call that leaves keys behind wakes the next, so a thousand waiting
+consumers do not stampede for one item. Every line is looked at afresh from the database about once a second
+while somebody wants it: that poll is the truth, the keys told by `ready` only save the time until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from services.queue.batcher import Batcher
+from services.queue.model import Claim, Demand, Key, Ready
+from services.queue.prefetch import Buffer
+from services.queue.settings import QueueSettings
+from services.queue.store import Store
+from shared.clock import Clock
+from shared.errors import ShardUnavailable
+from shared.log import log
+
+Leased = tuple[Key, Any]
+
+
+class Line:
+    """One topic: keys ahead, and the calls that wait for more."""
+
+    def __init__(self, namespace: str, topic: str, shards: Sequence[int], settings: QueueSettings) -> None:
+        self.namespace = namespace
+        self.topic = topic
+        self.buffer = Buffer(shards, keys_max=settings.buffer_keys_max)
+        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.topic_ids: dict[int, int] = {}
+        self.refreshed_s = float("-inf")
+        self.used_s = 0.0
+        self.filling = asyncio.Lock()
+
+    def wake_one(self) -> None:
+        """Let the call that waits longest look again."""
+        while self.waiting:
+            future = self.waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def wait(self) -> asyncio.Future[None]:
+        """A place at the end of the line."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return future
+
+
+class Dispatch:
+    """All lines of this process."""
+
+    def __init__(self, stores: Sequence[Store], settings: QueueSettings, clock: Clock) -> None:
+        self._stores = {store.number: store for store in stores}
+        self._settings = settings
+        self._clock = clock
+        self._lines: dict[tuple[str, str], Line] = {}
+        self._by_id: dict[tuple[int, int], Line] = {}
+        self._claims = {
+            (number, relaxed): Batcher[Claim, Any](_claimer(store, relaxed), items_max=settings.flush_items_max)
+            for number, store in self._stores.items()
+            for relaxed in (False, True)
+        }
+
+    def ready(self, shard: int, items: Sequence[Ready]) -> None:
+        """Items of a shard have become deliverable: remember their keys and wake who waits for them."""
+        if not self._lines or not items:
+            return
+        topics: dict[int, list[Key]] = {}
+        for topic_id, key in items:
+            topics.setdefault(topic_id, []).append(key)
+        for topic_id, keys in topics.items():
+            line = self._by_id.get((shard, topic_id)) or self._meet(shard, topic_id)
+            if line is not None:
+                line.buffer.push(shard, keys)
+                line.wake_one()
+
+    def changed(self, namespace: str, topic: str) -> None:
+        """A topic was paused, resumed or purged: what is kept of it is void."""
+        line = self._lines.get((namespace, topic))
+        if line is not None:
+            line.buffer.clear()
+            line.wake_one()
+
+    async def dequeue(
+        self,
+        namespace: str,
+        demands: Sequence[Demand],
+        *,
+        token: str,
+        lease_s: float | None = None,
+        wait_s: float = 0.0,
+        gone: asyncio.Future[None] | None = None,
+    ) -> list[Leased]:
+        """Lease all that is ready up to each demand's count, best first; wait only when there is nothing.
+
+        Returns rows of the claim statement, topic by topic, each topic in its order of service. Nothing is
+        claimed for a call after its `gone` is done.
+        """
+        lines = [self._line(namespace, demand.topic) for demand in demands]
+        deadline_s = self._clock.monotonic_s() + wait_s
+        while gone is None or not gone.done():
+            for line, demand in zip(lines, demands, strict=True):
+                if self._is_short(line, demand.count):
+                    await self._fill(line, demand.count)
+            leased, stale = await self._serve(lines, demands, lease_s, token)
+            left_s = deadline_s - self._clock.monotonic_s()
+            if leased or (left_s <= 0 and not stale):
+                return leased
+            if not stale:
+                await self._wait(lines, left_s, gone)
+        for line in lines:
+            line.wake_one()  # the wake-up that this call may have swallowed is passed on
+        return []
+
+    def forget_idle(self) -> int:
+        """Drop lines that nobody has wanted for a while."""
+        now_s = self._clock.monotonic_s()
+        idle = [
+            line
+            for line in self._lines.values()
+            if not line.waiting and now_s - line.used_s > self._settings.buffer_idle_s
+        ]
+        for line in idle:
+            del self._lines[line.namespace, line.topic]
+            for shard, topic_id in line.topic_ids.items():
+                self._by_id.pop((shard, topic_id), None)
+        return 0
+
+    def _line(self, namespace: str, topic: str) -> Line:
+        line = self._lines.get((namespace, topic))
+        if line is None:
+            line = Line(namespace, topic, list(self._stores), self._settings)
+            self._lines[namespace, topic] = line
+        line.used_s = self._clock.monotonic_s()
+        return line
+
+    def _meet(self, shard: int, topic_id: int) -> Line | None:
+        pair = self._stores[shard].names.pair(topic_id)
+        line = self._lines.get(pair) if pair is not None else None
+        if line is not None:
+            line.topic_ids[shard] = topic_id
+            self._by_id[shard, topic_id] = line
+        return line
+
+    def _is_short(self, line: Line, count: int) -> bool:
+        age_s = self._clock.monotonic_s() - line.refreshed_s
+        return age_s >= self._settings.poll_s or bool(line.buffer.behind(count))
+
+    async def _fill(self, line: Line, count: int) -> None:
+        async with line.filling:
+            if self._clock.monotonic_s() - line.refreshed_s >= self._settings.poll_s:
+                line.refreshed_s = self._clock.monotonic_s()
+                line.buffer.rewind()
+            peeks = line.buffer.behind(count)
+            await asyncio.gather(*(self._peek(line, shard, bound) for shard, bound in peeks))
+
+    async def _peek(self, line: Line, shard: int, after: tuple[int, datetime, str]) -> None:
+        limit = self._settings.peek_keys_max
+        keys: list[Key] = []
+        line.buffer.peeking(shard)
+        try:
+            topic_id = await self._topic_id(line, shard)
+            if topic_id is not None:
+                keys = await self._stores[shard].peek(topic_id, after, limit)
+        except ShardUnavailable as error:
+            # A shard that does not answer costs only itself: the others go on being served.
+            log.warning("peek failed", shard=shard, detail=error.detail)
+        line.buffer.peeked(shard, keys, limit=limit)
+
+    async def _topic_id(self, line: Line, shard: int) -> int | None:
+        topic_id = line.topic_ids.get(shard)
+        if topic_id is None:
+            found = await self._stores[shard].names.find(line.namespace, line.topic)
+            if found is None:
+                return None
+            topic_id = line.topic_ids[shard] = found.topic_id
+            self._by_id[shard, topic_id] = line
+        return topic_id
+
+    async def _serve(
+        self, lines: Sequence[Line], demands: Sequence[Demand], lease_s: float | None, token: str
+    ) -> tuple[list[Leased], bool]:
+        taken = [line.buffer.take(demand.count) for line, demand in zip(lines, demands, strict=True)]
+        for line in lines:
+            if len(line.buffer):
+                line.wake_one()
+        if not any(taken):
+            return [], False
+        rows = await self._claim(lines, taken, lease_s, token)
+        leased = [(key, rows[key.id]) for keys in taken for key in keys if key.id in rows]
+        return leased, not leased
+
+    async def _claim(
+        self, lines: Sequence[Line], taken: Sequence[list[Key]], lease_s: float | None, token: str
+    ) -> dict[str, Any]:
+        by_shard: dict[int, list[Claim]] = {}
+        for line, keys in zip(lines, taken, strict=True):
+            for key in keys:
+                shard = int(key.id[-3:], 16)
+                by_shard.setdefault(shard, []).append(Claim(line.topic_ids[shard], key, token, lease_s))
+        relaxed = lines[0].namespace == "_dag"
+        try:
+            flushed = await asyncio.gather(
+                *(self._claims[shard, relaxed].submit(claims) for shard, claims in by_shard.items()),
+                return_exceptions=True,
+            )
+        finally:
+            for line, keys in zip(lines, taken, strict=True):
+                line.buffer.settled(keys)
+        rows: dict[str, Any] = {}
+        for result in flushed:
+            if isinstance(result, ShardUnavailable):
+                log.warning("claim failed", detail=result.detail)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                rows.update((row["id"], row) for row in result if row is not None)
+        return rows
+
+    async def _wait(self, lines: Sequence[Line], left_s: float, gone: asyncio.Future[None] | None) -> None:
+        places = [line.wait() for line in lines]
+        wanted = places if gone is None else [*places, gone]
+        poll_s = self._settings.poll_s * random.uniform(1.0, 1.5)  # noqa: S311 - jitter
+        try:
+            await asyncio.wait(wanted, timeout=min(left_s, poll_s), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for line, place in zip(lines, places, strict=True):
+                if place.done():
+                    continue
+                place.cancel()
+                with contextlib.suppress(ValueError):
+                    line.waiting.remove(place)
+
+
+def _claimer(store: Store, relaxed: bool) -> Any:
+    async def flush(claims: list[Claim]) -> list[Any]:
+        rows = await store.claim(claims, relaxed=relaxed)
+        return [rows.get(claim.key.id) for claim in claims]
+
+    return flush

@@ -1,0 +1,23 @@
+"""Errors of the queue service beyond the shared ones, and the codes of refused elements."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from shared.errors import ServiceError
+
+RefusalCode = Literal[
+    "key_reused",
+    "id_too_old",
+    "id_in_future",
+    "id_unavailable",
+    "unknown_shard",
+    "cancel_limit",
+    "shard_unavailable",
+]
+
+
+class PayloadTooLarge(ServiceError):
+    """One value of a request is over its own limit."""
+
+    code, status, title = "too_large", 413, "A value is over a size limit"

@@ -1,0 +1,96 @@
+"""Shard health as this process sees it: counts from the shard, rates and latencies from its own flushes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from services.queue.broker import Broker
+from services.queue.names import SQL
+from services.queue.settings import QueueSettings
+from services.queue.store import Store
+from shared.clock import Clock
+from shared.errors import NotFound, ShardUnavailable
+from shared.metrics import ACKED, DEQUEUED, ENQUEUED, SHARD_ERRORS
+from shared.pg import Pool
+
+_COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
+_WINDOW_S = 10.0
+_RATES = {"enqueued_per_s": ENQUEUED, "dequeued_per_s": DEQUEUED, "acked_per_s": ACKED}
+
+
+class Health:
+    """Samples rates once a second; answers from the shards on request."""
+
+    def __init__(self, broker: Broker, settings: QueueSettings, clock: Clock, owner: str) -> None:
+        self._stores = broker.stores
+        self._settings = settings
+        self._clock = clock
+        self._owner = owner
+        self._samples: dict[int, deque[tuple[float, dict[str, float]]]] = {
+            number: deque(maxlen=int(_WINDOW_S) + 1) for number in self._stores
+        }
+
+    async def step(self) -> int:
+        """Take one sample of every shard's counters."""
+        now_s = self._clock.monotonic_s()
+        for number, samples in self._samples.items():
+            samples.append((now_s, self._totals(number)))
+        return 0
+
+    async def shards(self) -> list[dict[str, Any]]:
+        """The health of all shards, by number."""
+        return list(await asyncio.gather(*(self._shard(self._stores[n]) for n in sorted(self._stores))))
+
+    async def shard(self, number: int) -> dict[str, Any]:
+        """The health of one shard; NotFound for a number that is not in the map."""
+        store = self._stores.get(number)
+        if store is None:
+            raise NotFound("no shard has this number; see GET /v1/shards")
+        return await self._shard(store)
+
+    async def _shard(self, store: Store) -> dict[str, Any]:
+        found: dict[str, Any] = {"shard": store.number, "state": "healthy", "owner": self._owner}
+        found |= self._rates(store.number) | _latency(store.pool)
+        try:
+            found |= await self._ask(store)
+        except ShardUnavailable:
+            found["state"] = "open"
+        return found
+
+    async def _ask(self, store: Store) -> dict[str, Any]:
+        counts = await store.pool.fetch(SQL.counts)
+        live = [row["topic_id"] for row in counts if row["ready"]]
+        ages = await store.pool.fetch(SQL.oldest_ready, topic_ids=live) if live else []
+        server = await store.pool.row(SQL.server_health)
+        return {
+            **{name: sum(row[name] for row in counts) for name in _COUNTS},
+            "oldest_ready_age_s": max((row["age_s"] for row in ages), default=None),
+            "dead_tuples": server["dead_tuples"],
+            "oldest_transaction_age_s": server["oldest_transaction_age_s"],
+            "bytes": server["bytes"],
+            "epoch": server["epoch"],
+        }
+
+    def _totals(self, number: int) -> dict[str, float]:
+        totals = {name: metric.labels(number)._value.get() for name, metric in _RATES.items()}
+        return totals | {"errors_per_s": SHARD_ERRORS.labels("queue", number)._value.get()}
+
+    def _rates(self, number: int) -> dict[str, float]:
+        samples = self._samples[number]
+        if len(samples) < 2:
+            return dict.fromkeys([*_RATES, "errors_per_s"], 0.0)
+        (first_s, first), (last_s, last) = samples[0], samples[-1]
+        span_s = max(last_s - first_s, 1e-9)
+        return {name: round((last[name] - first[name]) / span_s, 3) for name in last}
+
+
+def _latency(pool: Pool) -> dict[str, float | None]:
+    taken = sorted(pool.latencies_s)
+    if not taken:
+        return {"db_latency_ms_p50": None, "db_latency_ms_p99": None}
+    return {
+        "db_latency_ms_p50": round(taken[len(taken) // 2] * 1000, 3),
+        "db_latency_ms_p99": round(taken[min(len(taken) - 1, len(taken) * 99 // 100)] * 1000, 3),
+    }

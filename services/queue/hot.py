@@ -1,0 +1,134 @@
+"""The three hot bodies (enqueue, dequeue, ack), decoded by msgspec straight into what the broker takes.
+
+The pydantic models of `headgate.wire` stay the contract: a body that msgspec refuses, or that uses a field
+outside the common few, is validated by them, so that every refusal has the same shape and pointers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from headgate import wire
+from services.queue.errors import PayloadTooLarge
+from services.queue.model import NULL, Acks, Demands, NewItem, NewItems, Settled
+from services.queue.settings import QueueSettings
+from shared import jsonbody
+from shared.errors import FieldError, invalid
+from shared.http import validate
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_TOPIC = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
+_INT32 = 2**31
+
+_new_items = msgspec.json.Decoder(NewItems)
+_acks = msgspec.json.Decoder(Acks)
+_demands = msgspec.json.Decoder(Demands)
+
+
+def new_items(body: bytes, settings: QueueSettings) -> list[NewItem]:
+    """The items of an enqueue call."""
+    value = jsonbody.check(body, depth_max=settings.json_depth_max)
+    decoded = _decode(_new_items, body)
+    items = decoded.items if decoded is not None else []
+    if not 1 <= len(items) <= settings.batch_items_max or not all(map(_is_common, items)):
+        validate(wire.EnqueueRequest, value)
+        items = _new_items.decode(msgspec.json.encode(value)).items if decoded is None else items
+    for i, item in enumerate(items):
+        _check_sizes(i, item, settings)
+    return items
+
+
+def settled(body: bytes, settings: QueueSettings) -> list[Settled]:
+    """The elements of an ack call."""
+    value = jsonbody.check(body, depth_max=settings.json_depth_max)
+    decoded = _decode(_acks, body)
+    if decoded is None or not 1 <= len(decoded.items) <= settings.batch_items_max or b"\\u0000" in body:
+        validate(wire.AckRequest, value)
+    if decoded is None:
+        decoded = _acks.decode(msgspec.json.encode(value))
+    for i, item in enumerate(decoded.items):
+        _check_size(f"/items/{i}/output", item.output, settings.output_bytes_max)
+    return decoded.items
+
+
+def demands(body: bytes, settings: QueueSettings) -> Demands:
+    """A dequeue call."""
+    value = jsonbody.check(body, depth_max=settings.json_depth_max)
+    validate(wire.DequeueRequest, value)
+    decoded = _decode(_demands, body) or _demands.decode(msgspec.json.encode(value))
+    topics = [demand.topic for demand in decoded.topics]
+    if len(set(topics)) < len(topics):
+        raise invalid("/topics", "a topic is named twice; add up its counts")
+    if decoded.wait_s > settings.wait_s_max:
+        raise invalid("/wait_s", f"at most {settings.wait_s_max} s")
+    return decoded
+
+
+def check_sizes(pointer: str, sizes: Sequence[tuple[str, Any, int]]) -> None:
+    """Raises PayloadTooLarge when a decoded value's compact JSON is over its limit: (field, value, bytes)."""
+    for field, value, bytes_max in sizes:
+        if value is not None and wire.encoded_bytes(value) > bytes_max:
+            raise too_large(f"{pointer}/{field}", bytes_max)
+
+
+def too_large(pointer: str, bytes_max: int) -> PayloadTooLarge:
+    """The error for a value over its own limit."""
+    detail = f"{pointer} is over {bytes_max} bytes; keep large values elsewhere and send a reference"
+    return PayloadTooLarge(detail, errors=[FieldError(pointer, f"at most {bytes_max} bytes of JSON")])
+
+
+def _decode(decoder: msgspec.json.Decoder[S], body: bytes) -> S | None:
+    try:
+        return decoder.decode(body or b"{}")
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def _is_common(item: NewItem) -> bool:
+    """True for an item whose every given field is judged right here."""
+    return bool(
+        _TOPIC(item.topic)
+        and (item.id is None or _ID(item.id))
+        and -_INT32 <= item.priority < _INT32
+        and (item.lease_s is None or 1 <= item.lease_s <= wire.LEASE_S_MAX)
+        and item.metadata == NULL
+        and item.inputs == NULL
+        and item.headers == NULL
+        and item.ack_context == NULL
+        and item.ack_topic is None
+        and item.deliver_after is None
+        and item.delay_s is None
+        and item.ttl_s is None
+        and item.backoff is None
+        and item.idempotency_key is None
+        and item.affinity is None
+        and item.max_attempts == 0
+        and item.delivery == "at_least_once"
+        and b"\\u0000" not in bytes(item.payload)
+    )
+
+
+def _check_sizes(i: int, item: NewItem, settings: QueueSettings) -> None:
+    pointer = f"/items/{i}"
+    _check_size(f"{pointer}/payload", item.payload, settings.payload_bytes_max)
+    if item.metadata != NULL:
+        _check_size(f"{pointer}/metadata", item.metadata, settings.metadata_bytes_max)
+    if item.inputs != NULL:
+        _check_size(f"{pointer}/inputs", item.inputs, settings.inputs_bytes_max)
+    if item.headers != NULL:
+        _check_size(f"{pointer}/headers", item.headers, settings.headers_bytes_max)
+    if item.ack_context != NULL:
+        _check_size(f"{pointer}/ack_context", item.ack_context, settings.ack_context_bytes_max)
+
+
+def _check_size(pointer: str, raw: msgspec.Raw, bytes_max: int) -> None:
+    text = bytes(raw)
+    # White space and escapes do not count: the limit is on compact UTF-8 JSON.
+    if len(text) > bytes_max and len(msgspec.json.encode(msgspec.json.decode(text))) > bytes_max:
+        raise too_large(pointer, bytes_max)

@@ -1,0 +1,105 @@
+"""Keys of ready items, kept ahead in order: never claimed items, and never the truth.
+
+A `Buffer` holds one topic's keys over all shards in one heap, so merging shards is reading the heap. For each
+shard it knows a bound below which every key that the shard has is in the heap; the best key may be served
+only while it lies under every bound, else that shard is peeked again from its bound on. Scans therefore never
+walk over what was served before, however many dead rows lie there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from services.queue.model import Key
+
+Bound: TypeAlias = tuple[int, datetime, str]
+
+_EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
+_LATEST = datetime(9999, 12, 31, tzinfo=UTC)
+_FIRST_ID = "00000000-0000-0000-0000-000000000000"
+
+START: Bound = (-(2**31), _EARLIEST, _FIRST_ID)
+END: Bound = (2**31, _LATEST, "")
+
+
+class Buffer:
+    """The keys of one topic that this process knows to be ready."""
+
+    def __init__(self, shards: Iterable[int], *, keys_max: int) -> None:
+        self._heap: list[Key] = []
+        self._known: set[str] = set()
+        self._bounds: dict[int, Bound] = dict.fromkeys(shards, START)
+        self._peeking: set[int] = set()
+        self._keys_max = keys_max
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, shard: int, keys: Iterable[Key]) -> None:
+        """Take in keys of a shard that have become ready; those known already are passed over.
+
+        A key beyond the shard's bound will be found by a later peek, unless one is on its way: its snapshot
+        may be older than the key.
+        """
+        bound = END if shard in self._peeking else self._bounds[shard]
+        for key in keys:
+            if key.id not in self._known and key < bound:
+                self._known.add(key.id)
+                heapq.heappush(self._heap, key)
+        if len(self._heap) > self._keys_max:
+            self._shrink()
+
+    def peeking(self, shard: int) -> None:
+        """A peek of this shard is on its way."""
+        self._peeking.add(shard)
+
+    def peeked(self, shard: int, keys: list[Key], *, limit: int) -> None:
+        """Take in what a peek of one shard found; fewer than `limit` means it has no more."""
+        self.push(shard, keys)
+        self._peeking.discard(shard)
+        self._bounds[shard] = END if len(keys) < limit else keys[-1]
+
+    def rewind(self) -> None:
+        """Forget every bound: the next keys are looked for from the head again."""
+        self._bounds = dict.fromkeys(self._bounds, START)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._heap.clear()
+        self._known.clear()
+        self.rewind()
+
+    def behind(self, count: int) -> list[tuple[int, Bound]]:
+        """The shards to peek, and from where, before `count` keys can be served in order."""
+        limit = heapq.nsmallest(count, self._heap)[-1] if len(self._heap) >= count else END
+        return [(shard, bound) for shard, bound in self._bounds.items() if bound < limit]
+
+    def take(self, count: int) -> list[Key]:
+        """The best keys, in order, as far as every shard is known."""
+        bound = min(self._bounds.values())
+        keys: list[Key] = []
+        while self._heap and len(keys) < count and self._heap[0] <= bound:
+            keys.append(heapq.heappop(self._heap))
+        return keys
+
+    def settled(self, keys: Iterable[Key]) -> None:
+        """Keys taken before are claimed or gone: from now on their ids would be news."""
+        self._known.difference_update(key.id for key in keys)
+
+    def _shrink(self) -> None:
+        kept = self._keys_max // 2
+        ordered = sorted(self._heap)
+        self._heap, dropped = ordered[:kept], ordered[kept:]
+        for key in reversed(dropped):
+            self._known.discard(key.id)
+        # Below the best key dropped of a shard nothing of it is missing; from there it is peeked again.
+        first: dict[int, Key] = {}
+        for key in dropped:
+            first.setdefault(int(key.id[-3:], 16), key)
+        for shard, key in first.items():
+            before = max((k for k in self._heap if int(k.id[-3:], 16) == shard), default=None)
+            bound: Bound = before if before is not None else START
+            self._bounds[shard] = min(self._bounds.get(shard, START), bound, key)

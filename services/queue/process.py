@@ -1,0 +1,22 @@
+"""The parts of one queue process, as the routes see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.queue.broker import Broker
+from services.queue.health import Health
+from services.queue.settings import QueueSettings
+from services.queue.settle import Settlement
+from services.queue.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProcess:
+    """Everything a request may need."""
+
+    settings: QueueSettings
+    broker: Broker
+    settlement: Settlement
+    topics: Topics
+    health: Health

@@ -1,0 +1,43 @@
+"""What time does to items: leases run out, delays end, TTLs pass. Each duty is a bounded step over one shard."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from services.queue.model import Key, Ready
+from services.queue.names import SQL
+from services.queue.prefetch import START
+from services.queue.settings import QueueSettings
+from services.queue.settle import Settlement
+from services.queue.store import Store
+
+_BEGIN = (datetime(1, 1, 1, tzinfo=UTC), START[2])
+
+
+class Reaper:
+    """The duties of one shard. Any number of processes may run them at once."""
+
+    def __init__(self, store: Store, settlement: Settlement, settings: QueueSettings) -> None:
+        self._store = store
+        self._settlement = settlement
+        self._settings = settings
+        self._ttl_after = _BEGIN
+
+    async def step(self) -> int:
+        """Promote what is due and take back leases that ran out."""
+        rows = await self._store.pool.fetch(SQL.promote, limit=self._settings.promote_items_max)
+        self._settlement.dispatch.ready(
+            self._store.number,
+            [Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"])) for row in rows],
+        )
+        return len(rows) + await self._settlement.sweep(self._store, self._settings.reap_groups_max)
+
+    async def expire_step(self) -> int:
+        """End a page of items whose TTL has passed; leased ones are passed over and met again."""
+        after_at, after_id = self._ttl_after
+        limit = self._settings.chunk_items_max
+        page = await self._store.pool.fetch(SQL.past_ttl, after_at=after_at, after_id=after_id, limit=limit)
+        if page:
+            await self._settlement.expire(self._store, [row["id"] for row in page])
+        self._ttl_after = (page[-1]["expires_at"], page[-1]["id"]) if len(page) == limit else _BEGIN
+        return len(page) if len(page) == limit else 0

@@ -1,0 +1,47 @@
+"""The queue service's settings, read from `HEADGATE_QUEUE_*`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from shared.settings import EdgeSettings, ShardAddress, parse_shards
+
+
+class QueueSettings(EdgeSettings):
+    """Every limit of the service, with its unit in its name."""
+
+    model_config = SettingsConfigDict(env_prefix="HEADGATE_QUEUE_", extra="ignore", frozen=True)
+
+    port: int = 8080
+    shards: str = ""
+
+    payload_bytes_max: int = 10 * 1024
+    output_bytes_max: int = 10 * 1024
+    metadata_bytes_max: int = 1024
+    ack_context_bytes_max: int = 1024
+    headers_bytes_max: int = 1024
+    inputs_bytes_max: int = 256 * 1024 + 1024
+    error_bytes_max: int = 2048
+
+    id_window_s: float = 15 * 60
+    id_ahead_s_max: float = 60.0
+    unseen_cancels_max: Annotated[int, Field(description="per namespace and shard, per id window")] = 100_000
+    dead_retention_s: float = 14 * 24 * 3600.0
+
+    flush_items_max: int = 2_000
+    peek_keys_max: int = 1_000
+    buffer_keys_max: int = 8_000
+    buffer_idle_s: float = 30.0
+    poll_s: float = 0.8
+    reap_interval_s: float = 0.1
+    reap_groups_max: int = 200
+    promote_items_max: int = 2_000
+    page_scan_max: int = 20_000
+    chunk_items_max: int = 500
+
+    def addresses(self) -> list[ShardAddress]:
+        """The shard map, parsed."""
+        return parse_shards(self.shards, "queue")

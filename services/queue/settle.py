@@ -1,0 +1,343 @@
+"""The verbs that give back, hold on to, or end items: nack, extend, cancel, and what time does to leases.
+
+Each is one transaction per shard that first takes the membership rows, then the item rows, decides here, and
+writes; the same few decisions serve a consumer's nack and a lease that ran out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from services.queue import store as rows
+from services.queue.broker import Broker, lost_status
+from services.queue.model import Ready, Result, backoff_s, refused
+from services.queue.names import SQL
+from services.queue.settings import QueueSettings
+from services.queue.store import Removal, Requeue, Store
+from shared.access import Caller
+from shared.errors import ShardUnavailable
+from shared.ids import canonical, canonical_token, shard_of, time_ms_of
+from shared.metrics import DEAD, LEASE_EXPIRED, NACKED
+from shared.pg import Transaction
+
+LOOKS_MAX = 5
+
+
+class Nack(NamedTuple):
+    """One element of a nack call."""
+
+    id: str
+    lease_token: str
+    delay_s: float | None
+    metadata: str | None
+    error: str | None
+    final: bool
+    costs_attempt: bool
+
+
+class Extension(NamedTuple):
+    """One element of an extend call."""
+
+    id: str
+    lease_token: str
+    lease_s: float | None
+
+
+class Settlement:
+    """Nack, extend and cancel, and the sweeps that do the same in nobody's name."""
+
+    def __init__(self, broker: Broker, settings: QueueSettings) -> None:
+        self._broker = broker
+        self._settings = settings
+        self.dispatch = broker.dispatch
+
+    async def nack(self, namespace: str, items: Sequence[Nack]) -> list[Result]:
+        """Give leased items back, or fail them for good; one result per item."""
+        return await self._held(namespace, items, self._nack_at)
+
+    async def extend(self, namespace: str, items: Sequence[Extension]) -> list[Result]:
+        """Let the leases of these items end `lease_s` from now; one result per item."""
+        return await self._held(namespace, items, self._extend_at)
+
+    async def cancel(self, namespace: str, ids: Sequence[str], caller: Caller) -> list[Result]:
+        """End items, or see to it that ids not seen yet never begin; one result per id."""
+        results: list[Result] = [Result(item_id, "not_found") for item_id in ids]
+        groups: dict[int, list[int]] = {}
+        for i, item_id in enumerate(ids):
+            known_id = canonical(item_id)
+            if known_id is not None and shard_of(known_id) in self._broker.stores:
+                groups.setdefault(shard_of(known_id), []).append(i)
+
+        async def at(shard: int, part: list[int]) -> None:
+            store = self._broker.stores[shard]
+            wanted = [canonical(ids[i]) or "" for i in part]
+            try:
+                namespace_id = await store.names.make_namespace(namespace)
+                statuses = await Cancel(store, self._settings, namespace_id, caller.is_dag_service).run(wanted)
+            except ShardUnavailable as error:
+                for i in part:
+                    results[i] = refused(ids[i], error.code, error.outcome)
+                return
+            self._broker.dispatch.ready(shard, statuses.completions)
+            for i, item_id in zip(part, wanted, strict=True):
+                status = statuses.by_id[item_id]
+                results[i] = refused(ids[i], status) if status == "cancel_limit" else Result(ids[i], status)
+
+        await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
+        return results
+
+    async def sweep(self, store: Store, limit: int) -> int:
+        """Take back leases of one shard that ran out; how many items that met."""
+
+        async def work(tx: Transaction) -> tuple[int, list[Ready]]:
+            ids = await rows.take_expired(tx, limit)
+            if not ids:
+                return 0, []
+            items = await rows.lock_items(tx, ids)
+            back, dead, gone = [], [], []
+            for item in items.values():
+                if item["at_most_once"]:
+                    gone.append(Removal(item["id"], "expired", "leased", 1))
+                elif item["ttl_passed"]:
+                    gone.append(Removal(item["id"], "expired", "leased"))
+                elif _is_last(item):
+                    dead.append(Requeue(item["id"], 1, 0, "the lease ran out on the last attempt"))
+                else:
+                    delay_s = backoff_s(item["attempts"] + 1, item["backoff"])
+                    back.append(Requeue(item["id"], 1, delay_s))
+            ready = await rows.requeue(tx, back)
+            ready += await rows.bury(tx, dead)
+            ready += await rows.remove(tx, gone)
+            LEASE_EXPIRED.labels(store.number).inc(len(items))
+            return len(ids), ready
+
+        swept, ready = await store.pool.transaction(work)
+        self._broker.dispatch.ready(store.number, ready)
+        return swept
+
+    async def expire(self, store: Store, ids: Sequence[str]) -> int:
+        """End items whose TTL has passed, of those that are not leased; how many that were."""
+
+        async def work(tx: Transaction) -> tuple[int, list[Ready]]:
+            left = await tx.fetch(SQL.leave_past_ttl, ids=list(ids))
+            ready = await rows.remove(tx, [Removal(row["id"], "expired", row["state"]) for row in left])
+            return len(left), ready
+
+        expired, ready = await store.pool.transaction(work)
+        self._broker.dispatch.ready(store.number, ready)
+        return expired
+
+    async def _held(
+        self,
+        namespace: str,
+        items: Sequence[Any],
+        act: Callable[[Store, int, list[Any]], Awaitable[dict[int, str]]],
+    ) -> list[Result]:
+        results = [Result(item.id, "not_found") for item in items]
+        groups: dict[int, list[tuple[int, Any]]] = {}
+        for i, item in enumerate(items):
+            known_id = canonical(item.id)
+            if known_id is None or shard_of(known_id) not in self._broker.stores:
+                continue
+            token = canonical_token(item.lease_token) or "00000000-0000-0000-0000-000000000000"
+            entry = item._replace(id=known_id, lease_token=token)
+            groups.setdefault(shard_of(known_id), []).append((i, entry))
+
+        async def at(shard: int, part: list[tuple[int, Any]]) -> None:
+            store = self._broker.stores[shard]
+            namespace_id = await store.names.namespace_id(namespace)
+            if namespace_id is None:
+                return
+            statuses = await act(store, namespace_id, [entry for _, entry in part])
+            for position, (i, _) in enumerate(part):
+                results[i].status = statuses[position]
+
+        await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
+        return results
+
+    async def _nack_at(self, store: Store, namespace_id: int, nacks: list[Nack]) -> dict[int, str]:
+        async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready]]:
+            held, items = await _lock_held(tx, namespace_id, nacks)
+            back: list[Requeue] = []
+            dead: list[Requeue] = []
+            statuses: dict[int, str] = {}
+            for position in held:
+                nack = nacks[position]
+                item = items[nack.id]
+                row = _given_back(nack, item)
+                is_dead = nack.final or item["at_most_once"] or (nack.costs_attempt and _is_last(item))
+                (dead if is_dead else back).append(row)
+                statuses[position] = "dead" if is_dead else "requeued"
+            pairs = [(nacks[position].lease_token, nacks[position].id) for position in held]
+            if pairs:
+                await rows.leave_groups(tx, pairs)
+            ready = await rows.requeue(tx, back)
+            ready += await rows.bury(tx, dead)
+            DEAD.labels(store.number).inc(len(dead))
+            return statuses, ready
+
+        statuses, ready = await store.pool.transaction(work)
+        NACKED.labels(store.number).inc(len(statuses))
+        self._broker.dispatch.ready(store.number, ready)
+        return statuses | await _lost(store, namespace_id, nacks, statuses)
+
+    async def _extend_at(self, store: Store, namespace_id: int, extensions: list[Extension]) -> dict[int, str]:
+        async def work(tx: Transaction) -> dict[int, str]:
+            held, items = await _lock_held(tx, namespace_id, extensions)
+            pairs, again = [], []
+            for position in held:
+                wanted = extensions[position]
+                item = items[wanted.id]
+                lease_s = item["lease_s"] if wanted.lease_s is None else wanted.lease_s
+                pairs.append((wanted.lease_token, wanted.id))
+                again.append((wanted.lease_token, lease_s, namespace_id, item["topic_id"], wanted.id))
+            if pairs:
+                await rows.leave_groups(tx, pairs)
+                await rows.lease_again(tx, again)
+            return dict.fromkeys(held, "extended")
+
+        statuses = await store.pool.transaction(work)
+        return statuses | await _lost(store, namespace_id, extensions, statuses)
+
+
+class Cancelled(NamedTuple):
+    """What became of each id, and the completions of those that ended."""
+
+    by_id: dict[str, str]
+    completions: list[Ready]
+
+
+class Cancel:
+    """One call's cancels on one shard."""
+
+    def __init__(self, store: Store, settings: QueueSettings, namespace_id: int, may_manage: bool) -> None:
+        self._store = store
+        self._settings = settings
+        self._namespace_id = namespace_id
+        self._may_manage = may_manage
+
+    async def run(self, ids: Sequence[str]) -> Cancelled:
+        """Cancel the living; place tombstones for the unseen; look again where the two cross."""
+        unique = list(dict.fromkeys(ids))
+        statuses: dict[str, str] = {}
+        completions: list[Ready] = []
+        for _ in range(LOOKS_MAX):
+            rest = [item_id for item_id in unique if item_id not in statuses]
+            if not rest:
+                break
+            found, ready = await self._store.pool.transaction(lambda tx, ids=rest: self._living(tx, ids))  # type: ignore[misc]
+            completions += ready
+            statuses |= found
+            statuses |= await self._ended([item_id for item_id in rest if item_id not in statuses])
+            unseen = [item_id for item_id in rest if item_id not in statuses]
+            if unseen:
+                statuses |= await self._unseen(unseen)
+        statuses |= {item_id: "not_found" for item_id in unique if item_id not in statuses}
+        return Cancelled(statuses, completions)
+
+    async def _living(self, tx: Transaction, ids: list[str]) -> tuple[dict[str, str], list[Ready]]:
+        states = {row["id"]: row for row in await tx.fetch(SQL.states, ids=ids)}
+        mine: list[str] = []
+        statuses: dict[str, str] = {}
+        for item_id, row in states.items():
+            if row["namespace_id"] != self._namespace_id:
+                statuses[item_id] = "not_found"
+            elif row["managed"] and not self._may_manage:
+                statuses[item_id] = "managed"
+            elif row["state"] == "dead":
+                statuses[item_id] = "finished"
+            else:
+                mine.append(item_id)
+        left = await rows.leave_queues(tx, mine)
+        # What was in none of the three is leased, or on its way between tables: hold its row, look again.
+        rest = [item_id for item_id in mine if item_id not in left]
+        locked = await rows.lock_items(tx, rest) if rest else {}
+        if locked:
+            left |= await rows.leave_queues(tx, list(locked))
+        dead = {item_id for item_id, state in left.items() if state == "dead"}
+        removals = [
+            Removal(item_id, "cancelled", left.get(item_id, "leased"))
+            for item_id in sorted({*left, *locked} - dead)
+        ]
+        if dead:
+            # It died between the look and the lock; its place among the dead is given back.
+            await tx.fetch(SQL.park_dead, ids=sorted(dead))
+        ready = await rows.remove(tx, removals)
+        statuses |= {removal.id: "cancelled" for removal in removals}
+        statuses |= dict.fromkeys(dead, "finished")
+        return statuses, ready
+
+    async def _ended(self, ids: list[str]) -> dict[str, str]:
+        statuses = {}
+        for item_id, known in (await self._store.known(ids)).items() if ids else ():
+            if known.namespace_id != self._namespace_id:
+                statuses[item_id] = "not_found"
+            elif known.outcome == "cancelled":
+                statuses[item_id] = "already_cancelled"
+            elif known.outcome != "living":
+                statuses[item_id] = "finished"
+        return statuses
+
+    async def _unseen(self, ids: list[str]) -> dict[str, str]:
+        oldest_ms = await self._store.time_ms() - int(self._settings.id_window_s * 1000)
+        newest_ms = oldest_ms + int((self._settings.id_window_s + self._settings.id_ahead_s_max) * 1000)
+        young = [item_id for item_id in ids if oldest_ms <= time_ms_of(item_id) <= newest_ms]
+        statuses = {item_id: "not_found" for item_id in ids if item_id not in young}
+        if not young:
+            return statuses
+        cap = 2**31 - 1 if self._may_manage else self._settings.unseen_cancels_max
+
+        async def work(tx: Transaction) -> dict[str, str]:
+            placed = [
+                row["id"]
+                for row in await tx.fetch(
+                    SQL.place_tombstones, ids=young, namespace_ids=[self._namespace_id] * len(young)
+                )
+            ]
+            charged = await tx.row(
+                SQL.charge_tombstones, namespace_id=self._namespace_id, cancels=len(placed), cancels_max=cap
+            )
+            if placed and charged is None:
+                await tx.fetch(SQL.take_up_tombstones, ids=placed)
+                return dict.fromkeys(placed, "cancel_limit")
+            await tx.fetch(SQL.bury_tombstones, ids=placed)
+            return dict.fromkeys(placed, "cancelled")
+
+        return statuses | await self._store.pool.transaction(work)
+
+
+async def _lock_held(
+    tx: Transaction, namespace_id: int, entries: Sequence[Any]
+) -> tuple[list[int], dict[str, Any]]:
+    """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each."""
+    groups = await rows.lock_groups(tx, [entry.lease_token for entry in entries])
+    held: dict[str, int] = {}
+    for position, entry in enumerate(entries):
+        for group in groups.get(entry.lease_token, ()):
+            if group.namespace_id == namespace_id and entry.id in group.ids:
+                held.setdefault(entry.id, position)
+    items = await rows.lock_items(tx, list(held)) if held else {}
+    return [position for item_id, position in held.items() if item_id in items], items
+
+
+async def _lost(
+    store: Store, namespace_id: int, entries: Sequence[Any], statuses: dict[int, str]
+) -> dict[int, str]:
+    lost = [position for position in range(len(entries)) if position not in statuses]
+    if not lost:
+        return {}
+    known = await store.known([entries[position].id for position in lost])
+    return {position: lost_status(known.get(entries[position].id), namespace_id) for position in lost}
+
+
+def _is_last(item: Any) -> bool:
+    return bool(item["max_attempts"]) and item["attempts"] + 1 >= item["max_attempts"]
+
+
+def _given_back(nack: Nack, item: Any) -> Requeue:
+    cost = 1 if nack.costs_attempt else 0
+    pause_s = backoff_s(item["attempts"] + 1, item["backoff"]) if cost else 0.0
+    delay_s = pause_s if nack.delay_s is None else nack.delay_s
+    return Requeue(item["id"], cost, delay_s, nack.error, nack.metadata)

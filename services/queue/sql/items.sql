@@ -1,0 +1,264 @@
+-- Items come in, come back and go. Membership first, then the item row: every statement that moves an item
+-- takes the row of the narrow table that it leaves before it touches `item`.
+
+-- name: enqueue(ids, times_ms, namespace_ids, topic_ids, priorities, payloads, metadatas, inputs, headers, due_ats, delay_ss, lease_ss, ttl_ss, disableds, at_most_onces, max_attemptss, backoffs, ack_topic_ids, ack_contexts, keys, manageds, remembereds, window_ms, ahead_ms)
+-- One flush of enqueues. `times_ms` is the age a caller-made id claims, NULL for ids made here. A disabled
+-- item has no deliver_at. `ended` is asked after the insert, by take_back_ended, with a snapshot of its own:
+-- an insert that waited for the transaction that ended the same id must see that end.
+WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+a AS MATERIALIZED (
+    SELECT u.*, n.at, coalesce(u.due_at, n.at + make_interval(secs => coalesce(u.delay_s, 0))) AS due,
+        string_to_array(u.backoff, ',')::float8[] AS backoff_steps
+    FROM n, unnest($1::uuid[], $2::bigint[], $3::int[], $4::int[], $5::int[], $6::text[], $7::text[], $8::text[],
+        $9::text[], $10::timestamptz[], $11::float8[], $12::float8[], $13::float8[], $14::bool[], $15::bool[],
+        $16::int[], $17::text[], $18::int[], $19::text[], $20::text[], $21::bool[], $22::bool[])
+        AS u(id, time_ms, namespace_id, topic_id, priority, payload, metadata, inputs, headers, due_at, delay_s,
+            lease_s, ttl_s, disabled, at_most_once, max_attempts, backoff, ack_topic_id, ack_context, key,
+            managed, remembered)),
+i AS (
+    INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, expires_at,
+        lease_s, delay_s, ttl_s, backoff, at_most_once, managed, remembered, ack_topic_id, payload, metadata,
+        inputs, headers, ack_context, idempotency_key)
+    SELECT id, namespace_id, topic_id, priority, max_attempts, at,
+        CASE WHEN disabled THEN NULL ELSE greatest(due, at) END,
+        CASE WHEN disabled THEN NULL ELSE at + make_interval(secs => ttl_s) END,
+        lease_s, delay_s, ttl_s, backoff_steps, at_most_once, managed, remembered, ack_topic_id, payload, metadata,
+        inputs, headers, ack_context, key
+    FROM a
+    WHERE time_ms IS NULL OR time_ms BETWEEN extract(epoch FROM at) * 1000 - $23::bigint
+        AND extract(epoch FROM at) * 1000 + $24::bigint
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, namespace_id, topic_id, priority, deliver_at, enqueued_at, managed, remembered),
+x AS MATERIALIZED (
+    SELECT t.id, t.outcome
+    FROM (SELECT array_agg(id) FILTER (WHERE remembered) AS ids FROM i) AS r, take_back_ended(r.ids) AS t),
+k AS MATERIALIZED (SELECT * FROM i WHERE id <> ALL (ARRAY(SELECT id FROM x))),
+r AS (
+    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM k WHERE deliver_at <= enqueued_at),
+d AS (
+    INSERT INTO deferred SELECT deliver_at, id FROM k WHERE deliver_at > enqueued_at),
+p AS (
+    INSERT INTO parked (id, namespace_id, topic_id, reason, managed, parked_at)
+    SELECT id, namespace_id, topic_id, 'disabled', managed, enqueued_at FROM k WHERE deliver_at IS NULL),
+s AS (
+    INSERT INTO stat_delta
+    SELECT topic_id, count(*) FILTER (WHERE deliver_at <= enqueued_at),
+        count(*) FILTER (WHERE deliver_at > enqueued_at), 0, count(*) FILTER (WHERE deliver_at IS NULL), 0
+    FROM k GROUP BY topic_id)
+SELECT (SELECT at FROM n) AS at,
+    CASE WHEN (SELECT count(*) FROM k) < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM k) END AS taken;
+
+-- name: known(ids)
+-- What the shard knows of ids that were not taken in: the living, and those that ended inside the window.
+SELECT i.id::text, i.namespace_id, 'living' AS outcome, NULL::text AS token
+FROM item i WHERE i.id = ANY ($1::uuid[])
+UNION ALL
+SELECT e.id::text, e.namespace_id, e.outcome, e.token::text FROM ended e WHERE e.id = ANY ($1::uuid[])
+UNION ALL
+SELECT e.id::text, e.namespace_id, e.outcome, e.token::text FROM ended_old e WHERE e.id = ANY ($1::uuid[]);
+
+-- name: shard_time_ms()
+SELECT (extract(epoch FROM shard_now()) * 1000)::bigint AS time_ms;
+
+-- name: take_keys(namespace_ids, keys, ids, fingerprints)
+-- Idempotency keys, first come first served; a key whose time ran out is free again.
+INSERT INTO dedup (namespace_id, key, id, fingerprint)
+SELECT namespace_id, key, id, fingerprint
+FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[]) AS u(namespace_id, key, id, fingerprint)
+ON CONFLICT (namespace_id, key) DO UPDATE
+    SET id = excluded.id, fingerprint = excluded.fingerprint, until = NULL
+    WHERE dedup.until <= shard_now()
+RETURNING id::text;
+
+-- name: key_holders(namespace_ids, keys)
+SELECT d.namespace_id, d.key, d.id::text, d.fingerprint
+FROM unnest($1::int[], $2::text[]) AS u(namespace_id, key)
+JOIN dedup d ON d.namespace_id = u.namespace_id AND d.key = u.key;
+
+-- name: lock_items(ids)
+-- Item rows in id order, as every statement that locks several takes them.
+SELECT id::text, namespace_id, topic_id, priority, attempts, max_attempts, backoff, at_most_once, managed,
+    remembered, lease_s, ack_topic_id, idempotency_key, expires_at <= shard_now() AS ttl_passed
+FROM item WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE;
+
+-- name: requeue(ids, costs, delay_ss, errors, metadatas)
+-- Back to ready or deferred, for items whose membership this transaction has taken and whose rows it holds.
+-- A redelivered item leaves a trace when it ends, so that a superseded holder can be told.
+WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+u AS (
+    UPDATE item i SET attempts = i.attempts + w.cost, deliver_at = n.at + make_interval(secs => w.delay_s),
+        error = coalesce(w.error, i.error), metadata = coalesce(w.metadata, i.metadata), remembered = true
+    FROM unnest($1::uuid[], $2::int[], $3::float8[], $4::text[], $5::text[]) AS w(id, cost, delay_s, error, metadata), n
+    WHERE i.id = w.id
+    RETURNING i.id, i.topic_id, i.priority, i.deliver_at, n.at),
+r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE deliver_at <= at),
+d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE deliver_at > at),
+s AS (
+    INSERT INTO stat_delta
+    SELECT topic_id, count(*) FILTER (WHERE deliver_at <= at), count(*) FILTER (WHERE deliver_at > at),
+        -count(*), 0, 0
+    FROM u GROUP BY topic_id)
+SELECT id::text, topic_id, priority, deliver_at FROM u WHERE deliver_at <= at;
+
+-- name: bury(ids, costs, errors, metadatas)
+-- Dead: the item stays, parked, until it is purged, redriven or past retention.
+WITH u AS (
+    UPDATE item i SET attempts = i.attempts + w.cost, error = coalesce(w.error, i.error),
+        metadata = coalesce(w.metadata, i.metadata), expires_at = NULL, remembered = true
+    FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS w(id, cost, error, metadata)
+    WHERE i.id = w.id
+    RETURNING i.id, i.namespace_id, i.topic_id, i.managed, i.attempts, i.ack_topic_id, i.ack_context, i.error),
+p AS (
+    INSERT INTO parked (id, namespace_id, topic_id, reason, managed, parked_at)
+    SELECT id, namespace_id, topic_id, 'dead', managed, shard_now() FROM u),
+s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, count(*) FROM u GROUP BY topic_id)
+SELECT e.o_topic_id, e.o_deliver_at, e.o_id::text
+FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
+        array_agg('dead'::text) AS outcomes, array_agg(attempts) AS attempts, array_agg(NULL::text) AS outputs,
+        array_agg(error) AS errors, array_agg(ack_context) AS contexts
+    FROM u WHERE ack_topic_id IS NOT NULL) AS c,
+    emit_completions(c.ids, c.topics, c.ack_topics, c.outcomes, c.attempts, c.outputs, c.errors, c.contexts) AS e;
+
+-- name: remove(ids, outcomes, states, charges)
+-- The end of items whose membership this transaction has taken: expired, cancelled, or dead ones that leave.
+-- `states` names the count each comes off; `charges` is 1 where the end was itself a delivery. A dead item
+-- told its end when it died, so no second completion goes out for it.
+WITH w AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::int[]) AS w(id, outcome, state, charge)),
+d AS (
+    DELETE FROM item i USING w WHERE i.id = w.id
+    RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + w.charge AS attempts, i.ack_topic_id, i.ack_context,
+        i.error, i.remembered, i.idempotency_key, w.outcome, w.state),
+e AS (
+    INSERT INTO ended (id, namespace_id, outcome) SELECT id, namespace_id, outcome FROM d
+    WHERE remembered OR outcome = 'cancelled' ON CONFLICT (id) DO NOTHING),
+k AS (
+    UPDATE dedup SET until = shard_now() + interval '24 hours' FROM d
+    WHERE d.idempotency_key IS NOT NULL AND dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key),
+s AS (
+    INSERT INTO stat_delta
+    SELECT topic_id, -count(*) FILTER (WHERE state = 'ready'), -count(*) FILTER (WHERE state = 'delayed'),
+        -count(*) FILTER (WHERE state = 'leased'), -count(*) FILTER (WHERE state = 'disabled'),
+        -count(*) FILTER (WHERE state = 'dead')
+    FROM d GROUP BY topic_id)
+SELECT e.o_topic_id, e.o_deliver_at, e.o_id::text
+FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
+        array_agg(outcome) AS outcomes, array_agg(attempts) AS attempts, array_agg(NULL::text) AS outputs,
+        array_agg(error) AS errors, array_agg(ack_context) AS contexts
+    FROM d WHERE ack_topic_id IS NOT NULL AND state <> 'dead') AS c,
+    emit_completions(c.ids, c.topics, c.ack_topics, c.outcomes, c.attempts, c.outputs, c.errors, c.contexts) AS e;
+
+-- name: revive(ids, namespace_ids, inputs, may_manage)
+-- Disabled items become deliverable; delay and TTL count from here.
+WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+p AS (
+    DELETE FROM parked p
+    USING unnest($1::uuid[], $2::int[], $3::text[], $4::bool[]) AS w(id, namespace_id, inputs, may_manage)
+    WHERE p.id = w.id AND p.namespace_id = w.namespace_id AND p.reason = 'disabled'
+        AND (w.may_manage OR NOT p.managed)
+    RETURNING p.id, w.inputs),
+u AS (
+    UPDATE item i SET inputs = coalesce(p.inputs, i.inputs),
+        deliver_at = n.at + make_interval(secs => coalesce(i.delay_s, 0)),
+        expires_at = n.at + make_interval(secs => i.ttl_s)
+    FROM p, n WHERE i.id = p.id
+    RETURNING i.id, i.topic_id, i.priority, i.deliver_at, n.at),
+r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE deliver_at <= at),
+d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE deliver_at > at),
+s AS (
+    INSERT INTO stat_delta
+    SELECT topic_id, count(*) FILTER (WHERE deliver_at <= at), count(*) FILTER (WHERE deliver_at > at), 0,
+        -count(*), 0
+    FROM u GROUP BY topic_id)
+SELECT id::text, topic_id, priority, deliver_at, deliver_at <= at AS is_ready FROM u;
+
+-- name: states(ids)
+-- Where items stand, for the answer to a call that changed nothing.
+SELECT i.id::text, i.namespace_id, i.managed, coalesce(p.reason, 'enabled') AS state
+FROM item i LEFT JOIN parked p ON p.id = i.id WHERE i.id = ANY ($1::uuid[]);
+
+-- name: leave_queues(ids)
+-- Takes the membership rows of items that are ready, deferred or parked (never those of a lease).
+WITH r AS (
+    DELETE FROM ready q USING item i
+    WHERE i.id = ANY ($1::uuid[]) AND q.topic_id = i.topic_id AND q.priority = i.priority
+        AND q.deliver_at = i.deliver_at AND q.id = i.id
+    RETURNING q.id),
+d AS (
+    DELETE FROM deferred q USING item i
+    WHERE i.id = ANY ($1::uuid[]) AND q.due_at = i.deliver_at AND q.id = i.id
+    RETURNING q.id),
+p AS (DELETE FROM parked WHERE id = ANY ($1::uuid[]) RETURNING id, reason)
+SELECT id::text, 'ready' AS state FROM r
+UNION ALL SELECT id::text, 'delayed' FROM d
+UNION ALL SELECT id::text, reason FROM p;
+
+-- name: leave_past_ttl(ids)
+-- As leave_queues, for items whose TTL has passed by now; the guard is stated where the row is taken.
+WITH r AS (
+    DELETE FROM ready q USING item i
+    WHERE i.id = ANY ($1::uuid[]) AND i.expires_at <= shard_now() AND q.topic_id = i.topic_id
+        AND q.priority = i.priority AND q.deliver_at = i.deliver_at AND q.id = i.id
+    RETURNING q.id),
+d AS (
+    DELETE FROM deferred q USING item i
+    WHERE i.id = ANY ($1::uuid[]) AND i.expires_at <= shard_now() AND q.due_at = i.deliver_at AND q.id = i.id
+    RETURNING q.id)
+SELECT id::text, 'ready' AS state FROM r
+UNION ALL SELECT id::text, 'delayed' FROM d;
+
+-- name: leave_dead(ids)
+DELETE FROM parked WHERE id = ANY ($1::uuid[]) AND reason = 'dead' RETURNING id::text;
+
+-- name: place_tombstones(ids, namespace_ids)
+-- First half of cancelling ids never seen: their rows, so that an enqueue in flight waits for us.
+INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, lease_s, at_most_once, managed,
+    remembered, payload)
+SELECT id, namespace_id, 0, 0, 0, shard_now(), 0, false, false, true, ''
+FROM unnest($1::uuid[], $2::int[]) AS u(id, namespace_id) ORDER BY id
+ON CONFLICT (id) DO NOTHING
+RETURNING id::text;
+
+-- name: bury_tombstones(ids)
+-- Second half: remembered as cancelled, and gone.
+WITH e AS (
+    INSERT INTO ended (id, namespace_id, outcome)
+    SELECT i.id, i.namespace_id, 'cancelled' FROM item i WHERE i.id = ANY ($1::uuid[]) ON CONFLICT (id) DO NOTHING)
+DELETE FROM item WHERE id = ANY ($1::uuid[]);
+
+-- name: take_up_tombstones(ids)
+-- The cap was reached: what was placed is taken up again, nothing is remembered.
+DELETE FROM item WHERE id = ANY ($1::uuid[]);
+
+-- name: park_dead(ids)
+-- Gives back the place of dead items that were taken out together with others.
+INSERT INTO parked (id, namespace_id, topic_id, reason, managed, parked_at)
+SELECT id, namespace_id, topic_id, 'dead', managed, shard_now() FROM item WHERE id = ANY ($1::uuid[]);
+
+-- name: charge_tombstones(namespace_id, cancels, cancels_max)
+-- Refuses (no row) what would lift a namespace over its cap of unseen cancels for this rotation.
+INSERT INTO unseen_cancel (namespace_id, cancels) SELECT $1::int, $2::int WHERE $2::int <= $3::int
+ON CONFLICT (namespace_id) DO UPDATE SET cancels = unseen_cancel.cancels + excluded.cancels
+    WHERE unseen_cancel.cancels + excluded.cancels <= $3::int
+RETURNING cancels;
+
+-- name: promote(limit)
+-- Due items leave deferred for ready, bounded; hosts pass one another.
+WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+d AS (
+    DELETE FROM deferred WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM deferred WHERE due_at <= (SELECT at FROM n) ORDER BY due_at, id LIMIT $1::int
+        FOR UPDATE SKIP LOCKED))
+    RETURNING id),
+u AS (
+    UPDATE item i SET deliver_at = n.at FROM d, n WHERE i.id = d.id
+    RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
+s AS (INSERT INTO stat_delta SELECT topic_id, count(*), -count(*), 0, 0, 0 FROM u GROUP BY topic_id),
+r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u)
+SELECT id::text, topic_id, priority, deliver_at FROM u;
+
+-- name: past_ttl(after_at, after_id, limit)
+-- Candidates only; each is looked at again under its membership row. Leased ones are passed over by cursor.
+SELECT id::text, expires_at FROM item
+WHERE expires_at <= shard_now() AND (expires_at, id) > ($1::timestamptz, $2::uuid)
+ORDER BY expires_at, id LIMIT $3::int;

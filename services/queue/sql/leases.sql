@@ -1,0 +1,91 @@
+-- Leases: who holds what, and until when.
+
+-- name: claim(topic_ids, priorities, deliver_ats, ids, tokens, lease_ss)
+-- The only statement that creates leases. Keys come from the host's memory in id order (so that two hosts
+-- cannot deadlock); a key that another took, or a paused topic's, simply yields nothing. An item past its
+-- TTL goes into a group that ends at once and is never shown to anybody: the reaper ends it as expired.
+WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+t AS (
+    DELETE FROM ready r
+    USING unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::uuid[], $6::float8[])
+        AS w(topic_id, priority, deliver_at, id, token, lease_s)
+    WHERE r.topic_id = w.topic_id AND r.priority = w.priority AND r.deliver_at = w.deliver_at AND r.id = w.id
+        AND NOT (SELECT p.paused FROM topic p WHERE p.topic_id = w.topic_id)
+    RETURNING r.id, w.token, w.lease_s),
+g AS MATERIALIZED (
+    SELECT t.token, i.*, coalesce(i.expires_at <= n.at, false) AS ttl_passed,
+        CASE WHEN i.expires_at <= n.at THEN n.at
+            ELSE n.at + make_interval(secs => coalesce(t.lease_s, i.lease_s)) END AS lease_until
+    FROM t JOIN item i ON i.id = t.id, n),
+l AS (
+    INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
+    SELECT token, lease_until, namespace_id, topic_id, array_agg(id) FROM g
+    GROUP BY token, lease_until, namespace_id, topic_id),
+s AS (INSERT INTO stat_delta SELECT topic_id, -count(*), 0, count(*), 0, 0 FROM g GROUP BY topic_id)
+SELECT id::text, topic_id, token::text, payload, metadata, inputs, headers, priority, attempts + 1 AS attempt,
+    lease_until, enqueued_at, at_most_once, CASE WHEN managed THEN ack_context END AS dag
+FROM g WHERE NOT ttl_passed;
+
+-- name: ack(ids, tokens, namespace_ids, outputs)
+-- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
+-- token but has no row any more was acked under it before. `outputs` maps ids to JSON texts.
+WITH g AS MATERIALIZED (
+    SELECT token, namespace_id, ids FROM lease
+    WHERE token = ANY (ARRAY(SELECT DISTINCT unnest($2::uuid[]))) ORDER BY token FOR UPDATE),
+h AS MATERIALIZED (
+    SELECT id, token, namespace_id FROM unnest($1::uuid[], $2::uuid[], $3::int[]) AS w(id, token, namespace_id)
+    INTERSECT
+    SELECT m.id, g.token, g.namespace_id FROM g, unnest(g.ids) AS m(id)),
+d AS (
+    DELETE FROM item i USING h WHERE i.id = h.id
+    RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + 1 AS attempts, i.ack_topic_id, i.ack_context,
+        i.remembered, i.idempotency_key, h.token),
+e AS (
+    INSERT INTO ended (id, namespace_id, outcome, token)
+    SELECT id, namespace_id, 'acked', token FROM d WHERE remembered ON CONFLICT (id) DO NOTHING),
+k AS (
+    UPDATE dedup SET until = shard_now() + interval '24 hours' FROM d
+    WHERE d.idempotency_key IS NOT NULL AND dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key),
+s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0 FROM d GROUP BY topic_id),
+c AS MATERIALIZED (
+    SELECT e.* FROM (
+        SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
+            array_agg('acked'::text) AS outcomes, array_agg(attempts) AS attempts,
+            array_agg($4::jsonb ->> id::text) AS outputs, array_agg(NULL::text) AS errors,
+            array_agg(ack_context) AS contexts
+        FROM d WHERE ack_topic_id IS NOT NULL) AS x,
+        emit_completions(x.ids, x.topics, x.ack_topics, x.outcomes, x.attempts, x.outputs, x.errors, x.contexts) AS e)
+SELECT (SELECT count(*) FROM d) AS acked,
+    CASE WHEN (SELECT count(*) FROM d) < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
+    CASE WHEN (SELECT count(*) FROM d) < cardinality($1::uuid[])
+        THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
+    (SELECT array_agg(o_topic_id) FROM c) AS topic_ids,
+    (SELECT array_agg(o_deliver_at) FROM c) AS deliver_ats,
+    (SELECT array_agg(o_id::text) FROM c) AS completion_ids;
+
+-- name: lock_leases(tokens)
+SELECT token::text, namespace_id, topic_id, expires_at, ids::text[] FROM lease
+WHERE token = ANY ($1::uuid[]) ORDER BY token FOR UPDATE;
+
+-- name: leave_leases(tokens, ids)
+-- Takes ids out of groups that this transaction has locked; a group left empty is gone.
+WITH w AS MATERIALIZED (
+    SELECT token, array_agg(id) AS gone FROM unnest($1::uuid[], $2::uuid[]) AS u(token, id) GROUP BY token),
+u AS (
+    UPDATE lease l SET ids = ARRAY(SELECT m.id FROM unnest(l.ids) AS m(id) WHERE m.id <> ALL (w.gone))
+    FROM w WHERE l.token = w.token AND l.ids && w.gone AND NOT l.ids <@ w.gone)
+DELETE FROM lease l USING w WHERE l.token = w.token AND l.ids <@ w.gone;
+
+-- name: lease_again(tokens, lease_ss, namespace_ids, topic_ids, ids)
+-- New groups under old tokens, ending `lease_s` from now.
+INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
+SELECT token, shard_now() + make_interval(secs => lease_s), namespace_id, topic_id, array_agg(id)
+FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[]) AS u(token, lease_s, namespace_id, topic_id, id)
+GROUP BY token, lease_s, namespace_id, topic_id;
+
+-- name: take_expired(limit)
+-- Groups that ran out; the guard is stated again where the row is taken.
+DELETE FROM lease WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM lease WHERE expires_at <= shard_now() ORDER BY expires_at LIMIT $1::int
+    FOR UPDATE SKIP LOCKED)) AND expires_at <= shard_now()
+RETURNING ids::text[];

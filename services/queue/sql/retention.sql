@@ -1,0 +1,39 @@
+-- What is kept only for a while.
+
+-- name: ended_age_s()
+SELECT extract(epoch FROM shard_now() - rotated_at)::float8 AS age_s FROM ended_rotation;
+
+-- name: start_rotation(age_s)
+-- One host rotates; another finds the row already young.
+UPDATE ended_rotation SET rotated_at = shard_now()
+WHERE rotated_at <= shard_now() - make_interval(secs => $1::float8) RETURNING rotated_at;
+
+-- name: empty_old()
+TRUNCATE ended_old, unseen_cancel;
+
+-- name: set_old_aside()
+ALTER TABLE ended_old RENAME TO ended_spare;
+
+-- name: age_current()
+ALTER TABLE ended RENAME TO ended_old;
+
+-- name: bring_spare()
+ALTER TABLE ended_spare RENAME TO ended;
+
+-- name: drop_keys(limit)
+DELETE FROM dedup WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM dedup WHERE until <= shard_now() ORDER BY until LIMIT $1::int FOR UPDATE SKIP LOCKED))
+RETURNING 1;
+
+-- name: old_dead(age_s, limit)
+SELECT id::text FROM parked
+WHERE reason = 'dead' AND parked_at <= shard_now() - make_interval(secs => $1::float8) LIMIT $2::int;
+
+-- name: server_health()
+SELECT coalesce((SELECT sum(n_dead_tup) FROM pg_stat_user_tables WHERE schemaname = current_schema()), 0)::bigint AS dead_tuples,
+    coalesce((SELECT max(extract(epoch FROM clock_timestamp() - xact_start)) FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()), 0)::float8
+        AS oldest_transaction_age_s,
+    (SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = current_schema() AND c.relkind = 'r')::bigint AS bytes,
+    (SELECT epoch FROM shard) AS epoch;

@@ -1,0 +1,135 @@
+-- Names, counts and pages.
+
+-- name: make_namespaces(names, declared)
+INSERT INTO namespace (name, declared) SELECT unnest($1::text[]), $2::bool
+ON CONFLICT (name) DO UPDATE SET declared = true WHERE excluded.declared AND NOT namespace.declared;
+
+-- name: namespaces()
+SELECT namespace_id, name, settings, updated_at FROM namespace ORDER BY name;
+
+-- name: set_namespace(name, settings)
+INSERT INTO namespace (name, settings, declared, updated_at) VALUES ($1::text, $2::text, true, shard_now())
+ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, declared = true, updated_at = shard_now();
+
+-- name: make_topics(namespace_ids, names)
+INSERT INTO topic (namespace_id, name)
+SELECT namespace_id, name FROM unnest($1::int[], $2::text[]) AS u(namespace_id, name)
+ON CONFLICT (namespace_id, name) DO NOTHING;
+
+-- name: find_topics(namespaces, names)
+SELECT t.topic_id, t.namespace_id, u.namespace, u.name
+FROM unnest($1::text[], $2::text[]) AS u(namespace, name)
+JOIN namespace n ON n.name = u.namespace
+JOIN topic t ON t.namespace_id = n.namespace_id AND t.name = u.name;
+
+-- name: name_topics(topic_ids)
+SELECT t.topic_id, n.name AS namespace, t.name AS topic
+FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id WHERE t.topic_id = ANY ($1::int[]);
+
+-- name: pause_topic(topic_id, paused)
+UPDATE topic SET paused = $2::bool WHERE topic_id = $1::int;
+
+-- name: paused_topics()
+SELECT topic_id FROM topic WHERE paused;
+
+-- name: counts()
+-- Exact counts by topic: the folded totals and what was appended since.
+SELECT topic_id, sum(ready)::bigint AS ready, sum(delayed)::bigint AS delayed, sum(leased)::bigint AS leased,
+    sum(disabled)::bigint AS disabled, sum(dead)::bigint AS dead
+FROM (SELECT * FROM topic_stat UNION ALL SELECT * FROM stat_delta) AS c
+GROUP BY topic_id;
+
+-- name: fold_counts(limit)
+WITH d AS (
+    DELETE FROM stat_delta WHERE ctid = ANY (ARRAY(SELECT ctid FROM stat_delta LIMIT $1::int FOR UPDATE SKIP LOCKED))
+    RETURNING *),
+f AS (
+    INSERT INTO topic_stat
+    SELECT topic_id, sum(ready), sum(delayed), sum(leased), sum(disabled), sum(dead) FROM d
+    GROUP BY topic_id ORDER BY topic_id
+    ON CONFLICT (topic_id) DO UPDATE SET ready = topic_stat.ready + excluded.ready,
+        delayed = topic_stat.delayed + excluded.delayed, leased = topic_stat.leased + excluded.leased,
+        disabled = topic_stat.disabled + excluded.disabled, dead = topic_stat.dead + excluded.dead)
+SELECT count(*) AS folded FROM d;
+
+-- name: peek(topic_id, after_priority, after_deliver_at, after_id, limit)
+-- Keys from a start hint on, in order; nothing is claimed, and a paused topic shows nothing.
+SELECT priority, deliver_at, id::text FROM ready
+WHERE topic_id = $1::int AND NOT (SELECT paused FROM topic WHERE topic_id = $1::int) AND (priority, deliver_at, id) > ($2::int, $3::timestamptz, $4::uuid)
+ORDER BY priority, deliver_at, id LIMIT $5::int;
+
+-- name: oldest_ready(topic_ids)
+-- The oldest key of each topic: one probe per priority that the topic uses (a loose index scan).
+WITH RECURSIVE head AS (
+    SELECT t.topic_id, h.priority, h.deliver_at
+    FROM unnest($1::int[]) AS t(topic_id)
+    CROSS JOIN LATERAL (
+        SELECT priority, deliver_at FROM ready r WHERE r.topic_id = t.topic_id
+        ORDER BY priority, deliver_at, id LIMIT 1) AS h
+    UNION ALL
+    SELECT head.topic_id, h.priority, h.deliver_at FROM head
+    CROSS JOIN LATERAL (
+        SELECT priority, deliver_at FROM ready r WHERE r.topic_id = head.topic_id AND r.priority > head.priority
+        ORDER BY priority, deliver_at, id LIMIT 1) AS h)
+SELECT topic_id, greatest(extract(epoch FROM shard_now() - min(deliver_at)), 0)::float8 AS age_s
+FROM head GROUP BY topic_id;
+
+-- name: item(id)
+SELECT i.*, i.id::text AS id_text, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
+    an.name AS ack_namespace,
+    CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
+        ELSE coalesce(p.reason, 'leased') END AS state
+FROM item i
+JOIN topic t ON t.topic_id = i.topic_id
+JOIN namespace n ON n.namespace_id = i.namespace_id
+LEFT JOIN topic a ON a.topic_id = i.ack_topic_id
+LEFT JOIN namespace an ON an.namespace_id = a.namespace_id
+LEFT JOIN ready r ON r.topic_id = i.topic_id AND r.priority = i.priority AND r.deliver_at = i.deliver_at AND r.id = i.id
+LEFT JOIN deferred d ON d.due_at = i.deliver_at AND d.id = i.id
+LEFT JOIN parked p ON p.id = i.id
+WHERE i.id = $1::uuid;
+
+-- name: page(namespace, topic, state, after_id, limit, scan_max)
+-- Items by id; a page looks at no more than scan_max rows, so a rare state may need several pages.
+SELECT * FROM (
+    SELECT i.*, i.id::text AS id_text, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
+        an.name AS ack_namespace,
+        CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
+            ELSE coalesce(p.reason, 'leased') END AS state
+    FROM (SELECT * FROM item WHERE id > $4::uuid ORDER BY id LIMIT $6::int) AS i
+    JOIN topic t ON t.topic_id = i.topic_id
+    JOIN namespace n ON n.namespace_id = i.namespace_id
+    LEFT JOIN topic a ON a.topic_id = i.ack_topic_id
+    LEFT JOIN namespace an ON an.namespace_id = a.namespace_id
+    LEFT JOIN ready r
+        ON r.topic_id = i.topic_id AND r.priority = i.priority AND r.deliver_at = i.deliver_at AND r.id = i.id
+    LEFT JOIN deferred d ON d.due_at = i.deliver_at AND d.id = i.id
+    LEFT JOIN parked p ON p.id = i.id
+    WHERE n.name = $1::text AND ($2::text IS NULL OR t.name = $2::text)) AS v
+WHERE $3::text IS NULL OR v.state = $3::text
+ORDER BY v.id LIMIT $5::int;
+
+-- name: page_end(after_id, scan_max)
+-- The last id that a page of scan_max rows looks at, NULL when the table ends before.
+SELECT id::text FROM item WHERE id > $1::uuid ORDER BY id OFFSET $2::int - 1 LIMIT 1;
+
+-- name: purgeable(topic_id, after_id, limit)
+-- A topic's items that a purge may take: ready, delayed and parked ones, never a DAG's.
+SELECT id::text FROM item WHERE topic_id = $1::int AND NOT managed AND id > $2::uuid ORDER BY id LIMIT $3::int;
+
+-- name: parked_ids(topic_id, reason, after_id, limit)
+SELECT id::text FROM parked
+WHERE topic_id = $1::int AND reason = $2::text AND id > $3::uuid AND NOT managed ORDER BY id LIMIT $4::int;
+
+-- name: redrive(ids)
+-- Dead items with fresh attempts, put back.
+WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+p AS (
+    DELETE FROM parked WHERE id = ANY ($1::uuid[]) AND reason = 'dead' AND NOT managed RETURNING id),
+u AS (
+    UPDATE item i SET attempts = 0, deliver_at = n.at, expires_at = n.at + make_interval(secs => i.ttl_s)
+    FROM p, n WHERE i.id = p.id
+    RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
+r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u),
+s AS (INSERT INTO stat_delta SELECT topic_id, count(*), 0, 0, 0, -count(*) FROM u GROUP BY topic_id)
+SELECT id::text, topic_id, priority, deliver_at FROM u;

@@ -1,0 +1,279 @@
+"""What one shard is asked: each method binds one statement, or one transaction of a few.
+
+Every method takes and gives sequences. Methods that make items deliverable return their keys, so that the
+caller can tell waiting consumers; forgetting to is slow, never wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from services.queue.model import Claim, Key, NewRow, Ready
+from services.queue.names import SQL, Names
+from services.queue.settings import QueueSettings
+from shared.pg import Transaction
+from shared.shards import Shard
+
+_COLUMNS = [
+    "ids", "times_ms", "namespace_ids", "topic_ids", "priorities", "payloads", "metadatas", "inputs", "headers",
+    "due_ats", "delay_ss", "lease_ss", "ttl_ss", "disableds", "at_most_onces", "max_attemptss", "backoffs",
+    "ack_topic_ids", "ack_contexts", "keys", "manageds", "remembereds",
+]  # fmt: skip
+
+
+class Enqueued(NamedTuple):
+    """One flush of enqueues: the shard's time and the ids taken in (None: all)."""
+
+    at: datetime
+    taken: list[str] | None
+
+
+class Known(NamedTuple):
+    """What the shard knows of an id: `living`, or how it ended and under which token."""
+
+    namespace_id: int
+    outcome: str
+    token: str | None
+
+
+class AckFlush(NamedTuple):
+    """One flush of acks: the ids acked and the (id, token) pairs held, None where that is all; completions."""
+
+    acked: set[str] | None
+    held: set[str] | None
+    completions: list[Ready]
+
+
+class LeaseGroup(NamedTuple):
+    """A locked lease group."""
+
+    namespace_id: int
+    topic_id: int
+    ids: set[str]
+
+
+class Store:
+    """The statements of one shard."""
+
+    def __init__(self, shard: Shard, settings: QueueSettings) -> None:
+        self.number = shard.number
+        self.shard = shard
+        self.pool = shard.pool
+        self.names = Names(shard)
+        self._window_ms = int(settings.id_window_s * 1000)
+        self._ahead_ms = int(settings.id_ahead_s_max * 1000)
+
+    # -- enqueue ------------------------------------------------------------------------------------------
+
+    async def enqueue(self, rows: Sequence[NewRow]) -> Enqueued:
+        """Take items in; ids that exist, ended or are out of their window are left out of `taken`."""
+        row = await self.pool.row(SQL.enqueue, **self._columns(rows))
+        return Enqueued(row["at"], row["taken"])
+
+    async def enqueue_keyed(
+        self, rows: Sequence[NewRow], fingerprints: Sequence[bytes]
+    ) -> tuple[Enqueued, dict[tuple[int, str], tuple[str, bytes]]]:
+        """Take in items that carry idempotency keys; also who holds each key that was taken before."""
+
+        async def work(tx: Transaction) -> tuple[Enqueued, dict[tuple[int, str], tuple[str, bytes]]]:
+            order = sorted(range(len(rows)), key=lambda i: (rows[i].namespace_id, rows[i].key or ""))
+            won = await tx.fetch(
+                SQL.take_keys,
+                namespace_ids=[rows[i].namespace_id for i in order],
+                keys=[rows[i].key for i in order],
+                ids=[rows[i].id for i in order],
+                fingerprints=[fingerprints[i] for i in order],
+            )
+            ids = {row["id"] for row in won}
+            taken = [row for row in rows if row.id in ids]
+            answer = await tx.row(SQL.enqueue, **self._columns(taken))
+            holders = await tx.fetch(
+                SQL.key_holders,
+                namespace_ids=[row.namespace_id for row in rows],
+                keys=[row.key for row in rows],
+            )
+            found = {(h["namespace_id"], h["key"]): (h["id"], h["fingerprint"]) for h in holders}
+            return Enqueued(answer["at"], sorted(ids)), found
+
+        return await self.pool.transaction(work)
+
+    async def known(self, ids: Sequence[str]) -> dict[str, Known]:
+        """What the shard knows of ids; the end of an item counts for more than a row that is going."""
+        rows = await self.pool.fetch(SQL.known, ids=list(ids))
+        return {row["id"]: Known(row["namespace_id"], row["outcome"], row["token"]) for row in rows}
+
+    async def time_ms(self) -> int:
+        """The shard's clock."""
+        row = await self.pool.row(SQL.shard_time_ms)
+        return int(row["time_ms"])
+
+    def _columns(self, rows: Sequence[NewRow]) -> dict[str, Any]:
+        columns: Any = zip(*rows, strict=True) if rows else [[] for _ in _COLUMNS]
+        values: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True))
+        return values | {"window_ms": self._window_ms, "ahead_ms": self._ahead_ms}
+
+    # -- dequeue ------------------------------------------------------------------------------------------
+
+    async def peek(self, topic_id: int, after: tuple[int, datetime, str], limit: int) -> list[Key]:
+        """Keys of a topic behind `after`, in order; nothing is claimed."""
+        priority, deliver_at, item_id = after
+        rows = await self.pool.fetch(
+            SQL.peek,
+            topic_id=topic_id,
+            after_priority=priority,
+            after_deliver_at=deliver_at,
+            after_id=item_id,
+            limit=limit,
+        )
+        return [Key(*row) for row in rows]
+
+    async def claim(self, claims: Sequence[Claim], *, relaxed: bool) -> dict[str, Any]:
+        """Lease the items behind keys; rows by id, without those that are gone, expired or paused."""
+        ordered = sorted(claims, key=lambda claim: claim.key.id)
+        pool = self.shard.relaxed if relaxed else self.pool
+        rows = await pool.fetch(
+            SQL.claim,
+            topic_ids=[claim.topic_id for claim in ordered],
+            priorities=[claim.key.priority for claim in ordered],
+            deliver_ats=[claim.key.deliver_at for claim in ordered],
+            ids=[claim.key.id for claim in ordered],
+            tokens=[claim.token for claim in ordered],
+            lease_ss=[claim.lease_s for claim in ordered],
+        )
+        return {row["id"]: row for row in rows}
+
+    # -- settle -------------------------------------------------------------------------------------------
+
+    async def ack(
+        self,
+        ids: Sequence[str],
+        tokens: Sequence[str],
+        namespace_ids: Sequence[int],
+        outputs: dict[str, str],
+        *,
+        relaxed: bool,
+    ) -> AckFlush:
+        """End items that are held under their tokens."""
+        pool = self.shard.relaxed if relaxed else self.pool
+        row = await pool.row(
+            SQL.ack, ids=ids, tokens=tokens, namespace_ids=namespace_ids, outputs=json.dumps(outputs)
+        )
+        return AckFlush(
+            None if row["acked_ids"] is None else set(row["acked_ids"]),
+            None if row["held"] is None else set(row["held"]),
+            [
+                Ready(topic_id, Key(0, at, item_id))
+                for topic_id, at, item_id in zip(
+                    row["topic_ids"] or (), row["deliver_ats"] or (), row["completion_ids"] or (), strict=True
+                )
+            ],
+        )
+
+    async def revive(
+        self,
+        ids: Sequence[str],
+        namespace_ids: Sequence[int],
+        inputs: Sequence[str | None],
+        may_manage: Sequence[bool],
+    ) -> list[Any]:
+        """Open disabled items; rows of those that were."""
+        return await self.pool.fetch(
+            SQL.revive, ids=ids, namespace_ids=namespace_ids, inputs=inputs, may_manage=may_manage
+        )
+
+    async def states(self, ids: Sequence[str]) -> dict[str, Any]:
+        """Namespace, managed flag and state (`enabled`, `disabled`, `dead`) of living items."""
+        return {row["id"]: row for row in await self.pool.fetch(SQL.states, ids=list(ids))}
+
+
+async def lock_groups(tx: Transaction, tokens: Sequence[str]) -> dict[str, list[LeaseGroup]]:
+    """Lock the lease groups of tokens."""
+    groups: dict[str, list[LeaseGroup]] = {}
+    for row in await tx.fetch(SQL.lock_leases, tokens=sorted(set(tokens))):
+        group = LeaseGroup(row["namespace_id"], row["topic_id"], set(row["ids"]))
+        groups.setdefault(row["token"], []).append(group)
+    return groups
+
+
+async def leave_groups(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> None:
+    """Take (token, id) pairs out of groups that the transaction has locked."""
+    await tx.fetch(SQL.leave_leases, tokens=[token for token, _ in pairs], ids=[item for _, item in pairs])
+
+
+async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int, str]]) -> None:
+    """New groups for (token, lease_s, namespace_id, topic_id, id), ending from now."""
+    tokens, lease_ss, namespace_ids, topic_ids, ids = zip(*rows, strict=True)
+    await tx.fetch(
+        SQL.lease_again,
+        tokens=tokens,
+        lease_ss=lease_ss,
+        namespace_ids=namespace_ids,
+        topic_ids=topic_ids,
+        ids=ids,
+    )
+
+
+async def take_expired(tx: Transaction, limit: int) -> list[str]:
+    """Take the groups that ran out, and give their ids."""
+    return [item for row in await tx.fetch(SQL.take_expired, limit=limit) for item in row["ids"]]
+
+
+async def lock_items(tx: Transaction, ids: Sequence[str]) -> dict[str, Any]:
+    """Lock item rows, in id order; those that are gone are missing from the answer."""
+    return {row["id"]: row for row in await tx.fetch(SQL.lock_items, ids=list(ids))}
+
+
+async def leave_queues(tx: Transaction, ids: Sequence[str]) -> dict[str, str]:
+    """Take the ready, deferred or parked rows of items; the state that each left."""
+    return {row["id"]: row["state"] for row in await tx.fetch(SQL.leave_queues, ids=list(ids))}
+
+
+class Requeue(NamedTuple):
+    """An item to give back: what it costs, when it is due again, and what to note on it."""
+
+    id: str
+    cost: int
+    delay_s: float
+    error: str | None = None
+    metadata: str | None = None
+
+
+async def requeue(tx: Transaction, rows: Sequence[Requeue]) -> list[Ready]:
+    """Put items back into ready or deferred."""
+    if not rows:
+        return []
+    ids, costs, delay_ss, errors, metadatas = zip(*rows, strict=True)
+    back = await tx.fetch(SQL.requeue, ids=ids, costs=costs, delay_ss=delay_ss, errors=errors, metadatas=metadatas)
+    return [Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"])) for row in back]
+
+
+async def bury(tx: Transaction, rows: Sequence[Requeue]) -> list[Ready]:
+    """Park items as dead; their completions."""
+    if not rows:
+        return []
+    ids, costs, _, errors, metadatas = zip(*rows, strict=True)
+    return _completions(await tx.fetch(SQL.bury, ids=ids, costs=costs, errors=errors, metadatas=metadatas))
+
+
+class Removal(NamedTuple):
+    """An item to end: as `expired` or `cancelled`, out of which state, and whether the end was a delivery."""
+
+    id: str
+    outcome: str
+    state: str
+    charge: int = 0
+
+
+async def remove(tx: Transaction, rows: Sequence[Removal]) -> list[Ready]:
+    """End items whose membership the transaction has taken; their completions."""
+    if not rows:
+        return []
+    ids, outcomes, states, charges = zip(*rows, strict=True)
+    return _completions(await tx.fetch(SQL.remove, ids=ids, outcomes=outcomes, states=states, charges=charges))
+
+
+def _completions(rows: list[Any]) -> list[Ready]:
+    return [Ready(row["o_topic_id"], Key(0, row["o_deliver_at"], row["o_id"])) for row in rows]

@@ -1,0 +1,250 @@
+"""Namespaces, topics and pages of items; pause, resume, purge and redrive in bounded chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from services.queue import store as rows
+from services.queue.broker import Broker
+from services.queue.model import Key, Ready
+from services.queue.names import SQL
+from services.queue.prefetch import START
+from services.queue.settings import QueueSettings
+from services.queue.store import Removal, Store
+from shared.errors import NotFound, ShardUnavailable
+from shared.ids import canonical, shard_of
+from shared.pg import Transaction
+
+FIRST_ID = START[2]
+_COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
+
+
+class Topics:
+    """What people and operators ask about, over all shards."""
+
+    def __init__(self, broker: Broker, settings: QueueSettings) -> None:
+        self._broker = broker
+        self._stores = broker.stores
+        self._settings = settings
+
+    # -- namespaces ---------------------------------------------------------------------------------------
+
+    async def set_namespace(self, namespace: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """Declare a namespace on every shard and give it these settings."""
+        text = json.dumps(settings)
+        await asyncio.gather(
+            *(store.pool.fetch(SQL.set_namespace, name=namespace, settings=text) for store in self._all())
+        )
+        return await self.namespace(namespace)
+
+    async def namespaces(self) -> list[dict[str, Any]]:
+        """All namespaces that any shard knows, but the system's."""
+        merged: dict[str, dict[str, Any]] = {}
+        for part in await self._gather(_namespaces):
+            for name, settings in part:
+                if not name.startswith("_"):
+                    merged.setdefault(name, {}).update(json.loads(settings))
+        in_flight = await self._in_flight()
+        return [
+            {"namespace": name, **settings, "in_flight": in_flight.get(name, 0)}
+            for name, settings in sorted(merged.items())
+        ]
+
+    async def namespace(self, namespace: str) -> dict[str, Any]:
+        """One namespace; one that was never used is empty."""
+        for found in await self.namespaces():
+            if found["namespace"] == namespace:
+                return found
+        return {"namespace": namespace, "in_flight": 0}
+
+    async def _in_flight(self) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for part in await self._gather(_counted):
+            for row in part:
+                sums[row["namespace"]] = sums.get(row["namespace"], 0) + row["leased"]
+        return sums
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    async def active(self, namespace: str) -> list[dict[str, Any]]:
+        """The topics of a namespace that hold items, or are paused, with their counts."""
+        merged: dict[str, dict[str, Any]] = {}
+        for part in await self._gather(_counted):
+            for row in part:
+                if row["namespace"] == namespace and (row["paused"] or any(row[c] for c in _COUNTS)):
+                    _merge(merged.setdefault(row["topic"], _empty(row["topic"])), row)
+        return [merged[name] for name in sorted(merged)]
+
+    async def pause(self, namespace: str, topic: str, paused: bool) -> dict[str, Any]:
+        """Stop or go on handing out a topic's items; on every shard, so that it holds for what comes."""
+
+        async def at(store: Store) -> None:
+            await store.names.make([(namespace, topic)])
+            ref = store.names.known(namespace, topic)
+            assert ref is not None
+            await store.pool.fetch(SQL.pause_topic, topic_id=ref.topic_id, paused=paused)
+
+        await asyncio.gather(*map(at, self._all()))
+        self._broker.dispatch.changed(namespace, topic)
+        return {"topic": topic, "paused": paused, "items": 0}
+
+    async def purge(self, namespace: str, topic: str) -> dict[str, Any]:
+        """Cancel every item that the topic holds now, in any state; a DAG's items are left alone."""
+        counts = await asyncio.gather(*(self._purge_at(store, namespace, topic) for store in self._all()))
+        self._broker.dispatch.changed(namespace, topic)
+        return {"topic": topic, "paused": False, "items": sum(counts)}
+
+    async def redrive(self, namespace: str, topic: str) -> dict[str, Any]:
+        """Put the topic's dead items back, with fresh attempts; a DAG's are retried in the DAG instead."""
+        counts = await asyncio.gather(*(self._redrive_at(store, namespace, topic) for store in self._all()))
+        return {"topic": topic, "paused": False, "items": sum(counts)}
+
+    async def _purge_at(self, store: Store, namespace: str, topic: str) -> int:
+        ref = await store.names.find(namespace, topic)
+        if ref is None:
+            return 0
+        purged, after = 0, FIRST_ID
+        while True:
+            page = await store.pool.fetch(
+                SQL.purgeable, topic_id=ref.topic_id, after_id=after, limit=self._settings.chunk_items_max
+            )
+            if not page:
+                return purged
+            after = page[-1]["id"]
+            purged += await self._purge_chunk(store, [row["id"] for row in page])
+
+    async def _purge_chunk(self, store: Store, ids: Sequence[str]) -> int:
+        async def work(tx: Transaction) -> tuple[int, list[Ready]]:
+            states = await rows.leave_queues(tx, ids)
+            locked = await rows.lock_items(tx, [item_id for item_id in ids if item_id not in states])
+            states |= await rows.leave_queues(tx, list(locked)) if locked else {}
+            removals = [
+                Removal(item_id, "cancelled", states.get(item_id, "leased"))
+                for item_id in sorted({*states, *locked})
+            ]
+            return len(removals), await rows.remove(tx, removals)
+
+        purged, ready = await store.pool.transaction(work)
+        self._broker.dispatch.ready(store.number, ready)
+        return purged
+
+    async def _redrive_at(self, store: Store, namespace: str, topic: str) -> int:
+        ref = await store.names.find(namespace, topic)
+        if ref is None:
+            return 0
+        redriven, after = 0, FIRST_ID
+        while True:
+            page = await store.pool.fetch(
+                SQL.parked_ids,
+                topic_id=ref.topic_id,
+                reason="dead",
+                after_id=after,
+                limit=self._settings.chunk_items_max,
+            )
+            if not page:
+                return redriven
+            after = page[-1]["id"]
+            back = await store.pool.fetch(SQL.redrive, ids=[row["id"] for row in page])
+            redriven += len(back)
+            self._broker.dispatch.ready(
+                store.number,
+                [Ready(r["topic_id"], Key(r["priority"], r["deliver_at"], r["id"])) for r in back],
+            )
+
+    # -- items --------------------------------------------------------------------------------------------
+
+    async def item(self, namespace: str, item_id: str) -> dict[str, Any]:
+        """An item that has not ended.
+
+        Raises:
+            NotFound: ended, never seen, or another namespace's.
+        """
+        known_id = canonical(item_id)
+        store = self._stores.get(shard_of(known_id)) if known_id else None
+        row = await store.pool.row(SQL.item, id=known_id) if store is not None else None
+        if row is None or row["namespace"] != namespace:
+            raise NotFound("there is no such item here; an item is gone once it has ended")
+        return dict(row)
+
+    async def page(
+        self, namespace: str, topic: str | None, state: str | None, limit: int, after: tuple[int, str]
+    ) -> tuple[list[dict[str, Any]], tuple[int, str] | None]:
+        """A page of items in order of shard and id, and where the next begins (None at the end).
+
+        `after` is (shard, id). A page looks at a bounded number of rows, so it may hold fewer than `limit`
+        items, or none, and still have a next.
+        """
+        found: list[dict[str, Any]] = []
+        shard, after_id = after
+        scan_max = self._settings.page_scan_max
+        for store in sorted(self._all(), key=lambda store: store.number):
+            if store.number < shard:
+                continue
+            start = after_id if store.number == shard else FIRST_ID
+            end = await store.pool.row(SQL.page_end, after_id=start, scan_max=scan_max)
+            part = await store.pool.fetch(
+                SQL.page,
+                namespace=namespace,
+                topic=topic,
+                state=state,
+                after_id=start,
+                limit=limit - len(found),
+                scan_max=scan_max,
+            )
+            found += map(dict, part)
+            if len(found) >= limit:
+                return found, (store.number, found[-1]["id_text"])
+            if end is not None:
+                return found, (store.number, end["id"])
+        return found, None
+
+    def _all(self) -> list[Store]:
+        return list(self._stores.values())
+
+    async def _gather(self, ask: Any) -> list[Any]:
+        """Ask every shard; one that does not answer is left out, unless none does."""
+        answers = await asyncio.gather(*map(ask, self._all()), return_exceptions=True)
+        good = [answer for answer in answers if not isinstance(answer, BaseException)]
+        for answer in answers:
+            if isinstance(answer, BaseException) and (not good or not isinstance(answer, ShardUnavailable)):
+                raise answer
+        return good
+
+
+async def _namespaces(store: Store) -> list[tuple[str, str]]:
+    return await store.names.read_namespaces()
+
+
+async def _counted(store: Store) -> list[dict[str, Any]]:
+    counts = {row["topic_id"]: row for row in await store.pool.fetch(SQL.counts)}
+    paused = {row["topic_id"] for row in await store.pool.fetch(SQL.paused_topics)}
+    live = [topic_id for topic_id, row in counts.items() if row["ready"]]
+    ages = {}
+    if live:
+        ages = {r["topic_id"]: r["age_s"] for r in await store.pool.fetch(SQL.oldest_ready, topic_ids=live)}
+    names = await store.names.name_of({*counts, *paused})
+    return [
+        {
+            "namespace": namespace,
+            "topic": topic,
+            "paused": topic_id in paused,
+            "oldest_ready_age_s": ages.get(topic_id),
+            **{count: counts[topic_id][count] if topic_id in counts else 0 for count in _COUNTS},
+        }
+        for topic_id, (namespace, topic) in names.items()
+    ]
+
+
+def _empty(topic: str) -> dict[str, Any]:
+    return {"topic": topic, **dict.fromkeys(_COUNTS, 0), "oldest_ready_age_s": None, "paused": False}
+
+
+def _merge(total: dict[str, Any], row: dict[str, Any]) -> None:
+    for count in _COUNTS:
+        total[count] += row[count]
+    total["paused"] = total["paused"] or row["paused"]
+    ages = [age for age in (total["oldest_ready_age_s"], row["oldest_ready_age_s"]) if age is not None]
+    total["oldest_ready_age_s"] = max(ages, default=None)
