@@ -1,1 +1,87 @@
-"""Headgate's Python SDK."""
+"""Headgate's Python SDK: a priority queue, and DAGs of queued work.
+
+from headgate import Client, Dag
+
+with Client() as client:
+    client.enqueue_one("mail", {"to": "ada@example.org"})
+"""
+
+from headgate._async_handle import AsyncDagHandle
+from headgate._elements import Ack, Extend, Item, Leased, LeasedDag, Nack, Result, Revive
+from headgate._handle import DagHandle
+from headgate._http1 import Http1Transport
+from headgate._transport import RetryPolicy
+from headgate.async_client import AsyncClient
+from headgate.client import Client
+from headgate.dag import Dag, Node
+from headgate.errors import (
+    BadAnswer,
+    BadRequest,
+    Conflict,
+    ConnectionFailed,
+    Cycle,
+    DagCancelling,
+    DagFinished,
+    Forbidden,
+    GatewayError,
+    HeadgateError,
+    Invalid,
+    NoAnswer,
+    NodeExists,
+    NodeReleased,
+    NotFound,
+    NothingToRetry,
+    OverQuota,
+    ServerError,
+    TimedOut,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+    UnknownNode,
+)
+from headgate.ids import new_id, shard_of, time_ms_of
+
+__all__ = [
+    "Ack",
+    "AsyncClient",
+    "AsyncDagHandle",
+    "BadAnswer",
+    "BadRequest",
+    "Client",
+    "Conflict",
+    "ConnectionFailed",
+    "Cycle",
+    "Dag",
+    "DagCancelling",
+    "DagFinished",
+    "DagHandle",
+    "Extend",
+    "Forbidden",
+    "GatewayError",
+    "HeadgateError",
+    "Http1Transport",
+    "Invalid",
+    "Item",
+    "Leased",
+    "LeasedDag",
+    "Nack",
+    "NoAnswer",
+    "Node",
+    "NodeExists",
+    "NodeReleased",
+    "NotFound",
+    "NothingToRetry",
+    "OverQuota",
+    "Result",
+    "RetryPolicy",
+    "Revive",
+    "ServerError",
+    "TimedOut",
+    "TooLarge",
+    "Unauthorized",
+    "Unavailable",
+    "UnknownNode",
+    "new_id",
+    "shard_of",
+    "time_ms_of",
+]

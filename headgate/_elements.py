@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, NotRequired, Required, TypedDict
 
+from headgate.wire import Delivery
+
 
 class BackoffSpec(TypedDict, total=False):
     """Redelivery waits `min(base_s * factor ** (attempt - 1), max_s)`."""
@@ -18,12 +20,10 @@ class BackoffSpec(TypedDict, total=False):
     max_s: float
 
 
-class Item(TypedDict, total=False):
-    """An item to enqueue; see `headgate.wire.Item` for defaults and limits."""
+class ItemOptions(TypedDict, total=False):
+    """What an item may carry besides its topic and payload; see `headgate.wire.Item` for defaults and limits."""
 
-    topic: Required[str]
     id: str
-    payload: Any
     metadata: dict[str, Any]
     inputs: Any
     priority: int
@@ -32,7 +32,7 @@ class Item(TypedDict, total=False):
     lease_s: float
     ttl_s: float
     disabled: bool
-    delivery: str
+    delivery: Delivery
     max_attempts: int
     backoff: BackoffSpec
     idempotency_key: str
@@ -40,6 +40,13 @@ class Item(TypedDict, total=False):
     ack_context: dict[str, Any]
     affinity: str
     headers: dict[str, str]
+
+
+class Item(ItemOptions):
+    """An item to enqueue."""
+
+    topic: str
+    payload: NotRequired[Any]
 
 
 class Ack(TypedDict):

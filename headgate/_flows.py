@@ -36,7 +36,7 @@ def batches(build: Callable[[Sequence[Any]], Call[list[Result]]], elements: Sequ
     An error of a later call carries the results of the earlier ones.
     """
     found: list[Result] = []
-    for call in _fitting(build, elements):
+    for call in fitting(build, elements):
         try:
             found += yield call
         except HeadgateError as error:
@@ -45,7 +45,15 @@ def batches(build: Callable[[Sequence[Any]], Call[list[Result]]], elements: Sequ
     return found
 
 
-def _fitting(build: Callable[[Sequence[Any]], Call[T]], elements: Sequence[Any]) -> Iterator[Call[T]]:
+def batches_of(build: Callable[[Sequence[Any]], Call[Any]], elements: Sequence[Any]) -> Flow[list[Any]]:
+    """What `build`'s calls answer, in one list; for calls that answer no list, nothing."""
+    found: list[Any] = []
+    for call in fitting(build, elements):
+        found += (yield call) or ()
+    return found
+
+
+def fitting(build: Callable[[Sequence[Any]], Call[T]], elements: Sequence[Any]) -> Iterator[Call[T]]:
     for start in range(0, len(elements), BATCH_MAX):
         yield from _halved(build, elements[start : start + BATCH_MAX])
 

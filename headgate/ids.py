@@ -1,6 +1,6 @@
 """Ids: UUIDv7 whose last 12 bits are a shard number, as lowercase text.
 
-    48 bits ms since the epoch | 7 | 12 bits counter | 10 | 14 bits counter | 36 bits random | 12 bits shard
+    48 bits: ms | 7 | 12 bits: counter | 10 | 14 bits: counter, on | 36 bits: random | 12 bits: shard
 
 Time comes first, then a counter of this process: ids made in one millisecond keep their order, also across
 threads. The counter starts each millisecond at a random number with its top bit clear, and a clock that

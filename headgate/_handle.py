@@ -1,0 +1,167 @@
+"""Made from `_async_handle.py` by `tests/unit/headgate/unasync.py`; change that one."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+
+from headgate import _calls, wire
+from headgate._calls import Call, Verb, present
+from headgate._flows import batches_of, listed
+from headgate.dag import Node, NodeOptions, NodeRef, add_dependencies, grow, key_of, keys_of
+
+if TYPE_CHECKING:
+    from headgate.client import Client
+
+T = TypeVar("T")
+
+
+class DagHandle:
+    """A DAG that the service has. Making a handle sends nothing."""
+
+    def __init__(self, client: "Client", dag_id: str, namespace: str) -> None:
+        self.id = dag_id
+        self.namespace = namespace
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"DagHandle({self.id!r}, namespace={self.namespace!r})"
+
+    def show(self) -> wire.Dag:
+        """The DAG's state and counts."""
+        return self._client._send(self._call(_calls.DAG))
+
+    def add(
+        self,
+        key: str,
+        topic: str,
+        *,
+        after: Iterable[NodeRef] | None = None,
+        external: Iterable[str] | None = None,
+        **options: Unpack[NodeOptions],
+    ) -> wire.NodeAdded:
+        """Add a node, also while the DAG runs; the same node again changes nothing.
+
+        Raises:
+            NodeExists: another node has this key.
+            UnknownNode: an upstream is not in the DAG.
+            DagFinished: the DAG has ended.
+        """
+        node = Node(key, topic, keys_of(after), _calls.unique(external or ()), options)
+        return (self.add_nodes([node]))[0]
+
+    def add_nodes(self, nodes: Sequence[Node]) -> list[wire.NodeAdded]:
+        """Add nodes, upstreams first, as many as there are."""
+        return self._client._run(grow(self.namespace, self.id, nodes))
+
+    def depend(self, upstream: NodeRef, downstream: NodeRef) -> None:
+        """Let `downstream` wait for `upstream`.
+
+        Raises:
+            NodeReleased: too late, `downstream` is released.
+            Cycle: it would wait for itself.
+        """
+        self.add_dependencies([(upstream, downstream)])
+
+    def add_dependencies(self, edges: Sequence[tuple[NodeRef, NodeRef]]) -> None:
+        """Add edges, each an (upstream, downstream) pair."""
+        pairs = [
+            {"upstream": key_of(upstream), "downstream": key_of(downstream)} for upstream, downstream in edges
+        ]
+        self._client._run(batches_of(lambda part: add_dependencies(self.namespace, self.id, part), pairs))
+
+    def resolve(self, node: NodeRef, name: str, *, data: Any = None, failed: bool = False) -> str:
+        """Say that external `name` of `node` has happened, or failed: "resolved" or "already_resolved"."""
+        external = present(node=key_of(node), name=name, data=data, failed=failed or None)
+        return (self.resolve_many([external]))[0].status
+
+    def resolve_many(self, external: Sequence[Mapping[str, Any]]) -> list[wire.Resolution]:
+        """Resolve externals, each `{node, name, data?, failed?}`."""
+        return self._client._run(batches_of(self._resolve, external))
+
+    def release(self) -> wire.Dag:
+        """Lift the hold."""
+        return self._client._send(self._call(_calls.DAG_RELEASE))
+
+    def close(self) -> wire.Dag:
+        """End `open`: the DAG ends when its nodes have."""
+        return self._client._send(self._call(_calls.DAG_CLOSE))
+
+    def pause(self) -> wire.Dag:
+        """Release no further node until `resume`."""
+        return self._client._send(self._call(_calls.DAG_PAUSE))
+
+    def resume(self) -> wire.Dag:
+        """Go on after `pause`."""
+        return self._client._send(self._call(_calls.DAG_RESUME))
+
+    def cancel(self, reason: str | None = None) -> wire.Dag:
+        """Cancel every unfinished node; the DAG is `cancelling` until all are confirmed."""
+        return self._client._send(self._call(_calls.DAG_CANCEL, present(reason=reason)))
+
+    def retry(self, nodes: Iterable[NodeRef] | None = None) -> wire.Dag:
+        """Run failed nodes (all, or those named) again, with what was skipped or cancelled because of them.
+
+        Raises:
+            NothingToRetry: none of them failed.
+            DagCancelling: a cancel is still being confirmed.
+        """
+        body = {} if nodes is None else {"nodes": keys_of(nodes)}
+        return self._client._send(self._call(_calls.DAG_RETRY, body))
+
+    def skip(self, nodes: Iterable[NodeRef]) -> wire.Dag:
+        """Take blocked nodes as skipped."""
+        return self._client._send(self._call(_calls.DAG_SKIP, {"nodes": keys_of(nodes)}))
+
+    def wait(self, timeout_s: float | None = None) -> wire.Dag:
+        """The DAG once it has ended, or as it stands after `timeout_s`."""
+        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = wire.WAIT_S_MAX if ends_at is None else max(0.0, ends_at - time.monotonic())
+            wait_s = round(min(wire.WAIT_S_MAX, left_s), 3)
+            call = self._call(_calls.DAG_WAIT, query={"timeout_s": wait_s}, wait_s=wait_s)
+            dag = self._client._send(call)
+            if dag.finished or (left_s <= wire.WAIT_S_MAX and ends_at is not None):
+                return dag
+
+    def nodes(self, state: wire.NodeState | None = None, *, limit: int | None = None) -> list[wire.NodeView]:
+        """All nodes, or those in `state`, or the first `limit` of them."""
+        parse = _calls.page_of(wire.NodeView)
+        return self._client._run(
+            listed(lambda page: self._ask(_calls.DAG_NODES, parse, {"state": state, **page}), limit)
+        )
+
+    def node(self, key: NodeRef) -> wire.NodeView:
+        """One node, with what it waits for in `blocked_by`."""
+        return self._client._send(self._ask(_calls.DAG_NODE, wire.NodeView.model_validate, {"key": key_of(key)}))
+
+    def graph(self) -> wire.GraphView:
+        """All nodes and edges, with states."""
+        return self._client._send(self._ask(_calls.DAG_GRAPH, wire.GraphView.model_validate, {"format": "json"}))
+
+    def graph_text(self, form: Literal["mermaid", "dot"] = "mermaid") -> str:
+        """The graph as text for a renderer."""
+        call = self._ask(_calls.DAG_GRAPH, str, {"format": form})
+        call.text = True
+        return self._client._send(call)
+
+    def _call(
+        self,
+        verb: Verb,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        wait_s: float = 0.0,
+    ) -> Call[wire.Dag]:
+        parse = wire.Dag.model_validate
+        return _calls.call(verb, parse, body=body, query=query, wait_s=wait_s, ns=self.namespace, dag=self.id)
+
+    def _ask(self, verb: Verb, parse: Callable[[Any], T], query: Mapping[str, Any]) -> Call[T]:
+        return _calls.call(verb, parse, query=query, ns=self.namespace, dag=self.id)
+
+    def _resolve(self, external: Sequence[Any]) -> Call[list[wire.Resolution]]:
+        body = {"external": external}
+        return _calls.call(_calls.DAG_RESOLVE, _resolutions, body=body, ns=self.namespace, dag=self.id)
+
+
+def _resolutions(answer: Any) -> list[wire.Resolution]:
+    return wire.Resolutions.model_validate(answer).results

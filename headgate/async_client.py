@@ -1,0 +1,285 @@
+"""The client for coroutines. `client.py` is made from this file: see `tests/unit/headgate/unasync.py`."""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from headgate import _calls, _flows, _settings, wire
+from headgate._async_handle import AsyncDagHandle
+from headgate._calls import Call, Verb, present
+from headgate._elements import Ack, Extend, Item, ItemOptions, Leased, Nack, Result, Revive
+from headgate._flows import Flow, Shards
+from headgate._transport import AsyncTransport, Exchange, RetryPolicy
+from headgate.dag import Dag, create, submission
+from headgate.errors import HeadgateError
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Both services, one short method per verb.
+
+    What is not given comes from `HEADGATE_QUEUE_URL`, `HEADGATE_DAG_URL`, `HEADGATE_NAMESPACE` and
+    `HEADGATE_TOKEN`, or is the embedded default. Batches of any size are sent in calls of at most 1,000
+    elements; what happens to an element is its `Result`, what happens to a call is a `HeadgateError`. Calls
+    are sent again by themselves where that is safe.
+
+    Making a client sends nothing. `transport` is any httpx transport; `namespace` of a method overrides the
+    client's.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue_url: str | None = None,
+        dag_url: str | None = None,
+        namespace: str | None = None,
+        token: str | None = None,
+        timeout_s: float = 20.0,
+        retry: RetryPolicy | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.namespace = _settings.namespace(namespace)
+        self.endpoints = _settings.endpoints(queue_url, dag_url, token, timeout_s)
+        self._transport = AsyncTransport(Exchange(self.endpoints, retry or RetryPolicy()), transport)
+        self._shards = Shards()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._transport.close()
+
+    # Items
+
+    async def enqueue(
+        self, items: Sequence[Item], *, namespace: str | None = None, make_ids: bool = True
+    ) -> list[Result]:
+        """Enqueue items: "enqueued", "duplicate", "cancelled" or "refused", each.
+
+        Items without id or key get an id here, so that a call whose answer was lost is sent again without
+        harm; with `make_ids=False` the service makes them.
+        """
+        return await self._run(_flows.enqueue(namespace or self.namespace, items, self._shards, make_ids=make_ids))
+
+    async def enqueue_one(
+        self, topic: str, payload: Any = None, *, namespace: str | None = None, **options: Unpack[ItemOptions]
+    ) -> Result:
+        """Enqueue one item."""
+        item: Item = {"topic": topic, "payload": payload, **options}
+        return (await self.enqueue([item], namespace=namespace))[0]
+
+    async def dequeue(
+        self,
+        topics: Mapping[str, int],
+        *,
+        wait_s: float = 0.0,
+        lease_s: float | None = None,
+        worker: str | None = None,
+        namespace: str | None = None,
+    ) -> list[Leased]:
+        """Lease up to so many items of each topic, best first; wait up to `wait_s` for the first one."""
+        return await self._send(
+            _calls.dequeue(namespace or self.namespace, topics, wait_s=wait_s, lease_s=lease_s, worker=worker)
+        )
+
+    async def dequeue_one(
+        self, topic: str, *, wait_s: float = 0.0, lease_s: float | None = None, namespace: str | None = None
+    ) -> Leased | None:
+        """Lease one item, or None."""
+        found = await self.dequeue({topic: 1}, wait_s=wait_s, lease_s=lease_s, namespace=namespace)
+        return found[0] if found else None
+
+    async def ack(self, items: Sequence[Ack], *, namespace: str | None = None) -> list[Result]:
+        """End leased items: "acked", "already_acked", "lease_lost", "cancelled" or "not_found", each."""
+        return await self._batch(_calls.ACK, items, namespace)
+
+    async def ack_one(self, item: Leased, output: Any = None, *, namespace: str | None = None) -> Result:
+        """End one leased item."""
+        return (await self.ack([item.ack(output)], namespace=namespace))[0]
+
+    async def nack(self, items: Sequence[Nack], *, namespace: str | None = None) -> list[Result]:
+        """Give leased items back: "requeued", "dead", "lease_lost", "cancelled" or "not_found", each."""
+        return await self._batch(_calls.NACK, items, namespace)
+
+    async def nack_one(
+        self,
+        item: Leased,
+        *,
+        error: str | None = None,
+        delay_s: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        final: bool = False,
+        costs_attempt: bool = True,
+        namespace: str | None = None,
+    ) -> Result:
+        """Give one leased item back; `final` makes it dead, `costs_attempt=False` forgets this delivery."""
+        options = present(error=error, delay_s=delay_s, metadata=metadata, final=final or None)
+        nack: Any = {"id": item.id, "lease_token": item.lease_token, **options, "costs_attempt": costs_attempt}
+        return (await self.nack([nack], namespace=namespace))[0]
+
+    async def extend(self, items: Sequence[Extend], *, namespace: str | None = None) -> list[Result]:
+        """Let leases end `lease_s` from now: "extended", "lease_lost", "cancelled" or "not_found", each."""
+        return await self._batch(_calls.EXTEND, items, namespace)
+
+    async def revive(self, items: Sequence[Revive], *, namespace: str | None = None) -> list[Result]:
+        """Make disabled items deliverable."""
+        return await self._batch(_calls.REVIVE, items, namespace)
+
+    async def cancel(self, ids: Sequence[str], *, namespace: str | None = None) -> list[Result]:
+        """Have items never delivered again, also such as are not enqueued yet."""
+        ns = namespace or self.namespace
+        return await self._run(
+            _flows.batches(lambda part: _calls.batch(_calls.CANCEL, ns, part, field="ids"), ids)
+        )
+
+    async def item(self, item_id: str, *, namespace: str | None = None) -> wire.ItemView:
+        """An item and its state.
+
+        Raises:
+            NotFound: there is none, or it has been acked.
+        """
+        return await self._send(
+            _calls.call(_calls.ITEM, wire.ItemView.model_validate, ns=namespace or self.namespace, item=item_id)
+        )
+
+    async def items(
+        self,
+        topic: str | None = None,
+        state: wire.ItemState | None = None,
+        *,
+        limit: int | None = None,
+        namespace: str | None = None,
+    ) -> list[wire.ItemView]:
+        """All items of a topic, a state, or both; or the first `limit`."""
+        return await self._list(
+            _calls.ITEMS, wire.ItemView, limit, {"topic": topic, "state": state}, ns=namespace or self.namespace
+        )
+
+    # Topics, namespaces, shards
+
+    async def topics(self, *, namespace: str | None = None) -> list[wire.TopicStats]:
+        """The active topics and how many items each holds."""
+        return await self._list(_calls.TOPICS, wire.TopicStats, None, {}, ns=namespace or self.namespace)
+
+    async def pause_topic(self, topic: str, *, namespace: str | None = None) -> None:
+        """Deliver nothing of this topic until it is resumed."""
+        await self._topic(_calls.TOPIC_PAUSE, topic, namespace)
+
+    async def resume_topic(self, topic: str, *, namespace: str | None = None) -> None:
+        """Deliver again."""
+        await self._topic(_calls.TOPIC_RESUME, topic, namespace)
+
+    async def purge_topic(self, topic: str, *, namespace: str | None = None) -> int | None:
+        """Cancel all items of a topic but a DAG's; how many, where the service says so."""
+        return await self._topic(_calls.TOPIC_PURGE, topic, namespace)
+
+    async def redrive_topic(self, topic: str, *, namespace: str | None = None) -> int | None:
+        """Put the dead items of a topic back; how many, where the service says so."""
+        return await self._topic(_calls.TOPIC_REDRIVE, topic, namespace)
+
+    async def put_namespace(
+        self, name: str, *, enqueues_per_minute: int | None = None, in_flight_max: int | None = None
+    ) -> wire.Namespace:
+        """Make a namespace, or change its quotas."""
+        body = present(enqueues_per_minute=enqueues_per_minute, in_flight_max=in_flight_max)
+        return await self._send(
+            _calls.call(_calls.NAMESPACE_PUT, wire.Namespace.model_validate, body=body, ns=name)
+        )
+
+    async def get_namespace(self, name: str | None = None) -> wire.Namespace:
+        """A namespace with its quotas and their use."""
+        return await self._send(
+            _calls.call(_calls.NAMESPACE, wire.Namespace.model_validate, ns=name or self.namespace)
+        )
+
+    async def namespaces(self) -> list[wire.Namespace]:
+        """All namespaces that the token may see."""
+        return await self._list(_calls.NAMESPACES, wire.Namespace, None, {})
+
+    async def shards(self) -> list[wire.ShardHealth]:
+        """The queue's shards and their health (scope `ops`)."""
+        return await self._list(_calls.SHARDS, wire.ShardHealth, None, {})
+
+    async def shard(self, number: int) -> wire.ShardHealth:
+        """One of the queue's shards."""
+        return await self._send(_calls.call(_calls.SHARD, wire.ShardHealth.model_validate, shard=str(number)))
+
+    async def dag_shards(self) -> list[wire.DagShardHealth]:
+        """The DAG service's shards and their health."""
+        return await self._list(_calls.DAG_SHARDS, wire.DagShardHealth, None, {})
+
+    # DAGs
+
+    async def submit(self, dag: Dag, *, namespace: str | None = None) -> AsyncDagHandle:
+        """Bring a DAG of any size to the service. The same `Dag` again goes on with the same DAG.
+
+        Raises:
+            Cycle, UnknownNode: it is no DAG; nothing was sent.
+        """
+        ns = namespace or self.namespace
+        made = await self._run(submission(ns, dag))
+        return AsyncDagHandle(self, made.id, ns)
+
+    async def create_dag(self, spec: Mapping[str, Any], *, namespace: str | None = None) -> wire.Dag:
+        """Create a DAG from the body of `POST /dags`, in one call. With a `key` it may be sent again."""
+        return await self._send(create(namespace or self.namespace, spec))
+
+    def dag(self, dag_id: str, *, namespace: str | None = None) -> AsyncDagHandle:
+        """The verbs of a DAG that exists already; nothing is sent."""
+        return AsyncDagHandle(self, dag_id, namespace or self.namespace)
+
+    async def dags(
+        self,
+        *,
+        state: wire.DagState | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+        namespace: str | None = None,
+    ) -> list[wire.Dag]:
+        """All DAGs, or those in `state` or called `name`, or the first `limit` of them."""
+        return await self._list(
+            _calls.DAGS, wire.Dag, limit, {"state": state, "name": name}, ns=namespace or self.namespace
+        )
+
+    # How calls are sent
+
+    async def _batch(self, verb: Verb, elements: Sequence[Any], namespace: str | None) -> list[Result]:
+        ns = namespace or self.namespace
+        return await self._run(_flows.batches(lambda part: _calls.batch(verb, ns, part), elements))
+
+    async def _topic(self, verb: Verb, topic: str, namespace: str | None) -> int | None:
+        ns = namespace or self.namespace
+        answer = await self._send(_calls.call(verb, _calls.as_is, ns=ns, body={"topic": topic}))
+        return answer.get("items") if isinstance(answer, dict) else None
+
+    async def _list(
+        self, verb: Verb, model: type[_calls.M], limit: int | None, query: Mapping[str, Any], *, ns: str = ""
+    ) -> list[_calls.M]:
+        parse = _calls.page_of(model)
+        return await self._run(
+            _flows.listed(lambda page: _calls.call(verb, parse, query={**query, **page}, ns=ns), limit)
+        )
+
+    async def _send(self, call: Call[T]) -> T:
+        return await self._transport.send(call)
+
+    async def _run(self, flow: Flow[T]) -> T:
+        answer, error = None, None
+        while True:
+            try:
+                call = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as stop:
+                found: T = stop.value
+                return found
+            try:
+                answer, error = await self._transport.send(call), None
+            except HeadgateError as failure:
+                error = failure

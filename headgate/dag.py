@@ -1,0 +1,256 @@
+"""Building a DAG here, before the service knows of it.
+
+    dag = Dag("nightly")
+    fetch = dag.node("fetch", topic="etl")
+    clean = dag.node("clean", topic="etl", after=[fetch])
+    dag.node("publish", topic="etl", after=[clean], external=["approval"])
+    handle = client.submit(dag)
+
+A DAG goes to the service in one call where it fits, and otherwise held back until all of it is there, so it
+starts whole or not at all. Submitting the same `Dag` again, after an error or in doubt, goes on with the
+same DAG.
+"""
+
+import graphlib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypedDict, Union, Unpack
+
+from headgate import _calls, wire
+from headgate._calls import Call, present
+from headgate._elements import BackoffSpec
+from headgate._flows import BODY_BYTES_AIM, Flow, fitting, one
+from headgate.errors import Cycle, HeadgateError, Invalid, NodeExists, NotFound, TooLarge, UnknownNode
+from headgate.wire import BATCH_MAX, OnFailure, Trigger
+
+CYCLE_SHOWN_MAX: Final = 12
+
+
+class NodeOptions(TypedDict, total=False):
+    """What a node may carry besides key, topic and what it waits for; see `headgate.wire.NodeSpec`."""
+
+    payload: Any
+    metadata: dict[str, Any]
+    priority: int
+    trigger: Trigger
+    max_attempts: int
+    backoff: BackoffSpec
+    lease_s: float
+    delay_s: float
+    ttl_s: float
+    pass_outputs: bool
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A node of a `Dag`, to be named in the `after` of others."""
+
+    key: str
+    topic: str
+    upstream: list[str] = field(default_factory=list)
+    external: list[str] = field(default_factory=list)
+    options: NodeOptions = field(default_factory=NodeOptions)
+
+    def body(self) -> dict[str, Any]:
+        """The node as the service takes it, with the upstreams that one node may name."""
+        waits = {"upstream": self.upstream[:BATCH_MAX], "external": self.external}
+        named = {name: keys for name, keys in waits.items() if keys}
+        return {"key": self.key, "topic": self.topic, **self.options, **named}
+
+    def further(self) -> list[dict[str, str]]:
+        """The edges beyond those."""
+        return [{"upstream": key, "downstream": self.key} for key in self.upstream[BATCH_MAX:]]
+
+
+NodeRef = Union[Node, str]  # noqa: UP007 (a runtime alias of a class and str)
+
+
+class Dag:
+    """A graph of items, each delivered when what it waits for is done.
+
+    `key` makes the DAG one: whoever submits the same key gets the first one. Without one a random key is
+    made, so that this object is submitted once however often the call is repeated.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        key: str | None = None,
+        open: bool = False,
+        hold: bool = False,
+        on_failure: OnFailure = "continue",
+        deadline_s: float | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.key = key or f"sdk-{secrets.token_hex(12)}"
+        self.made_key = key is None
+        self.hold = hold
+        self.nodes: dict[str, Node] = {}
+        self._settings = present(
+            name=name, open=open or None, deadline_s=deadline_s, metadata=metadata, on_failure=on_failure
+        )
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> "Dag":
+        """A DAG from the JSON that `POST /dags` takes, of any size.
+
+        Raises:
+            Invalid: it is not of that form.
+        """
+        settings = {name: value for name, value in spec.items() if name not in ("nodes", "dependencies")}
+        try:
+            dag = cls(**settings)
+            for node in spec.get("nodes") or ():
+                fields = dict(node)
+                after, external = fields.pop("upstream", None), fields.pop("external", None)
+                dag.node(fields.pop("key"), fields.pop("topic"), after=after, external=external, **fields)
+            for edge in spec.get("dependencies") or ():
+                dag.depend(edge["upstream"], edge["downstream"])
+        except (TypeError, AttributeError, ValueError) as error:
+            raise Invalid(f"this is not a DAG: {error}") from None
+        except KeyError as error:
+            raise Invalid(f"this is not a DAG: {error} is missing") from None
+        return dag
+
+    def node(
+        self,
+        key: str,
+        topic: str,
+        *,
+        after: Iterable[NodeRef] | None = None,
+        external: Iterable[str] | None = None,
+        **options: Unpack[NodeOptions],
+    ) -> Node:
+        """Add a node that waits for the nodes in `after` and the events in `external`.
+
+        Raises:
+            NodeExists: `key` is taken.
+        """
+        if key in self.nodes:
+            raise NodeExists(f"there is already a node {key!r}")
+        self.nodes[key] = Node(key, topic, keys_of(after), _calls.unique(external or ()), options)
+        return self.nodes[key]
+
+    def depend(self, upstream: NodeRef, downstream: NodeRef) -> None:
+        """Let `downstream` wait for `upstream`, which need not be there yet.
+
+        Raises:
+            UnknownNode: there is no node `downstream`.
+        """
+        key = key_of(downstream)
+        if key not in self.nodes:
+            raise UnknownNode(f"there is no node {key!r}")
+        if key_of(upstream) not in self.nodes[key].upstream:
+            self.nodes[key].upstream.append(key_of(upstream))
+
+    def ordered(self) -> list[Node]:
+        """The nodes, each after its upstreams.
+
+        Raises:
+            UnknownNode: a node waits for one that is not here.
+            Cycle: nodes wait for one another.
+        """
+        for node in self.nodes.values():
+            for key in node.upstream:
+                if key not in self.nodes:
+                    raise UnknownNode(f"node {node.key!r} comes after {key!r}, which is not in this DAG")
+        try:
+            order = graphlib.TopologicalSorter({node.key: node.upstream for node in self.nodes.values()})
+            return [self.nodes[key] for key in order.static_order()]
+        except graphlib.CycleError as error:
+            raise Cycle(f"these nodes wait for one another: {_loop(error.args[1])}") from None
+
+    def body(self, **more: Any) -> dict[str, Any]:
+        return {"key": self.key, **self._settings, **more}
+
+
+def key_of(node: NodeRef) -> str:
+    return node if isinstance(node, str) else node.key
+
+
+def keys_of(nodes: Iterable[NodeRef] | None) -> list[str]:
+    """The keys of nodes, each once.
+
+    Raises:
+        TypeError: one node or key was given in place of a list.
+    """
+    if isinstance(nodes, str | Node):
+        raise TypeError("give a list of nodes, like after=[a]")
+    return _calls.unique(key_of(node) for node in nodes or ())
+
+
+def _loop(keys: Sequence[str]) -> str:
+    shown = list(keys) if len(keys) <= CYCLE_SHOWN_MAX else [*keys[:6], "...", *keys[-5:]]
+    return " -> ".join(shown)
+
+
+def create(ns: str, body: Mapping[str, Any]) -> Call[wire.Dag]:
+    return _calls.call(
+        _calls.DAG_CREATE, wire.Dag.model_validate, ns=ns, body=body, safe=body.get("key") is not None
+    )
+
+
+def add_nodes(ns: str, dag_id: str, nodes: Sequence[Any]) -> Call[list[wire.NodeAdded]]:
+    return _calls.call(_calls.DAG_NODES_ADD, _added, ns=ns, dag=dag_id, body={"nodes": nodes})
+
+
+def add_dependencies(ns: str, dag_id: str, edges: Sequence[Any]) -> Call[None]:
+    return _calls.call(_calls.DAG_DEPENDENCIES_ADD, _nothing, ns=ns, dag=dag_id, body={"dependencies": edges})
+
+
+def _added(answer: Any) -> list[wire.NodeAdded]:
+    return wire.NodesAdded.model_validate(answer).nodes
+
+
+def _nothing(_answer: Any) -> None:
+    return None
+
+
+def submission(ns: str, dag: Dag) -> Flow[wire.Dag]:
+    """Bring `dag` to the service; the flow's result is how it stands then."""
+    ordered = dag.ordered()
+    whole = _in_one_call(ns, dag, ordered)
+    if whole is not None:
+        return (yield from one(whole))
+    made: wire.Dag = yield create(ns, dag.body(hold=True))
+    if made.nodes.total >= len(ordered) and not made.held:
+        return made
+    try:
+        yield from grow(ns, made.id, ordered)
+    except (Invalid, NotFound, TooLarge):
+        if dag.made_key:
+            yield from _abandon(ns, made.id)
+        raise
+    verb = _calls.DAG if dag.hold else _calls.DAG_RELEASE
+    return (yield from one(_calls.call(verb, wire.Dag.model_validate, ns=ns, dag=made.id)))
+
+
+def grow(ns: str, dag_id: str, nodes: Sequence[Node]) -> Flow[list[wire.NodeAdded]]:
+    """Add nodes, upstreams first, in as many calls as they need."""
+    added: list[wire.NodeAdded] = []
+    for call in fitting(lambda part: add_nodes(ns, dag_id, part), [node.body() for node in nodes]):
+        added += yield call
+    edges = [edge for node in nodes for edge in node.further()]
+    yield from fitting(lambda part: add_dependencies(ns, dag_id, part), edges)
+    return added
+
+
+def _in_one_call(ns: str, dag: Dag, ordered: Sequence[Node]) -> Call[wire.Dag] | None:
+    edges = [edge for node in ordered for edge in node.further()]
+    if max(len(ordered), len(edges)) > BATCH_MAX:
+        return None
+    lists = {"nodes": [node.body() for node in ordered], "dependencies": edges, "hold": dag.hold}
+    call = create(ns, dag.body(**{name: value for name, value in lists.items() if value}))
+    return call if len(call.body or b"") <= BODY_BYTES_AIM else None
+
+
+def _abandon(ns: str, dag_id: str) -> Flow[None]:
+    """Cancel what nobody else can know of; a failure here would only hide the first one."""
+    try:
+        body = {"reason": "it could not be submitted whole"}
+        yield _calls.call(_calls.DAG_CANCEL, wire.Dag.model_validate, ns=ns, dag=dag_id, body=body)
+    except HeadgateError:
+        return
