@@ -88,7 +88,7 @@ class Postgres:
         """
         await stop_leftover(self.child.pid_path, stop_signal=signal.SIGINT)
         if not (self._data_dir / "PG_VERSION").exists():
-            await asyncio.to_thread(self._initialise)
+            await self._initialise()
         give(self._data_dir, self._account)
         _forget_foreign_pid(self._data_dir / "postmaster.pid")
         self.child.spawn()
@@ -107,19 +107,18 @@ class Postgres:
         pairs = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         return ["-D", str(self._data_dir), *pairs]
 
-    def _initialise(self) -> None:
+    async def _initialise(self) -> None:
         # Made beside its place and renamed: a launcher killed half-way leaves no half-made cluster.
         unfinished = self._data_dir.with_name(self._data_dir.name + ".new")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True, mode=0o700)
+        _make_empty(unfinished)
         give(unfinished, self._account)
         durable = self.settings.options.get("fsync", "on") == "on"
-        self._run(
+        await self._run(
             ["initdb", "-D", str(unfinished), "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-locale"]
             + ([] if durable else ["--no-sync"])
         )
         # Single-user mode needs neither a port nor a client.
-        self._run(
+        await self._run(
             [
                 "postgres",
                 "--single",
@@ -133,9 +132,9 @@ class Postgres:
         )
         unfinished.rename(self._data_dir)
 
-    def _run(self, argv: list[str], *, input_text: str = "") -> None:
+    async def _run(self, argv: list[str], *, input_text: str = "") -> None:
         command = [*self._account.prefix, str(self._bindir / argv[0]), *argv[1:]]
-        run_to_end(command, user=self._account.user, input_text=input_text)
+        await run_to_end(command, user=self._account.user, input_text=input_text)
 
     async def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.settings.start_timeout_s
@@ -174,6 +173,11 @@ def find_bindir(env: Mapping[str, str] = os.environ) -> Path:
             "or servers by HEADGATE_QUEUE_SHARDS and HEADGATE_DAG_SHARDS"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "pginstall" / "bin"
+
+
+def _make_empty(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True, mode=0o700)
 
 
 def _forget_foreign_pid(path: Path) -> None:

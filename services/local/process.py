@@ -140,33 +140,45 @@ def telling_log_line(path: Path, *, offset_bytes: int = 0) -> str:
             text = log.read().decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if _TELLING.search(line)]
-    return (telling or lines or [""])[-1]
+    return _telling(text)
 
 
-def run_to_end(argv: Sequence[str], *, user: str | None = None, input_text: str = "") -> None:
-    """Run a short command; raise LocalError with its last line of output when it fails."""
-    done = subprocess.run(
-        list(argv),
-        input=input_text,
+async def run_to_end(argv: Sequence[str], *, user: str | None = None, input_text: str = "") -> None:
+    """Run a short command; raise LocalError with the most telling line of its output when it fails."""
+    process = _piped(argv, user)
+    try:
+        output, _ = await asyncio.to_thread(process.communicate, input_text)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    if process.returncode != 0:
+        name = Path(next((word for word in argv if word.startswith("/")), argv[0])).name
+        raise LocalError(f"{name} {_ending(process.returncode)}: {_telling(output) or 'no output'}")
+
+
+def _piped(argv: Sequence[str], user: str | None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*_tied_to_launcher(signal.SIGKILL), *argv],
         text=True,
-        check=False,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         user=user,
         extra_groups=[] if user else None,
         cwd="/",
+        start_new_session=True,
     )
-    if done.returncode != 0:
-        lines = [line for line in done.stdout.splitlines() if line.strip()]
-        name = Path(next((word for word in argv if word.startswith("/")), argv[0])).name
-        raise LocalError(f"{name} {_ending(done.returncode)}: {lines[-1] if lines else 'no output'}")
 
 
 def _tied_to_launcher(orphan_signal: signal.Signals) -> list[str]:
     setpriv = shutil.which("setpriv")  # util-linux; elsewhere the pid file alone has to do
     return [setpriv, "--pdeathsig", orphan_signal.name.removeprefix("SIG"), "--"] if setpriv else []
+
+
+def _telling(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if _TELLING.search(line)]
+    return (telling or lines or [""])[-1]
 
 
 def _ending(returncode: int | None) -> str:

@@ -1,0 +1,221 @@
+"""Servers, migrations and both services on one data directory, kept alive until they are stopped."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from services.local.datadir import DataDir
+from services.local.errors import LocalError
+from services.local.ports import require_free
+from services.local.postgres import Postgres, PostgresSettings
+from services.local.process import Child, Command
+from services.local.settings import DAG_SHARDS, QUEUE_SHARDS, LocalSettings
+from services.local.supervisor import Supervisor
+from services.local.valkey import Valkey, ValkeySettings
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVICES = ("queue", "dag")
+_POLL_S = 0.02
+_PROBE_TIMEOUT_S = 2.0
+
+
+def module_argv(service: str) -> Sequence[str]:
+    """The command that runs a service."""
+    return (sys.executable, "-m", f"services.{service}")
+
+
+def _to_stderr(message: str) -> None:
+    print(f"headgate: {message}", file=sys.stderr, flush=True)
+
+
+class Stack:
+    """The whole of Headgate on this machine.
+
+        async with Stack(LocalSettings(data_dir=...)) as stack:
+            ... stack.queue_url, stack.dag_url ...
+
+    Entering raises LocalError when something cannot start; whatever had started is stopped again. A child that
+    dies is started again, and `report` is told. `service_argv` says how to run a service (tests use stand-ins).
+    """
+
+    def __init__(
+        self,
+        settings: LocalSettings,
+        *,
+        report: Callable[[str], None] = _to_stderr,
+        service_argv: Callable[[str], Sequence[str]] = module_argv,
+    ) -> None:
+        self.settings = settings
+        self.queue_url = settings.url(settings.queue_port)
+        self.dag_url = settings.url(settings.dag_port)
+        # What the services, the migrations and every other client of the stack are told.
+        self.environment: dict[str, str] = {}
+        self.children: dict[str, Child] = {}
+        self._report = report
+        self._service_argv = service_argv
+        self._data = DataDir(settings.data_dir)
+        self._postgres: Postgres | None = None
+        self._valkey: Valkey | None = None
+        self._supervisor: Supervisor | None = None
+
+    async def __aenter__(self) -> "Stack":
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start everything; return when both services are ready. Call `stop` also when this raises."""
+        self._data.acquire()
+        await self._data.stop_leftovers()
+        if self.settings.fresh:
+            self._forget()
+        self._require_ports()
+        counts = self._data.layout(
+            {"queue": self.settings.queue_shards, "dag": self.settings.dag_shards},
+            {"queue": QUEUE_SHARDS, "dag": DAG_SHARDS},
+        )
+        await self._start_servers()
+        self.environment = self._make_environment(counts)
+        self._supervisor = Supervisor(self._report)
+        if self._postgres is not None:
+            self._supervisor.watch(self._postgres.child, self._postgres.start)
+        if self._valkey is not None:
+            self._supervisor.watch(self._valkey.child, self._valkey.start)
+        await self._migrate()
+        if self.settings.with_services:
+            await self._start_services()
+
+    async def stop(self) -> None:
+        """Stop everything, services first, and let go of the data directory."""
+        if self._supervisor is not None:
+            await self._supervisor.close()
+            self._supervisor = None
+        servers = [server for server in (self._postgres, self._valkey) if server is not None]
+        own = {server.child for server in servers}
+        await asyncio.gather(*(child.stop() for child in self.children.values() if child not in own))
+        await asyncio.gather(*(server.stop() for server in servers))
+        self._data.release()
+
+    async def failed(self) -> None:
+        """Wait until a child could not be kept alive; raise LocalError saying which and why."""
+        assert self._supervisor is not None
+        await self._supervisor.failure
+
+    def _forget(self) -> None:
+        if self.settings.needs_postgres:
+            self._make_postgres().remove()
+        self._data.forget()
+
+    def _require_ports(self) -> None:
+        settings = self.settings
+        if settings.with_services:
+            for what, port in (("queue", settings.queue_port), ("dag", settings.dag_port)):
+                variable = f"HEADGATE_{what.upper()}_PORT"
+                require_free(port, what=f"the {what} service", variable=variable, host=settings.host)
+        if settings.needs_postgres:
+            require_free(settings.postgres_port, what="Postgres", variable="HEADGATE_PG_PORT")
+        if not settings.redis_url:
+            require_free(settings.redis_port, what="Valkey", variable="HEADGATE_REDIS_PORT")
+
+    async def _start_servers(self) -> None:
+        starts = []
+        if self.settings.needs_postgres:
+            self._postgres = self._make_postgres()
+            self.children["postgres"] = self._postgres.child
+            starts.append(self._postgres.start())
+        if not self.settings.redis_url:
+            self._valkey = Valkey(ValkeySettings(port=self.settings.redis_port, run_dir=self._data.run))
+            self.children["valkey"] = self._valkey.child
+            starts.append(self._valkey.start())
+        for outcome in await asyncio.gather(*starts, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
+
+    def _make_postgres(self) -> Postgres:
+        return Postgres(
+            PostgresSettings(
+                data_dir=self._data.postgres,
+                port=self.settings.postgres_port,
+                run_dir=self._data.run,
+                options=self.settings.postgres_options,
+            )
+        )
+
+    def _make_environment(self, counts: dict[str, int]) -> dict[str, str]:
+        settings = self.settings
+        dsn = self._postgres.dsn() if self._postgres is not None else ""
+        redis_url = self._valkey.url if self._valkey is not None else settings.redis_url
+        return {
+            "HEADGATE_QUEUE_SHARDS": settings.queue_shard_map or f"{dsn}#{counts['queue']}",
+            "HEADGATE_DAG_SHARDS": settings.dag_shard_map or f"{dsn}#{counts['dag']}",
+            "HEADGATE_REDIS_URL": redis_url,
+            "HEADGATE_QUEUE_HOST": settings.host,
+            "HEADGATE_DAG_HOST": settings.host,
+            "HEADGATE_QUEUE_PORT": str(settings.queue_port),
+            "HEADGATE_DAG_PORT": str(settings.dag_port),
+            "HEADGATE_QUEUE_URL": self.queue_url,
+            "HEADGATE_DAG_URL": self.dag_url,
+            "HEADGATE_DAG_TOKEN": os.environ.get("HEADGATE_DAG_TOKEN") or self._data.dag_token(),
+        }
+
+    async def _migrate(self) -> None:
+        child = self._spawn("migrations", (sys.executable, "-m", "migrations", "up"))
+        if await child.wait() != 0:
+            raise LocalError(child.obituary())
+        await child.stop()
+        del self.children["migrations"]
+
+    async def _start_services(self) -> None:
+        assert self._supervisor is not None
+        children = [self._spawn(service, self._service_argv(service)) for service in SERVICES]
+        deadline = time.monotonic() + self.settings.ready_timeout_s
+        for child, port in zip(children, (self.settings.queue_port, self.settings.dag_port), strict=True):
+            await self._wait_until_ready(child, port, deadline)
+        for child in children:
+            self._supervisor.watch(child, partial(_respawn, child))
+
+    def _spawn(self, name: str, argv: Sequence[str]) -> Child:
+        command = Command(name=name, argv=argv, env={**os.environ, **self.environment}, cwd=ROOT)
+        child = Child(command, log_path=self._data.run / f"{name}.log", pid_path=self._data.run / f"{name}.pid")
+        self.children[name] = child
+        child.spawn()
+        return child
+
+    async def _wait_until_ready(self, child: Child, port: int, deadline: float) -> None:
+        while not await _is_ready(self.settings.host, port):
+            if not child.running:
+                raise LocalError(child.obituary())
+            if time.monotonic() > deadline:
+                raise LocalError(f"{child.command.name} was not ready in time; its log is {child.log_path}")
+            await asyncio.sleep(_POLL_S)
+
+
+async def _respawn(child: Child) -> None:
+    child.spawn()
+
+
+async def _is_ready(host: str, port: int) -> bool:
+    """Whether GET /readyz answers 200."""
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                return (await reader.readline()).split()[1:2] == [b"200"]
+            finally:
+                writer.close()
+    return False
