@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 import asyncpg
-from alembic import command
-from sqlalchemy.exc import SQLAlchemyError
 
 from migrations import heads
-from migrations.shard import config, revision, service_of, upgrade
+from migrations.shard import MigrationFailed, revision, service_of, upgrade
 from shared.schema import head
 from shared.settings import ShardAddress, parse_shards
 
 _SERVICES = ("queue", "dag")
-_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError)
+_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, MigrationFailed)
 
 _EPILOG = """\
 environment:
@@ -109,7 +107,9 @@ async def _status(shards: list[ShardAddress], *, strict: bool) -> int:
 
 def _new(service: str, message: str) -> int:
     number = f"{int(head(service)) + 1:04d}"
-    command.revision(config(service), message, rev_id=number)
+    from migrations.revisions import write_empty
+
+    write_empty(service, message, number=number)
     return 0
 
 
@@ -120,7 +120,7 @@ def _server(dsn: str) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    text = str(error).strip() or type(error).__name__
     return text.splitlines()[0]
 
 

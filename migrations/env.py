@@ -1,4 +1,4 @@
-"""Alembic's entry point: migrates exactly one shard, over the connection that `migrations.shard` hands in.
+"""Alembic's entry point: migrates exactly one shard, over the connection that `migrations.revisions` hands in.
 
 Tables, and alembic's own version table, live in the shard's schema, which is the connection's search_path.
 """

@@ -3,7 +3,7 @@
 from migrations.script import run_sql
 
 revision = "${up_revision}"
-down_revision = ${repr(down_revision)}
+down_revision = ${'"%s"' % down_revision if down_revision else None}
 branch_labels = None
 depends_on = None
 

@@ -2,22 +2,20 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import asyncpg
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
 
+from shared.schema import head
 from shared.settings import ShardAddress
 
 CONNECT_TIMEOUT_S = 10.0
 # How long a statement may wait for a table's lock: others queue behind the waiting one.
 _LOCK_TIMEOUT = "10s"
-_TREE = Path(__file__).resolve().parent
+
+
+class MigrationFailed(Exception):
+    """A revision could not be applied; the shard stays at the last whole one."""
 
 
 def service_of(address: ShardAddress) -> str:
@@ -31,36 +29,32 @@ async def upgrade(address: ShardAddress) -> tuple[str | None, str | None]:
     Alembic's context is process-global: never run two of these in one process at a time.
 
     Raises:
-        OSError, asyncpg.PostgresError, sqlalchemy.exc.SQLAlchemyError: the shard stays at the last whole revision.
+        MigrationFailed: a revision was refused by the database.
+        OSError, asyncpg.PostgresError, asyncpg.InterfaceError: the server cannot be reached or refuses us.
     """
     async with _locked(address) as connection:
         before = await _revision(connection, address)
+        if before == head(service_of(address)):
+            return before, before
+        # Most starts find nothing to do: alembic and what it imports cost more than all the rest.
+        from migrations.revisions import run
+
         await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{address.schema}"')
-        await _run_alembic(address)
+        await run(address)
         return before, await _revision(connection, address)
 
 
 async def revision(address: ShardAddress) -> str | None:
     """The shard's revision; None when it was never migrated."""
-    connection = await _connect(address)
+    connection = await connect(address)
     try:
         return await _revision(connection, address)
     finally:
         await connection.close()
 
 
-def config(service: str) -> Config:
-    """Alembic's configuration for one service's revisions."""
-    tree = str(_TREE).replace("%", "%%")
-    made = Config()
-    made.set_main_option("script_location", tree)
-    made.set_main_option("path_separator", "newline")
-    made.set_main_option("version_locations", f"{tree}/{service}/versions")
-    made.set_main_option("file_template", "%%(rev)s_%%(slug)s")
-    return made
-
-
-async def _connect(address: ShardAddress) -> Any:
+async def connect(address: ShardAddress) -> Any:
+    """A connection whose search_path is the shard's schema, and nothing else."""
     return await asyncpg.connect(
         address.dsn,
         timeout=CONNECT_TIMEOUT_S,
@@ -75,7 +69,7 @@ async def _connect(address: ShardAddress) -> Any:
 @asynccontextmanager
 async def _locked(address: ShardAddress) -> AsyncIterator[Any]:
     """A connection that holds the shard's migration lock; a second migrator waits, then finds nothing to do."""
-    connection = await _connect(address)
+    connection = await connect(address)
     try:
         # lock_timeout would end the wait for a migrator that is at work, which is no error.
         await connection.execute("SET lock_timeout = 0")
@@ -94,19 +88,3 @@ async def _revision(connection: Any, address: ShardAddress) -> str | None:
         return None
     found: str | None = await connection.fetchval(f'SELECT version_num FROM "{address.schema}".alembic_version')
     return found
-
-
-async def _run_alembic(address: ShardAddress) -> None:
-    engine = create_async_engine(
-        "postgresql+asyncpg://", async_creator=lambda: _connect(address), poolclass=NullPool
-    )
-    async with engine.connect() as connection:
-        await connection.run_sync(_upgrade, address)
-    await engine.dispose()
-
-
-def _upgrade(connection: Connection, address: ShardAddress) -> None:
-    alembic = config(service_of(address))
-    alembic.attributes["connection"] = connection
-    alembic.attributes["schema"] = address.schema
-    command.upgrade(alembic, "head")
