@@ -69,11 +69,12 @@ async def read_body(request: Request, settings: EdgeSettings) -> bytes:
             raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
         parts.append(part)
     if size:
-        _check_media(headers.get("content-type", ""))
+        check_media(headers.get("content-type", ""))
     return b"".join(parts)
 
 
-def _check_media(content_type: str) -> None:
+def check_media(content_type: str) -> None:
+    """Raises UnsupportedMedia unless the type is JSON in UTF-8."""
     media, _, parameters = content_type.partition(";")
     media = media.strip().lower()
     if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
@@ -125,7 +126,7 @@ async def caller_of(request: Request) -> Caller:
 def problem(error: ServiceError) -> Response:
     """An error as RFC 9457 problem+json."""
     body: dict[str, Any] = {
-        "type": f"https://headgate.dev/errors/{error.code}",
+        "type": f"urn:headgate:problem:{error.code}",
         "title": error.title,
         "status": error.status,
         "detail": error.detail,

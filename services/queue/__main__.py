@@ -20,6 +20,9 @@ def main() -> None:
         http="httptools",
         log_level="warning",
         access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
         timeout_graceful_shutdown=10,
         timeout_keep_alive=75,
     )

@@ -16,20 +16,22 @@ from services.queue.health import Health
 from services.queue.process import QueueProcess
 from services.queue.reaper import Reaper
 from services.queue.retention import Retention
-from services.queue.routes import router
+from services.queue.routes import add_verbs, router
 from services.queue.settings import QueueSettings
 from services.queue.settle import Settlement
 from services.queue.store import Store
 from services.queue.topics import Topics
+from services.queue.verbs import Verbs
 from shared.access import Access
 from shared.clock import SystemClock
 from shared.errors import ShardUnavailable, Unavailable
+from shared.hotpath import HotPath
 from shared.http import install
 from shared.loop import Loop
 from shared.shards import PING, ShardMap
 
 
-def create_app(settings: QueueSettings) -> FastAPI:
+def create_app(settings: QueueSettings) -> HotPath:
     """The queue service as an ASGI app; its lifespan checks the schema and starts the background loops."""
     shards = ShardMap(settings.addresses(), settings)
     stores = {shard.number: Store(shard, settings) for shard in shards}
@@ -68,11 +70,14 @@ def create_app(settings: QueueSettings) -> FastAPI:
         description="A multi-tenant priority queue on sharded Postgres.",
         lifespan=lifespan,
     )
+    process = QueueProcess(settings, broker, settlement, Topics(broker, settings), health)
+    verbs = Verbs(process).by_name()
     app.state.access = Access(settings.dag_token)
-    app.state.process = QueueProcess(settings, broker, settlement, Topics(broker, settings), health)
+    app.state.process = process
     install(app, settings, ready=ready)
+    add_verbs(app, verbs)
     app.include_router(router)
-    return app
+    return HotPath(app, verbs, app.state.access, settings)
 
 
 def _loops(

@@ -205,9 +205,9 @@ class Broker:
         namespace: str,
         demands: Sequence[Demand],
         *,
-        lease_s: float | None,
-        wait_s: float,
-        gone: asyncio.Future[None] | None,
+        lease_s: float | None = None,
+        wait_s: float = 0.0,
+        gone: asyncio.Future[None] | None = None,
     ) -> list[Leased]:
         """Lease ready items; (key, row of the claim) in order of service."""
         token = _token()

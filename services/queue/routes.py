@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import json
 import re
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 
 from headgate import wire
-from services.queue import hot
-from services.queue.dispatch import Leased
-from services.queue.model import NULL, NewItem, Result
 from services.queue.prefetch import START
 from services.queue.process import QueueProcess
-from services.queue.settle import Extension, Nack
+from services.queue.verbs import dag_of, enter, raw
 from shared.access import Caller
 from shared.errors import Forbidden, NotFound, invalid
-from shared.http import body_of, caller_of, json_response, read_body
-from shared.log import log
+from shared.hotpath import Verb, documented
+from shared.http import body_of, caller_of, json_response
 
 router = APIRouter()
 
@@ -29,10 +24,8 @@ CallerOf = Annotated[Caller, Depends(caller_of)]
 Limit = Annotated[int, Query(ge=1, le=wire.PAGE_LIMIT_MAX)]
 State = Literal["ready", "delayed", "leased", "disabled", "dead"]
 
-_NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
 
-
-def process_of(request: Request) -> QueueProcess:
+async def process_of(request: Request) -> QueueProcess:
     """A dependency: this process's parts."""
     process: QueueProcess = request.app.state.process
     return process
@@ -41,190 +34,30 @@ def process_of(request: Request) -> QueueProcess:
 ProcessOf = Annotated[QueueProcess, Depends(process_of)]
 
 
-def _enter(namespace: str, caller: Caller, scope: str) -> str:
-    if _NAMESPACE(namespace) is None:
-        raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
-    caller.enter(namespace)
-    caller.need(scope)
-    return namespace
+def add_verbs(app: FastAPI, verbs: dict[str, Verb]) -> None:
+    """Document the hot verbs as routes of the app."""
+    for name, verb in verbs.items():
+        model = f"{name.capitalize()}Request"
+        app.post(
+            f"/v1/namespaces/{{ns}}/{name}",
+            operation_id=name,
+            description=verb.__doc__,
+            status_code=201 if name == "enqueue" else 200,
+            openapi_extra={"x-body": model},
+            response_model=_REPLIES[name],
+            tags=["items"],
+        )(documented(verb))
 
 
-def _check_topics(items: list[NewItem], caller: Caller) -> None:
-    """A system topic, here or as ack_topic, is the system's; another namespace's ack_topic needs its door."""
-    if caller.is_dag_service:
-        return
-    for item in items:
-        if item.topic[0] == "_" or (item.ack_topic is not None and _is_system(item.ack_topic)):
-            raise Forbidden("topics and namespaces that begin with `_` are the system's; use another name")
-
-
-def _is_system(ack_topic: str) -> bool:
-    namespace, _, topic = ack_topic.rpartition(":")
-    return namespace.startswith("_") or topic.startswith("_")
-
-
-# -- the hot three: raw bodies, one msgspec pass ------------------------------------------------------------
-
-
-@router.post(
-    "/v1/namespaces/{ns}/enqueue", status_code=201, openapi_extra={"x-body": "EnqueueRequest"}, tags=["items"]
-)
-async def enqueue(ns: str, request: Request, caller: CallerOf, process: ProcessOf) -> Response:
-    """Take items in. One result per item, in order; `refused` elements say why."""
-    _enter(ns, caller, "enqueue")
-    items = hot.new_items(await read_body(request, process.settings), process.settings)
-    _check_topics(items, caller)
-    return json_response({"results": await process.broker.enqueue(ns, items, caller)}, 201)
-
-
-@router.post("/v1/namespaces/{ns}/dequeue", openapi_extra={"x-body": "DequeueRequest"}, tags=["items"])
-async def dequeue(ns: str, request: Request, caller: CallerOf, process: ProcessOf) -> Response:
-    """Lease what is ready, up to each topic's count, best first; wait up to `wait_s` when nothing is."""
-    _enter(ns, caller, "consume")
-    call = hot.demands(await read_body(request, process.settings), process.settings)
-    gone: asyncio.Future[None] | None = None
-    watch: asyncio.Task[None] | None = None
-    if call.wait_s > 0:
-        gone = asyncio.get_running_loop().create_future()
-        watch = asyncio.create_task(_watch(request, gone))
-    try:
-        leased = await process.broker.dequeue(ns, call.topics, lease_s=call.lease_s, wait_s=call.wait_s, gone=gone)
-    finally:
-        if watch is not None:
-            watch.cancel()
-    if leased and gone is not None and gone.done():
-        await _hand_back(process, ns, leased)
-        leased = []
-    return json_response({"items": _leased(process, leased)})
-
-
-@router.post("/v1/namespaces/{ns}/ack", openapi_extra={"x-body": "AckRequest"}, tags=["items"])
-async def ack(ns: str, request: Request, caller: CallerOf, process: ProcessOf) -> Response:
-    """End leased items as done. One result per item, in order."""
-    _enter(ns, caller, "consume")
-    items = hot.settled(await read_body(request, process.settings), process.settings)
-    return json_response({"results": await process.broker.ack(ns, items)})
-
-
-async def _watch(request: Request, gone: asyncio.Future[None]) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    if not gone.done():
-        gone.set_result(None)
-
-
-async def _hand_back(process: QueueProcess, namespace: str, leased: list[Leased]) -> None:
-    nacks = [
-        Nack(key.id, row["token"], 0.0, None, None, False, False) for key, row in leased if not row["at_most_once"]
-    ]
-    log.info("a consumer hung up; its items are handed back", items=len(nacks))
-    if nacks:
-        await process.settlement.nack(namespace, nacks)
-
-
-def _leased(process: QueueProcess, leased: list[Leased]) -> list[dict[str, Any]]:
-    stores = process.broker.stores
-    return [
-        {
-            "id": key.id,
-            "topic": (stores[int(key.id[-3:], 16)].names.pair(row["topic_id"]) or ("", ""))[1],
-            "payload": msgspec.Raw(row["payload"].encode()),
-            "metadata": _raw(row["metadata"]),
-            "inputs": _raw(row["inputs"]),
-            "priority": row["priority"],
-            "attempt": row["attempt"],
-            "lease_token": row["token"],
-            "lease_expires_at": row["lease_until"],
-            "enqueued_at": row["enqueued_at"],
-            "headers": _raw(row["headers"]),
-            **({} if row["dag"] is None else {"dag": _dag(row["dag"])}),
-        }
-        for key, row in leased
-    ]
-
-
-def _raw(text: str | None) -> msgspec.Raw:
-    return NULL if text is None else msgspec.Raw(text.encode())
-
-
-def _dag(context: str) -> dict[str, Any]:
-    found = json.loads(context)
-    return {"id": found.get("dag"), "node": found.get("node"), "generation": found.get("generation")}
-
-
-# -- the other verbs ----------------------------------------------------------------------------------------
-
-
-@router.post("/v1/namespaces/{ns}/nack", tags=["items"])
-async def nack(
-    ns: str,
-    caller: CallerOf,
-    process: ProcessOf,
-    body: Annotated[wire.NackRequest, body_of(wire.NackRequest)],
-) -> Response:
-    """Give leased items back, at once or later, or fail them for good (`final`)."""
-    _enter(ns, caller, "consume")
-    limit = process.settings.metadata_bytes_max
-    for i, item in enumerate(body.items):
-        hot.check_sizes(f"/items/{i}", [("metadata", item.metadata, limit)])
-    nacks = [
-        Nack(
-            item.id,
-            item.lease_token,
-            item.delay_s,
-            None if item.metadata is None else json.dumps(item.metadata),
-            None if item.error is None else item.error[: process.settings.error_bytes_max],
-            item.final,
-            item.costs_attempt,
-        )
-        for item in body.items
-    ]
-    return _results(await process.settlement.nack(ns, nacks))
-
-
-@router.post("/v1/namespaces/{ns}/extend", tags=["items"])
-async def extend(
-    ns: str,
-    caller: CallerOf,
-    process: ProcessOf,
-    body: Annotated[wire.ExtendRequest, body_of(wire.ExtendRequest)],
-) -> Response:
-    """Let the leases of these items end `lease_s` from now."""
-    _enter(ns, caller, "consume")
-    items = [Extension(item.id, item.lease_token, item.lease_s) for item in body.items]
-    return _results(await process.settlement.extend(ns, items))
-
-
-@router.post("/v1/namespaces/{ns}/revive", tags=["items"])
-async def revive(
-    ns: str,
-    caller: CallerOf,
-    process: ProcessOf,
-    body: Annotated[wire.ReviveRequest, body_of(wire.ReviveRequest)],
-) -> Response:
-    """Make disabled items deliverable."""
-    _enter(ns, caller, "enqueue")
-    limit = process.settings.inputs_bytes_max
-    for i, item in enumerate(body.items):
-        hot.check_sizes(f"/items/{i}", [("inputs", item.inputs, limit)])
-    items = [(item.id, None if item.inputs is None else json.dumps(item.inputs)) for item in body.items]
-    return _results(await process.broker.revive(ns, items, caller))
-
-
-@router.post("/v1/namespaces/{ns}/cancel", tags=["items"])
-async def cancel(
-    ns: str,
-    caller: CallerOf,
-    process: ProcessOf,
-    body: Annotated[wire.CancelRequest, body_of(wire.CancelRequest)],
-) -> Response:
-    """End items so that they are never delivered again; also ids that have not been enqueued yet."""
-    _enter(ns, caller, "enqueue")
-    return _results(await process.settlement.cancel(ns, body.ids, caller))
-
-
-def _results(results: list[Result]) -> Response:
-    return json_response({"results": results})
+_REPLIES: dict[str, Any] = {
+    "enqueue": wire.Results[wire.EnqueueResult],
+    "dequeue": wire.DequeueReply,
+    "ack": wire.Results[wire.AckResult],
+    "nack": wire.Results[wire.NackResult],
+    "extend": wire.Results[wire.ExtendResult],
+    "revive": wire.Results[wire.ReviveResult],
+    "cancel": wire.Results[wire.CancelResult],
+}
 
 
 # -- queries ------------------------------------------------------------------------------------------------
@@ -233,7 +66,7 @@ def _results(results: list[Result]) -> Response:
 @router.get("/v1/namespaces/{ns}/items/{item_id}", response_model=wire.ItemView, tags=["items"])
 async def get_item(ns: str, item_id: str, caller: CallerOf, process: ProcessOf) -> Response:
     """An item and its state; 404 once it has ended."""
-    _enter(ns, caller, "consume")
+    enter(ns, caller, "consume")
     return json_response(_view(await process.topics.item(ns, item_id)))
 
 
@@ -248,22 +81,22 @@ async def list_items(
     cursor: str | None = None,
 ) -> Response:
     """A page of items, oldest first; it may hold fewer than `limit` and still have a next."""
-    _enter(ns, caller, "consume")
+    enter(ns, caller, "consume")
     items, after = await process.topics.page(ns, topic, state, limit, _read_cursor(cursor))
     return json_response({"items": [_view(item) for item in items], "next_cursor": _cursor(after)})
 
 
 def _view(row: dict[str, Any]) -> dict[str, Any]:
-    context = _raw(row["ack_context"])
+    context = raw(row["ack_context"])
     view = {
         "id": row["id_text"],
         "namespace": row["namespace"],
         "topic": row["topic"],
         "state": row["state"],
         "payload": msgspec.Raw(row["payload"].encode()),
-        "metadata": _raw(row["metadata"]),
-        "inputs": _raw(row["inputs"]),
-        "headers": _raw(row["headers"]),
+        "metadata": raw(row["metadata"]),
+        "inputs": raw(row["inputs"]),
+        "headers": raw(row["headers"]),
         "priority": row["priority"],
         "attempt": row["attempts"] + (row["state"] == "leased"),
         "max_attempts": row["max_attempts"],
@@ -279,7 +112,7 @@ def _view(row: dict[str, Any]) -> dict[str, Any]:
         foreign = row["ack_namespace"] != row["namespace"]
         view["ack_topic"] = f"{row['ack_namespace']}:{row['ack_topic']}" if foreign else row["ack_topic"]
     if row["managed"] and row["ack_context"] is not None:
-        view["dag"] = _dag(row["ack_context"])
+        view["dag"] = dag_of(row["ack_context"])
     return view
 
 
@@ -313,7 +146,7 @@ async def put_namespace(
     body: Annotated[wire.NamespaceSpec, body_of(wire.NamespaceSpec)],
 ) -> Response:
     """Declare a namespace and set its quotas."""
-    _enter(ns, caller, "admin")
+    enter(ns, caller, "admin")
     return json_response(await process.topics.set_namespace(ns, body.model_dump(exclude_none=True)))
 
 
@@ -332,7 +165,7 @@ async def list_namespaces(
 @router.get("/v1/namespaces/{ns}", response_model=wire.Namespace, tags=["namespaces"])
 async def get_namespace(ns: str, caller: CallerOf, process: ProcessOf) -> Response:
     """One namespace with quota and use."""
-    _enter(ns, caller, "consume")
+    enter(ns, caller, "consume")
     return json_response(await process.topics.namespace(ns))
 
 
@@ -345,7 +178,7 @@ async def list_topics(
     cursor: str | None = None,
 ) -> Response:
     """Active topics with their counts."""
-    _enter(ns, caller, "consume")
+    enter(ns, caller, "consume")
     return _page(await process.topics.active(ns), "topic", limit, cursor)
 
 
@@ -366,7 +199,7 @@ def _topic_verb(name: str, scope: str, summary: str) -> None:
         process: ProcessOf,
         body: Annotated[wire.TopicRequest, body_of(wire.TopicRequest)],
     ) -> Response:
-        _enter(ns, caller, scope)
+        enter(ns, caller, scope)
         if body.topic.startswith("_") and not caller.is_dag_service:
             raise Forbidden("topics that begin with `_` are the system's")
         topics = process.topics

@@ -1,0 +1,188 @@
+"""The HTTP shape of the verbs that move items: bodies in, calls to the broker, results out."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from headgate import wire
+from services.queue import hot
+from services.queue.dispatch import Leased
+from services.queue.model import NULL, NewItem
+from services.queue.process import QueueProcess
+from services.queue.settle import Extension, Nack
+from shared import jsonbody
+from shared.access import Caller
+from shared.errors import Forbidden, invalid
+from shared.hotpath import Call, Verb
+from shared.http import M, validate
+from shared.log import log
+
+_NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
+
+Answer = tuple[int, Any]
+
+
+def enter(namespace: str, caller: Caller, scope: str) -> None:
+    """Raises Invalid for a malformed namespace, Forbidden when the caller may not do `scope` in it."""
+    if _NAMESPACE(namespace) is None:
+        raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
+    caller.enter(namespace)
+    caller.need(scope)
+
+
+class Verbs:
+    """One method per verb."""
+
+    def __init__(self, process: QueueProcess) -> None:
+        self._process = process
+        self._settings = process.settings
+
+    def by_name(self) -> dict[str, Verb]:
+        """The verbs by the last part of their path."""
+        return {
+            "enqueue": self.enqueue,
+            "dequeue": self.dequeue,
+            "ack": self.ack,
+            "nack": self.nack,
+            "extend": self.extend,
+            "revive": self.revive,
+            "cancel": self.cancel,
+        }
+
+    async def enqueue(self, call: Call) -> Answer:
+        """Take items in. One result per item, in order; `refused` elements say why."""
+        enter(call.namespace, call.caller, "enqueue")
+        items = hot.new_items(call.body, self._settings)
+        _check_topics(items, call.caller)
+        return 201, {"results": await self._process.broker.enqueue(call.namespace, items, call.caller)}
+
+    async def dequeue(self, call: Call) -> Answer:
+        """Lease what is ready, up to each topic's count, best first; wait up to `wait_s` when nothing is."""
+        enter(call.namespace, call.caller, "consume")
+        wanted = hot.demands(call.body, self._settings)
+        broker = self._process.broker
+        if wanted.wait_s <= 0:
+            leased = await broker.dequeue(call.namespace, wanted.topics, lease_s=wanted.lease_s)
+            return 200, {"items": self._leased(leased)}
+        gone, watching = call.watch()
+        try:
+            leased = await broker.dequeue(
+                call.namespace, wanted.topics, lease_s=wanted.lease_s, wait_s=wanted.wait_s, gone=gone
+            )
+        finally:
+            watching.cancel()
+        if leased and gone.done():
+            await self._hand_back(call.namespace, leased)
+            leased = []
+        return 200, {"items": self._leased(leased)}
+
+    async def ack(self, call: Call) -> Answer:
+        """End leased items as done. One result per item, in order."""
+        enter(call.namespace, call.caller, "consume")
+        items = hot.settled(call.body, self._settings)
+        return 200, {"results": await self._process.broker.ack(call.namespace, items)}
+
+    async def nack(self, call: Call) -> Answer:
+        """Give leased items back, at once or later, or fail them for good (`final`)."""
+        enter(call.namespace, call.caller, "consume")
+        body = self._body(call, wire.NackRequest)
+        for i, item in enumerate(body.items):
+            sizes = [("metadata", item.metadata, self._settings.metadata_bytes_max)]
+            hot.check_sizes(f"/items/{i}", sizes)
+        nacks = [
+            Nack(
+                item.id,
+                item.lease_token,
+                item.delay_s,
+                None if item.metadata is None else json.dumps(item.metadata),
+                item.error,
+                item.final,
+                item.costs_attempt,
+            )
+            for item in body.items
+        ]
+        return 200, {"results": await self._process.settlement.nack(call.namespace, nacks)}
+
+    async def extend(self, call: Call) -> Answer:
+        """Let the leases of these items end `lease_s` from now."""
+        enter(call.namespace, call.caller, "consume")
+        body = self._body(call, wire.ExtendRequest)
+        items = [Extension(item.id, item.lease_token, item.lease_s) for item in body.items]
+        return 200, {"results": await self._process.settlement.extend(call.namespace, items)}
+
+    async def revive(self, call: Call) -> Answer:
+        """Make disabled items deliverable."""
+        enter(call.namespace, call.caller, "enqueue")
+        body = self._body(call, wire.ReviveRequest)
+        for i, item in enumerate(body.items):
+            hot.check_sizes(f"/items/{i}", [("inputs", item.inputs, self._settings.inputs_bytes_max)])
+        items = [(item.id, None if item.inputs is None else json.dumps(item.inputs)) for item in body.items]
+        return 200, {"results": await self._process.broker.revive(call.namespace, items, call.caller)}
+
+    async def cancel(self, call: Call) -> Answer:
+        """End items so that they are never delivered again; also ids that have not been enqueued yet."""
+        enter(call.namespace, call.caller, "enqueue")
+        ids = self._body(call, wire.CancelRequest).ids
+        return 200, {"results": await self._process.settlement.cancel(call.namespace, ids, call.caller)}
+
+    def _body(self, call: Call, model: type[M]) -> M:
+        return validate(model, jsonbody.check(call.body, depth_max=self._settings.json_depth_max))
+
+    async def _hand_back(self, namespace: str, leased: list[Leased]) -> None:
+        nacks = [
+            Nack(key.id, row["token"], 0.0, None, None, False, False)
+            for key, row in leased
+            if not row["at_most_once"]
+        ]
+        log.info("a consumer hung up; its items are handed back", items=len(nacks))
+        if nacks:
+            await self._process.settlement.nack(namespace, nacks)
+
+    def _leased(self, leased: list[Leased]) -> list[dict[str, Any]]:
+        stores = self._process.broker.stores
+        return [
+            {
+                "id": key.id,
+                "topic": (stores[int(key.id[-3:], 16)].names.pair(row["topic_id"]) or ("", ""))[1],
+                "payload": msgspec.Raw(row["payload"].encode()),
+                "metadata": raw(row["metadata"]),
+                "inputs": raw(row["inputs"]),
+                "priority": row["priority"],
+                "attempt": row["attempt"],
+                "lease_token": row["token"],
+                "lease_expires_at": row["lease_until"],
+                "enqueued_at": row["enqueued_at"],
+                "headers": raw(row["headers"]),
+                **({} if row["dag"] is None else {"dag": dag_of(row["dag"])}),
+            }
+            for key, row in leased
+        ]
+
+
+def raw(text: str | None) -> msgspec.Raw:
+    """Stored JSON text as a part of an answer."""
+    return NULL if text is None else msgspec.Raw(text.encode())
+
+
+def dag_of(context: str) -> dict[str, Any]:
+    """The DAG, node and generation that a managed item stands for."""
+    found = json.loads(context)
+    return {"id": found.get("dag"), "node": found.get("node"), "generation": found.get("generation")}
+
+
+def _check_topics(items: list[NewItem], caller: Caller) -> None:
+    """A system topic, here or as ack_topic, is the system's."""
+    if caller.is_dag_service:
+        return
+    for item in items:
+        if item.topic[0] == "_" or (item.ack_topic is not None and _is_system(item.ack_topic)):
+            raise Forbidden("topics and namespaces that begin with `_` are the system's; use another name")
+
+
+def _is_system(ack_topic: str) -> bool:
+    namespace, _, topic = ack_topic.rpartition(":")
+    return namespace.startswith("_") or topic.startswith("_")
