@@ -1,0 +1,66 @@
+"""Errors of the DAG service beyond the shared ones.
+
+ServiceError
+├── NodeExists            409   another node under this key
+├── NodeReleased          409   too late: the node was released or is over
+├── DagFinished           409   the DAG has ended or is being cancelled
+├── DagCancelling         409   a cancel has not been confirmed yet
+├── NothingToRetry        409   no node failed
+├── Invalid
+│   ├── Cycle             422   the edges would close one
+│   ├── UnknownNode       422   a key that the DAG does not have
+│   └── LimitExceeded     422   the DAG would outgrow a limit
+└── Unavailable
+    ├── AddUnfinished     503   nodes are written, the queue does not know all of them yet
+    └── QueueUnavailable  503   the queue did not answer
+"""
+
+from __future__ import annotations
+
+from shared.errors import Invalid, ServiceError, TooLarge, Unavailable
+
+
+class NodeExists(ServiceError):
+    code, status, title = "node_exists", 409, "Another node has this key"
+
+
+class NodeReleased(ServiceError):
+    code, status, title = "node_released", 409, "The node was released already"
+
+
+class DagFinished(ServiceError):
+    code, status, title = "dag_finished", 409, "The DAG has ended or is being cancelled"
+
+
+class DagCancelling(ServiceError):
+    code, status, title = "dag_cancelling", 409, "The DAG is being cancelled"
+
+
+class NothingToRetry(ServiceError):
+    code, status, title = "nothing_to_retry", 409, "No node failed"
+
+
+class Cycle(Invalid):
+    code, title = "cycle", "The edges would close a cycle"
+
+
+class UnknownNode(Invalid):
+    code, title = "unknown_node", "The DAG has no such node"
+
+
+class LimitExceeded(Invalid):
+    code, title = "limit_exceeded", "The DAG would outgrow a limit"
+
+
+class ValueTooLarge(TooLarge):
+    """One value of a request is over its own limit."""
+
+    title = "A value is over a size limit"
+
+
+class AddUnfinished(Unavailable):
+    code, title = "add_unfinished", "The nodes are being added"
+
+
+class QueueUnavailable(Unavailable):
+    code, title = "queue_unavailable", "The queue service did not answer"

@@ -1,0 +1,185 @@
+"""The graph, without a database: what a trigger decides, which cycle an edge would close, and in what order.
+
+`Order` keeps a topological order while edges come (Pearce and Kelly, 2006): an edge that already agrees
+with the order costs a comparison, another one a search between its two ends' positions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, assert_never
+
+from services.dag.model import Counts, Trigger
+
+Verdict = Literal["wait", "fire", "skip"]
+
+
+def decide(trigger: Trigger, counts: Counts) -> Verdict:
+    """What a node's upstreams say: `fire` and `skip` are final, `wait` is not."""
+    c = counts
+    match trigger:
+        case "all_succeeded":
+            return _unless(c.failed + c.skipped + c.cancelled, c.left)
+        case "none_failed":
+            return _unless(c.failed + c.cancelled, c.left)
+        case "all_done":
+            return "wait" if c.left else "fire"
+        case "any_succeeded":
+            return _first(c.ok, c.left)
+        case "any_failed":
+            return _first(c.failed, c.left)
+        case _:
+            assert_never(trigger)
+
+
+def _unless(spoilers: int, left: int) -> Verdict:
+    if spoilers:
+        return "skip"
+    return "wait" if left else "fire"
+
+
+def _first(wanted: int, left: int) -> Verdict:
+    if wanted:
+        return "fire"
+    return "wait" if left else "skip"
+
+
+def sort(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    """Nodes in topological order (their own order where edges leave a choice), or one cycle.
+
+    Returns (order, []) or ([], cycle); the cycle lists each node once, upstream first.
+    """
+    downs: dict[str, list[str]] = {node: [] for node in nodes}
+    waits = dict.fromkeys(nodes, 0)
+    for up, down in edges:
+        downs[up].append(down)
+        waits[down] += 1
+    order = [node for node in nodes if waits[node] == 0]
+    for node in order:
+        for down in downs[node]:
+            waits[down] -= 1
+            if waits[down] == 0:
+                order.append(down)
+    if len(order) == len(downs):
+        return order, []
+    return [], _cycle_among({node for node, count in waits.items() if count}, downs)
+
+
+def _cycle_among(left: set[str], downs: dict[str, list[str]]) -> list[str]:
+    """A cycle within `left`, each of whose nodes has an upstream in it: walk upstream until a node repeats."""
+    up_of = {down: up for up in left for down in downs[up] if down in left}
+    node = next(iter(up_of))
+    seen: dict[str, int] = {}
+    path: list[str] = []
+    while node not in seen:
+        seen[node] = len(path)
+        path.append(node)
+        node = up_of[node]
+    return path[seen[node] :][::-1]
+
+
+class Order:
+    """A topological order of nodes 0, 1, 2, ... that is kept while edges come."""
+
+    def __init__(self) -> None:
+        self._position: list[int] = []
+        self._downs: dict[int, list[int]] = {}
+        self._ups: dict[int, list[int]] = {}
+        self.edges = 0
+        # The structure that this order knows; None while a change is not committed.
+        self.version: int | None = None
+
+    def grow(self, count: int) -> None:
+        """Know nodes below `count`; new ones come last."""
+        self._position.extend(range(len(self._position), count))
+
+    def load(self, edges: Iterable[tuple[int, int]], count: int) -> None:
+        """Begin with edges that are known to be acyclic."""
+        self.grow(count)
+        waits: dict[int, int] = {}
+        forward = True
+        for up, down in edges:
+            self._link(up, down)
+            waits[down] = waits.get(down, 0) + 1
+            forward = forward and up < down
+        if not forward:
+            self._sort(waits)
+
+    def insert(self, up: int, down: int) -> list[int]:
+        """Add an edge. Returns [] or, with nothing changed, the cycle it would close (each node once)."""
+        if up == down:
+            return [up]
+        low, high = self._position[down], self._position[up]
+        if high > low:
+            ahead, cycle = self._ahead(down, high, up)
+            if cycle:
+                return cycle
+            self._reorder(ahead, self._behind(up, low))
+        self._link(up, down)
+        return []
+
+    def remove(self, edges: Iterable[tuple[int, int]]) -> None:
+        """Take back edges just inserted; an order of more edges is one of fewer."""
+        for up, down in edges:
+            self._downs[up].remove(down)
+            self._ups[down].remove(up)
+            self.edges -= 1
+
+    def comes_before(self, first: int, second: int) -> bool:
+        """True when the order has `first` before `second`."""
+        return self._position[first] < self._position[second]
+
+    def _link(self, up: int, down: int) -> None:
+        self._downs.setdefault(up, []).append(down)
+        self._ups.setdefault(down, []).append(up)
+        self.edges += 1
+
+    def _ahead(self, start: int, high: int, target: int) -> tuple[list[int], list[int]]:
+        """What `start` reaches up to position `high`; or the cycle, if `target` is among it."""
+        came: dict[int, int] = {start: -1}
+        stack = [start]
+        while stack:
+            node = stack.pop()
+            for down in self._downs.get(node, ()):
+                if down == target:
+                    return [], [target, *self._path(came, node)]
+                if down not in came and self._position[down] < high:
+                    came[down] = node
+                    stack.append(down)
+        return list(came), []
+
+    @staticmethod
+    def _path(came: dict[int, int], node: int) -> list[int]:
+        path = []
+        while node != -1:
+            path.append(node)
+            node = came[node]
+        return path[::-1]
+
+    def _behind(self, start: int, low: int) -> list[int]:
+        found = {start}
+        stack = [start]
+        while stack:
+            for up in self._ups.get(stack.pop(), ()):
+                if up not in found and self._position[up] > low:
+                    found.add(up)
+                    stack.append(up)
+        return list(found)
+
+    def _reorder(self, ahead: list[int], behind: list[int]) -> None:
+        """Put all that is behind the new edge before all that is ahead of it, into the places they hold."""
+        position = self._position
+        nodes = sorted(behind, key=position.__getitem__) + sorted(ahead, key=position.__getitem__)
+        places = sorted(position[node] for node in nodes)
+        for node, place in zip(nodes, places, strict=True):
+            position[node] = place
+
+    def _sort(self, waits: dict[int, int]) -> None:
+        order = [node for node in range(len(self._position)) if not waits.get(node)]
+        for node in order:
+            for down in self._downs.get(node, ()):
+                waits[down] -= 1
+                if waits[down] == 0:
+                    order.append(down)
+        for place, node in enumerate(order):
+            self._position[node] = place

@@ -1,0 +1,261 @@
+"""DAGs, nodes and what moves between the service and the queue, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, NamedTuple
+
+DagState = Literal["running", "cancelling", "succeeded", "failed", "cancelled"]
+NodeState = Literal["intent", "blocked", "released", "succeeded", "failed", "skipped", "cancelled"]
+Trigger = Literal["all_succeeded", "all_done", "any_succeeded", "any_failed", "none_failed"]
+Action = Literal["enqueue", "revive", "cancel"]
+Cause = Literal["call", "failure", "deadline"]
+
+# A node's number: its DAG's, shifted, and its own within the DAG. Unique in the shard.
+NODE_BITS: Final = 22
+
+UNFINISHED: Final = frozenset({"intent", "blocked", "released"})
+OUTCOME_STATES: Final[dict[str, NodeState]] = {
+    "acked": "succeeded",
+    "dead": "failed",
+    "expired": "failed",
+    "cancelled": "cancelled",
+}
+
+# What may follow what within one generation; a retry begins the next one at `blocked`.
+TRANSITIONS: Final[dict[str, frozenset[str]]] = {
+    "intent": frozenset({"blocked", "released", "succeeded", "failed", "skipped", "cancelled"}),
+    "blocked": frozenset({"released", "succeeded", "failed", "skipped", "cancelled"}),
+    "released": frozenset({"succeeded", "failed", "cancelled"}),
+    "succeeded": frozenset(),
+    "failed": frozenset(),
+    "skipped": frozenset(),
+    "cancelled": frozenset(),
+}
+
+
+def dag_of(node_no: int) -> int:
+    """The DAG's number in a node's."""
+    return node_no >> NODE_BITS
+
+
+@dataclass(slots=True)
+class Dag:
+    """A DAG's row; fields in the order of the columns that `sql/dags.sql` reads."""
+
+    no: int
+    id: str
+    namespace: str
+    key: str | None
+    name: str | None
+    state: DagState
+    open: bool
+    held: bool
+    paused: bool
+    closed: bool
+    on_failure: str
+    deadline_s: float | None
+    deadline_at: datetime | None
+    cancel_cause: Cause | None
+    reason: str | None
+    metadata: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    next_n: int
+    structure_version: int
+    edges: int
+    externals: int
+    intent: int
+    blocked: int
+    released: int
+    succeeded: int
+    failed: int
+    skipped: int
+    cancelled: int
+
+    def node_no(self, n: int) -> int:
+        """The number of this DAG's node `n`."""
+        return (self.no << NODE_BITS) + n
+
+    @property
+    def last_no(self) -> int:
+        """The highest number that a node of this DAG may have now."""
+        return self.node_no(self.next_n) - 1
+
+    @property
+    def unfinished(self) -> int:
+        """Nodes that are not terminal, those of running adds included."""
+        return self.intent + self.blocked + self.released
+
+    @property
+    def total(self) -> int:
+        """All nodes."""
+        return self.unfinished + self.succeeded + self.failed + self.skipped + self.cancelled
+
+    @property
+    def releasing(self) -> bool:
+        """True when a node whose trigger fires may be released."""
+        return self.state == "running" and not self.held and not self.paused
+
+    @property
+    def over(self) -> bool:
+        """True in a final state."""
+        return self.state not in ("running", "cancelling")
+
+    def move(self, was: str | None, state: str, count: int = 1) -> None:
+        """Account for `count` nodes that go from `was` (None: new ones) to `state`."""
+        if was is not None:
+            setattr(self, was, getattr(self, was) - count)
+            assert getattr(self, was) >= 0, f"the DAG has fewer than no nodes {was}"
+        setattr(self, state, getattr(self, state) + count)
+
+
+@dataclass(slots=True)
+class Counts:
+    """How a node's upstreams stand; `left` are those that are not terminal."""
+
+    left: int = 0
+    ok: int = 0
+    failed: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+
+    def add(self, state: str) -> None:
+        """Count one more upstream, by its state."""
+        name = "ok" if state == "succeeded" else "left" if state in UNFINISHED else state
+        setattr(self, name, getattr(self, name) + 1)
+
+
+@dataclass(slots=True)
+class Node:
+    """What deciding a node takes; fields in the order of the columns that `sql/nodes.sql` reads."""
+
+    dag_no: int
+    no: int
+    key: str
+    item_id: str
+    state: NodeState
+    generation: int
+    trigger: Trigger
+    pass_outputs: bool
+    enqueued: bool
+    left: int
+    ok: int
+    failed: int
+    skipped: int
+    cancelled: int
+    ext_left: int
+    ext_failed: bool
+
+    @property
+    def counts(self) -> Counts:
+        """The upstreams by state."""
+        return Counts(self.left, self.ok, self.failed, self.skipped, self.cancelled)
+
+    @property
+    def upstreams(self) -> int:
+        """The in-degree."""
+        return self.left + self.ok + self.failed + self.skipped + self.cancelled
+
+
+@dataclass(slots=True, frozen=True)
+class NewNode:
+    """A node of a call. `item` is its queue item as JSON text: all that does not change between generations."""
+
+    key: str
+    topic: str
+    trigger: Trigger
+    pass_outputs: bool
+    upstream: tuple[str, ...]
+    external: tuple[str, ...]
+    item: str
+    fingerprint: bytes
+
+
+class NewEdge(NamedTuple):
+    """An edge of a call, by keys, and where in the body it stands."""
+
+    upstream: str
+    downstream: str
+    pointer: str
+
+
+@dataclass(slots=True, frozen=True)
+class NewDag:
+    """A DAG to create."""
+
+    key: str | None
+    name: str | None
+    open: bool
+    held: bool
+    on_failure: str
+    deadline_s: float | None
+    metadata: str | None
+
+
+class Resolved(NamedTuple):
+    """One element of a resolve call; `data` is JSON text."""
+
+    node: str
+    name: str
+    data: str | None
+    failed: bool
+
+
+class Ending(NamedTuple):
+    """One completion: how the item of a node's generation ended."""
+
+    dag_id: str
+    key: str
+    generation: int
+    state: NodeState
+    attempts: int
+    output: str | None
+    error: str | None
+    finished_at: datetime | None
+
+
+class Ref(NamedTuple):
+    """A node's generation, by number."""
+
+    no: int
+    generation: int
+
+
+@dataclass(slots=True)
+class Send:
+    """An outbox row: something the queue is to be told. `item` is known where the row was just written."""
+
+    no: int
+    generation: int
+    action: Action
+    item_id: str
+    namespace: str
+    inputs: str | None = None
+    item: Item | None = None
+
+    @property
+    def ref(self) -> Ref:
+        """The node's generation that this is about."""
+        return Ref(self.no, self.generation)
+
+
+class Item(NamedTuple):
+    """A node's queue item, as an enqueue needs it; `spec` is JSON text."""
+
+    dag_id: str
+    key: str
+    spec: str
+
+
+class Addition(NamedTuple):
+    """The nodes that one add call wrote, by number."""
+
+    first_no: int
+    last_no: int
+
+    @property
+    def dag_no(self) -> int:
+        """The DAG that they were added to."""
+        return dag_of(self.first_no)

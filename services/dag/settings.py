@@ -1,0 +1,74 @@
+"""The DAG service's settings, read from `HEADGATE_DAG_*`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from shared.settings import EdgeSettings, ShardAddress, parse_shards
+
+
+class DagSettings(EdgeSettings):
+    """Every limit of the service, with its unit in its name."""
+
+    model_config = SettingsConfigDict(env_prefix="HEADGATE_DAG_", extra="ignore", frozen=True)
+
+    port: int = 8081
+    shards: str = ""
+    queue_url: Annotated[str, Field(validation_alias="HEADGATE_QUEUE_URL")] = "http://127.0.0.1:8080"
+
+    payload_bytes_max: int = 10 * 1024
+    data_bytes_max: int = 10 * 1024
+    metadata_bytes_max: int = 1024
+    # What a child is given of its upstreams' outputs; above either, a reference to fetch it by. The depth
+    # leaves room for what an enqueue call wraps around it.
+    inputs_bytes_max: int = 256 * 1024
+    inputs_depth_max: int = 28
+    error_bytes_max: int = 2048
+
+    nodes_per_dag_max: int = 2_000_000
+    edges_per_dag_max: int = 10_000_000
+    externals_per_dag_max: int = 2_000_000
+    degree_max: int = 100_000
+    graph_json_nodes_max: int = 100_000
+    graph_text_nodes_max: int = 2_000
+
+    # One transaction flips at most so many edges, walks so many levels of skips, and scans so many nodes.
+    edges_per_step_max: int = 1_000
+    skip_levels_per_step_max: int = 16
+    scan_nodes_max: int = 2_000
+    list_scan_nodes_max: int = 50_000
+    page_edges_max: int = 50_000
+    retry_chunk_nodes: int = 5_000
+
+    # Topological orders kept in memory for cycle checks, by edges in all of them.
+    order_edges_max: int = 1_000_000
+
+    completions_per_step_max: int = 1_000
+    completion_wait_s: float = 20.0
+    completion_lease_s: float = 5.0
+    completion_attempts_max: int = 20
+    completion_delay_s: float = 2.0
+    completion_pollers: int = 2
+
+    send_items_max: int = 1_000
+    send_bytes_max: int = 8 * 1024 * 1024
+    sends_in_flight_max: int = 16
+    overdue_s: float = 1.0
+    overdue_rows_max: int = 1_000
+    retry_s_max: float = 30.0
+    # The queue knows ids that ended for so long; half of it is when silence stops proving anything.
+    id_window_s: float = 15 * 60
+
+    sweep_s: float = 0.5
+    stopped_add_s: float = 5.0
+    drive_wait_s: float = 5.0
+    wait_poll_s: float = 1.0
+    shards_refresh_s: float = 10.0
+    health_refresh_s: float = 2.0
+
+    def addresses(self) -> list[ShardAddress]:
+        """The shard map, parsed."""
+        return parse_shards(self.shards, "dag")

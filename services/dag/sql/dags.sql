@@ -1,0 +1,138 @@
+-- Blocks about DAG rows. Column lists follow the fields of `model.Dag`.
+
+-- name: lock_dags(ids)
+-- Takes the locks, in ascending order, and does nothing else: whatever follows sees a snapshot from after the wait.
+SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.paused, d.closed, d.on_failure,
+    d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
+    d.structure_version, d.edges, d.externals,
+    d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled
+FROM unnest($1::uuid[]) AS want(id) JOIN dag d ON d.id = want.id
+ORDER BY d.no FOR UPDATE OF d;
+
+-- name: lock_dag_nos(nos)
+-- The same by number.
+SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.paused, d.closed, d.on_failure,
+    d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
+    d.structure_version, d.edges, d.externals,
+    d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled
+FROM unnest($1::bigint[]) AS want(no) JOIN dag d ON d.no = want.no
+ORDER BY d.no FOR UPDATE OF d;
+
+-- name: insert_dag(id, namespace, key, name, open, held, on_failure, deadline_s, metadata)
+-- No row when the key is taken.
+INSERT INTO dag (id, namespace, key, name, open, held, on_failure, deadline_s, metadata, deadline_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, shard_now() + make_interval(secs => $8))
+ON CONFLICT (namespace, key) WHERE key IS NOT NULL DO NOTHING
+RETURNING no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
+    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled;
+
+-- name: get_dag(id, namespace)
+SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
+    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled
+FROM dag WHERE id = $1 AND namespace = $2;
+
+-- name: get_dag_by_key(namespace, key)
+SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
+    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled
+FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL;
+
+-- name: grow_dag(no, next_n, edges, externals, structure_changed)
+UPDATE dag SET next_n = $2, edges = $3, externals = $4,
+    structure_version = structure_version + CASE WHEN $5::boolean THEN 1 ELSE 0 END
+WHERE no = $1
+RETURNING structure_version;
+
+-- name: set_flags(no, open, held, paused, closed, reason)
+UPDATE dag SET open = $2, held = $3, paused = $4, closed = $5, reason = $6 WHERE no = $1;
+
+-- name: reopen_dag(no)
+-- A retried DAG runs again; its deadline counts anew.
+UPDATE dag SET finished_at = NULL, cancel_cause = NULL, reason = NULL,
+    deadline_at = shard_now() + make_interval(secs => deadline_s)
+WHERE no = $1;
+
+-- name: settle(node_nos, node_states, errors, send_node_nos, send_generations, send_actions, send_item_ids, send_inputs, delay_s, nos, was_states, dag_states, causes, intents, blockeds, releaseds, succeededs, faileds, skippeds, cancelleds)
+-- All that a transaction decided, at once: nodes, what the queue is to be told, and the DAGs' rows with new counts.
+WITH moved AS (
+    UPDATE node SET state = w.state, error = coalesce(w.error, node.error),
+        released_at = CASE WHEN w.state = 'released' THEN shard_now() ELSE node.released_at END,
+        finished_at = CASE WHEN w.state IN ('blocked', 'released') THEN NULL ELSE shard_now() END
+    FROM unnest($1::bigint[], $2::text[], $3::text[]) AS w(no, state, error)
+    WHERE node.no = w.no),
+sent AS (
+    INSERT INTO outbox (node_no, generation, action, item_id, inputs, created_at, due_at)
+    SELECT w.node_no, w.generation, w.action, w.item_id, w.inputs,
+        shard_now(), shard_now() + make_interval(secs => $9::float8)
+    FROM unnest($4::bigint[], $5::int[], $6::text[], $7::uuid[], $8::text[])
+        AS w(node_no, generation, action, item_id, inputs)
+    ON CONFLICT DO NOTHING),
+counted AS MATERIALIZED (
+    SELECT * FROM unnest($10::bigint[], $11::text[], $12::text[], $13::text[], $14::int[], $15::int[], $16::int[],
+        $17::int[], $18::int[], $19::int[], $20::int[])
+        AS w(no, was, state, cause, intent, blocked, released, succeeded, failed, skipped, cancelled)),
+tallied AS (
+    INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled)
+    SELECT c.state, 1, c.succeeded, c.failed, c.skipped, c.cancelled FROM counted c
+    WHERE c.state NOT IN ('running', 'cancelling') AND c.was IN ('running', 'cancelling'))
+UPDATE dag SET state = c.state, cancel_cause = c.cause, intent = c.intent, blocked = c.blocked,
+    released = c.released, succeeded = c.succeeded, failed = c.failed, skipped = c.skipped, cancelled = c.cancelled,
+    finished_at = CASE WHEN c.state NOT IN ('running', 'cancelling') THEN coalesce(dag.finished_at, shard_now()) END
+FROM counted c WHERE dag.no = c.no
+RETURNING dag.no, dag.finished_at;
+
+-- name: untally(state, succeeded, failed, skipped, cancelled)
+-- A DAG that had ended runs again.
+INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled) VALUES ($1, -1, -$2::int, -$3::int, -$4::int, -$5::int);
+
+-- name: fold_tally(rows_max)
+-- Many deltas into one row a state. Deltas of running transactions are not seen and stay for the next time.
+WITH taken AS (
+    DELETE FROM tally WHERE id = ANY(ARRAY(SELECT id FROM tally ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+    RETURNING *)
+INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled)
+SELECT state, sum(dags), sum(succeeded), sum(failed), sum(skipped), sum(cancelled) FROM taken GROUP BY state;
+
+-- name: count_tally()
+SELECT count(*)::int AS rows FROM tally;
+
+-- name: health()
+SELECT state, sum(dags)::bigint AS dags, sum(blocked)::bigint AS blocked, sum(released)::bigint AS released,
+    sum(succeeded)::bigint AS succeeded, sum(failed)::bigint AS failed, sum(skipped)::bigint AS skipped,
+    sum(cancelled)::bigint AS cancelled
+FROM (
+    SELECT state, dags, 0 AS blocked, 0 AS released, succeeded, failed, skipped, cancelled FROM tally
+    UNION ALL
+    SELECT state, 1, intent + blocked, released, succeeded, failed, skipped, cancelled FROM dag
+    WHERE state IN ('running', 'cancelling')) AS both_kinds
+GROUP BY state;
+
+-- name: overdue_dags(dags_max)
+-- Running DAGs whose deadline has passed; the transaction that cancels one looks again under its lock.
+SELECT no FROM dag
+WHERE state = 'running' AND deadline_at IS NOT NULL AND deadline_at <= shard_now()
+ORDER BY deadline_at LIMIT $1;
+
+-- name: past_deadline(no)
+SELECT deadline_at <= shard_now() AS past FROM dag WHERE no = $1;
+
+-- name: list_dags(namespace, before_id, rows_max)
+SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
+    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled
+FROM dag WHERE namespace = $1 AND id < $2 ORDER BY id DESC LIMIT $3;
+
+-- name: list_dags_by_state(namespace, state, before_id, rows_max)
+SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
+    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled
+FROM dag WHERE namespace = $1 AND state = $2 AND id < $3 ORDER BY id DESC LIMIT $4;
+
+-- name: list_dags_by_name(namespace, name, state, before_id, rows_max)
+SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
+    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled
+FROM dag WHERE namespace = $1 AND name = $2 AND name IS NOT NULL AND ($3::text IS NULL OR state = $3) AND id < $4
+ORDER BY id DESC LIMIT $5;

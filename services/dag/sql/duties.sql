@@ -1,0 +1,87 @@
+-- What transactions leave to be done: outbox rows, add calls, walks. These tables are empty most of the time, so
+-- their statements find rows by LATERAL lookups and touch them by ctid: no statistics can turn that round.
+
+-- name: claim_overdue(rows_max, retry_s, retry_s_max)
+-- Rows that nobody has sent yet; they come again later, each time after a longer pause.
+WITH claimed AS (
+    UPDATE outbox SET tries = tries + 1,
+        due_at = shard_now() + make_interval(secs => least($2::float8 * power(2, least(tries, 20)), $3::float8))
+    WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM outbox WHERE due_at <= shard_now() ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
+    RETURNING node_no, generation, action, item_id::text, inputs)
+SELECT c.node_no, c.generation, c.action, c.item_id, d.namespace, c.inputs
+FROM claimed c CROSS JOIN LATERAL (SELECT namespace FROM dag WHERE no = c.node_no >> 22 OFFSET 0) AS d;
+
+-- name: delete_sent(node_nos, generations, actions)
+DELETE FROM outbox WHERE ctid = ANY(ARRAY(
+    SELECT o.ctid FROM unnest($1::bigint[], $2::int[], $3::text[]) AS w(node_no, generation, action)
+    CROSS JOIN LATERAL (
+        SELECT ctid FROM outbox
+        WHERE node_no = w.node_no AND generation = w.generation AND action = w.action OFFSET 0) AS o));
+
+-- name: drop_sends(node_nos)
+-- What was to be made or revived of generations that a retry has ended.
+DELETE FROM outbox WHERE action IN ('enqueue', 'revive') AND ctid = ANY(ARRAY(
+    SELECT o.ctid FROM unnest($1::bigint[]) AS w(node_no)
+    CROSS JOIN LATERAL (SELECT ctid FROM outbox WHERE node_no = w.node_no OFFSET 0) AS o));
+
+-- name: count_outbox(rows_max)
+SELECT count(*)::int AS rows FROM (SELECT 1 FROM outbox LIMIT $1) AS found;
+
+-- name: insert_adding(first_no, last_no)
+INSERT INTO adding (first_no, last_no) VALUES ($1, $2);
+
+-- name: delete_adding(first_no)
+DELETE FROM adding WHERE first_no = $1;
+
+-- name: adding_of(dag_no)
+SELECT first_no, last_no FROM adding WHERE first_no >= $1::bigint << 22 AND first_no < ($1::bigint + 1) << 22
+ORDER BY first_no;
+
+-- name: stopped_adds(age_s, rows_max)
+SELECT first_no, last_no FROM adding
+WHERE started_at <= shard_now() - make_interval(secs => $1::float8)
+ORDER BY first_no LIMIT $2;
+
+-- name: insert_spread(node_nos, generations)
+INSERT INTO spread (node_no, generation)
+SELECT w.node_no, w.generation FROM unnest($1::bigint[], $2::int[]) AS w(node_no, generation)
+ON CONFLICT (node_no) DO UPDATE SET generation = excluded.generation, after_down = -1;
+
+-- name: spread_of(dag_no, rows_max)
+-- Joined with the node: a walk whose node has moved on is to be dropped.
+SELECT s.node_no, s.after_down, n.state, n.generation = s.generation AS current
+FROM (SELECT node_no, after_down, generation FROM spread
+      WHERE node_no >= $1::bigint << 22 AND node_no < ($1::bigint + 1) << 22 ORDER BY node_no LIMIT $2) AS s
+CROSS JOIN LATERAL (SELECT state, generation FROM node WHERE no = s.node_no OFFSET 0) AS n;
+
+-- name: advance_spread(node_no, after_down)
+UPDATE spread SET after_down = $2 WHERE node_no = $1;
+
+-- name: delete_spread(node_nos)
+DELETE FROM spread WHERE node_no = ANY($1::bigint[]);
+
+-- name: clear_spread(dag_no)
+DELETE FROM spread WHERE node_no >= $1::bigint << 22 AND node_no < ($1::bigint + 1) << 22;
+
+-- name: insert_scan(dag_no, kind, after_no)
+-- A walk asked for again begins again.
+INSERT INTO scan (dag_no, kind, after_no) VALUES ($1, $2, $3)
+ON CONFLICT (dag_no, kind) DO UPDATE SET after_no = excluded.after_no;
+
+-- name: scans_of(dag_no)
+SELECT kind, after_no FROM scan WHERE dag_no = $1;
+
+-- name: advance_scan(dag_no, kind, after_no)
+UPDATE scan SET after_no = $3 WHERE dag_no = $1 AND kind = $2;
+
+-- name: delete_scan(dag_no, kind)
+DELETE FROM scan WHERE dag_no = $1 AND kind = $2;
+
+-- name: walks(dags_max)
+-- DAGs with a walk to go on with.
+SELECT dag_no FROM (
+    (SELECT node_no >> 22 AS dag_no FROM spread ORDER BY node_no LIMIT $1)
+    UNION
+    (SELECT dag_no FROM scan ORDER BY dag_no LIMIT $1)) AS both_kinds
+ORDER BY dag_no LIMIT $1;

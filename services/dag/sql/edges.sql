@@ -1,0 +1,112 @@
+-- Blocks about edges and externals. All run under the lock of the DAG's row.
+
+-- name: insert_edges(ups, downs, satisfieds)
+INSERT INTO edge (up, down, satisfied)
+SELECT w.up, w.down, w.satisfied FROM unnest($1::bigint[], $2::bigint[], $3::boolean[]) AS w(up, down, satisfied);
+
+-- name: existing_edges(ups, downs)
+SELECT e.up, e.down FROM unnest($1::bigint[], $2::bigint[]) AS w(up, down)
+CROSS JOIN LATERAL (SELECT up, down FROM edge WHERE up = w.up AND down = w.down OFFSET 0) AS e;
+
+-- name: edges_page(after_up, after_down, last_up, rows_max)
+SELECT up, down FROM edge WHERE (up, down) > ($1::bigint, $2::bigint) AND up <= $3 ORDER BY up, down LIMIT $4;
+
+-- name: out_degrees(ups, degree_max)
+-- How many edges leave each node, counted no further than the limit.
+SELECT w.up, (SELECT count(*) FROM (
+    SELECT 1 FROM edge WHERE edge.up = w.up LIMIT $2) AS found)::int AS degree
+FROM unnest($1::bigint[]) AS w(up);
+
+-- name: flip_edges(ups, states, edges_max)
+-- Edges of nodes that have just ended: each is flipped once and counted once at its downstream.
+WITH picked AS MATERIALIZED (
+    SELECT e.up, e.down, w.state
+    FROM unnest($1::bigint[], $2::text[]) AS w(up, state)
+    CROSS JOIN LATERAL (SELECT up, down FROM edge WHERE edge.up = w.up AND NOT satisfied OFFSET 0) AS e
+    LIMIT $3),
+flipped AS (
+    UPDATE edge SET satisfied = true FROM picked p
+    WHERE edge.up = p.up AND edge.down = p.down AND NOT edge.satisfied
+    RETURNING edge.down, p.state),
+counted AS MATERIALIZED (
+    SELECT down, count(*)::int AS edges,
+        (count(*) FILTER (WHERE state = 'succeeded'))::int AS ok,
+        (count(*) FILTER (WHERE state = 'failed'))::int AS failed,
+        (count(*) FILTER (WHERE state = 'skipped'))::int AS skipped,
+        (count(*) FILTER (WHERE state = 'cancelled'))::int AS cancelled
+    FROM flipped GROUP BY down)
+UPDATE node SET up_left = up_left - c.edges, up_ok = up_ok + c.ok, up_failed = up_failed + c.failed,
+    up_skipped = up_skipped + c.skipped, up_cancelled = up_cancelled + c.cancelled
+FROM counted c WHERE node.no = c.down
+RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
+    node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
+    node.ext_left, node.ext_failed, c.edges;
+
+-- name: flip_after(up, state, after_down, edges_max)
+-- The same for one node with many edges, from where the last step stopped.
+WITH picked AS MATERIALIZED (
+    SELECT down FROM edge WHERE up = $1 AND down > $3 AND NOT satisfied ORDER BY down LIMIT $4),
+flipped AS (
+    UPDATE edge SET satisfied = true FROM picked p
+    WHERE edge.up = $1 AND edge.down = p.down
+    RETURNING edge.down)
+UPDATE node SET up_left = up_left - 1,
+    up_ok = up_ok + CASE WHEN $2 = 'succeeded' THEN 1 ELSE 0 END,
+    up_failed = up_failed + CASE WHEN $2 = 'failed' THEN 1 ELSE 0 END,
+    up_skipped = up_skipped + CASE WHEN $2 = 'skipped' THEN 1 ELSE 0 END,
+    up_cancelled = up_cancelled + CASE WHEN $2 = 'cancelled' THEN 1 ELSE 0 END
+FROM flipped f WHERE node.no = f.down
+RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
+    node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
+    node.ext_left, node.ext_failed;
+
+-- name: recount_edges(nos)
+-- Every edge into these nodes, by how its upstream stands now; the nodes' counts anew.
+WITH stand AS MATERIALIZED (
+    SELECT e.up, e.down, e.satisfied, u.state, u.state NOT IN ('intent', 'blocked', 'released') AS over
+    FROM unnest($1::bigint[]) AS w(no)
+    CROSS JOIN LATERAL (SELECT up, down, satisfied FROM edge WHERE down = w.no OFFSET 0) AS e
+    CROSS JOIN LATERAL (SELECT state FROM node WHERE no = e.up OFFSET 0) AS u),
+flagged AS (
+    UPDATE edge SET satisfied = s.over FROM (SELECT * FROM stand WHERE over <> satisfied) AS s
+    WHERE edge.up = s.up AND edge.down = s.down),
+counted AS MATERIALIZED (
+    SELECT down, (count(*) FILTER (WHERE NOT over))::int AS unfinished,
+        (count(*) FILTER (WHERE state = 'succeeded'))::int AS ok,
+        (count(*) FILTER (WHERE state = 'failed'))::int AS failed,
+        (count(*) FILTER (WHERE state = 'skipped'))::int AS skipped,
+        (count(*) FILTER (WHERE state = 'cancelled'))::int AS cancelled
+    FROM stand GROUP BY down)
+UPDATE node SET up_left = c.unfinished, up_ok = c.ok, up_failed = c.failed, up_skipped = c.skipped,
+    up_cancelled = c.cancelled
+FROM counted c WHERE node.no = c.down;
+
+-- name: open_children(nos)
+-- Nodes below these that can still be decided anew.
+SELECT DISTINCT e.down AS no
+FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT down FROM edge WHERE up = w.no OFFSET 0) AS e
+CROSS JOIN LATERAL (SELECT FROM node WHERE no = e.down AND state IN ('intent', 'blocked') OFFSET 0) AS c;
+
+-- name: declare_externals(dag_no, node_keys, names)
+-- What was resolved before it was declared is found here.
+INSERT INTO external (dag_no, node_key, name, declared)
+SELECT $1, w.node_key, w.name, true FROM unnest($2::text[], $3::text[]) AS w(node_key, name)
+ON CONFLICT (dag_no, node_key, name) DO UPDATE SET declared = true
+RETURNING node_key, name, resolved_at IS NOT NULL AS resolved, failed, (xmax = 0) AS made;
+
+-- name: find_externals(dag_no, node_keys, names)
+SELECT x.* FROM unnest($2::text[], $3::text[]) AS w(node_key, name)
+CROSS JOIN LATERAL (
+    SELECT node_key, name, resolved_at IS NOT NULL AS resolved FROM external
+    WHERE dag_no = $1 AND node_key = w.node_key AND name = w.name OFFSET 0) AS x;
+
+-- name: resolve_externals(dag_no, node_keys, names, datas, faileds)
+-- Only what is not resolved yet is returned.
+INSERT INTO external AS x (dag_no, node_key, name, declared, resolved_at, failed, data)
+SELECT $1, w.node_key, w.name, false, shard_now(), w.failed, w.data
+FROM unnest($2::text[], $3::text[], $4::text[], $5::boolean[]) AS w(node_key, name, data, failed)
+ON CONFLICT (dag_no, node_key, name) DO UPDATE
+SET resolved_at = excluded.resolved_at, failed = excluded.failed, data = excluded.data
+WHERE x.resolved_at IS NULL
+RETURNING x.node_key, x.name, x.declared, x.failed;

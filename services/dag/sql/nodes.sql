@@ -1,0 +1,189 @@
+-- Blocks about nodes. Column lists follow the fields of `model.Node`. All run under the lock of the DAG's row.
+--
+-- Arrays drive: `CROSS JOIN LATERAL (... OFFSET 0)` leaves the planner no other order than one index lookup per
+-- element, also with the statistics of an empty table.
+
+-- name: nodes_by_key(dag_no, keys)
+SELECT n.* FROM unnest($2::text[]) AS w(key) CROSS JOIN LATERAL (
+    SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
+        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, fingerprint
+    FROM node WHERE dag_no = $1 AND key = w.key OFFSET 0) AS n;
+
+-- name: nodes_by_no(nos)
+SELECT n.* FROM unnest($1::bigint[]) AS w(no) CROSS JOIN LATERAL (
+    SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
+        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed
+    FROM node WHERE no = w.no OFFSET 0) AS n;
+
+-- name: nodes_between(first_no, last_no, states)
+SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
+    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed
+FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[])
+ORDER BY no;
+
+-- name: insert_nodes(dag_no, nos, keys, item_ids, states, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items)
+WITH want AS MATERIALIZED (
+    SELECT * FROM unnest($2::bigint[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::boolean[],
+        $9::bytea[], $10::boolean[], $11::int[], $12::int[], $13::int[], $14::int[], $15::int[], $16::int[],
+        $17::boolean[], $18::text[])
+        AS w(no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued,
+            l, o, f, s, c, ext_left, ext_failed, item)),
+specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM want)
+INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
+    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed)
+SELECT $1, no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed
+FROM want;
+
+-- name: mark_ended(dag_nos, keys, generations, states, outputs, errors, attempts)
+-- Completions: only the living generation's, only once.
+WITH found AS MATERIALIZED (
+    SELECT n.no, n.was, w.state, w.output, w.error, w.attempts
+    FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::int[])
+        AS w(dag_no, key, generation, state, output, error, attempts)
+    CROSS JOIN LATERAL (
+        SELECT no, state AS was FROM node
+        WHERE dag_no = w.dag_no AND key = w.key AND generation = w.generation
+            AND state IN ('intent', 'blocked', 'released') OFFSET 0) AS n)
+UPDATE node SET state = f.state, output = f.output, error = f.error, attempts = f.attempts, finished_at = shard_now()
+FROM found f WHERE node.no = f.no
+RETURNING node.dag_no, node.no, node.generation, f.was, node.state;
+
+-- name: mark_refs(nos, generations, state, errors)
+-- The same by number: confirmed cancels, and items that the queue will never take.
+WITH found AS MATERIALIZED (
+    SELECT n.no, n.was, w.error
+    FROM unnest($1::bigint[], $2::int[], $4::text[]) AS w(no, generation, error)
+    CROSS JOIN LATERAL (
+        SELECT no, state AS was FROM node
+        WHERE no = w.no AND generation = w.generation AND state IN ('intent', 'blocked', 'released') OFFSET 0) AS n)
+UPDATE node SET state = $3, error = f.error, finished_at = shard_now()
+FROM found f WHERE node.no = f.no
+RETURNING node.dag_no, node.no, node.generation, f.was, node.state;
+
+-- name: count_late(nos, lefts, oks, faileds, skippeds, cancelleds)
+-- New edges into nodes that were there before.
+UPDATE node SET up_left = up_left + w.l, up_ok = up_ok + w.o, up_failed = up_failed + w.f,
+    up_skipped = up_skipped + w.s, up_cancelled = up_cancelled + w.c
+FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[]) AS w(no, l, o, f, s, c)
+WHERE node.no = w.no
+RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
+    node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
+    node.ext_left, node.ext_failed;
+
+-- name: count_resolved(dag_no, keys, counts, faileds)
+-- Externals of these nodes that were declared and have just been resolved.
+WITH found AS MATERIALIZED (
+    SELECT n.no, w.resolved, w.failed
+    FROM unnest($2::text[], $3::int[], $4::boolean[]) AS w(key, resolved, failed)
+    CROSS JOIN LATERAL (SELECT no FROM node WHERE dag_no = $1 AND key = w.key OFFSET 0) AS n)
+UPDATE node SET ext_left = ext_left - f.resolved, ext_failed = ext_failed OR f.failed
+FROM found f WHERE node.no = f.no
+RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
+    node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
+    node.ext_left, node.ext_failed;
+
+-- name: skip_by_call(nos)
+-- A node that a caller skipped stays skipped when what is above it is retried.
+UPDATE node SET by_call = true WHERE no = ANY($1::bigint[]);
+
+-- name: renew_intent(nos, item_ids)
+-- New ids for items that the queue has never seen and whose ids have grown too old.
+UPDATE node SET item_id = w.item_id
+FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
+WHERE node.no = w.no AND node.state = 'intent';
+
+-- name: renew_released(no, generation, item_id)
+-- A released node whose item the queue has lost gets another, in a new generation.
+UPDATE node SET generation = generation + 1, item_id = $3, enqueued = false
+WHERE no = $1 AND generation = $2 AND state = 'released'
+RETURNING no;
+
+-- name: items(nos)
+-- What an enqueue needs to know.
+SELECT w.no, d.id, n.key, s.item
+FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = w.no OFFSET 0) AS s
+CROSS JOIN LATERAL (SELECT dag_no, key FROM node WHERE no = w.no OFFSET 0) AS n
+CROSS JOIN LATERAL (SELECT id::text FROM dag WHERE no = n.dag_no OFFSET 0) AS d;
+
+-- name: intent_items(first_no, last_no)
+-- The nodes of an add that is not decided yet, with their items.
+SELECT n.no, n.key, n.item_id, n.generation, n.enqueued, s.item
+FROM (SELECT no, key, item_id::text, generation, enqueued FROM node
+      WHERE no BETWEEN $1 AND $2 AND state = 'intent' ORDER BY no OFFSET 0) AS n
+CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = n.no OFFSET 0) AS s;
+
+-- name: retry_roots(first_no, last_no, states)
+SELECT no FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[]) AND NOT by_call ORDER BY no;
+
+-- name: retry_reach(nos)
+-- Everything skipped or cancelled below these nodes, and they.
+WITH RECURSIVE reach(no) AS (
+    SELECT unnest($1::bigint[])
+    UNION
+    SELECT e.down FROM reach CROSS JOIN LATERAL (
+        SELECT edge.down FROM edge
+        CROSS JOIN LATERAL (SELECT state, by_call FROM node WHERE no = edge.down OFFSET 0) AS c
+        WHERE edge.up = reach.no AND c.state IN ('skipped', 'cancelled') AND NOT c.by_call OFFSET 0) AS e)
+SELECT no FROM reach ORDER BY no;
+
+-- name: retry_nodes(nos, item_ids)
+-- A new generation, blocked until it is decided; returns what it replaces.
+WITH old AS MATERIALIZED (
+    SELECT n.*, w.item_id AS new_id
+    FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
+    CROSS JOIN LATERAL (
+        SELECT no, state AS was, generation AS was_generation, item_id::text AS was_item_id,
+            enqueued OR released_at IS NOT NULL AS made
+        FROM node WHERE no = w.no OFFSET 0) AS n)
+UPDATE node SET state = 'blocked', generation = node.generation + 1, item_id = old.new_id, enqueued = false,
+    by_call = false, attempts = 0, released_at = NULL, finished_at = NULL, output = NULL, error = NULL
+FROM old WHERE node.no = old.no
+RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made;
+
+-- name: retry_externals(dag_no, nos)
+-- What was resolved as failed is to be resolved again.
+WITH undone AS (
+    UPDATE external SET resolved_at = NULL, failed = false, data = NULL
+    WHERE failed AND ctid = ANY(ARRAY(
+        SELECT x.ctid FROM unnest($2::bigint[]) AS w(no)
+        CROSS JOIN LATERAL (SELECT key FROM node WHERE no = w.no OFFSET 0) AS n
+        CROSS JOIN LATERAL (
+            SELECT ctid FROM external WHERE dag_no = $1 AND node_key = n.key AND failed OFFSET 0) AS x))
+    RETURNING node_key),
+counted AS MATERIALIZED (
+    SELECT n.no, u.undone
+    FROM (SELECT node_key, count(*)::int AS undone FROM undone GROUP BY node_key) AS u
+    CROSS JOIN LATERAL (SELECT no FROM node WHERE dag_no = $1 AND key = u.node_key OFFSET 0) AS n)
+UPDATE node SET ext_left = ext_left + counted.undone, ext_failed = false
+FROM counted WHERE node.no = counted.no;
+
+-- name: inputs_sizes(nos)
+-- How much the upstreams and externals of a node would pass on. `octet_length` does not fetch the values.
+SELECT w.no, coalesce(u.bytes, 0) + coalesce(x.bytes, 0) AS bytes
+FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (
+    SELECT sum(octet_length(n.output) + octet_length(n.key) + 4) AS bytes
+    FROM edge CROSS JOIN LATERAL (
+        SELECT key, output FROM node WHERE no = edge.up AND state = 'succeeded' OFFSET 0) AS n
+    WHERE edge.down = w.no) AS u
+CROSS JOIN LATERAL (
+    SELECT sum(octet_length(f.data) + octet_length(f.name) + 13) AS bytes
+    FROM node CROSS JOIN LATERAL (
+        SELECT name, data FROM external
+        WHERE dag_no = node.dag_no AND node_key = node.key AND resolved_at IS NOT NULL OFFSET 0) AS f
+    WHERE node.no = w.no) AS x;
+
+-- name: inputs(nos)
+SELECT w.no, u.key AS name, u.output AS value
+FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT up FROM edge WHERE down = w.no OFFSET 0) AS e
+CROSS JOIN LATERAL (
+    SELECT key, output FROM node WHERE no = e.up AND state = 'succeeded' AND output IS NOT NULL OFFSET 0) AS u
+UNION ALL
+SELECT w.no, 'external:' || x.name, x.data
+FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT dag_no, key FROM node WHERE no = w.no OFFSET 0) AS n
+CROSS JOIN LATERAL (
+    SELECT name, data FROM external
+    WHERE dag_no = n.dag_no AND node_key = n.key AND resolved_at IS NOT NULL AND data IS NOT NULL OFFSET 0) AS x;

@@ -1,0 +1,41 @@
+-- What people and programs ask; no locks.
+
+-- name: node_by_key(dag_no, key)
+SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
+    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams
+FROM node WHERE dag_no = $1 AND key = $2;
+
+-- name: nodes_page(after_no, last_no, rows_max)
+SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
+    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams
+FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3;
+
+-- name: nodes_page_by_state(states, after_no, last_no, rows_max)
+SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
+    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams
+FROM node WHERE no > $2 AND no <= $3 AND state = ANY($1::text[]) ORDER BY no LIMIT $4;
+
+-- name: upstreams_of(nos)
+SELECT e.down AS no, u.key, u.state, e.satisfied
+FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT up, down, satisfied FROM edge WHERE down = w.no ORDER BY up OFFSET 0) AS e
+CROSS JOIN LATERAL (SELECT key, state FROM node WHERE no = e.up OFFSET 0) AS u;
+
+-- name: downstreams_of(nos)
+SELECT e.up AS no, c.key
+FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT up, down FROM edge WHERE up = w.no ORDER BY down OFFSET 0) AS e
+CROSS JOIN LATERAL (SELECT key FROM node WHERE no = e.down OFFSET 0) AS c;
+
+-- name: out_degrees_between(first_no, last_no)
+-- How many edges leave each node, for the sizing of a page.
+SELECT up, count(*)::int AS degree FROM edge WHERE up BETWEEN $1 AND $2 GROUP BY up;
+
+-- name: externals_of(dag_no, keys)
+SELECT x.* FROM unnest($2::text[]) AS w(key)
+CROSS JOIN LATERAL (
+    SELECT node_key, name, resolved_at IS NOT NULL AS resolved, failed FROM external
+    WHERE dag_no = $1 AND node_key = w.key AND declared ORDER BY name OFFSET 0) AS x;
+
+-- name: graph_nodes(after_no, last_no, rows_max)
+SELECT no, key, state, topic, generation FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3;

@@ -1,0 +1,363 @@
+"""The statements of `sql/`, bound: one short method each. Those that take a `Transaction` expect the DAG's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from services.dag.model import (
+    Addition,
+    Counts,
+    Dag,
+    Ending,
+    Item,
+    NewDag,
+    NewNode,
+    Node,
+    Ref,
+    Send,
+)
+from shared.pg import Transaction
+from shared.shards import Shard
+from shared.sql import load
+
+SQL = load(Path(__file__).parent / "sql")
+
+
+class Ended(NamedTuple):
+    """A node that a statement has just made terminal."""
+
+    dag_no: int
+    no: int
+    generation: int
+    was: str
+    state: str
+
+
+class NodeRow(NamedTuple):
+    """A new node and its numbers, as it is inserted."""
+
+    no: int
+    new: NewNode
+    item_id: str
+    state: str
+    enqueued: bool
+    counts: Counts
+    ext_left: int
+    ext_failed: bool
+
+
+class IntentItem(NamedTuple):
+    """A node of an add that is not decided yet."""
+
+    no: int
+    key: str
+    item_id: str
+    generation: int
+    enqueued: bool
+    spec: str
+
+
+class Walk(NamedTuple):
+    """A terminal node whose edges are not all flipped; `current` is False when it has moved on."""
+
+    no: int
+    after_down: int
+    state: str
+    current: bool
+
+
+class Replaced(NamedTuple):
+    """What a retry replaces: the old generation and whether the queue has an item of it."""
+
+    no: int
+    was: str
+    generation: int
+    item_id: str
+    made: bool
+
+
+# DAG rows
+
+
+async def lock_dags(tx: Transaction, ids: Sequence[str]) -> list[Dag]:
+    """Lock the rows of DAGs by id, ascending; unknown ids are left out."""
+    return [Dag(*row) for row in await tx.fetch(SQL.lock_dags, ids=ids)]
+
+
+async def lock_dag_nos(tx: Transaction, nos: Iterable[int]) -> list[Dag]:
+    """Lock the rows of DAGs by number, ascending."""
+    return [Dag(*row) for row in await tx.fetch(SQL.lock_dag_nos, nos=sorted(set(nos)))]
+
+
+async def insert_dag(tx: Transaction, dag_id: str, namespace: str, new: NewDag) -> Dag | None:
+    """A new DAG, or None when its key is taken."""
+    row = await tx.row(
+        SQL.insert_dag,
+        id=dag_id,
+        namespace=namespace,
+        key=new.key,
+        name=new.name,
+        open=new.open,
+        held=new.held,
+        on_failure=new.on_failure,
+        deadline_s=new.deadline_s,
+        metadata=new.metadata,
+    )
+    return Dag(*row) if row else None
+
+
+async def get_dag_by_key(tx: Transaction, namespace: str, key: str) -> Dag | None:
+    """The DAG of a key."""
+    row = await tx.row(SQL.get_dag_by_key, namespace=namespace, key=key)
+    return Dag(*row) if row else None
+
+
+async def grow_dag(tx: Transaction, dag: Dag, *, structure_changed: bool) -> None:
+    """Write `next_n`, `edges` and `externals`; a changed structure gets the next version."""
+    row = await tx.row(
+        SQL.grow_dag,
+        no=dag.no,
+        next_n=dag.next_n,
+        edges=dag.edges,
+        externals=dag.externals,
+        structure_changed=structure_changed,
+    )
+    dag.structure_version = row["structure_version"]
+
+
+async def set_flags(tx: Transaction, dag: Dag) -> None:
+    """Write `open`, `held`, `paused`, `closed` and `reason`."""
+    await tx.row(
+        SQL.set_flags,
+        no=dag.no,
+        open=dag.open,
+        held=dag.held,
+        paused=dag.paused,
+        closed=dag.closed,
+        reason=dag.reason,
+    )
+
+
+async def reopen_dag(tx: Transaction, dag: Dag) -> None:
+    """An ended DAG runs again: forget its end and take it out of the tally."""
+    if dag.over:
+        await tx.row(
+            SQL.untally,
+            state=dag.state,
+            succeeded=dag.succeeded,
+            failed=dag.failed,
+            skipped=dag.skipped,
+            cancelled=dag.cancelled,
+        )
+    await tx.row(SQL.reopen_dag, no=dag.no)
+
+
+async def past_deadline(tx: Transaction, dag_no: int) -> bool:
+    """True when the DAG's deadline has passed by the shard's clock."""
+    row = await tx.row(SQL.past_deadline, no=dag_no)
+    return bool(row["past"])
+
+
+async def settle(
+    tx: Transaction,
+    moved: dict[int, tuple[str, str | None]],
+    sends: Sequence[Send],
+    dags: Sequence[tuple[Dag, str]],
+    *,
+    delay_s: float,
+) -> dict[int, datetime | None]:
+    """Write decided nodes, outbox rows (due for others in `delay_s`) and DAG rows, each with its old state.
+
+    Returns when each DAG finished, by number.
+    """
+    rows = await tx.fetch(
+        SQL.settle,
+        node_nos=list(moved),
+        node_states=[state for state, _ in moved.values()],
+        errors=[error for _, error in moved.values()],
+        send_node_nos=[s.no for s in sends],
+        send_generations=[s.generation for s in sends],
+        send_actions=[s.action for s in sends],
+        send_item_ids=[s.item_id for s in sends],
+        send_inputs=[s.inputs for s in sends],
+        delay_s=delay_s,
+        nos=[dag.no for dag, _ in dags],
+        was_states=[was for _, was in dags],
+        dag_states=[dag.state for dag, _ in dags],
+        causes=[dag.cancel_cause for dag, _ in dags],
+        intents=[dag.intent for dag, _ in dags],
+        blockeds=[dag.blocked for dag, _ in dags],
+        releaseds=[dag.released for dag, _ in dags],
+        succeededs=[dag.succeeded for dag, _ in dags],
+        faileds=[dag.failed for dag, _ in dags],
+        skippeds=[dag.skipped for dag, _ in dags],
+        cancelleds=[dag.cancelled for dag, _ in dags],
+    )
+    return {row["no"]: row["finished_at"] for row in rows}
+
+
+# Nodes
+
+
+async def nodes_by_key(
+    tx: Transaction, dag_no: int, keys: Iterable[str]
+) -> tuple[dict[str, Node], dict[str, bytes]]:
+    """The nodes that exist among `keys`, and their fingerprints."""
+    rows = await tx.fetch(SQL.nodes_by_key, dag_no=dag_no, keys=list(keys))
+    nodes = {row["key"]: Node(*tuple(row)[:-1]) for row in rows}
+    return nodes, {row["key"]: row["fingerprint"] for row in rows}
+
+
+async def nodes_by_no(tx: Transaction, nos: Sequence[int]) -> list[Node]:
+    """Nodes by number."""
+    return [Node(*row) for row in await tx.fetch(SQL.nodes_by_no, nos=nos)]
+
+
+async def nodes_between(tx: Transaction, first_no: int, last_no: int, states: Sequence[str]) -> list[Node]:
+    """Nodes numbered `first_no` to `last_no` in one of `states`."""
+    rows = await tx.fetch(SQL.nodes_between, first_no=first_no, last_no=last_no, states=states)
+    return [Node(*row) for row in rows]
+
+
+async def insert_nodes(tx: Transaction, dag_no: int, rows: Sequence[NodeRow]) -> None:
+    """Insert nodes and their specs."""
+    await tx.fetch(
+        SQL.insert_nodes,
+        dag_no=dag_no,
+        nos=[row.no for row in rows],
+        keys=[row.new.key for row in rows],
+        item_ids=[row.item_id for row in rows],
+        states=[row.state for row in rows],
+        topics=[row.new.topic for row in rows],
+        triggers=[row.new.trigger for row in rows],
+        passes=[row.new.pass_outputs for row in rows],
+        fingerprints=[row.new.fingerprint for row in rows],
+        enqueueds=[row.enqueued for row in rows],
+        lefts=[row.counts.left for row in rows],
+        oks=[row.counts.ok for row in rows],
+        faileds=[row.counts.failed for row in rows],
+        skippeds=[row.counts.skipped for row in rows],
+        cancelleds=[row.counts.cancelled for row in rows],
+        ext_lefts=[row.ext_left for row in rows],
+        ext_faileds=[row.ext_failed for row in rows],
+        items=[row.new.item for row in rows],
+    )
+
+
+async def mark_ended(tx: Transaction, ends: Sequence[tuple[int, Ending]]) -> list[Ended]:
+    """Make nodes terminal whose generation still lives; each (DAG, key, generation) at most once in `ends`."""
+    rows = await tx.fetch(
+        SQL.mark_ended,
+        dag_nos=[no for no, _ in ends],
+        keys=[end.key for _, end in ends],
+        generations=[end.generation for _, end in ends],
+        states=[end.state for _, end in ends],
+        outputs=[end.output for _, end in ends],
+        errors=[end.error for _, end in ends],
+        attempts=[end.attempts for _, end in ends],
+    )
+    return [Ended(*row) for row in rows]
+
+
+async def mark_refs(tx: Transaction, refs: dict[Ref, str | None], state: str) -> list[Ended]:
+    """Make nodes terminal by number, each with an error text or none."""
+    rows = await tx.fetch(
+        SQL.mark_refs,
+        nos=[ref.no for ref in refs],
+        generations=[ref.generation for ref in refs],
+        state=state,
+        errors=list(refs.values()),
+    )
+    return [Ended(*row) for row in rows]
+
+
+async def count_late(tx: Transaction, late: dict[int, Counts]) -> list[Node]:
+    """Count new edges at their old downstreams."""
+    rows = await tx.fetch(
+        SQL.count_late,
+        nos=list(late),
+        lefts=[c.left for c in late.values()],
+        oks=[c.ok for c in late.values()],
+        faileds=[c.failed for c in late.values()],
+        skippeds=[c.skipped for c in late.values()],
+        cancelleds=[c.cancelled for c in late.values()],
+    )
+    return [Node(*row) for row in rows]
+
+
+async def count_resolved(tx: Transaction, dag_no: int, resolved: dict[str, tuple[int, bool]]) -> list[Node]:
+    """Count resolved externals at the nodes that declared them."""
+    rows = await tx.fetch(
+        SQL.count_resolved,
+        dag_no=dag_no,
+        keys=list(resolved),
+        counts=[count for count, _ in resolved.values()],
+        faileds=[failed for _, failed in resolved.values()],
+    )
+    return [Node(*row) for row in rows]
+
+
+async def skip_by_call(tx: Transaction, nos: Sequence[int]) -> None:
+    """Remember that a caller skipped these."""
+    await tx.fetch(SQL.skip_by_call, nos=nos)
+
+
+async def renew_intent(tx: Transaction, item_ids: dict[int, str]) -> None:
+    """New item ids for nodes whose add is not decided."""
+    await tx.fetch(SQL.renew_intent, nos=list(item_ids), item_ids=list(item_ids.values()))
+
+
+async def renew_released(tx: Transaction, ref: Ref, item_id: str) -> bool:
+    """A new generation for a released node whose item is lost; False when it has moved on."""
+    row = await tx.row(SQL.renew_released, no=ref.no, generation=ref.generation, item_id=item_id)
+    return row is not None
+
+
+async def intent_items(tx: Transaction, addition: Addition) -> list[IntentItem]:
+    """The undecided nodes of an add."""
+    rows = await tx.fetch(SQL.intent_items, first_no=addition.first_no, last_no=addition.last_no)
+    return [IntentItem(*row) for row in rows]
+
+
+async def items(shard: Shard, nos: Sequence[int]) -> dict[int, Item]:
+    """What an enqueue of each node needs."""
+    rows = await shard.pool.fetch(SQL.items, nos=nos)
+    return {row["no"]: Item(row["id"], row["key"], row["item"]) for row in rows}
+
+
+async def inputs_sizes(tx: Transaction, nos: Sequence[int]) -> dict[int, int]:
+    """About how many bytes each node's inputs take as JSON."""
+    return {row["no"]: int(row["bytes"]) for row in await tx.fetch(SQL.inputs_sizes, nos=nos)}
+
+
+async def inputs(tx: Transaction, nos: Sequence[int]) -> list[tuple[int, str, str]]:
+    """(node, input's name, JSON text) of everything passed on to these nodes."""
+    return [tuple(row) for row in await tx.fetch(SQL.inputs, nos=nos)]
+
+
+# Retry
+
+
+async def retry_roots(tx: Transaction, first_no: int, last_no: int, states: Sequence[str]) -> list[int]:
+    """Nodes in one of `states` that no caller skipped."""
+    rows = await tx.fetch(SQL.retry_roots, first_no=first_no, last_no=last_no, states=states)
+    return [row["no"] for row in rows]
+
+
+async def retry_reach(tx: Transaction, nos: Sequence[int]) -> list[int]:
+    """These and everything skipped or cancelled below them, ascending."""
+    return [row["no"] for row in await tx.fetch(SQL.retry_reach, nos=nos)]
+
+
+async def retry_nodes(tx: Transaction, item_ids: dict[int, str]) -> list[Replaced]:
+    """Begin a new generation of these nodes, with these item ids."""
+    rows = await tx.fetch(SQL.retry_nodes, nos=list(item_ids), item_ids=list(item_ids.values()))
+    return [Replaced(*row) for row in rows]
+
+
+async def retry_externals(tx: Transaction, dag_no: int, nos: Sequence[int]) -> None:
+    """Externals of these nodes that were resolved as failed are unresolved again."""
+    await tx.fetch(SQL.retry_externals, dag_no=dag_no, nos=nos)

@@ -1,0 +1,85 @@
+"""The statements that answer questions, bound; no locks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from services.dag.model import Dag
+from services.dag.store import SQL
+from shared.shards import Shard
+
+
+async def get_dag(shard: Shard, dag_id: str, namespace: str) -> Dag | None:
+    """A DAG of this namespace."""
+    row = await shard.pool.row(SQL.get_dag, id=dag_id, namespace=namespace)
+    return Dag(*row) if row else None
+
+
+async def list_dags(
+    shard: Shard, namespace: str, *, state: str | None, name: str | None, before_id: str, rows_max: int
+) -> list[Dag]:
+    """DAGs of a namespace, newest first, made before `before_id`."""
+    if name is not None:
+        rows = await shard.pool.fetch(
+            SQL.list_dags_by_name,
+            namespace=namespace,
+            name=name,
+            state=state,
+            before_id=before_id,
+            rows_max=rows_max,
+        )
+    elif state is not None:
+        rows = await shard.pool.fetch(
+            SQL.list_dags_by_state, namespace=namespace, state=state, before_id=before_id, rows_max=rows_max
+        )
+    else:
+        rows = await shard.pool.fetch(SQL.list_dags, namespace=namespace, before_id=before_id, rows_max=rows_max)
+    return [Dag(*row) for row in rows]
+
+
+async def node_by_key(shard: Shard, dag_no: int, key: str) -> Any:
+    """One node's row, or None."""
+    return await shard.pool.row(SQL.node_by_key, dag_no=dag_no, key=key)
+
+
+async def nodes_page(
+    shard: Shard, *, states: Sequence[str] | None, after_no: int, last_no: int, rows_max: int
+) -> list[Any]:
+    """Rows of nodes after `after_no` up to `last_no`, of all states or some."""
+    if states is None:
+        return await shard.pool.fetch(SQL.nodes_page, after_no=after_no, last_no=last_no, rows_max=rows_max)
+    return await shard.pool.fetch(
+        SQL.nodes_page_by_state, states=states, after_no=after_no, last_no=last_no, rows_max=rows_max
+    )
+
+
+async def upstreams_of(shard: Shard, nos: Sequence[int]) -> list[Any]:
+    """(no, key, state, satisfied) of every upstream of these nodes."""
+    return await shard.pool.fetch(SQL.upstreams_of, nos=nos)
+
+
+async def downstreams_of(shard: Shard, nos: Sequence[int]) -> list[Any]:
+    """(no, key) of every downstream of these nodes."""
+    return await shard.pool.fetch(SQL.downstreams_of, nos=nos)
+
+
+async def out_degrees(shard: Shard, first_no: int, last_no: int) -> dict[int, int]:
+    """How many edges leave each node of a range that has any."""
+    rows = await shard.pool.fetch(SQL.out_degrees_between, first_no=first_no, last_no=last_no)
+    return {row["up"]: row["degree"] for row in rows}
+
+
+async def externals_of(shard: Shard, dag_no: int, keys: Sequence[str]) -> list[Any]:
+    """(node_key, name, resolved, failed) of the externals that these nodes declared."""
+    return await shard.pool.fetch(SQL.externals_of, dag_no=dag_no, keys=keys)
+
+
+async def graph_nodes(shard: Shard, after_no: int, last_no: int, rows_max: int) -> list[Any]:
+    """(no, key, state, topic, generation) after `after_no`."""
+    return await shard.pool.fetch(SQL.graph_nodes, after_no=after_no, last_no=last_no, rows_max=rows_max)
+
+
+async def health(shard: Shard) -> list[Any]:
+    """DAGs and their nodes by the DAG's state."""
+    return await shard.pool.fetch(SQL.health)
