@@ -40,6 +40,7 @@ from headgate.errors import (
     UnknownNode,
 )
 from headgate.ids import new_id, shard_of, time_ms_of
+from headgate.worker import Fail, Job, Retry, Worker
 
 __all__ = [
     "Ack",
@@ -56,12 +57,14 @@ __all__ = [
     "DagFinished",
     "DagHandle",
     "Extend",
+    "Fail",
     "Forbidden",
     "GatewayError",
     "HeadgateError",
     "Http1Transport",
     "Invalid",
     "Item",
+    "Job",
     "Leased",
     "LeasedDag",
     "Nack",
@@ -73,6 +76,7 @@ __all__ = [
     "NothingToRetry",
     "OverQuota",
     "Result",
+    "Retry",
     "RetryPolicy",
     "Revive",
     "ServerError",
@@ -81,6 +85,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "UnknownNode",
+    "Worker",
     "new_id",
     "shard_of",
     "time_ms_of",

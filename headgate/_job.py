@@ -1,0 +1,187 @@
+"""A job: one leased item in a handler's hands, and how handlers end."""
+
+import asyncio
+import contextvars
+import inspect
+import threading
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate._calls import encode, present
+from headgate._elements import Leased, LeasedDag, Nack
+from headgate.errors import Invalid
+
+if TYPE_CHECKING:
+    from headgate.async_client import AsyncClient
+    from headgate.client import Client
+
+ERROR_CHARS_MAX: Final = 4_000
+
+Handler = Callable[["Job"], Any]
+
+
+class Retry(Exception):
+    """Raised in a handler: give the item back, to be delivered again after `delay_s`.
+
+    `metadata` replaces the item's; with `costs_attempt=False` this delivery is not counted.
+    """
+
+    def __init__(
+        self,
+        reason: str = "the handler asked to be called again",
+        *,
+        delay_s: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        costs_attempt: bool = True,
+    ) -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
+        self.metadata = metadata
+        self.costs_attempt = costs_attempt
+
+
+class Fail(Exception):
+    """Raised in a handler: the item is dead, whatever attempts it has left; a DAG's node has failed."""
+
+
+class Job:
+    """What a handler gets.
+
+    The lease is extended by the worker for as long as the handler runs. When it is lost all the same, or
+    the item cancelled, a coroutine is cancelled; a thread cannot be, and should look at `lost` now and
+    then.
+    """
+
+    def __init__(
+        self,
+        leased: Leased,
+        *,
+        client: "AsyncClient",
+        blocking: Callable[[], "Client"],
+        lease_s: float,
+        lease_ends_at: float,
+    ) -> None:
+        self.leased = leased
+        self.client = client
+        self.lease_s = lease_s
+        self.lease_ends_at = lease_ends_at
+        self.lost: str | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._blocking = blocking
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r}, topic={self.topic!r}, attempt={self.attempt})"
+
+    @property
+    def id(self) -> str:
+        return self.leased.id
+
+    @property
+    def topic(self) -> str:
+        return self.leased.topic
+
+    @property
+    def payload(self) -> Any:
+        return self.leased.payload
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self.leased.metadata
+
+    @property
+    def inputs(self) -> Any:
+        """For a DAG's node with `pass_outputs`: the outputs of its upstreams, by key."""
+        return self.leased.inputs
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self.leased.headers
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first delivery."""
+        return self.leased.attempt
+
+    @property
+    def dag(self) -> LeasedDag | None:
+        """The DAG, node and generation of a DAG's item."""
+        return self.leased.dag
+
+    @property
+    def blocking_client(self) -> "Client":
+        """A client for handlers that run in a thread."""
+        return self._blocking()
+
+    def lose(self, why: str) -> None:
+        """The item is no longer this worker's: stop, and say nothing about it."""
+        self.lost = self.lost or why
+        if self.task is not None:
+            self.task.cancel()
+
+    def nack(self, **fields: Any) -> Nack:
+        nack: Any = {"id": self.id, "lease_token": self.leased.lease_token, **fields}
+        found: Nack = nack
+        return found
+
+
+async def run_handler(handler: Handler, job: Job) -> Any:
+    """Call a handler: a coroutine function here, anything else in a thread of its own."""
+    if inspect.iscoroutinefunction(handler):
+        return await handler(job)
+    found = await _in_thread(handler, job)
+    return await found if inspect.isawaitable(found) else found
+
+
+def _in_thread(handler: Handler, job: Job) -> Awaitable[Any]:
+    """A daemon thread, so that a handler that never returns cannot keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(found: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(found)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        found: Any = None
+        failure: BaseException | None = None
+        try:
+            found = context.run(handler, job)
+        except StopIteration as error:
+            failure = RuntimeError(f"the handler raised {error!r}")
+        except BaseException as error:
+            failure = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, found, failure)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=run, name=f"headgate-{job.topic}", daemon=True).start()
+    return future
+
+
+def verdict_of(job: Job, output: Any) -> tuple[str, Any]:
+    """How the service is told of a handler that returned: by an ack, unless its output has no JSON form."""
+    try:
+        encode(output)
+    except Invalid as error:
+        return "nack", job.nack(error=f"the handler's output {error.detail}")
+    return "ack", job.leased.ack(output)
+
+
+def verdict_of_error(job: Job, error: BaseException) -> tuple[str, Any]:
+    """How the service is told of a handler that raised."""
+    if isinstance(error, Fail):
+        return "nack", job.nack(error=clean(str(error) or "failed"), final=True)
+    if isinstance(error, Retry):
+        options = present(delay_s=error.delay_s, metadata=error.metadata)
+        return "nack", job.nack(error=clean(str(error)), costs_attempt=error.costs_attempt, **options)
+    return "nack", job.nack(error=clean("".join(traceback.format_exception(error))))
+
+
+def clean(text: str) -> str:
+    """The end of an error's text, in characters that may be stored."""
+    return text[-ERROR_CHARS_MAX:].replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

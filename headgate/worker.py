@@ -1,0 +1,277 @@
+"""A worker: takes items of some topics, runs a handler on each, and tells the service how it ended.
+
+    worker = Worker()
+
+    @worker.task("mail", slots=8)
+    async def send(job: Job) -> None:
+        ...
+
+    worker.main()
+
+Items are taken only for free slots. Leases are extended while handlers run; what a handler returns is the
+item's output; what it raises is a nack, after which the item's backoff and attempts decide (`Retry` and
+`Fail` say more). A worker outlives restarts of the services. SIGTERM and SIGINT drain it: it takes nothing
+more, lets handlers finish for `drain_s`, and hands back what is left at no cost of an attempt. A second
+signal does not wait.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from headgate._elements import Leased
+from headgate._job import Fail, Handler, Job, Retry, run_handler, verdict_of, verdict_of_error
+from headgate._leases import Leases
+from headgate._settler import Settler
+from headgate.async_client import AsyncClient
+from headgate.client import Client
+from headgate.errors import BadRequest, Forbidden, HeadgateError, Invalid, Unauthorized
+from headgate.wire import BATCH_MAX, WAIT_S_MAX
+
+__all__ = ["Fail", "Job", "Retry", "Worker"]
+
+log = logging.getLogger("headgate.worker")
+
+F = TypeVar("F", bound=Handler)
+DELAY_S_MAX: Final = 5.0
+SETTLE_S_MAX: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Task:
+    topic: str
+    handler: Handler
+    slots: int
+    lease_s: float
+    free: asyncio.Semaphore
+    running: int = 0
+
+
+class Worker:
+    """Runs handlers on leased items.
+
+    `name` tells workers apart in the services' logs. `lease_s` is how long a killed worker's items are held
+    back, and twice the time between extensions. `wait_s` is how long one dequeue waits for items.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient | Client | None = None,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        lease_s: float = 60.0,
+        drain_s: float = 30.0,
+        wait_s: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not 0 <= wait_s <= WAIT_S_MAX:
+            raise ValueError(f"wait_s must be 0 to {WAIT_S_MAX}")
+        self._own = not isinstance(client, AsyncClient)
+        self.client = client if isinstance(client, AsyncClient) else _beside(client)
+        self.namespace = namespace or self.client.namespace
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self.lease_s, self.drain_s, self.wait_s = lease_s, drain_s, wait_s
+        self.finished = 0
+        self._clock = clock
+        self._tasks: dict[str, _Task] = {}
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._blocking_client: Client | None = client if isinstance(client, Client) else None
+        self._lock = threading.Lock()
+        self._leases = Leases(self.client, self.namespace, clock)
+        self._settler = Settler(self.client, self.namespace, self._leases)
+
+    def task(self, topic: str, *, slots: int = 1, lease_s: float | None = None) -> Callable[[F], F]:
+        """Handle items of `topic` with this function, up to `slots` at a time.
+
+        A coroutine function runs in the event loop, any other in a thread. It gets the `Job`.
+        """
+        if not 1 <= slots <= BATCH_MAX:
+            raise ValueError(f"slots must be 1 to {BATCH_MAX}")
+
+        def register(handler: F) -> F:
+            if topic in self._tasks:
+                raise ValueError(f"topic {topic!r} has a handler already")
+            free = asyncio.Semaphore(slots)
+            self._tasks[topic] = _Task(topic, handler, slots, lease_s or self.lease_s, free)
+            return handler
+
+        return register
+
+    def main(self) -> None:
+        """Run until a signal, in an event loop of its own."""
+        asyncio.run(self.run())
+
+    def stop(self) -> None:
+        """Drain, then let `run` return. The second call hurries."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self, *, signals: bool = True) -> None:
+        """Work until `stop` or a signal.
+
+        Raises:
+            HeadgateError: the services refuse this worker (token, namespace or topic); it has drained.
+        """
+        if not self._tasks:
+            raise ValueError("this worker has no task; add one with @worker.task(topic)")
+        keepers = [asyncio.create_task(self._leases.run()), asyncio.create_task(self._settler.run())]
+        pollers = [asyncio.create_task(self._poll(task)) for task in self._tasks.values()]
+        stopped: asyncio.Task[Any] = asyncio.create_task(self._stop.wait())
+        try:
+            with self._on_signals() if signals else contextlib.nullcontext():
+                try:
+                    await asyncio.wait([stopped, *pollers], return_when=asyncio.FIRST_COMPLETED)
+                except asyncio.CancelledError:
+                    self._hurry.set()
+                    raise
+                finally:
+                    self._stop.set()
+                    await _end(pollers)
+                    await self._drain()
+        finally:
+            await _end([*pollers, *keepers, stopped, *self._jobs])
+            if self._own:
+                await self.client.aclose()
+        for poller in pollers:
+            if not poller.cancelled() and (error := poller.exception()):
+                raise error
+
+    async def _poll(self, task: _Task) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            await task.free.acquire()
+            task.free.release()
+            try:
+                items = await self.client.dequeue(
+                    {task.topic: task.slots - task.running},
+                    wait_s=self.wait_s,
+                    lease_s=task.lease_s,
+                    worker=self.name,
+                    namespace=self.namespace,
+                )
+            except (BadRequest, Unauthorized, Forbidden, Invalid):
+                raise
+            except HeadgateError as error:
+                failures += 1
+                log.warning("cannot dequeue %s, trying again: %s", task.topic, error)
+                await asyncio.sleep(random.uniform(0, min(DELAY_S_MAX, 0.1 * 2**failures)))  # noqa: S311
+                continue
+            failures = 0
+            for leased in items:
+                await self._start(task, leased)
+
+    async def _start(self, task: _Task, leased: Leased) -> None:
+        await task.free.acquire()
+        task.running += 1
+        job = Job(
+            leased,
+            client=self.client,
+            blocking=self._blocking,
+            lease_s=task.lease_s,
+            lease_ends_at=self._clock() + task.lease_s,
+        )
+        self._leases.hold(job)
+        job.task = asyncio.create_task(self._work(task, job))
+        self._jobs.add(job.task)
+        job.task.add_done_callback(self._jobs.discard)
+
+    async def _work(self, task: _Task, job: Job) -> None:
+        try:
+            verdict = verdict_of(job, await run_handler(task.handler, job))
+        except asyncio.CancelledError as error:
+            if job.lost is None and not self._hurry.is_set():
+                verdict = verdict_of_error(job, error)
+            else:
+                verdict = "nack", job.nack(error="the worker stopped", costs_attempt=False)
+        except Exception as error:
+            log.log(logging.INFO if isinstance(error, Retry | Fail) else logging.WARNING, "%r: %r", job, error)
+            verdict = verdict_of_error(job, error)
+        finally:
+            task.running -= 1
+            task.free.release()
+        self.finished += 1
+        if job.lost is None:
+            self._settler.add(job, *verdict)
+
+    async def _drain(self) -> None:
+        if self._jobs:
+            log.info("draining: %d jobs are running", len(self._jobs))
+            hurry: asyncio.Task[Any] = asyncio.create_task(self._hurry.wait())
+            finished: asyncio.Task[Any] = asyncio.create_task(_finished(self._jobs))
+            await asyncio.wait([hurry, finished], timeout=self.drain_s, return_when=asyncio.FIRST_COMPLETED)
+            await _end([hurry, finished])
+        self._hurry.set()
+        await _end(list(self._jobs))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S_MAX):
+                await self._settler.settled()
+
+    def _blocking(self) -> Client:
+        with self._lock:
+            if self._blocking_client is None:
+                self._blocking_client = _client_like(self.client)
+            return self._blocking_client
+
+    @contextlib.contextmanager
+    def _on_signals(self) -> Iterator[None]:
+        """Only the main thread gets signals; elsewhere `stop` is for the owner to call."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+def _beside(client: Client | None) -> AsyncClient:
+    if client is None:
+        return AsyncClient()
+    to = client.endpoints
+    return AsyncClient(
+        queue_url=to.queue_url,
+        dag_url=to.dag_url,
+        token=to.token,
+        namespace=client.namespace,
+        timeout_s=to.timeout_s,
+    )
+
+
+def _client_like(client: AsyncClient) -> Client:
+    to = client.endpoints
+    return Client(
+        queue_url=to.queue_url,
+        dag_url=to.dag_url,
+        token=to.token,
+        namespace=client.namespace,
+        timeout_s=to.timeout_s,
+    )
+
+
+async def _finished(jobs: set[asyncio.Task[None]]) -> None:
+    while jobs:
+        await asyncio.wait(list(jobs))
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
