@@ -101,6 +101,8 @@ class Postgres:
     def remove(self) -> None:
         """Delete the cluster's files. It must be stopped."""
         shutil.rmtree(self._data_dir, ignore_errors=True)
+        if self._data_dir != self.settings.data_dir.absolute():
+            shutil.rmtree(self._data_dir.parent, ignore_errors=True)
 
     def _arguments(self) -> list[str]:
         options = {**_OPTIONS, **self.settings.options, "port": str(self.settings.port)}

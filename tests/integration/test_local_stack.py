@@ -1,0 +1,280 @@
+"""The embedded stack, as processes: what it leaves behind, what it finds again, what it refuses."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+
+from services.local import account
+from services.local.errors import LocalError
+from services.local.ports import free_port, is_free
+from services.local.postgres import VOLATILE, Postgres, PostgresSettings
+from services.local.process import Child, Command, stop_leftover
+from services.local.settings import from_environment
+from services.local.supervisor import RESTARTS_MAX, Supervisor
+from tests.support.launcher import CHILDREN, Launcher, is_running
+
+
+@pytest.fixture
+async def launcher(tmp_path: Path) -> AsyncIterator[Launcher]:
+    made = Launcher(tmp_path / "data")
+    yield made
+    if made.process is not None:
+        await made.stop(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Launcher]:
+    """A stack for tests that only look at it."""
+    made = Launcher(tmp_path_factory.mktemp("running") / "data")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def enqueue(launcher: Launcher, payload: str) -> None:
+    url = f"{launcher.queue_url}/v1/namespaces/default/enqueue"
+    body = {"items": [{"topic": "kept", "payload": payload, "idempotency_key": payload}]}
+    status = "refused"
+    while status == "refused":  # by a shard that is coming back
+        answer = await launcher.until_answered("POST", url, body)
+        status = answer.json()["results"][0]["status"]
+    assert status in ("enqueued", "duplicate")
+
+
+async def payloads(launcher: Launcher) -> set[str]:
+    """Every payload that a consumer gets."""
+    found: set[str] = set()
+    async with httpx.AsyncClient(base_url=f"{launcher.queue_url}/v1/namespaces/default") as client:
+        while True:
+            asked = {"topics": [{"topic": "kept", "count": 10}], "wait_s": 0.3}
+            items = (await client.post("/dequeue", json=asked)).json()["items"]
+            if not items:
+                return found
+            found |= {item["payload"] for item in items}
+
+
+async def test_everything_starts_and_nothing_stays(launcher: Launcher) -> None:
+    printed = await launcher.start()
+    assert launcher.queue_url in printed
+    assert launcher.dag_url in printed
+    async with httpx.AsyncClient() as client:
+        for url in (launcher.queue_url, launcher.dag_url):
+            assert (await client.get(f"{url}/readyz")).status_code == 200
+    pids = launcher.pids()
+    assert all(map(is_running, pids))
+
+    assert await launcher.stop(signal.SIGINT) == 0
+
+    assert not any(map(is_running, pids))
+    assert await launcher.errors() == ""
+    assert is_free(launcher.queue_port) and is_free(launcher.postgres_port)
+
+
+@pytest.mark.parametrize("victims", ["nobody", "the launcher", "everybody"])
+async def test_the_next_start_finds_what_was_acknowledged(launcher: Launcher, victims: str) -> None:
+    await launcher.start()
+    await enqueue(launcher, "precious")
+    pids = launcher.pids()
+    if victims == "everybody":
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+    await launcher.stop(signal.SIGTERM if victims == "nobody" else signal.SIGKILL)
+
+    await launcher.start()
+
+    assert not any(map(is_running, pids))
+    assert await payloads(launcher) == {"precious"}
+
+
+async def test_children_end_with_a_killed_launcher(launcher: Launcher) -> None:
+    await launcher.start()
+    pids = launcher.pids()
+
+    await launcher.stop(signal.SIGKILL)
+
+    await launcher.until_gone(pids)
+
+
+async def test_a_killed_child_is_started_again(launcher: Launcher) -> None:
+    await launcher.start()
+    for name in CHILDREN:
+        before = launcher.pid(name)
+        os.kill(before, signal.SIGKILL)
+        await launcher.until_gone([before])
+        await enqueue(launcher, f"after {name}")
+    for url in (launcher.queue_url, launcher.dag_url):
+        await launcher.until_answered("GET", f"{url}/readyz")
+
+    assert await payloads(launcher) == {f"after {name}" for name in CHILDREN}
+    await launcher.stop()
+    told = await launcher.errors()
+    assert [f"{name} was killed by SIGKILL; starting it again" in told for name in CHILDREN] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("field", "variable"),
+    [
+        ("queue_port", "HEADGATE_QUEUE_PORT"),
+        ("dag_port", "HEADGATE_DAG_PORT"),
+        ("postgres_port", "HEADGATE_PG_PORT"),
+        ("redis_port", "HEADGATE_REDIS_PORT"),
+    ],
+)
+async def test_a_taken_port_is_told_in_one_line(launcher: Launcher, field: str, variable: str) -> None:
+    with socket.create_server(("127.0.0.1", getattr(launcher, field))):
+        code, errors = await launcher.fail()
+
+    assert code == 1
+    assert errors.count("\n") == 1
+    assert str(getattr(launcher, field)) in errors and variable in errors
+
+
+async def test_two_launchers_do_not_share_a_directory(running: Launcher) -> None:
+    pids = running.pids()
+
+    code, errors = await Launcher(running.data_dir).fail()
+
+    assert code == 1
+    assert errors.count("\n") == 1
+    assert running.process is not None and f"in use by process {running.process.pid}" in errors
+    assert running.pids() == pids and all(map(is_running, pids))
+
+
+async def test_the_number_of_shards_is_decided_once(launcher: Launcher) -> None:
+    await launcher.start("--queue-shards", "2", "--dag-shards", "1")
+    async with httpx.AsyncClient() as client:
+        shards = (await client.get(f"{launcher.queue_url}/v1/shards")).json()["items"]
+    await launcher.stop()
+
+    assert sorted(shard["shard"] for shard in shards) == [0, 1]
+    code, errors = await launcher.fail("--queue-shards", "3")
+    assert code == 1
+    assert errors.count("\n") == 1
+    assert "2 queue shards, not 3" in errors
+
+
+async def test_a_fresh_start_deletes_what_was_there(launcher: Launcher) -> None:
+    await launcher.start()
+    await enqueue(launcher, "forgotten")
+    kept = launcher.data_dir / "not-ours"
+    kept.write_text("stays")
+    await launcher.stop()
+
+    await launcher.start("--fresh")
+
+    assert await payloads(launcher) == set()
+    assert kept.read_text() == "stays"
+
+
+def test_the_dag_token_is_for_its_owner_only(running: Launcher) -> None:
+    token = running.data_dir / "dag.token"
+
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert len(token.read_text()) >= 32
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+async def test_postgres_runs_whoever_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespaces: bool
+) -> None:
+    """As root in a user namespace, or as nobody where those are refused; otherwise as the user it is."""
+    if not namespaces:
+        monkeypatch.setattr(account, "user_namespaces_work", lambda: False)
+    settings = PostgresSettings(
+        data_dir=tmp_path / "postgres", port=free_port(), run_dir=tmp_path / "run", options=VOLATILE
+    )
+    postgres = Postgres(settings)
+    await postgres.start()
+    try:
+        connection = await asyncpg.connect(postgres.dsn())
+        assert await connection.fetchval("SELECT current_database()") == "headgate"
+        await connection.close()
+    finally:
+        await postgres.stop()
+        postgres.remove()
+
+
+async def test_a_half_made_cluster_is_made_again(tmp_path: Path) -> None:
+    unfinished = tmp_path / "postgres.new"
+    unfinished.mkdir()
+    (unfinished / "PG_VERSION").write_text("18\n")
+    settings = PostgresSettings(
+        data_dir=tmp_path / "postgres", port=free_port(), run_dir=tmp_path / "run", options=VOLATILE
+    )
+    postgres = Postgres(settings)
+
+    await postgres.start()
+
+    await postgres.stop()
+    assert not unfinished.exists()
+
+
+async def test_a_pid_that_went_to_another_program_is_left_alone(tmp_path: Path) -> None:
+    bystander = Child(
+        Command(name="bystander", argv=("sleep", "60")), log_path=tmp_path / "log", pid_path=tmp_path / "other.pid"
+    )
+    bystander.spawn()
+    leftover = tmp_path / "postgres.pid"
+    leftover.write_text(f"{bystander.pid} an-earlier-start\n")
+
+    await stop_leftover(leftover, stop_signal=signal.SIGINT)
+
+    assert bystander.running
+    assert not leftover.exists()
+    await bystander.stop()
+
+
+async def test_a_leftover_process_is_stopped(tmp_path: Path) -> None:
+    leftover = Child(
+        Command(name="leftover", argv=("sleep", "60")), log_path=tmp_path / "log", pid_path=tmp_path / "sleep.pid"
+    )
+    leftover.spawn()
+
+    await stop_leftover(tmp_path / "sleep.pid", stop_signal=signal.SIGTERM)
+
+    assert not leftover.running
+
+
+async def test_a_child_that_never_lives_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.local.supervisor._PAUSE_S", 0.0)
+    child = Child(
+        Command(name="doomed", argv=("sh", "-c", "echo 'FATAL: no luck'; exit 3")),
+        log_path=tmp_path / "log",
+        pid_path=tmp_path / "pid",
+    )
+    told: list[str] = []
+
+    async def start() -> None:
+        child.spawn()
+
+    child.spawn()
+    supervisor = Supervisor(told.append)
+    supervisor.watch(child, start)
+    with pytest.raises(LocalError, match="doomed ended with exit code 3: FATAL: no luck"):
+        async with asyncio.timeout(30):
+            await supervisor.failure
+    await supervisor.close()
+
+    assert len(told) == RESTARTS_MAX
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HEADGATE_HOST", "0.0.0.0"),
+        ("HEADGATE_HOST", "example.org"),
+        ("HEADGATE_QUEUE_PORT", "0"),
+        ("HEADGATE_PG_PORT", "70000"),
+        ("HEADGATE_DAG_PORT", "http"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(variable: str, value: str) -> None:
+    with pytest.raises(LocalError, match=variable):
+        from_environment({variable: value})
