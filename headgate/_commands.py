@@ -1,0 +1,382 @@
+"""What each command of the command line does. A command returns its exit code."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from headgate import _local_run
+from headgate._calls import present
+from headgate._elements import Result
+from headgate._output import Progress, plain, show_fields, show_json, show_table, stderr_line
+from headgate.async_client import AsyncClient
+from headgate.client import Client
+from headgate.dag import Dag
+from headgate.errors import Invalid
+from headgate.wire import Dag as DagView
+
+OK: Final = 0
+FAILURE: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+CONFLICT: Final = 4
+UNAVAILABLE: Final = 5
+
+_STATUS_EXITS: Final = {
+    "not_found": NOT_FOUND,
+    "refused": FAILURE,
+    "lease_lost": CONFLICT,
+    "managed": CONFLICT,
+    "finished": CONFLICT,
+}
+_DAG_COLUMNS: Final = ("id", "name", "state", "total", "succeeded", "failed", "released", "blocked", "created_at")
+_NODE_COLUMNS: Final = ("key", "state", "topic", "attempts", "generation", "blocked_by", "error")
+_TOPIC_COLUMNS: Final = (
+    "topic",
+    "ready",
+    "delayed",
+    "leased",
+    "disabled",
+    "dead",
+    "oldest_ready_age_s",
+    "paused",
+)
+_SHARD_COLUMNS: Final = (
+    "shard",
+    "state",
+    "owner",
+    "ready",
+    "delayed",
+    "leased",
+    "disabled",
+    "dead",
+    "enqueued_per_s",
+    "acked_per_s",
+    "db_latency_ms_p99",
+)
+_DAG_SHARD_COLUMNS: Final = ("shard", "owner", "dags", "nodes", "outbox", "ack_lag_s", "release_lag_s")
+
+Args = argparse.Namespace
+
+
+def parsed(text: str) -> Any:
+    """JSON, or the text itself where it does not begin like a JSON object, list or string.
+
+    Raises:
+        Invalid: it begins like JSON and is none.
+    """
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except ValueError as error:
+        if text.lstrip()[:1] in ("{", "[", '"'):
+            raise Invalid(f"this is not JSON: {error}") from None
+        return text
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def read(path: str) -> str:
+    return sys.stdin.read() if path == "-" else Path(path).read_text()
+
+
+def read_spec(path: str) -> Any:
+    """The JSON object in a file, or `-`.
+
+    Raises:
+        Invalid: it is not JSON, or no object.
+    """
+    try:
+        spec = json.loads(read(path))
+    except ValueError as error:
+        raise Invalid(f"{path} is not JSON: {error}") from None
+    if not isinstance(spec, dict):
+        raise Invalid(f"{path} should hold an object: {{name, nodes: [...], dependencies: [...]}}")
+    return spec
+
+
+def _client(args: Args) -> Client:
+    return Client(queue_url=args.queue_url, dag_url=args.dag_url, namespace=args.namespace, token=args.token)
+
+
+def _async_client(args: Args) -> AsyncClient:
+    return AsyncClient(queue_url=args.queue_url, dag_url=args.dag_url, namespace=args.namespace, token=args.token)
+
+
+def _rows(args: Args, rows: Sequence[Any], columns: Sequence[str], empty: str) -> None:
+    if args.output == "json":
+        show_json(list(rows), sys.stdout)
+    elif rows:
+        dumped = [row if isinstance(row, dict) else row.model_dump() for row in rows]
+        show_table(dumped, columns, sys.stdout)
+    else:
+        stderr_line(empty)
+
+
+def _one(args: Args, thing: Any) -> None:
+    if args.output == "json":
+        show_json(thing, sys.stdout)
+    else:
+        show_fields(thing if isinstance(thing, dict) else thing.model_dump(), sys.stdout)
+
+
+def _results(args: Args, results: Sequence[Result]) -> int:
+    rows = [present(**result._asdict()) for result in results]
+    columns = ("id", "status", "code") if any("code" in row for row in rows) else ("id", "status")
+    _rows(args, rows, columns, "nothing to do")
+    return max((_STATUS_EXITS.get(result.status, OK) for result in results), default=OK)
+
+
+# Items
+
+
+def enqueue(args: Args) -> int:
+    options = present(
+        priority=args.priority,
+        delay_s=args.delay,
+        ttl_s=args.ttl,
+        lease_s=args.lease,
+        max_attempts=args.max_attempts,
+        id=args.id,
+        idempotency_key=args.key,
+        metadata=parsed(args.metadata) if args.metadata else None,
+    )
+    if args.lines:
+        payloads = [parsed(line) for line in read("-").splitlines() if line.strip()]
+    else:
+        payloads = [parsed(read("-") if args.payload == "-" else args.payload) if args.payload else None]
+    items: list[Any] = [{"topic": args.topic, "payload": payload, **options} for payload in payloads]
+    with _client(args) as client:
+        return _results(args, client.enqueue(items))
+
+
+def dequeue(args: Args) -> int:
+    with _client(args) as client:
+        found = client.dequeue(dict.fromkeys(args.topics, args.count), wait_s=args.wait, lease_s=args.lease)
+        rows = [_leased(item) for item in found]
+        columns = ("id", "topic", "attempt", "payload", "lease_token", "lease_expires_at")
+        _rows(args, rows, columns, "nothing is ready")
+        if args.ack and found:
+            client.ack([item.ack() for item in found])
+    return OK
+
+
+def _leased(item: Any) -> dict[str, Any]:
+    fields = {name: getattr(item, name) for name in item.__slots__}
+    return {**fields, "dag": item.dag._asdict() if item.dag else None}
+
+
+def ack(args: Args) -> int:
+    element: Any = {"id": args.id, "lease_token": args.lease_token}
+    if args.result is not None:
+        element["output"] = parsed(args.result)
+    with _client(args) as client:
+        return _results(args, client.ack([element]))
+
+
+def nack(args: Args) -> int:
+    element: Any = {
+        "id": args.id,
+        "lease_token": args.lease_token,
+        **present(delay_s=args.delay, error=args.error, final=args.final or None),
+    }
+    with _client(args) as client:
+        return _results(args, client.nack([element]))
+
+
+def revive(args: Args) -> int:
+    with _client(args) as client:
+        return _results(args, client.revive([{"id": item_id} for item_id in args.ids]))
+
+
+def cancel(args: Args) -> int:
+    with _client(args) as client:
+        return _results(args, client.cancel(args.ids))
+
+
+def item(args: Args) -> int:
+    with _client(args) as client:
+        _one(args, client.item(args.id))
+    return OK
+
+
+def items(args: Args) -> int:
+    with _client(args) as client:
+        found = client.items(args.topic, args.state, limit=args.limit)
+        _rows(args, found, ("id", "topic", "state", "priority", "attempt", "payload", "error"), "no items")
+    return OK
+
+
+# Topics and shards
+
+
+def topics(args: Args) -> int:
+    with _client(args) as client:
+        _rows(args, client.topics(), _TOPIC_COLUMNS, "no active topics")
+    return OK
+
+
+def topic(args: Args) -> int:
+    if args.action == "purge" and not args.yes:
+        stderr_line(f"headgate: this cancels every item of {args.topic}; say --yes if you mean it")
+        return USAGE
+    with _client(args) as client:
+        actions: dict[str, Callable[..., int | None]] = {
+            "pause": client.pause_topic,
+            "resume": client.resume_topic,
+            "purge": client.purge_topic,
+            "redrive": client.redrive_topic,
+        }
+        count = actions[args.action](args.topic)
+    _one(args, {"topic": args.topic, "action": args.action, **present(items=count)})
+    return OK
+
+
+def namespaces(args: Args) -> int:
+    with _client(args) as client:
+        columns = ("namespace", "enqueues_per_minute", "enqueued_last_minute", "in_flight_max", "in_flight")
+        _rows(args, client.namespaces(), columns, "no namespaces")
+    return OK
+
+
+def shards(args: Args) -> int:
+    with _client(args) as client:
+        if args.dag:
+            _rows(args, client.dag_shards(), _DAG_SHARD_COLUMNS, "no shards")
+        else:
+            _rows(args, client.shards(), _SHARD_COLUMNS, "no shards")
+    return OK
+
+
+# DAGs
+
+
+def dag_submit(args: Args) -> int:
+    dag = Dag.from_spec(read_spec(args.file))
+    with _client(args) as client:
+        handle = client.submit(dag)
+        if not args.watch:
+            _dag(args, handle.show())
+            return OK
+    return asyncio.run(_watch(args, handle.id))
+
+
+def dag_list(args: Args) -> int:
+    with _client(args) as client:
+        found = client.dags(state=args.state, name=args.name, limit=args.limit)
+    if args.output == "json":
+        show_json(found, sys.stdout)
+    else:
+        rows = [{**dag.model_dump(), **dag.nodes.model_dump()} for dag in found]
+        _rows(args, rows, _DAG_COLUMNS, "no DAGs")
+    return OK
+
+
+def dag_show(args: Args) -> int:
+    with _client(args) as client:
+        handle = client.dag(args.id)
+        dag = handle.show()
+        wanted = args.state is not None or args.nodes
+        nodes = handle.nodes(args.state, limit=args.limit) if wanted else []
+    if args.output == "json":
+        show_json({**plain(dag), "node_list": plain(nodes)} if wanted else dag, sys.stdout)
+        return OK
+    _dag(args, dag)
+    if wanted:
+        sys.stdout.write("\n")
+        rows = [{**node.model_dump(), "blocked_by": _blockers(node) or None} for node in nodes]
+        _rows(args, rows, _NODE_COLUMNS, "no such nodes")
+    return OK
+
+
+def _blockers(node: Any) -> str:
+    return ", ".join(block.key or block.name or block.kind for block in node.blocked_by)
+
+
+def _dag(args: Args, dag: DagView) -> None:
+    if args.output == "json":
+        show_json(dag, sys.stdout)
+        return
+    fields = dag.model_dump()
+    counts = fields.pop("nodes")
+    shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    show_fields({**fields, "nodes": shown or "none"}, sys.stdout)
+
+
+def dag_node(args: Args) -> int:
+    with _client(args) as client:
+        _one(args, client.dag(args.id).node(args.key))
+    return OK
+
+
+def dag_graph(args: Args) -> int:
+    with _client(args) as client:
+        handle = client.dag(args.id)
+        if args.format == "json":
+            show_json(handle.graph(), sys.stdout)
+        else:
+            sys.stdout.write(handle.graph_text(args.format).rstrip("\n") + "\n")
+    return OK
+
+
+def dag_verb(args: Args) -> int:
+    """release, close, pause, resume, cancel, retry, skip."""
+    with _client(args) as client:
+        handle = client.dag(args.id)
+        match args.verb:
+            case "cancel":
+                dag = handle.cancel(args.reason)
+            case "retry":
+                dag = handle.retry(args.nodes or None)
+            case "skip":
+                dag = handle.skip(args.nodes)
+            case verb:
+                dag = getattr(handle, verb)()
+    _dag(args, dag)
+    return OK
+
+
+def dag_resolve(args: Args) -> int:
+    data = parsed(args.data) if args.data is not None else None
+    with _client(args) as client:
+        status = client.dag(args.id).resolve(args.node, args.name, data=data, failed=args.failed)
+    _one(args, {"node": args.node, "name": args.name, "status": status})
+    return OK
+
+
+def dag_watch(args: Args) -> int:
+    return asyncio.run(_watch(args, args.id))
+
+
+def dag_run(args: Args) -> int:
+    return asyncio.run(_run(args))
+
+
+async def _run(args: Args) -> int:
+    async with _async_client(args) as client:
+        progress = Progress(sys.stderr)
+        handle = await _local_run.run(client, read_spec(args.file), slots=args.slots, progress=progress)
+        return await _verdict(args, handle)
+
+
+async def _watch(args: Args, dag_id: str) -> int:
+    async with _async_client(args) as client:
+        handle = client.dag(dag_id)
+        await handle.show()
+        await _local_run.watch(handle, Progress(sys.stderr))
+        return await _verdict(args, handle)
+
+
+async def _verdict(args: Args, handle: Any) -> int:
+    dag: DagView = await handle.show()
+    _dag(args, dag)
+    if dag.state == "succeeded":
+        return OK
+    for node in await handle.nodes("failed", limit=10):
+        last = (node.error or "no reason given").strip().splitlines()[-1]
+        stderr_line(f"{node.key} failed: {last}")
+    return FAILURE

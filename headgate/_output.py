@@ -1,0 +1,135 @@
+"""What the command line shows: aligned tables, JSON, and a DAG's progress."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from pydantic import BaseModel
+
+from headgate import wire
+
+CELL_CHARS_MAX: Final = 60
+LINE_EVERY_S: Final = 2.0
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: models and typed tuples become objects."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, list):
+        return [plain(element) for element in value]
+    return value
+
+
+def show_json(value: Any, out: TextIO) -> None:
+    out.write(json.dumps(plain(value), ensure_ascii=False, indent=2, default=str) + "\n")
+
+
+def show_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: TextIO) -> None:
+    """Rows under upper-case headings; numbers to the right."""
+    cells = [[cell(row.get(column)) for column in columns] for row in rows]
+    widths = [
+        max(len(column), *(len(line[at]) for line in cells)) if cells else len(column)
+        for at, column in enumerate(columns)
+    ]
+    right = [
+        any(isinstance(row.get(column), int | float) for row in rows)
+        and not any(isinstance(row.get(column), bool) for row in rows)
+        for column in columns
+    ]
+    for line in ([column.upper() for column in columns], *cells):
+        aligned = [
+            text.rjust(width) if at_right else text.ljust(width)
+            for text, width, at_right in zip(line, widths, right, strict=True)
+        ]
+        out.write("  ".join(aligned).rstrip() + "\n")
+
+
+def show_fields(fields: Mapping[str, Any], out: TextIO) -> None:
+    """One object, a field to a line; empty ones are left out."""
+    shown = {name: value for name, value in fields.items() if value not in (None, [], {})}
+    width = max(map(len, shown), default=0)
+    for name, value in shown.items():
+        out.write(f"{name.ljust(width)}  {cell(value, chars_max=None)}\n")
+
+
+def cell(value: Any, *, chars_max: int | None = CELL_CHARS_MAX) -> str:
+    match value:
+        case None:
+            text = "-"
+        case bool():
+            text = "yes" if value else "no"
+        case float():
+            text = f"{value:.3f}".rstrip("0").rstrip(".")
+        case datetime():
+            text = value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        case str():
+            text = printable(value)
+        case _:
+            text = json.dumps(plain(value), ensure_ascii=False, default=str)
+    return text if chars_max is None or len(text) <= chars_max else text[: chars_max - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """Text without control characters: what others stored must not steer this terminal."""
+    return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
+
+
+def counts_text(dag: wire.Dag) -> str:
+    counts = dag.nodes.model_dump()
+    parts = [f"{counts[state]} {state}" for state in counts if state != "total" and counts[state]]
+    return ", ".join(parts) or "no nodes"
+
+
+class Progress:
+    """A DAG's progress: one live line on a terminal, else a line whenever it has changed, at most every 2 s."""
+
+    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out = out
+        self._live = out.isatty()
+        self._clock = clock
+        self._began: tuple[float, int] | None = None
+        self._last = ""
+        self._spoke_at = -LINE_EVERY_S
+
+    def update(self, dag: wire.Dag) -> None:
+        text = self._text(dag)
+        if self._live:
+            columns = shutil.get_terminal_size().columns
+            self._out.write("\r\x1b[K" + text[: columns - 1])
+        elif counts_text(dag) != self._last and (dag.finished or self._clock() - self._spoke_at >= LINE_EVERY_S):
+            self._last, self._spoke_at = counts_text(dag), self._clock()
+            self._out.write(text + "\n")
+        self._out.flush()
+
+    def note(self, text: str) -> None:
+        """Something besides the counts, like a service that is away."""
+        self._out.write(("\r\x1b[K" if self._live else "") + printable(text) + ("" if self._live else "\n"))
+        self._out.flush()
+
+    def close(self) -> None:
+        if self._live:
+            self._out.write("\n")
+            self._out.flush()
+
+    def _text(self, dag: wire.Dag) -> str:
+        done, total = dag.nodes.finished, dag.nodes.total
+        self._began = self._began or (self._clock(), done)
+        elapsed_s = self._clock() - self._began[0]
+        rate = (done - self._began[1]) / elapsed_s if elapsed_s > 0.2 else 0.0
+        speed = f"  {rate:.1f} nodes/s" if rate else ""
+        paused = " (paused)" if dag.paused else " (held)" if dag.held else ""
+        return f"{dag.state}{paused} {self._bar(done, total)} {done}/{total}  {counts_text(dag)}{speed}"
+
+    def _bar(self, done: int, total: int, width: int = 24) -> str:
+        full, empty = ("█", "░") if "utf" in (getattr(self._out, "encoding", "") or "").lower() else ("#", ".")
+        filled = width * done // total if total else 0
+        return full * filled + empty * (width - filled)
+
+
+def stderr_line(text: str) -> None:
+    sys.stderr.write(text.rstrip("\n") + "\n")

@@ -1,0 +1,259 @@
+"""The command line: `headgate <verb>` and `headgate dag <verb>`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, get_args
+
+from headgate import _commands as commands
+from headgate import wire
+from headgate._output import printable, stderr_line
+from headgate.errors import (
+    BadRequest,
+    Conflict,
+    HeadgateError,
+    Invalid,
+    NoAnswer,
+    NotFound,
+    OverQuota,
+    Unauthorized,
+    Unavailable,
+)
+
+EXAMPLES: Final = """\
+examples:
+  headgate enqueue mail '{"to": "ada@example.org"}'   put an item into topic mail
+  headgate dequeue mail --wait 10 -o json             lease one, with its lease token
+  headgate ack ID LEASE_TOKEN                         done: it is never delivered again
+  headgate topics                                     what is waiting where
+  headgate dag submit graph.json --watch              submit a DAG and follow it
+  headgate dag run build.json --slots 4               run a DAG of shell commands here
+
+environment:
+  HEADGATE_QUEUE_URL, HEADGATE_DAG_URL, HEADGATE_NAMESPACE, HEADGATE_TOKEN
+
+exit codes:
+  0 ok, 1 failure, 2 usage, 3 not found, 4 conflict, 5 unavailable
+"""
+
+SPEC: Final = """\
+FILE holds JSON, like
+  {"name": "nightly",
+   "nodes": [{"key": "fetch", "topic": "etl", "payload": {"day": "2030-01-31"}},
+             {"key": "clean", "topic": "etl", "upstream": ["fetch"]}],
+   "dependencies": [{"upstream": "fetch", "downstream": "clean"}]}
+Give it a "key" and the same file makes one DAG, however often it is submitted.
+"""
+
+RUN: Final = """\
+FILE is as for submit, and a node may have `run`, a shell command:
+  {"nodes": [{"key": "compile", "run": "make"},
+             {"key": "test", "run": "make test", "upstream": ["compile"]}]}
+The commands run on this machine. A node with `topic` and without `run` is left to other
+workers. An exit code other than 0 fails the node, after `max_attempts` (here 1 by default).
+Ctrl-C cancels the DAG.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        code = int(args.command(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return commands.OK
+    except KeyboardInterrupt:
+        stderr_line("headgate: interrupted")
+        return 130
+    except HeadgateError as error:
+        stderr_line(f"headgate: {printable(str(error))}{_advice(error)}")
+        return exit_code(error)
+    except (OSError, ValueError) as error:
+        stderr_line(f"headgate: {printable(str(error))}")
+        return commands.USAGE
+
+
+def exit_code(error: HeadgateError) -> int:
+    match error:
+        case NotFound():
+            return commands.NOT_FOUND
+        case Conflict():
+            return commands.CONFLICT
+        case NoAnswer() | Unavailable() | OverQuota():
+            return commands.UNAVAILABLE
+        case Invalid() | BadRequest():
+            return commands.USAGE
+        case _:
+            return commands.FAILURE
+
+
+def _advice(error: HeadgateError) -> str:
+    match error:
+        case NoAnswer():
+            return "; is it running? HEADGATE_QUEUE_URL and HEADGATE_DAG_URL say where to look"
+        case Unauthorized():
+            return "; set HEADGATE_TOKEN"
+        case OverQuota() if error.retry_after_s:
+            return f"; try again in {error.retry_after_s:g} s"
+        case _:
+            return ""
+
+
+class _Commands:
+    """Adds commands to a parser, each with the options that all of them have."""
+
+    def __init__(self, parser: argparse.ArgumentParser, shared: argparse.ArgumentParser) -> None:
+        self._shared = shared
+        self._commands = parser.add_subparsers(title="commands", metavar="<command>", required=True)
+
+    def add(
+        self, name: str, run: Callable[[Any], int] | None, about: str, *, epilog: str | None = None
+    ) -> argparse.ArgumentParser:
+        parser = self._commands.add_parser(
+            name,
+            help=about,
+            description=about[0].upper() + about[1:] + ".",
+            epilog=epilog,
+            parents=[self._shared],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if run is not None:
+            parser.set_defaults(command=run)
+        return parser
+
+
+def build_parser() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    where = shared.add_argument_group("where and how")
+    for flag, about in (
+        ("--queue-url", "the queue service (HEADGATE_QUEUE_URL)"),
+        ("--dag-url", "the DAG service (HEADGATE_DAG_URL)"),
+        ("--token", "an access token (better: HEADGATE_TOKEN)"),
+    ):
+        where.add_argument(flag, metavar="X", default=argparse.SUPPRESS, help=about)
+    where.add_argument("-n", "--namespace", metavar="NS", default=argparse.SUPPRESS, help="HEADGATE_NAMESPACE")
+    where.add_argument("-o", "--output", choices=("table", "json"), default=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(
+        prog="headgate",
+        description="A priority queue, and DAGs of queued work.",
+        epilog=EXAMPLES,
+        parents=[shared],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(queue_url=None, dag_url=None, token=None, namespace=None, output="table")
+    root = _Commands(parser, shared)
+    _add_items(root)
+    _add_topics(root)
+    _add_dags(_Commands(root.add("dag", None, "DAGs: submit, watch, retry and more", epilog=SPEC), shared))
+    return parser
+
+
+def _add_items(root: _Commands) -> None:
+    enqueue = root.add("enqueue", commands.enqueue, "put an item into a topic")
+    enqueue.add_argument("topic")
+    enqueue.add_argument("payload", nargs="?", help="JSON or plain text; - reads it from standard input")
+    enqueue.add_argument("--lines", action="store_true", help="one payload per line of standard input")
+    enqueue.add_argument("--priority", type=int, metavar="N", help="lower is served first (default 0)")
+    enqueue.add_argument("--delay", type=float, metavar="S", help="deliver not before so many seconds")
+    enqueue.add_argument("--ttl", type=float, metavar="S", help="drop after so many seconds")
+    enqueue.add_argument("--lease", type=float, metavar="S", help="how long a consumer has (default 60)")
+    enqueue.add_argument("--max-attempts", type=int, metavar="N", help="dead after so many deliveries")
+    enqueue.add_argument("--id", help="an id of your own, a UUIDv7")
+    enqueue.add_argument("--key", help="an idempotency key: the same key adds nothing")
+    enqueue.add_argument("--metadata", metavar="JSON")
+
+    dequeue = root.add("dequeue", commands.dequeue, "lease items")
+    dequeue.add_argument("topics", nargs="+", metavar="topic")
+    dequeue.add_argument("--count", type=int, default=1, metavar="N", help="up to so many of each topic")
+    dequeue.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for the first (up to 30)")
+    dequeue.add_argument("--lease", type=float, metavar="S", help="how long they are yours")
+    dequeue.add_argument("--ack", action="store_true", help="ack them at once, after printing")
+
+    ack = root.add("ack", commands.ack, "end a leased item: done")
+    nack = root.add("nack", commands.nack, "give a leased item back")
+    for parser in (ack, nack):
+        parser.add_argument("id")
+        parser.add_argument("lease_token")
+    ack.add_argument("--result", metavar="JSON", help="its output, for a DAG's downstream nodes")
+    nack.add_argument("--delay", type=float, metavar="S", help="deliver again not before so many seconds")
+    nack.add_argument("--error", metavar="TEXT", help="why")
+    nack.add_argument("--final", action="store_true", help="it is dead, whatever attempts it has left")
+
+    for name, run, about in (
+        ("revive", commands.revive, "make disabled items deliverable"),
+        ("cancel", commands.cancel, "have items never delivered again"),
+    ):
+        root.add(name, run, about).add_argument("ids", nargs="+", metavar="id")
+    root.add("item", commands.item, "show an item that is not acked").add_argument("id")
+    items = root.add("items", commands.items, "list items")
+    items.add_argument("--topic")
+    items.add_argument("--state", choices=get_args(wire.ItemState))
+    items.add_argument("--limit", type=int, default=100, metavar="N")
+
+
+def _add_topics(root: _Commands) -> None:
+    root.add("topics", commands.topics, "list active topics with their counts")
+    topic = root.add("topic", commands.topic, "pause, resume, purge or redrive a topic")
+    topic.add_argument("action", choices=("pause", "resume", "purge", "redrive"))
+    topic.add_argument("topic")
+    topic.add_argument("--yes", action="store_true", help="needed for purge, which cancels its items")
+    root.add("namespaces", commands.namespaces, "list namespaces with quotas and use")
+    shards = root.add("shards", commands.shards, "show the health of the shards")
+    shards.add_argument("--dag", action="store_true", help="those of the DAG service")
+
+
+def _add_dags(dags: _Commands) -> None:
+    submit = dags.add("submit", commands.dag_submit, "submit a DAG", epilog=SPEC)
+    submit.add_argument("file", help="a JSON file, or - for standard input")
+    submit.add_argument("--watch", action="store_true", help="follow it to the end")
+    run = dags.add("run", commands.dag_run, "submit a DAG of shell commands and run it here", epilog=RUN)
+    run.add_argument("file", help="a JSON file, or - for standard input")
+    run.add_argument("--slots", type=int, default=os.cpu_count() or 1, metavar="N", help="commands at a time")
+    listing = dags.add("list", commands.dag_list, "list DAGs")
+    listing.add_argument("--state", choices=get_args(wire.DagState))
+    listing.add_argument("--name")
+    show = dags.add("show", commands.dag_show, "show a DAG")
+    show.add_argument("--nodes", action="store_true", help="and its nodes")
+    show.add_argument("--state", choices=get_args(wire.NodeState), help="and its nodes in this state")
+    for parser in (listing, show):
+        parser.add_argument("--limit", type=int, default=100, metavar="N")
+    watch = dags.add("watch", commands.dag_watch, "follow a DAG to its end")
+    node = dags.add("node", commands.dag_node, "show a node and what it waits for")
+    graph = dags.add("graph", commands.dag_graph, "print the graph")
+    resolve = dags.add("resolve", commands.dag_resolve, "say that an external dependency has happened")
+    for parser in (show, watch, node, graph, resolve):
+        parser.add_argument("id")
+    node.add_argument("key")
+    graph.add_argument("--format", choices=("mermaid", "dot", "json"), default="mermaid")
+    resolve.add_argument("node")
+    resolve.add_argument("name")
+    resolve.add_argument("--data", metavar="JSON")
+    resolve.add_argument("--failed", action="store_true", help="it failed, and so does the node")
+    _add_dag_verbs(dags)
+
+
+def _add_dag_verbs(dags: _Commands) -> None:
+    for verb, about in (
+        ("release", "lift the hold of a DAG"),
+        ("close", "end a DAG that was left open for more nodes"),
+        ("pause", "release no further nodes"),
+        ("resume", "go on after pause"),
+        ("cancel", "cancel every unfinished node"),
+        ("retry", "run failed nodes again, with what they kept from running"),
+        ("skip", "take blocked nodes as skipped"),
+    ):
+        parser = dags.add(verb, commands.dag_verb, about)
+        parser.set_defaults(verb=verb)
+        parser.add_argument("id")
+        if verb == "cancel":
+            parser.add_argument("--reason")
+        elif verb in ("retry", "skip"):
+            parser.add_argument("nodes", nargs="*" if verb == "retry" else "+", metavar="node")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
