@@ -4,6 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from services.local.ports import free_port
+from services.local.postgres import VOLATILE
+from services.local.settings import LocalSettings
+from services.local.stack import Stack
+from tests.support import apps
+from tests.support.apps import Service
 from tests.support.databases import Database, Databases
 from tests.support.servers import ServerAddresses, Servers
 
@@ -35,3 +41,38 @@ async def database(databases: Databases) -> AsyncIterator[Database]:
 def redis_url(servers: ServerAddresses) -> str:
     """The run's Valkey. It holds hints only, so tests share it."""
     return f"{servers.redis_url}/0"
+
+
+@pytest.fixture
+async def queue_service(database: Database, redis_url: str) -> AsyncIterator[Service]:
+    """The queue service in this process, on the test's own shards; `.client` is bound to it.
+
+    For other settings use `tests.support.apps.queue_service` itself.
+    """
+    async with apps.queue_service(database, redis_url) as service:
+        yield service
+
+
+@pytest.fixture
+async def dag_service(queue_service: Service, redis_url: str) -> AsyncIterator[Service]:
+    """The DAG service in this process, in front of `queue_service`."""
+    async with apps.dag_service(queue_service.database, redis_url, queue_service.url) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """Both services as processes, on servers of their own, shared by the whole run.
+
+    Tests use topics or namespaces of their own. Who kills processes starts a `Stack` or a `Launcher` for itself.
+    """
+    settings = LocalSettings(
+        data_dir=tmp_path_factory.mktemp("stack"),
+        queue_port=free_port(),
+        dag_port=free_port(),
+        postgres_port=free_port(),
+        redis_port=free_port(),
+        postgres_options=VOLATILE,
+    )
+    async with Stack(settings) as running:
+        yield running
