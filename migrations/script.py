@@ -17,4 +17,5 @@ def run_sql(source: str | Path) -> None:
     bind.exec_driver_sql("SELECT 1")
     adapted = bind.connection.dbapi_connection
     assert adapted is not None
-    adapted.run_async(lambda connection: connection.execute(sql))
+    # asyncpg fails on a text without any statement, which an empty revision has.
+    adapted.run_async(lambda connection: connection.execute(f"SELECT 1;\n{sql}"))
