@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from headgate.ids import new_id
+from headgate.ids import new_id, new_ids
 
 SHARDS_MAX = 4096
 
@@ -26,6 +26,8 @@ def canonical(text: str) -> str | None:
 
 def canonical_token(text: str) -> str | None:
     """The canonical form of a lease token (128 random bits in UUID notation), or None."""
+    if _UUID(text):
+        return text
     lowered = text.lower()
     return lowered if _UUID(lowered) else None
 
@@ -40,4 +42,4 @@ def time_ms_of(item_id: str) -> int:
     return int(item_id[:8] + item_id[9:13], 16)
 
 
-__all__ = ["SHARDS_MAX", "canonical", "canonical_token", "new_id", "shard_of", "time_ms_of"]
+__all__ = ["SHARDS_MAX", "canonical", "canonical_token", "new_id", "new_ids", "shard_of", "time_ms_of"]

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import secrets
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from services.queue.batcher import Batcher
 from services.queue.dispatch import Dispatch, Leased
-from services.queue.model import NULL, Demand, Key, NewItem, NewRow, Ready, Result, Settled, refused
+from services.queue.model import (
+    NO_OUTPUT,
+    NULL,
+    Demand,
+    Key,
+    NewItem,
+    NewRow,
+    Ready,
+    Result,
+    Settled,
+    is_plain,
+    refused,
+)
 from services.queue.settings import QueueSettings
 from services.queue.store import Enqueued, Known, Store
 from shared.access import Caller
 from shared.errors import ShardUnavailable
-from shared.ids import canonical, canonical_token, new_id, shard_of, time_ms_of
+from shared.ids import canonical, canonical_token, new_ids, shard_of, time_ms_of
 from shared.metrics import ACKED, DEQUEUED, ENQUEUED
 from shared.shards import SLOTS, ShardMap
 
@@ -36,6 +50,9 @@ class Broker:
         self.stores = stores
         self.dispatch = dispatch
         self._settings = settings
+        self._enqueued = {n: ENQUEUED.labels(n) for n in stores}
+        self._dequeued = {n: DEQUEUED.labels(n) for n in stores}
+        self._acked = {n: ACKED.labels(n) for n in stores}
         size = settings.flush_items_max
         self._enqueues = {
             n: Batcher[NewRow, Result](self._enqueuer(store), items_max=size) for n, store in stores.items()
@@ -81,7 +98,11 @@ class Broker:
                 home = home or self.stores[self._shards.next().number]
                 store = home
                 groups.setdefault(store.number, []).append(i)
-            ids.append(new_id(store.number))
+            ids.append("")
+        for shard, part in (*groups.items(), *keyed.items()):
+            unnamed = [i for i in part if not ids[i]]
+            for i, item_id in zip(unnamed, new_ids(shard, len(unnamed)), strict=True):
+                ids[i] = item_id
         flushes = [
             *(self._enqueue_at(n, namespace, items, ids, part, caller, results) for n, part in groups.items()),
             *(self._keyed_at(n, namespace, items, ids, part, caller, results) for n, part in keyed.items()),
@@ -130,7 +151,7 @@ class Broker:
         try:
             rows = await self._rows(store, namespace, [(items[i], ids[i]) for i in unique], caller)
             prints = {i: _fingerprint(items[i]) for i in part}
-            flushed, holders = await store.enqueue_keyed(rows, [prints[i] for i in unique])
+            flushed, holders = await store.enqueue_keyed(rows, list(first), [prints[i] for i in unique])
         except ShardUnavailable as error:
             for i in part:
                 results[i] = refused(ids[i], error.code, error.outcome)
@@ -183,16 +204,14 @@ class Broker:
         return refused(row.id, "id_in_future" if ahead else "id_too_old")
 
     def _tell_enqueued(self, store: Store, rows: Sequence[NewRow], flushed: Enqueued) -> None:
-        ENQUEUED.labels(store.number).inc(len(rows))
+        self._enqueued[store.number].inc(len(rows))
+        topics: dict[int, list[Key]] = {}
         at = flushed.at
-        self.dispatch.ready(
-            store.number,
-            [
-                Ready(row.topic_id, Key(row.priority, at, row.id))
-                for row in rows
-                if not row.disabled and not row.delay_s and (row.due_at is None or row.due_at <= at)
-            ],
-        )
+        for row in rows:
+            if not row.waits:
+                topics.setdefault(row.topic_id, []).append(Key(row.priority, at, row.id))
+        for topic_id, keys in topics.items():
+            self.dispatch.ready_in(store.number, topic_id, keys)
 
     def _at(self, namespace: str, key: str) -> Store:
         slot = zlib.crc32(f"{namespace}\0{key}".encode()) % SLOTS
@@ -214,8 +233,8 @@ class Broker:
         leased = await self.dispatch.dequeue(
             namespace, demands, token=token, lease_s=lease_s, wait_s=wait_s, gone=gone
         )
-        for key, _ in leased:
-            DEQUEUED.labels(int(key.id[-3:], 16)).inc()
+        for shard, count in Counter(key.id[-3:] for key, _ in leased).items():
+            self._dequeued[int(shard, 16)].inc(count)
         return leased
 
     # -- ack ----------------------------------------------------------------------------------------------
@@ -225,16 +244,19 @@ class Broker:
         relaxed = namespace == "_dag"
         results: list[Result | None] = [None] * len(items)
         groups: dict[int, list[tuple[int, AckEntry]]] = {}
+        namespace_ids: dict[int, int | None] = {}
         for i, item in enumerate(items):
-            place = await self._place(namespace, item.id)
-            token = canonical_token(item.lease_token)
-            if place is None:
+            item_id = canonical(item.id)
+            shard = shard_of(item_id) if item_id else -1
+            if shard in self.stores and shard not in namespace_ids:
+                namespace_ids[shard] = await self.stores[shard].names.namespace_id(namespace)
+            namespace_id = namespace_ids.get(shard)
+            if namespace_id is None or item_id is None:
                 results[i] = Result(item.id, "not_found")
                 continue
-            store, namespace_id, item_id = place
-            output = bytes(item.output).decode() if bytes(item.output) else None
-            entry = (item_id, token or _token(), namespace_id, output)
-            groups.setdefault(store.number, []).append((i, entry))
+            output = bytes(item.output).decode() if item.output is not NO_OUTPUT else None
+            entry = (item_id, canonical_token(item.lease_token) or _token(), namespace_id, output)
+            groups.setdefault(shard, []).append((i, entry))
 
         async def flush(shard: int, part: list[tuple[int, AckEntry]]) -> None:
             statuses = await self._acks[shard, relaxed].submit([entry for _, entry in part])
@@ -255,9 +277,9 @@ class Broker:
             flushed = await store.ack(ids, tokens, namespace_ids, given, relaxed=relaxed)
             self.dispatch.ready(store.number, flushed.completions)
             if flushed.acked is None:
-                ACKED.labels(store.number).inc(len(entries))
+                self._acked[store.number].inc(len(entries))
                 return ["acked"] * len(entries)
-            ACKED.labels(store.number).inc(len(flushed.acked))
+            self._acked[store.number].inc(len(flushed.acked))
             return await self._ack_statuses(store, entries, flushed.acked, flushed.held or set())
 
         return flush
@@ -370,32 +392,41 @@ def _ack_pair(namespace: str, ack_topic: str) -> tuple[str, str]:
 def _row(store: Store, namespace: str, item: NewItem, item_id: str, caller: Caller) -> NewRow:
     ref = store.names.known(namespace, item.topic)
     assert ref is not None
-    ack = store.names.known(*_ack_pair(namespace, item.ack_topic)) if item.ack_topic is not None else None
-    backoff = item.backoff
+    extra = None if is_plain(item) else _extra(store, namespace, item, caller)
     return NewRow(
         item_id,
-        time_ms_of(item_id) if item.id is not None else None,
+        None if item.id is None else time_ms_of(item_id),
         ref.namespace_id,
         ref.topic_id,
         item.priority,
-        bytes(item.payload).decode(),
-        _text(item.metadata),
-        _text(item.inputs),
-        _text(item.headers),
-        item.deliver_after,
-        item.delay_s,
         LEASE_S if item.lease_s is None else item.lease_s,
-        item.ttl_s,
-        item.disabled,
-        item.delivery == "at_most_once",
-        item.max_attempts,
-        f"{backoff['base_s']},{backoff['factor']},{backoff['max_s']}" if backoff else None,
-        None if ack is None else ack.topic_id,
-        _text(item.ack_context),
-        item.idempotency_key,
-        caller.is_dag_service and item.ack_topic is not None and item.ack_topic.startswith("_dag:"),
-        item.id is not None or item.idempotency_key is not None,
+        bytes(item.payload).decode(),
+        None if extra is None else json.dumps(extra),
+        item.disabled or bool(item.delay_s) or item.deliver_after is not None,
     )
+
+
+def _extra(store: Store, namespace: str, item: NewItem, caller: Caller) -> dict[str, Any]:
+    """The rarer columns of an item, JSON values as texts."""
+    ack = store.names.known(*_ack_pair(namespace, item.ack_topic)) if item.ack_topic is not None else None
+    backoff = item.backoff
+    found = {
+        "metadata": _text(item.metadata),
+        "inputs": _text(item.inputs),
+        "headers": _text(item.headers),
+        "due_at": None if item.deliver_after is None else item.deliver_after.isoformat(),
+        "delay_s": item.delay_s,
+        "ttl_s": item.ttl_s,
+        "disabled": item.disabled or None,
+        "at_most_once": item.delivery == "at_most_once" or None,
+        "max_attempts": item.max_attempts or None,
+        "backoff": f"{{{backoff['base_s']},{backoff['factor']},{backoff['max_s']}}}" if backoff else None,
+        "ack_topic_id": None if ack is None else ack.topic_id,
+        "ack_context": _text(item.ack_context),
+        "key": item.idempotency_key,
+        "managed": (caller.is_dag_service and (item.ack_topic or "").startswith("_dag:")) or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _text(raw: Any) -> str | None:

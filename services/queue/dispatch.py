@@ -73,16 +73,19 @@ class Dispatch:
 
     def ready(self, shard: int, items: Sequence[Ready]) -> None:
         """Items of a shard have become deliverable: remember their keys and wake who waits for them."""
-        if not self._lines or not items:
-            return
-        topics: dict[int, list[Key]] = {}
-        for topic_id, key in items:
-            topics.setdefault(topic_id, []).append(key)
-        for topic_id, keys in topics.items():
-            line = self._by_id.get((shard, topic_id)) or self._meet(shard, topic_id)
-            if line is not None:
-                line.buffer.push(shard, keys)
-                line.wake_one()
+        if self._lines and items:
+            topics: dict[int, list[Key]] = {}
+            for topic_id, key in items:
+                topics.setdefault(topic_id, []).append(key)
+            for topic_id, keys in topics.items():
+                self.ready_in(shard, topic_id, keys)
+
+    def ready_in(self, shard: int, topic_id: int, keys: Sequence[Key]) -> None:
+        """As `ready`, for items of one topic."""
+        line = self._by_id.get((shard, topic_id)) or self._meet(shard, topic_id)
+        if line is not None:
+            line.buffer.push(shard, keys)
+            line.wake_one()
 
     def changed(self, namespace: str, topic: str) -> None:
         """A topic was paused, resumed or purged: what is kept of it is void."""
@@ -204,10 +207,8 @@ class Dispatch:
         self, lines: Sequence[Line], taken: Sequence[list[Key]], lease_s: float | None, token: str
     ) -> dict[str, Any]:
         by_shard: dict[int, list[Claim]] = {}
-        for line, keys in zip(lines, taken, strict=True):
-            for key in keys:
-                shard = int(key.id[-3:], 16)
-                by_shard.setdefault(shard, []).append(Claim(line.topic_ids[shard], key, token, lease_s))
+        for key in (key for keys in taken for key in keys):
+            by_shard.setdefault(int(key.id[-3:], 16), []).append(Claim(key.id, token, lease_s))
         relaxed = lines[0].namespace == "_dag"
         try:
             flushed = await asyncio.gather(
@@ -245,6 +246,6 @@ class Dispatch:
 def _claimer(store: Store, relaxed: bool) -> Any:
     async def flush(claims: list[Claim]) -> list[Any]:
         rows = await store.claim(claims, relaxed=relaxed)
-        return [rows.get(claim.key.id) for claim in claims]
+        return [rows.get(claim.id) for claim in claims]
 
     return flush

@@ -14,7 +14,7 @@ import msgspec
 
 from headgate import wire
 from services.queue.errors import PayloadTooLarge
-from services.queue.model import NULL, Acks, Demands, NewItem, NewItems, Settled
+from services.queue.model import NULL, Acks, Demands, NewItem, NewItems, Settled, is_plain
 from services.queue.settings import QueueSettings
 from shared import jsonbody
 from shared.errors import FieldError, invalid
@@ -36,7 +36,7 @@ def new_items(body: bytes, settings: QueueSettings) -> list[NewItem]:
     value = jsonbody.check(body, depth_max=settings.json_depth_max)
     decoded = _decode(_new_items, body)
     items = decoded.items if decoded is not None else []
-    if not 1 <= len(items) <= settings.batch_items_max or not all(map(_is_common, items)):
+    if not 1 <= len(items) <= settings.batch_items_max or not all(map(_is_common, items)) or b"\\u0000" in body:
         validate(wire.EnqueueRequest, value)
         items = _new_items.decode(msgspec.json.encode(value)).items if decoded is None else items
     for i, item in enumerate(items):
@@ -93,24 +93,11 @@ def _decode(decoder: msgspec.json.Decoder[S], body: bytes) -> S | None:
 def _is_common(item: NewItem) -> bool:
     """True for an item whose every given field is judged right here."""
     return bool(
-        _TOPIC(item.topic)
+        is_plain(item)
+        and _TOPIC(item.topic)
         and (item.id is None or _ID(item.id))
         and -_INT32 <= item.priority < _INT32
         and (item.lease_s is None or 1 <= item.lease_s <= wire.LEASE_S_MAX)
-        and item.metadata == NULL
-        and item.inputs == NULL
-        and item.headers == NULL
-        and item.ack_context == NULL
-        and item.ack_topic is None
-        and item.deliver_after is None
-        and item.delay_s is None
-        and item.ttl_s is None
-        and item.backoff is None
-        and item.idempotency_key is None
-        and item.affinity is None
-        and item.max_attempts == 0
-        and item.delivery == "at_least_once"
-        and b"\\u0000" not in bytes(item.payload)
     )
 
 

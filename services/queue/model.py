@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 NULL = msgspec.Raw(b"null")
+NO_OUTPUT = msgspec.Raw(b"")
 
 
 class NewItem(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,6 +35,26 @@ class NewItem(msgspec.Struct, forbid_unknown_fields=True):
     affinity: str | None = None
 
 
+def is_plain(item: NewItem) -> bool:
+    """True for an item that uses only topic, id, payload, priority and lease_s."""
+    return (
+        item.metadata is NULL
+        and item.inputs is NULL
+        and item.headers is NULL
+        and item.ack_context is NULL
+        and item.ack_topic is None
+        and item.deliver_after is None
+        and item.delay_s is None
+        and item.ttl_s is None
+        and item.backoff is None
+        and item.idempotency_key is None
+        and item.affinity is None
+        and item.max_attempts == 0
+        and item.delivery == "at_least_once"
+        and not item.disabled
+    )
+
+
 class NewItems(msgspec.Struct, forbid_unknown_fields=True):
     """An enqueue call."""
 
@@ -45,7 +66,7 @@ class Settled(msgspec.Struct, forbid_unknown_fields=True):
 
     id: str
     lease_token: str
-    output: msgspec.Raw = msgspec.Raw(b"")
+    output: msgspec.Raw = NO_OUTPUT
 
 
 class Acks(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,23 +99,10 @@ class NewRow(NamedTuple):
     namespace_id: int
     topic_id: int
     priority: int
-    payload: str
-    metadata: str | None
-    inputs: str | None
-    headers: str | None
-    due_at: datetime | None
-    delay_s: float | None
     lease_s: float
-    ttl_s: float | None
-    disabled: bool
-    at_most_once: bool
-    max_attempts: int
-    backoff: str | None
-    ack_topic_id: int | None
-    ack_context: str | None
-    key: str | None
-    managed: bool
-    remembered: bool
+    payload: str
+    extra: str | None
+    waits: bool  # disabled or delayed: nobody is to be woken for it
 
 
 class Key(NamedTuple):
@@ -113,10 +121,9 @@ class Ready(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One key that a consumer wants, under its call's token."""
+    """An id that a consumer wants, under its call's token."""
 
-    topic_id: int
-    key: Key
+    id: str
     token: str
     lease_s: float | None
 

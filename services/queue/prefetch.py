@@ -74,6 +74,8 @@ class Buffer:
 
     def behind(self, count: int) -> list[tuple[int, Bound]]:
         """The shards to peek, and from where, before `count` keys can be served in order."""
+        if all(bound is END for bound in self._bounds.values()):
+            return []
         limit = heapq.nsmallest(count, self._heap)[-1] if len(self._heap) >= count else END
         return [(shard, bound) for shard, bound in self._bounds.items() if bound < limit]
 

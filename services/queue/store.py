@@ -17,11 +17,16 @@ from services.queue.settings import QueueSettings
 from shared.pg import Transaction
 from shared.shards import Shard
 
-_COLUMNS = [
-    "ids", "times_ms", "namespace_ids", "topic_ids", "priorities", "payloads", "metadatas", "inputs", "headers",
-    "due_ats", "delay_ss", "lease_ss", "ttl_ss", "disableds", "at_most_onces", "max_attemptss", "backoffs",
-    "ack_topic_ids", "ack_contexts", "keys", "manageds", "remembereds",
-]  # fmt: skip
+_COLUMNS = (
+    "ids",
+    "times_ms",
+    "namespace_ids",
+    "topic_ids",
+    "priorities",
+    "lease_ss",
+    "payloads",
+    "extras",
+)
 
 
 class Enqueued(NamedTuple):
@@ -74,16 +79,16 @@ class Store:
         return Enqueued(row["at"], row["taken"])
 
     async def enqueue_keyed(
-        self, rows: Sequence[NewRow], fingerprints: Sequence[bytes]
+        self, rows: Sequence[NewRow], keys: Sequence[str], fingerprints: Sequence[bytes]
     ) -> tuple[Enqueued, dict[tuple[int, str], tuple[str, bytes]]]:
         """Take in items that carry idempotency keys; also who holds each key that was taken before."""
 
         async def work(tx: Transaction) -> tuple[Enqueued, dict[tuple[int, str], tuple[str, bytes]]]:
-            order = sorted(range(len(rows)), key=lambda i: (rows[i].namespace_id, rows[i].key or ""))
+            order = sorted(range(len(rows)), key=lambda i: (rows[i].namespace_id, keys[i]))
             won = await tx.fetch(
                 SQL.take_keys,
                 namespace_ids=[rows[i].namespace_id for i in order],
-                keys=[rows[i].key for i in order],
+                keys=[keys[i] for i in order],
                 ids=[rows[i].id for i in order],
                 fingerprints=[fingerprints[i] for i in order],
             )
@@ -93,7 +98,7 @@ class Store:
             holders = await tx.fetch(
                 SQL.key_holders,
                 namespace_ids=[row.namespace_id for row in rows],
-                keys=[row.key for row in rows],
+                keys=keys,
             )
             found = {(h["namespace_id"], h["key"]): (h["id"], h["fingerprint"]) for h in holders}
             return Enqueued(answer["at"], sorted(ids)), found
@@ -111,7 +116,7 @@ class Store:
         return int(row["time_ms"])
 
     def _columns(self, rows: Sequence[NewRow]) -> dict[str, Any]:
-        columns: Any = zip(*rows, strict=True) if rows else [[] for _ in _COLUMNS]
+        columns: Any = list(zip(*rows, strict=True))[: len(_COLUMNS)] if rows else [[] for _ in _COLUMNS]
         values: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True))
         return values | {"window_ms": self._window_ms, "ahead_ms": self._ahead_ms}
 
@@ -131,18 +136,10 @@ class Store:
         return [Key(*row) for row in rows]
 
     async def claim(self, claims: Sequence[Claim], *, relaxed: bool) -> dict[str, Any]:
-        """Lease the items behind keys; rows by id, without those that are gone, expired or paused."""
-        ordered = sorted(claims, key=lambda claim: claim.key.id)
+        """Lease items; rows by id, without those that are not ready any more, expired or paused."""
+        ids, tokens, lease_ss = zip(*sorted(claims), strict=True)
         pool = self.shard.relaxed if relaxed else self.pool
-        rows = await pool.fetch(
-            SQL.claim,
-            topic_ids=[claim.topic_id for claim in ordered],
-            priorities=[claim.key.priority for claim in ordered],
-            deliver_ats=[claim.key.deliver_at for claim in ordered],
-            ids=[claim.key.id for claim in ordered],
-            tokens=[claim.token for claim in ordered],
-            lease_ss=[claim.lease_s for claim in ordered],
-        )
+        rows = await pool.fetch(SQL.claim, ids=ids, tokens=tokens, lease_ss=lease_ss)
         return {row["id"]: row for row in rows}
 
     # -- settle -------------------------------------------------------------------------------------------

@@ -1,32 +1,34 @@
 -- Items come in, come back and go. Membership first, then the item row: every statement that moves an item
 -- takes the row of the narrow table that it leaves before it touches `item`.
 
--- name: enqueue(ids, times_ms, namespace_ids, topic_ids, priorities, payloads, metadatas, inputs, headers, due_ats, delay_ss, lease_ss, ttl_ss, disableds, at_most_onces, max_attemptss, backoffs, ack_topic_ids, ack_contexts, keys, manageds, remembereds, window_ms, ahead_ms)
--- One flush of enqueues. `times_ms` is the age a caller-made id claims, NULL for ids made here. A disabled
--- item has no deliver_at. `ended` is asked after the insert, by take_back_ended, with a snapshot of its own:
--- an insert that waited for the transaction that ended the same id must see that end.
+-- name: enqueue(ids, times_ms, namespace_ids, topic_ids, priorities, lease_ss, payloads, extras, window_ms, ahead_ms)
+-- One flush of enqueues. `times_ms` is the age a caller-made id claims, NULL for ids made here; `extras` is a
+-- JSON object of the rarer columns, NULL for a plain item. A disabled item has no deliver_at. `ended` is asked
+-- after the insert, by take_back_ended, with a snapshot of its own: an insert that waited for the transaction
+-- that ended the same id must see that end.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
 a AS MATERIALIZED (
-    SELECT u.*, n.at, coalesce(u.due_at, n.at + make_interval(secs => coalesce(u.delay_s, 0))) AS due,
-        string_to_array(u.backoff, ',')::float8[] AS backoff_steps
-    FROM n, unnest($1::uuid[], $2::bigint[], $3::int[], $4::int[], $5::int[], $6::text[], $7::text[], $8::text[],
-        $9::text[], $10::timestamptz[], $11::float8[], $12::float8[], $13::float8[], $14::bool[], $15::bool[],
-        $16::int[], $17::text[], $18::int[], $19::text[], $20::text[], $21::bool[], $22::bool[])
-        AS u(id, time_ms, namespace_id, topic_id, priority, payload, metadata, inputs, headers, due_at, delay_s,
-            lease_s, ttl_s, disabled, at_most_once, max_attempts, backoff, ack_topic_id, ack_context, key,
-            managed, remembered)),
+    SELECT u.*, n.at, e.x, coalesce((e.x ->> 'disabled')::bool, false) AS disabled,
+        greatest(coalesce((e.x ->> 'due_at')::timestamptz,
+            n.at + make_interval(secs => coalesce((e.x ->> 'delay_s')::float8, 0))), n.at) AS due
+    FROM n, unnest($1::uuid[], $2::bigint[], $3::int[], $4::int[], $5::int[], $6::float8[], $7::text[], $8::text[])
+        AS u(id, time_ms, namespace_id, topic_id, priority, lease_s, payload, extra),
+        LATERAL (SELECT u.extra::jsonb AS x) AS e),
 i AS (
-    INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, expires_at,
-        lease_s, delay_s, ttl_s, backoff, at_most_once, managed, remembered, ack_topic_id, payload, metadata,
-        inputs, headers, ack_context, idempotency_key)
-    SELECT id, namespace_id, topic_id, priority, max_attempts, at,
-        CASE WHEN disabled THEN NULL ELSE greatest(due, at) END,
-        CASE WHEN disabled THEN NULL ELSE at + make_interval(secs => ttl_s) END,
-        lease_s, delay_s, ttl_s, backoff_steps, at_most_once, managed, remembered, ack_topic_id, payload, metadata,
-        inputs, headers, ack_context, key
+    INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, expires_at,
+        max_attempts, at_most_once, managed, remembered, delay_s, ttl_s, backoff, ack_topic_id, metadata, inputs,
+        headers, ack_context, idempotency_key)
+    SELECT id, namespace_id, topic_id, priority, lease_s, payload, at,
+        CASE WHEN NOT disabled THEN due END,
+        CASE WHEN NOT disabled THEN at + make_interval(secs => (x ->> 'ttl_s')::float8) END,
+        coalesce((x ->> 'max_attempts')::int, 0), coalesce((x ->> 'at_most_once')::bool, false),
+        coalesce((x ->> 'managed')::bool, false), time_ms IS NOT NULL OR x ? 'key' IS TRUE,
+        (x ->> 'delay_s')::float8, (x ->> 'ttl_s')::float8, (x ->> 'backoff')::float8[],
+        (x ->> 'ack_topic_id')::int, x ->> 'metadata', x ->> 'inputs', x ->> 'headers', x ->> 'ack_context',
+        x ->> 'key'
     FROM a
-    WHERE time_ms IS NULL OR time_ms BETWEEN extract(epoch FROM at) * 1000 - $23::bigint
-        AND extract(epoch FROM at) * 1000 + $24::bigint
+    WHERE time_ms IS NULL OR time_ms BETWEEN (extract(epoch FROM at) * 1000)::bigint - $9::bigint
+        AND (extract(epoch FROM at) * 1000)::bigint + $10::bigint
     ON CONFLICT (id) DO NOTHING
     RETURNING id, namespace_id, topic_id, priority, deliver_at, enqueued_at, managed, remembered),
 x AS MATERIALIZED (

@@ -1,29 +1,28 @@
 -- Leases: who holds what, and until when.
 
--- name: claim(topic_ids, priorities, deliver_ats, ids, tokens, lease_ss)
--- The only statement that creates leases. Keys come from the host's memory in id order (so that two hosts
--- cannot deadlock); a key that another took, or a paused topic's, simply yields nothing. An item past its
--- TTL goes into a group that ends at once and is never shown to anybody: the reaper ends it as expired.
+-- name: claim(ids, tokens, lease_ss)
+-- The only statement that creates leases. Ids come from the host's memory of keys, sorted, so that two hosts
+-- cannot deadlock; one that another took, or a paused topic's, simply yields nothing: what decides is the
+-- DELETE of its row in ready. An item past its TTL goes into a group that ends at once and is never shown to
+-- anybody: the reaper ends it as expired.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-t AS (
-    DELETE FROM ready r
-    USING unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::uuid[], $6::float8[])
-        AS w(topic_id, priority, deliver_at, id, token, lease_s)
-    WHERE r.topic_id = w.topic_id AND r.priority = w.priority AND r.deliver_at = w.deliver_at AND r.id = w.id
-        AND NOT (SELECT p.paused FROM topic p WHERE p.topic_id = w.topic_id)
-    RETURNING r.id, w.token, w.lease_s),
 g AS MATERIALIZED (
-    SELECT t.token, i.*, coalesce(i.expires_at <= n.at, false) AS ttl_passed,
+    DELETE FROM ready r
+    USING unnest($1::uuid[], $2::uuid[], $3::float8[]) AS w(id, token, lease_s), item i, n
+    WHERE i.id = w.id AND r.topic_id = i.topic_id AND r.priority = i.priority AND r.deliver_at = i.deliver_at
+        AND r.id = i.id AND NOT (SELECT p.paused FROM topic p WHERE p.topic_id = i.topic_id)
+    RETURNING i.id, w.token, i.namespace_id, i.topic_id, i.priority, i.attempts, i.payload, i.metadata, i.inputs,
+        i.headers, i.enqueued_at, i.at_most_once, CASE WHEN i.managed THEN i.ack_context END AS dag,
+        coalesce(i.expires_at <= n.at, false) AS ttl_passed,
         CASE WHEN i.expires_at <= n.at THEN n.at
-            ELSE n.at + make_interval(secs => coalesce(t.lease_s, i.lease_s)) END AS lease_until
-    FROM t JOIN item i ON i.id = t.id, n),
+            ELSE n.at + make_interval(secs => coalesce(w.lease_s, i.lease_s)) END AS lease_until),
 l AS (
     INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
     SELECT token, lease_until, namespace_id, topic_id, array_agg(id) FROM g
     GROUP BY token, lease_until, namespace_id, topic_id),
 s AS (INSERT INTO stat_delta SELECT topic_id, -count(*), 0, count(*), 0, 0 FROM g GROUP BY topic_id)
 SELECT id::text, topic_id, token::text, payload, metadata, inputs, headers, priority, attempts + 1 AS attempt,
-    lease_until, enqueued_at, at_most_once, CASE WHEN managed THEN ack_context END AS dag
+    lease_until, enqueued_at, at_most_once, dag
 FROM g WHERE NOT ttl_passed;
 
 -- name: ack(ids, tokens, namespace_ids, outputs)
