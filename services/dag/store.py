@@ -1,4 +1,4 @@
-"""The statements of `sql/`, bound: one short method each. Those that take a `Transaction` expect the DAG's lock."""
+"""The statements of `sql/`, bound: one short method each. A `Transaction` argument stands for the DAG's lock."""
 
 from __future__ import annotations
 

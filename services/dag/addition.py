@@ -1,0 +1,180 @@
+"""What one add call would change, worked out from what stands; pure.
+
+`plan` recognises what exists, refuses what cannot be, and numbers the new nodes in topological order, so
+that a DAG built from its roots down has edges that ascend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from services.dag.errors import Cycle, DagFinished, LimitExceeded, NodeExists, NodeReleased, UnknownNode
+from services.dag.graph import sort
+from services.dag.model import Counts, Dag, NewEdge, NewNode, Node
+from services.dag.settings import DagSettings
+from shared.errors import FieldError
+
+
+@dataclass(slots=True, frozen=True)
+class Standing:
+    """What exists of all that a call names."""
+
+    nodes: dict[str, Node]
+    fingerprints: dict[str, bytes]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a call adds: nodes in the order of their numbers, edges by key."""
+
+    nodes: list[NewNode] = field(default_factory=list)
+    edges: list[NewEdge] = field(default_factory=list)
+    # Edges into nodes that were there before: they may close a cycle with old edges, and are counted there.
+    late: list[NewEdge] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """True when the call changes nothing."""
+        return not self.nodes and not self.edges
+
+
+def edges_of(nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]) -> list[NewEdge]:
+    """All edges that a call names, each once."""
+    found = {
+        (up, node.key): NewEdge(up, node.key, f"/nodes/{i}/upstream/{j}")
+        for i, node in enumerate(nodes)
+        for j, up in enumerate(node.upstream)
+    }
+    for edge in dependencies:
+        found.setdefault((edge.upstream, edge.downstream), edge)
+    return list(found.values())
+
+
+def named(nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> list[str]:
+    """All keys that a call names, each once."""
+    keys = dict.fromkeys(node.key for node in nodes)
+    for edge in edges:
+        keys[edge.upstream] = None
+        keys[edge.downstream] = None
+    return list(keys)
+
+
+def plan(
+    dag: Dag,
+    nodes: Sequence[NewNode],
+    edges: Sequence[NewEdge],
+    standing: Standing,
+    existing: set[tuple[str, str]],
+) -> Plan:
+    """What a call adds to a DAG; `existing` are those of its edges that are there.
+
+    Raises:
+        NodeExists: a key is taken by another node.
+        UnknownNode: an edge names a node that is neither there nor in the call.
+        DagFinished: there is something to add, and the DAG takes nothing more.
+        NodeReleased: an edge comes too late.
+        Cycle: the call's own edges close one, with its own nodes.
+    """
+    new = _new_nodes(nodes, standing)
+    known = standing.nodes.keys() | new.keys()
+    _refuse_unknown(edges, known)
+    wanted, released = [], []
+    for edge in edges:
+        down = standing.nodes.get(edge.downstream)
+        if (edge.upstream, edge.downstream) in existing:
+            continue
+        if down is not None and down.state != "blocked":
+            up = standing.nodes.get(edge.upstream)
+            if up is None or up.state != "succeeded":
+                released.append(edge)
+            continue
+        wanted.append(edge)
+    if (new or wanted or released) and dag.state != "running":
+        raise DagFinished("the DAG has ended or is being cancelled; nothing can be added to it")
+    if released:
+        raise NodeReleased("an edge leads into a node that is already released or over", errors=_faults(released))
+    inner = [edge for edge in wanted if edge.downstream in new and edge.upstream in new]
+    order, cycle = sort(list(new), [(edge.upstream, edge.downstream) for edge in inner])
+    if cycle:
+        raise cycle_error(cycle)
+    return Plan([new[key] for key in order], wanted, [edge for edge in wanted if edge.downstream not in new])
+
+
+def _new_nodes(nodes: Sequence[NewNode], standing: Standing) -> dict[str, NewNode]:
+    new: dict[str, NewNode] = {}
+    taken = []
+    for i, node in enumerate(nodes):
+        known = standing.fingerprints.get(node.key)
+        if known is None:
+            known = new.setdefault(node.key, node).fingerprint
+        if known != node.fingerprint:
+            taken.append(FieldError(f"/nodes/{i}/key", "another node has this key"))
+    if taken:
+        raise NodeExists("a key is taken by another node", errors=taken[:20])
+    return new
+
+
+def _refuse_unknown(edges: Sequence[NewEdge], known: set[str]) -> None:
+    errors = []
+    for edge in edges:
+        if edge.upstream not in known:
+            pointer = edge.pointer if edge.pointer.startswith("/nodes") else f"{edge.pointer}/upstream"
+            errors.append(FieldError(pointer, "there is no node with this key"))
+        if edge.downstream not in known:
+            errors.append(FieldError(f"{edge.pointer}/downstream", "there is no node with this key"))
+    if errors:
+        raise UnknownNode("an edge names a node that the DAG does not have", errors=errors[:20])
+
+
+def _faults(edges: Sequence[NewEdge]) -> list[FieldError]:
+    return [FieldError(edge.pointer, "its downstream node is already released or over") for edge in edges[:20]]
+
+
+def cycle_error(keys: Sequence[str]) -> Cycle:
+    """A cycle, by the keys of its nodes, upstream first."""
+    shown = [*keys[:50], *(["..."] if len(keys) > 50 else []), keys[0]]
+    return Cycle(f"the edges would close a cycle: {' -> '.join(shown)}")
+
+
+def check_limits(dag: Dag, adding: Plan, standing: Standing, settings: DagSettings) -> None:
+    """Refuse what would outgrow the DAG's limits, but for out-degrees, which only the shard knows.
+
+    Raises:
+        LimitExceeded: nothing was written.
+    """
+    externals = sum(len(node.external) for node in adding.nodes)
+    for what, count, limit in (
+        ("nodes", dag.next_n + len(adding.nodes), settings.nodes_per_dag_max),
+        ("edges", dag.edges + len(adding.edges), settings.edges_per_dag_max),
+        ("externals", dag.externals + externals, settings.externals_per_dag_max),
+    ):
+        if count > limit:
+            raise LimitExceeded(f"the DAG would have {count} {what}; at most {limit} are taken")
+    degrees: dict[str, int] = {}
+    for edge in adding.edges:
+        degrees[edge.downstream] = degrees.get(edge.downstream, 0) + 1
+    for key, added in degrees.items():
+        old = standing.nodes.get(key)
+        if added + (old.upstreams if old else 0) > settings.degree_max:
+            raise LimitExceeded(f"a node would have over {settings.degree_max} upstreams")
+
+
+def late_counts(adding: Plan, standing: Standing) -> dict[int, Counts]:
+    """How the new edges into old nodes count there, by the nodes' numbers."""
+    late: dict[int, Counts] = {}
+    for edge in adding.late:
+        counts = late.setdefault(standing.nodes[edge.downstream].no, Counts())
+        up = standing.nodes.get(edge.upstream)
+        counts.add(up.state if up else "intent")
+    return late
+
+
+def new_counts(adding: Plan, standing: Standing) -> dict[str, Counts]:
+    """How the upstreams of each new node stand."""
+    counts = {node.key: Counts() for node in adding.nodes}
+    for edge in adding.edges:
+        if edge.downstream in counts:
+            up = standing.nodes.get(edge.upstream)
+            counts[edge.downstream].add(up.state if up else "intent")
+    return counts

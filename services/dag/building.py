@@ -1,0 +1,354 @@
+"""Creating DAGs and adding to them.
+
+A writes what is wanted (`intent`), then the queue is given disabled items of all nodes that must wait, then
+B decides every node by its counts as they are by then. Whatever stops in between is driven forward: by the
+same call repeated, by any call that names one of the nodes, or by the sweeper.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from services.dag import addition, gateway, store, store_duties, store_edges
+from services.dag.activating import Activator, Added, attach_items, unfinished_error
+from services.dag.addition import Plan, Standing
+from services.dag.context import Context, own
+from services.dag.errors import DagFinished, LimitExceeded, QueueUnavailable
+from services.dag.graph import Order, decide
+from services.dag.model import (
+    NODE_BITS,
+    UNFINISHED,
+    Addition,
+    Counts,
+    Dag,
+    NewDag,
+    NewEdge,
+    NewNode,
+    Node,
+)
+from services.dag.orders import Orders, OrderStale
+from services.dag.settling import Settlement
+from services.dag.store import IntentItem, NodeRow
+from shared import ids
+from shared.pg import Transaction
+from shared.shards import SLOTS, Shard
+
+_ATTEMPTS_MAX = 8
+_MASK = (1 << NODE_BITS) - 1
+
+
+class _Written(NamedTuple):
+    """What transaction A did. Without `intents` there is nothing left for B."""
+
+    dag: Dag
+    made: bool
+    nodes: dict[str, Added]
+    intents: list[IntentItem]
+    order: Order | None = None
+
+
+class _Undecided(Exception):
+    """The call names nodes of adds that are not decided yet."""
+
+    def __init__(self, additions: Sequence[Addition]) -> None:
+        super().__init__()
+        self.additions = additions
+
+
+class Builder:
+    """Creates DAGs and adds nodes and edges."""
+
+    def __init__(self, context: Context, activator: Activator) -> None:
+        self._context = context
+        self._activator = activator
+        self._settings = context.settings
+        self._orders = Orders(context.settings.order_edges_max)
+
+    async def create(
+        self, namespace: str, new: NewDag, nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]
+    ) -> tuple[Dag, bool]:
+        """Make a DAG, or find the one of the same key; True when it was made."""
+        if new.key is None:
+            shard = self._context.shards.next()
+        else:
+            slot = zlib.crc32(f"{namespace}/{new.key}".encode()) % SLOTS
+            shard = self._context.shards.of_slot(slot)
+        edges = addition.edges_of(nodes, dependencies)
+        dag_id = ids.new_id(shard.number)
+        queue_shard = await self._pick_shard(nodes)
+
+        async def work(tx: Transaction) -> tuple[Settlement | None, _Written | list[Addition]]:
+            dag = await store.insert_dag(tx, dag_id, namespace, new)
+            if dag is None:
+                assert new.key is not None, "only a key can be taken"
+                found = await store.get_dag_by_key(tx, namespace, new.key)
+                assert found is not None, "a key that is taken has a DAG"
+                unfinished = await store_duties.adding_of(tx, found.no)
+                return None, unfinished or _Written(found, False, {}, [])
+            return await self._write(tx, shard, dag, nodes, edges, queue_shard)
+
+        for _ in range(_ATTEMPTS_MAX):
+            written = await self._context.settle(shard, work)
+            if isinstance(written, _Written):
+                break
+            for unfinished in written:
+                await self._activator.drive(shard, unfinished)
+        else:
+            raise unfinished_error()
+        dag = written.dag
+        if written.intents:
+            dag, _ = await self._activator.finish(shard, dag, written.intents)
+        return dag, written.made
+
+    async def add(
+        self, namespace: str, dag_id: str, nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]
+    ) -> list[Added]:
+        """Add nodes and edges, all or nothing; how the nodes stand then, in the call's order.
+
+        Raises:
+            NotFound, NodeExists, NodeReleased, DagFinished, Cycle, UnknownNode, LimitExceeded: nothing was
+                done.
+            AddUnfinished: the nodes are written, and are being added by and by.
+        """
+        shard, dag_id = self._context.shard_of(dag_id)
+        edges = addition.edges_of(nodes, dependencies)
+        queue_shard = await self._pick_shard(nodes)
+        written = await self._write_until_clear(shard, namespace, dag_id, nodes, edges, queue_shard)
+        found = written.nodes
+        if written.intents:
+            dag, decided = await self._activator.finish(shard, written.dag, written.intents)
+            if dag.state != "running" and any(node.state == "cancelled" for node in decided.values()):
+                raise DagFinished("the DAG was cancelled while nodes were added to it; they are cancelled too")
+            found |= decided
+        return [found[node.key] for node in nodes]
+
+    # A
+
+    async def _write_until_clear(
+        self,
+        shard: Shard,
+        namespace: str,
+        dag_id: str,
+        nodes: Sequence[NewNode],
+        edges: Sequence[NewEdge],
+        queue_shard: int,
+    ) -> _Written:
+        async def work(tx: Transaction) -> tuple[Settlement | None, _Written]:
+            dag = own(await store.lock_dags(tx, [dag_id]), namespace)
+            return await self._write(tx, shard, dag, nodes, edges, queue_shard)
+
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                async with self._orders.gate(dag_id):
+                    written = await self._context.settle(shard, work)
+                    if written.order is not None:
+                        # Only what is committed may be trusted.
+                        written.order.version = written.dag.structure_version
+                    return written
+            except _Undecided as undecided:
+                for unfinished in undecided.additions:
+                    await self._activator.drive(shard, unfinished)
+            except OrderStale as stale:
+                await self._orders.load(shard, stale.dag)
+        raise unfinished_error()
+
+    async def _write(
+        self,
+        tx: Transaction,
+        shard: Shard,
+        dag: Dag,
+        nodes: Sequence[NewNode],
+        edges: Sequence[NewEdge],
+        queue_shard: int,
+    ) -> tuple[Settlement | None, _Written]:
+        standing = await self._standing(tx, dag, nodes, edges)
+        existing = await self._existing(tx, edges, standing)
+        adding = addition.plan(dag, nodes, edges, standing, existing)
+        found = {
+            key: Added(key, node.item_id, node.state)
+            for key, node in standing.nodes.items()
+            if key in standing.fingerprints
+        }
+        if adding.empty:
+            return None, _Written(dag, True, found, [])
+        addition.check_limits(dag, adding, standing, self._settings)
+        await self._check_out_degrees(tx, dag, adding, standing)
+        numbers = {key: node.no for key, node in standing.nodes.items()}
+        numbers |= {node.key: dag.node_no(dag.next_n + i) for i, node in enumerate(adding.nodes)}
+        order = await self._check_cycles(tx, shard, dag, adding, numbers)
+        rows = await self._insert(tx, dag, adding, standing, numbers, queue_shard)
+        settlement = Settlement(tx, [dag], self._settings)
+        settlement.changed(dag)
+        if adding.late:
+            for node in await store.count_late(tx, addition.late_counts(adding, standing)):
+                settlement.consider(node)
+        intents = [IntentItem(row.no, row.new.key, row.item_id, 1, row.enqueued, row.new.item) for row in rows]
+        if any(row.enqueued for row in rows):
+            await store_duties.insert_adding(tx, Addition(rows[0].no, rows[-1].no))
+            await settlement.run()
+            return settlement, _Written(dag, True, found, intents, order)
+        # Nothing has to wait, so the queue need not know of anything first: A is B.
+        nodes_made = [_node(dag, row) for row in rows]
+        for node in nodes_made:
+            settlement.activate(node)
+        await settlement.run()
+        attach_items(settlement, dag, intents)
+        found |= {node.key: Added(node.key, node.item_id, node.state) for node in nodes_made}
+        return settlement, _Written(dag, True, found, [], order)
+
+    async def _standing(
+        self, tx: Transaction, dag: Dag, nodes: Sequence[NewNode], edges: Sequence[NewEdge]
+    ) -> Standing:
+        if dag.next_n == 0:
+            return Standing({}, {})
+        keys = addition.named(nodes, edges)
+        found, fingerprints = await store.nodes_by_key(tx, dag.no, keys)
+        undecided = [node.no for node in found.values() if node.state == "intent"]
+        if undecided:
+            running = await store_duties.adding_of(tx, dag.no)
+            raise _Undecided([a for a in running if any(a.first_no <= no <= a.last_no for no in undecided)])
+        return Standing(found, fingerprints)
+
+    async def _existing(
+        self, tx: Transaction, edges: Sequence[NewEdge], standing: Standing
+    ) -> set[tuple[str, str]]:
+        pairs = {
+            (standing.nodes[edge.upstream].no, standing.nodes[edge.downstream].no): edge
+            for edge in edges
+            if edge.upstream in standing.nodes and edge.downstream in standing.nodes
+        }
+        if not pairs:
+            return set()
+        found = await store_edges.existing_edges(tx, list(pairs))
+        return {(pairs[pair].upstream, pairs[pair].downstream) for pair in found}
+
+    async def _check_out_degrees(self, tx: Transaction, dag: Dag, adding: Plan, standing: Standing) -> None:
+        limit = self._settings.degree_max
+        if dag.edges + len(adding.edges) <= limit:
+            return
+        added: dict[int, int] = {}
+        for edge in adding.edges:
+            if up := standing.nodes.get(edge.upstream):
+                added[up.no] = added.get(up.no, 0) + 1
+        degrees = await store_edges.out_degrees(tx, list(added), limit) if added else {}
+        if any(degrees[no] + count > limit for no, count in added.items()):
+            raise LimitExceeded(f"a node would have over {limit} downstreams")
+
+    async def _check_cycles(
+        self, tx: Transaction, shard: Shard, dag: Dag, adding: Plan, numbers: dict[str, int]
+    ) -> Order | None:
+        """Refuse edges that would close a cycle; the order that then knows them, if there is one.
+
+        An edge into a new node cannot close a cycle with old ones unless the call also leads back into an
+        old one, so most calls need no order at all.
+        """
+        order = self._orders.fresh(shard, dag)
+        if order is None and dag.edges == 0 and adding.late:
+            order = self._orders.empty(shard, dag)
+        if order is None:
+            if adding.late:
+                raise OrderStale(dag)
+            return None
+        order.grow(dag.next_n + len(adding.nodes))
+        order.version = None
+        inserted: list[tuple[int, int]] = []
+        for edge in adding.edges:
+            pair = (numbers[edge.upstream] & _MASK, numbers[edge.downstream] & _MASK)
+            cycle = order.insert(*pair)
+            if cycle:
+                order.remove(inserted)
+                order.version = dag.structure_version
+                named = {no: key for key, no in numbers.items()}
+                nos = [dag.node_no(n) for n in cycle]
+                named |= {node.no: node.key for node in await store.nodes_by_no(tx, nos)}
+                raise addition.cycle_error([named[no] for no in nos])
+            inserted.append(pair)
+        return order
+
+    async def _insert(
+        self,
+        tx: Transaction,
+        dag: Dag,
+        adding: Plan,
+        standing: Standing,
+        numbers: dict[str, int],
+        queue_shard: int,
+    ) -> list[NodeRow]:
+        """Write the nodes, as `intent`, their externals and all new edges."""
+        externals = await self._declare(tx, dag, adding)
+        counts = addition.new_counts(adding, standing)
+        rows = []
+        for node in adding.nodes:
+            left, failed = externals.get(node.key, (0, False))
+            waits = not failed and _waits(dag, node, counts[node.key], left)
+            item_id = ids.new_id(queue_shard)
+            no = numbers[node.key]
+            rows.append(NodeRow(no, node, item_id, "intent", waits, counts[node.key], left, failed))
+        if rows:
+            await store.insert_nodes(tx, dag.no, rows)
+        if adding.edges:
+            states = {key: node.state for key, node in standing.nodes.items()}
+            await store_edges.insert_edges(
+                tx,
+                [
+                    (numbers[up], numbers[down], states.get(up, "intent") not in UNFINISHED)
+                    for up, down, _ in adding.edges
+                ],
+            )
+        dag.next_n += len(rows)
+        dag.edges += len(adding.edges)
+        dag.move(None, "intent", len(rows))
+        await store.grow_dag(tx, dag, structure_changed=bool(adding.edges))
+        return rows
+
+    async def _declare(self, tx: Transaction, dag: Dag, adding: Plan) -> dict[str, tuple[int, bool]]:
+        """Declare the new nodes' externals; how many of each node are open, and whether one has failed."""
+        wanted = [(node.key, name) for node in adding.nodes for name in dict.fromkeys(node.external)]
+        if not wanted:
+            return {}
+        facts, made = await store_edges.declare_externals(tx, dag.no, wanted)
+        dag.externals += made
+        found: dict[str, tuple[int, bool]] = {}
+        for fact in facts:
+            left, failed = found.get(fact.node, (0, False))
+            found[fact.node] = (left + (not fact.resolved), failed or fact.failed)
+        return found
+
+    async def _pick_shard(self, nodes: Sequence[NewNode]) -> int:
+        """A queue shard for the items of one call, which keep their order that way."""
+        if not nodes:
+            return 0
+        try:
+            return gateway.pick_shard(await self._context.queue.shards())
+        except QueueUnavailable as error:
+            raise QueueUnavailable(error.detail, retry_after_s=1.0) from error
+
+
+def _waits(dag: Dag, node: NewNode, counts: Counts, ext_left: int) -> bool:
+    """True when the queue has to hold a disabled item of a new node."""
+    verdict = decide(node.trigger, counts)
+    return verdict == "wait" or (verdict == "fire" and (ext_left > 0 or not dag.releasing))
+
+
+def _node(dag: Dag, row: NodeRow) -> Node:
+    c = row.counts
+    return Node(
+        dag.no,
+        row.no,
+        row.new.key,
+        row.item_id,
+        "intent",
+        1,
+        row.new.trigger,
+        row.new.pass_outputs,
+        row.enqueued,
+        c.left,
+        c.ok,
+        c.failed,
+        c.skipped,
+        c.cancelled,
+        row.ext_left,
+        row.ext_failed,
+    )

@@ -1,0 +1,95 @@
+"""Ends of nodes, from wherever they come: completions, confirmed cancels, items that can never be made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.dag import store
+from services.dag.context import Context
+from services.dag.gateway import pick_shard
+from services.dag.model import Dag, Ending, Ref, Send, dag_of
+from services.dag.settling import Settlement
+from shared import ids
+from shared.metrics import RELEASE_LAG_SECONDS
+from shared.pg import Transaction
+from shared.shards import Shard
+
+
+class Completer:
+    """Applies ends, each batch in one transaction. Everything here may be repeated to no further effect."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def apply(self, shard: Shard, endings: Sequence[Ending]) -> int:
+        """Apply completions; returns how many found their node's generation alive.
+
+        Unknown DAGs and nodes, older generations and repeats are without effect.
+        """
+        unique = {(end.dag_id, end.key, end.generation): end for end in endings}
+
+        async def work(tx: Transaction) -> tuple[Settlement | None, tuple[int, int]]:
+            dags = await store.lock_dags(tx, sorted({end.dag_id for end in unique.values()}))
+            nos = {dag.id: dag.no for dag in dags}
+            known = [(nos[end.dag_id], end) for end in unique.values() if end.dag_id in nos]
+            if not known:
+                return None, (0, 0)
+            settlement = Settlement(tx, dags, self._context.settings)
+            ended = await store.mark_ended(tx, known)
+            for end in ended:
+                settlement.ended(end)
+            await settlement.run()
+            return settlement, (len(ended), settlement.released)
+
+        applied, released = await self._context.settle(shard, work)
+        self._measure(shard, endings, released)
+        return applied
+
+    async def confirm_cancelled(self, shard: Shard, refs: Sequence[Ref]) -> None:
+        """The queue will never deliver these again; those that are unfinished are cancelled."""
+        await self._mark(shard, dict.fromkeys(refs), "cancelled")
+
+    async def fail(self, shard: Shard, errors: dict[Ref, str]) -> None:
+        """The queue will never take the items of these."""
+        await self._mark(shard, dict(errors), "failed")
+
+    async def renew(self, shard: Shard, send: Send) -> None:
+        """The queue has lost a released node's item: make another one, in a new generation.
+
+        Only once every completion written before is applied; the caller sees to that.
+        """
+        item_id = ids.new_id(pick_shard(await self._context.queue.shards()))
+
+        async def work(tx: Transaction) -> tuple[Settlement | None, None]:
+            dags = await store.lock_dag_nos(tx, [dag_of(send.no)])
+            settlement = Settlement(tx, dags, self._context.settings)
+            if dags[0].state == "running" and await store.renew_released(tx, send.ref, item_id):
+                again = Send(send.no, send.generation + 1, "enqueue", item_id, send.namespace, send.inputs)
+                settlement.sends.append(again)
+            await settlement.run()
+            return settlement, None
+
+        await self._context.settle(shard, work)
+
+    async def _mark(self, shard: Shard, refs: dict[Ref, str | None], state: str) -> None:
+        async def work(tx: Transaction) -> tuple[Settlement | None, None]:
+            dags: list[Dag] = await store.lock_dag_nos(tx, (dag_of(ref.no) for ref in refs))
+            settlement = Settlement(tx, dags, self._context.settings)
+            for end in await store.mark_refs(tx, refs, state):
+                settlement.ended(end)
+            await settlement.run()
+            return settlement, None
+
+        await self._context.settle(shard, work)
+
+    def _measure(self, shard: Shard, endings: Sequence[Ending], released: int) -> None:
+        now_s = self._context.clock.wall_s()
+        times = [end.finished_at.timestamp() for end in endings if end.finished_at is not None]
+        if not times:
+            return
+        gauges = self._context.gauges[shard.number]
+        gauges.ack_lag_s.add(max(0.0, now_s - min(times)))
+        if released:
+            lag_s = max(0.0, now_s - max(times))
+            gauges.release_lag_s.add(lag_s)
+            RELEASE_LAG_SECONDS.labels(shard.number).observe(lag_s)

@@ -1,0 +1,136 @@
+"""What every duty of one process shares: the shards, the queue, and who is to be told after a commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from services.dag.gateway import Queue
+from services.dag.model import Dag, Send
+from services.dag.settings import DagSettings
+from services.dag.settling import Settlement
+from shared import ids
+from shared.clock import Clock
+from shared.crash import crash_point
+from shared.errors import NotFound
+from shared.metrics import RELEASED
+from shared.pg import Transaction
+from shared.shards import Shard, ShardMap
+
+T = TypeVar("T")
+
+_SAMPLES_MAX = 512
+
+
+class Waiters:
+    """Who waits for which DAG's end, in this process."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, set[asyncio.Event]] = {}
+
+    @contextmanager
+    def waiting(self, dag_id: str) -> Any:
+        """An event that is set when the DAG has ended."""
+        event = asyncio.Event()
+        self._events.setdefault(dag_id, set()).add(event)
+        try:
+            yield event
+        finally:
+            events = self._events[dag_id]
+            events.discard(event)
+            if not events:
+                del self._events[dag_id]
+
+    def tell(self, dag_id: str) -> None:
+        """The DAG has ended."""
+        for event in self._events.get(dag_id, ()):
+            event.set()
+
+
+class Samples:
+    """The last values of something, for percentiles."""
+
+    def __init__(self) -> None:
+        self._values: deque[float] = deque(maxlen=_SAMPLES_MAX)
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        self._values.append(value)
+
+    def percentile(self, share: float) -> float | None:
+        """The value below which `share` of the samples lie; None without samples."""
+        if not self._values:
+            return None
+        ordered = sorted(self._values)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class ShardGauges:
+    """What a process remembers of one shard's speed."""
+
+    def __init__(self) -> None:
+        self.ack_lag_s = Samples()
+        self.release_lag_s = Samples()
+        self.db_latency_s = Samples()
+
+
+class Context:
+    """The process, as its duties see it. `dispatch` and `kick_walks` are set by who owns the loops."""
+
+    def __init__(self, shards: ShardMap, queue: Queue, settings: DagSettings, clock: Clock) -> None:
+        self.shards = shards
+        self.queue = queue
+        self.settings = settings
+        self.clock = clock
+        self.waiters = Waiters()
+        self.gauges = {shard.number: ShardGauges() for shard in shards}
+        self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
+        self.kick_walks: Callable[[Shard], None] = lambda _shard: None
+
+    def shard_of(self, dag_id: str) -> tuple[Shard, str]:
+        """The shard of a DAG's id, and the id in its canonical form.
+
+        Raises:
+            NotFound: no DAG can have this id.
+        """
+        canonical = ids.canonical(dag_id)
+        shard = self.shards.get(ids.shard_of(canonical)) if canonical else None
+        if shard is None or canonical is None:
+            raise NotFound("there is no such DAG in this namespace")
+        return shard, canonical
+
+    async def settle(
+        self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, T]]]
+    ) -> T:
+        """Run a transaction that ends with a settlement; after its commit tell everybody what it decided."""
+        begun_s = self.clock.monotonic_s()
+        settlement, result = await shard.pool.transaction(work)
+        self.gauges[shard.number].db_latency_s.add(self.clock.monotonic_s() - begun_s)
+        if settlement is not None:
+            crash_point("after_commit_before_relay")
+            self._tell(shard, settlement)
+        return result
+
+    def _tell(self, shard: Shard, settlement: Settlement) -> None:
+        if settlement.sends:
+            self.dispatch(shard, settlement.sends)
+        if settlement.walking:
+            self.kick_walks(shard)
+        if settlement.released:
+            RELEASED.labels(shard.number).inc(settlement.released)
+        for dag in settlement.finished:
+            self.waiters.tell(dag.id)
+
+
+def own(dags: list[Dag], namespace: str) -> Dag:
+    """The one DAG that was asked for.
+
+    Raises:
+        NotFound: it does not exist, or is another tenant's.
+    """
+    if not dags or dags[0].namespace != namespace:
+        raise NotFound("there is no such DAG in this namespace")
+    return dags[0]

@@ -1,0 +1,185 @@
+"""The queue service, as the DAG service sees it. `HeadgateQueue` is the only outbound HTTP."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+from headgate import AsyncClient, Nack, Result, RetryPolicy
+from headgate import errors as sdk
+from services.dag.errors import QueueUnavailable
+from services.dag.items import SYSTEM_NAMESPACE
+from shared.clock import Clock
+
+# What failed is sent again by the outbox; here only a connection that broke in between is worth a retry.
+_RETRY = RetryPolicy(attempts_max=2, base_s=0.02, delay_s_max=0.1, retry_after_s_max=0.1)
+
+
+class Answer(NamedTuple):
+    """One element's answer. `final` tells a refusal that no repetition will change."""
+
+    status: str
+    code: str | None = None
+    final: bool = False
+
+
+class Completion(NamedTuple):
+    """A leased completion item."""
+
+    id: str
+    token: str
+    attempt: int
+    payload: Any
+
+
+class Queue(Protocol):
+    """What the DAG service asks of the queue. Every method raises QueueUnavailable when there is no answer."""
+
+    async def enqueue(self, namespace: str, items: Sequence[dict[str, Any]]) -> list[Answer]:
+        """`enqueued`, `duplicate`, `cancelled` or `refused` for each item."""
+        ...
+
+    async def revive(self, namespace: str, items: Sequence[tuple[str, str | None]]) -> list[Answer]:
+        """`revived`, `already_enabled`, `finished`, `cancelled`, `not_found`, ... for (id, inputs as JSON)."""
+        ...
+
+    async def cancel(self, namespace: str, item_ids: Sequence[str]) -> list[Answer]:
+        """`cancelled`, `already_cancelled`, `finished`, `not_found` or `refused` for each id."""
+        ...
+
+    async def take(self, topic: str, count: int, *, wait_s: float, lease_s: float) -> list[Completion]:
+        """Lease up to `count` completion items, waiting up to `wait_s` for the first."""
+        ...
+
+    async def done(self, completions: Sequence[Completion]) -> None:
+        """Ack completion items."""
+        ...
+
+    async def put_back(
+        self, completions: Sequence[Completion], *, delay_s: float, error: str, final: bool
+    ) -> None:
+        """Nack completion items."""
+        ...
+
+    async def shards(self) -> list[int]:
+        """Numbers of the queue's shards, those that take items first; never empty."""
+        ...
+
+
+def pick_shard(numbers: Sequence[int]) -> int:
+    """Any one of the queue's shards."""
+    if not numbers:
+        raise QueueUnavailable("the queue names no shard that takes items")
+    return random.choice(numbers)  # noqa: S311 - spreads load
+
+
+class HeadgateQueue:
+    """The queue service over HTTP, through the public SDK."""
+
+    def __init__(self, url: str, token: str | None, *, clock: Clock, shards_refresh_s: float) -> None:
+        self._client = AsyncClient(queue_url=url, token=token, timeout_s=10.0, retry=_RETRY)
+        self._clock = clock
+        self._shards_refresh_s = shards_refresh_s
+        self._shards: list[int] = []
+        self._shards_until_s = 0.0
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def enqueue(self, namespace: str, items: Sequence[dict[str, Any]]) -> list[Answer]:
+        async def send(part: Sequence[Any]) -> list[Result]:
+            return await self._client.enqueue(part, namespace=namespace, make_ids=False)
+
+        return await _each(send, items)
+
+    async def revive(self, namespace: str, items: Sequence[tuple[str, str | None]]) -> list[Answer]:
+        async def send(part: Sequence[Any]) -> list[Result]:
+            return await self._client.revive(part, namespace=namespace)
+
+        bodies = [
+            {"id": item_id} if inputs is None else {"id": item_id, "inputs": json.loads(inputs)}
+            for item_id, inputs in items
+        ]
+        return await _each(send, bodies)
+
+    async def cancel(self, namespace: str, item_ids: Sequence[str]) -> list[Answer]:
+        async def send(part: Sequence[Any]) -> list[Result]:
+            return await self._client.cancel(part, namespace=namespace)
+
+        return await _each(send, item_ids)
+
+    async def take(self, topic: str, count: int, *, wait_s: float, lease_s: float) -> list[Completion]:
+        with _answering():
+            leased = await self._client.dequeue(
+                {topic: count}, wait_s=wait_s, lease_s=lease_s, namespace=SYSTEM_NAMESPACE
+            )
+        return [Completion(item.id, item.lease_token, item.attempt, item.payload) for item in leased]
+
+    async def done(self, completions: Sequence[Completion]) -> None:
+        with _answering():
+            await self._client.ack(
+                [{"id": c.id, "lease_token": c.token} for c in completions], namespace=SYSTEM_NAMESPACE
+            )
+
+    async def put_back(
+        self, completions: Sequence[Completion], *, delay_s: float, error: str, final: bool
+    ) -> None:
+        nacks: list[Nack] = [
+            {"id": c.id, "lease_token": c.token, "delay_s": delay_s, "error": error, "final": final}
+            for c in completions
+        ]
+        with _answering():
+            await self._client.nack(nacks, namespace=SYSTEM_NAMESPACE)
+
+    async def shards(self) -> list[int]:
+        if self._clock.monotonic_s() >= self._shards_until_s:
+            try:
+                with _answering():
+                    found = await self._client.shards()
+            except QueueUnavailable:
+                if not self._shards:
+                    raise
+            else:
+                taking = [shard.shard for shard in found if shard.state not in ("open", "draining")]
+                self._shards = taking or [shard.shard for shard in found]
+                self._shards_until_s = self._clock.monotonic_s() + self._shards_refresh_s
+        return self._shards
+
+
+async def _each(send: Callable[[Sequence[Any]], Awaitable[list[Result]]], elements: Sequence[Any]) -> list[Answer]:
+    """One answer per element. A call that is refused as a whole is sent again in halves, so that the one
+    element at fault is refused alone."""
+    if not elements:
+        return []
+    try:
+        with _answering():
+            results = await send(elements)
+    except _CallRefused as refusal:
+        if len(elements) == 1:
+            return [Answer("refused", refusal.code, final=True)]
+        middle = len(elements) // 2
+        return await _each(send, elements[:middle]) + await _each(send, elements[middle:])
+    return [Answer(result.status, result.code) for result in results]
+
+
+class _CallRefused(Exception):
+    """The queue will never take this call."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """The SDK's errors as ours. Being refused for who we are is a fault of configuration, not of the call."""
+    try:
+        yield
+    except (sdk.BadRequest, sdk.TooLarge, sdk.Invalid, sdk.NotFound, sdk.Conflict) as error:
+        raise _CallRefused(error.code) from error
+    except sdk.HeadgateError as error:
+        raise QueueUnavailable("the queue service did not answer", outcome="unknown", retry_after_s=1.0) from error

@@ -1,0 +1,70 @@
+"""Queue items of nodes, and the inputs they are given; pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import accumulate
+from typing import Any, Final
+from urllib.parse import quote
+
+from services.dag.model import Item
+
+SYSTEM_NAMESPACE: Final = "_dag"
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
+_NOT_BRACKETS = re.compile(r"[^][{}]+")
+
+
+def encode(value: Any) -> str:
+    """Compact JSON text: what limits are measured on and what is stored."""
+    return _encode(value)
+
+
+def ack_topic(shard_number: int) -> str:
+    """The topic, within the system's namespace, on which a DAG shard hears of its items' ends."""
+    return f"acks/{shard_number:03d}"
+
+
+def item_body(
+    item: Item,
+    item_id: str,
+    generation: int,
+    shard_number: int,
+    *,
+    disabled: bool = False,
+    inputs: str | None = None,
+) -> dict[str, Any]:
+    """The element of an enqueue call for one generation of a node."""
+    body: dict[str, Any] = json.loads(item.spec)
+    body["id"] = item_id
+    body["ack_topic"] = f"{SYSTEM_NAMESPACE}:{ack_topic(shard_number)}"
+    body["ack_context"] = {"dag": item.dag_id, "node": item.key, "generation": generation}
+    if disabled:
+        body["disabled"] = True
+    if inputs is not None:
+        body["inputs"] = json.loads(inputs)
+    return body
+
+
+def inputs_body(parts: list[tuple[str, str]]) -> str:
+    """The inputs of a node as JSON text, from (name, JSON text)."""
+    return "{" + ",".join(f"{_encode(name)}:{value}" for name, value in parts) + "}"
+
+
+def inputs_reference(namespace: str, dag_id: str, key: str) -> str:
+    """What a node is given in place of inputs over the limits: where to fetch them."""
+    path = f"/v1/namespaces/{namespace}/dags/{dag_id}/node/inputs?key={quote(key, safe='')}"
+    return _encode({"$ref": path})
+
+
+def depth(text: str) -> int:
+    """How deep JSON text nests."""
+    brackets = _NOT_BRACKETS.sub("", _STRINGS.sub("", text))
+    return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
+
+
+def deeper_than(text: str, depth_max: int) -> bool:
+    """True when JSON text nests deeper than `depth_max`; costs a count where it cannot."""
+    return text.count("[") + text.count("{") > depth_max and depth(text) > depth_max

@@ -1,0 +1,207 @@
+"""One transaction's decisions about nodes, under the locks of their DAGs' rows.
+
+Every duty that changes nodes tells a `Settlement` what ended or may now be decided, then runs it: edges of
+ended nodes are flipped and counted, their children decided, skips followed down the graph, DAGs ended, and
+everything written at once. What exceeds one step (`edges_per_step_max`, `skip_levels_per_step_max`) is left
+to the walks in `walking`, under the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from services.dag import items, store, store_duties, store_edges
+from services.dag.graph import decide
+from services.dag.model import Cause, Dag, Node, Ref, Send
+from services.dag.settings import DagSettings
+from services.dag.store import Ended
+from shared.pg import Transaction
+
+
+class Settlement:
+    """What one transaction decides. Made anew for each attempt of the transaction."""
+
+    def __init__(self, tx: Transaction, dags: Sequence[Dag], settings: DagSettings) -> None:
+        self.tx = tx
+        self.dags = {dag.no: dag for dag in dags}
+        self.sends: list[Send] = []
+        self.released = 0
+        self.walking = False
+        self.finished: list[Dag] = []
+        self._settings = settings
+        self._was = {dag.no: dag.state for dag in dags}
+        self._moved: dict[int, tuple[str, str | None]] = {}
+        self._frontier: list[tuple[Ref, int, str]] = []
+        self._passing: list[tuple[Send, Node]] = []
+        self._changed: set[int] = set()
+
+    def changed(self, dag: Dag) -> None:
+        """Write this DAG's row, and look whether the DAG has ended."""
+        self._changed.add(dag.no)
+
+    def ended(self, end: Ended) -> None:
+        """A statement of this transaction has made a node terminal."""
+        self._end(self.dags[end.dag_no], Ref(end.no, end.generation), end.was, end.state)
+
+    def end(self, node: Node, state: str, error: str | None = None) -> None:
+        """Make a node terminal now; the item that the queue may have of it is cancelled."""
+        dag = self.dags[node.dag_no]
+        self._moved[node.no] = (state, error)
+        if node.enqueued:
+            self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, dag.namespace))
+        was, node.state = node.state, state  # type: ignore[assignment]
+        self._end(dag, Ref(node.no, node.generation), was, state)
+
+    def activate(self, node: Node) -> None:
+        """An `intent` node, all of whose item the queue knows: it is blocked, and decided like any other."""
+        self.dags[node.dag_no].move("intent", "blocked")
+        self._changed.add(node.dag_no)
+        node.state = "blocked"
+        self._moved[node.no] = ("blocked", None)
+        self.consider(node)
+
+    def reopened(self, dag: Dag, was: str, count: int) -> None:
+        """A retry has made `count` nodes blocked."""
+        dag.move(was, "blocked", count)
+        self._changed.add(dag.no)
+
+    def consider(self, node: Node) -> None:
+        """Decide a blocked node by its counts; any other, or one of a DAG that is being cancelled, is left."""
+        dag = self.dags[node.dag_no]
+        decided = self._moved.get(node.no)
+        if node.state != "blocked" or dag.state != "running" or (decided and decided[0] != "blocked"):
+            return
+        if node.ext_failed:
+            self.end(node, "failed", "an external dependency was resolved as failed")
+            return
+        verdict = decide(node.trigger, node.counts)
+        if verdict == "skip":
+            self.end(node, "skipped")
+        elif verdict == "fire" and node.ext_left == 0 and dag.releasing:
+            self._release(dag, node)
+
+    def cancel_rest(self, dag: Dag, cause: Cause) -> None:
+        """Begin to cancel all unfinished nodes. A call's cancel overrides another cause."""
+        if dag.state == "running":
+            dag.state = "cancelling"
+            dag.cancel_cause = cause
+        elif dag.state == "cancelling" and cause == "call":
+            dag.cancel_cause = cause
+        self._changed.add(dag.no)
+
+    def cancel_items(self, nodes: Iterable[Node]) -> None:
+        """Tell the queue to cancel the items of unfinished nodes; its answers end them."""
+        for node in nodes:
+            namespace = self.dags[node.dag_no].namespace
+            self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, namespace))
+
+    async def walk_blocked(self, dag: Dag, after_no: int) -> int | None:
+        """Decide a stretch of blocked nodes after `after_no`; how far that came, None at the end."""
+        last_no = after_no + self._settings.scan_nodes_max
+        for node in await store.nodes_between(self.tx, after_no + 1, last_no, ["blocked"]):
+            self.consider(node)
+        return last_no if last_no < dag.last_no else None
+
+    async def run(self) -> None:
+        """Follow everything to its end and write it."""
+        await self._flip()
+        await self._begin_cancels()
+        await self._pass_outputs()
+        for no in self._changed:
+            self._finish(self.dags[no])
+        if self._changed or self._moved or self.sends:
+            await self._write()
+
+    def _end(self, dag: Dag, ref: Ref, was: str, state: str) -> None:
+        dag.move(was, state)
+        self._changed.add(dag.no)
+        self._frontier.append((ref, dag.no, state))
+        if state == "failed" and dag.on_failure == "cancel" and dag.state == "running":
+            self.cancel_rest(dag, "failure")
+
+    def _release(self, dag: Dag, node: Node) -> None:
+        dag.move("blocked", "released")
+        self._changed.add(dag.no)
+        self._moved[node.no] = ("released", None)
+        node.state = "released"
+        action = "revive" if node.enqueued else "enqueue"
+        send = Send(node.no, node.generation, action, node.item_id, dag.namespace)  # type: ignore[arg-type]
+        self.sends.append(send)
+        self.released += 1
+        if node.pass_outputs:
+            self._passing.append((send, node))
+
+    async def _flip(self) -> None:
+        budget = self._settings.edges_per_step_max
+        for _ in range(self._settings.skip_levels_per_step_max):
+            frontier = self._take_frontier()
+            if not frontier:
+                return
+            nodes, edges = await store_edges.flip_edges(
+                self.tx, [(ref.no, state) for ref, state in frontier], budget
+            )
+            for node in nodes:
+                self.consider(node)
+            budget -= edges
+            if budget <= 0:
+                await self._spread(frontier)
+                break
+        await self._spread(self._take_frontier())
+
+    def _take_frontier(self) -> list[tuple[Ref, str]]:
+        """Nodes whose edges are to be flipped. Nothing is decided in a DAG that is being cancelled, and a
+        retry counts anew, so there they need no flipping."""
+        taken = [(ref, state) for ref, no, state in self._frontier if self.dags[no].state == "running"]
+        self._frontier = []
+        return taken
+
+    async def _spread(self, frontier: list[tuple[Ref, str]]) -> None:
+        if frontier:
+            await store_duties.insert_spread(self.tx, (ref for ref, _ in frontier))
+            self.walking = True
+
+    async def _begin_cancels(self) -> None:
+        for no in self._changed:
+            if self.dags[no].state == "cancelling" and self._was[no] == "running":
+                await store_duties.clear_spread(self.tx, no)
+                await store_duties.insert_scan(self.tx, no, "cancel", self.dags[no].node_no(0) - 1)
+                self.walking = True
+
+    async def _pass_outputs(self) -> None:
+        if not self._passing:
+            return
+        nos = [send.no for send, _ in self._passing]
+        sizes = await store.inputs_sizes(self.tx, nos)
+        fitting = [no for no in nos if sizes[no] <= self._settings.inputs_bytes_max]
+        parts: dict[int, list[tuple[str, str]]] = {no: [] for no in fitting}
+        for no, name, value in await store.inputs(self.tx, fitting) if fitting else ():
+            parts[no].append((name, value))
+        for send, node in self._passing:
+            send.inputs = self._inputs(node, parts.get(node.no))
+
+    def _inputs(self, node: Node, parts: list[tuple[str, str]] | None) -> str:
+        if parts is not None:
+            body = items.inputs_body(parts)
+            small = len(body.encode()) <= self._settings.inputs_bytes_max
+            if small and not items.deeper_than(body, self._settings.inputs_depth_max):
+                return body
+        dag = self.dags[node.dag_no]
+        return items.inputs_reference(dag.namespace, dag.id, node.key)
+
+    def _finish(self, dag: Dag) -> None:
+        if dag.unfinished:
+            return
+        if dag.state == "cancelling":
+            dag.state = "cancelled" if dag.cancel_cause == "call" else "failed"
+        elif dag.state == "running" and not dag.open and not dag.held and (dag.total or dag.closed):
+            dag.state = "failed" if dag.failed else "succeeded"
+
+    async def _write(self) -> None:
+        written = [(self.dags[no], self._was[no]) for no in sorted(self._changed)]
+        finished_at = await store.settle(
+            self.tx, self._moved, self.sends, written, delay_s=self._settings.overdue_s
+        )
+        for dag, was in written:
+            dag.finished_at = finished_at[dag.no]
+            if dag.over and was != dag.state:
+                self.finished.append(dag)
