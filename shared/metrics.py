@@ -13,9 +13,9 @@ NACKED = Counter("headgate_nacked_total", "Items given back.", ["shard"])
 DEAD = Counter("headgate_dead_total", "Items that used up their attempts or were failed for good.", ["shard"])
 LEASE_EXPIRED = Counter("headgate_lease_expired_total", "Leases taken back after they ran out.", ["shard"])
 SHARD_QUERY_SECONDS = Histogram(
-    "headgate_shard_query_seconds", "Time of one flush.", ["service", "shard", "op"], buckets=_LATENCY_S
+    "headgate_shard_query_seconds", "Time of one statement or transaction.", ["shard"], buckets=_LATENCY_S
 )
-SHARD_ERRORS = Counter("headgate_shard_errors_total", "Flushes that failed.", ["service", "shard"])
+SHARD_ERRORS = Counter("headgate_shard_errors_total", "Times that a shard did not answer.", ["shard"])
 RELEASED = Counter("headgate_dependency_released_total", "Nodes released.", ["shard"])
 RELEASE_LAG_SECONDS = Histogram(
     "headgate_release_lag_seconds",

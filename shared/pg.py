@@ -17,6 +17,7 @@ import asyncpg
 
 from shared.clock import SystemClock
 from shared.errors import Invalid, ShardUnavailable
+from shared.metrics import SHARD_ERRORS, SHARD_QUERY_SECONDS
 from shared.settings import EdgeSettings, ShardAddress
 from shared.sql import Statement
 
@@ -78,6 +79,8 @@ class Pool:
         self._relaxed = relaxed
         self._pool: Any = None
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_MAX)
+        self._seconds = SHARD_QUERY_SECONDS.labels(address.schema)
+        self.errors = SHARD_ERRORS.labels(address.schema)
         self._opening = asyncio.Lock()
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
@@ -125,8 +128,13 @@ class Pool:
                 async with self._connection() as connection:
                     started_s = _clock.monotonic_s()
                     answer = await run(connection)
-                    self.latencies_s.append(_clock.monotonic_s() - started_s)
+                    taken_s = _clock.monotonic_s() - started_s
+                    self.latencies_s.append(taken_s)
+                    self._seconds.observe(taken_s)
                     return answer
+            except ShardUnavailable:
+                self.errors.inc()
+                raise
             except (*_CONFLICTS, asyncpg.FeatureNotSupportedError) as error:
                 # A deadlock, a serialization failure, or "cached plan must not change result type".
                 if attempt == RETRIES_MAX:

@@ -29,7 +29,7 @@ from services.queue.model import (
 from services.queue.settings import QueueSettings
 from services.queue.store import Enqueued, Known, Store
 from shared.access import Caller
-from shared.errors import ShardUnavailable
+from shared.errors import ShardUnavailable, invalid
 from shared.ids import canonical, canonical_token, new_ids, shard_of, time_ms_of
 from shared.metrics import ACKED, DEQUEUED, ENQUEUED
 from shared.shards import SLOTS, ShardMap
@@ -84,9 +84,8 @@ class Broker:
                 ids.append(item_id)
                 shard = shard_of(item_id)
                 if shard not in self.stores:
-                    results[i] = refused(item_id, "unknown_shard")
-                else:
-                    groups.setdefault(shard, []).append(i)
+                    raise invalid(f"/items/{i}/id", "its last 12 bits are no shard of this service")
+                groups.setdefault(shard, []).append(i)
                 continue
             if item.idempotency_key is not None:
                 store = self._at(namespace, item.idempotency_key)

@@ -11,7 +11,6 @@ RefusalCode = Literal[
     "id_too_old",
     "id_in_future",
     "id_unavailable",
-    "unknown_shard",
     "cancel_limit",
     "shard_unavailable",
 ]

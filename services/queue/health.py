@@ -12,7 +12,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store import Store
 from shared.clock import Clock
 from shared.errors import NotFound, ShardUnavailable
-from shared.metrics import ACKED, DEQUEUED, ENQUEUED, SHARD_ERRORS
+from shared.metrics import ACKED, DEQUEUED, ENQUEUED
 from shared.pg import Pool
 
 _COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
@@ -75,7 +75,7 @@ class Health:
 
     def _totals(self, number: int) -> dict[str, float]:
         totals = {name: metric.labels(number)._value.get() for name, metric in _RATES.items()}
-        return totals | {"errors_per_s": SHARD_ERRORS.labels("queue", number)._value.get()}
+        return totals | {"errors_per_s": self._stores[number].pool.errors._value.get()}
 
     def _rates(self, number: int) -> dict[str, float]:
         samples = self._samples[number]

@@ -62,9 +62,6 @@ def demands(body: bytes, settings: QueueSettings) -> Demands:
     value = jsonbody.check(body, depth_max=settings.json_depth_max)
     validate(wire.DequeueRequest, value)
     decoded = _decode(_demands, body) or _demands.decode(msgspec.json.encode(value))
-    topics = [demand.topic for demand in decoded.topics]
-    if len(set(topics)) < len(topics):
-        raise invalid("/topics", "a topic is named twice; add up its counts")
     if decoded.wait_s > settings.wait_s_max:
         raise invalid("/wait_s", f"at most {settings.wait_s_max} s")
     return decoded
