@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from services.queue.broker import Broker
 from services.queue.dispatch import Dispatch
 from services.queue.health import Health
+from services.queue.hints import Messenger
 from services.queue.process import QueueProcess
 from services.queue.reaper import Reaper
 from services.queue.retention import Retention
@@ -40,6 +41,8 @@ def create_app(settings: QueueSettings) -> HotPath:
     broker = Broker(shards, stores, dispatch, settings)
     settlement = Settlement(broker, settings)
     health = Health(broker, settings, clock, owner=f"{socket.gethostname()}:{os.getpid()}")
+    messenger = Messenger(settings.redis_url, dispatch, clock) if settings.redis_url else None
+    dispatch.tell = messenger.tell if messenger else None
     loops = _loops(stores, settlement, dispatch, health, settings)
 
     @asynccontextmanager
@@ -47,7 +50,11 @@ def create_app(settings: QueueSettings) -> HotPath:
         await shards.check_schema("queue")
         for loop in loops:
             loop.start()
+        if messenger is not None:
+            messenger.start()
         yield
+        if messenger is not None:
+            await messenger.stop()
         for loop in loops:
             await loop.stop()
         await shards.close()

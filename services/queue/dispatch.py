@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -63,6 +63,7 @@ class Dispatch:
         self._stores = {store.number: store for store in stores}
         self._settings = settings
         self._clock = clock
+        self.tell: Callable[[str, str, int, Sequence[Key]], None] | None = None
         self._lines: dict[tuple[str, str], Line] = {}
         self._by_id: dict[tuple[int, int], Line] = {}
         self._claims = {
@@ -73,7 +74,7 @@ class Dispatch:
 
     def ready(self, shard: int, items: Sequence[Ready]) -> None:
         """Items of a shard have become deliverable: remember their keys and wake who waits for them."""
-        if self._lines and items:
+        if items:
             topics: dict[int, list[Key]] = {}
             for topic_id, key in items:
                 topics.setdefault(topic_id, []).append(key)
@@ -84,6 +85,17 @@ class Dispatch:
         """As `ready`, for items of one topic."""
         line = self._by_id.get((shard, topic_id)) or self._meet(shard, topic_id)
         if line is not None:
+            line.buffer.push(shard, keys)
+            line.wake_one()
+        if self.tell is not None:
+            pair = self._stores[shard].names.pair(topic_id)
+            if pair is not None:
+                self.tell(*pair, shard, keys)
+
+    def hinted(self, namespace: str, topic: str, shard: int, keys: Sequence[Key]) -> None:
+        """Another host says that these became ready."""
+        line = self._lines.get((namespace, topic))
+        if line is not None and shard in self._stores:
             line.buffer.push(shard, keys)
             line.wake_one()
 
