@@ -82,7 +82,7 @@ class Stack:
         self._data.acquire()
         await self._data.stop_leftovers()
         if self.settings.fresh:
-            self._forget()
+            self.remove()
         self._require_ports()
         counts = self._data.layout(
             {"queue": self.settings.queue_shards, "dag": self.settings.dag_shards},
@@ -115,7 +115,8 @@ class Stack:
         assert self._supervisor is not None
         await self._supervisor.failure
 
-    def _forget(self) -> None:
+    def remove(self) -> None:
+        """Delete what the stack keeps in its data directory. It must be stopped."""
         if self.settings.needs_postgres:
             self._make_postgres().remove()
         self._data.forget()
