@@ -1,0 +1,1 @@
+"""Real graphs, and the scripts that derived them."""
