@@ -3,17 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-header pyproject.toml
 SOURCES := headgate services shared migrations tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo run test check bench fmt fmt-check lint types imports tidy test-unit test-contract \
-	test-integration examples migrate openapi clean
+	test-integration examples migrate openapi lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with everything in requirements.lock, and this project in it
+	@echo "ready: .venv, from requirements.lock"
 
 demo: $(READY) ## run two real graphs on a private stack and show what happened
 	@$(BIN)/python -m examples.demo
@@ -65,6 +68,10 @@ migrate: $(READY) ## bring all shards named by the environment to the newest sch
 
 openapi: $(READY) ## write the OpenAPI documents of both services to docs/openapi/
 	@$(BIN)/python -m tests.support.openapi docs/openapi
+
+lock: $(READY) ## resolve the dependencies again: requirements.lock, and deploy/requirements.lock for the image
+	@$(LOCK) --all-extras --output-file requirements.lock
+	@$(LOCK) --extra server --constraint requirements.lock --output-file deploy/requirements.lock
 
 clean: ## remove caches and build products; .venv and the data directory stay
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
