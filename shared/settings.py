@@ -55,6 +55,13 @@ class EdgeSettings(BaseSettings):
     dag_token: Annotated[str | None, Field(validation_alias="HEADGATE_DAG_TOKEN")] = None
     log_level: Annotated[str, Field(validation_alias="HEADGATE_LOG_LEVEL")] = "info"
 
+    connections_max: int = 10_000
+    url_bytes_max: int = 8 * 1024
+    head_bytes_max: int = 16 * 1024
+    head_fields_max: int = 100
+    head_s_max: float = 10.0
+    body_s_max: float = 30.0
+
     body_bytes_max: int = 16 * 1024 * 1024
     json_depth_max: int = 32
     batch_items_max: int = 1_000
