@@ -1,9 +1,11 @@
 """Headgate's Python SDK: a priority queue, and DAGs of queued work.
 
-from headgate import Client, Dag
+    from headgate import Client
 
-with Client() as client:
-    client.enqueue_one("mail", {"to": "ada@example.org"})
+    with Client() as client:
+        client.enqueue_one("mail", {"to": "ada@example.org"})
+
+What is named here is the whole public interface, with `headgate.wire` for the bodies as they travel.
 """
 
 from headgate._async_handle import AsyncDagHandle

@@ -1,7 +1,8 @@
 """What goes into and comes out of the queue's batches.
 
-In: typed dictionaries, sent as they are; fields left out have the service's defaults. Out: small plain
-classes. A pydantic model would cost several times as much per element, on calls that carry a thousand.
+In: typed dictionaries, sent as they are; fields left out have the service's defaults. Out: small plain classes,
+open to states and fields that came later. Reading one from JSON costs 3 us (a leased item) or 0.7 us (a result);
+pydantic's JSON parser would take 1.7 and 0.4, which is no reason to hand out models.
 """
 
 from collections.abc import Mapping

@@ -1,22 +1,30 @@
 """What can go wrong with a call, as one tree.
 
-    HeadgateError ├── NoAnswer                     no answer came: retried where that is safe │   ├──
-    ConnectionFailed         could not connect (`outcome: none`), or lost it half-way (`unknown`) │   └──
-    TimedOut ├── BadAnswer                    something answered, but not in Headgate's language: a proxy, a
-    wrong URL ├── BadRequest            400    not JSON, too deep ├── Unauthorized          401    unknown
-    token ├── Forbidden             403    the token lacks a scope or the namespace ├── NotFound
-    404    no such object, or another tenant's ├── Conflict              409 │   ├── NodeExists
-    another node has this key │   ├── NodeReleased             too late: the downstream node is released │
-    ├── DagFinished              the DAG takes no more nodes │   ├── DagCancelling            a cancel is
-    still being confirmed │   └── NothingToRetry ├── TooLarge              413    over a size limit ├──
-    Invalid               422    wrong shape, type, range, name or unknown field: see `errors` │   ├── Cycle
-    the edges close a cycle; one is named │   └── UnknownNode              an edge names a node that is not
-    there ├── OverQuota             429    later, after `retry_after_s` ├── Unavailable           503    a
-    shard or a service is away └── ServerError           5xx    anything else that is the service's fault
+    HeadgateError
+    ├── NoAnswer                     no answer came: retried where that is safe
+    │   ├── ConnectionFailed         could not connect (`outcome: none`), or lost it half-way (`unknown`)
+    │   └── TimedOut
+    ├── BadAnswer                    what answered is no Headgate service: a proxy, a wrong URL
+    ├── BadRequest            400    not JSON, too deep
+    ├── Unauthorized          401    unknown token
+    ├── Forbidden             403    the token lacks a scope or the namespace
+    ├── NotFound              404    no such object, or another tenant's
+    ├── Conflict              409
+    │   ├── NodeExists               another node has this key
+    │   ├── NodeReleased             too late: the downstream node is released
+    │   ├── DagFinished              the DAG takes no more nodes
+    │   ├── DagCancelling            a cancel is still being confirmed
+    │   └── NothingToRetry
+    ├── TooLarge              413    over a size limit
+    ├── Invalid               422    wrong shape, type, range, name or unknown field: see `errors`
+    │   ├── Cycle                    the edges close a cycle; one is named
+    │   └── UnknownNode              an edge names a node that is not there
+    ├── OverQuota             429    later, after `retry_after_s`
+    ├── Unavailable           503    a shard or a service is away
+    └── ServerError           5xx    anything else that is the service's fault
         └── GatewayError             a proxy got no answer from the service (502, 504)
 
-What happens to single elements of a batch (a lost lease, a duplicate, a refused item) is a result, not an
-error.
+What happens to single elements of a batch (a lost lease, a duplicate, a refused item) is a result, no error.
 """
 
 import json

@@ -1,0 +1,166 @@
+"""What is sent again, when, and what never is."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate import _calls, errors
+from headgate._transport import Endpoints, Exchange, RetryPolicy, SyncTransport
+from tests.unit.headgate.fakes import Service, problem
+
+SAFE = _calls.batch(_calls.ACK, "default", [{"id": "a", "lease_token": "b"}])
+UNSAFE = _calls.batch(_calls.NACK, "default", [{"id": "a", "lease_token": "b"}])
+FINE = {"results": [{"id": "a", "status": "acked"}]}
+
+
+def sending(
+    *answers: Any, retry: RetryPolicy | None = None, token: str | None = None
+) -> tuple[SyncTransport, Service, list[float]]:
+    left = list(answers)
+    service = Service(lambda _method, _path, _body: left.pop(0) if left else FINE)
+    slept: list[float] = []
+    endpoints = Endpoints("http://queue.test", "http://dag.test/prefix/", token)
+    exchange = Exchange(endpoints, retry or RetryPolicy(), random.Random(1))
+    return SyncTransport(exchange, service, slept.append), service, slept
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: problem(503, "unavailable"),
+        lambda: problem(429, "over_quota"),
+        lambda: httpx.ConnectError("refused"),
+        lambda: httpx.ConnectTimeout("slow"),
+        lambda: httpx.PoolTimeout("full"),
+    ],
+)
+@pytest.mark.parametrize("call", [SAFE, UNSAFE])
+def test_what_did_nothing_is_sent_again(answer: Callable[[], Any], call: _calls.Call[Any]) -> None:
+    transport, service, slept = sending(answer(), answer())
+    assert transport.send(call)[0].status == "acked"
+    assert len(service.calls) == 3
+    assert len(slept) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: problem(503, "unavailable", outcome="unknown"),
+        lambda: httpx.Response(502),
+        lambda: httpx.Response(503, text="no problem body"),
+        lambda: httpx.ReadTimeout("silence"),
+        lambda: httpx.ReadError("reset"),
+        lambda: httpx.RemoteProtocolError("garbage"),
+    ],
+)
+def test_what_may_have_happened_is_sent_again_only_where_that_is_safe(answer: Callable[[], Any]) -> None:
+    transport, service, _ = sending(answer())
+    assert transport.send(SAFE)[0].status == "acked"
+    transport, service, slept = sending(answer())
+    with pytest.raises(errors.HeadgateError) as caught:
+        transport.send(UNSAFE)
+    assert caught.value.outcome == "unknown"
+    assert (len(service.calls), slept) == (1, [])
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 500])
+def test_what_another_try_cannot_help_is_not_sent_again(status: int) -> None:
+    transport, service, _ = sending(problem(status, "code"))
+    with pytest.raises(errors.HeadgateError):
+        transport.send(SAFE)
+    assert len(service.calls) == 1
+
+
+def test_waits_grow_are_random_and_bounded() -> None:
+    policy = RetryPolicy(attempts_max=7, base_s=1, delay_s_max=4)
+    transport, service, slept = sending(*[problem(503, "unavailable")] * 10, retry=policy)
+    with pytest.raises(errors.Unavailable):
+        transport.send(SAFE)
+    assert len(service.calls) == 7
+    assert all(0 <= wait <= ceiling for wait, ceiling in zip(slept, [1, 2, 4, 4, 4, 4], strict=True))
+    assert len(set(slept)) == 6
+
+
+def test_retry_after_is_the_least_wait_and_a_long_one_is_the_callers_to_keep() -> None:
+    transport, _, slept = sending(problem(429, "over_quota", retry_after=7))
+    transport.send(SAFE)
+    assert 7 <= slept[0] <= 7.1
+    transport, _, slept = sending(problem(429, "over_quota", retry_after=3_600))
+    with pytest.raises(errors.OverQuota) as caught:
+        transport.send(SAFE)
+    assert (caught.value.retry_after_s, slept) == (3_600, [])
+
+
+def test_a_spent_budget_stops_retries_of_all_calls_until_calls_succeed() -> None:
+    down = [problem(503, "unavailable") for _ in range(4)]
+    transport, service, _ = sending(*down, retry=RetryPolicy(budget=2))
+    for _ in range(2):
+        with pytest.raises(errors.Unavailable):
+            transport.send(SAFE)
+    assert len(service.calls) == 4
+    for _ in range(5):
+        transport.send(SAFE)
+    service.reply = lambda *_: problem(503, "unavailable")
+    with pytest.raises(errors.Unavailable):
+        transport.send(SAFE)
+    assert len(service.calls) == 4 + 5 + 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: httpx.Response(200, text="<html>"),
+        lambda: httpx.Response(200, json=[]),
+        lambda: httpx.Response(200, json={"results": [{}]}),
+        lambda: httpx.Response(302, headers={"location": "/elsewhere"}),
+        lambda: httpx.Response(404, text="nginx"),
+    ],
+)
+def test_an_answer_from_something_else_is_a_bad_answer(answer: Callable[[], httpx.Response]) -> None:
+    transport, _, _ = sending(answer())
+    with pytest.raises(errors.BadAnswer):
+        transport.send(SAFE)
+
+
+def test_requests_carry_host_token_length_and_an_encoded_path() -> None:
+    transport, _, _ = sending(token="secret")
+    call = _calls.call(_calls.DAG_NODE, _calls.as_is, ns="n", dag="a/b?", query={"key": "g++ &", "x": None})
+    request = transport.exchange.request(call)
+    assert str(request.url) == "http://dag.test/prefix/v1/namespaces/n/dags/a%2Fb%3F/node?key=g%2B%2B+%26"
+    assert request.headers["host"] == "dag.test"
+    assert request.headers["authorization"] == "Bearer secret"
+    assert request.headers["content-length"] == "0"
+    assert transport.exchange.request(SAFE).headers["content-length"] == str(len(SAFE.body or b""))
+
+
+def test_the_service_may_hold_an_answer_back_as_long_as_the_call_allows() -> None:
+    transport, _, _ = sending()
+    call = _calls.dequeue("n", {"t": 1}, wait_s=30, lease_s=None, worker=None)
+    assert transport.exchange.request(call).extensions["timeout"]["read"] == 50
+
+
+@pytest.mark.parametrize(
+    ("url", "token"), [("localhost:8080", None), ("http://x", "a\nb"), ("http://x", "\u00e9")]
+)
+def test_settings_that_cannot_work_are_refused_at_once(url: str, token: str | None) -> None:
+    with pytest.raises(ValueError, match=r"URL|token"):
+        Endpoints(url, "http://x", token)
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1}, "\ud800", object()])
+def test_what_has_no_json_form_is_refused_before_it_is_sent(value: Any) -> None:
+    with pytest.raises(errors.Invalid, match="cannot be sent as JSON"):
+        _calls.encode({"payload": value})
+
+
+def test_the_verbs_are_those_of_the_contract() -> None:
+    verbs = {
+        (verb.service, verb.method, verb.path) for verb in vars(_calls).values() if isinstance(verb, _calls.Verb)
+    }
+    names = sum(isinstance(thing, _calls.Verb) for thing in vars(_calls).values())
+    assert len(verbs) == names == 37
+    unsafe = {name for name, verb in vars(_calls).items() if isinstance(verb, _calls.Verb) and not verb.safe}
+    assert unsafe == {"ENQUEUE", "DEQUEUE", "NACK", "TOPIC_PURGE", "TOPIC_REDRIVE", "DAG_CREATE", "DAG_RETRY"}

@@ -1,0 +1,376 @@
+"""The worker against a scripted queue: each end of a job, lost leases, drains, a service that comes and goes."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate import AsyncClient, Leased, errors
+from headgate._leases import Leases
+from headgate._settler import Settler
+from headgate._transport import RetryPolicy
+from headgate.worker import Fail, Job, Retry, Worker
+from tests.unit.headgate.fakes import problem
+from tests.unit.headgate.test_client import leased
+
+
+class Queue(httpx.AsyncBaseTransport):
+    """Hands out `items` once, then lets dequeues wait; remembers acks, nacks and extends."""
+
+    def __init__(self, *items: dict[str, Any]) -> None:
+        self.items = list(items)
+        self.said: dict[str, list[dict[str, Any]]] = {"ack": [], "nack": [], "extend": []}
+        self.calls: list[str] = []
+        self.counts: list[int] = []
+        self.idle = asyncio.Event()
+        self.failing: list[Any] = []
+        self.statuses: dict[str, str] = {}
+        self.changed = asyncio.Condition()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        verb = request.url.path.rsplit("/", 1)[1]
+        body = json.loads(await request.aread())
+        self.calls.append(verb)
+        if self.failing and (failure := self.failing.pop(0)):
+            if isinstance(failure, Exception):
+                raise failure
+            return failure
+        if verb == "dequeue":
+            return await self.dequeue(body)
+        async with self.changed:
+            self.said[verb] += body["items"]
+            self.changed.notify_all()
+        status = {"ack": "acked", "nack": "requeued", "extend": "extended"}[verb]
+        results = [{"id": item["id"], "status": self.statuses.get(item["id"], status)} for item in body["items"]]
+        return httpx.Response(200, json={"results": results})
+
+    async def dequeue(self, body: Any) -> httpx.Response:
+        count = body["topics"][0]["count"]
+        self.counts.append(count)
+        found, self.items = self.items[:count], self.items[count:]
+        if not found:
+            self.idle.set()
+            await asyncio.Event().wait()
+        return httpx.Response(200, json={"items": found})
+
+    async def heard(self, verb: str, count: int) -> list[dict[str, Any]]:
+        async with self.changed:
+            await asyncio.wait_for(self.changed.wait_for(lambda: len(self.said[verb]) >= count), 5)
+        return self.said[verb]
+
+
+def worker_on(queue: Queue, **settings: Any) -> Worker:
+    client = AsyncClient(queue_url="http://q", transport=queue, retry=RetryPolicy(attempts_max=1))
+    return Worker(client, **settings)
+
+
+async def working(
+    queue: Queue, handler: Callable[[Job], Any], until: Callable[[], Awaitable[Any]], **settings: Any
+) -> Worker:
+    """Run a worker with this handler until something has happened, then drain it."""
+    worker = worker_on(queue, **{"drain_s": 5.0, **settings})
+    worker.task("t", slots=4)(handler)
+    running = asyncio.create_task(worker.run(signals=False))
+    try:
+        await asyncio.wait_for(until(), 5)
+    finally:
+        worker.stop()
+        await asyncio.wait_for(running, 10)
+    return worker
+
+
+async def test_what_a_handler_returns_is_the_items_output() -> None:
+    async def handler(job: Job) -> Any:
+        return {"double": job.payload * 2} if job.payload else None
+
+    queue = Queue(leased("a", payload=21), leased("b"))
+    await working(queue, handler, lambda: queue.heard("ack", 2))
+    assert sorted(queue.said["ack"], key=lambda ack: ack["id"]) == [
+        {"id": "a", "lease_token": "token-a", "output": {"double": 42}},
+        {"id": "b", "lease_token": "token-b"},
+    ]
+
+
+async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_others() -> None:
+    both = threading.Barrier(2, timeout=5)
+    names: list[str] = []
+
+    def handler(job: Job) -> str:
+        both.wait()
+        names.append(threading.current_thread().name)
+        return job.id
+
+    queue = Queue(leased("a"), leased("b"))
+    await working(queue, handler, lambda: queue.heard("ack", 2))
+    assert names == ["headgate-t"] * 2
+    assert {ack["output"] for ack in queue.said["ack"]} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Retry("busy", delay_s=7, costs_attempt=False), {"delay_s": 7, "costs_attempt": False, "error": "busy"}),
+        (Retry("later", metadata={"n": 1}), {"metadata": {"n": 1}, "costs_attempt": True, "error": "later"}),
+        (Fail("never"), {"final": True, "error": "never"}),
+        (Fail(), {"final": True, "error": "failed"}),
+    ],
+)
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_what_a_handler_raises_is_a_nack(error: Exception, expected: dict[str, Any], threaded: bool) -> None:
+    async def coroutine(_job: Job) -> None:
+        raise error
+
+    def function(_job: Job) -> None:
+        raise error
+
+    queue = Queue(leased("a"))
+    await working(queue, function if threaded else coroutine, lambda: queue.heard("nack", 1))
+    assert queue.said["nack"] == [{"id": "a", "lease_token": "token-a", **expected}]
+    assert queue.said["ack"] == []
+
+
+async def test_a_bug_in_a_handler_is_told_with_its_traceback_and_without_what_cannot_be_stored() -> None:
+    async def handler(_job: Job) -> None:
+        raise ValueError("bad \x00 \ud800 value" + "x" * 10_000 + "the end")
+
+    queue = Queue(leased("a"))
+    await working(queue, handler, lambda: queue.heard("nack", 1))
+    text = queue.said["nack"][0]["error"]
+    assert text.rstrip().endswith("the end")
+    assert len(text) <= 4_000
+    assert "\x00" not in text
+
+
+async def test_an_output_without_a_json_form_is_a_nack_and_harms_no_other() -> None:
+    async def handler(job: Job) -> Any:
+        return {1, 2} if job.id == "a" else "fine"
+
+    queue = Queue(leased("a"), leased("b"))
+    await working(queue, handler, lambda: asyncio.gather(queue.heard("nack", 1), queue.heard("ack", 1)))
+    assert "output" in queue.said["nack"][0]["error"]
+    assert queue.said["ack"][0]["id"] == "b"
+
+
+async def test_items_are_taken_only_for_free_slots() -> None:
+    release = asyncio.Event()
+    running: set[str] = set()
+    most = 0
+
+    async def handler(job: Job) -> None:
+        nonlocal most
+        running.add(job.id)
+        most = max(most, len(running))
+        if len(running) == 4:
+            release.set()
+        await release.wait()
+        running.discard(job.id)
+
+    queue = Queue(*[leased(str(number)) for number in range(10)])
+    await working(queue, handler, lambda: queue.heard("ack", 10))
+    assert most == 4
+    assert queue.counts[0] == 4
+    assert max(queue.counts) == 4
+
+
+async def test_a_service_that_is_away_is_waited_for() -> None:
+    async def handler(_job: Job) -> None:
+        return None
+
+    queue = Queue(leased("a"))
+    queue.failing = [httpx.ConnectError("refused"), problem(503, "unavailable"), httpx.Response(500), None]
+    queue.failing += [httpx.ReadError("reset"), problem(503, "unavailable", outcome="unknown")]
+    await working(queue, handler, lambda: queue.heard("ack", 1))
+    assert queue.said["ack"] == [{"id": "a", "lease_token": "token-a"}]
+
+
+@pytest.mark.parametrize("status", [401, 403, 422])
+async def test_a_service_that_refuses_the_worker_ends_it(status: int) -> None:
+    queue = Queue()
+    queue.failing = [problem(status, "no")]
+    worker = worker_on(queue)
+    worker.task("t")(lambda job: None)
+    with pytest.raises(errors.HeadgateError):
+        await asyncio.wait_for(worker.run(signals=False), 5)
+
+
+async def test_a_drain_lets_handlers_finish_and_takes_nothing_more() -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handler(_job: Job) -> str:
+        started.set()
+        await go_on.wait()
+        return "finished"
+
+    queue = Queue(leased("a"))
+    worker = worker_on(queue, drain_s=30)
+    worker.task("t", slots=2)(handler)
+    running = asyncio.create_task(worker.run(signals=False))
+    await started.wait()
+    await queue.idle.wait()
+    worker.stop()
+    queue.items.append(leased("b"))
+    go_on.set()
+    await asyncio.wait_for(running, 5)
+    assert [ack.get("output") for ack in queue.said["ack"]] == ["finished"]
+    assert queue.items
+    assert queue.said["nack"] == []
+
+
+@pytest.mark.parametrize("second_stop", [True, False])
+async def test_what_does_not_finish_in_time_is_handed_back_at_no_cost(second_stop: bool) -> None:
+    started = asyncio.Event()
+
+    async def handler(_job: Job) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    queue = Queue(leased("a"))
+    worker = worker_on(queue, drain_s=30 if second_stop else 0)
+    worker.task("t")(handler)
+    running = asyncio.create_task(worker.run(signals=False))
+    await started.wait()
+    worker.stop()
+    if second_stop:
+        worker.stop()
+    await asyncio.wait_for(running, 5)
+    assert [(nack["id"], nack["costs_attempt"]) for nack in queue.said["nack"]] == [("a", False)]
+
+
+async def test_a_thread_that_never_ends_does_not_keep_the_worker() -> None:
+    started, end = threading.Event(), threading.Event()
+
+    def handler(_job: Job) -> None:
+        started.set()
+        end.wait(30)
+
+    queue = Queue(leased("a"))
+
+    async def until() -> None:
+        await asyncio.to_thread(started.wait, 5)
+
+    await working(queue, handler, until, drain_s=0)
+    end.set()
+    assert queue.said["nack"][0]["costs_attempt"] is False
+
+
+async def test_sigterm_drains() -> None:
+    queue = Queue()
+    worker = worker_on(queue)
+    worker.task("t")(lambda job: None)
+    running = asyncio.create_task(worker.run())
+    await queue.idle.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(running, 5)
+
+
+def test_a_worker_is_checked_before_it_runs() -> None:
+    worker = Worker()
+    with pytest.raises(ValueError, match="no task"):
+        asyncio.run(worker.run())
+    worker.task("t")(lambda job: None)
+    with pytest.raises(ValueError, match="already"):
+        worker.task("t")(lambda job: None)
+    with pytest.raises(ValueError, match="slots"):
+        worker.task("u", slots=0)
+
+
+class Held:
+    """A job whose lease is kept by hand, at a time that the test sets."""
+
+    def __init__(self, queue: Queue, *names: str, lease_s: float = 60) -> None:
+        self.now = 1_000.0
+        self.queue = queue
+        client = AsyncClient(queue_url="http://q", transport=queue, retry=RetryPolicy(attempts_max=1))
+        self.leases = Leases(client, "default", lambda: self.now)
+        self.settler = Settler(client, "default", self.leases, self.sleep)
+        self.jobs = [self.job(name, client, lease_s) for name in names]
+        self.slept: list[float] = []
+
+    def job(self, name: str, client: AsyncClient, lease_s: float) -> Job:
+        item = Leased.parse(leased(name))
+        job = Job(item, client=client, blocking=lambda: None, lease_s=lease_s, lease_ends_at=self.now + lease_s)
+        self.leases.hold(job)
+        return job
+
+    async def sleep(self, delay_s: float) -> None:
+        self.slept.append(delay_s)
+
+
+async def test_leases_are_extended_together_when_half_is_over() -> None:
+    held = Held(Queue(), "a", "b")
+    held.now += 20
+    assert (await held.leases.step(), held.leases.due_in_s()) == (0, 10)
+    held.now += 10
+    assert await held.leases.step() == 2
+    assert [item["lease_s"] for item in held.queue.said["extend"]] == [60, 60]
+    assert len(held.queue.calls) == 1
+    assert held.leases.due_in_s() == 30
+
+
+@pytest.mark.parametrize("status", ["lease_lost", "cancelled", "not_found"])
+async def test_a_lost_lease_cancels_its_handler_only_and_nothing_is_said_of_it(status: str) -> None:
+    held = Held(Queue(), "a", "b")
+    lost, kept = held.jobs
+    lost.task = asyncio.create_task(asyncio.Event().wait())
+    held.queue.statuses = {"a": status}
+    held.now += 30
+    await held.leases.step()
+    assert (lost.lost, kept.lost) == (status, None)
+    with pytest.raises(asyncio.CancelledError):
+        await lost.task
+    held.settler.add(lost, "ack", lost.leased.ack())
+    held.settler.add(kept, "ack", kept.leased.ack())
+    await held.settler.step()
+    assert [ack["id"] for ack in held.queue.said["ack"]] == ["b"]
+
+
+async def test_a_lease_that_could_not_be_extended_is_tried_again_until_it_has_ended() -> None:
+    held = Held(Queue(), "a")
+    (job,) = held.jobs
+    held.queue.failing = [httpx.ConnectError("refused")] * 10
+    held.now += 30
+    for _ in range(10):
+        await held.leases.step()
+        if job.lost:
+            break
+        assert held.leases.due_in_s() > 0
+        held.now += held.leases.due_in_s()
+    assert job.lost == "lease_lost"
+    assert held.now == 1_060
+    assert held.queue.calls.count("extend") == 3
+
+
+async def test_verdicts_wait_for_a_service_that_is_away_and_their_leases_are_kept() -> None:
+    held = Held(Queue(), "a")
+    (job,) = held.jobs
+    held.settler.add(job, "ack", job.leased.ack(7))
+    held.queue.failing = [httpx.ConnectError("refused"), httpx.Response(502)]
+    for _ in range(2):
+        await held.settler.step()
+        assert held.leases.held() == [job]
+    await held.settler.step()
+    assert held.queue.said["ack"] == [{"id": "a", "lease_token": "token-a", "output": 7}]
+    assert held.leases.held() == []
+    assert len(held.slept) == 2
+    await asyncio.wait_for(held.settler.settled(), 1)
+
+
+async def test_one_verdict_that_the_service_refuses_does_not_hold_up_the_others() -> None:
+    held = Held(Queue(), "a", "b", "c")
+    for job in held.jobs:
+        held.settler.add(job, "ack", job.leased.ack(job.id))
+    too_large = problem(413, "too_large", detail="the output is too large")
+    held.queue.failing = [too_large, None, too_large, None]
+    await held.settler.step()
+    await held.settler.step()
+    assert [ack["id"] for ack in held.queue.said["ack"]] == ["a", "c"]
+    (nack,) = held.queue.said["nack"]
+    assert nack["id"] == "b"
+    assert "too large" in nack["error"]
+    assert held.leases.held() == []
