@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from services.dag import gateway, items, store, store_duties
 from services.dag.context import Context
-from services.dag.errors import AddUnfinished, QueueUnavailable
+from services.dag.errors import AddUnfinished
 from services.dag.model import TRANSITIONS, Addition, Dag, Item
 from services.dag.settling import Settlement
 from services.dag.store import IntentItem
 from shared import ids
 from shared.crash import crash_point
+from shared.errors import Unavailable
 from shared.pg import Transaction
 from shared.shards import Shard
 
@@ -28,6 +29,14 @@ class Added(NamedTuple):
     key: str
     item_id: str
     state: str
+
+
+class Undecided(Exception):
+    """A call names nodes of adds that are not decided yet: drive those, then try again."""
+
+    def __init__(self, additions: Sequence[Addition]) -> None:
+        super().__init__()
+        self.additions = additions
 
 
 class Activator:
@@ -84,7 +93,7 @@ class Activator:
             decided = await self._decide(shard, unfinished, intents, ends)
             crash_point("after_b")
             return decided
-        except QueueUnavailable as error:
+        except Unavailable as error:
             raise unfinished_error() from error
         finally:
             if self._running.get(mark) is done:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from services.dag import addition, gateway, store, store_duties, store_edges
-from services.dag.activating import Activator, Added, attach_items, unfinished_error
+from services.dag.activating import Activator, Added, Undecided, attach_items, unfinished_error
 from services.dag.addition import Plan, Standing
 from services.dag.context import Context, own
 from services.dag.errors import DagFinished, LimitExceeded, QueueUnavailable
@@ -47,14 +47,6 @@ class _Written(NamedTuple):
     nodes: dict[str, Added]
     intents: list[IntentItem]
     order: Order | None = None
-
-
-class _Undecided(Exception):
-    """The call names nodes of adds that are not decided yet."""
-
-    def __init__(self, additions: Sequence[Addition]) -> None:
-        super().__init__()
-        self.additions = additions
 
 
 class Builder:
@@ -147,7 +139,7 @@ class Builder:
                         # Only what is committed may be trusted.
                         written.order.version = written.dag.structure_version
                     return written
-            except _Undecided as undecided:
+            except Undecided as undecided:
                 for unfinished in undecided.additions:
                     await self._activator.drive(shard, unfinished)
             except OrderStale as stale:
@@ -208,7 +200,7 @@ class Builder:
         undecided = [node.no for node in found.values() if node.state == "intent"]
         if undecided:
             running = await store_duties.adding_of(tx, dag.no)
-            raise _Undecided([a for a in running if any(a.first_no <= no <= a.last_no for no in undecided)])
+            raise Undecided([a for a in running if any(a.first_no <= no <= a.last_no for no in undecided)])
         return Standing(found, fingerprints)
 
     async def _existing(

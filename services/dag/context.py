@@ -80,7 +80,10 @@ class ShardGauges:
 class Context:
     """The process, as its duties see it. `dispatch` and `kick_walks` are set by who owns the loops."""
 
-    def __init__(self, shards: ShardMap, queue: Queue, settings: DagSettings, clock: Clock) -> None:
+    def __init__(
+        self, shards: ShardMap, queue: Queue, settings: DagSettings, clock: Clock, *, owner: str = "local"
+    ) -> None:
+        self.owner = owner
         self.shards = shards
         self.queue = queue
         self.settings = settings

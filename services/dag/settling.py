@@ -60,6 +60,14 @@ class Settlement:
         self._moved[node.no] = ("blocked", None)
         self.consider(node)
 
+    def restart(self, dag: Dag) -> None:
+        """A retried DAG runs again, whatever it was before."""
+        dag.state = "running"
+        dag.cancel_cause = None
+        dag.reason = None
+        self._was[dag.no] = "running"
+        self._changed.add(dag.no)
+
     def reopened(self, dag: Dag, was: str, count: int) -> None:
         """A retry has made `count` nodes blocked."""
         dag.move(was, "blocked", count)

@@ -152,7 +152,8 @@ async def reopen_dag(tx: Transaction, dag: Dag) -> None:
             skipped=dag.skipped,
             cancelled=dag.cancelled,
         )
-    await tx.row(SQL.reopen_dag, no=dag.no)
+    row = await tx.row(SQL.reopen_dag, no=dag.no)
+    dag.deadline_at = row["deadline_at"]
 
 
 async def past_deadline(tx: Transaction, dag_no: int) -> bool:

@@ -64,9 +64,9 @@ async def downstreams_of(shard: Shard, nos: Sequence[int]) -> list[Any]:
     return await shard.pool.fetch(SQL.downstreams_of, nos=nos)
 
 
-async def out_degrees(shard: Shard, first_no: int, last_no: int) -> dict[int, int]:
-    """How many edges leave each node of a range that has any."""
-    rows = await shard.pool.fetch(SQL.out_degrees_between, first_no=first_no, last_no=last_no)
+async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int) -> dict[int, int]:
+    """How many edges leave each node, counted up to `degree_max`."""
+    rows = await shard.pool.fetch(SQL.out_degrees, ups=nos, degree_max=degree_max)
     return {row["up"]: row["degree"] for row in rows}
 
 

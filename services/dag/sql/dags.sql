@@ -52,7 +52,8 @@ UPDATE dag SET open = $2, held = $3, paused = $4, closed = $5, reason = $6 WHERE
 -- A retried DAG runs again; its deadline counts anew.
 UPDATE dag SET finished_at = NULL, cancel_cause = NULL, reason = NULL,
     deadline_at = shard_now() + make_interval(secs => deadline_s)
-WHERE no = $1;
+WHERE no = $1
+RETURNING deadline_at;
 
 -- name: settle(node_nos, node_states, errors, send_node_nos, send_generations, send_actions, send_item_ids, send_inputs, delay_s, nos, was_states, dag_states, causes, intents, blockeds, releaseds, succeededs, faileds, skippeds, cancelleds)
 -- All that a transaction decided, at once: nodes, what the queue is to be told, and the DAGs' rows with new counts.

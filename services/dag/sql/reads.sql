@@ -27,10 +27,6 @@ FROM unnest($1::bigint[]) AS w(no)
 CROSS JOIN LATERAL (SELECT up, down FROM edge WHERE up = w.no ORDER BY down OFFSET 0) AS e
 CROSS JOIN LATERAL (SELECT key FROM node WHERE no = e.down OFFSET 0) AS c;
 
--- name: out_degrees_between(first_no, last_no)
--- How many edges leave each node, for the sizing of a page.
-SELECT up, count(*)::int AS degree FROM edge WHERE up BETWEEN $1 AND $2 GROUP BY up;
-
 -- name: externals_of(dag_no, keys)
 SELECT x.* FROM unnest($2::text[]) AS w(key)
 CROSS JOIN LATERAL (

@@ -1,0 +1,45 @@
+"""The DAG service: keeps queue items closed until everything they wait for is done.
+
+A DAG lives whole on one shard. Its row's lock is the DAG's lock: every change of structure or state takes
+it first, in a statement of its own, and looks only afterwards.
+
+Node states
+
+    intent ──> blocked ──> released ──> succeeded | failed | cancelled
+                  └──────> skipped | failed | cancelled
+
+`intent` is a node that is written and not decided yet (callers see `blocked`). A retry begins a new
+generation at `blocked`; within one generation a terminal state never changes.
+
+DAG states
+
+    running ──> succeeded | failed
+       └──────> cancelling ──> cancelled | failed
+
+What is promised: no node is released before everything it waits for; each is released eventually, and once
+in effect; a call either changes all that it names or nothing; what a caller was told stays true.
+
+What a crash leaves, and who goes on
+
+    after A (nodes written)              `adding` row; the sweeper, or whoever names one of the nodes
+    after the disabled enqueues          the same; the queue knows the items already and says `duplicate`
+    after a commit, before the queue     outbox row; sent when it is overdue
+      was told
+    after the queue was told             outbox row; told again, to no further effect
+    after a completion was applied,      the completion comes again and finds its generation over
+      before it was acked
+    half-way through a fan-out, a        `spread` or `scan` row; gone on with from its cursor
+      cancel or a release
+
+Where to look
+
+    routes, intake, cursors, drawing     the shape of requests and answers
+    building, activating, addition,      creating and adding: A, the queue, B; cycle checks
+      orders
+    settling                             what one transaction decides; everything that changes nodes uses it
+    completing, walking                  ends of nodes, and work too long for one transaction
+    control, retrying, queries           the other verbs
+    relay, results, sweeper              the loops: outbox to queue, completions to DAG, what was left
+    gateway                              the queue, over HTTP
+    graph, items                         pure: triggers, orders, cycles; queue items
+"""

@@ -1,0 +1,120 @@
+"""The composition root: builds the parts of a DAG process, starts its loops, and takes them down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+from services.dag.context import Context
+from services.dag.gateway import HeadgateQueue
+from services.dag.orchestrator import Orchestrator
+from services.dag.relay import Relay
+from services.dag.results import Results
+from services.dag.routes import router
+from services.dag.settings import DagSettings
+from services.dag.sweeper import Sweeper
+from shared.access import Access
+from shared.clock import Clock, SystemClock
+from shared.errors import ShardUnavailable, Unavailable
+from shared.http import install
+from shared.loop import Loop
+from shared.shards import PING, Shard, ShardMap
+
+
+class Loops:
+    """The background duties of one process, and what wakes them."""
+
+    def __init__(self, orchestrator: Orchestrator) -> None:
+        context = orchestrator.context
+        self._settings = context.settings
+        self._results = {shard.number: Results(context, orchestrator.completer, shard) for shard in context.shards}
+        self._relay = Relay(context, orchestrator.completer, self._drain)
+        sweeper = Sweeper(context, orchestrator.activator, orchestrator.controller)
+        self._polls: list[Loop] = []
+        self._others: list[Loop] = []
+        self._walks: dict[int, Loop] = {}
+        for shard in context.shards:
+            number, results = shard.number, self._results[shard.number]
+            self._polls += [
+                Loop(f"results {number}.{i}", results.step, interval_s=0.2)
+                for i in range(self._settings.completion_pollers)
+            ]
+            self._walks[number] = self._loop("walks", shard, orchestrator.walker.step)
+            self._others += [
+                self._loop("outbox", shard, self._relay.step),
+                self._loop("sweeper", shard, sweeper.step),
+            ]
+        context.dispatch = self._relay.dispatch
+        context.kick_walks = lambda shard: self._walks[shard.number].kick()
+
+    def start(self) -> None:
+        """Start all loops."""
+        for loop in (*self._polls, *self._walks.values(), *self._others):
+            loop.start()
+
+    async def stop(self) -> None:
+        """Stop taking completions, finish what is at hand, then stop the rest."""
+        for results in self._results.values():
+            results.stop_polling()
+        await asyncio.gather(*(loop.stop() for loop in self._polls))
+        await asyncio.gather(*(loop.stop() for loop in (*self._walks.values(), *self._others)))
+        await self._relay.close()
+        for results in self._results.values():
+            await results.close()
+
+    def _loop(self, name: str, shard: Shard, step: Callable[[Shard], Awaitable[int]]) -> Loop:
+        return Loop(f"{name} {shard.number}", lambda: step(shard), interval_s=self._settings.sweep_s)
+
+    async def _drain(self, shard: Shard) -> None:
+        await self._results[shard.number].drain()
+
+
+def create_app(settings: DagSettings, clock: Clock | None = None) -> FastAPI:
+    """The DAG service as an ASGI app; its lifespan checks the schema and starts the background loops."""
+    clock = clock or SystemClock()
+    shards = ShardMap(settings.addresses(), settings)
+    queue = HeadgateQueue(
+        settings.queue_url, settings.dag_token, clock=clock, shards_refresh_s=settings.shards_refresh_s
+    )
+    owner = f"{socket.gethostname()}:{os.getpid()}"
+    orchestrator = Orchestrator(Context(shards, queue, settings, clock, owner=owner))
+    loops = Loops(orchestrator)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await shards.check_schema("dag")
+        loops.start()
+        yield
+        await loops.stop()
+        await queue.close()
+        await shards.close()
+
+    async def ready() -> dict[str, Any]:
+        found = {}
+        for shard in shards:
+            try:
+                await shard.pool.fetch(PING)
+                found[shard.address.schema] = "up"
+            except ShardUnavailable:
+                found[shard.address.schema] = "down"
+        if "up" not in found.values():
+            raise Unavailable("no shard can be reached", retry_after_s=1.0)
+        return {"status": "ready", "shards": found}
+
+    app = FastAPI(
+        title="Headgate DAG",
+        version="1",
+        description="Items that wait for other items.",
+        lifespan=lifespan,
+    )
+    app.state.access = Access(settings.dag_token)
+    app.state.orchestrator = orchestrator
+    install(app, settings, ready=ready)
+    app.include_router(router)
+    return app

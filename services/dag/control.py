@@ -1,0 +1,202 @@
+"""Verbs on a DAG that exists: hold, pause, close, cancel, skip, externals, deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from services.dag import store, store_duties, store_edges
+from services.dag.activating import Activator, Undecided, unfinished_error
+from services.dag.context import Context, own
+from services.dag.errors import DagFinished, LimitExceeded, NodeReleased, UnknownNode
+from services.dag.model import Cause, Dag, Node, Resolved
+from services.dag.settling import Settlement
+from shared.errors import FieldError
+from shared.pg import Transaction
+from shared.shards import Shard
+
+_ATTEMPTS_MAX = 8
+
+Act = Callable[[Transaction, Settlement, Dag], Awaitable[None]]
+
+
+class Controller:
+    """Changes DAGs by their callers' verbs, and by their deadlines."""
+
+    def __init__(self, context: Context, activator: Activator) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._activator = activator
+
+    async def release(self, namespace: str, dag_id: str) -> Dag:
+        """Lift a hold. Nothing happens when there is none."""
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+            if dag.held:
+                dag.held = False
+                await self._go_on(tx, settlement, dag)
+
+        return await self._change(namespace, dag_id, act)
+
+    async def close(self, namespace: str, dag_id: str) -> Dag:
+        """Nothing more is announced: the DAG may end."""
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+            if not dag.over and (dag.open or not dag.closed):
+                dag.open, dag.closed = False, True
+                await store.set_flags(tx, dag)
+                settlement.changed(dag)
+
+        return await self._change(namespace, dag_id, act)
+
+    async def pause(self, namespace: str, dag_id: str) -> Dag:
+        """Release nothing more."""
+
+        async def act(tx: Transaction, _settlement: Settlement, dag: Dag) -> None:
+            if not dag.over and not dag.paused:
+                dag.paused = True
+                await store.set_flags(tx, dag)
+
+        return await self._change(namespace, dag_id, act)
+
+    async def resume(self, namespace: str, dag_id: str) -> Dag:
+        """Release again, first what became ready meanwhile."""
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+            if dag.paused:
+                dag.paused = False
+                await self._go_on(tx, settlement, dag)
+
+        return await self._change(namespace, dag_id, act)
+
+    async def cancel(self, namespace: str, dag_id: str, reason: str | None) -> Dag:
+        """Cancel what is unfinished. The answer is `cancelling` until the queue has confirmed all of it."""
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+            if dag.over:
+                return
+            settlement.cancel_rest(dag, "call")
+            if reason is not None:
+                dag.reason = reason
+                await store.set_flags(tx, dag)
+
+        return await self._change(namespace, dag_id, act)
+
+    async def expire(self, shard: Shard, dag_no: int) -> None:
+        """A deadline has passed: cancel the rest."""
+        cause: Cause = "deadline"
+
+        async def work(tx: Transaction) -> tuple[Settlement, None]:
+            [dag] = await store.lock_dag_nos(tx, [dag_no])
+            settlement = Settlement(tx, [dag], self._settings)
+            if dag.state == "running" and await store.past_deadline(tx, dag_no):
+                settlement.cancel_rest(dag, cause)
+            await settlement.run()
+            return settlement, None
+
+        await self._context.settle(shard, work)
+
+    async def skip(self, namespace: str, dag_id: str, keys: Sequence[str]) -> Dag:
+        """Take blocked nodes as skipped.
+
+        Raises:
+            UnknownNode: a key that the DAG does not have.
+            NodeReleased: a node is past that; none was skipped.
+            DagFinished: a node of a DAG that is being cancelled.
+        """
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+            nodes = await self._named(tx, dag, keys)
+            late = [i for i, node in enumerate(nodes) if node.state not in ("blocked", "skipped")]
+            if late:
+                errors = [FieldError(f"/nodes/{i}", f"it is {nodes[i].state}") for i in late[:20]]
+                raise NodeReleased("a node is released or over and cannot be skipped", errors=errors)
+            blocked = {node.no: node for node in nodes if node.state == "blocked"}
+            if blocked and dag.state != "running":
+                raise DagFinished("the DAG is being cancelled")
+            for node in blocked.values():
+                settlement.end(node, "skipped")
+            if blocked:
+                await store.skip_by_call(tx, list(blocked))
+
+        return await self._change(namespace, dag_id, act)
+
+    async def resolve(self, namespace: str, dag_id: str, facts: Sequence[Resolved]) -> list[bool]:
+        """Resolve externals, declared or not yet; True for each that was not resolved before."""
+        first: dict[tuple[str, str], Resolved] = {}
+        for fact in facts:
+            first.setdefault((fact.node, fact.name), fact)
+        news: set[tuple[str, str]] = set()
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+            news.clear()
+            await self._check_room(tx, dag, list(first))
+            rows = await store_edges.resolve_externals(tx, dag.no, list(first.values()))
+            counts: dict[str, tuple[int, bool]] = {}
+            for key, name, declared, failed in rows:
+                news.add((key, name))
+                if declared:
+                    count, any_failed = counts.get(key, (0, False))
+                    counts[key] = (count + 1, any_failed or failed)
+            if counts:
+                for node in await store.count_resolved(tx, dag.no, counts):
+                    settlement.consider(node)
+
+        await self._change(namespace, dag_id, act)
+        seen: set[tuple[str, str]] = set()
+        answers = []
+        for fact in facts:
+            pair = (fact.node, fact.name)
+            answers.append(pair in news and pair not in seen)
+            seen.add(pair)
+        return answers
+
+    async def _check_room(self, tx: Transaction, dag: Dag, wanted: Sequence[tuple[str, str]]) -> None:
+        """Facts about externals that nobody declared take room too."""
+        known = await store_edges.find_externals(tx, dag.no, wanted)
+        dag.externals += len(wanted) - len(known)
+        if dag.externals > self._settings.externals_per_dag_max:
+            limit = self._settings.externals_per_dag_max
+            raise LimitExceeded(f"the DAG would have over {limit} externals")
+        if len(known) < len(wanted):
+            await store.grow_dag(tx, dag, structure_changed=False)
+
+    async def _go_on(self, tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+        await store.set_flags(tx, dag)
+        settlement.changed(dag)
+        reached = await settlement.walk_blocked(dag, dag.node_no(0) - 1)
+        if reached is not None:
+            await store_duties.insert_scan(tx, dag.no, "release", reached)
+            settlement.walking = True
+
+    async def _named(self, tx: Transaction, dag: Dag, keys: Sequence[str]) -> list[Node]:
+        """The nodes of these keys, none of them undecided.
+
+        Raises:
+            UnknownNode, Undecided
+        """
+        found, _ = await store.nodes_by_key(tx, dag.no, dict.fromkeys(keys))
+        unknown = [i for i, key in enumerate(keys) if key not in found]
+        if unknown:
+            errors = [FieldError(f"/nodes/{i}", "there is no node with this key") for i in unknown[:20]]
+            raise UnknownNode("a key names no node of the DAG", errors=errors)
+        if any(node.state == "intent" for node in found.values()):
+            raise Undecided(await store_duties.adding_of(tx, dag.no))
+        return [found[key] for key in keys]
+
+    async def _change(self, namespace: str, dag_id: str, act: Act) -> Dag:
+        shard, dag_id = self._context.shard_of(dag_id)
+
+        async def work(tx: Transaction) -> tuple[Settlement, Dag]:
+            dag = own(await store.lock_dags(tx, [dag_id]), namespace)
+            settlement = Settlement(tx, [dag], self._settings)
+            await act(tx, settlement, dag)
+            await settlement.run()
+            return settlement, dag
+
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return await self._context.settle(shard, work)
+            except Undecided as undecided:
+                for unfinished in undecided.additions:
+                    await self._activator.drive(shard, unfinished)
+        raise unfinished_error()

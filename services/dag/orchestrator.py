@@ -1,0 +1,26 @@
+"""The parts of one DAG process, put together: what the routes and the loops call."""
+
+from __future__ import annotations
+
+from services.dag.activating import Activator
+from services.dag.building import Builder
+from services.dag.completing import Completer
+from services.dag.context import Context
+from services.dag.control import Controller
+from services.dag.queries import Queries
+from services.dag.retrying import Retrier
+from services.dag.walking import Walker
+
+
+class Orchestrator:
+    """All duties over one context."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.activator = Activator(context)
+        self.builder = Builder(context, self.activator)
+        self.completer = Completer(context)
+        self.controller = Controller(context, self.activator)
+        self.retrier = Retrier(context, self.activator)
+        self.walker = Walker(context)
+        self.queries = Queries(context)

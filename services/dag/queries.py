@@ -1,0 +1,268 @@
+"""What a DAG, its nodes and its shards look like to those who ask."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.dag import cursors, items, store, store_duties, store_edges, store_reads
+from services.dag.context import Context
+from services.dag.errors import LimitExceeded
+from services.dag.model import Dag
+from shared.errors import NotFound, ShardUnavailable, invalid
+from shared.shards import Shard
+
+_LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+_GRAPH_PAGE = 10_000
+_SCANS_PER_PAGE = 10
+_OUTBOX_COUNTED_MAX = 100_000
+
+
+@dataclass(slots=True)
+class NodeDetail:
+    """A node's row and what surrounds it."""
+
+    row: Any
+    upstream: list[str] = field(default_factory=list)
+    downstream: list[str] = field(default_factory=list)
+    externals: list[dict[str, Any]] = field(default_factory=list)
+    blocked_by: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Graph:
+    """A whole DAG: node rows, and edges as positions among them."""
+
+    dag: Dag
+    nodes: list[Any]
+    edges: list[tuple[int, int]]
+
+
+def public_state(state: str) -> str:
+    """A node's state as callers know it: one that is still being added is blocked."""
+    return "blocked" if state == "intent" else state
+
+
+class Queries:
+    """Reads; everything here may be asked again."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._health: dict[int, tuple[float, dict[str, Any]]] = {}
+
+    async def dag(self, namespace: str, dag_id: str) -> Dag:
+        """A DAG.
+
+        Raises:
+            NotFound: it does not exist, or is another tenant's.
+        """
+        _, dag = await self._find(namespace, dag_id)
+        return dag
+
+    async def dags(
+        self, namespace: str, *, state: str | None, name: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[Dag], str | None]:
+        """A page of DAGs, newest first."""
+        query = f"dags|{namespace}|{state}|{name}"
+        before_id = _LAST_ID if cursor is None else cursors.decode(query, cursor)
+        if cursor is not None and len(before_id) != len(_LAST_ID):
+            raise invalid("/cursor", "this is not a cursor of this list")
+        pages = await asyncio.gather(
+            *(
+                store_reads.list_dags(
+                    shard, namespace, state=state, name=name, before_id=before_id, rows_max=limit + 1
+                )
+                for shard in self._context.shards
+            )
+        )
+        found = sorted((dag for page in pages for dag in page), key=lambda dag: dag.id, reverse=True)
+        more = len(found) > limit
+        found = found[:limit]
+        return found, cursors.encode(query, found[-1].id) if more else None
+
+    async def wait(self, namespace: str, dag_id: str, timeout_s: float) -> Dag:
+        """A DAG, when it has ended or at the timeout. Events hurry; a poll is the truth."""
+        clock = self._context.clock
+        until_s = clock.monotonic_s() + timeout_s
+        _, dag_id = self._context.shard_of(dag_id)
+        with self._context.waiters.waiting(dag_id) as event:
+            while True:
+                _, dag = await self._find(namespace, dag_id)
+                left_s = until_s - clock.monotonic_s()
+                if dag.over or left_s <= 0:
+                    return dag
+                pause_s = self._settings.wait_poll_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
+                try:
+                    async with asyncio.timeout(min(left_s, pause_s)):
+                        await event.wait()
+                except TimeoutError:
+                    pass
+                event.clear()
+
+    async def node(self, namespace: str, dag_id: str, key: str) -> NodeDetail:
+        """One node."""
+        shard, dag = await self._find(namespace, dag_id)
+        row = await store_reads.node_by_key(shard, dag.no, key)
+        if row is None:
+            raise NotFound("the DAG has no node with this key")
+        return (await self._details(shard, dag, [row]))[0]
+
+    async def nodes(
+        self, namespace: str, dag_id: str, *, state: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[NodeDetail], str | None]:
+        """A page of nodes in the order of their making; shorter than `limit` where edges abound."""
+        shard, dag = await self._find(namespace, dag_id)
+        query = f"nodes|{dag.id}|{state}"
+        after_no = dag.node_no(0) - 1
+        if cursor is not None:
+            position = cursors.decode(query, cursor)
+            if not position.isdecimal() or len(position) > 9:
+                raise invalid("/cursor", "this is not a cursor of this list")
+            after_no = dag.node_no(min(int(position), dag.next_n))
+        rows, reached = await self._page(shard, dag, state, after_no, limit)
+        fitting = await self._fitting(shard, rows)
+        if len(fitting) < len(rows):
+            reached = fitting[-1]["no"]
+        details = await self._details(shard, dag, fitting)
+        more = reached < dag.last_no
+        return details, cursors.encode(query, str(reached - dag.node_no(0))) if more else None
+
+    async def graph(self, namespace: str, dag_id: str, nodes_max: int) -> Graph:
+        """All nodes and edges.
+
+        Raises:
+            LimitExceeded: the DAG has more than `nodes_max` nodes.
+        """
+        shard, dag = await self._find(namespace, dag_id)
+        if dag.next_n > nodes_max:
+            raise LimitExceeded(f"the DAG has {dag.next_n} nodes; in this form at most {nodes_max} are shown")
+        base, last_no = dag.node_no(0), dag.last_no
+        rows: list[Any] = []
+        while page := await store_reads.graph_nodes(shard, base + len(rows) - 1, last_no, _GRAPH_PAGE):
+            rows += page
+        edges: list[tuple[int, int]] = []
+        after = (base - 1, -1)
+        while found := await store_edges.edges_page(shard, after, last_no, _GRAPH_PAGE):
+            edges += [(up - base, down - base) for up, down in found if down <= last_no]
+            after = found[-1]
+        return Graph(dag, rows, edges)
+
+    async def inputs(self, namespace: str, dag_id: str, key: str) -> str:
+        """What a node is given of its upstreams and externals, as JSON text of any size."""
+        shard, dag = await self._find(namespace, dag_id)
+        row = await store_reads.node_by_key(shard, dag.no, key)
+        if row is None:
+            raise NotFound("the DAG has no node with this key")
+        parts = await shard.pool.transaction(lambda tx: store.inputs(tx, [row["no"]]))
+        return items.inputs_body([(name, value) for _, name, value in parts])
+
+    async def shards(self) -> list[dict[str, Any]]:
+        """Health of the DAG shards; a shard's counts are at most `health_refresh_s` old."""
+        return list(await asyncio.gather(*(self._shard(shard) for shard in self._context.shards)))
+
+    async def _find(self, namespace: str, dag_id: str) -> tuple[Shard, Dag]:
+        shard, canonical = self._context.shard_of(dag_id)
+        dag = await store_reads.get_dag(shard, canonical, namespace)
+        if dag is None:
+            raise NotFound("there is no such DAG in this namespace")
+        return shard, dag
+
+    async def _page(
+        self, shard: Shard, dag: Dag, state: str | None, after_no: int, limit: int
+    ) -> tuple[list[Any], int]:
+        """Up to `limit` rows, and how far they reach; looks at a bounded number of nodes."""
+        if state is None:
+            rows = await store_reads.nodes_page(
+                shard, states=None, after_no=after_no, last_no=dag.last_no, rows_max=limit
+            )
+            return rows, rows[-1]["no"] if rows else dag.last_no
+        states = ["intent", "blocked"] if state == "blocked" else [state]
+        rows = []
+        for _ in range(_SCANS_PER_PAGE):
+            last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
+            room = limit - len(rows)
+            found = await store_reads.nodes_page(
+                shard, states=states, after_no=after_no, last_no=last_no, rows_max=room
+            )
+            rows += found
+            if len(found) == room:
+                return rows, found[-1]["no"]
+            after_no = last_no
+            if after_no >= dag.last_no:
+                break
+        return rows, after_no
+
+    async def _fitting(self, shard: Shard, rows: Sequence[Any]) -> Sequence[Any]:
+        """As many of these rows, one at least, as have no more than `page_edges_max` edges together."""
+        limit = self._settings.page_edges_max
+        outs = await store_reads.out_degrees(shard, [row["no"] for row in rows], limit) if rows else {}
+        total = 0
+        for i, row in enumerate(rows):
+            total += row["upstreams"] + outs[row["no"]]
+            if total > limit and i > 0:
+                return rows[:i]
+        return rows
+
+    async def _details(self, shard: Shard, dag: Dag, rows: Sequence[Any]) -> list[NodeDetail]:
+        found = {row["no"]: NodeDetail(row) for row in rows}
+        if not found:
+            return []
+        nos = list(found)
+        waiting = {no for no, detail in found.items() if public_state(detail.row["state"]) == "blocked"}
+        for no, key, state, satisfied in await store_reads.upstreams_of(shard, nos):
+            found[no].upstream.append(key)
+            if no in waiting and not satisfied:
+                blocker = {"kind": "node", "key": key, "state": public_state(state)}
+                found[no].blocked_by.append(blocker)
+        for no, key in await store_reads.downstreams_of(shard, nos):
+            found[no].downstream.append(key)
+        by_key = {detail.row["key"]: no for no, detail in found.items()}
+        for key, name, resolved, failed in await store_reads.externals_of(shard, dag.no, list(by_key)):
+            no = by_key[key]
+            found[no].externals.append({"name": name, "resolved": resolved, "failed": failed})
+            if no in waiting and not resolved:
+                found[no].blocked_by.append({"kind": "external", "name": name})
+        for no in waiting:
+            if dag.held:
+                found[no].blocked_by.append({"kind": "hold"})
+            if dag.paused:
+                found[no].blocked_by.append({"kind": "pause"})
+        return list(found.values())
+
+    async def _shard(self, shard: Shard) -> dict[str, Any]:
+        now_s = self._context.clock.monotonic_s()
+        until_s, known = self._health.get(shard.number, (0.0, {}))
+        if now_s >= until_s:
+            known = await self._count(shard)
+            self._health[shard.number] = (now_s + self._settings.health_refresh_s, known)
+        gauges = self._context.gauges[shard.number]
+        return known | {
+            "ack_lag_s": gauges.ack_lag_s.percentile(0.5),
+            "release_lag_s": gauges.release_lag_s.percentile(0.5),
+            "release_lag_s_p50": gauges.release_lag_s.percentile(0.5),
+            "release_lag_s_p99": gauges.release_lag_s.percentile(0.99),
+            "db_latency_ms_p50": _ms(gauges.db_latency_s.percentile(0.5)),
+            "db_latency_ms_p99": _ms(gauges.db_latency_s.percentile(0.99)),
+        }
+
+    async def _count(self, shard: Shard) -> dict[str, Any]:
+        known: dict[str, Any] = {"shard": shard.number, "owner": self._context.owner, "state": "healthy"}
+        dags = dict.fromkeys(("running", "cancelling", "succeeded", "failed", "cancelled"), 0)
+        nodes = dict.fromkeys(("blocked", "released", "succeeded", "failed", "skipped", "cancelled"), 0)
+        try:
+            for row in await store_reads.health(shard):
+                dags[row["state"]] = int(row["dags"])
+                for name in nodes:
+                    nodes[name] += int(row[name])
+            known["outbox"] = await store_duties.count_outbox(shard, _OUTBOX_COUNTED_MAX)
+        except ShardUnavailable:
+            known |= {"state": "open", "outbox": 0}
+        return known | {"dags": dags, "nodes": nodes}
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

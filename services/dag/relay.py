@@ -1,0 +1,222 @@
+"""The outbox's sender: tells the queue what transactions decided.
+
+Rows come from memory, right after the commit that wrote them, or from the shard when they are overdue
+(after a crash, or when the queue was away). Each lane (namespace, action, queue shard) sends everything
+that waits in it in one call, and the next call when that one ends: one node alone waits for nobody, a
+thousand cost one call. What was told is deleted; telling twice has no further effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from services.dag import items, store, store_duties
+from services.dag.completing import Completer
+from services.dag.context import Context
+from services.dag.gateway import Answer
+from services.dag.model import Ref, Send
+from shared import ids
+from shared.crash import crash_point
+from shared.errors import Unavailable
+from shared.log import log
+from shared.metrics import OUTBOX_ROWS
+from shared.shards import Shard
+
+_TOLD = frozenset({"enqueued", "duplicate", "revived", "already_enabled", "finished"})
+_CANCELLED = frozenset({"cancelled", "already_cancelled"})
+
+_RowKey = tuple[int, int, int, str]
+
+
+class _Entry(NamedTuple):
+    shard: Shard
+    send: Send
+
+    @property
+    def key(self) -> _RowKey:
+        return (self.shard.number, self.send.no, self.send.generation, self.send.action)
+
+
+class Relay:
+    """Sends outbox rows. `drain` applies every completion of a shard that waits in the queue."""
+
+    def __init__(self, context: Context, completer: Completer, drain: Callable[[Shard], Awaitable[None]]) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._completer = completer
+        self._drain = drain
+        self._lanes: dict[tuple[str, str, int], deque[_Entry]] = {}
+        self._sent: dict[int, list[Send]] = {}
+        self._held: set[_RowKey] = set()
+        self._lost_since_s: dict[_RowKey, float] = {}
+        self._slots = asyncio.Semaphore(self._settings.sends_in_flight_max)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def dispatch(self, shard: Shard, sends: Sequence[Send]) -> None:
+        """Send rows now; those that are being sent already are left out."""
+        for send in sends:
+            entry = _Entry(shard, send)
+            if entry.key in self._held:
+                continue
+            self._held.add(entry.key)
+            lane = (send.namespace, send.action, ids.shard_of(send.item_id))
+            if lane in self._lanes:
+                self._lanes[lane].append(entry)
+            else:
+                self._lanes[lane] = deque([entry])
+                self._spawn(self._run_lane(lane))
+
+    async def step(self, shard: Shard) -> int:
+        """Take rows that nobody has sent in time; how many there were."""
+        overdue = await store_duties.claim_overdue(
+            shard,
+            rows_max=self._settings.overdue_rows_max,
+            retry_s=self._settings.overdue_s,
+            retry_s_max=self._settings.retry_s_max,
+        )
+        OUTBOX_ROWS.labels(shard.number).set(sum(1 for key in self._held if key[0] == shard.number))
+        self.dispatch(shard, overdue)
+        return len(overdue)
+
+    async def close(self) -> None:
+        """Wait for what is on its way; what is not stays in the outbox."""
+        for lane in self._lanes.values():
+            lane.clear()
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run_lane(self, lane: tuple[str, str, int]) -> None:
+        waiting = self._lanes[lane]
+        try:
+            while waiting:
+                async with self._slots:
+                    batch = self._batch(waiting)
+                    if batch:
+                        await self._send(lane[0], lane[1], batch)
+        finally:
+            del self._lanes[lane]
+
+    def _batch(self, waiting: deque[_Entry]) -> list[_Entry]:
+        batch: list[_Entry] = []
+        size = 0
+        while waiting and len(batch) < self._settings.send_items_max and size < self._settings.send_bytes_max:
+            entry = waiting.popleft()
+            size += len(entry.send.inputs or "") + 256
+            if entry.send.action == "enqueue":
+                size += len(entry.send.item.spec) if entry.send.item else self._settings.payload_bytes_max
+            batch.append(entry)
+        return batch
+
+    async def _send(self, namespace: str, action: str, batch: list[_Entry]) -> None:
+        try:
+            answers = await self._tell(namespace, action, batch)
+            await self._settle(batch, answers)
+        except Unavailable as error:
+            log.warning("the outbox could not be sent", action=action, rows=len(batch), error=error.detail)
+        except Exception:
+            log.exception("the outbox could not be sent", action=action, rows=len(batch))
+        finally:
+            # What was not told is overdue soon and comes again; what was told is on its way out.
+            self._held.difference_update(entry.key for entry in batch)
+
+    async def _tell(self, namespace: str, action: str, batch: list[_Entry]) -> list[Answer]:
+        queue = self._context.queue
+        if action == "enqueue":
+            return await self._enqueue(namespace, batch)
+        if action == "cancel":
+            return await queue.cancel(namespace, [entry.send.item_id for entry in batch])
+        answers = await queue.revive(namespace, [(entry.send.item_id, entry.send.inputs) for entry in batch])
+        missing = [i for i, answer in enumerate(answers) if answer.status == "not_found"]
+        if missing:
+            # The disabled item has not landed; an enabled one takes its place.
+            driven = await self._enqueue(namespace, [batch[i] for i in missing])
+            for i, answer in zip(missing, driven, strict=True):
+                # A duplicate has just landed, disabled perhaps: it is to be revived again.
+                answers[i] = Answer("refused", "landed") if answer.status == "duplicate" else answer
+        return answers
+
+    async def _enqueue(self, namespace: str, batch: list[_Entry]) -> list[Answer]:
+        by_shard: dict[Shard, list[Send]] = {}
+        for shard, send in batch:
+            if send.item is None:
+                by_shard.setdefault(shard, []).append(send)
+        for shard, sends in by_shard.items():
+            found = await store.items(shard, [send.no for send in sends])
+            for send in sends:
+                send.item = found[send.no]
+        bodies = [
+            items.item_body(send.item, send.item_id, send.generation, shard.number, inputs=send.inputs)
+            for shard, send in batch
+            if send.item is not None
+        ]
+        return await self._context.queue.enqueue(namespace, bodies)
+
+    async def _settle(self, batch: list[_Entry], answers: Sequence[Answer]) -> None:
+        """Act on the queue's answers, then forget the rows that are done."""
+        done: dict[Shard, list[Send]] = {}
+        confirmed: dict[Shard, list[Ref]] = {}
+        failed: dict[Shard, dict[Ref, str]] = {}
+        for (shard, send), answer in zip(batch, answers, strict=True):
+            told = answer.status in _TOLD
+            if answer.status in _CANCELLED or (answer.status == "not_found" and send.action == "cancel"):
+                confirmed.setdefault(shard, []).append(send.ref)
+                told = True
+            elif answer.status == "refused" and answer.final:
+                failed.setdefault(shard, {})[send.ref] = f"the queue refused the item: {answer.code}"
+                told = True
+            elif answer.code == "id_too_old":
+                told = await self._renew_lost(_Entry(shard, send))
+            if told:
+                done.setdefault(shard, []).append(send)
+        for shard, refs in confirmed.items():
+            await self._completer.confirm_cancelled(shard, refs)
+        for shard, errors in failed.items():
+            await self._completer.fail(shard, errors)
+        crash_point("after_relay_before_delete")
+        for shard, sends in done.items():
+            self._forget(shard, sends)
+
+    async def _renew_lost(self, entry: _Entry) -> bool:
+        """The queue knows nothing of an item, and its id is too old to tell whether it never came or has
+        ended long ago. True once the node has another item, or needs none.
+
+        Every completion written before the queue said so is either applied, or leased by somebody for at
+        most `completion_lease_s`, or waits: so after that time everything that waits is applied, and only
+        then a node that is still released is given a new item, in a new generation.
+        """
+        now_s = self._context.clock.monotonic_s()
+        since_s = self._lost_since_s.setdefault(entry.key, now_s)
+        if now_s - since_s <= self._settings.completion_lease_s + 1:
+            return False
+        await self._drain(entry.shard)
+        if entry.send.action != "cancel":
+            await self._completer.renew(entry.shard, entry.send)
+        self._lost_since_s.pop(entry.key, None)
+        return True
+
+    def _forget(self, shard: Shard, sends: list[Send]) -> None:
+        """Delete rows, many at a time, off the path of the next call."""
+        if shard.number in self._sent:
+            self._sent[shard.number] += sends
+        else:
+            self._sent[shard.number] = sends
+            self._spawn(self._delete(shard))
+
+    async def _delete(self, shard: Shard) -> None:
+        try:
+            while sends := self._sent[shard.number]:
+                self._sent[shard.number] = []
+                await store_duties.delete_sent(shard, sends)
+        except Unavailable as error:
+            log.warning("sent rows stay in the outbox", rows=len(sends), error=error.detail)
+        finally:
+            del self._sent[shard.number]

@@ -1,0 +1,164 @@
+"""Completion items of one DAG shard, from the queue to the DAG.
+
+A step takes a batch, applies it, and acks it without keeping the next step waiting. What cannot be applied
+as a batch is applied one by one, so that one bad completion holds up nobody; it comes again after a pause,
+and is given up for good after `completion_attempts_max` times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from services.dag.completing import Completer
+from services.dag.context import Context
+from services.dag.gateway import Completion
+from services.dag.items import ack_topic, encode
+from services.dag.model import OUTCOME_STATES, Ending
+from shared import ids
+from shared.crash import crash_point
+from shared.errors import Unavailable
+from shared.log import log
+from shared.metrics import COMPLETIONS
+from shared.shards import Shard
+
+
+class Results:
+    """Takes the completions of one shard."""
+
+    def __init__(self, context: Context, completer: Completer, shard: Shard) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._completer = completer
+        self._shard = shard
+        self._polls: set[asyncio.Task[list[Completion]]] = set()
+        self._acks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def step(self) -> int:
+        """Take, apply and ack one batch. Never 0: the long poll is the pause."""
+        poll = asyncio.ensure_future(self._take(self._settings.completion_wait_s))
+        self._polls.add(poll)
+        try:
+            leased = await poll
+        except asyncio.CancelledError:
+            if self._closing:
+                return 0
+            raise
+        finally:
+            self._polls.discard(poll)
+        await self._handle(leased)
+        return 1
+
+    async def drain(self) -> None:
+        """Apply everything that waits in the queue now."""
+        while leased := await self._take(0.0):
+            await self._handle(leased)
+
+    def stop_polling(self) -> None:
+        """End long polls; what they would have taken is taken by somebody else."""
+        self._closing = True
+        for poll in self._polls:
+            poll.cancel()
+
+    async def close(self) -> None:
+        """Wait for acks on their way."""
+        await asyncio.gather(*self._acks, return_exceptions=True)
+
+    async def _take(self, wait_s: float) -> list[Completion]:
+        return await self._context.queue.take(
+            ack_topic(self._shard.number),
+            self._settings.completions_per_step_max,
+            wait_s=wait_s,
+            lease_s=self._settings.completion_lease_s,
+        )
+
+    async def _handle(self, leased: Sequence[Completion]) -> None:
+        if not leased:
+            return
+        done = await self._apply(leased)
+        crash_point("after_commit_before_ack")
+        task = asyncio.create_task(self._ack(done))
+        self._acks.add(task)
+        task.add_done_callback(self._acks.discard)
+
+    async def _apply(self, leased: Sequence[Completion]) -> list[Completion]:
+        """Apply a batch; those to be acked."""
+        endings = {completion.id: ending_of(completion.payload) for completion in leased}
+        known = [ending for ending in endings.values() if ending is not None]
+        self._count("unreadable", len(leased) - len(known))
+        try:
+            applied = await self._completer.apply(self._shard, known) if known else 0
+        except Unavailable:
+            raise
+        except Exception:
+            log.exception("completions are applied one by one", count=len(known))
+            return await self._apply_singly(leased, endings)
+        self._count("applied", applied)
+        self._count("without_effect", len(known) - applied)
+        return list(leased)
+
+    async def _apply_singly(
+        self, leased: Sequence[Completion], endings: dict[str, Ending | None]
+    ) -> list[Completion]:
+        done = []
+        for completion in leased:
+            ending = endings[completion.id]
+            try:
+                if ending is not None:
+                    self._count("applied", await self._completer.apply(self._shard, [ending]))
+                done.append(completion)
+            except Unavailable:
+                raise
+            except Exception as error:
+                log.exception("a completion cannot be applied", attempt=completion.attempt)
+                await self._put_back(completion, error)
+        return done
+
+    async def _put_back(self, completion: Completion, error: Exception) -> None:
+        final = completion.attempt >= self._settings.completion_attempts_max
+        self._count("given_up" if final else "put_back", 1)
+        await self._context.queue.put_back(
+            [completion],
+            delay_s=self._settings.completion_delay_s,
+            error=f"{type(error).__name__}: {error}"[:500],
+            final=final,
+        )
+
+    async def _ack(self, done: Sequence[Completion]) -> None:
+        try:
+            if done:
+                await self._context.queue.done(done)
+        except Unavailable as error:
+            # They come again when their lease has run out, to no effect.
+            log.warning("completions were not acked", count=len(done), error=error.detail)
+
+    def _count(self, result: str, count: int) -> None:
+        if count:
+            COMPLETIONS.labels(self._shard.number, result).inc(count)
+
+
+def ending_of(payload: Any) -> Ending | None:
+    """A completion item's payload as an ending; None when it is not one of ours."""
+    try:
+        context = payload["ack_context"]
+        dag_id, key, generation = context["dag"], context["node"], context["generation"]
+        state = OUTCOME_STATES[payload["outcome"]]
+        finished_at = payload.get("finished_at")
+        canonical = ids.canonical(dag_id)
+        if canonical is None or not isinstance(key, str) or type(generation) is not int:
+            return None
+        return Ending(
+            canonical,
+            key,
+            generation,
+            state,
+            int(payload.get("attempt") or 0),
+            encode(payload["output"]) if "output" in payload else None,
+            payload.get("error"),
+            datetime.fromisoformat(finished_at) if finished_at else None,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,362 @@
+"""The HTTP shape of the DAG service. Each handler reads, calls one duty, and answers."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from headgate import wire
+from services.dag import drawing, intake
+from services.dag.model import Dag
+from services.dag.orchestrator import Orchestrator
+from services.dag.queries import Graph, NodeDetail, public_state
+from services.dag.settings import DagSettings
+from shared.access import Caller
+from shared.errors import invalid
+from shared.http import body_of, caller_of, json_response
+
+router = APIRouter()
+
+CallerOf = Annotated[Caller, Depends(caller_of)]
+Limit = Annotated[int, Query(ge=1, le=wire.PAGE_LIMIT_MAX)]
+Key = Annotated[str, Query(min_length=1, max_length=wire.KEY_BYTES_MAX)]
+Format = Literal["json", "mermaid", "dot"]
+
+_NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
+_DAGS = "/v1/namespaces/{ns}/dags"
+_DAG = _DAGS + "/{dag}"
+
+
+async def orchestrator_of(request: Request) -> Orchestrator:
+    """A dependency: this process's duties."""
+    orchestrator: Orchestrator = request.app.state.orchestrator
+    return orchestrator
+
+
+async def namespace_of(ns: str, caller: CallerOf) -> str:
+    """A dependency: the namespace of the path, open to the caller."""
+    if _NAMESPACE(ns) is None:
+        raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
+    caller.enter(ns)
+    return ns
+
+
+OrchestratorOf = Annotated[Orchestrator, Depends(orchestrator_of)]
+NamespaceOf = Annotated[str, Depends(namespace_of)]
+
+
+# -- building -------------------------------------------------------------------------------------------------
+
+
+@router.post(_DAGS, status_code=201, response_model=wire.Dag, operation_id="dag_create", tags=["dags"])
+async def create(
+    ns: NamespaceOf, duties: OrchestratorOf, body: Annotated[wire.DagSpec, body_of(wire.DagSpec)]
+) -> Response:
+    """Create a DAG. The same `key` again answers the first one, with 200, whatever else the body says."""
+    settings = duties.context.settings
+    dag, made = await duties.builder.create(
+        ns,
+        intake.new_dag(body, settings),
+        intake.new_nodes(body.nodes or (), settings),
+        intake.new_edges(body.dependencies or ()),
+    )
+    return json_response(dag_view(dag), 201 if made else 200)
+
+
+@router.post(
+    _DAG + "/nodes",
+    status_code=201,
+    response_model=wire.NodesAdded,
+    operation_id="dag_add_nodes",
+    tags=["dags"],
+)
+async def add_nodes(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    body: Annotated[wire.AddNodes, body_of(wire.AddNodes)],
+) -> Response:
+    """Add nodes and edges, all or nothing. What exists already is recognised."""
+    nodes = intake.new_nodes(body.nodes, duties.context.settings)
+    added = await duties.builder.add(ns, dag, nodes, intake.new_edges(body.dependencies or ()))
+    views = [{"key": node.key, "item_id": node.item_id, "state": public_state(node.state)} for node in added]
+    return json_response({"nodes": views}, 201)
+
+
+@router.post(
+    _DAG + "/dependencies",
+    status_code=201,
+    response_model=wire.DependenciesAdded,
+    operation_id="dag_add_dependencies",
+    tags=["dags"],
+)
+async def add_dependencies(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    body: Annotated[wire.AddDependencies, body_of(wire.AddDependencies)],
+) -> Response:
+    """Add edges between nodes, all or nothing. An edge that exists is a no-op."""
+    await duties.builder.add(ns, dag, [], intake.new_edges(body.dependencies))
+    edges = [{"upstream": edge.upstream, "downstream": edge.downstream} for edge in body.dependencies]
+    return json_response({"dependencies": edges}, 201)
+
+
+@router.post(_DAG + "/resolve", response_model=wire.Resolutions, operation_id="dag_resolve", tags=["dags"])
+async def resolve(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    body: Annotated[wire.ResolveRequest, body_of(wire.ResolveRequest)],
+) -> Response:
+    """Say that externals have happened; also before they, or their nodes, are declared."""
+    facts = intake.resolutions(body.external, duties.context.settings)
+    news = await duties.controller.resolve(ns, dag, facts)
+    results = [
+        {"node": fact.node, "name": fact.name, "status": "resolved" if new else "already_resolved"}
+        for fact, new in zip(facts, news, strict=True)
+    ]
+    return json_response({"results": results})
+
+
+# -- control --------------------------------------------------------------------------------------------------
+
+
+def _verb(name: str, summary: str) -> None:
+    async def handle(
+        ns: NamespaceOf,
+        dag: str,
+        duties: OrchestratorOf,
+        _body: Annotated[wire.Empty, body_of(wire.Empty)],
+    ) -> Response:
+        return json_response(dag_view(await getattr(duties.controller, name)(ns, dag)))
+
+    router.post(
+        f"{_DAG}/{name}",
+        response_model=wire.Dag,
+        operation_id=f"dag_{name}",
+        description=summary,
+        tags=["control"],
+    )(handle)
+
+
+_verb("release", "Lift `hold`: what is ready is released.")
+_verb("close", "End `open`: the DAG may end.")
+_verb("pause", "Release nothing more until resumed.")
+_verb("resume", "Release again.")
+
+
+@router.post(
+    _DAG + "/cancel",
+    status_code=202,
+    response_model=wire.Dag,
+    operation_id="dag_cancel",
+    tags=["control"],
+)
+async def cancel(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    body: Annotated[wire.CancelDag, body_of(wire.CancelDag)],
+) -> Response:
+    """Cancel every unfinished node: 202 while `cancelling`, 200 once it is final."""
+    found = await duties.controller.cancel(ns, dag, body.reason)
+    return json_response(dag_view(found), 200 if found.over else 202)
+
+
+@router.post(_DAG + "/retry", response_model=wire.Dag, operation_id="dag_retry", tags=["control"])
+async def retry(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    body: Annotated[wire.RetryDag, body_of(wire.RetryDag)],
+) -> Response:
+    """A new generation of failed nodes (those named, or all), and of what was skipped or cancelled with them."""
+    return json_response(dag_view(await duties.retrier.retry(ns, dag, body.nodes)))
+
+
+@router.post(_DAG + "/skip", response_model=wire.Dag, operation_id="dag_skip", tags=["control"])
+async def skip(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    body: Annotated[wire.SkipNodes, body_of(wire.SkipNodes)],
+) -> Response:
+    """Take blocked nodes as skipped."""
+    return json_response(dag_view(await duties.controller.skip(ns, dag, body.nodes)))
+
+
+# -- queries --------------------------------------------------------------------------------------------------
+
+
+@router.get(_DAGS, response_model=wire.Page[wire.Dag], operation_id="dags", tags=["dags"])
+async def list_dags(
+    ns: NamespaceOf,
+    duties: OrchestratorOf,
+    state: wire.DagState | None = None,
+    name: str | None = None,
+    limit: Limit = wire.PAGE_LIMIT_DEFAULT,
+    cursor: str | None = None,
+) -> Response:
+    """A page of DAGs, newest first."""
+    found, more = await duties.queries.dags(ns, state=state, name=_clean("name", name), limit=limit, cursor=cursor)
+    return json_response({"items": [dag_view(dag) for dag in found], "next_cursor": more})
+
+
+@router.get(_DAG, response_model=wire.Dag, operation_id="dag", tags=["dags"])
+async def get_dag(ns: NamespaceOf, dag: str, duties: OrchestratorOf) -> Response:
+    """A DAG."""
+    return json_response(dag_view(await duties.queries.dag(ns, dag)))
+
+
+@router.get(_DAG + "/wait", response_model=wire.Dag, operation_id="dag_wait", tags=["dags"])
+async def wait(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    timeout_s: Annotated[float, Query(ge=0, le=wire.WAIT_S_MAX)] = wire.WAIT_S_MAX,
+) -> Response:
+    """A DAG, when it has ended or at the timeout."""
+    return json_response(dag_view(await duties.queries.wait(ns, dag, timeout_s)))
+
+
+@router.get(_DAG + "/nodes", response_model=wire.Page[wire.NodeView], operation_id="dag_nodes", tags=["nodes"])
+async def list_nodes(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    state: wire.NodeState | None = None,
+    limit: Limit = wire.PAGE_LIMIT_DEFAULT,
+    cursor: str | None = None,
+) -> Response:
+    """A page of nodes; it may hold fewer than `limit` and still have a next."""
+    found, more = await duties.queries.nodes(ns, dag, state=state, limit=limit, cursor=cursor)
+    return json_response({"items": [node_view(detail) for detail in found], "next_cursor": more})
+
+
+@router.get(_DAG + "/node", response_model=wire.NodeView, operation_id="dag_node", tags=["nodes"])
+async def get_node(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf) -> Response:
+    """One node, with what it waits for."""
+    return json_response(node_view(await duties.queries.node(ns, dag, _clean("key", key) or "")))
+
+
+@router.get(_DAG + "/node/inputs", operation_id="dag_node_inputs", tags=["nodes"])
+async def get_inputs(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf) -> Response:
+    """What a node with `pass_outputs` is given, of any size: `{upstream key: output, external:name: data}`."""
+    text = await duties.queries.inputs(ns, dag, _clean("key", key) or "")
+    return Response(text, media_type="application/json")
+
+
+@router.get(_DAG + "/graph", response_model=wire.GraphView, operation_id="dag_graph", tags=["dags"])
+async def graph(ns: NamespaceOf, dag: str, duties: OrchestratorOf, format: Format = "json") -> Response:
+    """Nodes, edges and states, as JSON or as text for Mermaid or Graphviz."""
+    settings: DagSettings = duties.context.settings
+    nodes_max = settings.graph_json_nodes_max if format == "json" else settings.graph_text_nodes_max
+    found = await duties.queries.graph(ns, dag, nodes_max)
+    if format == "json":
+        return json_response(graph_view(found))
+    picture = drawing.Picture(
+        found.dag.name or found.dag.id,
+        [(row["key"], public_state(row["state"])) for row in found.nodes],
+        found.edges,
+    )
+    text = drawing.mermaid(picture) if format == "mermaid" else drawing.dot(picture)
+    return Response(text, media_type="text/plain; charset=utf-8")
+
+
+@router.get(
+    "/v1/shards", response_model=wire.Page[wire.DagShardHealth], operation_id="dag_shards", tags=["shards"]
+)
+async def shards(caller: CallerOf, duties: OrchestratorOf) -> Response:
+    """Health of the DAG shards, as this process sees them (scope `ops`)."""
+    caller.need("ops")
+    return json_response({"items": await duties.queries.shards(), "next_cursor": None})
+
+
+# -- views ----------------------------------------------------------------------------------------------------
+
+
+def dag_view(dag: Dag) -> dict[str, Any]:
+    """A DAG as callers see it."""
+    return {
+        "id": dag.id,
+        "key": dag.key,
+        "name": dag.name,
+        "namespace": dag.namespace,
+        "state": dag.state,
+        "open": dag.open,
+        "held": dag.held,
+        "paused": dag.paused,
+        "created_at": dag.created_at,
+        "finished_at": dag.finished_at,
+        "deadline_at": dag.deadline_at,
+        "nodes": {
+            "total": dag.total,
+            "blocked": dag.intent + dag.blocked,
+            "released": dag.released,
+            "succeeded": dag.succeeded,
+            "failed": dag.failed,
+            "skipped": dag.skipped,
+            "cancelled": dag.cancelled,
+        },
+        "on_failure": dag.on_failure,
+        "metadata": _raw(dag.metadata),
+        "reason": dag.reason,
+    }
+
+
+def node_view(detail: NodeDetail) -> dict[str, Any]:
+    """A node as callers see it."""
+    row = detail.row
+    return {
+        "key": row["key"],
+        "item_id": row["item_id"],
+        "state": public_state(row["state"]),
+        "generation": row["generation"],
+        "topic": row["topic"],
+        "trigger": row["trigger"],
+        "upstream": detail.upstream,
+        "downstream": detail.downstream,
+        "external": detail.externals,
+        "blocked_by": detail.blocked_by,
+        "attempts": row["attempts"],
+        "output": _raw(row["output"]),
+        "error": row["error"],
+        "created_at": row["created_at"],
+        "released_at": row["released_at"],
+        "finished_at": row["finished_at"],
+    }
+
+
+def graph_view(graph: Graph) -> dict[str, Any]:
+    """A whole DAG as JSON."""
+    keys = [row["key"] for row in graph.nodes]
+    return {
+        "id": graph.dag.id,
+        "name": graph.dag.name,
+        "state": graph.dag.state,
+        "nodes": [
+            {
+                "key": row["key"],
+                "state": public_state(row["state"]),
+                "topic": row["topic"],
+                "generation": row["generation"],
+            }
+            for row in graph.nodes
+        ],
+        "edges": [{"upstream": keys[up], "downstream": keys[down]} for up, down in graph.edges],
+    }
+
+
+def _raw(text: str | None) -> msgspec.Raw | None:
+    return None if text is None else msgspec.Raw(text.encode())
+
+
+def _clean(name: str, text: str | None) -> str | None:
+    """A parameter that Postgres can be asked about."""
+    if text is not None and wire.unclean(text):
+        raise invalid(f"/{name}", "it holds characters that nothing here is named with")
+    return text

@@ -1,0 +1,53 @@
+"""What nobody is at: add calls that stopped half-way, deadlines, and the folding of totals."""
+
+from __future__ import annotations
+
+from services.dag import store_duties
+from services.dag.activating import Activator
+from services.dag.context import Context
+from services.dag.control import Controller
+from shared.errors import ServiceError
+from shared.log import log
+from shared.shards import Shard
+
+_ADDS_PER_STEP = 16
+_DAGS_PER_STEP = 100
+_TALLY_ROWS_MIN = 100
+_TALLY_ROWS_MAX = 5_000
+
+
+class Sweeper:
+    """Looks after one process's share of what was left; two sweepers at once do no harm."""
+
+    def __init__(self, context: Context, activator: Activator, controller: Controller) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._activator = activator
+        self._controller = controller
+
+    async def step(self, shard: Shard) -> int:
+        """One bounded look at a shard; how much was done."""
+        return await self._finish_adds(shard) + await self._expire(shard) + await self._fold(shard)
+
+    async def _finish_adds(self, shard: Shard) -> int:
+        stopped = await store_duties.stopped_adds(
+            shard, age_s=self._settings.stopped_add_s, rows_max=_ADDS_PER_STEP
+        )
+        done = 0
+        for unfinished in stopped:
+            try:
+                await self._activator.drive(shard, unfinished)
+                done += 1
+            except ServiceError as error:
+                log.warning("a stopped add could not be finished", dag_no=unfinished.dag_no, error=error.detail)
+        return done
+
+    async def _expire(self, shard: Shard) -> int:
+        overdue = await store_duties.overdue_dags(shard, _DAGS_PER_STEP)
+        for dag_no in overdue:
+            await self._controller.expire(shard, dag_no)
+        return len(overdue)
+
+    async def _fold(self, shard: Shard) -> int:
+        folded = await store_duties.fold_tally(shard, rows_min=_TALLY_ROWS_MIN, rows_max=_TALLY_ROWS_MAX)
+        return 1 if folded > _TALLY_ROWS_MAX else 0

@@ -1,0 +1,86 @@
+"""Work too long for one transaction, step by step: fan-outs, skips, cancels, the end of a hold or pause.
+
+Each step locks its DAG, looks at what is left by its rows, does a bounded part of it and moves the cursor
+in the same transaction. A walk whose node or DAG has moved on is dropped.
+"""
+
+from __future__ import annotations
+
+from services.dag import store, store_duties, store_edges
+from services.dag.context import Context
+from services.dag.model import UNFINISHED, Dag
+from services.dag.settling import Settlement
+from shared.errors import ServiceError
+from shared.log import log
+from shared.pg import Transaction
+from shared.shards import Shard
+
+_DAGS_PER_STEP = 8
+
+
+class Walker:
+    """Goes on with walks."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._settings = context.settings
+
+    async def step(self, shard: Shard) -> int:
+        """One step of each of a few DAGs' walks; how many DAGs there were."""
+        nos = await store_duties.walks(shard, _DAGS_PER_STEP)
+        for no in nos:
+            await self._walk(shard, no)
+        return len(nos)
+
+    async def _walk(self, shard: Shard, dag_no: int) -> None:
+        async def work(tx: Transaction) -> tuple[Settlement, None]:
+            [dag] = await store.lock_dag_nos(tx, [dag_no])
+            settlement = Settlement(tx, [dag], self._settings)
+            await self._spread(tx, settlement, dag)
+            for kind, after_no in (await store_duties.scans_of(tx, dag_no)).items():
+                await self._scan(tx, settlement, dag, kind, after_no)
+            await settlement.run()
+            return settlement, None
+
+        try:
+            await self._context.settle(shard, work)
+        except ServiceError:
+            # One DAG's trouble must not hold up the others; its rows are still there.
+            log.exception("a walk failed", shard=shard.number, dag_no=dag_no)
+
+    async def _spread(self, tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+        budget = self._settings.edges_per_step_max
+        done = []
+        for walk in await store_duties.spread_of(tx, dag.no, budget):
+            if budget <= 0:
+                break
+            if dag.state != "running" or not walk.current or walk.state in UNFINISHED:
+                done.append(walk.no)
+                continue
+            nodes = await store_edges.flip_after(tx, walk.no, walk.state, walk.after_down, budget)
+            for node in nodes:
+                settlement.consider(node)
+            if len(nodes) < budget:
+                done.append(walk.no)
+            else:
+                await store_duties.advance_spread(tx, walk.no, max(node.no for node in nodes))
+            budget -= len(nodes)
+        if done:
+            await store_duties.delete_spread(tx, done)
+
+    async def _scan(self, tx: Transaction, settlement: Settlement, dag: Dag, kind: str, after_no: int) -> None:
+        reached: int | None = None
+        if kind == "release" and dag.state == "running":
+            reached = await settlement.walk_blocked(dag, after_no)
+        elif kind == "cancel" and dag.state == "cancelling":
+            reached = await self._cancel(tx, settlement, dag, after_no)
+        if reached is None:
+            await store_duties.delete_scan(tx, dag.no, kind)
+        else:
+            await store_duties.advance_scan(tx, dag.no, kind, reached)
+
+    async def _cancel(self, tx: Transaction, settlement: Settlement, dag: Dag, after_no: int) -> int | None:
+        last_no = after_no + self._settings.scan_nodes_max
+        nodes = await store.nodes_between(tx, after_no + 1, last_no, list(UNFINISHED))
+        settlement.cancel_items(nodes)
+        return last_no if last_no < dag.last_no else None
