@@ -286,7 +286,10 @@ class Broker:
     async def _ack_statuses(
         self, store: Store, entries: list[AckEntry], acked: set[str], held: set[str]
     ) -> list[str]:
-        known = await store.known([entry[0] for entry in entries if entry[0] not in acked])
+        # Also ids acked in this very flush: a superseded holder may share it with the winner.
+        known = await store.known(
+            [id_ for id_, token, _, _ in entries if id_ not in acked or id_ + token not in held]
+        )
         statuses = []
         for item_id, token, namespace_id, _ in entries:
             if item_id + token in held and item_id in acked:
