@@ -12,6 +12,7 @@ from headgate import _local_run
 from headgate._calls import present
 from headgate._elements import Result
 from headgate._output import Progress, plain, show_fields, show_json, show_table, stderr_line
+from headgate._transport import RetryPolicy
 from headgate.async_client import AsyncClient
 from headgate.client import Client
 from headgate.dag import Dag
@@ -100,11 +101,17 @@ def read_spec(path: str) -> Any:
 
 
 def _client(args: Args) -> Client:
-    return Client(queue_url=args.queue_url, dag_url=args.dag_url, namespace=args.namespace, token=args.token)
+    return Client(**_settings(args))
 
 
 def _async_client(args: Args) -> AsyncClient:
-    return AsyncClient(queue_url=args.queue_url, dag_url=args.dag_url, namespace=args.namespace, token=args.token)
+    return AsyncClient(**_settings(args))
+
+
+def _settings(args: Args) -> dict[str, Any]:
+    """A person waits less patiently than a program."""
+    where = {name: getattr(args, name) for name in ("queue_url", "dag_url", "namespace", "token")}
+    return {**where, "retry": RetryPolicy(attempts_max=4)}
 
 
 def _rows(args: Args, rows: Sequence[Any], columns: Sequence[str], empty: str) -> None:

@@ -37,6 +37,9 @@ exit codes:
   0 ok, 1 failure, 2 usage, 3 not found, 4 conflict, 5 unavailable
 """
 
+# Not argparse defaults: those of a command would undo what was said before it.
+DEFAULTS: Final = {"queue_url": None, "dag_url": None, "token": None, "namespace": None, "output": "table"}
+
 SPEC: Final = """\
 FILE holds JSON, like
   {"name": "nightly",
@@ -58,7 +61,7 @@ Ctrl-C cancels the DAG.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
-    args = build_parser().parse_args(argv)
+    args = build_parser().parse_args(argv, argparse.Namespace(**DEFAULTS))
     try:
         code = int(args.command(args))
         sys.stdout.flush()
@@ -144,7 +147,6 @@ def build_parser() -> argparse.ArgumentParser:
         parents=[shared],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(queue_url=None, dag_url=None, token=None, namespace=None, output="table")
     root = _Commands(parser, shared)
     _add_items(root)
     _add_topics(root)

@@ -1,0 +1,337 @@
+"""The command line as its users meet it: output, exit codes, one-line errors; and `dag run` with real commands."""
+
+import asyncio
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate import _commands, _local_run, _output, cli, errors, wire
+from headgate._transport import RetryPolicy
+from headgate.async_client import AsyncClient
+from headgate.client import Client
+from tests.unit.headgate.fakes import Service, enqueued, problem, shards
+from tests.unit.headgate.test_client import leased
+
+ONCE = RetryPolicy(attempts_max=1)
+DAG = {
+    "id": "d1",
+    "namespace": "default",
+    "name": "nightly",
+    "state": "running",
+    "created_at": "2030-01-01T00:00:00Z",
+    "nodes": {"total": 3, "succeeded": 1, "blocked": 2},
+}
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service(lambda *_: problem(404, "not_found", detail="there is no such object"))
+
+
+@pytest.fixture
+def run(service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command against `service`: exit code, standard output, standard error."""
+    client = Client(queue_url="http://q", dag_url="http://d", transport=service, retry=ONCE)
+    monkeypatch.setattr(_commands, "_client", lambda _args: client)
+    monkeypatch.setattr(
+        _commands, "_async_client", lambda _args: AsyncClient(dag_url="http://d", transport=service, retry=ONCE)
+    )
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = cli.main(argv)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_enqueue_reads_json_or_text(service: Service, run: Run) -> None:
+    service.reply = lambda _m, path, body: shards(1) if "shards" in path else enqueued(body)
+    for text, payload in (('{"a": 1}', {"a": 1}), ("hello world", "hello world"), ("7", 7), ("NaN", "NaN")):
+        code, out, _ = run("enqueue", "t", text, "--priority", "-3", "--delay", "1.5")
+        assert code == 0
+        item = service.asked("/enqueue")[-1]["items"][0]
+        assert (item["payload"], item["priority"], item["delay_s"]) == (payload, -3, 1.5)
+        assert out.splitlines()[0].split() == ["ID", "STATUS"]
+        assert out.splitlines()[1].split() == [item["id"], "enqueued"]
+
+
+def test_enqueue_takes_a_payload_per_line(service: Service, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.reply = lambda _m, path, body: shards(1) if "shards" in path else enqueued(body)
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"a":1}\n\ntwo\n'))
+    code, out, _ = run("-o", "json", "enqueue", "t", "--lines")
+    assert code == 0
+    assert [item["payload"] for item in service.asked("/enqueue")[0]["items"]] == [{"a": 1}, "two"]
+    assert len(json.loads(out)) == 2
+
+
+def test_text_that_only_looks_like_json_is_a_usage_error(run: Run) -> None:
+    code, _, err = run("enqueue", "t", '{"a": ')
+    assert code == 2
+    assert err.startswith("headgate: this is not JSON")
+
+
+def test_dequeue_prints_what_an_ack_needs(service: Service, run: Run) -> None:
+    service.reply = lambda *_: {"items": [leased("i", payload={"a": "\x1b[31mred"})]}
+    code, out, _ = run("dequeue", "t", "-o", "json")
+    (item,) = json.loads(out)
+    assert (code, item["lease_token"], item["dag"]) == (0, "token-i", None)
+    service.reply = lambda *_: {"items": []}
+    code, out, err = run("dequeue", "t", "--wait", "0")
+    assert (code, out, err) == (0, "", "nothing is ready\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [("acked", 0), ("already_acked", 0), ("not_found", 3), ("lease_lost", 4), ("refused", 1)],
+)
+def test_ack_exits_by_what_became_of_the_item(service: Service, run: Run, status: str, code: int) -> None:
+    service.reply = lambda *_: {"results": [{"id": "i", "status": status}]}
+    assert run("ack", "i", "token", "--result", "[1]")[0] == code
+    assert service.asked("/ack") == [{"items": [{"id": "i", "lease_token": "token", "output": [1]}]}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (problem(404, "not_found"), 3),
+        (problem(409, "dag_finished"), 4),
+        (problem(422, "invalid"), 2),
+        (problem(401, "unauthorized"), 1),
+        (problem(500, "internal"), 1),
+        (problem(429, "over_quota", retry_after=60), 5),
+        (problem(503, "unavailable"), 5),
+        (httpx.ConnectError("refused"), 5),
+        (httpx.Response(200, text="<html>"), 1),
+    ],
+)
+def test_errors_are_one_line_and_an_exit_code(service: Service, run: Run, answer: Any, code: int) -> None:
+    service.reply = lambda *_: answer
+    got, out, err = run("dag", "retry", "d1")
+    assert (got, out) == (code, "")
+    assert err.startswith("headgate: ")
+    assert err.count("\n") == 1
+
+
+def test_what_others_stored_cannot_steer_the_terminal(service: Service, run: Run) -> None:
+    error = "\x1b]0;owned\x07 line\nbreak \u202e"
+    item = {"id": "i", "namespace": "n", "topic": "t", "state": "dead", "enqueued_at": DAG["created_at"]}
+    service.reply = lambda *_: {"items": [{**item, "error": error}], "next_cursor": None}
+    _, out, _ = run("items")
+    assert not set(out) & {"\x1b", "\x07", "\u202e"}
+    assert len(out.splitlines()) == 2
+
+
+def test_tables_line_up_and_json_is_json(service: Service, run: Run) -> None:
+    rows = [{"topic": "a", "ready": 5}, {"topic": "longer/name", "ready": 12_345, "oldest_ready_age_s": 1.5}]
+    service.reply = lambda *_: {"items": rows, "next_cursor": None}
+    _, out, _ = run("topics")
+    head, first, second = out.splitlines()
+    assert head.index("READY") + 5 == first.index("5") + 1 == second.index("12345") + 5
+    assert json.loads(run("topics", "-o", "json")[1])[1]["ready"] == 12_345
+
+
+def test_purge_asks_first(service: Service, run: Run) -> None:
+    service.reply = lambda *_: {"topic": "t", "items": 3}
+    code, _, err = run("topic", "purge", "t")
+    assert (code, service.calls) == (2, [])
+    assert "--yes" in err
+    code, out, _ = run("topic", "purge", "t", "--yes")
+    assert (code, out.split()[-1]) == (0, "3")
+
+
+def test_dag_show_lists_nodes_with_what_they_wait_for(service: Service, run: Run) -> None:
+    node = {"key": "b", "item_id": "i", "state": "blocked", "topic": "t", "created_at": DAG["created_at"]}
+    node["blocked_by"] = [{"kind": "node", "key": "a"}, {"kind": "external", "name": "approval"}, {"kind": "hold"}]
+    service.reply = lambda _m, path, _b: {"items": [node], "next_cursor": None} if "/nodes" in path else DAG
+    code, out, _ = run("dag", "show", "d1", "--nodes")
+    assert code == 0
+    assert "1 succeeded" in out
+    assert "a, approval, hold" in out
+    assert json.loads(run("dag", "show", "d1", "-o", "json")[1])["nodes"]["blocked"] == 2
+
+
+def test_dag_submit_takes_a_file_and_refuses_what_is_none(service: Service, run: Run, tmp_path: Path) -> None:
+    service.reply = lambda *_: DAG
+    file = tmp_path / "dag.json"
+    file.write_text(json.dumps({"name": "x", "nodes": [{"key": "a", "topic": "t"}]}))
+    assert run("dag", "submit", str(file))[0] == 0
+    assert service.asked("/dags")[0]["nodes"] == [{"key": "a", "topic": "t"}]
+    file.write_text("[1]")
+    assert run("dag", "submit", str(file))[0] == 2
+    file.write_text("{")
+    assert run("dag", "submit", str(file))[0] == 2
+    code, _, err = run("dag", "submit", str(tmp_path / "missing"))
+    assert code == 2
+    assert "No such file" in err
+
+
+@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1), ("cancelled", 1)])
+def test_watch_ends_with_the_dag_and_its_verdict(service: Service, run: Run, state: str, code: int) -> None:
+    states = ["running", "running", state, state, state]
+    failed = {"key": "b", "item_id": "i", "state": "failed", "topic": "t", "created_at": DAG["created_at"]}
+
+    def reply(_method: str, path: str, _body: Any) -> Any:
+        if "/nodes" in path:
+            return {"items": [{**failed, "error": "Traceback\nValueError: no"}], "next_cursor": None}
+        return {**DAG, "state": states.pop(0)}
+
+    service.reply = reply
+    got, out, err = run("dag", "watch", "d1")
+    assert (got, state in out) == (code, True)
+    assert ("b failed: ValueError: no" in err) == (code == 1)
+
+
+def test_progress_is_a_live_line_on_a_terminal_and_few_lines_elsewhere() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    now = 0.0
+    terminal, file = Terminal(), io.StringIO()
+    shows = [_output.Progress(out, clock=lambda: now) for out in (terminal, file)]
+    for done in range(100):
+        now += 0.1
+        counts = {"total": 99, "succeeded": done, "blocked": 99 - done}
+        dag = wire.Dag.model_validate({**DAG, "nodes": counts, "state": "succeeded" if done == 99 else "running"})
+        for progress in shows:
+            progress.update(dag)
+    assert terminal.getvalue().count("\r") == 100
+    assert "\n" not in terminal.getvalue()
+    assert 5 <= file.getvalue().count("\n") <= 7
+    assert "99/99" in file.getvalue().splitlines()[-1]
+    assert "10.0 nodes/s" in terminal.getvalue()
+
+
+class Local(Service):
+    """A queue and DAG service for `dag run`: nodes become ready when their upstreams are acked."""
+
+    def __init__(self) -> None:
+        super().__init__(self.serve)
+        self.nodes: dict[str, Any] = {}
+        self.states: dict[str, str] = {}
+        self.errors: dict[str, str] = {}
+        self.changed = asyncio.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/dequeue") and not self.ready():
+            self.changed.clear()
+            await self.changed.wait()
+        if request.url.path.endswith("/wait") and self.state() == "running":
+            await asyncio.sleep(0.002)
+        return await super().handle_async_request(request)
+
+    def ready(self) -> list[str]:
+        return [
+            key
+            for key, node in self.nodes.items()
+            if self.states[key] == "blocked"
+            and all(self.states[upstream] == "succeeded" for upstream in node.get("upstream", []))
+        ]
+
+    def state(self) -> str:
+        if "failed" in self.states.values():
+            return "failed"
+        return "succeeded" if set(self.states.values()) == {"succeeded"} else "running"
+
+    def serve(self, _method: str, path: str, body: Any) -> Any:
+        action = path.split("?", maxsplit=1)[0].rsplit("/", 1)[1]
+        if action == "dags":
+            self.nodes = {node["key"]: node for node in body["nodes"]}
+            self.states = dict.fromkeys(self.nodes, "blocked")
+        if action == "dequeue":
+            found = self.ready()[: body["topics"][0]["count"]]
+            self.states.update(dict.fromkeys(found, "released"))
+            return {"items": [leased(key, dag={"id": "d1", "node": key, "generation": 1}) for key in found]}
+        if action in ("ack", "nack"):
+            return self.end(action, body["items"])
+        if action == "nodes":
+            failed = [key for key, state in self.states.items() if state == "failed"]
+            times = {"item_id": "i", "topic": "t", "created_at": DAG["created_at"], "state": "failed"}
+            rows = [{"key": key, "error": self.errors.get(key), **times} for key in failed]
+            return {"items": rows, "next_cursor": None}
+        finished = sum(state == "succeeded" for state in self.states.values())
+        counts = {"total": len(self.nodes), "succeeded": finished}
+        return {**DAG, "state": self.state(), "nodes": counts}
+
+    def end(self, action: str, items: list[Any]) -> Any:
+        for item in items:
+            self.states[item["id"]] = "succeeded" if action == "ack" else "failed"
+            self.errors[item["id"]] = item.get("error", "")
+        self.changed.set()
+        return {"results": [{"id": item["id"], "status": "acked"} for item in items]}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_dag_run_runs_commands_in_order_and_never_from_the_queue(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: bool
+) -> None:
+    local = Local()
+    monkeypatch.setattr(
+        _commands,
+        "_async_client",
+        lambda _args: AsyncClient(queue_url="http://q", dag_url="http://d", transport=local, retry=ONCE),
+    )
+    log = tmp_path / "log"
+    nodes = [
+        {"key": "first", "run": f"echo $HEADGATE_NODE >> {log}"},
+        {"key": "gate", "upstream": ["first"]},
+        {"key": "last", "run": f"echo last >> {log}; echo bye; exit {3 if fails else 0}", "upstream": ["gate"]},
+    ]
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"name": "x", "nodes": nodes}))
+    code, _, err = run("dag", "run", str(file), "--slots", "2")
+    assert log.read_text().split() == ["first", "last"]
+    assert code == (1 if fails else 0)
+    assert ("last failed: bye" in err) == fails
+    assert all("run" not in node and "payload" not in node for node in local.nodes.values())
+    assert len({node["topic"] for node in local.nodes.values()}) == 1
+    assert {node["max_attempts"] for node in local.nodes.values()} == {1}
+
+
+@pytest.mark.parametrize("spec", [{}, {"nodes": "x"}, {"nodes": [1]}, {"nodes": [{"key": "a", "run": ["ls"]}]}])
+def test_dag_run_refuses_files_of_another_form(spec: Any) -> None:
+    with pytest.raises(errors.Invalid):
+        _local_run.prepared(spec)
+
+
+def test_nodes_for_other_workers_keep_their_topic() -> None:
+    dag, commands, topic = _local_run.prepared(
+        {"nodes": [{"key": "a", "topic": "theirs"}, {"key": "b", "run": "true", "topic": "ignored"}]}
+    )
+    assert (dag.nodes["a"].topic, dag.nodes["b"].topic) == ("theirs", topic)
+    assert commands == {"b": "true"}
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["dag", "--help"], ["dag", "run", "--help"], ["enqueue", "--help"]])
+def test_help_teaches(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(argv)
+    assert caught.value.code == 0
+    assert len(capsys.readouterr().out) > 300
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m headgate --help | true"
+    found = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert found.stderr == ""
+
+
+def test_no_service_at_all_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _delay_s: None)
+    assert cli.main(["topics", "--queue-url", "http://127.0.0.1:9"]) == 5
+    captured = capsys.readouterr()
+    assert "cannot connect to the queue service at http://127.0.0.1:9" in captured.err
+    assert captured.err.count("\n") == 1
+    assert cli.main(["topics", "--queue-url", "localhost"]) == 2
