@@ -213,7 +213,7 @@ async def test_a_service_refuses_a_schema_it_was_not_written_for(
         "HEADGATE_QUEUE_URL": "http://127.0.0.1:1",
     }
 
-    code, output, errors = await run(f"services.{service}", **environment)
+    code, output, errors = await run(f"services.{service}", cwd=ROOT, **environment)
 
     assert code != 0
     assert "python -m migrations up" in output + errors

@@ -1,0 +1,123 @@
+"""Habits of this code that a test can see. Where one is in the way, the code is what changes."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("headgate", "services", "shared", "migrations")
+EVERYTHING = (*PRODUCT, "tests", "examples", "benchmarks")
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+BUCKET_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "manager", "managers", "crud"}
+
+# Who reads the wall clock or sleeps for itself cannot be tested without waiting.
+TIME_CALLS = {"time.time", "time.sleep", "datetime.now", "datetime.utcnow", "asyncio.sleep"}
+# `pg` pauses between two tries of a conflicting transaction, for milliseconds.
+MAY_TELL_TIME = ("shared/clock.py", "shared/loop.py", "shared/pg.py", "headgate/", "services/local/")
+
+
+def python_files(*packages: str) -> list[Path]:
+    return sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function from `def` on; its docstring and the functions inside it are not counted."""
+    first = function.body[0]
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    inner = {line for node in functions(function) if node is not function for line in span(node)}
+    return len(set(span(function)) - inner - set(span(first) if documented else ()))
+
+
+def span(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+@pytest.mark.parametrize("package", EVERYTHING)
+def test_files_and_functions_stay_short(package: str) -> None:
+    too_long = []
+    for path in python_files(package):
+        text = path.read_text()
+        if (lines := text.count("\n")) > FILE_LINES_MAX:
+            too_long.append(f"{name_of(path)}: {lines} lines")
+        too_long += [
+            f"{name_of(path)}:{function.lineno} {function.name}: {lines} lines"
+            for function in functions(ast.parse(text))
+            if (lines := code_lines(function)) > FUNCTION_LINES_MAX
+        ]
+    assert too_long == []
+
+
+def test_no_module_is_a_bucket() -> None:
+    buckets = [name_of(path) for path in python_files(*EVERYTHING) if path.stem.strip("_") in BUCKET_NAMES]
+    assert buckets == []
+
+
+def test_time_is_told_in_one_place() -> None:
+    found = []
+    for path in python_files(*PRODUCT):
+        if not name_of(path).startswith(MAY_TELL_TIME):
+            found += [
+                f"{name_of(path)}:{node.lineno} {called}"
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Call) and (called := ast.unparse(node.func)) in TIME_CALLS
+            ]
+    assert found == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    modules = [path for path in python_files(*PRODUCT, "tests/support") if path.read_text().strip()]
+    assert [name_of(path) for path in modules if ast.get_docstring(ast.parse(path.read_text())) is None] == []
+
+
+def test_public_names_of_the_services_say_what_they_do() -> None:
+    silent = []
+    for path in python_files("services", "shared", "migrations"):
+        # A revision's functions are alembic's; an error's name and code are its explanation.
+        if "versions" not in path.parts and path.name != "errors.py":
+            silent += [
+                f"{name_of(path)}:{node.lineno} {node.name}"
+                for node in ast.parse(path.read_text()).body
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+                if not node.name.startswith("_") and ast.get_docstring(node) is None
+            ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("service", ["queue", "dag"])
+def test_every_statement_is_used_and_names_no_schema(service: str) -> None:
+    code = "\n".join(path.read_text() for path in python_files(f"services/{service}"))
+    blocks: list[str] = []
+    for path in sorted((ROOT / "services" / service / "sql").glob("*.sql")):
+        text = path.read_text()
+        assert text.count("\n") <= FILE_LINES_MAX, name_of(path)
+        assert not re.search(r"\b(queue|dag)_(\d{3}|%)", text), name_of(path)
+        blocks += re.findall(r"^-- name: (\w+)", text, re.MULTILINE)
+    assert blocks
+    assert len(blocks) == len(set(blocks))
+    assert [block for block in blocks if not re.search(rf"\b{block}\b", code)] == []
+
+
+def test_a_todo_names_what_it_waits_for() -> None:
+    loose = [
+        f"{name_of(path)}:{number}"
+        for path in python_files(*EVERYTHING)
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"#.*\b(TODO|FIXME|XXX)\b(?!\(#\d+\))", line)
+    ]
+    assert loose == []
