@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import uvicorn
-
 from services.dag.app import create_app
 from services.dag.settings import DagSettings
 from shared.log import configure
+from shared.serve import serve
 
 
 def main() -> None:
     """Serve until SIGTERM; running requests are finished first."""
     settings = DagSettings()
     configure("dag", level=settings.log_level)
-    uvicorn.run(
-        create_app(settings),
-        host=settings.host,
-        port=settings.port,
-        http="httptools",
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=10,
-        timeout_keep_alive=75,
-    )
+    serve(create_app(settings), settings, port=settings.port)
 
 
 if __name__ == "__main__":
