@@ -1,0 +1,123 @@
+"""`python -m benchmarks`: measure, write the results down, say whether what is required is met."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import uvloop
+
+from benchmarks import report
+from benchmarks.bench import FULL, QUICK, Bench, Plan
+from benchmarks.machine import describe
+from benchmarks.outcome import to_json
+from benchmarks.progress import Progress
+from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.stack import open_stack
+from services.local.errors import LocalError
+from shared.clock import SystemClock
+
+HERE = Path(__file__).parent
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line names; 0 when every requirement is met."""
+    options = _parser().parse_args(arguments)
+    plan = QUICK if options.quick else FULL
+    plan = replace(
+        plan,
+        rounds=options.rounds or plan.rounds,
+        slice_s=options.slice_s or plan.slice_s,
+        backlogs=tuple(options.backlog) if options.backlog else plan.backlogs,
+    )
+    chosen = [SCENARIOS[name] for name in options.only] if options.only else _usual()
+    keep = options.results or (Path(tempfile.mkdtemp(prefix="headgate-bench-results-")) if options.quick else None)
+    try:
+        return uvloop.run(_run_until_signal(chosen, plan, keep or HERE / "results", kept=keep is None))
+    except LocalError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("benchmarks: stopped; finished scenarios are written down", file=sys.stderr)
+    return 1
+
+
+def _usual() -> list[Scenario]:
+    return [scenario for scenario in SCENARIOS.values() if scenario.usual]
+
+
+async def _run_until_signal(chosen: Sequence[Scenario], plan: Plan, results: Path, *, kept: bool) -> int:
+    task = asyncio.ensure_future(_run(chosen, plan, results, kept=kept))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    return await task
+
+
+async def _run(chosen: Sequence[Scenario], plan: Plan, results: Path, *, kept: bool) -> int:
+    progress = Progress()
+    machine = describe()
+    unmet = 0
+    for scenario in chosen:
+        progress.note(f"starting a stack of its own for {scenario.name}: {scenario.shows}")
+        async with open_stack(
+            with_services=scenario.with_services, postgres_options=scenario.postgres_options
+        ) as stack:
+            outcome = await scenario.run(Bench(stack, plan, progress))
+            described = {**machine, "postgres": dict(stack.postgres)}
+        run = {"at": report.iso(SystemClock().wall_s()), **asdict(plan)}
+        path = report.save(results, to_json(outcome, described, run))
+        print(report.text(outcome))
+        progress.note(f"written to {path}")
+        unmet += sum(not need.met for need in outcome.requirements)
+        if kept:
+            report.update_readme(HERE / "README.md", results)
+    return 1 if unmet else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    names = "\n".join(f"  {name:<10} {scenario.shows}" for name, scenario in SCENARIOS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure Headgate on this machine, on a durable stack of its own that is deleted afterwards.",
+        epilog=f"scenarios:\n{names}\n\n{_EPILOG}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", action="append", choices=SCENARIOS, metavar="NAME", help="run this scenario (may be repeated)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a minute instead of many: shows that it runs, no more"
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help=f"rounds of every comparison ({FULL.rounds})")
+    parser.add_argument("--slice-s", type=float, metavar="S", help=f"seconds of every slice ({FULL.slice_s:g})")
+    parser.add_argument(
+        "--backlog", type=int, action="append", metavar="N", help="for schema: ready items in the way (0, 1000000)"
+    )
+    parser.add_argument("--results", type=Path, metavar="DIR", help="write JSON there and leave README.md alone")
+    return parser
+
+
+_EPILOG = """\
+Without --only, all scenarios but schema are run. Each is measured in rounds: every side of a comparison in turn,
+a few seconds each, so that what slows the machine slows all sides; ratios are taken within rounds, and shown as
+the median with the lowest and highest. A difference smaller than that spread is no result.
+
+Results go to benchmarks/results/*.json and the tables of benchmarks/README.md; with --quick or --results DIR
+elsewhere. The exit code is 1 when a requirement is not met. Leave the machine alone meanwhile: what other
+processes used of it is measured too and written beside the results.
+
+  python -m benchmarks --quick                    does it run?
+  python -m benchmarks --only cycle --rounds 9    narrower spread for one scenario
+  python -m benchmarks --only schema              the measurements behind docs/adr
+"""
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        sys.exit(main())

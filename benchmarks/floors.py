@@ -1,0 +1,121 @@
+"""What the queue service is compared with, on the same server and with the same session settings.
+
+`Reference` is a plain one-table SKIP LOCKED queue that never changes. `OwnStatements` are the service's own,
+called by its own `Store` on its own shards, without HTTP, flushes, validation or merging: what lies between
+them and the service is the price of being a service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from benchmarks.load import PAYLOAD
+from benchmarks.stack import BenchStack
+from headgate.ids import new_ids, time_ms_of
+from services.queue.model import Claim, NewRow
+from services.queue.settings import QueueSettings
+from services.queue.store import Store
+from shared.pg import PINNED
+from shared.shards import ShardMap
+from shared.sql import load
+
+SQL = load(Path(__file__).parent / "sql")
+CONNECTIONS = 4
+LEASE_S = 60.0
+_NAMESPACE = "bench-floor"
+_ENCODED = f'"{PAYLOAD}"'
+
+Cycle = Callable[[], Awaitable[int]]
+
+
+class Reference:
+    """Insert, lease with SKIP LOCKED, delete: three statements and commits a batch."""
+
+    def __init__(self, connections: list[Any]) -> None:
+        self._connections = connections
+
+    @classmethod
+    async def open(cls, stack: BenchStack) -> Reference:
+        """Make the table and the connections."""
+        admin = await stack.connect({})
+        try:
+            await admin.execute(SQL.make_reference.text)
+        finally:
+            await admin.close()
+        session = {**PINNED, "search_path": "reference"}
+        return cls([await stack.connect(session) for _ in range(CONNECTIONS)])
+
+    def cycles(self, batch: int) -> list[Cycle]:
+        """One cycle per connection."""
+        return [_reference_cycle(connection, batch) for connection in self._connections]
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await asyncio.gather(*(connection.close() for connection in self._connections))
+
+
+class OwnStatements:
+    """Enqueue, claim by the keys just made, ack: the service's three statements, on shards in turn."""
+
+    def __init__(self, shards: ShardMap, places: list[tuple[Store, int, int]]) -> None:
+        self._shards = shards
+        self._places = places
+
+    @classmethod
+    async def open(cls, stack: BenchStack, topic: str = "floor") -> OwnStatements:
+        """Make the topic on every shard."""
+        settings = QueueSettings(shards=stack.queue_shards)
+        shards = ShardMap(settings.addresses(), settings)
+        places = []
+        for shard in shards:
+            store = Store(shard, settings)
+            await store.names.make([(_NAMESPACE, topic)])
+            ref = store.names.known(_NAMESPACE, topic)
+            assert ref is not None
+            places.append((store, ref.namespace_id, ref.topic_id))
+        return cls(shards, places)
+
+    def cycles(self, batch: int) -> list[Cycle]:
+        """One cycle per connection; connections are dealt to the shards in turn."""
+        return [_own_cycle(*self._places[i % len(self._places)], batch) for i in range(CONNECTIONS)]
+
+    async def close(self) -> None:
+        """Close the pools."""
+        await self._shards.close()
+
+
+def _reference_cycle(connection: Any, batch: int) -> Cycle:
+    payloads = [_ENCODED] * batch
+
+    async def cycle() -> int:
+        await connection.execute(SQL.reference_insert.text, payloads)
+        rows = await connection.fetch(SQL.reference_lease.text, batch)
+        await connection.execute(SQL.reference_delete.text, [row["id"] for row in rows])
+        return len(rows)
+
+    return cycle
+
+
+def _own_cycle(store: Store, namespace_id: int, topic_id: int, batch: int) -> Cycle:
+    async def cycle() -> int:
+        ids = new_ids(store.number, batch)
+        await store.enqueue([new_row(item, namespace_id, topic_id) for item in ids])
+        token = str(UUID(bytes=secrets.token_bytes(16)))
+        claims = [Claim(item, token, LEASE_S) for item in ids]
+        rows = await store.claim(claims, relaxed=False)
+        acked = await store.ack(list(rows), [token] * len(rows), [namespace_id] * len(rows), {}, relaxed=False)
+        assert len(rows) == batch and acked.acked is None
+        return batch
+
+    return cycle
+
+
+def new_row(item_id: str, namespace_id: int, topic_id: int, *, remembered: bool = False) -> NewRow:
+    """A plain item as the broker would write it; `remembered` as if its caller had made the id."""
+    time_ms = time_ms_of(item_id) if remembered else None
+    return NewRow(item_id, time_ms, namespace_id, topic_id, 0, LEASE_S, _ENCODED, None, False)

@@ -1,0 +1,110 @@
+"""Results as files, as tables, and as words on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import OTHER_CORES_MAX
+from benchmarks.outcome import Outcome
+from benchmarks.spread import Spread
+
+BEGIN = "<!-- results: written by python -m benchmarks, do not edit -->"
+END = "<!-- end of results -->"
+
+
+def iso(wall_s: float) -> str:
+    """A time as RFC 3339, to the second."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def save(directory: Path, result: Mapping[str, Any]) -> Path:
+    """Write one scenario's result; answer where."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{result['scenario']}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
+
+
+def text(outcome: Outcome) -> str:
+    """One scenario for a terminal."""
+    width = max((len(row.name) for row in outcome.rows), default=0)
+    lines = [f"\n{outcome.scenario}"]
+    lines += [f"  {row.name:<{width}}  {_median(row.measured, row.unit)}  {row.note}" for row in outcome.rows]
+    for need in outcome.requirements:
+        kind = ">=" if need.kind == "at_least" else "<"
+        verdict = "met" if need.met else "NOT MET"
+        measured = _median(need.measured, "ratio")
+        lines.append(f"  {verdict}: {need.name}: {measured}, required {kind} {need.bound:g}")
+    return "\n".join(lines) + "\n"
+
+
+def update_readme(readme: Path, results: Path) -> None:
+    """Put the tables of all results between the markers."""
+    found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    page = readme.read_text()
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    readme.write_text(f"{before}{BEGIN}\n{markdown(found)}{END}{after}")
+
+
+def markdown(results: Sequence[Mapping[str, Any]]) -> str:
+    """The tables of all results."""
+    parts = [_requirements(results)] if any(result["requirements"] for result in results) else []
+    return "\n".join([*parts, *(_scenario(result) for result in results)])
+
+
+def _requirements(results: Sequence[Mapping[str, Any]]) -> str:
+    lines = ["### What is required", "", "| requirement | measured | required | met |", "|---|---:|---:|---|"]
+    for result in results:
+        for need in result["requirements"]:
+            bound = f">= {need['at_least']:g}" if "at_least" in need else f"< {need['below']:g}"
+            met = ("yes" if need["met"] else "**no**") + ("" if need["in_every_round"] else ", not in every round")
+            lines.append(f"| {need['name']} | {_cells(need['measured'], 'ratio')[0]} | {bound} | {met} |")
+    return "\n".join([*lines, ""])
+
+
+def _scenario(result: Mapping[str, Any]) -> str:
+    name = result["scenario"]
+    lines = [f"### {name}", "", _when(result), "", result["method"], ""]
+    lines += ["| what | median | min - max | unit | |", "|---|---:|---:|---|---|"]
+    for row in result["rows"]:
+        median, span = _cells(row, row["unit"])
+        lines.append(f"| {row['name']} | {median} | {span} | {row['unit']} | {row['note']} |")
+    return "\n".join([*lines, ""])
+
+
+def _when(result: Mapping[str, Any]) -> str:
+    run, machine = result["run"], result["machine"]
+    path = f"results/{result['scenario']}.json"
+    words = (
+        f"[{path}]({path}), {run['at']}, {run['rounds']} rounds; {machine['cores']} x {machine['cpu']}, "
+        f"{machine['memory_gib']} GiB, fdatasync {machine['fdatasync_us']} us, "
+        f"Postgres {machine['postgres']['server_version']}, Python {machine['python']}."
+    )
+    other = result["other_load_cores"]
+    if other and other["max"] > OTHER_CORES_MAX:
+        used = f"up to {other['max']:.2f} processors meanwhile (median {other['median']:.2f})"
+        words += f" **Other processes used {used}: to be measured again.**"
+    return words
+
+
+def _cells(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
+    return number(row["median"], unit), f"{number(row['min'], unit)} - {number(row['max'], unit)}"
+
+
+def _median(measured: Spread, unit: str) -> str:
+    shown = [number(value, unit) for value in (measured.median, measured.low, measured.high)]
+    return f"{shown[0]} {unit} ({shown[1]} - {shown[2]})"
+
+
+def number(value: float, unit: str) -> str:
+    """A value with as many digits as mean something."""
+    if unit == "ratio":
+        return f"{value:.2f}"
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -1,0 +1,168 @@
+"""The full cycle, enqueue then dequeue then ack, through HTTP and against both floors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.bench import Bench
+from benchmarks.cost import Cost
+from benchmarks.floors import CONNECTIONS, Cycle, OwnStatements, Reference
+from benchmarks.load import PAYLOAD, Http
+from benchmarks.outcome import Outcome
+from benchmarks.spread import ratios
+from headgate import AsyncClient
+from headgate.ids import new_ids
+
+REQUIRED_RATIO = 0.35
+REFERENCE, OWN, RAW, OWN_IDS, SDK = (
+    "fixed reference, 4 connections",
+    "own statements, 4 connections",
+    "through HTTP",
+    "through HTTP, ids by the caller",
+    "through HTTP, SDK",
+)
+
+METHOD = """\
+A worker enqueues a batch, dequeues up to a batch and acks what it got, over and over; items acked are
+counted. Payload 128 bytes, no other field set, every answer durable before it is given, `lease_s` 60, one
+topic, 4 shards. Client, service and Postgres share the machine. In every round each side runs for one
+slice, in an order that rotates; a ratio is taken within a round. The reference inserts by `unnest`, leases
+with `UPDATE ... WHERE id = ANY(ARRAY(SELECT ... FOR UPDATE SKIP LOCKED LIMIT n))` and deletes by id, in one
+table, over asyncpg; both floors use the sessions' pinned planner settings of the service."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A batch size and a number of clients; `sides` are measured in turns."""
+
+    batch: int
+    clients: int
+    sides: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"batch {self.batch}, {self.clients} clients"
+
+
+CELLS = (
+    Cell(100, CONNECTIONS, (REFERENCE, OWN, RAW, OWN_IDS, SDK)),
+    Cell(10, CONNECTIONS, (REFERENCE, OWN, RAW)),
+    Cell(1, CONNECTIONS, (REFERENCE, OWN, RAW)),
+    Cell(1, 64, (REFERENCE, RAW, SDK)),
+)
+
+
+async def run(bench: Bench) -> Outcome:
+    """Measure every cell."""
+    outcome = Outcome("cycle", METHOD)
+    bench.progress.begin("cycle", sum(len(cell.sides) for cell in CELLS) * bench.plan.rounds)
+    reference, own = await Reference.open(bench.stack), await OwnStatements.open(bench.stack)
+    try:
+        for cell in CELLS:
+            async with Clients(bench.stack.queue_url, cell) as clients:
+                sides = {
+                    REFERENCE: reference.cycles(cell.batch),
+                    OWN: own.cycles(cell.batch),
+                    **clients.sides(),
+                }
+                await _measure(bench, outcome, cell, {name: sides[name] for name in cell.sides})
+                await clients.drain()
+    finally:
+        await reference.close()
+        await own.close()
+    return outcome
+
+
+async def _measure(bench: Bench, outcome: Outcome, cell: Cell, sides: Mapping[str, Sequence[Cycle]]) -> None:
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    costs = {name: Cost() for name in sides}
+    for cycles in sides.values():
+        await bench.warm_up(cycles)
+    order = list(sides)
+    for turn in range(bench.plan.rounds):
+        shift = turn % len(order)
+        for name in order[shift:] + order[:shift]:
+            done, busy = await bench.slice(outcome, sides[name])
+            rates[name].append(done.items_per_s)
+            costs[name].add(busy, done.items)
+            bench.progress.step(f"{cell.name}  {name}: {done.items_per_s:,.0f} items/s")
+    for name in sides:
+        outcome.add(f"{cell.name}: {name}", "items/s", rates[name], str(costs[name]))
+    for name in sides:
+        if name != REFERENCE:
+            ratio = ratios(rates[name], rates[REFERENCE])
+            outcome.add(f"{cell.name}: {name} / reference", "ratio", ratio.values)
+            if name == RAW and cell.batch == 100:
+                outcome.require_at_least("full cycle, batch 100, through HTTP / reference", ratio, REQUIRED_RATIO)
+    if OWN in sides:
+        outcome.add(f"{cell.name}: through HTTP / own statements", "ratio", ratios(rates[RAW], rates[OWN]).values)
+
+
+class Clients:
+    """Connections of their own for every worker of a cell, and one SDK client, which pools its own."""
+
+    def __init__(self, queue_url: str, cell: Cell) -> None:
+        self._cell = cell
+        self._topic = f"cycle-{cell.batch}-{cell.clients}"
+        self._http = [Http(queue_url) for _ in range(cell.clients)]
+        self._sdk = AsyncClient(queue_url=queue_url)
+        self._shards: list[int] = []
+
+    async def __aenter__(self) -> Clients:
+        self._shards = [shard.shard for shard in await self._sdk.shards()]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for http in self._http:
+            http.close()
+        await self._sdk.aclose()
+
+    def sides(self) -> dict[str, list[Cycle]]:
+        """The workers of each kind of client."""
+        return {
+            RAW: [self._raw(http) for http in self._http],
+            OWN_IDS: [self._with_ids(http, i) for i, http in enumerate(self._http)],
+            SDK: [self._through_sdk() for _ in self._http],
+        }
+
+    async def drain(self) -> None:
+        """Leave the topic empty."""
+        await self._http[0].drain(self._topic)
+
+    def _raw(self, http: Http) -> Cycle:
+        batch, topic = self._cell.batch, self._topic
+        items = [{"topic": topic, "payload": PAYLOAD}] * batch
+
+        async def cycle() -> int:
+            await http.enqueue(items)
+            leased = await http.dequeue(topic, batch, wait_s=5.0)
+            return await http.ack(leased) if leased else 0
+
+        return cycle
+
+    def _with_ids(self, http: Http, number: int) -> Cycle:
+        batch, topic = self._cell.batch, self._topic
+        shard = self._shards[number % len(self._shards)]
+
+        async def cycle() -> int:
+            ids = new_ids(shard, batch)
+            await http.enqueue([{"topic": topic, "payload": PAYLOAD, "id": item} for item in ids])
+            leased = await http.dequeue(topic, batch, wait_s=5.0)
+            return await http.ack(leased) if leased else 0
+
+        return cycle
+
+    def _through_sdk(self) -> Cycle:
+        batch, topic, client = self._cell.batch, self._topic, self._sdk
+
+        async def cycle() -> int:
+            items: list[Any] = [{"topic": topic, "payload": PAYLOAD} for _ in range(batch)]
+            await client.enqueue(items)
+            leased = await client.dequeue({topic: batch}, wait_s=5.0)
+            results = await client.ack([item.ack() for item in leased]) if leased else []
+            assert all(result.status == "acked" for result in results)
+            return len(results)
+
+        return cycle
