@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from shared.errors import Unavailable
 from shared.log import log
 
 ERROR_PAUSE_S_MAX = 5.0
@@ -50,6 +51,10 @@ class Loop:
             try:
                 done = await self._step()
                 errors = 0
+            except Unavailable as error:
+                errors += 1
+                done = 0
+                log.warning("background step must wait", loop=self.name, errors=errors, error=error.detail)
             except Exception:
                 # A duty never dies of one bad round: the next one starts from the database again.
                 errors += 1
