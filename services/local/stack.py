@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +25,6 @@ _POLL_S = 0.02
 _PROBE_TIMEOUT_S = 2.0
 
 
-def module_argv(service: str) -> Sequence[str]:
-    """The command that runs a service."""
-    return (sys.executable, "-m", f"services.{service}")
-
-
 def _to_stderr(message: str) -> None:
     print(f"headgate: {message}", file=sys.stderr, flush=True)
 
@@ -41,16 +36,10 @@ class Stack:
             ... stack.queue_url, stack.dag_url ...
 
     Entering raises LocalError when something cannot start; whatever had started is stopped again. A child that
-    dies is started again, and `report` is told. `service_argv` says how to run a service (tests use stand-ins).
+    dies is started again, and `report` is told.
     """
 
-    def __init__(
-        self,
-        settings: LocalSettings,
-        *,
-        report: Callable[[str], None] = _to_stderr,
-        service_argv: Callable[[str], Sequence[str]] = module_argv,
-    ) -> None:
+    def __init__(self, settings: LocalSettings, *, report: Callable[[str], None] = _to_stderr) -> None:
         self.settings = settings
         self.queue_url = settings.url(settings.queue_port)
         self.dag_url = settings.url(settings.dag_port)
@@ -58,7 +47,6 @@ class Stack:
         self.environment: dict[str, str] = {}
         self.children: dict[str, Child] = {}
         self._report = report
-        self._service_argv = service_argv
         self._data = DataDir(settings.data_dir)
         self._postgres: Postgres | None = None
         self._valkey: Valkey | None = None
@@ -174,7 +162,7 @@ class Stack:
         }
 
     async def _migrate(self) -> None:
-        child = self._spawn("migrations", (sys.executable, "-m", "migrations", "up"))
+        child = self._spawn("migrations", "migrations", "up")
         if await child.wait() != 0:
             raise LocalError(child.obituary())
         await child.stop()
@@ -182,14 +170,15 @@ class Stack:
 
     async def _start_services(self) -> None:
         assert self._supervisor is not None
-        children = [self._spawn(service, self._service_argv(service)) for service in SERVICES]
+        children = [self._spawn(service, f"services.{service}") for service in SERVICES]
         deadline = time.monotonic() + self.settings.ready_timeout_s
         for child, port in zip(children, (self.settings.queue_port, self.settings.dag_port), strict=True):
             await self._wait_until_ready(child, port, deadline)
         for child in children:
             self._supervisor.watch(child, partial(_respawn, child))
 
-    def _spawn(self, name: str, argv: Sequence[str]) -> Child:
+    def _spawn(self, name: str, module: str, *arguments: str) -> Child:
+        argv = (sys.executable, "-m", module, *arguments)
         command = Command(name=name, argv=argv, env={**os.environ, **self.environment}, cwd=ROOT)
         child = Child(command, log_path=self._data.run / f"{name}.log", pid_path=self._data.run / f"{name}.pid")
         self.children[name] = child
