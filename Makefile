@@ -61,7 +61,7 @@ test-integration: $(READY) ## races, crashes and recovery, on real servers and p
 	@$(BIN)/pytest tests/integration
 
 examples: $(READY) ## run everything in examples/
-	@$(BIN)/pytest tests/examples
+	@$(BIN)/pytest tests/integration/test_examples.py
 
 migrate: $(READY) ## bring all shards named by the environment to the newest schema
 	@$(BIN)/python -m migrations up
