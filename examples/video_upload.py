@@ -32,7 +32,7 @@ class Video:
     name: str = "holiday"
     chunks: int = 48
     connections: int = 6
-    transfer_ms: float = 120
+    transfer_ms: float = 250
 
     def chunk(self, number: int) -> bytes:
         """What a store would answer for a chunk."""

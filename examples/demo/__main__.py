@@ -141,10 +141,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         reports = asyncio.run(until_signal(play(screen, options.workers)))
     except (LocalError, HeadgateError, TimeoutError, RuntimeError) as error:
-        print(f"demo: {error or 'a graph did not end in time'}", file=sys.stderr)
+        screen.say(f"demo: {error or 'a graph did not end in time'}")
         return 1
     if reports is None:
-        print("demo: stopped", file=sys.stderr)
+        screen.say("demo: stopped")
         return 130
     screen.table(reports)
     return 0 if all(report.passed for report in reports) else 1

@@ -20,11 +20,13 @@ class Screen:
         self._live = out.isatty()
         self._clock = clock
         self._spoke_at = -LINE_EVERY_S
+        self._unfinished = False
         self._unicode = "utf" in (out.encoding or "").lower()
 
     def say(self, text: str = "") -> None:
-        """Write a line."""
-        self._out.write(text + "\n")
+        """Write a line, below a bar that may have been left."""
+        self._out.write(("\n" if self._unfinished else "") + text + "\n")
+        self._unfinished = False
         self._out.flush()
 
     def progress(self, dag: Dag, elapsed_s: float) -> None:
@@ -34,6 +36,7 @@ class Screen:
             columns = shutil.get_terminal_size().columns
             self._out.write("\r\x1b[K" + line[: columns - 1] + ("\n" if dag.finished else ""))
             self._out.flush()
+            self._unfinished = not dag.finished
         elif dag.finished or self._clock() - self._spoke_at >= LINE_EVERY_S:
             self._spoke_at = self._clock()
             self.say(line)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo import __main__ as demo
 from examples.demo import measure
-from examples.demo.__main__ import differences
 from examples.demo.trace import Delivery, Settled, Trace, TraceWriter, read
 from headgate.wire import Dag, Edge, GraphNode, GraphView, NodeCounts
+from services.local.errors import LocalError
 from services.local.stack import ROOT
 
 UPSTREAM = {"a": [], "b": ["a"], "c": ["a", "b"]}
@@ -81,13 +82,38 @@ def test_report_of_a_failed_check_fails() -> None:
     assert passing.elapsed_s == 7.0
 
 
+def test_demo_fails_when_a_check_has_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = [f"{number}: wrong" for number in range(5)]
+
+    async def play(_screen: object, _workers_count: int) -> list[measure.Report]:
+        return [report(measure.Check("results")), report(measure.Check("results", faults))]
+
+    monkeypatch.setattr(demo, "play", play)
+    assert demo.main([]) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED  title: results" in printed and "0: wrong" in printed and "and 2 more" in printed
+
+
+def test_demo_says_what_could_not_be_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def play(_screen: object, _workers_count: int) -> list[measure.Report]:
+        raise LocalError("no Postgres here")
+
+    monkeypatch.setattr(demo, "play", play)
+    assert demo.main([]) == 1
+    assert capsys.readouterr().out == "demo: no Postgres here\n"
+
+
 def test_dag_that_did_not_succeed_fails() -> None:
     dag = a_dag().model_copy(update={"state": "failed"})
     assert measure.ended_well(dag).faults == ["the DAG failed"]
 
 
 def test_differences_name_what_is_wrong_missing_or_too_much() -> None:
-    assert differences({"a": 1, "b": 2}, {"a": 1, "c": 3}) == ["b: 2, not None", "c: None, not 3"]
+    assert demo.differences({"a": 1, "b": 2}, {"a": 1, "c": 3}) == ["b: 2, not None", "c: None, not 3"]
 
 
 def test_traces_of_several_processes_are_put_together(tmp_path: Path) -> None:
