@@ -18,7 +18,7 @@ from headgate._output import Progress
 from headgate.async_client import AsyncClient
 from headgate.dag import Dag
 from headgate.errors import Invalid, NoAnswer, Unavailable
-from headgate.worker import Fail, Job, Worker
+from headgate.worker import Fail, Job, Retry, Worker
 
 OUTPUT_CHARS_MAX: Final = 2_000
 WATCH_S: Final = 0.5
@@ -112,9 +112,5 @@ async def _execute(command: str, job: Job) -> dict[str, str]:
     tail = output.decode(errors="replace")[-OUTPUT_CHARS_MAX:]
     if process.returncode:
         problem = f"exit code {process.returncode}\n{tail}"
-        raise Fail(problem) if process.returncode in (126, 127) else CommandFailed(problem)
+        raise Fail(problem) if process.returncode in (126, 127) else Retry(problem)
     return {"output": tail}
-
-
-class CommandFailed(Exception):
-    """A command ended with another exit code than 0; its node's `max_attempts` decide what follows."""

@@ -22,11 +22,13 @@ def plain(value: Any) -> Any:
         return value.model_dump(mode="json")
     if isinstance(value, list):
         return [plain(element) for element in value]
-    return value
+    if isinstance(value, dict):
+        return {name: plain(element) for name, element in value.items()}
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def show_json(value: Any, out: TextIO) -> None:
-    out.write(json.dumps(plain(value), ensure_ascii=False, indent=2, default=str) + "\n")
+    out.write(json.dumps(plain(value), ensure_ascii=False, indent=2) + "\n")
 
 
 def show_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: TextIO) -> None:

@@ -85,6 +85,7 @@ def test_dequeue_prints_what_an_ack_needs(service: Service, run: Run) -> None:
     code, out, _ = run("dequeue", "t", "-o", "json")
     (item,) = json.loads(out)
     assert (code, item["lease_token"], item["dag"]) == (0, "token-i", None)
+    assert item["lease_expires_at"] == "2030-01-01T00:00:00+00:00"
     service.reply = lambda *_: {"items": []}
     code, out, err = run("dequeue", "t", "--wait", "0")
     assert (code, out, err) == (0, "", "nothing is ready\n")
@@ -293,6 +294,7 @@ def test_dag_run_runs_commands_in_order_and_never_from_the_queue(
     assert log.read_text().split() == ["first", "last"]
     assert code == (1 if fails else 0)
     assert ("last failed: bye" in err) == fails
+    assert local.errors["last"] == ("exit code 3\nbye\n" if fails else "")
     assert all("run" not in node and "payload" not in node for node in local.nodes.values())
     assert len({node["topic"] for node in local.nodes.values()}) == 1
     assert {node["max_attempts"] for node in local.nodes.values()} == {1}
