@@ -93,8 +93,10 @@ class Stack:
             await self._supervisor.close()
             self._supervisor = None
         servers = [server for server in (self._postgres, self._valkey) if server is not None]
-        own = {server.child for server in servers}
-        await asyncio.gather(*(child.stop() for child in self.children.values() if child not in own))
+        # Each before what it stands on.
+        for name in ("migrations", "dag", "queue"):
+            if name in self.children:
+                await self.children[name].stop()
         await asyncio.gather(*(server.stop() for server in servers))
         self._data.release()
 
