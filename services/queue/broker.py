@@ -436,7 +436,9 @@ def _text(raw: Any) -> str | None:
 
 
 def _fingerprint(item: NewItem) -> bytes:
-    return hashlib.sha256(item.topic.encode() + b"\0" + bytes(item.payload)).digest()[:16]
+    # Of the value, not of its text: white space, escapes and the order of names are the sender's business.
+    payload = json.dumps(json.loads(bytes(item.payload)), sort_keys=True)
+    return hashlib.sha256(f"{item.topic}\0{payload}".encode()).digest()[:16]
 
 
 def _token() -> str:
