@@ -64,6 +64,8 @@ class Verbs:
         """Lease what is ready, up to each topic's count, best first; wait up to `wait_s` when nothing is."""
         enter(call.namespace, call.caller, "consume")
         wanted = hot.demands(call.body, self._settings)
+        if not call.caller.is_dag_service and any(demand.topic[0] == "_" for demand in wanted.topics):
+            raise Forbidden("topics that begin with `_` are the system's")
         broker = self._process.broker
         if wanted.wait_s <= 0:
             leased = await broker.dequeue(call.namespace, wanted.topics, lease_s=wanted.lease_s)
