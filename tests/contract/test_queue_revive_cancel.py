@@ -1,0 +1,177 @@
+"""Disabled items and their revival; cancel in every state."""
+
+import pytest
+
+from tests.support.queue_host import Api
+
+
+async def test_a_disabled_item_is_invisible_until_revived(api: Api) -> None:
+    item_id = await api.enqueue_one("t", disabled=True, payload=1)
+    await api.host.pass_time(3600)
+    assert await api.dequeue("t", 5) == []
+    assert await api.state(item_id) == "disabled"
+    assert (await api.topic("t"))["disabled"] == 1
+
+    assert await api.revive(item_id) == ["revived"]
+    assert await api.state(item_id) == "ready"
+    assert (await api.dequeue_one("t"))["payload"] == 1
+
+
+async def test_revive_gives_inputs(api: Api) -> None:
+    kept = await api.enqueue_one("t", disabled=True, inputs={"old": 1})
+    given = await api.enqueue_one("t", disabled=True, inputs={"old": 1})
+    await api.revive(kept)
+    await api.revive(given, inputs={"up": [1, "é"]})
+
+    assert [item["inputs"] for item in await api.dequeue("t", 5)] == [{"old": 1}, {"up": [1, "é"]}]
+
+
+async def test_delay_and_ttl_count_from_revive(api: Api) -> None:
+    item_id = await api.enqueue_one("t", disabled=True, delay_s=10, ttl_s=30)
+    await api.host.pass_time(1000)
+    assert await api.revive(item_id) == ["revived"]
+    assert await api.state(item_id) == "delayed"
+    await api.host.pass_time(9)
+    assert await api.dequeue("t") == []
+    await api.host.pass_time(2)
+    assert await api.state(item_id) == "ready"
+    await api.host.pass_time(18)
+    assert await api.state(item_id) == "ready"
+    await api.host.pass_time(2)
+    assert await api.state(item_id) == "gone"
+
+
+async def test_a_revived_item_keeps_its_place_by_priority_and_time_of_revival(api: Api) -> None:
+    disabled = await api.enqueue_one("t", disabled=True, payload="revived")
+    urgent = await api.enqueue_one("t", disabled=True, payload="urgent", priority=-1)
+    await api.enqueue_one("t", payload="ready")
+    await api.revive(disabled, urgent)
+
+    assert [item["payload"] for item in await api.dequeue("t", 5)] == ["urgent", "ready", "revived"]
+
+
+async def test_revive_twice_or_late_moves_nothing(api: Api) -> None:
+    item_id = await api.enqueue_one("t", disabled=True, id=api.new_id(0))
+    assert await api.revive(item_id, item_id) == ["revived", "already_enabled"]
+    leased = await api.dequeue_one("t")
+    assert await api.revive(item_id, inputs={"late": True}) == ["already_enabled"]
+    assert await api.state(item_id) == "leased"
+    assert await api.ack(leased) == ["acked"]
+    assert await api.revive(item_id) == ["finished"]
+    assert await api.dequeue("t") == []
+
+
+async def test_revive_of_what_ended_or_never_was(api: Api) -> None:
+    dead = await api.enqueue_one("t", id=api.new_id(0))
+    await api.nack(await api.dequeue_one("t"), final=True)
+    cancelled = await api.enqueue_one("t", disabled=True)
+    await api.cancel(cancelled)
+    expired = await api.enqueue_one("t", id=api.new_id(1), ttl_s=1)
+    await api.host.pass_time(2)
+    ready = await api.enqueue_one("t")
+
+    found = await api.revive(dead, cancelled, expired, ready, api.new_id(2), "no id", api.new_id(77))
+    assert found == ["finished", "cancelled", "finished", "already_enabled", "not_found", "not_found", "not_found"]
+    assert await api.state(dead) == "dead"
+
+
+async def test_another_namespace_neither_revives_nor_cancels(api: Api) -> None:
+    other = Api(api.host)
+    await other.enqueue_one("t")
+    disabled = await api.enqueue_one("t", disabled=True)
+
+    assert await other.revive(disabled) == ["not_found"]
+    assert await other.cancel(disabled) == ["not_found"]
+    assert await api.state(disabled) == "disabled"
+    await api.cancel(disabled)
+    assert await other.cancel(disabled) == ["not_found"]
+    assert await other.revive(disabled) == ["not_found"]
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["made here", "id of the caller"])
+@pytest.mark.parametrize("state", ["ready", "delayed", "disabled", "leased"])
+async def test_a_cancelled_item_is_never_delivered(api: Api, state: str, keyed: bool) -> None:
+    fields = {"delayed": {"delay_s": 5}, "disabled": {"disabled": True}}.get(state, {})
+    item_id = await api.enqueue_one("t", **fields, **({"id": api.new_id(1)} if keyed else {}))
+    leased = await api.dequeue("t") if state == "leased" else []
+    assert await api.state(item_id) == state
+
+    assert await api.cancel(item_id) == ["cancelled"]
+    assert await api.cancel(item_id) == ["already_cancelled"]
+    assert await api.revive(item_id) == ["cancelled"]
+    assert await api.state(item_id) == "gone"
+    await api.host.pass_time(100)
+    assert await api.dequeue("t") == []
+    assert await api.topic("t") == {}
+    assert await api.host.count("item", f"id = '{item_id}'") == 0
+    for item in leased:
+        assert item["id"] == item_id
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "extend"])
+async def test_the_holder_of_a_cancelled_item_is_told(api: Api, verb: str) -> None:
+    await api.enqueue(*({"topic": "t"} for _ in range(2)))
+    first, second = await api.dequeue("t", 2)
+    assert await api.cancel(first["id"]) == ["cancelled"]
+
+    assert await api._settle(verb, [first, second], {}) == [
+        "cancelled",
+        {"ack": "acked", "nack": "requeued", "extend": "extended"}[verb],
+    ]
+
+
+async def test_cancel_of_what_ended(api: Api) -> None:
+    acked = await api.enqueue_one("t", id=api.new_id(0))
+    await api.ack(await api.dequeue_one("t"))
+    dead = await api.enqueue_one("t")
+    await api.nack(await api.dequeue_one("t"), final=True)
+    expired = await api.enqueue_one("t", id=api.new_id(0), ttl_s=1)
+    await api.host.pass_time(2)
+
+    assert await api.cancel(acked, dead, expired) == ["finished", "finished", "finished"]
+    assert await api.state(dead) == "dead"
+
+
+async def test_cancel_of_malformed_old_and_foreign_ids_is_not_found(api: Api) -> None:
+    old = api.new_id(0, age_s=api.host.settings.id_window_s + 10)
+
+    found = await api.cancel("", "x", old, api.new_id(77), "\u0000", "00000000-0000-4000-8000-000000000000")
+    assert found == ["not_found"] * 6
+    assert await api.host.count("ended", f"id = '{old}'") == 0
+
+
+async def test_results_of_a_cancel_call_are_in_order(api: Api) -> None:
+    ids = [await api.enqueue_one("t", id=api.new_id(shard)) for shard in (2, 0, 1)]
+    unseen = api.new_id(1)
+    results = await api.results("cancel", {"ids": [ids[1], unseen, "x", ids[0], ids[1], ids[2]]})
+
+    assert [r["id"] for r in results] == [ids[1], unseen, "x", ids[0], ids[1], ids[2]]
+    assert [r["status"] for r in results] == ["cancelled"] * 2 + ["not_found"] + ["cancelled"] * 3
+
+
+async def test_cancels_of_unseen_ids_are_capped_and_said_so(api: Api) -> None:
+    host = api.host
+    real = host.settings.unseen_cancels_max
+    assert real >= 1000
+    try:
+        object.__setattr__(host.settings, "unseen_cancels_max", 3)
+        ids = [api.new_id(0) for _ in range(4)]
+        assert await api.cancel(*ids[:2]) == ["cancelled"] * 2
+        living = await api.enqueue_one("t", id=api.new_id(0))
+        [first, second, third] = await api.results("cancel", {"ids": [ids[2], ids[3], living]})
+        assert third["status"] == "cancelled"
+        assert [first["status"], second["status"]] == ["refused", "refused"]
+        assert first["code"] == "cancel_limit"
+        assert first["outcome"] == "none"
+        assert [r["status"] for r in await api.enqueue(*({"topic": "t", "id": i} for i in ids))] == [
+            "cancelled",
+            "cancelled",
+            "enqueued",
+            "enqueued",
+        ]
+        assert await api.cancel(api.new_id(0)) == ["cancelled"]
+        assert await Api(host).cancel(api.new_id(0)) == ["cancelled"]
+        as_dag = api.as_dag_service()
+        assert await as_dag.cancel(*(api.new_id(0) for _ in range(10))) == ["cancelled"] * 10
+    finally:
+        object.__setattr__(host.settings, "unseen_cancels_max", real)
