@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from services.dag.context import Context
-from services.dag.gateway import HeadgateQueue
+from services.dag.gateway import HeadgateQueue, Queue
 from services.dag.orchestrator import Orchestrator
 from services.dag.relay import Relay
 from services.dag.results import Results
@@ -33,24 +33,24 @@ class Loops:
     def __init__(self, orchestrator: Orchestrator) -> None:
         context = orchestrator.context
         self._settings = context.settings
-        self._results = {shard.number: Results(context, orchestrator.completer, shard) for shard in context.shards}
-        self._relay = Relay(context, orchestrator.completer, self._drain)
-        sweeper = Sweeper(context, orchestrator.activator, orchestrator.controller)
+        self.results = {shard.number: Results(context, orchestrator.completer, shard) for shard in context.shards}
+        self.relay = Relay(context, orchestrator.completer, self._drain)
+        self.sweeper = Sweeper(context, orchestrator.activator, orchestrator.controller)
         self._polls: list[Loop] = []
         self._others: list[Loop] = []
         self._walks: dict[int, Loop] = {}
         for shard in context.shards:
-            number, results = shard.number, self._results[shard.number]
+            number, results = shard.number, self.results[shard.number]
             self._polls += [
                 Loop(f"results {number}.{i}", results.step, interval_s=0.2)
                 for i in range(self._settings.completion_pollers)
             ]
             self._walks[number] = self._loop("walks", shard, orchestrator.walker.step)
             self._others += [
-                self._loop("outbox", shard, self._relay.step),
-                self._loop("sweeper", shard, sweeper.step),
+                self._loop("outbox", shard, self.relay.step),
+                self._loop("sweeper", shard, self.sweeper.step),
             ]
-        context.dispatch = self._relay.dispatch
+        context.dispatch = self.relay.dispatch
         context.kick_walks = lambda shard: self._walks[shard.number].kick()
 
     def start(self) -> None:
@@ -60,28 +60,29 @@ class Loops:
 
     async def stop(self) -> None:
         """Stop taking completions, finish what is at hand, then stop the rest."""
-        for results in self._results.values():
+        for results in self.results.values():
             results.stop_polling()
         await asyncio.gather(*(loop.stop() for loop in self._polls))
         await asyncio.gather(*(loop.stop() for loop in (*self._walks.values(), *self._others)))
-        await self._relay.close()
-        for results in self._results.values():
+        await self.relay.close()
+        for results in self.results.values():
             await results.close()
 
     def _loop(self, name: str, shard: Shard, step: Callable[[Shard], Awaitable[int]]) -> Loop:
         return Loop(f"{name} {shard.number}", lambda: step(shard), interval_s=self._settings.sweep_s)
 
     async def _drain(self, shard: Shard) -> None:
-        await self._results[shard.number].drain()
+        await self.results[shard.number].drain()
 
 
-def create_app(settings: DagSettings, clock: Clock | None = None) -> FastAPI:
+def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Clock | None = None) -> FastAPI:
     """The DAG service as an ASGI app; its lifespan checks the schema and starts the background loops."""
     clock = clock or SystemClock()
     shards = ShardMap(settings.addresses(), settings)
-    queue = HeadgateQueue(
-        settings.queue_url, settings.dag_token, clock=clock, shards_refresh_s=settings.shards_refresh_s
-    )
+    if queue is None:
+        queue = HeadgateQueue(
+            settings.queue_url, settings.dag_token, clock=clock, shards_refresh_s=settings.shards_refresh_s
+        )
     owner = f"{socket.gethostname()}:{os.getpid()}"
     orchestrator = Orchestrator(Context(shards, queue, settings, clock, owner=owner))
     loops = Loops(orchestrator)
@@ -115,6 +116,7 @@ def create_app(settings: DagSettings, clock: Clock | None = None) -> FastAPI:
     )
     app.state.access = Access(settings.dag_token)
     app.state.orchestrator = orchestrator
+    app.state.loops = loops
     install(app, settings, ready=ready)
     app.include_router(router)
     return app

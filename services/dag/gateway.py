@@ -65,7 +65,11 @@ class Queue(Protocol):
         ...
 
     async def shards(self) -> list[int]:
-        """Numbers of the queue's shards, those that take items first; never empty."""
+        """Numbers of the queue's shards that take items."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
         ...
 
 

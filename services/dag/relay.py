@@ -85,6 +85,10 @@ class Relay:
         """Wait for what is on its way; what is not stays in the outbox."""
         for lane in self._lanes.values():
             lane.clear()
+        await self.idle()
+
+    async def idle(self) -> None:
+        """Wait until nothing is on its way."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 

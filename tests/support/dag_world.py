@@ -1,0 +1,175 @@
+"""A DAG service on real shards and a fake queue, whose loops run only when the test says so."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from services.dag.app import Loops, create_app
+from services.dag.orchestrator import Orchestrator
+from services.dag.settings import DagSettings
+from shared.shards import Shard
+from tests.support.databases import Database, Databases
+from tests.support.queue_fake import FakeQueue
+
+BASE = "/v1/namespaces/default/dags"
+
+
+class DagWorld:
+    """One DAG service; `call` speaks HTTP with it, `settle` lets everything that is due happen."""
+
+    def __init__(self, database: Database, queue: FakeQueue, **settings: Any) -> None:
+        self.database = database
+        self.queue = queue
+        self.settings = DagSettings(shards=database.dag_shards, **settings)
+        self.app: FastAPI = create_app(self.settings, queue=queue)
+        self.duties: Orchestrator = self.app.state.orchestrator
+        self.loops: Loops = self.app.state.loops
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=self.app, raise_app_exceptions=False), base_url="http://dag"
+        )
+
+    @property
+    def shard(self) -> Shard:
+        """The first shard."""
+        return next(iter(self.duties.context.shards))
+
+    async def call(self, method: str, path: str, body: Any = None, *, expect: int | None = None) -> Any:
+        """A call below the DAGs of the default namespace; its body, its status as expected."""
+        response = await self.http.request(method, BASE + path, json=body)
+        if expect is not None:
+            assert response.status_code == expect, f"{response.status_code}: {response.text[:500]}"
+        assert response.status_code != 500, response.text
+        return response.json()
+
+    async def create(self, nodes: Any = None, **more: Any) -> str:
+        """A new DAG's id. `nodes`: `{"b": ["a"], ...}` (key to upstreams) or request nodes."""
+        body = dict(more)
+        if nodes is not None:
+            body["nodes"] = specs(nodes)
+        made = await self.call("POST", "", body, expect=201)
+        return str(made["id"])
+
+    async def add(self, dag: str, nodes: Any, expect: int = 201, **more: Any) -> Any:
+        return await self.call("POST", f"/{dag}/nodes", {"nodes": specs(nodes), **more}, expect=expect)
+
+    async def link(self, dag: str, *edges: tuple[str, str], expect: int = 201) -> Any:
+        body = {"dependencies": [{"upstream": up, "downstream": down} for up, down in edges]}
+        return await self.call("POST", f"/{dag}/dependencies", body, expect=expect)
+
+    async def verb(self, dag: str, verb: str, body: Any = None, expect: int = 200) -> Any:
+        return await self.call("POST", f"/{dag}/{verb}", body or {}, expect=expect)
+
+    async def dag(self, dag: str) -> Any:
+        return await self.call("GET", f"/{dag}", expect=200)
+
+    async def states(self, dag: str) -> dict[str, str]:
+        """Every node's state."""
+        page = await self.call("GET", f"/{dag}/nodes?limit=1000", expect=200)
+        assert page["next_cursor"] is None
+        return {node["key"]: node["state"] for node in page["items"]}
+
+    async def node(self, dag: str, key: str) -> Any:
+        response = await self.http.get(f"{BASE}/{dag}/node", params={"key": key})
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def settle(self) -> None:
+        """Outbox sent, completions applied, walks walked, until nothing is left to do at once."""
+        while True:
+            await self.loops.relay.idle()
+            done = 0
+            for shard in self.duties.context.shards:
+                before = len(self.queue.calls)
+                await self.loops.results[shard.number].drain()
+                done += len(self.queue.calls) - before - 1
+                done += await self.duties.walker.step(shard)
+            if done == 0:
+                await self.loops.relay.idle()
+                return
+
+    async def sweep(self) -> None:
+        """What was left undone, as if its time had come."""
+        connection = await self.connect()
+        await connection.execute("UPDATE outbox SET due_at = shard_now() - interval '1 s'")
+        await connection.execute("UPDATE adding SET started_at = started_at - interval '1 h'")
+        await connection.close()
+        await self.loops.relay.step(self.shard)
+        await self.loops.sweeper.step(self.shard)
+        await self.settle()
+
+    async def connect(self) -> Any:
+        """A plain connection to the first shard."""
+        return await self.database.connect(self.shard.address.schema)
+
+    async def rows(self, sql: str, *args: Any) -> list[Any]:
+        """What a query on the first shard finds."""
+        connection = await self.connect()
+        try:
+            found: list[Any] = await connection.fetch(sql, *args)
+            return found
+        finally:
+            await connection.close()
+
+    async def audit(self) -> None:
+        """Counters agree with the facts (D12), and nothing is left to be done for DAGs that ended."""
+        wrong = await self.rows(COUNTERS)
+        assert not wrong, [dict(row) for row in wrong]
+        wrong = await self.rows(TOTALS)
+        assert not wrong, [dict(row) for row in wrong]
+
+    async def close(self) -> None:
+        await self.loops.relay.close()
+        await self.http.aclose()
+        await self.duties.context.shards.close()
+
+
+COUNTERS = """
+SELECT n.key, n.state, n.up_left, f.unflipped, n.up_ok, f.ok, n.ext_left, x.open
+FROM node n
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE NOT e.satisfied) AS unflipped,
+        count(*) FILTER (WHERE e.satisfied AND u.state = 'succeeded') AS ok,
+        count(*) FILTER (WHERE e.satisfied AND u.state IN ('intent', 'blocked', 'released')) AS early
+    FROM edge e JOIN node u ON u.no = e.up WHERE e.down = n.no) AS f
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE resolved_at IS NULL) AS open FROM external
+    WHERE dag_no = n.dag_no AND node_key = n.key AND declared) AS x
+WHERE n.up_left <> f.unflipped OR n.up_ok <> f.ok OR n.ext_left <> x.open OR f.early > 0
+"""
+
+TOTALS = """
+SELECT d.id, d.state, d.blocked, d.released, d.succeeded, f.*
+FROM dag d CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE state = 'intent') AS intent,
+        count(*) FILTER (WHERE state = 'blocked') AS blocked,
+        count(*) FILTER (WHERE state = 'released') AS released,
+        count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
+        count(*) FILTER (WHERE state = 'failed') AS failed,
+        count(*) FILTER (WHERE state = 'skipped') AS skipped,
+        count(*) FILTER (WHERE state = 'cancelled') AS cancelled
+    FROM node WHERE dag_no = d.no) AS f
+WHERE (d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled)
+    <> (f.intent, f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled)
+"""
+
+
+def specs(nodes: Any) -> list[dict[str, Any]]:
+    """`{"b": ["a"]}` as request nodes on the topic `work`."""
+    if isinstance(nodes, list):
+        return [{"topic": "work", **node} for node in nodes]
+    return [{"key": key, "topic": "work"} | ({"upstream": ups} if ups else {}) for key, ups in nodes.items()]
+
+
+@asynccontextmanager
+async def dag_world(databases: Databases, **settings: Any) -> AsyncIterator[DagWorld]:
+    """A world on a fresh database of one DAG shard."""
+    database = await databases.create(queue_shards=1, dag_shards=1)
+    world = DagWorld(database, FakeQueue(), **settings)
+    try:
+        yield world
+    finally:
+        await world.close()
+        await databases.drop(database)

@@ -1,0 +1,223 @@
+"""The queue as the DAG service sees it, in memory: the test decides when items end and when calls arrive.
+
+Statuses are those of the queue service. `hold("revive")` keeps calls of a verb waiting until the test lets
+them through; `down` makes every call fail; `lose_answers` lets the call happen and then fail.
+"""
+
+import asyncio
+import itertools
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from services.dag.errors import QueueUnavailable
+from services.dag.gateway import Answer, Completion
+
+
+@dataclass
+class FakeItem:
+    """A living item."""
+
+    namespace: str
+    body: dict[str, Any]
+    state: str
+    inputs: Any = None
+    serial: int = 0
+
+    @property
+    def node(self) -> str:
+        return str(self.body["ack_context"]["node"])
+
+    @property
+    def generation(self) -> int:
+        return int(self.body["ack_context"]["generation"])
+
+
+@dataclass
+class Hold:
+    """A verb whose calls wait."""
+
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class FakeQueue:
+    """Implements `services.dag.gateway.Queue`."""
+
+    def __init__(self, shards: Sequence[int] = (0, 1)) -> None:
+        self.items: dict[str, FakeItem] = {}
+        self.ended: dict[str, str] = {}
+        self.calls: list[tuple[str, str, list[Any]]] = []
+        self.delivered: list[tuple[str, int]] = []
+        self.down: set[str] = set()
+        self.lose_answers: set[str] = set()
+        self.refuse: dict[str, Answer] = {}
+        self.too_old: set[str] = set()
+        self.final_nacks: list[Completion] = []
+        self._shards = list(shards)
+        self._holds: dict[str, Hold] = {}
+        self._topics: dict[str, deque[Completion]] = defaultdict(deque)
+        self._arrived = asyncio.Event()
+        self._serial = itertools.count()
+
+    # What tests do
+
+    def ready(self, topic: str | None = None) -> list[FakeItem]:
+        """Deliverable items, in order."""
+        found = [i for i in self.items.values() if i.state == "ready" and topic in (None, i.body["topic"])]
+        return sorted(found, key=lambda i: (i.body.get("priority", 0), i.serial))
+
+    def deliverable(self) -> list[str]:
+        """Node keys of the deliverable items."""
+        return [item.node for item in self.ready()]
+
+    def item_of(self, node: str, generation: int | None = None) -> FakeItem:
+        """The living item of a node."""
+        return next(
+            item for item in self.items.values() if item.node == node and generation in (None, item.generation)
+        )
+
+    def ack(self, node: str, **output: Any) -> None:
+        """Deliver a node's item and ack it, with `output=...` or without."""
+        item = self.item_of(node)
+        assert item.state == "ready", f"{node} is {item.state}"
+        self.delivered.append((node, item.generation))
+        self.end(item, "acked", **output)
+
+    def die(self, node: str, error: str = "boom") -> None:
+        """A node's item uses up its attempts."""
+        self.end(self.item_of(node), "dead", error=error)
+
+    def end(self, item: FakeItem, outcome: str, **more: Any) -> None:
+        """An item ends; its completion item is there at once."""
+        item_id = item.body["id"]
+        del self.items[item_id]
+        self.ended[item_id] = outcome
+        self.complete(item.body, outcome, **more)
+
+    def complete(self, body: dict[str, Any], outcome: str, **more: Any) -> None:
+        """A completion item, again if need be."""
+        _, _, topic = body["ack_topic"].partition(":")
+        payload = {
+            "id": body["id"],
+            "topic": body["topic"],
+            "outcome": outcome,
+            "attempt": 1,
+            "finished_at": datetime.now(UTC).isoformat(),
+            "ack_context": body["ack_context"],
+            **more,
+        }
+        self.put_completion(topic, payload)
+
+    def put_completion(self, topic: str, payload: Any, attempt: int = 1) -> None:
+        """Any completion item."""
+        self._topics[topic].append(Completion(f"c{next(self._serial)}", "token", attempt, payload))
+        self._arrived.set()
+
+    @asynccontextmanager
+    async def hold(self, verb: str) -> AsyncIterator[Hold]:
+        """Calls of `verb` wait inside the block, until `released` is set."""
+        hold = self._holds[verb] = Hold()
+        try:
+            yield hold
+        finally:
+            del self._holds[verb]
+            hold.released.set()
+
+    # What the service does
+
+    async def enqueue(self, namespace: str, items: Sequence[dict[str, Any]]) -> list[Answer]:
+        await self._enter("enqueue", namespace, items)
+        return self._leave("enqueue", [self._enqueue(namespace, item) for item in items])
+
+    async def revive(self, namespace: str, items: Sequence[tuple[str, str | None]]) -> list[Answer]:
+        await self._enter("revive", namespace, items)
+        return self._leave("revive", [self._revive(item_id, inputs) for item_id, inputs in items])
+
+    async def cancel(self, namespace: str, item_ids: Sequence[str]) -> list[Answer]:
+        await self._enter("cancel", namespace, item_ids)
+        return self._leave("cancel", [self._cancel(item_id) for item_id in item_ids])
+
+    async def take(self, topic: str, count: int, *, wait_s: float, lease_s: float) -> list[Completion]:
+        await self._enter("take", topic, [])
+        waiting = self._topics[topic]
+        if not waiting and wait_s:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._arrived.wait()
+            except TimeoutError:
+                pass
+        return [waiting.popleft() for _ in range(min(count, len(waiting)))]
+
+    async def done(self, completions: Sequence[Completion]) -> None:
+        await self._enter("done", "_dag", completions)
+
+    async def put_back(
+        self, completions: Sequence[Completion], *, delay_s: float, error: str, final: bool
+    ) -> None:
+        if final:
+            self.final_nacks += completions
+            return
+        for completion in completions:
+            self.put_completion("acks/000", completion.payload, completion.attempt + 1)
+
+    async def shards(self) -> list[int]:
+        await self._enter("shards", "", [])
+        return self._shards
+
+    async def close(self) -> None:
+        return None
+
+    async def _enter(self, verb: str, namespace: str, elements: Sequence[Any]) -> None:
+        if hold := self._holds.get(verb):
+            hold.arrived.set()
+            await hold.released.wait()
+        if verb in self.down:
+            raise QueueUnavailable("down", outcome="unknown")
+        self.calls.append((verb, namespace, list(elements)))
+
+    def _leave(self, verb: str, answers: list[Answer]) -> list[Answer]:
+        if verb in self.lose_answers:
+            raise QueueUnavailable("the answer was lost", outcome="unknown")
+        return answers
+
+    def _enqueue(self, namespace: str, body: dict[str, Any]) -> Answer:
+        item_id = body["id"]
+        if refusal := self.refuse.get(body["ack_context"]["node"]):
+            return refusal
+        if self.ended.get(item_id) == "cancelled":
+            return Answer("cancelled")
+        if item_id in self.ended or item_id in self.items:
+            return Answer("duplicate")
+        if item_id in self.too_old:
+            return Answer("refused", "id_too_old")
+        state = "disabled" if body.get("disabled") else "ready"
+        self.items[item_id] = FakeItem(namespace, body, state, body.get("inputs"), next(self._serial))
+        return Answer("enqueued")
+
+    def _revive(self, item_id: str, inputs: str | None) -> Answer:
+        outcome = self.ended.get(item_id)
+        if outcome is not None:
+            return Answer("cancelled" if outcome == "cancelled" else "finished")
+        item = self.items.get(item_id)
+        if item is None:
+            return Answer("not_found")
+        if item.state != "disabled":
+            return Answer("already_enabled")
+        item.state, item.inputs, item.serial = "ready", inputs, next(self._serial)
+        return Answer("revived")
+
+    def _cancel(self, item_id: str) -> Answer:
+        outcome = self.ended.get(item_id)
+        if outcome is not None:
+            return Answer("already_cancelled" if outcome == "cancelled" else "finished")
+        item = self.items.get(item_id)
+        if item is None:
+            self.ended[item_id] = "cancelled"
+        else:
+            self.end(item, "cancelled")
+        return Answer("cancelled")
