@@ -178,6 +178,15 @@ async def test_items_are_taken_only_for_free_slots() -> None:
     assert max(queue.counts) == 4
 
 
+async def test_busy_slots_are_not_asked_for() -> None:
+    async def handler(_job: Job) -> None:
+        await asyncio.Event().wait()
+
+    queue = Queue(*[leased(str(number)) for number in range(3)])
+    await working(queue, handler, queue.idle.wait, drain_s=0)
+    assert queue.counts == [4, 1]
+
+
 async def test_a_service_that_is_away_is_waited_for() -> None:
     async def handler(_job: Job) -> None:
         return None
@@ -244,8 +253,10 @@ async def test_what_does_not_finish_in_time_is_handed_back_at_no_cost(second_sto
 
 async def test_a_thread_that_never_ends_does_not_keep_the_worker() -> None:
     started, end = threading.Event(), threading.Event()
+    daemons: list[bool] = []
 
     def handler(_job: Job) -> None:
+        daemons.append(threading.current_thread().daemon)
         started.set()
         end.wait(30)
 
@@ -257,6 +268,7 @@ async def test_a_thread_that_never_ends_does_not_keep_the_worker() -> None:
     await working(queue, handler, until, drain_s=0)
     end.set()
     assert queue.said["nack"][0]["costs_attempt"] is False
+    assert daemons == [True], "the process could not end"
 
 
 async def test_sigterm_drains() -> None:
