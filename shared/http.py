@@ -6,7 +6,7 @@ them with `shared.jsonbody`, validates them, and tells the OpenAPI document what
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -214,11 +214,19 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _add_schema(schemas, Problem)
-        for route in app.routes:
-            if isinstance(route, APIRoute):
-                _describe(document, schemas, route)
+        for route in _api_routes(app.routes):
+            _describe(document, schemas, route)
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _api_routes(routes: Sequence[Any]) -> Iterator[APIRoute]:
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield route
+        else:
+            # Newer versions of the framework keep an included router whole.
+            yield from _api_routes(getattr(getattr(route, "original_router", None), "routes", ()))
 
 
 def _describe(document: dict[str, Any], schemas: dict[str, Any], route: APIRoute) -> None:
