@@ -135,18 +135,18 @@ class Topics:
         ref = await store.names.find(namespace, topic)
         if ref is None:
             return 0
-        redriven, after = 0, FIRST_ID
+        redriven, after_at, after_id = 0, START[1], FIRST_ID
         while True:
             page = await store.pool.fetch(
-                SQL.parked_ids,
+                SQL.dead_ids,
                 topic_id=ref.topic_id,
-                reason="dead",
-                after_id=after,
+                after_at=after_at,
+                after_id=after_id,
                 limit=self._settings.chunk_items_max,
             )
             if not page:
                 return redriven
-            after = page[-1]["id"]
+            after_at, after_id = page[-1]["parked_at"], page[-1]["id"]
             back = await store.pool.fetch(SQL.redrive, ids=[row["id"] for row in page])
             redriven += len(back)
             self._broker.dispatch.ready(

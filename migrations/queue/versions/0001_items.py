@@ -87,7 +87,9 @@ CREATE TABLE parked (
     managed boolean NOT NULL,
     parked_at timestamptz NOT NULL) WITH (autovacuum_vacuum_scale_factor = 0.05,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX parked_topic ON parked (topic_id, reason, id);
+-- No id in it: a plan made while the table was small must not take it for the primary key.
+CREATE INDEX parked_topic ON parked (topic_id, parked_at);
+CREATE INDEX parked_age ON parked (parked_at) WHERE reason = 'dead';
 
 -- One row per claimed group: the items of one dequeue call that share topic and end of lease. Ids that were
 -- acked stay in the array until it ends: that is the memory behind `already_acked`.

@@ -153,12 +153,13 @@ FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_
 -- name: revive(ids, namespace_ids, inputs, may_manage)
 -- Disabled items become deliverable; delay and TTL count from here.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-p AS (
-    DELETE FROM parked p
-    USING unnest($1::uuid[], $2::int[], $3::text[], $4::bool[]) AS w(id, namespace_id, inputs, may_manage)
-    WHERE p.id = w.id AND p.namespace_id = w.namespace_id AND p.reason = 'disabled'
-        AND (w.may_manage OR NOT p.managed)
-    RETURNING p.id, w.inputs),
+f AS MATERIALIZED (
+    SELECT p.place, w.inputs
+    FROM unnest($1::uuid[], $2::int[], $3::text[], $4::bool[]) AS w(id, namespace_id, inputs, may_manage)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place, namespace_id, reason, managed FROM parked WHERE parked.id = w.id OFFSET 0) AS p
+    WHERE p.namespace_id = w.namespace_id AND p.reason = 'disabled' AND (w.may_manage OR NOT p.managed)),
+p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id, f.inputs),
 u AS (
     UPDATE item i SET inputs = coalesce(p.inputs, i.inputs),
         deliver_at = n.at + make_interval(secs => coalesce(i.delay_s, 0)),
@@ -197,15 +198,17 @@ UNION ALL SELECT id::text, reason FROM p;
 
 -- name: leave_past_ttl(ids)
 -- As leave_queues, for items whose TTL has passed by now; the guard is stated where the row is taken.
-WITH r AS (
-    DELETE FROM ready q USING item i
-    WHERE i.id = ANY ($1::uuid[]) AND i.expires_at <= shard_now() AND q.topic_id = i.topic_id
-        AND q.priority = i.priority AND q.deliver_at = i.deliver_at AND q.id = i.id
+WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+f AS MATERIALIZED (
+    SELECT i.* FROM n, unnest($1::uuid[]) AS w(id)
+    CROSS JOIN LATERAL (
+        SELECT id, topic_id, priority, deliver_at, expires_at FROM item WHERE item.id = w.id OFFSET 0) AS i
+    WHERE i.expires_at <= n.at),
+r AS (
+    DELETE FROM ready q USING f
+    WHERE q.topic_id = f.topic_id AND q.priority = f.priority AND q.deliver_at = f.deliver_at AND q.id = f.id
     RETURNING q.id),
-d AS (
-    DELETE FROM deferred q USING item i
-    WHERE i.id = ANY ($1::uuid[]) AND i.expires_at <= shard_now() AND q.due_at = i.deliver_at AND q.id = i.id
-    RETURNING q.id)
+d AS (DELETE FROM deferred q USING f WHERE q.due_at = f.deliver_at AND q.id = f.id RETURNING q.id)
 SELECT id::text, 'ready' AS state FROM r
 UNION ALL SELECT id::text, 'delayed' FROM d;
 
@@ -262,5 +265,5 @@ SELECT id::text, topic_id, priority, deliver_at FROM u;
 -- name: past_ttl(after_at, after_id, limit)
 -- Candidates only; each is looked at again under its membership row. Leased ones are passed over by cursor.
 SELECT id::text, expires_at FROM item
-WHERE expires_at <= shard_now() AND (expires_at, id) > ($1::timestamptz, $2::uuid)
+WHERE expires_at <= (SELECT shard_now()) AND (expires_at, id) > ($1::timestamptz, $2::uuid)
 ORDER BY expires_at, id LIMIT $3::int;

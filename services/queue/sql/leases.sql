@@ -1,4 +1,8 @@
 -- Leases: who holds what, and until when.
+--
+-- Everywhere below, arrays drive: `CROSS JOIN LATERAL (... OFFSET 0)` and `ctid` leave the planner no order but
+-- one index lookup per element, also with the statistics of an empty table; and the time that an index is
+-- searched by is `(SELECT shard_now())`, since a volatile function cannot bound a scan.
 
 -- name: claim(ids, tokens, lease_ss)
 -- The only statement that creates leases. Ids come from the host's memory of keys, sorted, so that two hosts
@@ -6,16 +10,25 @@
 -- DELETE of its row in ready. An item past its TTL goes into a group that ends at once and is never shown to
 -- anybody: the reaper ends it as expired.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+f AS MATERIALIZED (
+    SELECT r.place, w.token, w.lease_s AS wanted_s, i.*
+    FROM unnest($1::uuid[], $2::uuid[], $3::float8[]) AS w(id, token, lease_s)
+    CROSS JOIN LATERAL (
+        SELECT id, namespace_id, topic_id, priority, deliver_at, attempts, lease_s, payload, metadata, inputs, headers,
+            enqueued_at, expires_at, at_most_once, managed, ack_context
+        FROM item WHERE item.id = w.id OFFSET 0) AS i
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM ready
+        WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority AND ready.deliver_at = i.deliver_at
+            AND ready.id = i.id OFFSET 0) AS r
+    WHERE NOT (SELECT p.paused FROM topic p WHERE p.topic_id = i.topic_id)),
 g AS MATERIALIZED (
-    DELETE FROM ready r
-    USING unnest($1::uuid[], $2::uuid[], $3::float8[]) AS w(id, token, lease_s), item i, n
-    WHERE i.id = w.id AND r.topic_id = i.topic_id AND r.priority = i.priority AND r.deliver_at = i.deliver_at
-        AND r.id = i.id AND NOT (SELECT p.paused FROM topic p WHERE p.topic_id = i.topic_id)
-    RETURNING i.id, w.token, i.namespace_id, i.topic_id, i.priority, i.attempts, i.payload, i.metadata, i.inputs,
-        i.headers, i.enqueued_at, i.at_most_once, CASE WHEN i.managed THEN i.ack_context END AS dag,
-        coalesce(i.expires_at <= n.at, false) AS ttl_passed,
-        CASE WHEN i.expires_at <= n.at THEN n.at
-            ELSE n.at + make_interval(secs => coalesce(w.lease_s, i.lease_s)) END AS lease_until),
+    DELETE FROM ready r USING f, n WHERE r.ctid = f.place
+    RETURNING f.id, f.token, f.namespace_id, f.topic_id, f.priority, f.attempts, f.payload, f.metadata, f.inputs,
+        f.headers, f.enqueued_at, f.at_most_once, CASE WHEN f.managed THEN f.ack_context END AS dag,
+        coalesce(f.expires_at <= n.at, false) AS ttl_passed,
+        CASE WHEN f.expires_at <= n.at THEN n.at
+            ELSE n.at + make_interval(secs => coalesce(f.wanted_s, f.lease_s)) END AS lease_until),
 l AS (
     INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
     SELECT token, lease_until, namespace_id, topic_id, array_agg(id) FROM g
@@ -85,6 +98,6 @@ GROUP BY token, lease_s, namespace_id, topic_id;
 -- name: take_expired(limit)
 -- Groups that ran out; the guard is stated again where the row is taken.
 DELETE FROM lease WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM lease WHERE expires_at <= shard_now() ORDER BY expires_at LIMIT $1::int
+    SELECT ctid FROM lease WHERE expires_at <= (SELECT shard_now()) ORDER BY expires_at LIMIT $1::int
     FOR UPDATE SKIP LOCKED)) AND expires_at <= shard_now()
 RETURNING ids::text[];

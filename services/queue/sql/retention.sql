@@ -22,12 +22,12 @@ ALTER TABLE ended_spare RENAME TO ended;
 
 -- name: drop_keys(limit)
 DELETE FROM dedup WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM dedup WHERE until <= shard_now() ORDER BY until LIMIT $1::int FOR UPDATE SKIP LOCKED))
+    SELECT ctid FROM dedup WHERE until <= (SELECT shard_now()) ORDER BY until LIMIT $1::int FOR UPDATE SKIP LOCKED))
 RETURNING 1;
 
 -- name: old_dead(age_s, limit)
 SELECT id::text FROM parked
-WHERE reason = 'dead' AND parked_at <= shard_now() - make_interval(secs => $1::float8) LIMIT $2::int;
+WHERE reason = 'dead' AND parked_at <= (SELECT shard_now() - make_interval(secs => $1::float8)) LIMIT $2::int;
 
 -- name: server_health()
 SELECT coalesce((SELECT sum(n_dead_tup) FROM pg_stat_user_tables WHERE schemaname = current_schema()), 0)::bigint AS dead_tuples,

@@ -117,9 +117,10 @@ SELECT id::text FROM item WHERE id > $1::uuid ORDER BY id OFFSET $2::int - 1 LIM
 -- A topic's items that a purge may take: ready, delayed and parked ones, never a DAG's.
 SELECT id::text FROM item WHERE topic_id = $1::int AND NOT managed AND id > $2::uuid ORDER BY id LIMIT $3::int;
 
--- name: parked_ids(topic_id, reason, after_id, limit)
-SELECT id::text FROM parked
-WHERE topic_id = $1::int AND reason = $2::text AND id > $3::uuid AND NOT managed ORDER BY id LIMIT $4::int;
+-- name: dead_ids(topic_id, after_at, after_id, limit)
+SELECT id::text, parked_at FROM parked
+WHERE topic_id = $1::int AND reason = 'dead' AND NOT managed AND (parked_at, id) > ($2::timestamptz, $3::uuid)
+ORDER BY parked_at, id LIMIT $4::int;
 
 -- name: redrive(ids)
 -- Dead items with fresh attempts, put back.
