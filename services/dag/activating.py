@@ -106,7 +106,7 @@ class Activator:
         """Enqueue, disabled, what must wait; how those end that the queue will never take."""
         ends: dict[int, tuple[str, str | None]] = {}
         waiting = [intent for intent in intents if intent.enqueued]
-        for _ in range(2):
+        for _ in range(3):
             if not waiting:
                 return ends
             answers = await self._enqueue(shard, dag, waiting)

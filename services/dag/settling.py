@@ -76,9 +76,11 @@ class Settlement:
     def consider(self, node: Node) -> None:
         """Decide a blocked node by its counts; any other, or one of a DAG that is being cancelled, is left."""
         dag = self.dags[node.dag_no]
-        decided = self._moved.get(node.no)
-        if node.state != "blocked" or dag.state != "running" or (decided and decided[0] != "blocked"):
+        # A row read in this transaction does not show yet what the transaction has decided.
+        state = self._moved[node.no][0] if node.no in self._moved else node.state
+        if state != "blocked" or dag.state != "running":
             return
+        node.state = "blocked"
         if node.ext_failed:
             self.end(node, "failed", "an external dependency was resolved as failed")
             return

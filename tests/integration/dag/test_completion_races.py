@@ -1,0 +1,239 @@
+"""Ends of nodes and what follows from them: PROTOCOL 13, 14, 15."""
+
+import asyncio
+from typing import Any
+
+from tests.support.dag_world import DagWorld
+from tests.support.locks import locked
+
+
+async def test_r3_a_release_that_nobody_sent_is_sent_when_it_is_overdue(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    sending = world.duties.context.dispatch
+    world.duties.context.dispatch = lambda _shard, _sends: None
+    world.queue.ack("a")
+    await world.settle()
+    assert (await world.states(dag))["b"] == "released"
+    assert world.queue.deliverable() == []
+    world.duties.context.dispatch = sending
+    await world.sweep()
+    assert world.queue.deliverable() == ["b"]
+    assert not await world.rows("SELECT * FROM outbox")
+
+
+async def test_r3_a_queue_that_is_away_is_told_later(world: DagWorld) -> None:
+    await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    world.queue.down = {"revive"}
+    world.queue.ack("a")
+    await world.settle()
+    assert len(await world.rows("SELECT * FROM outbox")) == 1
+    world.queue.down = set()
+    await world.sweep()
+    assert world.queue.deliverable() == ["b"]
+
+
+async def test_r4_a_release_told_twice_or_late_has_no_further_effect(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    world.queue.lose_answers = {"revive"}
+    world.queue.ack("a")
+    await world.settle()
+    assert world.queue.deliverable() == ["b"]
+    await world.sweep()
+    world.queue.lose_answers = set()
+    world.queue.ack("b")
+    await world.sweep()
+    assert world.queue.delivered == [("a", 1), ("b", 1)]
+    assert (await world.dag(dag))["state"] == "succeeded"
+    assert not await world.rows("SELECT * FROM outbox")
+
+
+async def test_a_release_whose_item_never_landed_drives_the_item(world: DagWorld) -> None:
+    await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    lost = world.queue.item_of("b").body["id"]
+    del world.queue.items[lost]
+    world.queue.ack("a", output=1)
+    await world.settle()
+    assert world.queue.deliverable() == ["b"]
+    assert world.queue.item_of("b").body["id"] == lost
+
+
+async def test_a_disabled_item_that_lands_while_its_release_is_driven_is_revived(world: DagWorld) -> None:
+    """revive says `not_found`, and before our enqueue comes the disabled one lands: `duplicate` is no success."""
+    await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    item = world.queue.item_of("b")
+    del world.queue.items[item.body["id"]]
+    async with world.queue.hold("enqueue") as hold:
+        world.queue.ack("a")
+        pumping = asyncio.create_task(world.settle())
+        await hold.arrived.wait()
+        world.queue.items[item.body["id"]] = item
+        hold.released.set()
+        await pumping
+    assert world.queue.deliverable() == []
+    await world.sweep()
+    assert world.queue.deliverable() == ["b"]
+
+
+async def test_an_item_lost_in_a_long_outage_is_made_anew_once_completions_are_applied(world: DagWorld) -> None:
+    world.settings.__dict__["completion_lease_s"] = -1.0
+    dag = await world.create({"a": [], "b": ["a"], "c": ["b"]})
+    await world.settle()
+    lost = world.queue.item_of("b").body["id"]
+    del world.queue.items[lost]
+    world.queue.too_old = {lost}
+    world.queue.ack("a")
+    await world.settle()
+    await world.sweep()
+    await world.sweep()
+    item = world.queue.item_of("b")
+    assert (item.state, item.generation, item.body["id"] != lost) == ("ready", 2, True)
+    world.queue.ack("b")
+    await world.settle()
+    assert world.queue.deliverable() == ["c"]
+    assert (await world.node(dag, "b"))["generation"] == 2
+
+
+async def test_an_item_that_ended_in_a_long_outage_is_not_run_again(world: DagWorld) -> None:
+    """The queue has forgotten the item, since it ended long ago: its completion still waits, and counts."""
+    world.settings.__dict__["completion_lease_s"] = -1.0
+    dag = await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    world.queue.lose_answers = {"revive"}
+    world.queue.ack("a")
+    await world.settle()
+    item_id = world.queue.item_of("b").body["id"]
+    world.queue.ack("b")
+    del world.queue.ended[item_id]
+    world.queue.too_old = {item_id}
+    world.queue.lose_answers = set()
+    connection = await world.connect()
+    for _ in range(3):
+        await connection.execute("UPDATE outbox SET due_at = shard_now()")
+        await world.loops.relay.step(world.shard)
+        await world.loops.relay.idle()
+    await connection.close()
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "succeeded"
+    assert (await world.node(dag, "b"))["generation"] == 1
+    assert world.queue.items == {}
+
+
+async def test_r6_a_completion_that_comes_again_counts_once(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": [], "c": ["a", "b"]})
+    await world.settle()
+    body = world.queue.item_of("a").body
+    world.queue.ack("a")
+    world.queue.complete(body, "acked")
+    await world.settle()
+    world.queue.complete(body, "acked")
+    world.queue.complete(body, "dead", error="late")
+    await world.settle()
+    assert await world.states(dag) == {"a": "succeeded", "b": "released", "c": "blocked"}
+    await world.audit()
+
+
+async def test_r7_two_last_upstreams_that_end_at_once_release_their_child_once(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": [], "c": ["a", "b"]})
+    await world.settle()
+    endings = []
+    for key in ("a", "b"):
+        world.queue.ack(key)
+        [completion] = await world.queue.take("acks/000", 1, wait_s=0, lease_s=5)
+        endings.append(completion)
+    async with locked(world, dag) as until_waiting:
+        applying = [asyncio.create_task(_apply(world, completion)) for completion in endings]
+        await until_waiting(2)
+    await asyncio.gather(*applying)
+    await world.settle()
+    assert world.queue.deliverable() == ["c"]
+    revived = [elements for verb, _, elements in world.queue.calls if verb == "revive"]
+    assert [len(elements) for elements in revived] == [1]
+
+
+async def _apply(world: DagWorld, completion: Any) -> None:
+    from services.dag.results import ending_of
+
+    ending = ending_of(completion.payload)
+    assert ending is not None
+    await world.duties.completer.apply(world.shard, [ending])
+
+
+async def test_a_node_may_end_and_be_a_child_in_one_batch(world: DagWorld) -> None:
+    """Its own end and its upstream's come together, as after an outage: both count."""
+    dag = await world.create({"a": [], "b": ["a"], "c": ["b"]})
+    await world.settle()
+    body = world.queue.item_of("b").body
+    world.queue.ack("a")
+    world.queue.complete(body, "acked")
+    await world.settle()
+    states = await world.states(dag)
+    assert states == {"a": "succeeded", "b": "succeeded", "c": "released"}
+
+
+async def test_completions_of_many_dags_are_applied_together(world: DagWorld) -> None:
+    dags = [await world.create({"a": [], "b": ["a"]}) for _ in range(10)]
+    await world.settle()
+    for _ in dags:
+        world.queue.ack("a")
+    await world.settle()
+    assert world.queue.deliverable() == ["b"] * 10
+    assert sum(1 for verb, _, _ in world.queue.calls if verb == "revive") <= 4
+
+
+async def test_completions_that_mean_nothing_hold_up_nobody(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    ours = world.queue.item_of("a").body
+    for context in (
+        None,
+        {},
+        {"dag": "x", "node": "a", "generation": 1},
+        {"dag": dag, "node": 5, "generation": 1},
+        {"dag": dag, "node": "zz", "generation": 1},
+        {"dag": dag, "node": "a", "generation": True},
+        {"dag": dag, "node": "a", "generation": 7},
+        {"dag": dag[:-3] + "fff", "node": "a", "generation": 1},
+        {"dag": "01890000-0000-7000-8000-000000000000", "node": "a", "generation": 1},
+    ):
+        world.queue.put_completion("acks/000", {"outcome": "acked", "attempt": 1, "ack_context": context})
+    world.queue.put_completion("acks/000", "junk")
+    world.queue.put_completion("acks/000", {"outcome": "vanished", "ack_context": ours["ack_context"]})
+    world.queue.ack("a")
+    await world.settle()
+    assert world.queue.deliverable() == ["b"]
+
+
+async def test_a_completion_that_cannot_be_stored_is_set_aside_and_the_others_go_on(world: DagWorld) -> None:
+    world.settings.__dict__["completion_attempts_max"] = 3
+    dag = await world.create({"a": [], "b": [], "c": ["a"]})
+    await world.settle()
+    poison = world.queue.item_of("b")
+    world.queue.complete(poison.body, "acked", output="nul \x00 in text", error="\x00")
+    world.queue.ack("a")
+    await world.settle()
+    assert (await world.states(dag))["c"] == "released"
+    assert [completion.attempt for completion in world.queue.final_nacks] == [3]
+    assert (await world.states(dag))["b"] == "released"
+
+
+async def test_a_walk_stops_when_its_node_has_moved_on(world: DagWorld) -> None:
+    world.settings.__dict__["edges_per_step_max"] = 3
+    children = {f"c{i}": ["f"] for i in range(9)}
+    dag = await world.create({"f": [], **children})
+    await world.settle()
+    world.queue.die("f")
+    await world.loops.results[0].drain()
+    assert await world.rows("SELECT * FROM spread")
+    await world.verb(dag, "retry")
+    assert not await world.rows("SELECT * FROM spread WHERE node_no IN (SELECT no FROM node WHERE key = 'f')")
+    await world.settle()
+    await world.audit()
+    assert world.queue.deliverable() == ["f"]
+    world.queue.ack("f")
+    await world.settle()
+    assert sorted(world.queue.deliverable()) == sorted(children)
