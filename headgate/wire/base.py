@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
@@ -78,12 +78,21 @@ def unclean(text: str) -> str | None:
     return None
 
 
+def _whole_json(value: Any) -> Any:
+    """Any JSON, opaque to the services: only halves of characters are refused."""
+    return _check_strings(value, lambda text: unclean(text.replace("\x00", "")))
+
+
 def _clean_json(value: Any) -> Any:
+    return _check_strings(value, unclean)
+
+
+def _check_strings(value: Any, check: Callable[[str], str | None]) -> Any:
     stack = [value]
     while stack:
         part = stack.pop()
         if isinstance(part, str):
-            if problem := unclean(part):
+            if problem := check(part):
                 raise ValueError(problem)
         elif isinstance(part, dict):
             stack.extend(part)
@@ -146,7 +155,7 @@ OpaqueId = str  # a malformed one is not_found, or lease_lost: an answer, no err
 IdempotencyKey = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,128}$")]
 Label = Annotated[str, AfterValidator(_label), WithJsonSchema({"type": "string", "minLength": 1})]
 ErrorText = Annotated[str, StringConstraints(max_length=ERROR_CHARS_MAX), AfterValidator(_clean_text)]
-Json = Annotated[Any, AfterValidator(_clean_json)]
+Json = Annotated[Any, AfterValidator(_whole_json)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_clean_json)]
 Headers = Annotated[dict[str, str], Field(max_length=32), AfterValidator(_clean_json)]
 Moment = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
