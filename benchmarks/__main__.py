@@ -67,9 +67,13 @@ async def _run(chosen: Sequence[Scenario], plan: Plan, results: Path, *, kept: b
     for scenario in chosen:
         progress.note(f"starting a stack of its own for {scenario.name}: {scenario.shows}")
         async with open_stack(
-            with_services=scenario.with_services, postgres_options=scenario.postgres_options
+            with_services=scenario.with_services,
+            queue_shards=scenario.queue_shards,
+            postgres_options=scenario.postgres_options,
         ) as stack:
             outcome = await scenario.run(Bench(stack, plan, progress))
+            if plan.small:
+                outcome.requirements.clear()  # they are about sizes that a quick run does not have
             described = {**machine, "postgres": dict(stack.postgres)}
         run = {"at": report.iso(SystemClock().wall_s()), **asdict(plan)}
         path = report.save(results, to_json(outcome, described, run))

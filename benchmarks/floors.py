@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from benchmarks.direct import DirectShard
 from benchmarks.load import PAYLOAD
 from benchmarks.stack import BenchStack
 from headgate.ids import new_ids, time_ms_of
 from services.queue.model import Claim, NewRow
-from services.queue.settings import QueueSettings
 from services.queue.store import Store
 from shared.pg import PINNED
-from shared.shards import ShardMap
 from shared.sql import load
 
 SQL = load(Path(__file__).parent / "sql")
@@ -60,33 +59,29 @@ class Reference:
 
 
 class OwnStatements:
-    """Enqueue, claim by the keys just made, ack: the service's three statements, on shards in turn."""
+    """Enqueue, claim the ids just made, ack: the service's three statements, on shards in turn."""
 
-    def __init__(self, shards: ShardMap, places: list[tuple[Store, int, int]]) -> None:
+    def __init__(self, shards: list[DirectShard], cycles: Callable[[int], list[Cycle]]) -> None:
         self._shards = shards
-        self._places = places
+        self.cycles = cycles
 
     @classmethod
-    async def open(cls, stack: BenchStack, topic: str = "floor") -> OwnStatements:
-        """Make the topic on every shard."""
-        settings = QueueSettings(shards=stack.queue_shards)
-        shards = ShardMap(settings.addresses(), settings)
+    async def open(cls, stack: BenchStack) -> OwnStatements:
+        """Connect, and make the topic on every shard. `cycles(batch)` is one cycle per connection."""
+        numbers = [address.number for address in stack.queue_addresses]
+        shards = [await DirectShard.open(stack, numbers[i % len(numbers)], PINNED) for i in range(CONNECTIONS)]
         places = []
         for shard in shards:
-            store = Store(shard, settings)
-            await store.names.make([(_NAMESPACE, topic)])
-            ref = store.names.known(_NAMESPACE, topic)
+            store = shard.store()
+            await store.names.make([(_NAMESPACE, "floor")])
+            ref = store.names.known(_NAMESPACE, "floor")
             assert ref is not None
             places.append((store, ref.namespace_id, ref.topic_id))
-        return cls(shards, places)
-
-    def cycles(self, batch: int) -> list[Cycle]:
-        """One cycle per connection; connections are dealt to the shards in turn."""
-        return [_own_cycle(*self._places[i % len(self._places)], batch) for i in range(CONNECTIONS)]
+        return cls(shards, lambda batch: [_own_cycle(*place, batch) for place in places])
 
     async def close(self) -> None:
-        """Close the pools."""
-        await self._shards.close()
+        """Close the connections."""
+        await asyncio.gather(*(shard.close() for shard in self._shards))
 
 
 def _reference_cycle(connection: Any, batch: int) -> Cycle:

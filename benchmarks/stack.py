@@ -49,7 +49,10 @@ class BenchStack:
 
 @asynccontextmanager
 async def open_stack(
-    *, with_services: bool = True, postgres_options: Mapping[str, str] | None = None
+    *,
+    with_services: bool = True,
+    queue_shards: int | None = None,
+    postgres_options: Mapping[str, str] | None = None,
 ) -> AsyncIterator[BenchStack]:
     """Start servers, migrate them and, unless told otherwise, start both services; stop and delete everything.
 
@@ -63,6 +66,7 @@ async def open_stack(
         postgres_port=free_port(),
         redis_port=free_port(),
         with_services=with_services,
+        queue_shards=queue_shards,
         postgres_options={**DURABLE, **(postgres_options or {})},
     )
     try:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.bench import Bench
 from benchmarks.outcome import Outcome
-from benchmarks.scenarios import build, chain, cycle, fan, layered
+from benchmarks.scenarios import build, chain, cycle, fan, layered, schema
+from benchmarks.schema.variants import SHARDS
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Scenario:
     run: Callable[[Bench], Awaitable[Outcome]]
     usual: bool = True
     with_services: bool = True
+    queue_shards: int | None = None
     postgres_options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -28,5 +30,14 @@ _ALL = (
     Scenario("fan", "nodes per second of 1 -> 998 -> 1, from create to end", fan.run),
     Scenario("layered", "node rate of a layered graph, at 1,000 and at 20,000 nodes", layered.run),
     Scenario("build", "edges added in random order by four builders, at 1,000 and 20,000 nodes", build.run),
+    Scenario(
+        "schema",
+        "the queue's tables against alternatives, direct SQL, at backlogs (not among the usual ones)",
+        schema.run,
+        usual=False,
+        with_services=False,
+        queue_shards=SHARDS,
+        postgres_options={"shared_buffers": "1GB"},
+    ),
 )
 SCENARIOS = {scenario.name: scenario for scenario in _ALL}
