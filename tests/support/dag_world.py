@@ -1,7 +1,5 @@
 """A DAG service on real shards and a fake queue, whose loops run only when the test says so."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -11,7 +9,7 @@ from services.dag.app import Loops, create_app
 from services.dag.orchestrator import Orchestrator
 from services.dag.settings import DagSettings
 from shared.shards import Shard
-from tests.support.databases import Database, Databases
+from tests.support.databases import Database
 from tests.support.queue_fake import FakeQueue
 
 BASE = "/v1/namespaces/default/dags"
@@ -162,15 +160,3 @@ def specs(nodes: Any) -> list[dict[str, Any]]:
     if isinstance(nodes, list):
         return [{"topic": "work", **node} for node in nodes]
     return [{"key": key, "topic": "work"} | ({"upstream": ups} if ups else {}) for key, ups in nodes.items()]
-
-
-@asynccontextmanager
-async def dag_world(databases: Databases, **settings: Any) -> AsyncIterator[DagWorld]:
-    """A world on a fresh database of one DAG shard."""
-    database = await databases.create(queue_shards=1, dag_shards=1)
-    world = DagWorld(database, FakeQueue(), **settings)
-    try:
-        yield world
-    finally:
-        await world.close()
-        await databases.drop(database)

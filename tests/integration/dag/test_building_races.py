@@ -7,7 +7,6 @@ import pytest
 
 from services.dag.gateway import Answer
 from tests.support.dag_world import DagWorld, specs
-from tests.support.databases import Databases
 from tests.support.locks import locked
 
 
@@ -251,7 +250,7 @@ async def test_r13_of_two_edges_that_close_a_cycle_together_one_is_refused(world
 
 
 async def test_r13_two_services_do_not_trust_their_memory_of_each_others_edges(
-    world: DagWorld, databases: Databases
+    world: DagWorld,
 ) -> None:
     other = DagWorld(world.database, world.queue)
     try:
