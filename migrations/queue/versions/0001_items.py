@@ -131,16 +131,6 @@ CREATE TABLE topic_stat (
     ready bigint NOT NULL, delayed bigint NOT NULL, leased bigint NOT NULL, disabled bigint NOT NULL,
     dead bigint NOT NULL) WITH (fillfactor = 50);
 
--- A UUIDv7 whose last 12 bits are this shard's number (the same form as headgate.ids makes).
-CREATE FUNCTION new_item_id() RETURNS uuid LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    random_hex text := replace(gen_random_uuid()::text, '-', '');
-    time_ms bigint := floor(extract(epoch FROM clock_timestamp()) * 1000);
-BEGIN
-    RETURN (lpad(to_hex(time_ms), 12, '0') || '7' || substr(random_hex, 14, 16)
-        || lpad(to_hex((SELECT number FROM shard)), 3, '0'))::uuid;
-END $$;
-
 -- The end of an enqueue with caller-made ids, run after its insert with a snapshot of its own: takes back
 -- the rows whose ids ended before (the insert waited for a transaction that ended them, or came long after).
 CREATE FUNCTION take_back_ended(wanted uuid[]) RETURNS TABLE (id uuid, outcome text) LANGUAGE plpgsql VOLATILE STRICT AS $$
@@ -159,26 +149,35 @@ CREATE FUNCTION emit_completions(
     item_ids uuid[], topic_ids int[], ack_topic_ids int[], outcomes text[], attempt_numbers int[],
     outputs text[], errors text[], contexts text[])
 RETURNS TABLE (o_topic_id int, o_deliver_at timestamptz, o_id uuid) LANGUAGE plpgsql VOLATILE STRICT AS $$
+DECLARE
+    at timestamptz := shard_now();
+    finished_at text := to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+    time_hex text := lpad(to_hex(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0');
+    -- Ids of the same form as headgate.ids makes: UUIDv7, the shard's number in the last 12 bits.
+    head text := left(time_hex, 8) || '-' || right(time_hex, 4) || '-7';
+    tail text := (SELECT lpad(to_hex(number), 3, '0') FROM shard);
 BEGIN
     RETURN QUERY
     WITH u AS MATERIALIZED (
-        SELECT new_item_id() AS new_id, shard_now() AS at, x.*
+        SELECT (head || substr(gen_random_uuid()::text, 16, 18) || tail)::uuid AS new_id, x.*
         FROM unnest(item_ids, topic_ids, ack_topic_ids, outcomes, attempt_numbers, outputs, errors, contexts)
             AS x(item_id, topic_id, ack_topic_id, outcome, attempt, output, error, context)),
     i AS (
         INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, lease_s,
             at_most_once, managed, remembered, payload)
-        SELECT u.new_id, a.namespace_id, u.ack_topic_id, 0, 0, u.at, u.at, 60, false, false, false,
+        SELECT u.new_id, a.namespace_id, u.ack_topic_id, 0, 0, at, at, 60, false, false, false,
             '{"id":"' || u.item_id || '","topic":' || to_json(t.name) || ',"outcome":"' || u.outcome
             || '","attempt":' || u.attempt
             || coalesce(',"output":' || u.output, '')
             || coalesce(',"error":' || to_json(u.error), '')
-            || ',"finished_at":"' || to_char(u.at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') || '"'
+            || ',"finished_at":"' || finished_at || '"'
             || coalesce(',"ack_context":' || u.context, '') || '}'
-        FROM u JOIN topic a ON a.topic_id = u.ack_topic_id JOIN topic t ON t.topic_id = u.topic_id),
+        FROM u
+        CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = u.ack_topic_id OFFSET 0) AS a
+        CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = u.topic_id OFFSET 0) AS t),
     s AS (
         INSERT INTO stat_delta SELECT u.ack_topic_id, count(*), 0, 0, 0, 0 FROM u GROUP BY u.ack_topic_id)
-    INSERT INTO ready SELECT u.ack_topic_id, 0, u.at, u.new_id FROM u
+    INSERT INTO ready SELECT u.ack_topic_id, 0, at, u.new_id FROM u
     RETURNING ready.topic_id, ready.deliver_at, ready.id;
 END $$;
 
