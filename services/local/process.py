@@ -79,7 +79,7 @@ class Child:
         with self.log_path.open("ab") as log:
             self._log_offset_bytes = log.tell()
             self._process = subprocess.Popen(
-                [*_tied_to_launcher(command.orphan_signal), *command.argv],
+                [*tied_to_parent(command.orphan_signal), *command.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -156,9 +156,15 @@ async def run_to_end(argv: Sequence[str], *, user: str | None = None, input_text
         raise LocalError(f"{name} {_ending(process.returncode)}: {_telling(output) or 'no output'}")
 
 
+def tied_to_parent(orphan_signal: signal.Signals) -> list[str]:
+    """A command prefix by which the kernel signals a child when its parent dies; empty where there is none."""
+    setpriv = shutil.which("setpriv")  # util-linux; elsewhere the pid file alone has to do
+    return [setpriv, "--pdeathsig", orphan_signal.name.removeprefix("SIG"), "--"] if setpriv else []
+
+
 def _piped(argv: Sequence[str], user: str | None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*_tied_to_launcher(signal.SIGKILL), *argv],
+        [*tied_to_parent(signal.SIGKILL), *argv],
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -168,11 +174,6 @@ def _piped(argv: Sequence[str], user: str | None) -> subprocess.Popen[str]:
         cwd="/",
         start_new_session=True,
     )
-
-
-def _tied_to_launcher(orphan_signal: signal.Signals) -> list[str]:
-    setpriv = shutil.which("setpriv")  # util-linux; elsewhere the pid file alone has to do
-    return [setpriv, "--pdeathsig", orphan_signal.name.removeprefix("SIG"), "--"] if setpriv else []
 
 
 def _telling(text: str) -> str:

@@ -1,6 +1,7 @@
 """The embedded stack, as processes: what it leaves behind, what it finds again, what it refuses."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -199,6 +200,27 @@ async def test_postgres_runs_whoever_starts_it(
     finally:
         await postgres.stop()
         postgres.remove()
+
+
+async def test_postgres_is_ready_when_it_says_so_also_after_a_kill(tmp_path: Path) -> None:
+    """The killed server's pid file still says "ready"."""
+    settings = PostgresSettings(
+        data_dir=tmp_path / "postgres", port=free_port(), run_dir=tmp_path / "run", options=VOLATILE
+    )
+    postgres = Postgres(settings)
+    await postgres.start()
+    try:
+        for _ in range(3):
+            os.kill(postgres.child.pid, signal.SIGKILL)
+            await postgres.child.wait()
+            async with asyncio.timeout(30):
+                while not postgres.child.running:
+                    # Backends of the killed server may still hold its shared memory.
+                    with contextlib.suppress(LocalError):
+                        await postgres.start()
+            await (await asyncpg.connect(postgres.dsn())).close()
+    finally:
+        await postgres.stop()
 
 
 async def test_a_half_made_cluster_is_made_again(tmp_path: Path) -> None:

@@ -76,15 +76,15 @@ async def revisions(database: Database) -> list[str]:
     return found
 
 
-def add_revision(tree: Path, service: str, sql: str) -> str:
-    """Write the revision after the newest; answer its number."""
+def add_revision(tree: Path, service: str, *texts: str) -> str:
+    """Write the revision after the newest, which runs the texts one after another; answer its number."""
     before = max(path.name[:4] for path in (tree / "migrations" / service / "versions").glob("0*.py"))
     number = f"{int(before) + 1:04d}"
     text = (
         "from migrations.script import run_sql\n"
         f'revision = "{number}"\n'
         f'down_revision = "{before}"\n'
-        f"def upgrade():\n    run_sql({sql!r})\n"
+        f"def upgrade():\n    for text in {texts!r}:\n        run_sql(text)\n"
     )
     (tree / "migrations" / service / "versions" / f"{number}_later.py").write_text(text)
     return number
@@ -161,15 +161,17 @@ async def test_a_revision_holds_many_statements_and_is_all_or_nothing(empty: Dat
     assert (await migrate("up", empty, tree))[0] == 0
     assert await revisions(empty) == [number, number, head("dag")]
 
-    add_revision(tree, "queue", "CREATE TABLE second (n int); SELECT 1 / 0")
+    last_whole = add_revision(tree, "queue", "CREATE TABLE second (n int)")
+    add_revision(tree, "queue", "CREATE TABLE third (n int); INSERT INTO third VALUES (1)", "SELECT 1 / 0")
     code, _, errors = await migrate("up", empty, tree)
 
     assert code == 1
     assert errors.splitlines() == [f"queue_00{n}  failed: division by zero" for n in (0, 1)]
-    assert await revisions(empty) == [number, number, head("dag")]
+    assert await revisions(empty) == [last_whole, last_whole, head("dag")]
     connection = await empty.connect("queue_000")
     assert await connection.fetchval("SELECT count(*) FROM first") == 2
-    assert await connection.fetchval("SELECT to_regclass('second')") is None
+    assert await connection.fetchval("SELECT to_regclass('second')") is not None
+    assert await connection.fetchval("SELECT to_regclass('third')") is None
     await connection.close()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 
 from services.local.ports import free_port
+from services.local.process import tied_to_parent
 
 _READY_TIMEOUT_S = 60.0
 _POLL_S = 0.02
@@ -48,6 +49,7 @@ class Launcher:
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
         return await asyncio.create_subprocess_exec(
+            *tied_to_parent(signal.SIGTERM),
             sys.executable,
             "-m",
             "services.local",
