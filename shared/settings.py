@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -53,6 +54,7 @@ class EdgeSettings(BaseSettings):
     host: str = "127.0.0.1"
     redis_url: Annotated[str | None, Field(validation_alias="HEADGATE_REDIS_URL")] = None
     dag_token: Annotated[str | None, Field(validation_alias="HEADGATE_DAG_TOKEN")] = None
+    tokens_file: Annotated[Path | None, Field(validation_alias="HEADGATE_TOKENS_FILE")] = None
     log_level: Annotated[str, Field(validation_alias="HEADGATE_LOG_LEVEL")] = "info"
 
     connections_max: int = 10_000
@@ -66,7 +68,6 @@ class EdgeSettings(BaseSettings):
     json_depth_max: int = 32
     batch_items_max: int = 1_000
     wait_s_max: float = 30.0
-    page_items_max: int = 1_000
 
     pool_connections_max: int = 6
     command_timeout_s: float = 10.0

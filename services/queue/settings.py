@@ -24,7 +24,6 @@ class QueueSettings(EdgeSettings):
     ack_context_bytes_max: int = 1024
     headers_bytes_max: int = 1024
     inputs_bytes_max: int = 256 * 1024 + 1024
-    error_bytes_max: int = 2048
 
     id_window_s: float = 15 * 60
     id_ahead_s_max: float = 60.0
