@@ -1,20 +1,39 @@
-"""Who calls, and what that allows. With no tokens configured everybody may do everything but scope `dag`."""
+"""Who calls, and what that allows.
+
+With no tokens file everybody may do everything but scope `dag`: the embedded default, on loopback only. With
+one, every call needs `Authorization: Bearer hg_<id>_<secret>`. The file holds a line of JSON per token: its
+id, the SHA-256 of its secret, its scopes and namespaces, and perhaps when it expires. It is read again when
+it changes, so a token is revoked by taking its line out. `python -m shared.access` makes such lines.
+
+The DAG service's own token (`HEADGATE_DAG_TOKEN`) is no part of the file; it alone has scope `dag`.
+"""
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import hmac
+import json
+import secrets
+import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
-from shared.errors import Forbidden, Unauthorized
+from shared.clock import Clock, SystemClock
+from shared.errors import Forbidden, NotFound, Unauthorized
+from shared.log import log
 
 SCOPES = frozenset({"enqueue", "consume", "dag", "ops", "admin"})
+REREAD_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller's scopes."""
+    """A caller's scopes, and the namespaces it may enter (None: all)."""
 
     scopes: frozenset[str]
+    namespaces: frozenset[str] | None = None
 
     @property
     def is_dag_service(self) -> bool:
@@ -26,10 +45,23 @@ class Caller:
         if scope not in self.scopes:
             raise Forbidden(f"this call needs scope `{scope}`")
 
+    def may_enter(self, namespace: str) -> bool:
+        """Whether the caller's namespaces hold this one."""
+        return self.namespaces is None or namespace in self.namespaces
+
     def enter(self, namespace: str) -> None:
-        """Raises Forbidden when a system namespace (its name begins with `_`) is closed to the caller."""
+        """Raises NotFound for another tenant's namespace, Forbidden for a system one (it begins with `_`)."""
+        if not self.may_enter(namespace):
+            raise NotFound("there is no such namespace, or it is another tenant's")
         if namespace.startswith("_") and not self.is_dag_service:
             raise Forbidden("names that begin with `_` are the system's; use another namespace")
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    digest: bytes
+    caller: Caller
+    expires_s: float | None
 
 
 _ANYBODY = Caller(SCOPES - {"dag"})
@@ -39,17 +71,104 @@ _DAG_SERVICE = Caller(SCOPES)
 class Access:
     """Turns an Authorization header into a Caller."""
 
-    def __init__(self, dag_token: str | None) -> None:
+    def __init__(self, dag_token: str | None, tokens_file: Path | None = None, clock: Clock | None = None) -> None:
         self._dag_token = dag_token.encode() if dag_token else None
+        self._file = tokens_file
+        self._clock = clock or SystemClock()
+        self._tokens: dict[str, _Token] = {}
+        self._looked_s = float("-inf")
+        self._stamp: tuple[int, int] | None = None
 
     def caller(self, authorization: str | None) -> Caller:
-        """The caller behind a header; Unauthorized for a token that nobody was given."""
+        """The caller behind a header.
+
+        Raises:
+            Unauthorized: no token where one is needed, or one that is unknown, revoked or expired.
+        """
         if authorization is None:
-            return _ANYBODY
-        scheme, _, token = authorization.partition(" ")
-        known = self._dag_token is not None and hmac.compare_digest(
-            token.strip().encode("utf-8", "replace"), self._dag_token
-        )
-        if scheme.lower() != "bearer" or not known:
-            raise Unauthorized("the Authorization header is not `Bearer` with a known token")
-        return _DAG_SERVICE
+            if self._file is None:
+                return _ANYBODY
+            raise Unauthorized("send a token: `Authorization: Bearer hg_...`")
+        scheme, _, text = authorization.partition(" ")
+        token = text.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise Unauthorized("the Authorization header must be `Bearer` and a token")
+        if self._dag_token is not None and hmac.compare_digest(token.encode("utf-8", "replace"), self._dag_token):
+            return _DAG_SERVICE
+        return self._known(token)
+
+    def _known(self, token: str) -> Caller:
+        self._read()
+        _, _, rest = token.partition("hg_")
+        token_id, _, secret = rest.partition("_")
+        known = self._tokens.get(token_id)
+        digest = hashlib.sha256(secret.encode("utf-8", "replace")).digest()
+        if known is None or not hmac.compare_digest(digest, known.digest):
+            raise Unauthorized("the token is not known here; it may have been revoked")
+        if known.expires_s is not None and known.expires_s <= self._clock.wall_s():
+            raise Unauthorized("the token has expired")
+        return known.caller
+
+    def _read(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._file is None or now_s - self._looked_s < REREAD_S:
+            return
+        self._looked_s = now_s
+        try:
+            found = self._file.stat()
+            stamp = (found.st_mtime_ns, found.st_size)
+            if stamp != self._stamp:
+                self._tokens = dict(map(_parse, filter(str.strip, self._file.read_text().splitlines())))
+                self._stamp = stamp
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            # A half-written file must not lock everybody out: what was read last stays in force.
+            log.error("the tokens file cannot be read", file=str(self._file), error=str(error))
+
+
+def _parse(line: str) -> tuple[str, _Token]:
+    entry = json.loads(line)
+    scopes = frozenset(entry["scopes"])
+    if not scopes <= SCOPES - {"dag"}:
+        raise ValueError(f"token {entry['id']}: unknown scopes")
+    namespaces = None if entry["namespaces"] == ["*"] else frozenset(entry["namespaces"])
+    expires = entry.get("expires_at")
+    expires_s = None if expires is None else datetime.fromisoformat(expires).timestamp()
+    return entry["id"], _Token(bytes.fromhex(entry["sha256"]), Caller(scopes, namespaces), expires_s)
+
+
+def make_token(namespaces: list[str], scopes: list[str], expires_at: datetime | None) -> tuple[str, str]:
+    """A new token, and the line that makes the services know it (which does not tell the token)."""
+    token_id, secret = secrets.token_hex(6), secrets.token_hex(24)
+    entry = {
+        "id": token_id,
+        "sha256": hashlib.sha256(secret.encode()).hexdigest(),
+        "namespaces": namespaces,
+        "scopes": scopes,
+    }
+    if expires_at is not None:
+        entry["expires_at"] = expires_at.astimezone(UTC).isoformat()
+    return f"hg_{token_id}_{secret}", json.dumps(entry)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m shared.access`: append a token's line to a file and print the token, once."""
+    parser = argparse.ArgumentParser(
+        prog="python -m shared.access",
+        description="Make a token. Its line goes to the file that HEADGATE_TOKENS_FILE names for the services; "
+        "the token itself is printed once and kept nowhere. Take the line out to revoke it.",
+    )
+    parser.add_argument("file", type=Path, help="the tokens file, made if it is not there")
+    parser.add_argument("--namespace", action="append", required=True, help="may be given again; `*` is all")
+    parser.add_argument("--scope", action="append", required=True, choices=sorted(SCOPES - {"dag"}))
+    parser.add_argument("--expires-at", type=datetime.fromisoformat, help="RFC 3339, with a zone")
+    given = parser.parse_args(arguments)
+    token, line = make_token(given.namespace, given.scope, given.expires_at)
+    given.file.touch(mode=0o600, exist_ok=True)
+    with given.file.open("a") as file:
+        file.write(line + "\n")
+    sys.stdout.write(token + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -114,7 +114,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         description="Items that wait for other items.",
         lifespan=lifespan,
     )
-    app.state.access = Access(settings.dag_token)
+    app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.orchestrator = orchestrator
     app.state.loops = loops
     install(app, settings, ready=ready)

@@ -36,11 +36,13 @@ async def orchestrator_of(request: Request) -> Orchestrator:
     return orchestrator
 
 
-async def namespace_of(ns: str, caller: CallerOf) -> str:
-    """A dependency: the namespace of the path, open to the caller."""
+async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:
+    """A dependency: the namespace of the path, open to the caller; changing anything needs scope `enqueue`."""
     if _NAMESPACE(ns) is None:
         raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
     caller.enter(ns)
+    if request.method != "GET":
+        caller.need("enqueue")
     return ns
 
 

@@ -79,7 +79,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     )
     process = QueueProcess(settings, broker, settlement, Topics(broker, settings), health)
     verbs = Verbs(process).by_name()
-    app.state.access = Access(settings.dag_token)
+    app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.process = process
     install(app, settings, ready=ready)
     add_verbs(app, verbs)

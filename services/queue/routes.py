@@ -159,7 +159,8 @@ async def list_namespaces(
 ) -> Response:
     """Namespaces with quota and use."""
     caller.need("ops")
-    return _page(await process.topics.namespaces(), "namespace", limit, cursor)
+    found = [entry for entry in await process.topics.namespaces() if caller.may_enter(entry["namespace"])]
+    return _page(found, "namespace", limit, cursor)
 
 
 @router.get("/v1/namespaces/{ns}", response_model=wire.Namespace, tags=["namespaces"])

@@ -183,6 +183,8 @@ def _check_topics(items: list[NewItem], caller: Caller) -> None:
     for item in items:
         if item.topic[0] == "_" or (item.ack_topic is not None and _is_system(item.ack_topic)):
             raise Forbidden("topics and namespaces that begin with `_` are the system's; use another name")
+        if item.ack_topic is not None and ":" in item.ack_topic:
+            caller.enter(item.ack_topic.partition(":")[0])
 
 
 def _is_system(ack_topic: str) -> bool:
