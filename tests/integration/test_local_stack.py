@@ -43,9 +43,10 @@ async def enqueue(launcher: Launcher, payload: str) -> None:
     url = f"{launcher.queue_url}/v1/namespaces/default/enqueue"
     body = {"items": [{"topic": "kept", "payload": payload, "idempotency_key": payload}]}
     status = "refused"
-    while status == "refused":  # by a shard that is coming back
-        answer = await launcher.until_answered("POST", url, body)
-        status = answer.json()["results"][0]["status"]
+    async with asyncio.timeout(30):
+        while status == "refused":  # by a shard that is coming back
+            answer = await launcher.until_answered("POST", url, body)
+            status = answer.json()["results"][0]["status"]
     assert status in ("enqueued", "duplicate")
 
 
