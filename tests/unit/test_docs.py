@@ -1,0 +1,56 @@
+"""The pages say what the code says: settings with their defaults, links that lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic_settings import BaseSettings
+
+from services.dag.settings import DagSettings
+from services.local.stack import ROOT
+from services.queue.settings import QueueSettings
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")]
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+SERVICES = {QueueSettings: "HEADGATE_QUEUE_", DagSettings: "HEADGATE_DAG_"}
+
+
+@pytest.mark.parametrize("settings", SERVICES)
+def test_every_setting_stands_in_operations_with_its_default(settings: type[BaseSettings]) -> None:
+    missing = []
+    for name, field in settings.model_fields.items():
+        variable = field.validation_alias or f"{SERVICES[settings]}{name.upper()}"
+        if not re.search(
+            rf"^\|.*`{variable}`[^|]*\| {re.escape(_shown(field.default))} \|", OPERATIONS, re.MULTILINE
+        ):
+            missing.append(f"{variable} = {_shown(field.default)}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("settings", SERVICES)
+def test_every_setting_is_read_somewhere(settings: type[BaseSettings]) -> None:
+    paths = [path for folder in ("services", "shared") for path in (ROOT / folder).rglob("*.py")]
+    code = "\n".join(path.read_text() for path in paths)
+    assert [name for name in settings.model_fields if not re.search(rf"(settings|self)\.{name}\b", code)] == []
+
+
+def test_operations_names_no_variable_that_nothing_reads() -> None:
+    known = {f"{SERVICES[settings]}{name.upper()}" for settings in SERVICES for name in settings.model_fields}
+    folders = ("services", "shared", "headgate", "tests/support")
+    code = "\n".join(path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    named = set(re.findall(r"\bHEADGATE_[A-Z_]+[A-Z]\b", OPERATIONS))
+    assert {name for name in named if name not in known and f'"{name}"' not in code} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    local = [target for target in targets if not re.match(r"[a-z]+:", target)]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+def _shown(default: object) -> str:
+    """A default as the table has it."""
+    if default in (None, ""):
+        return "none"
+    return str(int(default) if isinstance(default, float) and default.is_integer() else default)
