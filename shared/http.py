@@ -97,12 +97,9 @@ def validate(model: type[M], value: Any) -> M:
 
 def invalid_body(faults: Sequence[Any], *, skip: int = 0) -> Invalid:
     """Pydantic's faults as an `Invalid`; `skip` drops leading parts of each location. Input is never echoed."""
-    errors = [FieldError(_pointer(fault["loc"][skip:]), fault["msg"]) for fault in faults[:ERRORS_SHOWN_MAX]]
+    found = wire.field_errors(faults[:ERRORS_SHOWN_MAX], skip=skip)
+    errors = [FieldError(error.pointer, error.detail) for error in found]
     return Invalid(f"the request is not valid at {errors[0].pointer or 'its top level'}", errors=errors)
-
-
-def _pointer(location: Sequence[Any]) -> str:
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location)
 
 
 def body_of(model: type[M]) -> Any:
