@@ -36,7 +36,7 @@ class ShardClock:
     """The time of every queue shard of one database."""
 
     def __init__(self, connection: Any) -> None:
-        self._connection = connection
+        self.connection = connection
         self.ahead_s = 0.0
 
     @classmethod
@@ -52,23 +52,23 @@ class ShardClock:
     async def advance(self, seconds: float) -> None:
         """Let so many seconds pass at once."""
         self.ahead_s += seconds
-        await self._connection.execute("UPDATE public.test_clock SET ahead_s = $1", self.ahead_s)
+        await self.connection.execute("UPDATE public.test_clock SET ahead_s = $1", self.ahead_s)
 
     async def freeze(self) -> None:
         """Stand still until `reset`; `advance` still moves it."""
-        await self._connection.execute("UPDATE public.test_clock SET frozen = clock_timestamp()")
+        await self.connection.execute("UPDATE public.test_clock SET frozen = clock_timestamp()")
 
     async def reset(self) -> None:
         """Show the machine's time again."""
         self.ahead_s = 0.0
-        await self._connection.execute("UPDATE public.test_clock SET ahead_s = 0, frozen = NULL")
+        await self.connection.execute("UPDATE public.test_clock SET ahead_s = 0, frozen = NULL")
 
     def now_s(self) -> float:
         """The shards' time, in seconds since the epoch (while not frozen)."""
         return time.time() + self.ahead_s
 
     async def close(self) -> None:
-        await self._connection.close()
+        await self.connection.close()
 
 
 class QueueHost:
@@ -120,6 +120,15 @@ class QueueHost:
             finally:
                 await connection.close()
         return found
+
+    async def counts(self, *tables: str) -> dict[str, int]:
+        """How many rows each of these tables holds over all shards, in one round trip."""
+        schemas = [store.shard.address.schema for store in self.stores.values()]
+        columns = (
+            " + ".join(f"(SELECT count(*) FROM {schema}.{table})" for schema in schemas) + f" AS {table}"
+            for table in tables
+        )
+        return dict(await self.clock.connection.fetchrow(f"SELECT {', '.join(columns)}"))
 
     async def count(self, table: str, where: str = "true") -> int:
         """How many rows a table holds over all shards."""
