@@ -23,6 +23,8 @@ class DirectShard:
         self.connection = connection
         self.again = again
         self.pool = self.relaxed = self
+        # The service's statements on this connection.
+        self.store = Store(cast(Shard, self), QueueSettings())
 
     @classmethod
     async def open(cls, stack: BenchStack, number: int, session: Mapping[str, str]) -> DirectShard:
@@ -43,10 +45,6 @@ class DirectShard:
         """Run `work` in a transaction."""
         async with self.connection.transaction():
             return await work(Transaction(self.connection))
-
-    def store(self) -> Store:
-        """The service's statements on this connection."""
-        return Store(cast(Shard, self), QueueSettings())
 
     async def close(self) -> None:
         """Close the connection."""

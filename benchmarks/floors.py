@@ -72,7 +72,7 @@ class OwnStatements:
         shards = [await DirectShard.open(stack, numbers[i % len(numbers)], PINNED) for i in range(CONNECTIONS)]
         places = []
         for shard in shards:
-            store = shard.store()
+            store = shard.store
             await store.names.make([(_NAMESPACE, "floor")])
             ref = store.names.known(_NAMESPACE, "floor")
             assert ref is not None

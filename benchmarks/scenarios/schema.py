@@ -164,7 +164,7 @@ async def _site(bench: Bench, variant: Variant) -> AsyncIterator[Site]:
             for table in ("item", "ready", "lease", "ended", "ended_old", "stat_delta", "topic", "dedup"):
                 await first.execute(f"ANALYZE {table}")
                 await first.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
-    names = shards[0].store().names
+    names = shards[0].store.names
     await names.make([("default", TOPIC)])
     ref = names.known("default", TOPIC)
     assert ref is not None and ref.namespace_id == v.NAMESPACE_ID

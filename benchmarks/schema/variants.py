@@ -207,7 +207,7 @@ async def service_enqueue_remembered(site: Site, shard: DirectShard, ids: Ids) -
 
 
 async def service_claim(site: Site, shard: DirectShard, token: str) -> Ids:
-    store = shard.store()
+    store = shard.store
     ids = await site.keys.take(store, BATCH)
     found = await store.claim([Claim(item, token, LEASE_S) for item in ids], relaxed=False) if ids else {}
     site.keys.settled(ids)
@@ -217,17 +217,17 @@ async def service_claim(site: Site, shard: DirectShard, token: str) -> Ids:
 async def service_ack(site: Site, shard: DirectShard, ids: Ids, token: str) -> int:
     if not ids:
         return 0
-    flushed = await shard.store().ack(ids, [token] * len(ids), [NAMESPACE_ID] * len(ids), {}, relaxed=False)
+    flushed = await shard.store.ack(ids, [token] * len(ids), [NAMESPACE_ID] * len(ids), {}, relaxed=False)
     return len(ids) if flushed.acked is None else len(flushed.acked)
 
 
 async def _service_enqueue(site: Site, shard: DirectShard, ids: Ids, *, remembered: bool) -> None:
     made = [new_row(item, NAMESPACE_ID, site.topic_id, remembered=remembered) for item in ids]
-    site.keys.told((await shard.store().enqueue(made)).at, ids)
+    site.keys.told((await shard.store.enqueue(made)).at, ids)
 
 
 async def _claim_keys(statement: Any, site: Site, shard: DirectShard, token: str) -> Ids:
-    ids = await site.keys.take(shard.store(), BATCH)
+    ids = await site.keys.take(shard.store, BATCH)
     found = await shard.fetch(statement, ids=ids, topic_id=site.topic_id, token=token, lease_s=LEASE_S)
     site.keys.settled(ids)
     return [row["id"] for row in found]
