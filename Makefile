@@ -37,7 +37,7 @@ fmt: $(READY) ## format the code and mend what can be mended
 	@$(BIN)/ruff check --quiet --fix
 
 fmt-check: $(READY)
-	@$(BIN)/ruff format --quiet --check
+	@$(BIN)/ruff format --check
 
 lint: $(READY) ## ruff
 	@$(BIN)/ruff check --quiet
