@@ -49,6 +49,7 @@ CREATE TABLE item (
     expires_at timestamptz,
     lease_s double precision NOT NULL,
     delay_s double precision,                 -- from revive, while disabled
+    deliver_after timestamptz,                -- not before, while disabled
     ttl_s double precision,
     backoff double precision[],               -- base_s, factor, max_s
     at_most_once boolean NOT NULL,

@@ -16,14 +16,15 @@ a AS MATERIALIZED (
         LATERAL (SELECT u.extra::jsonb AS x) AS e),
 i AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, expires_at,
-        max_attempts, at_most_once, managed, remembered, delay_s, ttl_s, backoff, ack_topic_id, metadata, inputs,
-        headers, ack_context, idempotency_key)
+        max_attempts, at_most_once, managed, remembered, delay_s, deliver_after, ttl_s, backoff, ack_topic_id,
+        metadata, inputs, headers, ack_context, idempotency_key)
     SELECT id, namespace_id, topic_id, priority, lease_s, payload, at,
         CASE WHEN NOT disabled THEN due END,
         CASE WHEN NOT disabled THEN at + make_interval(secs => (x ->> 'ttl_s')::float8) END,
         coalesce((x ->> 'max_attempts')::int, 0), coalesce((x ->> 'at_most_once')::bool, false),
         coalesce((x ->> 'managed')::bool, false), time_ms IS NOT NULL OR x ? 'key' IS TRUE,
-        (x ->> 'delay_s')::float8, (x ->> 'ttl_s')::float8, (x ->> 'backoff')::float8[],
+        (x ->> 'delay_s')::float8, CASE WHEN disabled THEN (x ->> 'due_at')::timestamptz END,
+        (x ->> 'ttl_s')::float8, (x ->> 'backoff')::float8[],
         (x ->> 'ack_topic_id')::int, x ->> 'metadata', x ->> 'inputs', x ->> 'headers', x ->> 'ack_context',
         x ->> 'key'
     FROM a
@@ -162,7 +163,7 @@ f AS MATERIALIZED (
 p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id, f.inputs),
 u AS (
     UPDATE item i SET inputs = coalesce(p.inputs, i.inputs),
-        deliver_at = n.at + make_interval(secs => coalesce(i.delay_s, 0)),
+        deliver_at = greatest(n.at + make_interval(secs => coalesce(i.delay_s, 0)), i.deliver_after),
         expires_at = n.at + make_interval(secs => i.ttl_s)
     FROM p, n WHERE i.id = p.id
     RETURNING i.id, i.topic_id, i.priority, i.deliver_at, n.at),
