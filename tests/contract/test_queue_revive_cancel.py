@@ -1,5 +1,7 @@
 """Disabled items and their revival; cancel in every state."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from tests.support.queue_host import Api
@@ -39,6 +41,17 @@ async def test_delay_and_ttl_count_from_revive(api: Api) -> None:
     assert await api.state(item_id) == "ready"
     await api.host.pass_time(2)
     assert await api.state(item_id) == "gone"
+
+
+async def test_a_revived_item_is_not_early(api: Api) -> None:
+    later = (datetime.now(UTC) + timedelta(seconds=100)).isoformat()
+    item_id = await api.enqueue_one("t", disabled=True, deliver_after=later)
+    assert await api.revive(item_id) == ["revived"]
+
+    assert await api.dequeue("t") == []
+    assert await api.state(item_id) == "delayed"
+    await api.host.pass_time(101)
+    assert (await api.dequeue_one("t"))["id"] == item_id
 
 
 async def test_a_revived_item_keeps_its_place_by_priority_and_time_of_revival(api: Api) -> None:
