@@ -243,22 +243,28 @@ class Broker:
         relaxed = namespace == "_dag"
         results: list[Result | None] = [None] * len(items)
         groups: dict[int, list[tuple[int, AckEntry]]] = {}
-        namespace_ids: dict[int, int | None] = {}
         for i, item in enumerate(items):
             item_id = canonical(item.id)
             shard = shard_of(item_id) if item_id else -1
-            if shard in self.stores and shard not in namespace_ids:
-                namespace_ids[shard] = await self.stores[shard].names.namespace_id(namespace)
-            namespace_id = namespace_ids.get(shard)
-            if namespace_id is None or item_id is None:
+            if item_id is None or shard not in self.stores:
                 results[i] = Result(item.id, "not_found")
                 continue
             output = bytes(item.output).decode() if item.output is not NO_OUTPUT else None
-            entry = (item_id, canonical_token(item.lease_token) or _token(), namespace_id, output)
+            entry = (item_id, canonical_token(item.lease_token) or _token(), 0, output)
             groups.setdefault(shard, []).append((i, entry))
 
         async def flush(shard: int, part: list[tuple[int, AckEntry]]) -> None:
-            statuses = await self._acks[shard, relaxed].submit([entry for _, entry in part])
+            try:
+                namespace_id = await self.stores[shard].names.namespace_id(namespace)
+                if namespace_id is None:
+                    statuses: Sequence[str] = ["not_found"] * len(part)
+                else:
+                    entries = [(item_id, token, namespace_id, output) for _, (item_id, token, _, output) in part]
+                    statuses = await self._acks[shard, relaxed].submit(entries)
+            except ShardUnavailable as error:
+                for i, _ in part:
+                    results[i] = refused(items[i].id, error.code, error.outcome)
+                return
             for (i, _), status in zip(part, statuses, strict=True):
                 results[i] = Result(items[i].id, status)
 
@@ -309,17 +315,25 @@ class Broker:
     ) -> list[Result]:
         """Open disabled items of (id, inputs); one result per item, in order."""
         results = [Result(item_id, "not_found") for item_id, _ in items]
-        groups: dict[int, list[tuple[int, ReviveEntry]]] = {}
+        groups: dict[int, list[tuple[int, str, str | None]]] = {}
         for i, (item_id, inputs) in enumerate(items):
-            place = await self._place(namespace, item_id)
-            if place is not None:
-                store, namespace_id, known_id = place
-                entry = (known_id, namespace_id, inputs, caller.is_dag_service)
-                groups.setdefault(store.number, []).append((i, entry))
+            known_id = canonical(item_id)
+            if known_id is not None and shard_of(known_id) in self.stores:
+                groups.setdefault(shard_of(known_id), []).append((i, known_id, inputs))
 
-        async def flush(shard: int, part: list[tuple[int, ReviveEntry]]) -> None:
-            statuses = await self._revives[shard].submit([entry for _, entry in part])
-            for (i, _), status in zip(part, statuses, strict=True):
+        async def flush(shard: int, part: list[tuple[int, str, str | None]]) -> None:
+            try:
+                namespace_id = await self.stores[shard].names.namespace_id(namespace)
+                if namespace_id is None:
+                    return
+                manages = caller.is_dag_service
+                entries = [(item_id, namespace_id, inputs, manages) for _, item_id, inputs in part]
+                statuses = await self._revives[shard].submit(entries)
+            except ShardUnavailable as error:
+                for i, _, _ in part:
+                    results[i] = refused(items[i][0], error.code, error.outcome)
+                return
+            for (i, _, _), status in zip(part, statuses, strict=True):
                 results[i].status = status
 
         await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
@@ -353,16 +367,6 @@ class Broker:
             return statuses
 
         return flush
-
-    # -- where things are -------------------------------------------------------------------------------------
-
-    async def _place(self, namespace: str, item_id: str) -> tuple[Store, int, str] | None:
-        known_id = canonical(item_id)
-        store = self.stores.get(shard_of(known_id)) if known_id else None
-        if store is None or known_id is None:
-            return None
-        namespace_id = await store.names.namespace_id(namespace)
-        return None if namespace_id is None else (store, namespace_id, known_id)
 
 
 def lost_status(known: Known | None, namespace_id: int) -> str:

@@ -147,10 +147,15 @@ class Settlement:
 
         async def at(shard: int, part: list[tuple[int, Any]]) -> None:
             store = self._broker.stores[shard]
-            namespace_id = await store.names.namespace_id(namespace)
-            if namespace_id is None:
+            try:
+                namespace_id = await store.names.namespace_id(namespace)
+                if namespace_id is None:
+                    return
+                statuses = await act(store, namespace_id, [entry for _, entry in part])
+            except ShardUnavailable as error:
+                for i, _ in part:
+                    results[i] = refused(items[i].id, error.code, error.outcome)
                 return
-            statuses = await act(store, namespace_id, [entry for _, entry in part])
             for position, (i, _) in enumerate(part):
                 results[i].status = statuses[position]
 
