@@ -64,6 +64,7 @@ class Screen:
         for label, cells in rows:
             aligned = "   ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
             self.say(f"  {label.ljust(label_width)}   {aligned}")
+        self.say("  (from the sending of the ack, or of the event that a chunk has arrived)")
         self.say()
         for report in reports:
             self._checks(report)

@@ -33,7 +33,9 @@ class Stage:
 
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
-    """A private stack with durable servers."""
+    """A private stack with durable servers: nothing that the shell says of another one reaches it."""
+    for name in [name for name in os.environ if name.startswith("HEADGATE_")]:
+        del os.environ[name]
     directory = Path(tempfile.mkdtemp(prefix="headgate-demo-"))
     traces = directory / "traces"
     traces.mkdir()
@@ -41,12 +43,10 @@ async def stage() -> AsyncIterator[Stage]:
     stack = Stack(LocalSettings(data_dir=directory / "data", **ports))  # type: ignore[arg-type]
     try:
         async with stack:
-            # A client is told where the services are, and nothing else: not what the user's shell says, no secret.
-            foreign = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
             urls = {"HEADGATE_QUEUE_URL": stack.queue_url, "HEADGATE_DAG_URL": stack.dag_url}
             failed = asyncio.create_task(stack.failed())
             try:
-                yield Stage(stack.queue_url, stack.dag_url, traces, directory, {**foreign, **urls}, failed)
+                yield Stage(stack.queue_url, stack.dag_url, traces, directory, {**os.environ, **urls}, failed)
             finally:
                 failed.cancel()
     finally:

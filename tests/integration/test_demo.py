@@ -158,7 +158,13 @@ async def start_demo(tmp_path: Path, *arguments: str) -> asyncio.subprocess.Proc
         "examples.demo",
         *arguments,
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        # What the shell says of another stack must not reach this one: none of these values could work.
+        env={
+            **os.environ,
+            "TMPDIR": str(tmp_path),
+            "HEADGATE_TOKENS_FILE": "/nowhere",
+            "HEADGATE_QUEUE_SHARDS": "x",
+        },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
