@@ -43,6 +43,11 @@ class Hold:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
+    async def reached(self) -> None:
+        """Wait until a call waits here."""
+        async with asyncio.timeout(10):
+            await self.arrived.wait()
+
 
 class FakeQueue:
     """Implements `services.dag.gateway.Queue`."""

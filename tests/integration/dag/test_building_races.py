@@ -62,7 +62,7 @@ async def test_an_upstream_that_ends_between_a_and_b_releases_the_new_node(world
     await world.settle()
     async with world.queue.hold("enqueue") as hold:
         adding = asyncio.create_task(world.add(dag, {"b": ["a"]}))
-        await hold.arrived.wait()
+        await hold.reached()
         world.queue.ack("a")
         await world.settle()
         assert await world.states(dag) == {"a": "succeeded", "b": "blocked"}
@@ -77,7 +77,7 @@ async def test_a_dag_does_not_end_between_a_and_b(world: DagWorld) -> None:
     await world.settle()
     async with world.queue.hold("enqueue") as hold:
         adding = asyncio.create_task(world.add(dag, {"b": ["a"]}))
-        await hold.arrived.wait()
+        await hold.reached()
         world.queue.ack("a")
         await world.settle()
         assert (await world.dag(dag))["state"] == "running"
@@ -93,7 +93,7 @@ async def test_a_second_builder_that_names_an_undecided_node_waits_for_it(world:
     dag = await world.create(open=True)
     async with world.queue.hold("enqueue") as hold:
         first = asyncio.create_task(world.add(dag, {"a": [], "b": ["a"]}))
-        await hold.arrived.wait()
+        await hold.reached()
         second = asyncio.create_task(world.add(dag, {"c": ["b"]}))
         third = asyncio.create_task(world.link(dag, ("a", "b")))
         await asyncio.sleep(0)
@@ -329,7 +329,7 @@ async def test_an_external_resolved_between_a_and_b_counts(world: DagWorld) -> N
     dag = await world.create(open=True)
     async with world.queue.hold("enqueue") as hold:
         adding = asyncio.create_task(world.add(dag, [{"key": "n", "external": ["x"]}]))
-        await hold.arrived.wait()
+        await hold.reached()
         await world.verb(dag, "resolve", {"external": [{"node": "n", "name": "x"}]})
         hold.released.set()
         await adding

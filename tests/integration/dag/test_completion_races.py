@@ -70,7 +70,7 @@ async def test_a_disabled_item_that_lands_while_its_release_is_driven_is_revived
     async with world.queue.hold("enqueue") as hold:
         world.queue.ack("a")
         pumping = asyncio.create_task(world.settle())
-        await hold.arrived.wait()
+        await hold.reached()
         world.queue.items[item.body["id"]] = item
         hold.released.set()
         await pumping

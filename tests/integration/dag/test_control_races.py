@@ -29,7 +29,7 @@ async def test_an_ack_that_comes_before_the_cancel_is_confirmed_wins(world: DagW
     async with world.queue.hold("cancel") as hold:
         await world.verb(dag, "cancel", expect=202)
         await world.duties.walker.step(world.shard)
-        await hold.arrived.wait()
+        await hold.reached()
         world.queue.ack("a", output="done")
         await world.loops.results[0].drain()
         hold.released.set()
@@ -59,7 +59,7 @@ async def test_r22_a_release_on_its_way_when_the_dag_is_cancelled_does_not_outli
     async with world.queue.hold("revive") as hold:
         world.queue.ack("a")
         await world.loops.results[0].drain()
-        await hold.arrived.wait()
+        await hold.reached()
         await world.verb(dag, "cancel", expect=202)
         await world.duties.walker.step(world.shard)
         hold.released.set()
@@ -88,7 +88,7 @@ async def test_r23_a_cancel_that_overtakes_the_enqueue_keeps_the_item_from_appea
     dag = await world.create({"a": []}, hold=True)
     async with world.queue.hold("enqueue") as hold:
         adding = asyncio.create_task(world.add(dag, {"late": []}, expect=409))
-        await hold.arrived.wait()
+        await hold.reached()
         await world.verb(dag, "cancel", expect=202)
         await world.settle()
         assert (await world.dag(dag))["state"] == "cancelled"
@@ -103,7 +103,7 @@ async def test_an_add_that_is_decided_while_the_dag_is_cancelled_cancels_its_nod
     dag = await world.create({"a": []}, hold=True)
     async with world.queue.hold("enqueue") as hold:
         adding = asyncio.create_task(world.add(dag, {"late": []}, expect=409))
-        await hold.arrived.wait()
+        await hold.reached()
         world.queue.down = {"cancel"}
         await world.verb(dag, "cancel", expect=202)
         await world.settle()
@@ -228,7 +228,7 @@ async def test_r20_an_old_release_on_its_way_does_not_run_the_old_item(world: Da
     async with world.queue.hold("revive") as hold:
         world.queue.ack("a")
         await world.loops.results[0].drain()
-        await hold.arrived.wait()
+        await hold.reached()
         old = world.queue.item_of("b", generation=1)
         world.queue.end(old, "dead", error="gone")
         await world.loops.results[0].drain()
