@@ -32,7 +32,7 @@ def build_dag(graph: Any, *, topic: str = TOPIC) -> Dag:
     dag = Dag("build order", hold=True)
     for node in graph["nodes"]:
         payload = {"package": node["key"], "build_ms": build_ms(node["installed_kib"])}
-        dag.node(node["key"], topic, payload=payload, pass_outputs=True)
+        dag.node(node["key"], topic, payload=payload, pass_outputs=True, max_attempts=1)
     for dependency, dependent in graph["edges"]:
         dag.depend(dependency, dependent)
     return dag

@@ -23,6 +23,7 @@ from headgate import AsyncClient, AsyncDagHandle, Dag, Job, Worker
 
 TRANSCODE, THUMBNAIL, STITCH, PUBLISH = "video/transcode", "video/thumbnail", "video/stitch", "video/publish"
 THUMBNAIL_EVERY = 4
+ATTEMPTS_MAX = 3
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ def has_thumbnail(number: int) -> bool:
 async def start(client: AsyncClient, video: Video) -> AsyncDagHandle:
     """Make the graph's end, which is all that is known of it."""
     dag = Dag("video upload", metadata={"video": video.name})
-    stitch = dag.node("stitch", STITCH, external=["complete"], pass_outputs=True)
-    dag.node("publish", PUBLISH, after=[stitch], pass_outputs=True)
+    stitch = dag.node("stitch", STITCH, external=["complete"], pass_outputs=True, max_attempts=ATTEMPTS_MAX)
+    dag.node("publish", PUBLISH, after=[stitch], pass_outputs=True, max_attempts=ATTEMPTS_MAX)
     return await client.submit(dag)
 
 
@@ -82,6 +83,7 @@ async def upload(dag: AsyncDagHandle, video: Video, *, resolving: Callable[[str]
                 external=["uploaded"],
                 payload={"name": video.name, "number": number},
                 pass_outputs=True,
+                max_attempts=ATTEMPTS_MAX,
             )
             await dag.depend(key, "stitch")
             await asyncio.sleep(video.transfer_s(number))
@@ -132,7 +134,7 @@ async def add_thumbnail(job: Job, number: int) -> None:
     assert job.dag is not None
     dag = job.client.dag(job.dag.id)
     key = f"thumbnail {number}"
-    await dag.add(key, THUMBNAIL, after=[job.dag.node], pass_outputs=True)
+    await dag.add(key, THUMBNAIL, after=[job.dag.node], pass_outputs=True, max_attempts=ATTEMPTS_MAX)
     # The stitch is still closed: it waits for the chunk that this very job is transcoding.
     await dag.depend(key, "stitch")
 
