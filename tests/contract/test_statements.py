@@ -1,0 +1,43 @@
+"""Every named SQL block fits the schema it was written for, and is asked by the code beside it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.sql import Statement, load
+from tests.support.databases import Databases
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVICES = ("queue", "dag")
+BLOCKS = [(service, block) for service in SERVICES for block in load(ROOT / "services" / service / "sql")]
+
+
+@pytest.fixture(scope="module")
+async def shards(databases: Databases) -> Any:
+    """A connection to one migrated shard of each service."""
+    database = await databases.create(queue_shards=1, dag_shards=1)
+    found = {service: await database.connect(f"{service}_000") for service in SERVICES}
+    yield found
+    for connection in found.values():
+        await connection.close()
+    await databases.drop(database)
+
+
+@pytest.mark.parametrize(("service", "block"), BLOCKS, ids=lambda part: getattr(part, "name", part))
+async def test_every_block_is_prepared_by_a_migrated_shard(
+    shards: dict[str, Any], service: str, block: Statement
+) -> None:
+    prepared = await shards[service].prepare(block.text)
+
+    assert len(prepared.get_parameters()) == len(block.parameters)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_block_is_asked_by_the_code_beside_it(service: str) -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "services" / service).glob("*.py"))
+    names = [block.name for of, block in BLOCKS if of == service]
+
+    assert [name for name in names if not re.search(rf"\bSQL\.{name}\b", code)] == []
+    assert set(re.findall(r"\bSQL\.(\w+)", code)) <= set(names)
