@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Sequence
+
+import asyncpg
 
 from shared.errors import ShardUnavailable
 from shared.pg import Pool
@@ -80,9 +83,11 @@ class ShardMap:
         for shard, revision in zip(self, found, strict=True):
             if isinstance(revision, ShardUnavailable):
                 continue
+            if isinstance(revision, BaseException):
+                raise revision
             if revision != wanted:
                 raise StaleSchema(
-                    f"{shard.address.schema} is at {revision}, this code needs {wanted}: "
+                    f"{shard.address.schema} is at revision {revision or 'none'}, this code needs {wanted}: "
                     "run `python -m migrations up`"
                 )
         if all(isinstance(revision, ShardUnavailable) for revision in found):
@@ -93,6 +98,25 @@ class ShardMap:
         await asyncio.gather(*(shard.close() for shard in self))
 
     @staticmethod
-    async def _revision(shard: Shard) -> str:
-        row = await shard.pool.row(_REVISION)
-        return str(row["version_num"])
+    async def _revision(shard: Shard) -> str | None:
+        try:
+            row = await shard.pool.row(_REVISION)
+        except asyncpg.UndefinedTableError:
+            return None
+        return None if row is None else str(row["version_num"])
+
+
+def require_schema(addresses: Sequence[ShardAddress], settings: EdgeSettings, service: str) -> None:
+    """Look at the shards before anything is served; on a stale or absent one say so in a line and exit."""
+
+    async def check() -> None:
+        shards = ShardMap(addresses, settings)
+        try:
+            await shards.check_schema(service)
+        finally:
+            await shards.close()
+
+    try:
+        asyncio.run(check())
+    except (StaleSchema, ShardUnavailable) as error:
+        sys.exit(f"headgate {service}: {error}")

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+
 from services.dag.app import create_app
 from services.dag.settings import DagSettings
 from shared.log import configure
 from shared.serve import serve
+from shared.shards import require_schema
 
 
 def main() -> None:
     """Serve until SIGTERM; running requests are finished first."""
     settings = DagSettings()
     configure("dag", level=settings.log_level)
+    try:
+        addresses = settings.addresses()
+    except ValueError as error:
+        sys.exit(f"headgate dag: HEADGATE_DAG_SHARDS: {error}")
+    require_schema(addresses, settings, "dag")
     serve(create_app(settings), settings, port=settings.port)
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+
 from services.queue.app import create_app
 from services.queue.settings import QueueSettings
 from shared.log import configure
 from shared.serve import serve
+from shared.shards import require_schema
 
 
 def main() -> None:
     """Serve until SIGTERM; running requests are finished first."""
     settings = QueueSettings()
     configure("queue", level=settings.log_level)
+    try:
+        addresses = settings.addresses()
+    except ValueError as error:
+        sys.exit(f"headgate queue: HEADGATE_QUEUE_SHARDS: {error}")
+    require_schema(addresses, settings, "queue")
     serve(create_app(settings), settings, port=settings.port)
 
 

@@ -126,7 +126,8 @@ CREATE INDEX dedup_until ON dedup (until) WHERE until IS NOT NULL;
 CREATE TABLE stat_delta (
     topic_id int NOT NULL,
     ready int NOT NULL, delayed int NOT NULL, leased int NOT NULL, disabled int NOT NULL, dead int NOT NULL)
-    WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+    WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
 CREATE TABLE topic_stat (
     topic_id int PRIMARY KEY,
     ready bigint NOT NULL, delayed bigint NOT NULL, leased bigint NOT NULL, disabled bigint NOT NULL,
@@ -134,7 +135,8 @@ CREATE TABLE topic_stat (
 
 -- The end of an enqueue with caller-made ids, run after its insert with a snapshot of its own: takes back
 -- the rows whose ids ended before (the insert waited for a transaction that ended them, or came long after).
-CREATE FUNCTION take_back_ended(wanted uuid[]) RETURNS TABLE (id uuid, outcome text) LANGUAGE plpgsql VOLATILE STRICT AS $$
+CREATE FUNCTION take_back_ended(wanted uuid[]) RETURNS TABLE (id uuid, outcome text)
+LANGUAGE plpgsql VOLATILE STRICT AS $$
 BEGIN
     RETURN QUERY
     WITH gone AS MATERIALIZED (
