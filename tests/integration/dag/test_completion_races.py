@@ -237,3 +237,17 @@ async def test_a_walk_stops_when_its_node_has_moved_on(world: DagWorld) -> None:
     world.queue.ack("f")
     await world.settle()
     assert sorted(world.queue.deliverable()) == sorted(children)
+
+
+async def test_a_walk_left_over_from_an_older_generation_is_void(world: DagWorld) -> None:
+    dag = await world.create({"f": [], "c": ["f"]})
+    await world.settle()
+    world.queue.die("f")
+    await world.settle()
+    await world.verb(dag, "retry")
+    connection = await world.connect()
+    await connection.execute("INSERT INTO spread SELECT no, 1, -1 FROM node WHERE key = 'f'")
+    await connection.close()
+    await world.settle()
+    assert not await world.rows("SELECT * FROM spread")
+    assert await world.states(dag) == {"f": "released", "c": "blocked"}
