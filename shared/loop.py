@@ -1,8 +1,9 @@
 """Background duties. A duty is a coroutine `step()` that does one bounded batch and returns how much it did.
 
 `Loop` owns start, jitter, back-off after errors, early wake-ups and drain. A step that did something is
-followed by the next at once; an idle one by a pause of `interval_s`, jittered by a quarter so that hosts
-do not march in step. `kick()` ends a pause: memory hurries, the interval is the truth.
+followed by the next at once; an idle one by a pause of `interval_s` (a number, or what a function says after
+each step), jittered by a quarter so that hosts do not march in step. `kick()` ends a pause: memory hurries, the
+interval is the truth.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ ERROR_PAUSE_S_MAX = 5.0
 class Loop:
     """Runs one duty until stopped."""
 
-    def __init__(self, name: str, step: Callable[[], Awaitable[int]], *, interval_s: float) -> None:
+    def __init__(
+        self, name: str, step: Callable[[], Awaitable[int]], *, interval_s: float | Callable[[], float]
+    ) -> None:
         self.name = name
         self._step = step
-        self._interval_s = interval_s
+        self._interval_s = interval_s if callable(interval_s) else lambda: interval_s
         self._kicked = asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -61,10 +64,10 @@ class Loop:
                 done = 0
                 log.exception("background step failed", loop=self.name, errors=errors)
             if done == 0:
-                await self._pause(min(self._interval_s * 2**errors, ERROR_PAUSE_S_MAX) if errors else None)
+                await self._pause(min(self._interval_s() * 2**errors, ERROR_PAUSE_S_MAX) if errors else None)
 
     async def _pause(self, pause_s: float | None) -> None:
-        base_s = self._interval_s if pause_s is None else pause_s
+        base_s = self._interval_s() if pause_s is None else pause_s
         try:
             async with asyncio.timeout(base_s * random.uniform(0.75, 1.25)):  # noqa: S311 - jitter
                 await self._kicked.wait()

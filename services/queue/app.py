@@ -87,6 +87,10 @@ def create_app(settings: QueueSettings) -> HotPath:
     return HotPath(app, verbs, app.state.access, settings)
 
 
+def _reaping(number: int, reaper: Reaper) -> Loop:
+    return Loop(f"reaper {number}", reaper.step, interval_s=lambda: reaper.pause_s)
+
+
 def _loops(
     stores: dict[int, Store],
     settlement: Settlement,
@@ -102,7 +106,7 @@ def _loops(
         reaper = Reaper(store, settlement, settings)
         retention = Retention(store, dispatch, settings)
         loops += [
-            Loop(f"reaper {number}", reaper.step, interval_s=settings.reap_interval_s),
+            _reaping(number, reaper),
             Loop(f"ttl {number}", reaper.expire_step, interval_s=0.5),
             Loop(f"counts {number}", retention.fold_step, interval_s=2.0),
             Loop(f"retention {number}", retention.step, interval_s=15.0),

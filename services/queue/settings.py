@@ -35,7 +35,7 @@ class QueueSettings(EdgeSettings):
     buffer_keys_max: int = 8_000
     buffer_idle_s: float = 30.0
     poll_s: float = 0.8
-    reap_interval_s: float = 0.1
+    reap_interval_s: float = 0.25
     reap_groups_max: int = 200
     promote_items_max: int = 2_000
     page_scan_max: int = 20_000

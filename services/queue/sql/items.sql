@@ -248,6 +248,12 @@ ON CONFLICT (namespace_id) DO UPDATE SET cancels = unseen_cancel.cancels + exclu
     WHERE unseen_cancel.cancels + excluded.cancels <= $3::int
 RETURNING cancels;
 
+-- name: next_due_s()
+-- Seconds until something is due: the end of a delay or of a lease; NULL while nothing is.
+SELECT extract(epoch FROM least(
+    (SELECT due_at FROM deferred ORDER BY due_at, id LIMIT 1),
+    (SELECT expires_at FROM lease ORDER BY expires_at LIMIT 1)) - shard_now())::float8 AS due_s;
+
 -- name: promote(limit)
 -- Due items leave deferred for ready, bounded; hosts pass one another.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
