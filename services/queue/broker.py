@@ -384,7 +384,8 @@ def _closed_status(state: Any, known: Known | None, namespace_id: int, manages: 
     if state is not None and state["namespace_id"] == namespace_id:
         if state["managed"] and not manages:
             return "managed"
-        return "finished" if state["state"] == "dead" else "already_enabled"
+        # A disabled item came after the look that missed it: it was not there to be opened.
+        return {"dead": "finished", "disabled": "not_found"}.get(state["state"], "already_enabled")
     if known is None or known.namespace_id != namespace_id or known.outcome == "living":
         return "not_found"
     return "cancelled" if known.outcome == "cancelled" else "finished"
