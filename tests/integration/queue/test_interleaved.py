@@ -1,0 +1,503 @@
+"""Two verbs on one item, their statements in every order, on real Postgres: one of them wins, the other is told.
+
+After every order the tables must agree with the answers: the item is in exactly one place or gone, its end is
+remembered once, and its ack topic was told as often as it ended.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import pytest
+
+from headgate.ids import new_id
+from services.queue.model import Claim, NewItem, Settled
+from services.queue.settle import Extension, Nack
+from services.queue.topics import Topics
+from shared.access import Caller
+from tests.support.databases import Databases
+from tests.support.interleave import Actor, actor_on, explore
+
+ANYBODY = Caller(frozenset({"enqueue", "consume", "admin"}))
+NS = "default"
+
+# Where an item is, by table; `lease` counts only while the item's row lives: acked ids stay in the group.
+PLACES = """
+SELECT (SELECT count(*) FROM item WHERE id = $1) AS item, (SELECT count(*) FROM ready WHERE id = $1) AS ready,
+    (SELECT count(*) FROM deferred WHERE id = $1) AS deferred,
+    (SELECT count(*) FROM parked WHERE id = $1) AS parked,
+    (SELECT count(*) FROM lease l JOIN item i ON i.id = ANY (l.ids) WHERE i.id = $1) AS lease,
+    (SELECT count(*) FROM ready r JOIN topic t USING (topic_id) WHERE t.name = 'told') AS told,
+    (SELECT array_agg(outcome) FROM (SELECT * FROM ended UNION ALL SELECT * FROM ended_old) AS e
+        WHERE id = $1) AS ended
+"""
+EMPTY = (
+    "TRUNCATE item, ready, deferred, parked, lease, ended, ended_old, unseen_cancel, dedup, stat_delta, topic_stat"
+)
+
+
+@dataclass
+class Scene:
+    """One shard, two processes on it, and a plain connection."""
+
+    a: Actor
+    b: Actor
+    watcher: Any
+    item_id: str = ""
+    token: str = ""
+
+    async def enqueue(self, **fields: Any) -> None:
+        """A fresh item with an id of its caller, on an empty shard."""
+        await self.watcher.execute(EMPTY)
+        self.item_id = new_id(0)
+        [result] = await self.a.process.broker.enqueue(NS, [self.item(**fields)], ANYBODY)
+        assert result.status == "enqueued"
+
+    async def clear(self) -> None:
+        """An empty shard and an id that nobody has seen."""
+        await self.watcher.execute(EMPTY)
+        self.item_id = new_id(0)
+
+    def item(self, **fields: Any) -> NewItem:
+        return NewItem(**{"topic": "t", "id": self.item_id, "ack_topic": "told", **fields})
+
+    async def lease(self, lease_s: float = 60.0) -> None:
+        self.token = await self.claim(self.a, lease_s)
+        assert self.token
+
+    async def expire(self) -> None:
+        """Let the lease be over."""
+        await self.watcher.execute("UPDATE lease SET expires_at = clock_timestamp() - interval '1 second'")
+
+    async def claim(self, actor: Actor, lease_s: float = 60.0) -> str:
+        """Claim the item by the statement itself; its token, or nothing."""
+        token = str(uuid.uuid4())
+        rows = await actor.store.claim([Claim(self.item_id, token, lease_s)], relaxed=False)
+        return token if rows else ""
+
+    async def places(self) -> dict[str, Any]:
+        return dict(await self.watcher.fetchrow(PLACES, self.item_id))
+
+    async def counts(self) -> dict[str, int]:
+        row = await self.watcher.fetchrow(
+            "SELECT coalesce(sum(ready), 0)::int AS ready, coalesce(sum(delayed), 0)::int AS deferred,"
+            " coalesce(sum(leased), 0)::int AS lease, coalesce(sum(disabled) + sum(dead), 0)::int AS parked"
+            " FROM stat_delta JOIN topic USING (topic_id) WHERE name = 't'"
+        )
+        return dict(row)
+
+    async def consistent(self) -> dict[str, Any]:
+        """The item is in exactly one place, or gone and then told once; the counts say the same."""
+        found = await self.places()
+        places = {name: found[name] for name in ("ready", "deferred", "parked", "lease")}
+        assert sum(places.values()) == found["item"] <= 1, found
+        assert await self.counts() == places
+        if found["item"] == 0:
+            assert found["told"] == 1, found
+            assert len(found["ended"]) == 1, found
+        return found
+
+    # verbs, as (actor) -> status
+
+    async def ack(self, actor: Actor) -> str:
+        [result] = await actor.process.broker.ack(NS, [Settled(self.item_id, self.token)])
+        return str(result.status)
+
+    async def nack(self, actor: Actor, **fields: Any) -> str:
+        nack = Nack(self.item_id, self.token, None, None, None, fields.get("final", False), True)
+        [result] = await actor.process.settlement.nack(NS, [nack])
+        return str(result.status)
+
+    async def extend(self, actor: Actor) -> str:
+        [result] = await actor.process.settlement.extend(NS, [Extension(self.item_id, self.token, 60.0)])
+        return str(result.status)
+
+    async def cancel(self, actor: Actor) -> str:
+        [result] = await actor.process.settlement.cancel(NS, [self.item_id], ANYBODY)
+        return str(result.status)
+
+    async def enqueue_again(self, actor: Actor, **fields: Any) -> str:
+        [result] = await actor.process.broker.enqueue(NS, [self.item(**fields)], ANYBODY)
+        return str(result.status)
+
+    async def revive(self, actor: Actor) -> str:
+        [result] = await actor.process.broker.revive(NS, [(self.item_id, None)], ANYBODY)
+        return str(result.status)
+
+    async def sweep(self, actor: Actor) -> str:
+        return f"swept {await actor.process.settlement.sweep(actor.store, 10)}"
+
+    async def expire_ttl(self, actor: Actor) -> str:
+        return f"expired {await actor.process.settlement.expire(actor.store, [self.item_id])}"
+
+    async def purge(self, actor: Actor) -> str:
+        topics: Topics = actor.process.topics
+        return f"purged {(await topics.purge(NS, 't'))['items']}"
+
+    async def claimed(self, actor: Actor) -> str:
+        return "claimed" if await self.claim(actor) else "nothing"
+
+
+@pytest.fixture(scope="module")
+async def scene(databases: Databases) -> AsyncIterator[Scene]:
+    database = await databases.create(queue_shards=1, dag_shards=1)
+    watcher = await asyncpg.connect(database.dsn, server_settings={"search_path": "queue_000"})
+    async with actor_on(database) as a, actor_on(database) as b:
+        made = Scene(a, b, watcher)
+        await made.enqueue()
+        for actor in (a, b):
+            # Names are looked up once per process; the scenes begin after that.
+            await actor.store.names.make([(NS, "t"), (NS, "told")])
+            await actor.store.names.make_namespace(NS)
+            await made.cancel(actor)
+        yield made
+    await watcher.close()
+    await databases.drop(database)
+
+
+Verb = Callable[[Actor], Awaitable[str]]
+
+
+async def race(
+    scene: Scene,
+    begin: Callable[[], Awaitable[None]],
+    verbs: tuple[Verb, Verb],
+    allowed: dict[tuple[str, str], str],
+) -> None:
+    """Every order of two verbs ends in one of the allowed pairs of answers, with the item where that says.
+
+    `allowed` maps the answers to the place in which the item must be then, or to the outcome of its end.
+    """
+    seen: set[tuple[str, str]] = set()
+
+    async def start() -> list[Any]:
+        await begin()
+        return [lambda: verbs[0](scene.a), lambda: verbs[1](scene.b)]
+
+    async def check(results: list[Any]) -> None:
+        pair = (results[0], results[1])
+        assert pair in allowed, "these answers do not go together"
+        seen.add(pair)
+        found = await scene.consistent()
+        where = allowed[pair]
+        if found["item"]:
+            assert found.get(where) == 1, (where, found)
+        else:
+            assert found["ended"] == [where], (where, found)
+
+    orders = await explore(scene.watcher, [scene.a, scene.b], start, check)
+    assert orders > 1
+    assert len(seen) > 1 or len(allowed) == 1, f"only {seen} in {orders} orders: the race was never run"
+
+
+async def test_sweep_against_ack(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+        await scene.expire()
+
+    await race(
+        scene,
+        begin,
+        (scene.sweep, scene.ack),
+        # In the third, the sweep took the group first and found the item gone: the ack had come to its row before.
+        {("swept 1", "lease_lost"): "ready", ("swept 0", "acked"): "acked", ("swept 1", "acked"): "acked"},
+    )
+
+
+async def test_sweep_against_nack(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+        await scene.expire()
+
+    await race(
+        scene,
+        begin,
+        (scene.sweep, scene.nack),
+        {("swept 1", "lease_lost"): "ready", ("swept 0", "requeued"): "ready"},
+    )
+
+
+async def test_sweep_against_extend(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+        await scene.expire()
+
+    await race(
+        scene,
+        begin,
+        (scene.sweep, scene.extend),
+        {("swept 1", "lease_lost"): "ready", ("swept 0", "extended"): "lease"},
+    )
+
+
+async def test_two_sweeps_take_a_lease_back_once(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+        await scene.expire()
+
+    await race(
+        scene,
+        begin,
+        (scene.sweep, scene.sweep),
+        {("swept 1", "swept 0"): "ready", ("swept 0", "swept 1"): "ready"},
+    )
+
+
+async def test_sweep_and_redelivery_against_a_late_ack(scene: Scene) -> None:
+    """An ack that read the first lease must not end the item under the second."""
+
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+        await scene.expire()
+
+    async def redeliver(actor: Actor) -> str:
+        swept = await scene.sweep(actor)
+        return f"{swept} {await scene.claimed(actor)}"
+
+    await race(
+        scene,
+        begin,
+        (redeliver, scene.ack),
+        {
+            ("swept 1 claimed", "lease_lost"): "lease",
+            ("swept 0 nothing", "acked"): "acked",
+            ("swept 1 nothing", "acked"): "acked",
+        },
+    )
+
+
+async def test_cancel_against_claim(scene: Scene) -> None:
+    await race(
+        scene,
+        scene.enqueue,
+        (scene.cancel, scene.claimed),
+        {("cancelled", "claimed"): "cancelled", ("cancelled", "nothing"): "cancelled"},
+    )
+
+
+async def test_cancel_against_ack(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+
+    await race(
+        scene,
+        begin,
+        (scene.cancel, scene.ack),
+        {("cancelled", "cancelled"): "cancelled", ("finished", "acked"): "acked"},
+    )
+
+
+@pytest.mark.parametrize("final", [False, True])
+async def test_cancel_against_nack(scene: Scene, final: bool) -> None:
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+
+    async def nack(actor: Actor) -> str:
+        return await scene.nack(actor, final=final)
+
+    allowed = {("cancelled", "cancelled"): "cancelled", ("cancelled", "requeued"): "cancelled"}
+    if final:
+        allowed = {("cancelled", "cancelled"): "cancelled", ("finished", "dead"): "parked"}
+    await race(scene, begin, (scene.cancel, nack), allowed)
+
+
+async def test_cancel_against_sweep(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+        await scene.expire()
+
+    await race(
+        scene,
+        begin,
+        (scene.cancel, scene.sweep),
+        {("cancelled", "swept 1"): "cancelled"},
+    )
+
+
+async def test_cancel_against_revive(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue(disabled=True)
+
+    await race(
+        scene,
+        begin,
+        (scene.cancel, scene.revive),
+        {("cancelled", "revived"): "cancelled", ("cancelled", "cancelled"): "cancelled"},
+    )
+
+
+async def test_two_cancels_end_an_item_once(scene: Scene) -> None:
+    await race(
+        scene,
+        scene.enqueue,
+        (scene.cancel, scene.cancel),
+        {
+            ("cancelled", "already_cancelled"): "cancelled",
+            ("already_cancelled", "cancelled"): "cancelled",
+        },
+    )
+
+
+async def test_ttl_against_claim(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue(ttl_s=100.0)
+        await scene.watcher.execute("UPDATE item SET expires_at = clock_timestamp() - interval '1 second'")
+
+    await race(
+        scene,
+        begin,
+        (scene.expire_ttl, scene.claimed),
+        # A claim that met it first parked it in a lease that is over: the sweep ends it as expired.
+        {("expired 1", "nothing"): "expired", ("expired 0", "nothing"): "lease"},
+    )
+
+
+async def test_ttl_against_nack(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue(ttl_s=100.0)
+        await scene.lease()
+        await scene.watcher.execute("UPDATE item SET expires_at = clock_timestamp() - interval '1 second'")
+
+    await race(
+        scene,
+        begin,
+        (scene.expire_ttl, scene.nack),
+        {("expired 0", "requeued"): "ready", ("expired 1", "requeued"): "expired"},
+    )
+
+
+async def test_ttl_against_cancel(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue(ttl_s=100.0)
+        await scene.watcher.execute("UPDATE item SET expires_at = clock_timestamp() - interval '1 second'")
+
+    await race(
+        scene,
+        begin,
+        (scene.expire_ttl, scene.cancel),
+        {("expired 1", "finished"): "expired", ("expired 0", "cancelled"): "cancelled"},
+    )
+
+
+async def test_purge_against_ack(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+
+    await race(
+        scene,
+        begin,
+        (scene.purge, scene.ack),
+        {("purged 1", "cancelled"): "cancelled", ("purged 0", "acked"): "acked"},
+    )
+
+
+async def test_two_hosts_claim_one_key_once(scene: Scene) -> None:
+    await race(
+        scene,
+        scene.enqueue,
+        (scene.claimed, scene.claimed),
+        {("claimed", "nothing"): "lease", ("nothing", "claimed"): "lease"},
+    )
+
+
+async def test_two_acks_end_an_item_once(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+
+    await race(
+        scene,
+        begin,
+        (scene.ack, scene.ack),
+        {("acked", "already_acked"): "acked", ("already_acked", "acked"): "acked"},
+    )
+
+
+async def test_two_enqueues_of_one_id_make_one_item(scene: Scene) -> None:
+    await race(
+        scene,
+        scene.clear,
+        (scene.enqueue_again, scene.enqueue_again),
+        {("enqueued", "duplicate"): "ready", ("duplicate", "enqueued"): "ready"},
+    )
+
+
+async def test_cancel_of_an_unseen_id_against_its_enqueue(scene: Scene) -> None:
+    seen = set()
+
+    async def begin() -> list[Any]:
+        await scene.clear()
+        return [lambda: scene.cancel(scene.a), lambda: scene.enqueue_again(scene.b)]
+
+    async def check(results: list[Any]) -> None:
+        seen.add(tuple(results))
+        found = await scene.places()
+        assert results[0] == "cancelled"
+        assert found["item"] == found["ready"] == 0
+        assert found["ended"] == ["cancelled"]
+        assert (results[1], found["told"]) in (("enqueued", 1), ("cancelled", 0)), found
+
+    await explore(scene.watcher, [scene.a, scene.b], begin, check)
+    assert len(seen) == 2
+
+
+async def test_a_retried_enqueue_against_the_ack_of_the_first(scene: Scene) -> None:
+    """The answer of the enqueue was lost; the item is acked and deleted while the retry is on its way."""
+
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+
+    await race(scene, begin, (scene.ack, scene.enqueue_again), {("acked", "duplicate"): "acked"})
+
+
+async def test_a_retried_enqueue_against_the_cancel_of_the_first(scene: Scene) -> None:
+    await race(
+        scene,
+        scene.enqueue,
+        (scene.cancel, scene.enqueue_again),
+        {("cancelled", "duplicate"): "cancelled", ("cancelled", "cancelled"): "cancelled"},
+    )
+
+
+async def test_revive_of_an_item_whose_enqueue_is_on_its_way(scene: Scene) -> None:
+    """A revive that missed it must not say that it is enabled: nobody would ever open it."""
+    seen = set()
+
+    async def begin() -> list[Any]:
+        await scene.clear()
+        return [lambda: scene.revive(scene.a), lambda: scene.enqueue_again(scene.b, disabled=True)]
+
+    async def check(results: list[Any]) -> None:
+        seen.add(tuple(results))
+        found = await scene.consistent()
+        where = {"revived": "ready", "not_found": "parked"}
+        assert results[1] == "enqueued"
+        assert results[0] in where
+        assert found[where[results[0]]] == 1, found
+
+    await explore(scene.watcher, [scene.a, scene.b], begin, check)
+    assert len(seen) == 2
+
+
+async def test_two_revives_open_an_item_once(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue(disabled=True)
+
+    await race(
+        scene,
+        begin,
+        (scene.revive, scene.revive),
+        {("revived", "already_enabled"): "ready", ("already_enabled", "revived"): "ready"},
+    )
