@@ -168,6 +168,9 @@ async def _site(bench: Bench, variant: Variant) -> AsyncIterator[Site]:
     await names.make([("default", TOPIC)])
     ref = names.known("default", TOPIC)
     assert ref is not None and ref.namespace_id == v.NAMESPACE_ID
+    if variant in (v.PINNED_PLANS, v.DEFAULT_PLANS):
+        for shard in shards:
+            await v.start_idle(shard, ref.topic_id)
     try:
         yield Site(shards, ref.topic_id, v.Keys(variant.shard, ref.topic_id))
     finally:
