@@ -113,12 +113,12 @@ class Context:
         settlement, result = await shard.pool.transaction(work)
         self.gauges[shard.number].db_latency_s.add(self.clock.monotonic_s() - begun_s)
         if settlement is not None:
-            crash_point("after_commit_before_relay")
             self._tell(shard, settlement)
         return result
 
     def _tell(self, shard: Shard, settlement: Settlement) -> None:
         if settlement.sends:
+            crash_point("after_commit_before_relay")
             self.dispatch(shard, settlement.sends)
         if settlement.walking:
             self.kick_walks(shard)

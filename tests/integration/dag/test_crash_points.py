@@ -1,0 +1,130 @@
+"""The DAG service dies at each of its named points, and another one goes on: nothing lost, early or twice."""
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate import AsyncClient
+from services.local.ports import free_port
+from tests.support.apps import DAG_TOKEN, Service, queue_service
+from tests.support.databases import Databases
+from tests.support.servers import ServerAddresses
+
+GRAPH: dict[str, list[str]] = {
+    "a": [],
+    "b": ["a"],
+    "c": ["a"],
+    "d": ["b", "c"],
+    "lone": [],
+    "e": ["d", "lone"],
+}
+POINTS = [
+    "after_a",
+    "before_b",
+    "after_b",
+    "after_commit_before_relay",
+    "after_relay_before_delete",
+    "after_commit_before_ack",
+]
+
+
+class MortalDag:
+    """A DAG service in a process of its own. It dies at a crash point once, and is then started again."""
+
+    def __init__(self, queue: Service, redis_url: str, crash_at: str) -> None:
+        self.port = free_port()
+        self.exit_codes: list[int] = []
+        self._environment = {
+            **os.environ,
+            "HEADGATE_DAG_SHARDS": queue.database.dag_shards,
+            "HEADGATE_DAG_PORT": str(self.port),
+            "HEADGATE_QUEUE_URL": queue.url,
+            "HEADGATE_REDIS_URL": redis_url,
+            "HEADGATE_DAG_TOKEN": DAG_TOKEN,
+            "HEADGATE_DAG_STOPPED_ADD_S": "0.5",
+        }
+        self._crash_at = crash_at
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        environment = {**self._environment, "HEADGATE_CRASH_AT": self._crash_at}
+        try:
+            while True:
+                command = (sys.executable, "-m", "services.dag")
+                self._process = await asyncio.create_subprocess_exec(*command, env=environment)
+                self.exit_codes.append(await self._process.wait())
+                environment = self._environment
+        finally:
+            if self._process is not None and self._process.returncode is None:
+                self._process.terminate()
+                await self._process.wait()
+
+
+@pytest.fixture(scope="module")
+async def queue(databases: Databases, servers: ServerAddresses) -> AsyncIterator[Service]:
+    """A queue service that stays up."""
+    database = await databases.create(queue_shards=2, dag_shards=1)
+    async with queue_service(database, f"{servers.redis_url}/0") as made:
+        yield made
+    await databases.drop(database)
+
+
+async def until_answered(method: str, url: str, body: Any = None) -> Any:
+    """The same call again until somebody answers it."""
+    async with httpx.AsyncClient(timeout=20) as http:
+        while True:
+            try:
+                answer = await http.request(method, url, json=body)
+                if answer.status_code < 500:
+                    return answer.json()
+            except httpx.TransportError:
+                pass
+            await asyncio.sleep(0.05)
+
+
+async def consume(client: AsyncClient, topic: str, delivered: list[str]) -> None:
+    while True:
+        items = await client.dequeue({topic: 10}, wait_s=5)
+        for item in items:
+            assert item.dag is not None
+            delivered.append(item.dag.node)
+            await client.ack([item.ack()])
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_service_that_dies_at_a_crash_point_leaves_nothing_undone(
+    queue: Service, redis_url: str, point: str
+) -> None:
+    dag = MortalDag(queue, redis_url, point)
+    delivered: list[str] = []
+    base = f"http://127.0.0.1:{dag.port}/v1/namespaces/default/dags"
+    nodes = [
+        {"key": key, "topic": point, "external": ["go"]} | ({"upstream": ups} if ups else {})
+        for key, ups in GRAPH.items()
+    ]
+    facts = {"external": [{"node": key, "name": "go"} for key in GRAPH]}
+    running = asyncio.create_task(dag.run())
+    async with AsyncClient(queue_url=queue.url) as client:
+        consuming = asyncio.create_task(consume(client, point, delivered))
+        try:
+            async with asyncio.timeout(60):
+                made = await until_answered("POST", base, {"key": point, "nodes": nodes})
+                await until_answered("POST", f"{base}/{made['id']}/resolve", facts)
+                found = made
+                while not found["finished_at"]:
+                    found = await until_answered("GET", f"{base}/{made['id']}/wait?timeout_s=5")
+        finally:
+            for task in (consuming, running):
+                task.cancel()
+            await asyncio.gather(consuming, running, return_exceptions=True)
+    assert dag.exit_codes[0] == -9, "the service was to die here"
+    assert found["state"] == "succeeded"
+    assert Counter(delivered) == Counter(list(GRAPH))
+    assert all(delivered.index(up) < delivered.index(key) for key, ups in GRAPH.items() for up in ups)
