@@ -51,5 +51,5 @@ async def rotate(tx: Transaction, age_s: float) -> None:
     """Swap the two `ended` tables and empty the older; by name, so that every statement stays the same text."""
     if await tx.row(SQL.start_rotation, age_s=age_s) is None:
         return
-    for statement in (SQL.empty_old, SQL.set_old_aside, SQL.age_current, SQL.bring_spare):
+    for statement in (SQL.lock_ended, SQL.empty_old, SQL.set_old_aside, SQL.age_current, SQL.bring_spare):
         await tx.fetch(statement)
