@@ -48,6 +48,8 @@ _SESSION = {
     "timezone": "UTC",
 }
 
+# A row's own fault: the same rows would be refused again.
+_REFUSED = (asyncpg.DataError, asyncpg.ProgramLimitExceededError, asyncpg.IntegrityConstraintViolationError)
 _CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _LOST = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.AdminShutdownError, OSError)
 
@@ -68,6 +70,18 @@ class Transaction:
     async def row(self, statement: Statement, **values: Any) -> Any:
         """The first row of a statement, or None."""
         return await self._connection.fetchrow(statement.text, *statement.args(**values))
+
+    async def attempt(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a part of the transaction that may fail alone.
+
+        Raises:
+            Invalid: the database refused a value; what `work` did is undone, the transaction goes on.
+        """
+        try:
+            async with self._connection.transaction():
+                return await work()
+        except _REFUSED as error:
+            raise Invalid("the database refused a value of this request") from error
 
 
 class Pool:
@@ -152,7 +166,7 @@ class Pool:
             raise ShardUnavailable(f"shard {number} cannot be reached", retry_after_s=1.0) from error
         try:
             yield connection
-        except (asyncpg.DataError, asyncpg.ProgramLimitExceededError) as error:
+        except _REFUSED as error:
             raise Invalid("the database refused a value of this request") from error
         except (asyncpg.InsufficientResourcesError, asyncpg.LockNotAvailableError) as error:
             raise ShardUnavailable(f"shard {number} has no room or is locked", retry_after_s=1.0) from error

@@ -17,12 +17,14 @@ from services.queue.names import SQL
 from services.queue.settings import QueueSettings
 from services.queue.store import Removal, Requeue, Store
 from shared.access import Caller
-from shared.errors import ShardUnavailable
+from shared.errors import Invalid, ShardUnavailable
 from shared.ids import canonical, canonical_token, shard_of, time_ms_of
+from shared.log import log
 from shared.metrics import DEAD, LEASE_EXPIRED, NACKED
 from shared.pg import Transaction
 
 LOOKS_MAX = 5
+PUT_OFF_S = 60.0
 
 
 class Nack(NamedTuple):
@@ -89,33 +91,17 @@ class Settlement:
         return results
 
     async def sweep(self, store: Store, limit: int) -> int:
-        """Take back leases of one shard that ran out; how many items that met."""
+        """Take back leases of one shard that ran out; how many items that met.
 
-        async def work(tx: Transaction) -> tuple[int, list[Ready]]:
-            ids = await rows.take_expired(tx, limit)
-            if not ids:
-                return 0, []
-            items = await rows.lock_items(tx, ids)
-            back, dead, gone = [], [], []
-            for item in items.values():
-                if item["at_most_once"]:
-                    gone.append(Removal(item["id"], "expired", "leased", 1))
-                elif item["ttl_passed"]:
-                    gone.append(Removal(item["id"], "expired", "leased"))
-                elif _is_last(item):
-                    dead.append(Requeue(item["id"], 1, 0, "the lease ran out on the last attempt"))
-                else:
-                    delay_s = backoff_s(item["attempts"] + 1, item["backoff"])
-                    back.append(Requeue(item["id"], 1, delay_s))
-            ready = await rows.requeue(tx, back)
-            ready += await rows.bury(tx, dead)
-            ready += await rows.remove(tx, gone)
-            LEASE_EXPIRED.labels(store.number).inc(len(items))
-            return len(ids), ready
-
-        swept, ready = await store.pool.transaction(work)
-        self._broker.dispatch.ready(store.number, ready)
-        return swept
+        An item that the database refuses to take back keeps its lease a while longer and holds up no other.
+        """
+        try:
+            swept = await store.pool.transaction(lambda tx: _sweep(tx, limit, singly=False))
+        except Invalid:
+            swept = await store.pool.transaction(lambda tx: _sweep(tx, limit, singly=True))
+        LEASE_EXPIRED.labels(store.number).inc(swept.expired)
+        self._broker.dispatch.ready(store.number, swept.ready)
+        return swept.ids
 
     async def expire(self, store: Store, ids: Sequence[str]) -> int:
         """End items whose TTL has passed, of those that are not leased; how many that were."""
@@ -125,7 +111,13 @@ class Settlement:
             ready = await rows.remove(tx, [Removal(row["id"], "expired", row["state"]) for row in left])
             return len(left), ready
 
-        expired, ready = await store.pool.transaction(work)
+        try:
+            expired, ready = await store.pool.transaction(work)
+        except Invalid:
+            if len(ids) == 1:
+                log.error("an item past its TTL cannot be ended", shard=store.number, item=ids[0])
+                return 0
+            return sum([await self.expire(store, [item_id]) for item_id in ids])
         self._broker.dispatch.ready(store.number, ready)
         return expired
 
@@ -311,6 +303,52 @@ class Cancel:
             return dict.fromkeys(placed, "cancelled")
 
         return statuses | await self._store.pool.transaction(work)
+
+
+class Swept(NamedTuple):
+    """Ids in the groups taken (acked ones among them), items that were still leased, and what is ready now."""
+
+    ids: int
+    expired: int
+    ready: list[Ready]
+
+
+async def _sweep(tx: Transaction, limit: int, *, singly: bool) -> Swept:
+    groups = await rows.take_expired(tx, limit)
+    ids = [item_id for group in groups for item_id in group["ids"]]
+    if not singly:
+        return Swept(len(ids), *await _take_back(tx, ids))
+    expired, ready = 0, []
+    for group in groups:
+        for item_id in group["ids"]:
+            try:
+                count, made = await tx.attempt(lambda one=item_id: _take_back(tx, [one]))  # type: ignore[misc]
+            except Invalid:
+                log.error("an item whose lease ran out cannot be taken back", item=item_id)
+                again = (group["token"], PUT_OFF_S, group["namespace_id"], group["topic_id"], item_id)
+                await rows.lease_again(tx, [again])
+            else:
+                expired += count
+                ready += made
+    return Swept(len(ids), expired, ready)
+
+
+async def _take_back(tx: Transaction, ids: Sequence[str]) -> tuple[int, list[Ready]]:
+    """What becomes of items whose leases ran out: deliverable again, dead or expired."""
+    items = await rows.lock_items(tx, ids) if ids else {}
+    back, dead, gone = [], [], []
+    for item in items.values():
+        if item["at_most_once"]:
+            gone.append(Removal(item["id"], "expired", "leased", 1))
+        elif item["ttl_passed"]:
+            gone.append(Removal(item["id"], "expired", "leased"))
+        elif _is_last(item):
+            dead.append(Requeue(item["id"], 1, 0, "the lease ran out on the last attempt"))
+        else:
+            back.append(Requeue(item["id"], 1, backoff_s(item["attempts"] + 1, item["backoff"])))
+    ready = await rows.requeue(tx, back)
+    ready += await rows.bury(tx, dead)
+    return len(items), ready + await rows.remove(tx, gone)
 
 
 async def _lock_held(

@@ -213,9 +213,9 @@ async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int
     )
 
 
-async def take_expired(tx: Transaction, limit: int) -> list[str]:
-    """Take the groups that ran out, and give their ids."""
-    return [item for row in await tx.fetch(SQL.take_expired, limit=limit) for item in row["ids"]]
+async def take_expired(tx: Transaction, limit: int) -> list[Any]:
+    """Take the groups that ran out: rows of token, namespace_id, topic_id and ids."""
+    return await tx.fetch(SQL.take_expired, limit=limit)
 
 
 async def lock_items(tx: Transaction, ids: Sequence[str]) -> dict[str, Any]:

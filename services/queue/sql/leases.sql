@@ -100,4 +100,4 @@ GROUP BY token, lease_s, namespace_id, topic_id;
 DELETE FROM lease WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM lease WHERE expires_at <= (SELECT shard_now()) ORDER BY expires_at LIMIT $1::int
     FOR UPDATE SKIP LOCKED)) AND expires_at <= shard_now()
-RETURNING ids::text[];
+RETURNING token::text, namespace_id, topic_id, ids::text[];
