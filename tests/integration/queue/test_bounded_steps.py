@@ -1,0 +1,61 @@
+"""Background statements take what they were told to take, never more (a plan may not run a LIMIT twice)."""
+
+import pytest
+
+from services.queue.names import SQL
+from services.queue.settle import Settlement
+from services.queue.store import take_expired
+from tests.support.queue_host import Api
+
+
+async def prepare(api: Api, leases: int) -> None:
+    for _ in range(leases):
+        await api.enqueue_one("t", id=api.new_id(0), lease_s=1)
+        await api.dequeue("t", 1)
+    await api.enqueue(*({"topic": "u", "id": api.new_id(0), "delay_s": 1} for _ in range(40)))
+    await api.clock.advance(2)
+
+
+@pytest.mark.parametrize("limit", [1, 7])
+async def test_promote_takes_its_limit(own_api: Api, limit: int) -> None:
+    await prepare(own_api, 0)
+    store = own_api.host.stores[0]
+    for _ in range(3):
+        assert len(await store.pool.fetch(SQL.promote, limit=limit)) == limit
+
+    assert await own_api.host.count("deferred") == 40 - 3 * limit
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+async def test_a_sweep_takes_its_limit(own_api: Api, limit: int) -> None:
+    await prepare(own_api, 12)
+    store = own_api.host.stores[0]
+    settlement: Settlement = own_api.host.process.settlement
+    for _ in range(3):
+        assert await settlement.sweep(store, limit) == limit
+
+    assert await own_api.host.count("lease") == 12 - 3 * limit
+    assert await own_api.host.count("ready") == 3 * limit
+
+
+async def test_two_transactions_share_the_work_instead_of_waiting(own_api: Api) -> None:
+    await prepare(own_api, 6)
+    pool = own_api.host.stores[0].pool
+
+    async def outer(tx: object) -> tuple[list[str], list[str]]:
+        mine = await take_expired(tx, 4)  # type: ignore[arg-type]
+        theirs = await pool.transaction(lambda other: take_expired(other, 4))
+        return [row["token"] for row in mine], [row["token"] for row in theirs]
+
+    mine, theirs = await pool.transaction(outer)
+    assert (len(mine), len(theirs)) == (4, 2)
+    assert not set(mine) & set(theirs)
+
+
+async def test_counts_are_folded_without_losing_one(own_api: Api) -> None:
+    for turn in range(5):
+        await own_api.enqueue(*({"topic": "t"} for _ in range(3)))
+        await own_api.ack(*await own_api.dequeue("t", 1))
+        await own_api.host.fold()
+        assert (await own_api.topic("t"))["ready"] == 2 * (turn + 1)
+    assert await own_api.host.count("stat_delta") == 0

@@ -1,0 +1,120 @@
+"""Concurrent calls share a flush: a row that the database refuses must not fail its neighbours."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support.queue_host import Api, QueueHost
+
+TRAP = """
+CREATE FUNCTION {schema}.trap() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (CASE WHEN TG_OP = 'DELETE' THEN OLD.payload ELSE NEW.payload END) = '"poison"' THEN
+        RAISE EXCEPTION 'poison' USING ERRCODE = '22000';
+    END IF;
+    RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+END $$;
+CREATE TRIGGER trap BEFORE {when} ON {schema}.item FOR EACH ROW EXECUTE FUNCTION {schema}.trap();
+"""
+
+
+async def set_trap(host: QueueHost, when: str) -> None:
+    """Let the database refuse every item with the payload "poison"."""
+    for store in host.stores.values():
+        await host.clock.connection.execute(TRAP.format(schema=store.shard.address.schema, when=when))
+
+
+def in_one_flush(host: QueueHost) -> None:
+    """Hold every shard's next flush until the calls of this turn of the loop have joined it."""
+    for batcher in (*host.process.broker._enqueues.values(), *host.process.broker._acks.values()):
+        original = batcher._run
+
+        async def held(original: Any = original) -> None:
+            await asyncio.sleep(0.02)
+            await original()
+
+        batcher._run = held
+
+
+@pytest.mark.parametrize("position", [0, 7, 15])
+async def test_a_poisoned_enqueue_fails_alone(own_api: Api, position: int) -> None:
+    await set_trap(own_api.host, "INSERT")
+    in_one_flush(own_api.host)
+    payloads: list[object] = list(range(16))
+    payloads[position] = "poison"
+    answers = await asyncio.gather(
+        *(own_api.post("enqueue", {"items": [{"topic": "t", "payload": p, "affinity": "x"}]}) for p in payloads)
+    )
+
+    assert [answer.status_code for answer in answers].count(201) == 15
+    assert answers[position].status_code == 422
+    assert answers[position].json()["outcome"] == "none"
+    taken = await own_api.dequeue("t", 100)
+    assert sorted(item["payload"] for item in taken) == sorted(p for p in payloads if p != "poison")
+    assert await own_api.host.count("item") == 15
+
+
+async def test_a_poisoned_ack_fails_alone(own_api: Api) -> None:
+    payloads = [*range(9), "poison"]
+    for payload in payloads:
+        await own_api.enqueue_one("t", payload=payload, affinity="x")
+    leased = await own_api.dequeue("t", 100)
+    assert len(leased) == 10
+    await set_trap(own_api.host, "DELETE")
+    in_one_flush(own_api.host)
+    answers = await asyncio.gather(
+        *(
+            own_api.post("ack", {"items": [{"id": item["id"], "lease_token": item["lease_token"]}]})
+            for item in leased
+        )
+    )
+
+    failed = [item["payload"] for item, answer in zip(leased, answers, strict=True) if answer.status_code != 200]
+    assert failed == ["poison"]
+    assert await own_api.host.count("item") == 1
+    assert await own_api.state(next(item["id"] for item in leased if item["payload"] == "poison")) == "leased"
+
+
+async def test_one_bad_row_does_not_stop_the_sweep(own_api: Api) -> None:
+    """Every other lease is taken back though one item cannot be (its row cannot be written)."""
+    for payload in ("a", "poison", "b", "c"):
+        await own_api.enqueue_one("t", payload=payload, lease_s=5, affinity="x")
+    for _ in range(4):
+        await own_api.dequeue("t")
+    await set_trap(own_api.host, "UPDATE")
+    await own_api.clock.advance(10)
+    for reaper in own_api.host.reapers:
+        await reaper.step()
+
+    assert [item["payload"] for item in await own_api.dequeue("t", 10)] == ["a", "b", "c"]
+    await own_api.clock.advance(100)
+    for reaper in own_api.host.reapers:
+        await reaper.step()
+    assert len(await own_api.dequeue("t", 10)) == 3
+
+
+async def test_one_bad_row_does_not_stop_the_end_of_ttls(own_api: Api) -> None:
+    ids = {p: await own_api.enqueue_one("t", payload=p, ttl_s=5, affinity="x") for p in ("a", "poison", "b")}
+    await set_trap(own_api.host, "DELETE")
+    await own_api.clock.advance(10)
+    for reaper in own_api.host.reapers:
+        await reaper.expire_step()
+
+    assert {p: await own_api.state(i) for p, i in ids.items()} == {"a": "gone", "poison": "ready", "b": "gone"}
+
+
+async def test_a_caller_that_left_does_not_undo_what_others_share(own_api: Api) -> None:
+    in_one_flush(own_api.host)
+    tasks = [
+        asyncio.create_task(own_api.post("enqueue", {"items": [{"topic": "t", "payload": n, "affinity": "x"}]}))
+        for n in range(6)
+    ]
+    await asyncio.sleep(0.005)
+    tasks[0].cancel()
+    tasks[3].cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+
+    kept = [n for n, answer in enumerate(found) if not isinstance(answer, BaseException)]
+    assert kept == [1, 2, 4, 5]
+    assert {item["payload"] for item in await own_api.dequeue("t", 10)} >= set(kept)

@@ -1,0 +1,122 @@
+"""Two processes on the same shards: the rows decide, memory only hurries."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.queue_host import Api, QueueHost, queue_host
+
+
+@pytest.fixture
+async def other(own_host: QueueHost) -> AsyncIterator[QueueHost]:
+    """A second process on the shards of `own_host`."""
+    async with queue_host(own_host.database, own_host.clock, poll_s=0.02) as made:
+        yield made
+
+
+async def test_no_item_is_handed_out_twice_or_forgotten(own_api: Api, other: QueueHost) -> None:
+    hosts = [own_api, own_api.on(other)]
+    sent = [r["id"] for n in range(8) for r in await hosts[n % 2].enqueue(*({"topic": "t"} for _ in range(50)))]
+    # Both know all keys before either claims one.
+    for api in hosts:
+        line = api.host.dispatch._line(api.namespace, "t")
+        await api.host.dispatch._fill(line, 400)
+        assert len(line.buffer) == 400
+    got: Counter[str] = Counter()
+
+    async def consume(api: Api) -> None:
+        while leased := await api.dequeue("t", 7):
+            got.update(item["id"] for item in leased)
+            assert set(await api.ack(*leased)) == {"acked"}
+
+    await asyncio.gather(*(consume(api) for api in hosts for _ in range(3)))
+    for api in hosts:
+        await consume(api)
+    assert got == Counter(sent)
+    assert await own_api.host.count("item") == 0
+
+
+async def test_both_reapers_take_a_lease_back_once(own_api: Api, other: QueueHost) -> None:
+    await own_api.enqueue(*({"topic": "t", "lease_s": 1, "max_attempts": 9} for _ in range(60)))
+    for _ in range(20):
+        await own_api.dequeue("t", 3)
+    await own_api.clock.advance(2)
+    await asyncio.gather(*(h.reap() for h in (own_api.host, other, own_api.host, other)))
+
+    again = await own_api.dequeue("t", 100)
+    assert len({item["id"] for item in again}) == len(again) == 60
+    assert {item["attempt"] for item in again} == {2}
+    assert (await own_api.topic("t"))["leased"] == 60
+
+
+async def test_both_promote_an_item_once(own_api: Api, other: QueueHost) -> None:
+    await own_api.enqueue(*({"topic": "t", "delay_s": 1} for _ in range(100)))
+    await own_api.clock.advance(2)
+    await asyncio.gather(*(h.reap() for h in (own_api.host, other, own_api.host, other)))
+
+    assert await own_api.host.count("ready") == 100
+    assert await own_api.host.count("deferred") == 0
+    assert (await own_api.topic("t"))["ready"] == 100
+    assert len(await own_api.on(other).dequeue("t", 200)) == 100
+
+
+async def test_what_one_host_claimed_the_other_settles(own_api: Api, other: QueueHost) -> None:
+    there = own_api.on(other)
+    await own_api.enqueue(*({"topic": "t"} for _ in range(4)))
+    first, second, third, fourth = await own_api.dequeue("t", 4)
+
+    assert await there.ack(first) == ["acked"]
+    assert await there.extend(second) == ["extended"]
+    assert await there.cancel(third["id"]) == ["cancelled"]
+    assert await there.nack(fourth) == ["requeued"]
+    assert await own_api.ack(first, second, third, fourth) == ["already_acked", "acked", "cancelled", "lease_lost"]
+
+
+async def test_a_consumer_hears_of_the_other_hosts_items_by_the_poll(own_api: Api, other: QueueHost) -> None:
+    there = own_api.on(other)
+    task = asyncio.create_task(there.dequeue("t", wait_s=20))
+    while not other.dispatch._lines or not other.dispatch._lines[own_api.namespace, "t"].waiting:
+        await asyncio.sleep(0.001)
+    item_id = await own_api.enqueue_one("t")
+
+    assert [item["id"] for item in await asyncio.wait_for(task, 2)] == [item_id]
+
+
+async def test_a_pause_holds_at_every_host(own_api: Api, other: QueueHost) -> None:
+    there = own_api.on(other)
+    await own_api.enqueue(*({"topic": "t"} for _ in range(3)))
+    assert len(await there.dequeue("t")) == 1
+    await own_api.post("topics/pause", {"topic": "t"})
+
+    assert await there.dequeue("t", 5) == []
+    assert await own_api.dequeue("t", 5) == []
+    await there.post("topics/resume", {"topic": "t"})
+    assert len(await there.dequeue("t", 5)) == 2
+
+
+async def test_one_key_at_two_hosts_is_one_item(own_api: Api, other: QueueHost) -> None:
+    hosts = [own_api, own_api.on(other)]
+    calls = [
+        hosts[n % 2].enqueue({"topic": "t", "idempotency_key": f"k{n // 4}", "payload": n // 4}) for n in range(40)
+    ]
+    results = [result for [result] in await asyncio.gather(*calls)]
+
+    assert Counter(result["status"] for result in results) == {"enqueued": 10, "duplicate": 30}
+    assert len({result["id"] for result in results}) == 10
+
+
+async def test_stale_keys_of_one_host_do_no_harm(own_api: Api, other: QueueHost) -> None:
+    """The other host still holds the keys of items that were acked, delayed and cancelled."""
+    there = own_api.on(other)
+    other.dispatch._settings.__dict__["poll_s"] = 3600.0
+    ids = [await own_api.enqueue_one("t", payload=n) for n in range(6)]
+    assert [item["payload"] for item in await there.dequeue("t", 1)] == [0]
+    held = await own_api.dequeue("t", 2)
+    await own_api.ack(held[0])
+    await own_api.nack(held[1], delay_s=100)
+    await own_api.cancel(ids[3])
+
+    assert [item["payload"] for item in await there.dequeue("t", 9)] == [4, 5]
+    assert (await own_api.topic("t"))["delayed"] == 1
