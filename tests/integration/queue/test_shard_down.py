@@ -1,0 +1,149 @@
+"""One shard's server is away: its own elements are refused and say so, everything else goes on."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headgate.ids import shard_of
+from services.local.ports import free_port
+from shared.sql import Statement
+from tests.support.queue_host import Api, QueueHost, queue_host
+
+
+@pytest.fixture
+async def half(own_host: QueueHost) -> AsyncIterator[QueueHost]:
+    """A process whose shard 1 is on a server that nobody runs."""
+    dsn = own_host.database.dsn
+    away = f"0={dsn} 1=postgresql://postgres@127.0.0.1:{free_port()}/none"
+    async with queue_host(own_host.database, own_host.clock, shards=away) as made:
+        yield made
+
+
+def element(result: dict[str, str]) -> tuple[str, str | None, str | None]:
+    return result["status"], result.get("code"), result.get("outcome")
+
+
+AWAY = ("refused", "shard_unavailable", "none")
+
+
+async def test_an_enqueue_answers_per_element(half: QueueHost) -> None:
+    api = Api(half)
+    results = await api.enqueue(*({"topic": "t", "id": api.new_id(n % 2)} for n in range(4)))
+
+    assert [element(r) for r in results] == [("enqueued", None, None), AWAY] * 2
+    assert len(await api.dequeue("t", 9)) == 2
+
+
+async def test_a_key_stays_at_its_home_also_while_that_is_away(half: QueueHost, own_host: QueueHost) -> None:
+    """No fallback: a retry that found another shard would make a second item."""
+    api = Api(half)
+    whole = api.on(own_host)
+    items = [{"topic": "t", "idempotency_key": f"k{n}"} for n in range(20)]
+    first = await api.enqueue(*items)
+    assert {r["status"] for r in first} == {"enqueued", "refused"}
+    later = await whole.enqueue(*items)
+
+    for before, after in zip(first, later, strict=True):
+        if before["status"] == "enqueued":
+            assert after == {"id": before["id"], "status": "duplicate"}
+            assert shard_of(after["id"]) == 0
+        else:
+            assert after["status"] == "enqueued"
+            assert shard_of(after["id"]) == 1
+
+
+async def test_affinity_stays_at_its_home(half: QueueHost) -> None:
+    results = await Api(half).enqueue(*({"topic": "t", "affinity": f"a{n}"} for n in range(20)))
+
+    assert {element(r) for r in results} == {("enqueued", None, None), AWAY}
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "extend"])
+async def test_settling_answers_per_element(half: QueueHost, own_host: QueueHost, verb: str) -> None:
+    api = Api(half)
+    whole = api.on(own_host)
+    await whole.enqueue({"topic": "t", "id": api.new_id(0)}, {"topic": "t", "id": api.new_id(1)})
+    leased = sorted(await whole.dequeue("t", 2), key=lambda item: shard_of(item["id"]))
+    items = [{"id": item["id"], "lease_token": item["lease_token"]} for item in leased]
+    results = await api.results(verb, {"items": items})
+
+    assert results[0]["status"] in ("acked", "requeued", "extended")
+    assert element(results[1]) == AWAY
+
+
+async def test_revive_and_cancel_answer_per_element(half: QueueHost) -> None:
+    api = Api(half)
+    here = await api.enqueue_one("t", disabled=True, id=api.new_id(0))
+    there = api.new_id(1)
+
+    assert [element(r) for r in await api.results("revive", {"items": [{"id": here}, {"id": there}]})] == [
+        ("revived", None, None),
+        AWAY,
+    ]
+    assert [element(r) for r in await api.results("cancel", {"ids": [there, here]})] == [
+        AWAY,
+        ("cancelled", None, None),
+    ]
+
+
+async def test_dequeue_serves_what_can_be_reached(half: QueueHost) -> None:
+    api = Api(half)
+    ids = [await api.enqueue_one("t", id=api.new_id(0)) for _ in range(3)]
+
+    assert [item["id"] for item in await api.dequeue("t", 9, wait_s=5)] == ids
+
+
+async def test_health_and_queries_show_what_is_left(half: QueueHost) -> None:
+    api = Api(half)
+    await api.enqueue_one("t", id=api.new_id(0))
+    shards = (await half.client.get("/v1/shards")).json()["items"]
+
+    assert [row["state"] for row in shards] == ["healthy", "open"]
+    assert (await api.topic("t"))["ready"] == 1
+    ready = await half.client.get("/readyz")
+    assert (ready.status_code, sorted(ready.json()["shards"].values())) == (200, ["down", "up"])
+
+
+async def test_a_single_item_of_a_shard_that_is_away_is_unavailable(half: QueueHost) -> None:
+    api = Api(half)
+    answer = await api.get(f"items/{api.new_id(1)}")
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "shard_unavailable")
+    assert answer.json()["outcome"] == "none"
+    assert answer.headers["retry-after"].isdigit()
+
+
+# -- durability ---------------------------------------------------------------------------------------------
+
+
+async def test_only_the_systems_own_namespace_commits_without_waiting(own_host: QueueHost) -> None:
+    """What an answer promises has been written to disk; at-most-once items are claimed so in every case."""
+    api = Api(own_host)
+    used: list[str] = []
+    for store in own_host.stores.values():
+        for name in ("pool", "relaxed"):
+            pool = getattr(store.shard, name)
+            original = pool.fetch
+
+            async def fetch(statement, _original=original, _name=name, **values):  # type: ignore[no-untyped-def]
+                used.append(f"{statement.name} {_name}")
+                return await _original(statement, **values)
+
+            pool.fetch = fetch
+    await api.enqueue_one("t", delivery="at_most_once")
+    await api.ack(await api.dequeue_one("t"))
+    assert {"enqueue pool", "claim pool", "ack pool"} <= set(used)
+    assert not [call for call in used if call.endswith("relaxed")]
+
+    system = api.as_dag_service("_dag")
+    await system.enqueue_one("acks/0")
+    await system.ack(await system.dequeue_one("acks/0"))
+    assert {call for call in used if call.endswith("relaxed")} == {"claim relaxed", "ack relaxed"}
+
+
+async def test_the_two_pools_are_what_they_are_called(own_host: QueueHost) -> None:
+    ask = Statement("ask", (), "SELECT current_setting('synchronous_commit') AS s")
+    shard = own_host.stores[0].shard
+
+    assert (await shard.pool.row(ask))["s"] == "on"
+    assert (await shard.relaxed.row(ask))["s"] == "off"
