@@ -8,7 +8,7 @@ same call repeated, by any call that names one of the nodes, or by the sweeper.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from services.dag import addition, gateway, store, store_duties, store_edges
@@ -32,6 +32,7 @@ from services.dag.orders import Orders, OrderStale
 from services.dag.settling import Settlement
 from services.dag.store import IntentItem, NodeRow
 from shared import ids
+from shared.errors import ShardUnavailable
 from shared.pg import Transaction
 from shared.shards import SLOTS, Shard
 
@@ -134,7 +135,7 @@ class Builder:
         for _ in range(_ATTEMPTS_MAX):
             try:
                 async with self._orders.gate(dag_id):
-                    written = await self._context.settle(shard, work)
+                    written = await self._settle_with_order(shard, work)
                     if written.order is not None:
                         # Only what is committed may be trusted.
                         written.order.version = written.dag.structure_version
@@ -142,9 +143,18 @@ class Builder:
             except Undecided as undecided:
                 for unfinished in undecided.additions:
                     await self._activator.drive(shard, unfinished)
+        raise unfinished_error()
+
+    async def _settle_with_order(
+        self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, _Written]]]
+    ) -> _Written:
+        """Run A; where it needs the DAG's order and the one in memory is not it, load that first."""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return await self._context.settle(shard, work)
             except OrderStale as stale:
                 await self._orders.load(shard, stale.dag)
-        raise unfinished_error()
+        raise ShardUnavailable("the DAG changes too fast to check its edges; try again", retry_after_s=1.0)
 
     async def _write(
         self,

@@ -179,6 +179,8 @@ class Relay:
                 told = True
             elif answer.code == "id_too_old":
                 told = await self._renew_lost(_Entry(shard, send))
+            elif not told:
+                log.warning("the queue did not take an outbox row", action=send.action, answer=answer.status)
             if told:
                 done.setdefault(shard, []).append(send)
         for shard, refs in confirmed.items():

@@ -38,7 +38,9 @@ class Results:
         self._closing = False
 
     async def step(self) -> int:
-        """Take, apply and ack one batch. Never 0: the long poll is the pause."""
+        """Take, apply and ack one batch. Not 0 while it runs: the long poll is the pause."""
+        if self._closing:
+            return 0
         poll = asyncio.ensure_future(self._take(self._settings.completion_wait_s))
         self._polls.add(poll)
         try:

@@ -57,8 +57,8 @@ class DagSettings(EdgeSettings):
     sends_in_flight_max: int = 16
     overdue_s: float = 1.0
     overdue_rows_max: int = 1_000
-    retry_s_max: float = 30.0
-    # The queue knows ids that ended for so long; half of it is when silence stops proving anything.
+    retry_s_max: float = 5.0
+    # The queue takes ids for so long after they were made; an item that is made late gets a fresh one.
     id_window_s: float = 15 * 60
 
     sweep_s: float = 0.5

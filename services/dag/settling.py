@@ -14,7 +14,8 @@ from services.dag import items, store, store_duties, store_edges
 from services.dag.graph import decide
 from services.dag.model import Cause, Dag, Node, Ref, Send
 from services.dag.settings import DagSettings
-from services.dag.store import Ended
+from services.dag.store import Ended, Moved
+from shared import ids
 from shared.pg import Transaction
 
 
@@ -30,7 +31,7 @@ class Settlement:
         self.finished: list[Dag] = []
         self._settings = settings
         self._was = {dag.no: dag.state for dag in dags}
-        self._moved: dict[int, tuple[str, str | None]] = {}
+        self._moved: dict[int, Moved] = {}
         self._frontier: list[tuple[Ref, int, str]] = []
         self._passing: list[tuple[Send, Node]] = []
         self._changed: set[int] = set()
@@ -46,7 +47,7 @@ class Settlement:
     def end(self, node: Node, state: str, error: str | None = None) -> None:
         """Make a node terminal now; the item that the queue may have of it is cancelled."""
         dag = self.dags[node.dag_no]
-        self._moved[node.no] = (state, error)
+        self._moved[node.no] = Moved(state, error)
         if node.enqueued:
             self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, dag.namespace))
         was, node.state = node.state, state  # type: ignore[assignment]
@@ -57,7 +58,7 @@ class Settlement:
         self.dags[node.dag_no].move("intent", "blocked")
         self._changed.add(node.dag_no)
         node.state = "blocked"
-        self._moved[node.no] = ("blocked", None)
+        self._moved[node.no] = Moved("blocked")
         self.consider(node)
 
     def restart(self, dag: Dag) -> None:
@@ -77,7 +78,7 @@ class Settlement:
         """Decide a blocked node by its counts; any other, or one of a DAG that is being cancelled, is left."""
         dag = self.dags[node.dag_no]
         # A row read in this transaction does not show yet what the transaction has decided.
-        state = self._moved[node.no][0] if node.no in self._moved else node.state
+        state = self._moved[node.no].state if node.no in self._moved else node.state
         if state != "blocked" or dag.state != "running":
             return
         node.state = "blocked"
@@ -132,7 +133,9 @@ class Settlement:
     def _release(self, dag: Dag, node: Node) -> None:
         dag.move("blocked", "released")
         self._changed.add(dag.no)
-        self._moved[node.no] = ("released", None)
+        if not node.enqueued:
+            node.item_id = self._young(node.item_id)
+        self._moved[node.no] = Moved("released", item_id=node.item_id)
         node.state = "released"
         action = "revive" if node.enqueued else "enqueue"
         send = Send(node.no, node.generation, action, node.item_id, dag.namespace)  # type: ignore[arg-type]
@@ -140,6 +143,12 @@ class Settlement:
         self.released += 1
         if node.pass_outputs:
             self._passing.append((send, node))
+
+    def _young(self, item_id: str) -> str:
+        """An id that the queue will take: one that nobody was given and that has grown old is replaced."""
+        fresh = ids.new_id(ids.shard_of(item_id))
+        age_s = (ids.time_ms_of(fresh) - ids.time_ms_of(item_id)) / 1000
+        return fresh if age_s > self._settings.id_window_s / 4 else item_id
 
     async def _flip(self) -> None:
         budget = self._settings.edges_per_step_max

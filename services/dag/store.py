@@ -36,6 +36,14 @@ class Ended(NamedTuple):
     state: str
 
 
+class Moved(NamedTuple):
+    """What is decided of a node. Without `item_id` it keeps the one it has."""
+
+    state: str
+    error: str | None = None
+    item_id: str | None = None
+
+
 class NodeRow(NamedTuple):
     """A new node and its numbers, as it is inserted."""
 
@@ -164,7 +172,7 @@ async def past_deadline(tx: Transaction, dag_no: int) -> bool:
 
 async def settle(
     tx: Transaction,
-    moved: dict[int, tuple[str, str | None]],
+    moved: dict[int, Moved],
     sends: Sequence[Send],
     dags: Sequence[tuple[Dag, str]],
     *,
@@ -177,8 +185,9 @@ async def settle(
     rows = await tx.fetch(
         SQL.settle,
         node_nos=list(moved),
-        node_states=[state for state, _ in moved.values()],
-        errors=[error for _, error in moved.values()],
+        node_states=[move.state for move in moved.values()],
+        errors=[move.error for move in moved.values()],
+        item_ids=[move.item_id for move in moved.values()],
         send_node_nos=[s.no for s in sends],
         send_generations=[s.generation for s in sends],
         send_actions=[s.action for s in sends],

@@ -6,7 +6,9 @@ SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.
     d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
     d.structure_version, d.edges, d.externals,
     d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled
-FROM unnest($1::uuid[]) AS want(id) JOIN dag d ON d.id = want.id
+FROM dag d WHERE d.no = ANY(ARRAY(
+    SELECT found.no FROM unnest($1::uuid[]) AS w(id)
+    CROSS JOIN LATERAL (SELECT no FROM dag WHERE id = w.id OFFSET 0) AS found))
 ORDER BY d.no FOR UPDATE OF d;
 
 -- name: lock_dag_nos(nos)
@@ -15,7 +17,7 @@ SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.
     d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
     d.structure_version, d.edges, d.externals,
     d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled
-FROM unnest($1::bigint[]) AS want(no) JOIN dag d ON d.no = want.no
+FROM dag d WHERE d.no = ANY($1::bigint[])
 ORDER BY d.no FOR UPDATE OF d;
 
 -- name: insert_dag(id, namespace, key, name, open, held, on_failure, deadline_s, metadata)
@@ -55,25 +57,32 @@ UPDATE dag SET finished_at = NULL, cancel_cause = NULL, reason = NULL,
 WHERE no = $1
 RETURNING deadline_at;
 
--- name: settle(node_nos, node_states, errors, send_node_nos, send_generations, send_actions, send_item_ids, send_inputs, delay_s, nos, was_states, dag_states, causes, intents, blockeds, releaseds, succeededs, faileds, skippeds, cancelleds)
+-- name: settle(node_nos, node_states, errors, item_ids, send_node_nos, send_generations, send_actions, send_item_ids, send_inputs, delay_s, nos, was_states, dag_states, causes, intents, blockeds, releaseds, succeededs, faileds, skippeds, cancelleds)
 -- All that a transaction decided, at once: nodes, what the queue is to be told, and the DAGs' rows with new counts.
-WITH moved AS (
+WITH decided AS MATERIALIZED (
+    SELECT n.tid, w.state, w.error, w.item_id
+    FROM unnest($1::bigint[], $2::text[], $3::text[], $4::uuid[]) AS w(no, state, error, item_id)
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = w.no OFFSET 0) AS n
+    LIMIT cardinality($1::bigint[])),
+moved AS (
     UPDATE node SET state = w.state, error = coalesce(w.error, node.error),
+        item_id = coalesce(w.item_id, node.item_id),
         released_at = CASE WHEN w.state = 'released' THEN shard_now() ELSE node.released_at END,
         finished_at = CASE WHEN w.state IN ('blocked', 'released') THEN NULL ELSE shard_now() END
-    FROM unnest($1::bigint[], $2::text[], $3::text[]) AS w(no, state, error)
-    WHERE node.no = w.no),
+    FROM decided w WHERE node.ctid = w.tid),
 sent AS (
     INSERT INTO outbox (node_no, generation, action, item_id, inputs, created_at, due_at)
     SELECT w.node_no, w.generation, w.action, w.item_id, w.inputs,
-        shard_now(), shard_now() + make_interval(secs => $9::float8)
-    FROM unnest($4::bigint[], $5::int[], $6::text[], $7::uuid[], $8::text[])
+        shard_now(), shard_now() + make_interval(secs => $10::float8)
+    FROM unnest($5::bigint[], $6::int[], $7::text[], $8::uuid[], $9::text[])
         AS w(node_no, generation, action, item_id, inputs)
     ON CONFLICT DO NOTHING),
 counted AS MATERIALIZED (
-    SELECT * FROM unnest($10::bigint[], $11::text[], $12::text[], $13::text[], $14::int[], $15::int[], $16::int[],
-        $17::int[], $18::int[], $19::int[], $20::int[])
-        AS w(no, was, state, cause, intent, blocked, released, succeeded, failed, skipped, cancelled)),
+    SELECT w.*, d.tid FROM unnest($11::bigint[], $12::text[], $13::text[], $14::text[], $15::int[], $16::int[], $17::int[],
+        $18::int[], $19::int[], $20::int[], $21::int[])
+        AS w(no, was, state, cause, intent, blocked, released, succeeded, failed, skipped, cancelled)
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM dag WHERE no = w.no OFFSET 0) AS d
+    LIMIT cardinality($11::bigint[])),
 tallied AS (
     INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled)
     SELECT c.state, 1, c.succeeded, c.failed, c.skipped, c.cancelled FROM counted c
@@ -81,7 +90,7 @@ tallied AS (
 UPDATE dag SET state = c.state, cancel_cause = c.cause, intent = c.intent, blocked = c.blocked,
     released = c.released, succeeded = c.succeeded, failed = c.failed, skipped = c.skipped, cancelled = c.cancelled,
     finished_at = CASE WHEN c.state NOT IN ('running', 'cancelling') THEN coalesce(dag.finished_at, shard_now()) END
-FROM counted c WHERE dag.no = c.no
+FROM counted c WHERE dag.ctid = c.tid
 RETURNING dag.no, dag.finished_at;
 
 -- name: untally(state, succeeded, failed, skipped, cancelled)

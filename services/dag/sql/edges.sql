@@ -20,13 +20,13 @@ FROM unnest($1::bigint[]) AS w(up);
 -- name: flip_edges(ups, states, edges_max)
 -- Edges of nodes that have just ended: each is flipped once and counted once at its downstream.
 WITH picked AS MATERIALIZED (
-    SELECT e.up, e.down, w.state
+    SELECT e.tid, w.state
     FROM unnest($1::bigint[], $2::text[]) AS w(up, state)
-    CROSS JOIN LATERAL (SELECT up, down FROM edge WHERE edge.up = w.up AND NOT satisfied OFFSET 0) AS e
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM edge WHERE edge.up = w.up AND NOT satisfied OFFSET 0) AS e
     LIMIT $3),
 flipped AS (
     UPDATE edge SET satisfied = true FROM picked p
-    WHERE edge.up = p.up AND edge.down = p.down AND NOT edge.satisfied
+    WHERE edge.ctid = p.tid AND NOT edge.satisfied
     RETURNING edge.down, p.state),
 counted AS MATERIALIZED (
     SELECT down, count(*)::int AS edges,
@@ -34,10 +34,14 @@ counted AS MATERIALIZED (
         (count(*) FILTER (WHERE state = 'failed'))::int AS failed,
         (count(*) FILTER (WHERE state = 'skipped'))::int AS skipped,
         (count(*) FILTER (WHERE state = 'cancelled'))::int AS cancelled
-    FROM flipped GROUP BY down)
+    FROM flipped GROUP BY down),
+children AS MATERIALIZED (
+    SELECT n.tid, c.* FROM counted c
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = c.down OFFSET 0) AS n
+    LIMIT $3)
 UPDATE node SET up_left = up_left - c.edges, up_ok = up_ok + c.ok, up_failed = up_failed + c.failed,
     up_skipped = up_skipped + c.skipped, up_cancelled = up_cancelled + c.cancelled
-FROM counted c WHERE node.no = c.down
+FROM children c WHERE node.ctid = c.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
     node.ext_left, node.ext_failed, c.edges;
@@ -45,17 +49,20 @@ RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.g
 -- name: flip_after(up, state, after_down, edges_max)
 -- The same for one node with many edges, from where the last step stopped.
 WITH picked AS MATERIALIZED (
-    SELECT down FROM edge WHERE up = $1 AND down > $3 AND NOT satisfied ORDER BY down LIMIT $4),
+    SELECT ctid AS tid FROM edge WHERE up = $1 AND down > $3 AND NOT satisfied ORDER BY down LIMIT $4),
 flipped AS (
-    UPDATE edge SET satisfied = true FROM picked p
-    WHERE edge.up = $1 AND edge.down = p.down
-    RETURNING edge.down)
+    UPDATE edge SET satisfied = true FROM picked p WHERE edge.ctid = p.tid
+    RETURNING edge.down),
+children AS MATERIALIZED (
+    SELECT n.tid FROM flipped f
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = f.down OFFSET 0) AS n
+    LIMIT $4)
 UPDATE node SET up_left = up_left - 1,
     up_ok = up_ok + CASE WHEN $2 = 'succeeded' THEN 1 ELSE 0 END,
     up_failed = up_failed + CASE WHEN $2 = 'failed' THEN 1 ELSE 0 END,
     up_skipped = up_skipped + CASE WHEN $2 = 'skipped' THEN 1 ELSE 0 END,
     up_cancelled = up_cancelled + CASE WHEN $2 = 'cancelled' THEN 1 ELSE 0 END
-FROM flipped f WHERE node.no = f.down
+FROM children c WHERE node.ctid = c.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
     node.ext_left, node.ext_failed;
@@ -63,23 +70,28 @@ RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.g
 -- name: recount_edges(nos)
 -- Every edge into these nodes, by how its upstream stands now; the nodes' counts anew.
 WITH stand AS MATERIALIZED (
-    SELECT e.up, e.down, e.satisfied, u.state, u.state NOT IN ('intent', 'blocked', 'released') AS over
+    SELECT e.tid, e.down, e.satisfied, u.state, u.state NOT IN ('intent', 'blocked', 'released') AS over
     FROM unnest($1::bigint[]) AS w(no)
-    CROSS JOIN LATERAL (SELECT up, down, satisfied FROM edge WHERE down = w.no OFFSET 0) AS e
+    CROSS JOIN LATERAL (SELECT ctid AS tid, up, down, satisfied FROM edge WHERE down = w.no OFFSET 0) AS e
     CROSS JOIN LATERAL (SELECT state FROM node WHERE no = e.up OFFSET 0) AS u),
 flagged AS (
-    UPDATE edge SET satisfied = s.over FROM (SELECT * FROM stand WHERE over <> satisfied) AS s
-    WHERE edge.up = s.up AND edge.down = s.down),
+    UPDATE edge SET satisfied = s.over
+    FROM (SELECT * FROM stand WHERE over <> satisfied LIMIT (SELECT count(*) FROM stand)) AS s
+    WHERE edge.ctid = s.tid),
 counted AS MATERIALIZED (
     SELECT down, (count(*) FILTER (WHERE NOT over))::int AS unfinished,
         (count(*) FILTER (WHERE state = 'succeeded'))::int AS ok,
         (count(*) FILTER (WHERE state = 'failed'))::int AS failed,
         (count(*) FILTER (WHERE state = 'skipped'))::int AS skipped,
         (count(*) FILTER (WHERE state = 'cancelled'))::int AS cancelled
-    FROM stand GROUP BY down)
+    FROM stand GROUP BY down),
+found AS MATERIALIZED (
+    SELECT n.tid, c.* FROM counted c
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = c.down OFFSET 0) AS n
+    LIMIT cardinality($1::bigint[]))
 UPDATE node SET up_left = c.unfinished, up_ok = c.ok, up_failed = c.failed, up_skipped = c.skipped,
     up_cancelled = c.cancelled
-FROM counted c WHERE node.no = c.down;
+FROM found c WHERE node.ctid = c.tid;
 
 -- name: open_children(nos)
 -- Nodes below these that can still be decided anew.

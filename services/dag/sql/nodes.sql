@@ -1,7 +1,8 @@
 -- Blocks about nodes. Column lists follow the fields of `model.Node`. All run under the lock of the DAG's row.
 --
 -- Arrays drive: `CROSS JOIN LATERAL (... OFFSET 0)` leaves the planner no other order than one index lookup per
--- element, also with the statistics of an empty table.
+-- element, also with the statistics of an empty table. Updates find their rows so first and then take them by
+-- ctid (which the DAG's lock keeps still); the LIMIT, which cuts off nothing, tells the planner that they are few.
 
 -- name: nodes_by_key(dag_no, keys)
 SELECT n.* FROM unnest($2::text[]) AS w(key) CROSS JOIN LATERAL (
@@ -37,35 +38,41 @@ FROM want;
 -- name: mark_ended(dag_nos, keys, generations, states, outputs, errors, attempts)
 -- Completions: only the living generation's, only once.
 WITH found AS MATERIALIZED (
-    SELECT n.no, n.was, w.state, w.output, w.error, w.attempts
+    SELECT n.tid, n.was, w.state, w.output, w.error, w.attempts
     FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::int[])
         AS w(dag_no, key, generation, state, output, error, attempts)
     CROSS JOIN LATERAL (
-        SELECT no, state AS was FROM node
+        SELECT ctid AS tid, state AS was FROM node
         WHERE dag_no = w.dag_no AND key = w.key AND generation = w.generation
-            AND state IN ('intent', 'blocked', 'released') OFFSET 0) AS n)
+            AND state IN ('intent', 'blocked', 'released') OFFSET 0) AS n
+    LIMIT cardinality($1::bigint[]))
 UPDATE node SET state = f.state, output = f.output, error = f.error, attempts = f.attempts, finished_at = shard_now()
-FROM found f WHERE node.no = f.no
+FROM found f WHERE node.ctid = f.tid
 RETURNING node.dag_no, node.no, node.generation, f.was, node.state;
 
 -- name: mark_refs(nos, generations, state, errors)
 -- The same by number: confirmed cancels, and items that the queue will never take.
 WITH found AS MATERIALIZED (
-    SELECT n.no, n.was, w.error
+    SELECT n.tid, n.was, w.error
     FROM unnest($1::bigint[], $2::int[], $4::text[]) AS w(no, generation, error)
     CROSS JOIN LATERAL (
-        SELECT no, state AS was FROM node
-        WHERE no = w.no AND generation = w.generation AND state IN ('intent', 'blocked', 'released') OFFSET 0) AS n)
+        SELECT ctid AS tid, state AS was FROM node
+        WHERE no = w.no AND generation = w.generation AND state IN ('intent', 'blocked', 'released') OFFSET 0) AS n
+    LIMIT cardinality($1::bigint[]))
 UPDATE node SET state = $3, error = f.error, finished_at = shard_now()
-FROM found f WHERE node.no = f.no
+FROM found f WHERE node.ctid = f.tid
 RETURNING node.dag_no, node.no, node.generation, f.was, node.state;
 
 -- name: count_late(nos, lefts, oks, faileds, skippeds, cancelleds)
 -- New edges into nodes that were there before.
+WITH found AS MATERIALIZED (
+    SELECT n.tid, w.*
+    FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[]) AS w(no, l, o, f, s, c)
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = w.no OFFSET 0) AS n
+    LIMIT cardinality($1::bigint[]))
 UPDATE node SET up_left = up_left + w.l, up_ok = up_ok + w.o, up_failed = up_failed + w.f,
     up_skipped = up_skipped + w.s, up_cancelled = up_cancelled + w.c
-FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[]) AS w(no, l, o, f, s, c)
-WHERE node.no = w.no
+FROM found w WHERE node.ctid = w.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
     node.ext_left, node.ext_failed;
@@ -73,11 +80,12 @@ RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.g
 -- name: count_resolved(dag_no, keys, counts, faileds)
 -- Externals of these nodes that were declared and have just been resolved.
 WITH found AS MATERIALIZED (
-    SELECT n.no, w.resolved, w.failed
+    SELECT n.tid, w.resolved, w.failed
     FROM unnest($2::text[], $3::int[], $4::boolean[]) AS w(key, resolved, failed)
-    CROSS JOIN LATERAL (SELECT no FROM node WHERE dag_no = $1 AND key = w.key OFFSET 0) AS n)
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE dag_no = $1 AND key = w.key OFFSET 0) AS n
+    LIMIT cardinality($2::text[]))
 UPDATE node SET ext_left = ext_left - f.resolved, ext_failed = ext_failed OR f.failed
-FROM found f WHERE node.no = f.no
+FROM found f WHERE node.ctid = f.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
     node.ext_left, node.ext_failed;
@@ -88,9 +96,12 @@ UPDATE node SET by_call = true WHERE no = ANY($1::bigint[]);
 
 -- name: renew_intent(nos, item_ids)
 -- New ids for items that the queue has never seen and whose ids have grown too old.
-UPDATE node SET item_id = w.item_id
-FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
-WHERE node.no = w.no AND node.state = 'intent';
+WITH found AS MATERIALIZED (
+    SELECT n.tid, w.item_id
+    FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = w.no AND state = 'intent' OFFSET 0) AS n
+    LIMIT cardinality($1::bigint[]))
+UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 
 -- name: renew_released(no, generation, item_id)
 -- A released node whose item the queue has lost gets another, in a new generation.
@@ -133,12 +144,13 @@ WITH old AS MATERIALIZED (
     SELECT n.*, w.item_id AS new_id
     FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
     CROSS JOIN LATERAL (
-        SELECT no, state AS was, generation AS was_generation, item_id::text AS was_item_id,
+        SELECT ctid AS tid, state AS was, generation AS was_generation, item_id::text AS was_item_id,
             enqueued OR released_at IS NOT NULL AS made
-        FROM node WHERE no = w.no OFFSET 0) AS n)
+        FROM node WHERE no = w.no OFFSET 0) AS n
+    LIMIT cardinality($1::bigint[]))
 UPDATE node SET state = 'blocked', generation = node.generation + 1, item_id = old.new_id, enqueued = false,
     by_call = false, attempts = 0, released_at = NULL, finished_at = NULL, output = NULL, error = NULL
-FROM old WHERE node.no = old.no
+FROM old WHERE node.ctid = old.tid
 RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made;
 
 -- name: retry_externals(dag_no, nos)
@@ -152,11 +164,12 @@ WITH undone AS (
             SELECT ctid FROM external WHERE dag_no = $1 AND node_key = n.key AND failed OFFSET 0) AS x))
     RETURNING node_key),
 counted AS MATERIALIZED (
-    SELECT n.no, u.undone
+    SELECT n.tid, u.undone
     FROM (SELECT node_key, count(*)::int AS undone FROM undone GROUP BY node_key) AS u
-    CROSS JOIN LATERAL (SELECT no FROM node WHERE dag_no = $1 AND key = u.node_key OFFSET 0) AS n)
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE dag_no = $1 AND key = u.node_key OFFSET 0) AS n
+    LIMIT cardinality($2::bigint[]))
 UPDATE node SET ext_left = ext_left + counted.undone, ext_failed = false
-FROM counted WHERE node.no = counted.no;
+FROM counted WHERE node.ctid = counted.tid;
 
 -- name: inputs_sizes(nos)
 -- How much the upstreams and externals of a node would pass on. `octet_length` does not fetch the values.

@@ -359,3 +359,21 @@ async def test_verbs_on_an_ended_dag_are_no_ops(world: DagWorld) -> None:
     for verb in ("release", "close", "pause", "resume", "cancel"):
         found = await world.verb(dag, verb)
         assert (found["state"], found["paused"]) == ("succeeded", False)
+
+
+async def test_an_item_made_long_after_its_retry_gets_an_id_that_the_queue_still_takes(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    world.queue.die("a")
+    await world.settle()
+    await world.verb(dag, "retry")
+    await world.settle()
+    made_at_retry = (await world.node(dag, "b"))["item_id"]
+    world.queue.too_old = {made_at_retry}
+    world.settings.__dict__["id_window_s"] = -1.0
+    world.queue.ack("a")
+    await world.settle()
+    assert world.queue.deliverable() == ["b"]
+    node = await world.node(dag, "b")
+    assert node["item_id"] == world.queue.item_of("b").body["id"] != made_at_retry
+    assert node["generation"] == 2

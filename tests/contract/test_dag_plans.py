@@ -1,0 +1,87 @@
+"""The DAG service's statements look rows up by index, whatever the statistics say: never analysed, analysed
+while empty, or full. A plan is made once per connection and kept, so one bad guess would stay."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from services.dag.store import SQL
+from shared.pg import PINNED
+from shared.sql import Statement
+from tests.support.databases import Databases
+
+TABLES = ("dag", "node", "node_spec", "edge", "external", "outbox", "adding", "spread", "scan")
+# Statements that walk a table from one end on purpose, and the tables that are empty in the steady state.
+WALKS = {
+    "claim_overdue": {"outbox"},
+    "count_outbox": {"outbox"},
+    "stopped_adds": {"adding"},
+    "walks": {"spread", "scan"},
+    "health": {"dag"},
+    "overdue_dags": {"dag"},
+    "fold_tally": set(),
+    "count_tally": set(),
+}
+FILL = """
+INSERT INTO dag (id, namespace, open, held, on_failure)
+SELECT gen_random_uuid(), 'ns', false, false, 'continue' FROM generate_series(1, 5);
+INSERT INTO node (no, dag_no, key, item_id, state, topic, trigger, pass_outputs, enqueued, fingerprint,
+    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed)
+SELECT (d.no << 22) + n, d.no, 'k' || n, gen_random_uuid(), 'blocked', 't', 'all_succeeded', false, true, '',
+    0, 0, 0, 0, 0, 0, false
+FROM dag d, generate_series(0, 2999) AS n;
+INSERT INTO node_spec SELECT no, '{}' FROM node;
+INSERT INTO edge SELECT no, no + s, false FROM node, generate_series(1, 3) AS s;
+INSERT INTO outbox SELECT no, 1, 'revive', item_id, NULL, shard_now(), shard_now(), 0 FROM node LIMIT 2000;
+"""
+
+
+@pytest.fixture(scope="module", params=["never analysed", "analysed while empty", "full"])
+async def shard(databases: Databases, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """A connection with the services' settings to a shard with these statistics."""
+    database = await databases.create(queue_shards=1, dag_shards=1)
+    connection = await asyncpg.connect(database.dsn, server_settings={**PINNED, "search_path": "dag_000"})
+    if request.param == "full":
+        await connection.execute(FILL)
+    if request.param != "never analysed":
+        await connection.execute("VACUUM ANALYZE")
+    yield connection
+    await connection.close()
+    await databases.drop(database)
+
+
+def scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All scans of tables in a plan."""
+    if "Relation Name" in plan and "Scan" in plan["Node Type"]:
+        yield plan
+    for inner in plan.get("Plans", ()):
+        yield from scans(inner)
+
+
+async def explain(connection: Any, statement: Statement) -> dict[str, Any]:
+    await connection.execute(f"PREPARE tested AS {statement.text}")
+    try:
+        nulls = ", ".join(["NULL"] * len(statement.parameters))
+        call = f"EXECUTE tested({nulls})" if nulls else "EXECUTE tested"
+        [row] = await connection.fetch(f"EXPLAIN (FORMAT JSON) {call}")
+        found: dict[str, Any] = json.loads(row[0])[0]["Plan"]
+        return found
+    finally:
+        await connection.execute("DEALLOCATE tested")
+
+
+@pytest.mark.parametrize("statement", list(SQL), ids=lambda statement: statement.name)
+async def test_rows_are_found_by_index(shard: Any, statement: Statement) -> None:
+    for scan in scans(await explain(shard, statement)):
+        if scan["Relation Name"] not in TABLES or scan["Relation Name"] in WALKS.get(statement.name, set()):
+            continue
+        assert scan["Node Type"] in ("Index Scan", "Index Only Scan", "Tid Scan"), scan
+        if scan["Node Type"] == "Tid Scan":
+            continue
+        assert "Index Cond" in scan, scan
+        # An index on (dag_no, ...) entered by its first column alone reads the whole DAG.
+        if scan["Index Name"] == "node_key":
+            assert "key" in scan["Index Cond"].replace("dag_no", ""), scan
