@@ -96,6 +96,8 @@ class Pool:
         self._seconds = SHARD_QUERY_SECONDS.labels(address.schema)
         self.errors = SHARD_ERRORS.labels(address.schema)
         self._opening = asyncio.Lock()
+        self._idle: list[Any] = []
+        self._waiting = 0
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
         """All rows of one statement in its own transaction; conflicts are retried."""
@@ -131,6 +133,8 @@ class Pool:
             return
         try:
             async with asyncio.timeout(2.0):
+                while self._idle:
+                    await self._pool.release(self._idle.pop())
                 await self._pool.close()
         except (TimeoutError, *_LOST):
             self._pool.terminate()
@@ -158,12 +162,8 @@ class Pool:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        pool = self._pool or await self._open()
         number = self._address.number
-        try:
-            connection = await pool.acquire(timeout=self._settings.acquire_timeout_s)
-        except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
-            raise ShardUnavailable(f"shard {number} cannot be reached", retry_after_s=1.0) from error
+        connection = await self._acquire()
         try:
             yield connection
         except _REFUSED as error:
@@ -182,7 +182,30 @@ class Pool:
             connection.terminate()
             raise
         finally:
-            await pool.release(connection)
+            await self._release(connection)
+
+    async def _acquire(self) -> Any:
+        """A connection: one kept at hand, which spares the pool's own bookkeeping, or one of the pool."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+            await self._pool.release(connection)
+        pool = self._pool or await self._open()
+        self._waiting += 1
+        try:
+            return await pool.acquire(timeout=self._settings.acquire_timeout_s)
+        except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
+            number = self._address.number
+            raise ShardUnavailable(f"shard {number} cannot be reached", retry_after_s=1.0) from error
+        finally:
+            self._waiting -= 1
+
+    async def _release(self, connection: Any) -> None:
+        if self._waiting or connection.is_closed():
+            await self._pool.release(connection)
+        else:
+            self._idle.append(connection)
 
     async def _open(self) -> Any:
         async with self._opening:

@@ -36,6 +36,7 @@ CREATE TABLE topic (
     name text NOT NULL,
     paused boolean NOT NULL DEFAULT false,
     UNIQUE (namespace_id, name));
+CREATE INDEX topic_paused ON topic (topic_id) WHERE paused;
 
 CREATE TABLE item (
     id uuid PRIMARY KEY,

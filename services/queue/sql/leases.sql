@@ -10,25 +10,20 @@
 -- DELETE of its row in ready. An item past its TTL goes into a group that ends at once and is never shown to
 -- anybody: the reaper ends it as expired.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-f AS MATERIALIZED (
-    SELECT r.place, w.token, w.lease_s AS wanted_s, i.*
-    FROM unnest($1::uuid[], $2::uuid[], $3::float8[]) AS w(id, token, lease_s)
+g AS MATERIALIZED (
+    DELETE FROM ready r
+    USING n, unnest($1::uuid[], $2::uuid[], $3::float8[]) AS w(id, token, lease_s)
     CROSS JOIN LATERAL (
         SELECT id, namespace_id, topic_id, priority, deliver_at, attempts, lease_s, payload, metadata, inputs, headers,
             enqueued_at, expires_at, at_most_once, managed, ack_context
         FROM item WHERE item.id = w.id OFFSET 0) AS i
-    CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM ready
-        WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority AND ready.deliver_at = i.deliver_at
-            AND ready.id = i.id OFFSET 0) AS r
-    WHERE NOT (SELECT p.paused FROM topic p WHERE p.topic_id = i.topic_id)),
-g AS MATERIALIZED (
-    DELETE FROM ready r USING f, n WHERE r.ctid = f.place
-    RETURNING f.id, f.token, f.namespace_id, f.topic_id, f.priority, f.attempts, f.payload, f.metadata, f.inputs,
-        f.headers, f.enqueued_at, f.at_most_once, CASE WHEN f.managed THEN f.ack_context END AS dag,
-        coalesce(f.expires_at <= n.at, false) AS ttl_passed,
-        CASE WHEN f.expires_at <= n.at THEN n.at
-            ELSE n.at + make_interval(secs => coalesce(f.wanted_s, f.lease_s)) END AS lease_until),
+    WHERE r.topic_id = i.topic_id AND r.priority = i.priority AND r.deliver_at = i.deliver_at AND r.id = i.id
+        AND i.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))
+    RETURNING i.id, w.token, i.namespace_id, i.topic_id, i.priority, i.attempts, i.payload, i.metadata, i.inputs,
+        i.headers, i.enqueued_at, i.at_most_once, CASE WHEN i.managed THEN i.ack_context END AS dag,
+        coalesce(i.expires_at <= n.at, false) AS ttl_passed,
+        CASE WHEN i.expires_at <= n.at THEN n.at
+            ELSE n.at + make_interval(secs => coalesce(w.lease_s, i.lease_s)) END AS lease_until),
 l AS (
     INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
     SELECT token, lease_until, namespace_id, topic_id, array_agg(id) FROM g
