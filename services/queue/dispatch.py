@@ -182,7 +182,7 @@ class Dispatch:
     async def _peek(self, line: Line, shard: int, after: tuple[int, datetime, str]) -> None:
         limit = self._settings.peek_keys_max
         keys: list[Key] = []
-        line.buffer.peeking(shard)
+        line.buffer.peeking(shard, after)
         try:
             topic_id = await self._topic_id(line, shard)
             if topic_id is not None:

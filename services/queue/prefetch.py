@@ -32,7 +32,7 @@ class Buffer:
         self._heap: list[Key] = []
         self._known: set[str] = set()
         self._bounds: dict[int, Bound] = dict.fromkeys(shards, START)
-        self._peeking: set[int] = set()
+        self._peeking: dict[int, Bound] = {}
         self._keys_max = keys_max
 
     def __len__(self) -> int:
@@ -44,23 +44,21 @@ class Buffer:
         A key beyond the shard's bound will be found by a later peek, unless one is on its way: its snapshot
         may be older than the key.
         """
-        bound = END if shard in self._peeking else self._bounds[shard]
-        for key in keys:
-            if key.id not in self._known and key < bound:
-                self._known.add(key.id)
-                heapq.heappush(self._heap, key)
-        if len(self._heap) > self._keys_max:
-            self._shrink()
+        self._add(keys, END if shard in self._peeking else self._bounds[shard])
+        self._shrink()
 
-    def peeking(self, shard: int) -> None:
-        """A peek of this shard is on its way."""
-        self._peeking.add(shard)
+    def peeking(self, shard: int, after: Bound) -> None:
+        """A peek of this shard, of the keys after a bound, is on its way."""
+        self._peeking[shard] = after
 
     def peeked(self, shard: int, keys: list[Key], *, limit: int) -> None:
         """Take in what a peek of one shard found; fewer than `limit` means it has no more."""
-        self.push(shard, keys)
-        self._peeking.discard(shard)
-        self._bounds[shard] = END if len(keys) < limit else keys[-1]
+        self._add(keys, END)
+        after = self._peeking.pop(shard)
+        # What was forgotten while the peek was on its way lies before what it found: the bound stays there.
+        if self._bounds[shard] >= after:
+            self._bounds[shard] = END if len(keys) < limit else keys[-1]
+        self._shrink()
 
     def rewind(self) -> None:
         """Forget every bound: the next keys are looked for from the head again."""
@@ -91,17 +89,20 @@ class Buffer:
         """Keys taken before are claimed or gone: from now on their ids would be news."""
         self._known.difference_update(key.id for key in keys)
 
+    def _add(self, keys: Iterable[Key], bound: Bound) -> None:
+        for key in keys:
+            if key.id not in self._known and key < bound:
+                self._known.add(key.id)
+                heapq.heappush(self._heap, key)
+
     def _shrink(self) -> None:
+        if len(self._heap) <= self._keys_max:
+            return
         kept = self._keys_max // 2
         ordered = sorted(self._heap)
         self._heap, dropped = ordered[:kept], ordered[kept:]
-        for key in reversed(dropped):
-            self._known.discard(key.id)
-        # Below the best key dropped of a shard nothing of it is missing; from there it is peeked again.
-        first: dict[int, Key] = {}
-        for key in dropped:
-            first.setdefault(int(key.id[-3:], 16), key)
-        for shard, key in first.items():
-            before = max((k for k in self._heap if int(k.id[-3:], 16) == shard), default=None)
-            bound: Bound = before if before is not None else START
-            self._bounds[shard] = min(self._bounds.get(shard, START), bound, key)
+        self._known.difference_update(key.id for key in dropped)
+        # Up to the last key kept nothing is missing of any shard; from there they are peeked again.
+        edge = self._heap[-1]
+        for shard in {int(key.id[-3:], 16) for key in dropped}:
+            self._bounds[shard] = min(self._bounds[shard], edge)
