@@ -16,9 +16,10 @@ class Spread:
     high: float
     values: tuple[float, ...]
 
-    def overlaps(self, other: Spread) -> bool:
-        """Whether the two ranges touch: then their difference is no result."""
-        return self.low <= other.high and other.low <= self.high
+    @property
+    def straddles_one(self) -> bool:
+        """Whether a ratio lies on both sides of 1: then neither side has won."""
+        return self.low <= 1.0 <= self.high
 
 
 def spread(values: Sequence[float]) -> Spread:

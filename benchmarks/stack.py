@@ -71,12 +71,13 @@ async def open_stack(
     )
     try:
         async with Stack(settings) as stack:
-            yield await _described(stack)
+            yield await describe_stack(stack)
     finally:
         await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
 
-async def _described(stack: Stack) -> BenchStack:
+async def describe_stack(stack: Stack) -> BenchStack:
+    """A running stack, as scenarios use it."""
     roots = {name: child.pid for name, child in stack.children.items()}
     queue_shards = stack.environment["HEADGATE_QUEUE_SHARDS"]
     dsn = parse_shards(queue_shards, "queue")[0].dsn

@@ -44,7 +44,7 @@ async def run(bench: Bench) -> Outcome:
     """Measure both sizes in turns."""
     outcome = Outcome("layered", METHOD)
     plan = bench.plan
-    sizes = [size_of(1_000, plan.sized(5, 1)), size_of(plan.sized(20_000, 2_000), 1)]
+    sizes = [size_of(plan.sized(1_000, 200), plan.sized(5, 1)), size_of(plan.sized(20_000, 600), 1)]
     bench.progress.begin("layered", plan.rounds * len(sizes))
     builder = Builder(bench.stack.dag_url, TOPIC)
     async with Consumers(bench.stack.queue_url, TOPIC):

@@ -107,7 +107,8 @@ async def _condition(
             rate = ratios(measures[one.name].items_per_s, measures[other.name].items_per_s)
             cpu = ratios(measures[one.name].postgres_us_per_item, measures[other.name].postgres_us_per_item)
             what = f"{condition}: {one.name} / {other.name}"
-            outcome.add(what, "ratio", rate.values, f"Postgres CPU an item {cpu.median:.2f}")
+            verdict = ", no clear difference" if rate.straddles_one else ""
+            outcome.add(what, "ratio", rate.values, f"Postgres CPU an item {cpu.median:.2f}{verdict}")
 
 
 async def _measure(

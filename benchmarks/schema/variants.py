@@ -16,7 +16,6 @@ from benchmarks.direct import DirectShard
 from benchmarks.floors import new_row
 from benchmarks.load import PAYLOAD
 from headgate.ids import new_ids
-from services.queue import store as rows
 from services.queue.model import Claim, Key
 from services.queue.names import SQL as SERVICE_SQL
 from services.queue.prefetch import START, Buffer
@@ -71,17 +70,22 @@ class Keys:
 
     async def take(self, store: Store, count: int) -> list[str]:
         """The ids of the next items, sorted."""
-        async with self._filling:
-            now = time.perf_counter()
-            if now - self._rewound_s >= _REWIND_S:
-                self._rewound_s = now
-                self._buffer.rewind()
-            for shard, bound in self._buffer.behind(count):
-                self._buffer.peeking(shard)
-                keys = await store.peek(self._topic_id, bound, _PEEK_KEYS)
-                self._buffer.peeked(shard, keys, limit=_PEEK_KEYS)
-            taken = self._buffer.take(count)
-        return sorted(key.id for key in taken)
+        if self._is_old() or self._buffer.behind(count):
+            async with self._filling:
+                await self._fill(store, count)
+        return sorted(key.id for key in self._buffer.take(count))
+
+    async def _fill(self, store: Store, count: int) -> None:
+        if self._is_old():
+            self._rewound_s = time.perf_counter()
+            self._buffer.rewind()
+        for shard, bound in self._buffer.behind(count):
+            self._buffer.peeking(shard, bound)
+            keys = await store.peek(self._topic_id, bound, _PEEK_KEYS)
+            self._buffer.peeked(shard, keys, limit=_PEEK_KEYS)
+
+    def _is_old(self) -> bool:
+        return time.perf_counter() - self._rewound_s >= _REWIND_S
 
     def settled(self, ids: Ids) -> None:
         """These have been claimed, or were gone."""
@@ -133,12 +137,13 @@ class Variant:
 
 
 async def sweep(shard: DirectShard) -> int:
-    """What the reaper does with groups that ran out: take them, look for their items; how many groups' ids."""
+    """What the reaper does with groups that ran out: take them, look for their items; how many ids that met."""
 
     async def work(tx: Transaction) -> int:
-        ids = await rows.take_expired(tx, _SWEEP_GROUPS)
+        groups = await tx.fetch(SERVICE_SQL.take_expired, limit=_SWEEP_GROUPS)
+        ids = [item for group in groups for item in group["ids"]]
         if ids:
-            await rows.lock_items(tx, ids)
+            await tx.fetch(SERVICE_SQL.lock_items, ids=ids)
         return len(ids)
 
     return await shard.transaction(work)

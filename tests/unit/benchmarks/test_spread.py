@@ -37,6 +37,6 @@ def test_nothing_measured_is_an_error_and_not_zero() -> None:
             measure([])
 
 
-def test_ranges_that_touch_are_no_difference() -> None:
-    assert spread([1.0, 2.0]).overlaps(spread([2.0, 3.0]))
-    assert not spread([1.0, 2.0]).overlaps(spread([2.1, 3.0]))
+def test_a_ratio_on_both_sides_of_one_is_no_difference() -> None:
+    assert spread([0.9, 1.2, 1.3]).straddles_one and spread([1.0, 1.2]).straddles_one
+    assert not spread([1.1, 1.2]).straddles_one and not spread([0.5, 0.9]).straddles_one
