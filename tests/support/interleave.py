@@ -77,6 +77,9 @@ class _Connection:
     def terminate(self) -> None:
         self._connection.terminate()
 
+    def is_closed(self) -> bool:
+        return bool(self._connection.is_closed())
+
 
 class _OneConnection:
     """Stands in for asyncpg's pool: always the same connection."""

@@ -214,7 +214,11 @@ SELECT id::text, 'ready' AS state FROM r
 UNION ALL SELECT id::text, 'delayed' FROM d;
 
 -- name: leave_dead(ids)
-DELETE FROM parked WHERE id = ANY ($1::uuid[]) AND reason = 'dead' RETURNING id::text;
+DELETE FROM parked USING (
+    SELECT q.place FROM unnest($1::uuid[]) AS w(id)
+    CROSS JOIN LATERAL (SELECT ctid AS place, reason FROM parked WHERE parked.id = w.id OFFSET 0) AS q
+    WHERE q.reason = 'dead' OFFSET 0) AS f
+WHERE parked.ctid = f.place RETURNING parked.id::text;
 
 -- name: place_tombstones(ids, namespace_ids)
 -- First half of cancelling ids never seen: their rows, so that an enqueue in flight waits for us.

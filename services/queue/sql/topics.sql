@@ -125,8 +125,12 @@ ORDER BY parked_at, id LIMIT $4::int;
 -- name: redrive(ids)
 -- Dead items with fresh attempts, put back.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-p AS (
-    DELETE FROM parked WHERE id = ANY ($1::uuid[]) AND reason = 'dead' AND NOT managed RETURNING id),
+f AS MATERIALIZED (
+    SELECT q.place FROM unnest($1::uuid[]) AS w(id)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place, reason, managed FROM parked WHERE parked.id = w.id OFFSET 0) AS q
+    WHERE q.reason = 'dead' AND NOT q.managed),
+p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id),
 u AS (
     UPDATE item i SET attempts = 0, deliver_at = n.at, expires_at = n.at + make_interval(secs => i.ttl_s)
     FROM p, n WHERE i.id = p.id
