@@ -61,8 +61,9 @@ class Buffer:
         self._shrink()
 
     def rewind(self) -> None:
-        """Forget every bound: the next keys are looked for from the head again."""
+        """Forget every bound: the next keys are looked for from the head again, after peeks on their way too."""
         self._bounds = dict.fromkeys(self._bounds, START)
+        self._peeking = dict.fromkeys(self._peeking, END)
 
     def clear(self) -> None:
         """Forget everything."""
