@@ -1,0 +1,95 @@
+"""The quick decoders of hot bodies take what the documented models take, and nothing else."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import wire
+from services.queue import hot
+from services.queue.settings import QueueSettings
+from shared.errors import ServiceError
+from shared.http import validate
+
+SETTINGS = QueueSettings(shards="postgresql://x@127.0.0.1:1/n#1")
+ID = "01890a5d-ac96-774b-bcce-b302099af000"
+ODD = st.sampled_from(
+    [None, True, False, 0, 1, -1, 7.0, 1.5, "", "t", "7", [], {}, [1], {"a": 1}, 2**31, 2**70, 1e300, ID, "\u0000"]
+)
+FIELDS = sorted(wire.Item.model_fields)
+ITEMS = st.dictionaries(st.sampled_from([*FIELDS, "topic", "prioirty"]), ODD, max_size=4).map(
+    lambda d: {"topic": "t", **d}
+)
+
+
+def taken(read: Any) -> bool:
+    try:
+        read()
+    except ServiceError as error:
+        assert error.status in (413, 422)
+        return False
+    return True
+
+
+@given(st.lists(ITEMS, max_size=3))
+def test_enqueue_bodies(items: list[dict[str, Any]]) -> None:
+    body = {"items": items}
+    documented = taken(lambda: validate(wire.EnqueueRequest, body))
+
+    assert taken(lambda: hot.new_items(json.dumps(body).encode(), SETTINGS)) == documented
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(["id", "lease_token", "output", "x"]), ODD, max_size=4), max_size=3),
+    st.booleans(),
+)
+def test_ack_bodies(items: list[dict[str, Any]], whole: bool) -> None:
+    body = {"items": [{"id": "a", "lease_token": "b", **item} if whole else item for item in items]}
+    documented = taken(lambda: validate(wire.AckRequest, body))
+
+    assert taken(lambda: hot.settled(json.dumps(body).encode(), SETTINGS)) == documented
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(["topic", "count", "x"]), ODD, max_size=3), max_size=3),
+    st.dictionaries(st.sampled_from(["wait_s", "lease_s", "worker", "x"]), ODD, max_size=3),
+)
+def test_dequeue_bodies(topics: list[dict[str, Any]], more: dict[str, Any]) -> None:
+    body = {"topics": [{"topic": "t", **topic} for topic in topics], **more}
+    documented = taken(lambda: validate(wire.DequeueRequest, body))
+
+    assert taken(lambda: hot.demands(json.dumps(body).encode(), SETTINGS)) == documented
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), ODD, max_size=3))
+def test_what_is_taken_means_the_same(fields: dict[str, Any]) -> None:
+    body = {"items": [{"topic": "t", **fields}]}
+    try:
+        [documented] = validate(wire.EnqueueRequest, body).items
+    except ServiceError:
+        return
+    [item] = hot.new_items(json.dumps(body).encode(), SETTINGS)
+
+    for name in (
+        "topic",
+        "id",
+        "priority",
+        "delay_s",
+        "ttl_s",
+        "disabled",
+        "delivery",
+        "max_attempts",
+        "affinity",
+    ):
+        assert getattr(item, name) == getattr(documented, name), name
+    for name in ("payload", "metadata", "inputs", "ack_context"):
+        assert json.loads(bytes(getattr(item, name))) == getattr(documented, name), name
+
+
+@pytest.mark.parametrize("length", [0, 1001])
+def test_batches_out_of_range(length: int) -> None:
+    body = json.dumps({"items": [{"topic": "t"}] * length}).encode()
+
+    assert not taken(lambda: hot.new_items(body, SETTINGS))
