@@ -1,0 +1,51 @@
+"""Statements live in `.sql` files, where a reader finds them all and a test prepares them all."""
+
+import ast
+import re
+
+from services.local.stack import ROOT
+
+# A statement: its verb, and what can only follow it in SQL.
+STATEMENT = re.compile(
+    r"\b(SELECT\b.+\bFROM\b|INSERT INTO\b|UPDATE\b.+\bSET\b|DELETE FROM\b|TRUNCATE\b|(CREATE|ALTER|DROP) TABLE\b)",
+    re.S,
+)
+# The launcher makes databases; the shard map asks who is there before any schema is known.
+MAY_HOLD_SQL = {"shared/shards.py": 2}
+
+
+def strings(tree: ast.AST) -> list[ast.Constant]:
+    documents = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if node.body and isinstance(node.body[0], ast.Expr)
+    }
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents
+    ]
+
+
+def test_no_statement_hides_in_python() -> None:
+    found: dict[str, list[int]] = {}
+    for package in ("services/queue", "services/dag", "shared", "headgate"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            lines = [
+                node.lineno for node in strings(ast.parse(path.read_text())) if STATEMENT.search(str(node.value))
+            ]
+            name = path.relative_to(ROOT).as_posix()
+            if len(lines) > MAY_HOLD_SQL.get(name, 0):
+                found[name] = lines
+    assert found == {}
+
+
+def test_only_the_stores_and_the_edge_of_postgres_know_its_driver() -> None:
+    knowing = {
+        path.relative_to(ROOT).as_posix()
+        for package in ("services/queue", "services/dag", "shared", "headgate")
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(r"^\s*(import|from) asyncpg\b", path.read_text(), re.MULTILINE)
+    }
+    assert {name for name in knowing if not re.search(r"(^shared/(pg|shards)|/store\w*)\.py$", name)} == set()
