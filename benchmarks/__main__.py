@@ -8,9 +8,10 @@ import contextlib
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -18,6 +19,7 @@ from benchmarks import report
 from benchmarks.bench import FULL, QUICK, Bench, Plan
 from benchmarks.machine import describe
 from benchmarks.outcome import to_json
+from benchmarks.peers import PeerFailed
 from benchmarks.progress import Progress
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.stack import open_stack
@@ -38,10 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         backlogs=tuple(options.backlog) if options.backlog else plan.backlogs,
     )
     chosen = [SCENARIOS[name] for name in options.only] if options.only else _usual()
-    keep = options.results or (Path(tempfile.mkdtemp(prefix="headgate-bench-results-")) if options.quick else None)
+    elsewhere = options.results or (
+        Path(tempfile.mkdtemp(prefix="headgate-bench-results-")) if options.quick else None
+    )
     try:
-        return uvloop.run(_run_until_signal(chosen, plan, keep or HERE / "results", kept=keep is None))
-    except LocalError as error:
+        return uvloop.run(_until_signal(_run(chosen, plan, elsewhere, peers=options.peers)))
+    except (LocalError, PeerFailed) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("benchmarks: stopped; finished scenarios are written down", file=sys.stderr)
@@ -52,15 +56,17 @@ def _usual() -> list[Scenario]:
     return [scenario for scenario in SCENARIOS.values() if scenario.usual]
 
 
-async def _run_until_signal(chosen: Sequence[Scenario], plan: Plan, results: Path, *, kept: bool) -> int:
-    task = asyncio.ensure_future(_run(chosen, plan, results, kept=kept))
+async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
+    task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
     return await task
 
 
-async def _run(chosen: Sequence[Scenario], plan: Plan, results: Path, *, kept: bool) -> int:
+async def _run(chosen: Sequence[Scenario], plan: Plan, elsewhere: Path | None, *, peers: bool) -> int:
+    """Measure and write down, in the repository unless elsewhere; 1 when a requirement is not met."""
+    results = elsewhere or HERE / "results"
     progress = Progress()
     machine = describe()
     unmet = 0
@@ -71,7 +77,7 @@ async def _run(chosen: Sequence[Scenario], plan: Plan, results: Path, *, kept: b
             queue_shards=scenario.queue_shards,
             postgres_options=scenario.postgres_options,
         ) as stack:
-            outcome = await scenario.run(Bench(stack, plan, progress))
+            outcome = await scenario.run(Bench(stack, plan, progress, peers))
             if plan.small:
                 outcome.requirements.clear()  # they are about sizes that a quick run does not have
             described = {**machine, "postgres": dict(stack.postgres)}
@@ -80,7 +86,7 @@ async def _run(chosen: Sequence[Scenario], plan: Plan, results: Path, *, kept: b
         print(report.text(outcome))
         progress.note(f"written to {path}")
         unmet += sum(not need.met for need in outcome.requirements)
-        if kept:
+        if elsewhere is None:
             report.update_readme(HERE / "README.md", results)
     return 1 if unmet else 0
 
@@ -98,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--quick", action="store_true", help="a minute instead of many: shows that it runs, no more"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help="fan: also run DBOS, installed once into an environment of its own"
     )
     parser.add_argument("--rounds", type=int, metavar="N", help=f"rounds of every comparison ({FULL.rounds})")
     parser.add_argument("--slice-s", type=float, metavar="S", help=f"seconds of every slice ({FULL.slice_s:g})")

@@ -33,11 +33,12 @@ QUICK = Plan(rounds=2, slice_s=0.5, warmup_s=0.3, small=True, backlogs=(0, 20_00
 
 @dataclass(frozen=True)
 class Bench:
-    """One scenario's surroundings."""
+    """One scenario's surroundings. `peers`: run other software beside ours where a scenario can."""
 
     stack: BenchStack
     plan: Plan
     progress: Progress
+    peers: bool = False
 
     async def slice(self, outcome: Outcome, cycles: Sequence[Callable[[], Awaitable[int]]]) -> tuple[Slice, Busy]:
         """Measure one slice and who was busy during it; note on the outcome what strangers used."""

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+
 from benchmarks.direct import DirectShard
 from benchmarks.floors import new_row
 from benchmarks.load import PAYLOAD
@@ -94,12 +96,13 @@ class Keys:
 
 @dataclass
 class Site:
-    """One variant's schema: a worker per connection, the keys they share, and the time of their claims."""
+    """One variant's schema: a worker per connection, the keys they share, and how their claims went."""
 
     shards: list[DirectShard]
     topic_id: int
     keys: Keys
     claims: Timer = field(default_factory=Timer)
+    timeouts: int = 0
 
 
 Enqueue = Callable[[Site, DirectShard, Ids], Awaitable[Any]]
@@ -125,15 +128,22 @@ class Variant:
 
     def _cycle(self, site: Site, shard: DirectShard) -> Cycle:
         async def cycle() -> int:
-            token = str(UUID(bytes=secrets.token_bytes(16)))
-            await self.enqueue(site, shard, new_ids(shard.number, BATCH))
-            with site.claims.running():
-                ids = await self.claim(site, shard, token)
-            acked = await self.ack(site, shard, ids, token)
-            assert acked == len(ids), f"{self.name} lost {len(ids) - acked} of {len(ids)} leases"
-            return acked
+            try:
+                return await self._batch(site, shard)
+            except asyncpg.QueryCanceledError:
+                site.timeouts += 1
+                return 0
 
         return cycle
+
+    async def _batch(self, site: Site, shard: DirectShard) -> int:
+        token = str(UUID(bytes=secrets.token_bytes(16)))
+        await self.enqueue(site, shard, new_ids(shard.number, BATCH))
+        with site.claims.running():
+            ids = await self.claim(site, shard, token)
+        acked = await self.ack(site, shard, ids, token)
+        assert acked == len(ids), f"{self.name} lost {len(ids) - acked} of {len(ids)} leases"
+        return acked
 
 
 async def sweep(shard: DirectShard) -> int:
@@ -225,9 +235,10 @@ async def service_enqueue_remembered(site: Site, shard: DirectShard, ids: Ids) -
 async def service_claim(site: Site, shard: DirectShard, token: str) -> Ids:
     store = shard.store
     ids = await site.keys.take(store, BATCH)
-    found = await store.claim([Claim(item, token, LEASE_S) for item in ids], relaxed=False) if ids else {}
-    site.keys.settled(ids)
-    return list(found)
+    try:
+        return list(await store.claim([Claim(item, token, LEASE_S) for item in ids], relaxed=False)) if ids else []
+    finally:
+        site.keys.settled(ids)
 
 
 async def service_ack(site: Site, shard: DirectShard, ids: Ids, token: str) -> int:
@@ -244,8 +255,10 @@ async def _service_enqueue(site: Site, shard: DirectShard, ids: Ids, *, remember
 
 async def _claim_keys(statement: Any, site: Site, shard: DirectShard, token: str) -> Ids:
     ids = await site.keys.take(shard.store, BATCH)
-    found = await shard.fetch(statement, ids=ids, topic_id=site.topic_id, token=token, lease_s=LEASE_S)
-    site.keys.settled(ids)
+    try:
+        found = await shard.fetch(statement, ids=ids, topic_id=site.topic_id, token=token, lease_s=LEASE_S)
+    finally:
+        site.keys.settled(ids)
     return [row["id"] for row in found]
 
 

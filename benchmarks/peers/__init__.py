@@ -1,0 +1,90 @@
+"""Peers that run beside us, each in an environment of its own: never in ours."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from benchmarks.stack import BenchStack
+
+DBOS = "dbos==3.4.0"
+_PLACE = Path(".headgate") / "peers"
+_SCRIPT = Path(__file__).parent / "dbos_fan.py"
+_START_S_MAX = 120.0
+_RUN_S_MAX = 120.0
+
+
+class PeerFailed(Exception):
+    """A peer could not be installed or did not answer; what it said last."""
+
+
+class DbosFan:
+    """A DBOS process on a database of its own on our server."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def run(self, width: int) -> float:
+        """Run one fan; the seconds it took."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{width}\n".encode())
+        return float(await self._line(_RUN_S_MAX))
+
+    async def ready(self) -> None:
+        """Wait until it can run."""
+        while await self._line(_START_S_MAX) != "ready":
+            pass
+
+    async def _line(self, timeout_s: float) -> str:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(timeout_s):
+            line = (await self._process.stdout.readline()).decode().strip()
+        if not line:
+            raise PeerFailed("DBOS ended; its messages are above")
+        return line
+
+
+@asynccontextmanager
+async def dbos_fan(stack: BenchStack) -> AsyncIterator[DbosFan]:
+    """Install DBOS once, make its database, start it; stop it afterwards.
+
+    Raises PeerFailed when that does not work.
+    """
+    python = await _environment("dbos", DBOS)
+    admin = await stack.connect({})
+    try:
+        await admin.execute("CREATE DATABASE dbos_fan")
+    finally:
+        await admin.close()
+    dsn = stack.dsn.rpartition("/")[0] + "/dbos_fan"
+    process = await asyncio.create_subprocess_exec(
+        str(python), str(_SCRIPT), dsn, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        peer = DbosFan(process)
+        await peer.ready()
+        yield peer
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _environment(name: str, requirement: str) -> Path:
+    place = _PLACE / name
+    python = place / "bin" / "python"
+    stamp = place / requirement
+    if not stamp.exists():
+        await _succeed(sys.executable, "-m", "venv", "--clear", str(place))
+        await _succeed(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement)
+        stamp.touch()
+    return python
+
+
+async def _succeed(*argv: str) -> None:
+    process = await asyncio.create_subprocess_exec(*argv)
+    if await process.wait() != 0:
+        raise PeerFailed(f"{' '.join(argv)} ended with {process.returncode}")
