@@ -276,6 +276,16 @@ class Broker:
         return [result for result in results if result is not None]
 
     def _acker(self, store: Store, relaxed: bool) -> Any:
+        async def flush_with_care(entries: list[AckEntry]) -> list[str]:
+            statuses = await flush(entries)
+            lost = [position for position, status in enumerate(statuses) if status == "lease_lost"]
+            if lost:
+                # An extend of the same holder may have moved its lease while this waited for it: look afresh.
+                for position, status in zip(lost, await flush([entries[i] for i in lost]), strict=True):
+                    if status in ("acked", "already_acked"):
+                        statuses[position] = status
+            return statuses
+
         async def flush(entries: list[AckEntry]) -> list[str]:
             ids, tokens, namespace_ids, outputs = zip(*entries, strict=True)
             given = {item: output for item, output in zip(ids, outputs, strict=True) if output is not None}
@@ -287,7 +297,7 @@ class Broker:
             self._acked[store.number].inc(len(flushed.acked))
             return await self._ack_statuses(store, entries, flushed.acked, flushed.held or set())
 
-        return flush
+        return flush_with_care
 
     async def _ack_statuses(
         self, store: Store, entries: list[AckEntry], acked: set[str], held: set[str]

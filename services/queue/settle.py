@@ -355,12 +355,16 @@ async def _lock_held(
     tx: Transaction, namespace_id: int, entries: Sequence[Any]
 ) -> tuple[list[int], dict[str, Any]]:
     """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each."""
-    groups = await rows.lock_groups(tx, [entry.lease_token for entry in entries])
     held: dict[str, int] = {}
-    for position, entry in enumerate(entries):
-        for group in groups.get(entry.lease_token, ()):
-            if group.namespace_id == namespace_id and entry.id in group.ids:
-                held.setdefault(entry.id, position)
+    for _ in range(2):
+        # Twice where one is missing: an extend of the same holder may have moved its lease while this waited.
+        groups = await rows.lock_groups(tx, [entry.lease_token for entry in entries])
+        for position, entry in enumerate(entries):
+            for group in groups.get(entry.lease_token, ()):
+                if group.namespace_id == namespace_id and entry.id in group.ids:
+                    held.setdefault(entry.id, position)
+        if all(entry.id in held for entry in entries):
+            break
     items = await rows.lock_items(tx, list(held)) if held else {}
     return [position for item_id, position in held.items() if item_id in items], items
 
