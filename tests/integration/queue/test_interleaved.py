@@ -341,3 +341,31 @@ async def test_two_revives_open_an_item_once(scene: Scene) -> None:
         (scene.revive, scene.revive),
         {("revived", "already_enabled"): "ready", ("already_enabled", "revived"): "ready"},
     )
+
+
+async def test_ack_against_the_heartbeat_of_the_same_holder(scene: Scene) -> None:
+    """A worker extends in the background while it acks: it still holds the lease, so the ack counts."""
+
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+
+    await race(
+        scene,
+        begin,
+        (scene.ack, scene.extend),
+        {("acked", "extended"): "acked", ("acked", "lease_lost"): "acked"},
+    )
+
+
+async def test_nack_against_the_heartbeat_of_the_same_holder(scene: Scene) -> None:
+    async def begin() -> None:
+        await scene.enqueue()
+        await scene.lease()
+
+    await race(
+        scene,
+        begin,
+        (scene.nack, scene.extend),
+        {("requeued", "extended"): "ready", ("requeued", "lease_lost"): "ready"},
+    )
