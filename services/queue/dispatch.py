@@ -122,20 +122,29 @@ class Dispatch:
         claimed for a call after its `gone` is done.
         """
         lines = [self._line(namespace, demand.topic) for demand in demands]
+        counts = [demand.count for demand in demands]
+        leased: list[list[Leased]] = [[] for _ in demands]
         deadline_s = self._clock.monotonic_s() + wait_s
         while gone is None or not gone.done():
-            for line, demand in zip(lines, demands, strict=True):
-                if self._is_short(line, demand.count):
-                    await self._fill(line, demand.count)
-            leased, stale = await self._serve(lines, demands, lease_s, token)
+            for line, count in zip(lines, counts, strict=True):
+                if count and self._is_short(line, count):
+                    await self._fill(line, count)
+            taken = [line.buffer.take(count) for line, count in zip(lines, counts, strict=True)]
+            for line in lines:
+                if len(line.buffer):
+                    line.wake_one()
+            missed = await self._serve(lines, taken, lease_s, token, leased)
+            counts = [demand.count - len(part) for demand, part in zip(demands, leased, strict=True)]
             left_s = deadline_s - self._clock.monotonic_s()
-            if leased or (left_s <= 0 and not stale):
-                return leased
-            if not stale:
-                await self._wait(lines, left_s, gone)
-        for line in lines:
-            line.wake_one()  # the wake-up that this call may have swallowed is passed on
-        return []
+            if missed and any(counts):
+                continue  # others may be ready in the place of what is gone
+            if any(leased) or left_s <= 0:
+                break
+            await self._wait(lines, left_s, gone)
+        if gone is not None and gone.done():
+            for line in lines:
+                line.wake_one()  # the wake-up that this call may have swallowed is passed on
+        return [entry for part in leased for entry in part]
 
     def forget_idle(self) -> int:
         """Drop lines that nobody has wanted for a while."""
@@ -203,17 +212,20 @@ class Dispatch:
         return topic_id
 
     async def _serve(
-        self, lines: Sequence[Line], demands: Sequence[Demand], lease_s: float | None, token: str
-    ) -> tuple[list[Leased], bool]:
-        taken = [line.buffer.take(demand.count) for line, demand in zip(lines, demands, strict=True)]
-        for line in lines:
-            if len(line.buffer):
-                line.wake_one()
+        self,
+        lines: Sequence[Line],
+        taken: Sequence[list[Key]],
+        lease_s: float | None,
+        token: str,
+        leased: list[list[Leased]],
+    ) -> bool:
+        """Claim keys and add them to `leased`; true when some were gone."""
         if not any(taken):
-            return [], False
+            return False
         rows = await self._claim(lines, taken, lease_s, token)
-        leased = [(key, rows[key.id]) for keys in taken for key in keys if key.id in rows]
-        return leased, not leased
+        for part, keys in zip(leased, taken, strict=True):
+            part += [(key, rows[key.id]) for key in keys if key.id in rows]
+        return len(rows) < sum(map(len, taken))
 
     async def _claim(
         self, lines: Sequence[Line], taken: Sequence[list[Key]], lease_s: float | None, token: str
