@@ -84,6 +84,18 @@ async def test_a_dequeue_takes_all_that_is_ready_at_once(api: Api) -> None:
     assert len(await api.dequeue("t", 1000, wait_s=20)) == 400
 
 
+async def test_what_was_cancelled_takes_nobodys_place(api: Api) -> None:
+    """The host still remembers the cancelled item's key: the call must not come back short of what is ready."""
+    first = await api.enqueue_one("t", payload="first")
+    assert [item["payload"] for item in await api.dequeue("t", 1)] == ["first"]
+    gone = [await api.enqueue_one("t") for _ in range(3)]
+    await api.enqueue_one("t", payload="second")
+    await api.enqueue_one("t", payload="third")
+    await api.cancel(*gone, first)
+
+    assert [item["payload"] for item in await api.dequeue("t", 2, wait_s=5)] == ["second", "third"]
+
+
 async def test_a_topic_may_be_named_twice(api: Api) -> None:
     await api.enqueue(*({"topic": "t", "payload": number} for number in range(5)))
 
