@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,8 +31,12 @@ class DbosFan:
     async def run(self, width: int) -> float:
         """Run one fan; the seconds it took."""
         assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
         self._process.stdin.write(f"{width}\n".encode())
-        return float(await self._line(_RUN_S_MAX))
+        taken_s = float(await self._line(_RUN_S_MAX))
+        # An idle peer must not take time from us: it stands still until its next turn.
+        self._process.send_signal(signal.SIGSTOP)
+        return taken_s
 
     async def ready(self) -> None:
         """Wait until it can run."""
