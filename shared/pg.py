@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import asyncpg
@@ -51,7 +51,13 @@ _SESSION = {
 # A row's own fault: the same rows would be refused again.
 _REFUSED = (asyncpg.DataError, asyncpg.ProgramLimitExceededError, asyncpg.IntegrityConstraintViolationError)
 _CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
-_LOST = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.AdminShutdownError, OSError)
+_LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what a connection says that was cut while it was idle
+    asyncpg.AdminShutdownError,
+    OSError,
+)
 
 
 class Transaction:
@@ -173,13 +179,13 @@ class Pool:
         except asyncpg.QueryCanceledError as error:
             raise ShardUnavailable(f"shard {number} was too slow", retry_after_s=1.0) from error
         except (TimeoutError, *_LOST) as error:
-            connection.terminate()
+            _cut(connection)
             raise ShardUnavailable(
                 f"shard {number} did not answer", outcome="unknown", retry_after_s=1.0
             ) from error
         except asyncio.CancelledError:
             # A half-used connection must not go back: closing it rolls back what was not committed.
-            connection.terminate()
+            _cut(connection)
             raise
         finally:
             await self._release(connection)
@@ -188,7 +194,7 @@ class Pool:
         """A connection: one kept at hand, which spares the pool's own bookkeeping, or one of the pool."""
         while self._idle:
             connection = self._idle.pop()
-            if not connection.is_closed():
+            if _is_alive(connection):
                 return connection
             await self._pool.release(connection)
         pool = self._pool or await self._open()
@@ -202,7 +208,7 @@ class Pool:
             self._waiting -= 1
 
     async def _release(self, connection: Any) -> None:
-        if self._waiting or connection.is_closed():
+        if self._waiting or not _is_alive(connection):
             await self._pool.release(connection)
         else:
             self._idle.append(connection)
@@ -231,6 +237,18 @@ class Pool:
             server_settings=session,
             reset=_keep,
         )
+
+
+def _cut(connection: Any) -> None:
+    with suppress(asyncpg.InterfaceError):  # lost, and taken back by the pool already
+        connection.terminate()
+
+
+def _is_alive(connection: Any) -> bool:
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False  # the pool took it back when it was lost
 
 
 async def _keep(_connection: Any) -> None:
