@@ -1,5 +1,6 @@
 """One shard's server is away: its own elements are refused and say so, everything else goes on."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -111,6 +112,45 @@ async def test_a_single_item_of_a_shard_that_is_away_is_unavailable(half: QueueH
     assert (answer.status_code, answer.json()["code"]) == (503, "shard_unavailable")
     assert answer.json()["outcome"] == "none"
     assert answer.headers["retry-after"].isdigit()
+
+
+KILL = """SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'headgate queue%'"""
+
+
+async def test_connections_that_were_cut_while_idle_cost_one_refusal_at_most(own_host: QueueHost) -> None:
+    api = Api(own_host)
+    for verb, body in (
+        ("enqueue", {"items": [{"topic": "t", "id": api.new_id(0)}]}),
+        ("ack", {"items": [{"id": api.new_id(0), "lease_token": "x"}]}),
+        ("dequeue", {"topics": [{"topic": "t"}]}),
+        ("topics/purge", {"topic": "t"}),
+    ):
+        await api.post(verb, body)
+        await own_host.clock.connection.fetchval(KILL)
+        answers = [await api.post(verb, body) for _ in range(8)]
+        assert {answer.status_code for answer in answers} <= {200, 201, 503}, [a.text for a in answers]
+        assert [answer.status_code for answer in answers[-2:]] != [503, 503]
+
+
+async def test_connections_that_are_cut_under_way_are_an_unavailable_shard(own_host: QueueHost) -> None:
+    api = Api(own_host)
+    for turn in range(12):
+        calls = [
+            asyncio.create_task(api.post("enqueue", {"items": [{"topic": "t", "id": api.new_id(0)}]}))
+            for _ in range(4)
+        ]
+        await asyncio.sleep(turn * 0.0005)
+        await own_host.clock.connection.fetchval(KILL)
+        for answer in await asyncio.gather(*calls):
+            assert answer.status_code == 201, answer.text
+            [result] = answer.json()["results"]
+            assert element(result)[:2] in (("enqueued", None), ("refused", "shard_unavailable"))
+    sent = await own_host.count("ready")
+    got = 0
+    for _ in range(20):  # what is left of the cut connections is met and dropped, one by one
+        got += len(await api.dequeue("t", 1000, wait_s=1 if got < sent else 0))
+    assert got == sent
 
 
 # -- durability ---------------------------------------------------------------------------------------------
