@@ -76,7 +76,8 @@ RETURNING id::text;
 -- name: key_holders(namespace_ids, keys)
 SELECT d.namespace_id, d.key, d.id::text, d.fingerprint
 FROM unnest($1::int[], $2::text[]) AS u(namespace_id, key)
-JOIN dedup d ON d.namespace_id = u.namespace_id AND d.key = u.key;
+CROSS JOIN LATERAL (
+    SELECT * FROM dedup WHERE dedup.namespace_id = u.namespace_id AND dedup.key = u.key OFFSET 0) AS d;
 
 -- name: lock_items(ids)
 -- Item rows in id order, as every statement that locks several takes them.
@@ -88,11 +89,14 @@ FROM item WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE;
 -- Back to ready or deferred, for items whose membership this transaction has taken and whose rows it holds.
 -- A redelivered item leaves a trace when it ends, so that a superseded holder can be told.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+f AS MATERIALIZED (
+    SELECT w.*, i.place
+    FROM unnest($1::uuid[], $2::int[], $3::float8[], $4::text[], $5::text[]) AS w(id, cost, delay_s, error, metadata)
+    CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = w.id OFFSET 0) AS i),
 u AS (
-    UPDATE item i SET attempts = i.attempts + w.cost, deliver_at = n.at + make_interval(secs => w.delay_s),
-        error = coalesce(w.error, i.error), metadata = coalesce(w.metadata, i.metadata), remembered = true
-    FROM unnest($1::uuid[], $2::int[], $3::float8[], $4::text[], $5::text[]) AS w(id, cost, delay_s, error, metadata), n
-    WHERE i.id = w.id
+    UPDATE item i SET attempts = i.attempts + f.cost, deliver_at = n.at + make_interval(secs => f.delay_s),
+        error = coalesce(f.error, i.error), metadata = coalesce(f.metadata, i.metadata), remembered = true
+    FROM f, n WHERE i.ctid = f.place
     RETURNING i.id, i.topic_id, i.priority, i.deliver_at, n.at),
 r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE deliver_at <= at),
 d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE deliver_at > at),
@@ -105,11 +109,14 @@ SELECT id::text, topic_id, priority, deliver_at FROM u WHERE deliver_at <= at;
 
 -- name: bury(ids, costs, errors, metadatas)
 -- Dead: the item stays, parked, until it is purged, redriven or past retention.
-WITH u AS (
-    UPDATE item i SET attempts = i.attempts + w.cost, error = coalesce(w.error, i.error),
-        metadata = coalesce(w.metadata, i.metadata), expires_at = NULL, remembered = true
+WITH f AS MATERIALIZED (
+    SELECT w.*, i.place
     FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS w(id, cost, error, metadata)
-    WHERE i.id = w.id
+    CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = w.id OFFSET 0) AS i),
+u AS (
+    UPDATE item i SET attempts = i.attempts + f.cost, error = coalesce(f.error, i.error),
+        metadata = coalesce(f.metadata, i.metadata), expires_at = NULL, remembered = true
+    FROM f WHERE i.ctid = f.place
     RETURNING i.id, i.namespace_id, i.topic_id, i.managed, i.attempts, i.ack_topic_id, i.ack_context, i.error),
 p AS (
     INSERT INTO parked (id, namespace_id, topic_id, reason, managed, parked_at)
@@ -126,18 +133,23 @@ FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_
 -- The end of items whose membership this transaction has taken: expired, cancelled, or dead ones that leave.
 -- `states` names the count each comes off; `charges` is 1 where the end was itself a delivery. A dead item
 -- told its end when it died, so no second completion goes out for it.
-WITH w AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::int[]) AS w(id, outcome, state, charge)),
+WITH f AS MATERIALIZED (
+    SELECT w.*, i.place
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::int[]) AS w(id, outcome, state, charge)
+    CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = w.id OFFSET 0) AS i),
 d AS (
-    DELETE FROM item i USING w WHERE i.id = w.id
-    RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + w.charge AS attempts, i.ack_topic_id, i.ack_context,
-        i.error, i.remembered, i.idempotency_key, w.outcome, w.state),
+    DELETE FROM item i USING f WHERE i.ctid = f.place
+    RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + f.charge AS attempts, i.ack_topic_id, i.ack_context,
+        i.error, i.remembered, i.idempotency_key, f.outcome, f.state),
 e AS (
     INSERT INTO ended (id, namespace_id, outcome) SELECT id, namespace_id, outcome FROM d
     WHERE remembered OR outcome = 'cancelled' ON CONFLICT (id) DO NOTHING),
-k AS (
-    UPDATE dedup SET until = shard_now() + interval '24 hours' FROM d
-    WHERE d.idempotency_key IS NOT NULL AND dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key),
+h AS MATERIALIZED (
+    SELECT x.place FROM d CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM dedup
+        WHERE dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key OFFSET 0) AS x
+    WHERE d.idempotency_key IS NOT NULL),
+k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM h WHERE dedup.ctid = h.place),
 s AS (
     INSERT INTO stat_delta
     SELECT topic_id, -count(*) FILTER (WHERE state = 'ready'), -count(*) FILTER (WHERE state = 'delayed'),
@@ -161,12 +173,15 @@ f AS MATERIALIZED (
         SELECT ctid AS place, namespace_id, reason, managed FROM parked WHERE parked.id = w.id OFFSET 0) AS p
     WHERE p.namespace_id = w.namespace_id AND p.reason = 'disabled' AND (w.may_manage OR NOT p.managed)),
 p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id, f.inputs),
+g AS MATERIALIZED (
+    SELECT p.inputs, i.place FROM p
+    CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = p.id OFFSET 0) AS i),
 u AS (
-    UPDATE item i SET inputs = coalesce(p.inputs, i.inputs),
+    UPDATE item i SET inputs = coalesce(g.inputs, i.inputs),
         deliver_at = greatest(n.at + make_interval(secs => coalesce(i.delay_s, 0)), i.deliver_after),
         expires_at = n.at + make_interval(secs => i.ttl_s)
-    FROM p, n WHERE i.id = p.id
-    RETURNING i.id, i.topic_id, i.priority, i.deliver_at, n.at),
+    FROM g, n WHERE i.ctid = g.place
+    RETURNING i.id, i.namespace_id, i.managed, i.topic_id, i.priority, i.deliver_at, n.at),
 r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE deliver_at <= at),
 d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE deliver_at > at),
 s AS (
@@ -174,28 +189,31 @@ s AS (
     SELECT topic_id, count(*) FILTER (WHERE deliver_at <= at), count(*) FILTER (WHERE deliver_at > at), 0,
         -count(*), 0
     FROM u GROUP BY topic_id)
-SELECT id::text, topic_id, priority, deliver_at, deliver_at <= at AS is_ready FROM u;
+SELECT id::text, namespace_id, managed, topic_id, priority, deliver_at, deliver_at <= at AS is_ready FROM u;
 
 -- name: states(ids)
 -- Where items stand, for the answer to a call that changed nothing.
 SELECT i.id::text, i.namespace_id, i.managed, coalesce(p.reason, 'enabled') AS state
-FROM item i LEFT JOIN parked p ON p.id = i.id WHERE i.id = ANY ($1::uuid[]);
+FROM item i LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
+WHERE i.id = ANY ($1::uuid[]);
 
 -- name: leave_queues(ids)
 -- Takes the membership rows of items that are ready, deferred or parked (never those of a lease).
-WITH r AS (
-    DELETE FROM ready q USING item i
-    WHERE i.id = ANY ($1::uuid[]) AND q.topic_id = i.topic_id AND q.priority = i.priority
-        AND q.deliver_at = i.deliver_at AND q.id = i.id
-    RETURNING q.id),
-d AS (
-    DELETE FROM deferred q USING item i
-    WHERE i.id = ANY ($1::uuid[]) AND q.due_at = i.deliver_at AND q.id = i.id
-    RETURNING q.id),
-p AS (DELETE FROM parked WHERE id = ANY ($1::uuid[]) RETURNING id, reason)
-SELECT id::text, 'ready' AS state FROM r
-UNION ALL SELECT id::text, 'delayed' FROM d
-UNION ALL SELECT id::text, reason FROM p;
+WITH f AS MATERIALIZED (SELECT id, topic_id, priority, deliver_at FROM item WHERE id = ANY ($1::uuid[])),
+r AS MATERIALIZED (
+    SELECT q.place FROM f CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM ready
+        WHERE ready.topic_id = f.topic_id AND ready.priority = f.priority AND ready.deliver_at = f.deliver_at
+            AND ready.id = f.id OFFSET 0) AS q),
+d AS MATERIALIZED (
+    SELECT q.place FROM f CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM deferred WHERE deferred.due_at = f.deliver_at AND deferred.id = f.id OFFSET 0) AS q),
+gr AS (DELETE FROM ready USING r WHERE ready.ctid = r.place RETURNING ready.id),
+gd AS (DELETE FROM deferred USING d WHERE deferred.ctid = d.place RETURNING deferred.id),
+gp AS (DELETE FROM parked WHERE id = ANY ($1::uuid[]) RETURNING id, reason)
+SELECT id::text, 'ready' AS state FROM gr
+UNION ALL SELECT id::text, 'delayed' FROM gd
+UNION ALL SELECT id::text, reason FROM gp;
 
 -- name: leave_past_ttl(ids)
 -- As leave_queues, for items whose TTL has passed by now; the guard is stated where the row is taken.
@@ -205,13 +223,18 @@ f AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id, topic_id, priority, deliver_at, expires_at FROM item WHERE item.id = w.id OFFSET 0) AS i
     WHERE i.expires_at <= n.at),
-r AS (
-    DELETE FROM ready q USING f
-    WHERE q.topic_id = f.topic_id AND q.priority = f.priority AND q.deliver_at = f.deliver_at AND q.id = f.id
-    RETURNING q.id),
-d AS (DELETE FROM deferred q USING f WHERE q.due_at = f.deliver_at AND q.id = f.id RETURNING q.id)
-SELECT id::text, 'ready' AS state FROM r
-UNION ALL SELECT id::text, 'delayed' FROM d;
+r AS MATERIALIZED (
+    SELECT q.place FROM f CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM ready
+        WHERE ready.topic_id = f.topic_id AND ready.priority = f.priority AND ready.deliver_at = f.deliver_at
+            AND ready.id = f.id OFFSET 0) AS q),
+d AS MATERIALIZED (
+    SELECT q.place FROM f CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM deferred WHERE deferred.due_at = f.deliver_at AND deferred.id = f.id OFFSET 0) AS q),
+gr AS (DELETE FROM ready USING r WHERE ready.ctid = r.place RETURNING ready.id),
+gd AS (DELETE FROM deferred USING d WHERE deferred.ctid = d.place RETURNING deferred.id)
+SELECT id::text, 'ready' AS state FROM gr
+UNION ALL SELECT id::text, 'delayed' FROM gd;
 
 -- name: leave_dead(ids)
 DELETE FROM parked USING (
@@ -266,8 +289,10 @@ d AS (
         SELECT ctid FROM deferred WHERE due_at <= (SELECT at FROM n) ORDER BY due_at, id LIMIT $1::int
         FOR UPDATE SKIP LOCKED))
     RETURNING id),
+f AS MATERIALIZED (
+    SELECT i.place FROM d CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = d.id OFFSET 0) AS i),
 u AS (
-    UPDATE item i SET deliver_at = n.at FROM d, n WHERE i.id = d.id
+    UPDATE item i SET deliver_at = n.at FROM f, n WHERE i.ctid = f.place
     RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
 s AS (INSERT INTO stat_delta SELECT topic_id, count(*), -count(*), 0, 0, 0 FROM u GROUP BY topic_id),
 r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u)

@@ -10,20 +10,25 @@
 -- DELETE of its row in ready. An item past its TTL goes into a group that ends at once and is never shown to
 -- anybody: the reaper ends it as expired.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-g AS MATERIALIZED (
-    DELETE FROM ready r
-    USING n, unnest($1::uuid[], $2::uuid[], $3::float8[]) AS w(id, token, lease_s)
+f AS MATERIALIZED (
+    SELECT r.place, w.token, w.lease_s AS wanted_s, i.*
+    FROM unnest($1::uuid[], $2::uuid[], $3::float8[]) AS w(id, token, lease_s)
     CROSS JOIN LATERAL (
         SELECT id, namespace_id, topic_id, priority, deliver_at, attempts, lease_s, payload, metadata, inputs, headers,
             enqueued_at, expires_at, at_most_once, managed, ack_context
         FROM item WHERE item.id = w.id OFFSET 0) AS i
-    WHERE r.topic_id = i.topic_id AND r.priority = i.priority AND r.deliver_at = i.deliver_at AND r.id = i.id
-        AND i.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))
-    RETURNING i.id, w.token, i.namespace_id, i.topic_id, i.priority, i.attempts, i.payload, i.metadata, i.inputs,
-        i.headers, i.enqueued_at, i.at_most_once, CASE WHEN i.managed THEN i.ack_context END AS dag,
-        coalesce(i.expires_at <= n.at, false) AS ttl_passed,
-        CASE WHEN i.expires_at <= n.at THEN n.at
-            ELSE n.at + make_interval(secs => coalesce(w.lease_s, i.lease_s)) END AS lease_until),
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM ready
+        WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority AND ready.deliver_at = i.deliver_at
+            AND ready.id = i.id OFFSET 0) AS r
+    WHERE i.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))),
+g AS MATERIALIZED (
+    DELETE FROM ready r USING f, n WHERE r.ctid = f.place
+    RETURNING f.id, f.token, f.namespace_id, f.topic_id, f.priority, f.attempts, f.payload, f.metadata, f.inputs,
+        f.headers, f.enqueued_at, f.at_most_once, CASE WHEN f.managed THEN f.ack_context END AS dag,
+        coalesce(f.expires_at <= n.at, false) AS ttl_passed,
+        CASE WHEN f.expires_at <= n.at THEN n.at
+            ELSE n.at + make_interval(secs => coalesce(f.wanted_s, f.lease_s)) END AS lease_until),
 l AS (
     INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
     SELECT token, lease_until, namespace_id, topic_id, array_agg(id) FROM g
@@ -43,16 +48,22 @@ h AS MATERIALIZED (
     SELECT id, token, namespace_id FROM unnest($1::uuid[], $2::uuid[], $3::int[]) AS w(id, token, namespace_id)
     INTERSECT
     SELECT m.id, g.token, g.namespace_id FROM g, unnest(g.ids) AS m(id)),
+f AS MATERIALIZED (
+    SELECT h.token, i.place FROM h
+    CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = h.id OFFSET 0) AS i),
 d AS (
-    DELETE FROM item i USING h WHERE i.id = h.id
+    DELETE FROM item i USING f WHERE i.ctid = f.place
     RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + 1 AS attempts, i.ack_topic_id, i.ack_context,
-        i.remembered, i.idempotency_key, h.token),
+        i.remembered, i.idempotency_key, f.token),
 e AS (
     INSERT INTO ended (id, namespace_id, outcome, token)
     SELECT id, namespace_id, 'acked', token FROM d WHERE remembered ON CONFLICT (id) DO NOTHING),
-k AS (
-    UPDATE dedup SET until = shard_now() + interval '24 hours' FROM d
-    WHERE d.idempotency_key IS NOT NULL AND dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key),
+y AS MATERIALIZED (
+    SELECT x.place FROM d CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM dedup
+        WHERE dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key OFFSET 0) AS x
+    WHERE d.idempotency_key IS NOT NULL),
+k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
 s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0 FROM d GROUP BY topic_id),
 c AS MATERIALIZED (
     SELECT e.* FROM (
@@ -78,10 +89,14 @@ WHERE token = ANY ($1::uuid[]) ORDER BY token FOR UPDATE;
 -- Takes ids out of groups that this transaction has locked; a group left empty is gone.
 WITH w AS MATERIALIZED (
     SELECT token, array_agg(id) AS gone FROM unnest($1::uuid[], $2::uuid[]) AS u(token, id) GROUP BY token),
+f AS MATERIALIZED (
+    SELECT l.place, l.ids, w.gone FROM w
+    CROSS JOIN LATERAL (SELECT ctid AS place, ids FROM lease WHERE lease.token = w.token OFFSET 0) AS l
+    WHERE l.ids && w.gone),
 u AS (
-    UPDATE lease l SET ids = ARRAY(SELECT m.id FROM unnest(l.ids) AS m(id) WHERE m.id <> ALL (w.gone))
-    FROM w WHERE l.token = w.token AND l.ids && w.gone AND NOT l.ids <@ w.gone)
-DELETE FROM lease l USING w WHERE l.token = w.token AND l.ids <@ w.gone;
+    UPDATE lease l SET ids = ARRAY(SELECT m.id FROM unnest(l.ids) AS m(id) WHERE m.id <> ALL (f.gone))
+    FROM f WHERE l.ctid = f.place AND NOT f.ids <@ f.gone)
+DELETE FROM lease l USING f WHERE l.ctid = f.place AND f.ids <@ f.gone;
 
 -- name: lease_again(tokens, lease_ss, namespace_ids, topic_ids, ids)
 -- New groups under old tokens, ending `lease_s` from now.

@@ -84,9 +84,12 @@ JOIN topic t ON t.topic_id = i.topic_id
 JOIN namespace n ON n.namespace_id = i.namespace_id
 LEFT JOIN topic a ON a.topic_id = i.ack_topic_id
 LEFT JOIN namespace an ON an.namespace_id = a.namespace_id
-LEFT JOIN ready r ON r.topic_id = i.topic_id AND r.priority = i.priority AND r.deliver_at = i.deliver_at AND r.id = i.id
-LEFT JOIN deferred d ON d.due_at = i.deliver_at AND d.id = i.id
-LEFT JOIN parked p ON p.id = i.id
+LEFT JOIN LATERAL (
+    SELECT id FROM ready WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority
+        AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0) AS r ON true
+LEFT JOIN LATERAL (
+    SELECT id FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id OFFSET 0) AS d ON true
+LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
 WHERE i.id = $1::uuid;
 
 -- name: page(namespace, topic, state, after_id, limit, scan_max)
@@ -101,10 +104,12 @@ SELECT * FROM (
     JOIN namespace n ON n.namespace_id = i.namespace_id
     LEFT JOIN topic a ON a.topic_id = i.ack_topic_id
     LEFT JOIN namespace an ON an.namespace_id = a.namespace_id
-    LEFT JOIN ready r
-        ON r.topic_id = i.topic_id AND r.priority = i.priority AND r.deliver_at = i.deliver_at AND r.id = i.id
-    LEFT JOIN deferred d ON d.due_at = i.deliver_at AND d.id = i.id
-    LEFT JOIN parked p ON p.id = i.id
+    LEFT JOIN LATERAL (
+        SELECT id FROM ready WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority
+            AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0) AS r ON true
+    LEFT JOIN LATERAL (
+        SELECT id FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id OFFSET 0) AS d ON true
+    LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
     WHERE n.name = $1::text AND ($2::text IS NULL OR t.name = $2::text)) AS v
 WHERE $3::text IS NULL OR v.state = $3::text
 ORDER BY v.id LIMIT $5::int;
@@ -131,9 +136,11 @@ f AS MATERIALIZED (
         SELECT ctid AS place, reason, managed FROM parked WHERE parked.id = w.id OFFSET 0) AS q
     WHERE q.reason = 'dead' AND NOT q.managed),
 p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id),
+g AS MATERIALIZED (
+    SELECT i.place FROM p CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = p.id OFFSET 0) AS i),
 u AS (
     UPDATE item i SET attempts = 0, deliver_at = n.at, expires_at = n.at + make_interval(secs => i.ttl_s)
-    FROM p, n WHERE i.id = p.id
+    FROM g, n WHERE i.ctid = g.place
     RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
 r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u),
 s AS (INSERT INTO stat_delta SELECT topic_id, count(*), 0, 0, 0, -count(*) FROM u GROUP BY topic_id)
