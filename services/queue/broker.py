@@ -34,8 +34,6 @@ from shared.ids import canonical, canonical_token, new_ids, shard_of, time_ms_of
 from shared.metrics import ACKED, DEQUEUED, ENQUEUED
 from shared.shards import SLOTS, ShardMap
 
-LEASE_S = 60.0
-
 AckEntry = tuple[str, str, int, str | None]
 ReviveEntry = tuple[str, int, str | None, bool]
 
@@ -351,10 +349,11 @@ class Broker:
 
     def _reviver(self, store: Store) -> Any:
         async def flush(entries: list[ReviveEntry]) -> list[str]:
-            first = {entry[0]: entry for entry in reversed(entries)}
-            ids, namespace_ids, inputs, may_manage = zip(*sorted(first.values()), strict=True)
+            # Once per id and claim to it: another namespace's call for the same id must not take its place.
+            first = {(entry[0], entry[1], entry[3]): entry for entry in reversed(entries)}
+            ids, namespace_ids, inputs, may_manage = zip(*(first[key] for key in sorted(first)), strict=True)
             rows = await store.revive(ids, namespace_ids, inputs, may_manage)
-            opened = {row["id"] for row in rows}
+            opened = {row["id"]: row for row in rows}
             self.dispatch.ready(
                 store.number,
                 [
@@ -368,12 +367,14 @@ class Broker:
             known = await store.known(others) if others else {}
             statuses = []
             for item_id, namespace_id, _, manages in entries:
-                if item_id in opened:
-                    opened.discard(item_id)
-                    states[item_id] = {"namespace_id": namespace_id, "managed": False, "state": "enabled"}
+                row = opened.get(item_id)
+                if row is not None and row["namespace_id"] == namespace_id and (manages or not row["managed"]):
+                    states[item_id] = {"namespace_id": namespace_id, "managed": row["managed"], "state": "enabled"}
+                    del opened[item_id]
                     statuses.append("revived")
                 else:
-                    statuses.append(_closed_status(states.get(item_id), known.get(item_id), namespace_id, manages))
+                    state = {**row, "state": "enabled"} if row is not None else states.get(item_id)
+                    statuses.append(_closed_status(state, known.get(item_id), namespace_id, manages))
             return statuses
 
         return flush
@@ -416,7 +417,7 @@ def _row(store: Store, namespace: str, item: NewItem, item_id: str, caller: Call
         ref.namespace_id,
         ref.topic_id,
         item.priority,
-        LEASE_S if item.lease_s is None else item.lease_s,
+        item.lease_s,
         bytes(item.payload).decode(),
         None if extra is None else json.dumps(extra),
         item.disabled or bool(item.delay_s) or item.deliver_after is not None,

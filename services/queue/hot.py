@@ -112,7 +112,7 @@ def _is_common(item: NewItem) -> bool:
         and _TOPIC(item.topic)
         and (item.id is None or _ID(item.id))
         and -_INT32 <= item.priority < _INT32
-        and (item.lease_s is None or 1 <= item.lease_s <= wire.LEASE_S_MAX)
+        and 1 <= item.lease_s <= wire.LEASE_S_MAX
     )
 
 

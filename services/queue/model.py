@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 NULL = msgspec.Raw(b"null")
+
+LEASE_S = 60.0
 NO_OUTPUT = msgspec.Raw(b"")
 
 
@@ -23,7 +25,7 @@ class NewItem(msgspec.Struct, forbid_unknown_fields=True):
     priority: int = 0
     deliver_after: datetime | None = None
     delay_s: float | None = None
-    lease_s: float | None = None
+    lease_s: float = LEASE_S
     ttl_s: float | None = None
     disabled: bool = False
     delivery: str = "at_least_once"
