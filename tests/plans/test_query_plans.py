@@ -1,4 +1,4 @@
-"""The hot statements run on their indexes, with the pinned settings, on a new shard and on a full one."""
+"""The hot statements run on their indexes, with the pinned settings: on a new shard, a drained and a full one."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -41,6 +41,7 @@ HOT: dict[str, set[tuple[str, str]]] = {
     "dead_ids": set(),
     "redrive": {("parked", "parked_pkey"), ("item", "item_pkey")},
     "page": {("item", "item_pkey")},
+    "item": {("item", "item_pkey")},
     "page_end": {("item", "item_pkey")},
     "take_keys": set(),
     "key_holders": {("dedup", "dedup_pkey")},
@@ -67,9 +68,9 @@ ANALYZE;
 """
 
 
-@pytest.fixture(scope="module", params=["fresh", "full"])
+@pytest.fixture(scope="module", params=["fresh", "empty", "full"])
 async def shard(request: pytest.FixtureRequest, databases: Databases) -> AsyncIterator[Any]:
-    """A connection as the services open them, to a new shard or one with 20,000 items."""
+    """A connection as the services open them, to a new shard, one known to be empty, or one with 20,000 items."""
     database = await databases.create(queue_shards=1, dag_shards=1)
     connection = await asyncpg.connect(database.dsn, server_settings={**PINNED, "search_path": "queue_000"})
     await connection.execute({"fresh": "SELECT 1", "empty": "ANALYZE", "full": FILL}[request.param])

@@ -194,6 +194,6 @@ def test_the_service_does_what_the_model_does(world: World) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         QueueMachine,
         settings=settings(
-            max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

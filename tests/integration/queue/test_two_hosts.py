@@ -120,3 +120,21 @@ async def test_stale_keys_of_one_host_do_no_harm(own_api: Api, other: QueueHost)
 
     assert [item["payload"] for item in await there.dequeue("t", 2)] == [4, 5]
     assert (await own_api.topic("t"))["delayed"] == 1
+
+
+async def test_a_foreign_revive_in_the_same_flush_takes_nobodys_place(own_api: Api) -> None:
+    stranger = Api(own_api.host)
+    await stranger.enqueue_one("t", id=own_api.new_id(0))
+    item_id = await own_api.enqueue_one("t", disabled=True, id=own_api.new_id(0))
+    batcher = own_api.host.process.broker._revives[0]
+    original = batcher._run
+
+    async def held() -> None:
+        await asyncio.sleep(0.02)
+        await original()
+
+    batcher._run = held
+    theirs, ours = await asyncio.gather(stranger.revive(item_id), own_api.revive(item_id))
+
+    assert (theirs, ours) == (["not_found"], ["revived"])
+    assert await own_api.state(item_id) == "ready"
