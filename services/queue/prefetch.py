@@ -58,6 +58,8 @@ class Buffer:
         # What was forgotten while the peek was on its way lies before what it found: the bound stays there.
         if self._bounds[shard] >= after:
             self._bounds[shard] = END if len(keys) < limit else keys[-1]
+        if len(self._heap) > limit * (len(self._bounds) + 1):
+            self._drop_beyond_bounds()
         self._shrink()
 
     def rewind(self) -> None:
@@ -73,7 +75,7 @@ class Buffer:
 
     def behind(self, count: int) -> list[tuple[int, Bound]]:
         """The shards to peek, and from where, before `count` keys can be served in order."""
-        if all(bound is END for bound in self._bounds.values()):
+        if self._holds(count, min(self._bounds.values())):
             return []
         limit = heapq.nsmallest(count, self._heap)[-1] if len(self._heap) >= count else END
         return [(shard, bound) for shard, bound in self._bounds.items() if bound < limit]
@@ -95,6 +97,27 @@ class Buffer:
             if key.id not in self._known and key < bound:
                 self._known.add(key.id)
                 heapq.heappush(self._heap, key)
+
+    def _holds(self, count: int, bound: Bound) -> bool:
+        """Whether `count` keys lie within a bound; looks only at that part of the heap."""
+        if bound is END:
+            return True
+        found, places = 0, [0]
+        while places:
+            place = places.pop()
+            if place < len(self._heap) and self._heap[place] <= bound:
+                found += 1
+                if found >= count:
+                    return True
+                places += (2 * place + 1, 2 * place + 2)
+        return False
+
+    def _drop_beyond_bounds(self) -> None:
+        """Let go of keys told while peeks were on their way: a later peek will find them."""
+        kept = [key for key in self._heap if key <= self._bounds[int(key.id[-3:], 16)]]
+        self._known.difference_update({key.id for key in self._heap}.difference(key.id for key in kept))
+        heapq.heapify(kept)
+        self._heap = kept
 
     def _shrink(self) -> None:
         if len(self._heap) <= self._keys_max:

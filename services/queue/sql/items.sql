@@ -83,7 +83,7 @@ CROSS JOIN LATERAL (
 -- Item rows in id order, as every statement that locks several takes them.
 SELECT id::text, namespace_id, topic_id, priority, attempts, max_attempts, backoff, at_most_once, managed,
     remembered, lease_s, ack_topic_id, idempotency_key, expires_at <= shard_now() AS ttl_passed
-FROM item WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE;
+FROM item WHERE id = ANY ($1::uuid[]) ORDER BY item.id FOR UPDATE;
 
 -- name: requeue(ids, costs, delay_ss, errors, metadatas)
 -- Back to ready or deferred, for items whose membership this transaction has taken and whose rows it holds.
@@ -302,4 +302,4 @@ SELECT id::text, topic_id, priority, deliver_at FROM u;
 -- Candidates only; each is looked at again under its membership row. Leased ones are passed over by cursor.
 SELECT id::text, expires_at FROM item
 WHERE expires_at <= (SELECT shard_now()) AND (expires_at, id) > ($1::timestamptz, $2::uuid)
-ORDER BY expires_at, id LIMIT $3::int;
+ORDER BY item.expires_at, item.id LIMIT $3::int;

@@ -83,7 +83,7 @@ SELECT (SELECT count(*) FROM d) AS acked,
 
 -- name: lock_leases(tokens)
 SELECT token::text, namespace_id, topic_id, expires_at, ids::text[] FROM lease
-WHERE token = ANY ($1::uuid[]) ORDER BY token FOR UPDATE;
+WHERE token = ANY ($1::uuid[]) ORDER BY lease.token FOR UPDATE;
 
 -- name: leave_leases(tokens, ids)
 -- Takes ids out of groups that this transaction has locked; a group left empty is gone.

@@ -56,7 +56,7 @@ SELECT count(*) AS folded FROM d;
 -- Keys from a start hint on, in order; nothing is claimed, and a paused topic shows nothing.
 SELECT priority, deliver_at, id::text FROM ready
 WHERE topic_id = $1::int AND NOT (SELECT paused FROM topic WHERE topic_id = $1::int) AND (priority, deliver_at, id) > ($2::int, $3::timestamptz, $4::uuid)
-ORDER BY priority, deliver_at, id LIMIT $5::int;
+ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $5::int;
 
 -- name: oldest_ready(topic_ids)
 -- The oldest key of each topic: one probe per priority that the topic uses (a loose index scan).
@@ -116,16 +116,16 @@ ORDER BY v.id LIMIT $5::int;
 
 -- name: page_end(after_id, scan_max)
 -- The last id that a page of scan_max rows looks at, NULL when the table ends before.
-SELECT id::text FROM item WHERE id > $1::uuid ORDER BY id OFFSET $2::int - 1 LIMIT 1;
+SELECT id::text FROM item WHERE id > $1::uuid ORDER BY item.id OFFSET $2::int - 1 LIMIT 1;
 
 -- name: purgeable(topic_id, after_id, limit)
 -- A topic's items that a purge may take: ready, delayed and parked ones, never a DAG's.
-SELECT id::text FROM item WHERE topic_id = $1::int AND NOT managed AND id > $2::uuid ORDER BY id LIMIT $3::int;
+SELECT id::text FROM item WHERE topic_id = $1::int AND NOT managed AND id > $2::uuid ORDER BY item.id LIMIT $3::int;
 
 -- name: dead_ids(topic_id, after_at, after_id, limit)
 SELECT id::text, parked_at FROM parked
 WHERE topic_id = $1::int AND reason = 'dead' AND NOT managed AND (parked_at, id) > ($2::timestamptz, $3::uuid)
-ORDER BY parked_at, id LIMIT $4::int;
+ORDER BY parked.parked_at, parked.id LIMIT $4::int;
 
 -- name: redrive(ids)
 -- Dead items with fresh attempts, put back.
