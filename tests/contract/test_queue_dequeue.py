@@ -4,6 +4,8 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from headgate.ids import shard_of
 from tests.support.queue_host import Api
 
@@ -206,6 +208,26 @@ async def test_a_completion_wakes_a_consumer_of_the_ack_topic(api: Api) -> None:
     await api.ack(await api.dequeue_one("t"))
 
     assert [item["payload"]["outcome"] for item in await task] == ["acked"]
+
+
+@pytest.mark.parametrize("end", ["final", "cancel", "purge", "ttl", "expired", "attempts"])
+async def test_every_end_wakes_a_consumer_of_the_ack_topic(api: Api, end: str) -> None:
+    fields = {"ttl": {"ttl_s": 5}, "expired": {"delivery": "at_most_once"}, "attempts": {"max_attempts": 1}}
+    item_id = await api.enqueue_one("t", ack_topic="done", lease_s=5, **fields.get(end, {}))
+    held = [] if end == "ttl" else await api.dequeue("t")
+    task = await waiting(api, "done")
+    started = time.monotonic()
+    if end == "final":
+        await api.nack(*held, final=True)
+    elif end == "cancel":
+        await api.cancel(item_id)
+    elif end == "purge":
+        await api.post("topics/purge", {"topic": "t"})
+    else:
+        await api.host.pass_time(6)
+
+    assert [item["payload"]["id"] for item in await task] == [item_id]
+    assert time.monotonic() - started < 0.5  # the poll comes after 0.8 s at the earliest
 
 
 async def test_a_burst_wakes_as_many_consumers_as_it_feeds(api: Api) -> None:

@@ -282,6 +282,8 @@ async def test_redrive_puts_dead_items_back_with_fresh_attempts(api: Api) -> Non
     answer = await api.post("topics/redrive", {"topic": "t"})
 
     assert answer.json()["items"] == 3
+    row = await api.topic("t")
+    assert (row["ready"], row["dead"]) == (3, 0)
     again = await api.dequeue("t", 9)
     assert {item["id"] for item in again} == set(ids)
     assert {item["attempt"] for item in again} == {1}

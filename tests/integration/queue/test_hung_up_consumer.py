@@ -60,6 +60,20 @@ async def until_waiting(api: Api, count: int) -> None:
         await asyncio.sleep(0.001)
 
 
+def spy_on_claims(api: Api) -> list[str]:
+    """The ids of all claims from here on."""
+    claims: list[str] = []
+    for store in api.host.stores.values():
+        original = store.claim
+
+        async def claim(wanted: Any, _original: Any = original, **options: Any) -> Any:
+            claims.extend(one.id for one in wanted)
+            return await _original(wanted, **options)
+
+        store.claim = claim  # type: ignore[method-assign]
+    return claims
+
+
 BODY = {"topics": [{"topic": "t", "count": 5}], "wait_s": 20}
 
 
@@ -67,7 +81,7 @@ async def test_a_waiter_that_hung_up_is_not_claimed_for(own_api: Api) -> None:
     gone = Connection(own_api, BODY)
     await until_waiting(own_api, 1)
     gone.hang_up()
-    await gone.task
+    await asyncio.wait_for(gone.task, 1)
     await own_api.enqueue_one("t")
 
     assert json.loads(gone.answer) == {"items": []}
@@ -82,12 +96,14 @@ async def test_the_next_waiter_gets_what_woke_one_that_hung_up(own_api: Api) -> 
     patient = Connection(own_api, BODY)
     await until_waiting(own_api, 2)
     gone.hang_up()
+    claims = spy_on_claims(own_api)
     item_id = await own_api.enqueue_one("t")
-    await asyncio.gather(gone.task, patient.task)
+    await asyncio.wait_for(asyncio.gather(gone.task, patient.task), 2)
 
     assert json.loads(gone.answer)["items"] == []
     [leased] = json.loads(patient.answer)["items"]
     assert (leased["id"], leased["attempt"]) == (item_id, 1)
+    assert claims == [item_id]
 
 
 async def hung_up_during_the_claim(api: Api) -> Connection:
