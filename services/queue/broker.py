@@ -365,6 +365,7 @@ class Broker:
             others = [entry[0] for entry in entries if entry[0] not in opened]
             states = await store.states(others) if others else {}
             known = await store.known(others) if others else {}
+            known |= await _acked_lately(store, entries, {*opened, *states, *known})
             statuses = []
             for item_id, namespace_id, _, manages in entries:
                 row = opened.get(item_id)
@@ -378,6 +379,19 @@ class Broker:
             return statuses
 
         return flush
+
+
+async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set[str]) -> dict[str, Known]:
+    """Ids that nothing else knows, of those acked under a lease that has not run out yet."""
+    unknown: dict[int, list[str]] = {}
+    for item_id, namespace_id, _, _ in entries:
+        if item_id not in found:
+            unknown.setdefault(namespace_id, []).append(item_id)
+    return {
+        item_id: Known(namespace_id, "acked", None)
+        for namespace_id, ids in unknown.items()
+        for item_id in await store.acked_lately(ids, namespace_id)
+    }
 
 
 def lost_status(known: Known | None, namespace_id: int) -> str:

@@ -267,7 +267,8 @@ class Cancel:
         return statuses, ready
 
     async def _ended(self, ids: list[str]) -> dict[str, str]:
-        statuses = {}
+        statuses: dict[str, str] = {}
+        living: set[str] = set()
         for item_id, known in (await self._store.known(ids)).items() if ids else ():
             if known.namespace_id != self._namespace_id:
                 statuses[item_id] = "not_found"
@@ -275,6 +276,12 @@ class Cancel:
                 statuses[item_id] = "already_cancelled"
             elif known.outcome != "living":
                 statuses[item_id] = "finished"
+            else:
+                living.add(item_id)
+        unknown = [item_id for item_id in ids if item_id not in statuses and item_id not in living]
+        if unknown:
+            lately = await self._store.acked_lately(unknown, self._namespace_id)
+            statuses |= dict.fromkeys(lately, "finished")
         return statuses
 
     async def _unseen(self, ids: list[str]) -> dict[str, str]:

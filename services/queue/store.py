@@ -110,6 +110,11 @@ class Store:
         rows = await self.pool.fetch(SQL.known, ids=list(ids))
         return {row["id"]: Known(row["namespace_id"], row["outcome"], row["token"]) for row in rows}
 
+    async def acked_lately(self, ids: Sequence[str], namespace_id: int) -> set[str]:
+        """Of ids without a row, those acked under a lease that has not run out yet."""
+        rows = await self.pool.fetch(SQL.acked_lately, ids=list(ids), namespace_id=namespace_id)
+        return {row["id"] for row in rows}
+
     async def time_ms(self) -> int:
         """The shard's clock."""
         row = await self.pool.row(SQL.shard_time_ms)

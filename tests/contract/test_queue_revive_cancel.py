@@ -188,3 +188,21 @@ async def test_cancels_of_unseen_ids_are_capped_and_said_so(api: Api) -> None:
         assert await as_dag.cancel(*(api.new_id(0) for _ in range(10))) == ["cancelled"] * 10
     finally:
         object.__setattr__(host.settings, "unseen_cancels_max", real)
+
+
+async def test_an_acked_item_with_an_id_made_by_the_service_is_finished(api: Api) -> None:
+    """Nothing is written for such an id when it is acked; its lease group remembers it while it would run."""
+    item_id = await api.enqueue_one("t")
+    assert await api.ack(await api.dequeue_one("t")) == ["acked"]
+
+    assert await api.cancel(item_id) == ["finished"]
+    assert await api.revive(item_id) == ["finished"]
+    assert await Api(api.host).cancel(item_id) != ["finished"], "another namespace learns nothing"
+
+
+async def test_an_expired_item_with_an_id_made_by_the_service_is_finished(api: Api) -> None:
+    item_id = await api.enqueue_one("t", ttl_s=10)
+    await api.host.pass_time(11)
+
+    assert await api.cancel(item_id) == ["finished"]
+    assert await api.revive(item_id) == ["finished"]

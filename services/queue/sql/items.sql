@@ -143,7 +143,7 @@ d AS (
         i.error, i.remembered, i.idempotency_key, f.outcome, f.state),
 e AS (
     INSERT INTO ended (id, namespace_id, outcome) SELECT id, namespace_id, outcome FROM d
-    WHERE remembered OR outcome = 'cancelled' ON CONFLICT (id) DO NOTHING),
+    ON CONFLICT (id) DO NOTHING),
 h AS MATERIALIZED (
     SELECT x.place FROM d CROSS JOIN LATERAL (
         SELECT ctid AS place FROM dedup

@@ -111,3 +111,10 @@ DELETE FROM lease WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM lease WHERE expires_at <= (SELECT shard_now()) ORDER BY expires_at LIMIT $1::int
     FOR UPDATE SKIP LOCKED)) AND expires_at <= shard_now()
 RETURNING token::text, namespace_id, topic_id, ids::text[];
+
+-- name: acked_lately(ids, namespace_id)
+-- Of ids that have no row any more, those that were acked under a lease that would still run: the groups
+-- remember them. Asked only about ids that nothing else knows.
+SELECT DISTINCT m.id::text FROM lease, unnest(lease.ids) AS m(id)
+WHERE lease.expires_at > (SELECT shard_now()) AND lease.namespace_id = $2::int AND lease.ids && $1::uuid[]
+    AND m.id = ANY ($1::uuid[]);
