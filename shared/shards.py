@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import asyncpg
 
-from shared.errors import ShardUnavailable
+from shared.errors import ShardUnavailable, Unavailable
 from shared.pg import Pool
 from shared.schema import head
 from shared.settings import EdgeSettings, ShardAddress
@@ -92,6 +93,23 @@ class ShardMap:
                 )
         if all(isinstance(revision, ShardUnavailable) for revision in found):
             raise ShardUnavailable("no shard can be reached")
+
+    async def ready(self) -> dict[str, Any]:
+        """What `/readyz` shows: a service is ready while it reaches any shard.
+
+        Raises:
+            Unavailable: no shard can be reached.
+        """
+        found = {}
+        for shard in self:
+            try:
+                await shard.pool.fetch(PING)
+                found[shard.address.schema] = "up"
+            except ShardUnavailable:
+                found[shard.address.schema] = "down"
+        if "up" not in found.values():
+            raise Unavailable("no shard can be reached", retry_after_s=1.0)
+        return {"status": "ready", "shards": found}
 
     async def close(self) -> None:
         """Close all pools."""

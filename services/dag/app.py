@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI
 
@@ -21,10 +20,9 @@ from services.dag.settings import DagSettings
 from services.dag.sweeper import Sweeper
 from shared.access import Access
 from shared.clock import Clock, SystemClock
-from shared.errors import ShardUnavailable, Unavailable
 from shared.http import install
 from shared.loop import Loop
-from shared.shards import PING, Shard, ShardMap
+from shared.shards import Shard, ShardMap
 
 
 class Loops:
@@ -96,18 +94,6 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         await queue.close()
         await shards.close()
 
-    async def ready() -> dict[str, Any]:
-        found = {}
-        for shard in shards:
-            try:
-                await shard.pool.fetch(PING)
-                found[shard.address.schema] = "up"
-            except ShardUnavailable:
-                found[shard.address.schema] = "down"
-        if "up" not in found.values():
-            raise Unavailable("no shard can be reached", retry_after_s=1.0)
-        return {"status": "ready", "shards": found}
-
     app = FastAPI(
         title="Headgate DAG",
         version="1",
@@ -117,6 +103,6 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.orchestrator = orchestrator
     app.state.loops = loops
-    install(app, settings, ready=ready)
+    install(app, settings, ready=shards.ready)
     app.include_router(router)
     return app

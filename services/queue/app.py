@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI
 
@@ -25,11 +24,10 @@ from services.queue.topics import Topics
 from services.queue.verbs import Verbs
 from shared.access import Access
 from shared.clock import SystemClock
-from shared.errors import ShardUnavailable, Unavailable
 from shared.hotpath import HotPath
 from shared.http import install
 from shared.loop import Loop
-from shared.shards import PING, ShardMap
+from shared.shards import ShardMap
 
 
 def create_app(settings: QueueSettings) -> HotPath:
@@ -59,18 +57,6 @@ def create_app(settings: QueueSettings) -> HotPath:
             await loop.stop()
         await shards.close()
 
-    async def ready() -> dict[str, Any]:
-        found = {}
-        for shard in shards:
-            try:
-                await shard.pool.fetch(PING)
-                found[shard.address.schema] = "up"
-            except ShardUnavailable:
-                found[shard.address.schema] = "down"
-        if "up" not in found.values():
-            raise Unavailable("no shard can be reached", retry_after_s=1.0)
-        return {"status": "ready", "shards": found}
-
     app = FastAPI(
         title="Headgate queue",
         version="1",
@@ -81,7 +67,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     verbs = Verbs(process).by_name()
     app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.process = process
-    install(app, settings, ready=ready)
+    install(app, settings, ready=shards.ready)
     add_verbs(app, verbs)
     app.include_router(router)
     return HotPath(app, verbs, app.state.access, settings)
