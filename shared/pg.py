@@ -51,13 +51,29 @@ _SESSION = {
 # A row's own fault: the same rows would be refused again.
 _REFUSED = (asyncpg.DataError, asyncpg.ProgramLimitExceededError, asyncpg.IntegrityConstraintViolationError)
 _CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_FULL = (asyncpg.InsufficientResourcesError, asyncpg.LockNotAvailableError)
+# The shard's tables are not there, or not to be written to: fenced, moved away, a standby.
+_CLOSED = (
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
 _LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # what a connection says that was cut while it was idle
-    asyncpg.AdminShutdownError,
+    asyncpg.OperatorInterventionError,  # shut down, crashed, starting
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.PostgresSystemError,
+    TimeoutError,
     OSError,
 )
+
+
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection that knows before which loss it was opened; see `Pool._forget`."""
+
+    __slots__ = ("generation",)
 
 
 class Transaction:
@@ -84,8 +100,7 @@ class Transaction:
             Invalid: the database refused a value; what `work` did is undone, the transaction goes on.
         """
         try:
-            async with self._connection.transaction():
-                return await work()
+            return await _within(self._connection, work)
         except _REFUSED as error:
             raise Invalid("the database refused a value of this request") from error
 
@@ -101,8 +116,8 @@ class Pool:
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_MAX)
         self._seconds = SHARD_QUERY_SECONDS.labels(address.schema)
         self.errors = SHARD_ERRORS.labels(address.schema)
-        self._opening = asyncio.Lock()
         self._idle: list[Any] = []
+        self._generation = 0
         self._waiting = 0
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
@@ -128,8 +143,7 @@ class Pool:
         """
 
         async def run(connection: Any) -> T:
-            async with connection.transaction():
-                return await work(Transaction(connection))
+            return await _within(connection, lambda: work(Transaction(connection)))
 
         return await self._retrying(run)
 
@@ -142,7 +156,7 @@ class Pool:
                 while self._idle:
                     await self._pool.release(self._idle.pop())
                 await self._pool.close()
-        except (TimeoutError, *_LOST):
+        except _LOST:
             self._pool.terminate()
         self._pool = None
 
@@ -170,16 +184,21 @@ class Pool:
     async def _connection(self) -> AsyncIterator[Any]:
         number = self._address.number
         connection = await self._acquire()
+        generation = connection.generation
         try:
             yield connection
         except _REFUSED as error:
             raise Invalid("the database refused a value of this request") from error
-        except (asyncpg.InsufficientResourcesError, asyncpg.LockNotAvailableError) as error:
+        except _FULL as error:
             raise ShardUnavailable(f"shard {number} has no room or is locked", retry_after_s=1.0) from error
         except asyncpg.QueryCanceledError as error:
             raise ShardUnavailable(f"shard {number} was too slow", retry_after_s=1.0) from error
-        except (TimeoutError, *_LOST) as error:
+        except _CLOSED as error:
             _cut(connection)
+            raise ShardUnavailable(f"shard {number} is not open here", retry_after_s=1.0) from error
+        except _LOST as error:
+            _cut(connection)
+            await self._forget(generation)
             raise ShardUnavailable(
                 f"shard {number} did not answer", outcome="unknown", retry_after_s=1.0
             ) from error
@@ -197,31 +216,38 @@ class Pool:
             if _is_alive(connection):
                 return connection
             await self._pool.release(connection)
-        pool = self._pool or await self._open()
         self._waiting += 1
         try:
-            return await pool.acquire(timeout=self._settings.acquire_timeout_s)
-        except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
+            if self._pool is None:
+                # No connection is opened by this: whoever waits for one waits for itself.
+                self._pool = await self._create()
+            return await self._pool.acquire(timeout=self._settings.acquire_timeout_s)
+        except (*_LOST, asyncpg.PostgresError) as error:
             number = self._address.number
             raise ShardUnavailable(f"shard {number} cannot be reached", retry_after_s=1.0) from error
         finally:
             self._waiting -= 1
 
     async def _release(self, connection: Any) -> None:
-        if self._waiting or not _is_alive(connection):
+        if self._waiting or not _is_alive(connection) or connection.generation != self._generation:
             await self._pool.release(connection)
         else:
             self._idle.append(connection)
 
-    async def _open(self) -> Any:
-        async with self._opening:
-            if self._pool is None:
-                try:
-                    self._pool = await self._create()
-                except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
-                    number = self._address.number
-                    raise ShardUnavailable(f"shard {number} cannot be reached", retry_after_s=1.0) from error
-            return self._pool
+    async def _forget(self, generation: int) -> None:
+        """A connection of this generation was lost: those at hand are most likely dead too.
+
+        Without this a restart of the server costs each of them a request. One loss ends a generation; what was
+        opened since is left alone when the others of its time are found dead.
+        """
+        if generation != self._generation:
+            return
+        self._generation += 1
+        await self._pool.expire_connections()
+        while self._idle:
+            connection = self._idle.pop()
+            _cut(connection)
+            await self._pool.release(connection)
 
     async def _create(self) -> Any:
         session = dict(PINNED, **_SESSION, search_path=self._address.schema)
@@ -229,14 +255,40 @@ class Pool:
         session["application_name"] = f"headgate {self._address.schema}"
         return await asyncpg.create_pool(
             self._address.dsn,
-            min_size=1,
+            min_size=0,
             max_size=self._settings.pool_connections_max,
             timeout=self._settings.connect_timeout_s,
             command_timeout=self._settings.command_timeout_s,
             max_inactive_connection_lifetime=300.0,
             server_settings=session,
+            connection_class=_Connection,
+            init=self._opened,
             reset=_keep,
         )
+
+    async def _opened(self, connection: Any) -> None:
+        connection.generation = self._generation
+
+
+async def _within(connection: Any, work: Callable[[], Awaitable[T]]) -> T:
+    """Run `work` in a transaction, or a savepoint of the one that is open.
+
+    A connection that fell silent, or whose request was cancelled, is not asked to roll back: that would wait
+    again. Whoever holds it cuts it, which rolls back.
+    """
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        answer = await work()
+    except BaseException as error:
+        if isinstance(error, (asyncio.CancelledError, *_LOST)) and not isinstance(
+            error, asyncpg.QueryCanceledError
+        ):
+            raise
+        await transaction.rollback()
+        raise
+    await transaction.commit()
+    return answer
 
 
 def _cut(connection: Any) -> None:

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import asyncpg
-
 from shared.errors import ShardUnavailable, Unavailable
+from shared.log import log
 from shared.pg import Pool
 from shared.schema import head
 from shared.settings import EdgeSettings, ShardAddress
@@ -19,8 +18,17 @@ from shared.sql import Statement
 SLOTS = 4096
 
 PING = Statement("ping", (), "SELECT 1")
+READY_S = 2.0
 
 _REVISION = Statement("revision", (), "SELECT version_num FROM alembic_version")
+_MIGRATED = Statement("migrated", (), "SELECT to_regclass('alembic_version') IS NOT NULL AS migrated")
+
+# Without these a crash of the server's machine may lose or tear what was answered for.
+_DURABILITY = Statement(
+    "durability",
+    (),
+    "SELECT name FROM unnest(ARRAY['fsync', 'full_page_writes']) AS name WHERE current_setting(name) <> 'on'",
+)
 
 
 class StaleSchema(Exception):
@@ -80,18 +88,25 @@ class ShardMap:
             ShardUnavailable: no shard can be reached.
         """
         wanted = head(service)
-        found = await asyncio.gather(*(self._revision(shard) for shard in self), return_exceptions=True)
-        for shard, revision in zip(self, found, strict=True):
-            if isinstance(revision, ShardUnavailable):
+        found = await asyncio.gather(*(self._look(shard) for shard in self), return_exceptions=True)
+        for shard, answer in zip(self, found, strict=True):
+            if isinstance(answer, ShardUnavailable):
                 continue
-            if isinstance(revision, BaseException):
-                raise revision
+            if isinstance(answer, BaseException):
+                raise answer
+            revision, volatile = answer
             if revision != wanted:
                 raise StaleSchema(
                     f"{shard.address.schema} is at revision {revision or 'none'}, this code needs {wanted}: "
                     "run `python -m migrations up`"
                 )
-        if all(isinstance(revision, ShardUnavailable) for revision in found):
+            if volatile:
+                log.error(
+                    "this shard's server may lose answered calls when its machine crashes",
+                    shard=shard.address.schema,
+                    off=volatile,
+                )
+        if all(isinstance(answer, ShardUnavailable) for answer in found):
             raise ShardUnavailable("no shard can be reached")
 
     async def ready(self) -> dict[str, Any]:
@@ -100,13 +115,17 @@ class ShardMap:
         Raises:
             Unavailable: no shard can be reached.
         """
-        found = {}
-        for shard in self:
+
+        async def ask(shard: Shard) -> str:
             try:
-                await shard.pool.fetch(PING)
-                found[shard.address.schema] = "up"
-            except ShardUnavailable:
-                found[shard.address.schema] = "down"
+                async with asyncio.timeout(READY_S):
+                    await shard.pool.fetch(PING)
+            except (ShardUnavailable, TimeoutError):
+                return "down"
+            return "up"
+
+        answers = await asyncio.gather(*map(ask, self))
+        found = {shard.address.schema: answer for shard, answer in zip(self, answers, strict=True)}
         if "up" not in found.values():
             raise Unavailable("no shard can be reached", retry_after_s=1.0)
         return {"status": "ready", "shards": found}
@@ -116,12 +135,13 @@ class ShardMap:
         await asyncio.gather(*(shard.close() for shard in self))
 
     @staticmethod
-    async def _revision(shard: Shard) -> str | None:
-        try:
-            row = await shard.pool.row(_REVISION)
-        except asyncpg.UndefinedTableError:
-            return None
-        return None if row is None else str(row["version_num"])
+    async def _look(shard: Shard) -> tuple[str | None, list[str]]:
+        """A shard's revision, and what its server has switched off that durability needs."""
+        if not (await shard.pool.row(_MIGRATED))["migrated"]:
+            return None, []
+        row = await shard.pool.row(_REVISION)
+        volatile = [found["name"] for found in await shard.pool.fetch(_DURABILITY)]
+        return None if row is None else str(row["version_num"]), volatile
 
 
 def require_schema(addresses: Sequence[ShardAddress], settings: EdgeSettings, service: str) -> None:
