@@ -136,6 +136,16 @@ class AsyncDagHandle:
             self._ask(_calls.DAG_NODE, wire.NodeView.model_validate, {"key": key_of(key)})
         )
 
+    async def frontier(self, *, limit: int = wire.PAGE_LIMIT_DEFAULT, cursor: str | None = None) -> wire.Frontier:
+        """What the DAG waits for now, since when, and the longest chain left; `next_cursor` leads on."""
+        query = {"limit": limit, "cursor": cursor}
+        return await self._client._send(self._ask(_calls.DAG_FRONTIER, wire.Frontier.model_validate, query))
+
+    async def timeline(self, key: NodeRef) -> wire.Timeline:
+        """One node's life: created, released, each attempt, ended."""
+        query = {"key": key_of(key)}
+        return await self._client._send(self._ask(_calls.DAG_TIMELINE, wire.Timeline.model_validate, query))
+
     async def graph(self) -> wire.GraphView:
         """All nodes and edges, with states."""
         return await self._client._send(

@@ -43,6 +43,7 @@ REVIVE = Verb("queue", "POST", _NS + "/revive", safe=True)
 CANCEL = Verb("queue", "POST", _NS + "/cancel", safe=True)
 ITEM = Verb("queue", "GET", _NS + "/items/{item}", safe=True)
 ITEMS = Verb("queue", "GET", _NS + "/items", safe=True)
+ITEM_STATES = Verb("queue", "POST", _NS + "/items/states", safe=True)
 TOPICS = Verb("queue", "GET", _NS + "/topics", safe=True)
 TOPIC_PAUSE = Verb("queue", "POST", _NS + "/topics/pause", safe=True)
 TOPIC_RESUME = Verb("queue", "POST", _NS + "/topics/resume", safe=True)
@@ -71,6 +72,8 @@ DAG_NODES = Verb("dag", "GET", _DAG + "/nodes", safe=True)
 DAG_NODE = Verb("dag", "GET", _DAG + "/node", safe=True)
 DAG_WAIT = Verb("dag", "GET", _DAG + "/wait", safe=True)
 DAG_GRAPH = Verb("dag", "GET", _DAG + "/graph", safe=True)
+DAG_FRONTIER = Verb("dag", "GET", _DAG + "/frontier", safe=True)
+DAG_TIMELINE = Verb("dag", "GET", _DAG + "/timeline", safe=True)
 DAG_SHARDS = Verb("dag", "GET", "/v1/shards", safe=True)
 
 
@@ -145,6 +148,11 @@ def page_of(model: type[M]) -> Callable[[Any], tuple[list[M], str | None]]:
         return [model.model_validate(element) for element in answer["items"]], answer.get("next_cursor")
 
     return parse
+
+
+def results_of(model: type[M]) -> Callable[[Any], list[M]]:
+    """Parses the results of a batch that are more than a status."""
+    return lambda answer: [model.model_validate(element) for element in answer["results"]]
 
 
 def as_is(answer: Any) -> Any:

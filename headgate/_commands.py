@@ -104,6 +104,11 @@ def _client(args: Args) -> Client:
     return Client(**_settings(args))
 
 
+def client_of(args: Args) -> Client:
+    """The client of a command; other modules of the command line ask here."""
+    return _client(args)
+
+
 def _async_client(args: Args) -> AsyncClient:
     return AsyncClient(**_settings(args))
 

@@ -134,6 +134,16 @@ class DagHandle:
         """One node, with what it waits for in `blocked_by`."""
         return self._client._send(self._ask(_calls.DAG_NODE, wire.NodeView.model_validate, {"key": key_of(key)}))
 
+    def frontier(self, *, limit: int = wire.PAGE_LIMIT_DEFAULT, cursor: str | None = None) -> wire.Frontier:
+        """What the DAG waits for now, since when, and the longest chain left; `next_cursor` leads on."""
+        query = {"limit": limit, "cursor": cursor}
+        return self._client._send(self._ask(_calls.DAG_FRONTIER, wire.Frontier.model_validate, query))
+
+    def timeline(self, key: NodeRef) -> wire.Timeline:
+        """One node's life: created, released, each attempt, ended."""
+        query = {"key": key_of(key)}
+        return self._client._send(self._ask(_calls.DAG_TIMELINE, wire.Timeline.model_validate, query))
+
     def graph(self) -> wire.GraphView:
         """All nodes and edges, with states."""
         return self._client._send(self._ask(_calls.DAG_GRAPH, wire.GraphView.model_validate, {"format": "json"}))

@@ -163,6 +163,14 @@ class AsyncClient:
             _calls.ITEMS, wire.ItemView, limit, {"topic": topic, "state": state}, ns=namespace or self.namespace
         )
 
+    async def item_states(self, ids: Sequence[str], *, namespace: str | None = None) -> list[wire.ItemStanding]:
+        """Where items stand now: "found", "not_found" (they ended, or never came) or "refused", each."""
+        ns = namespace or self.namespace
+        parse = _calls.results_of(wire.ItemStanding)
+        return await self._run(
+            _flows.batches_of(lambda part: _calls.call(_calls.ITEM_STATES, parse, ns=ns, body={"ids": part}), ids)
+        )
+
     # Topics, namespaces, shards
 
     async def topics(self, *, namespace: str | None = None) -> list[wire.TopicStats]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, get_args
 
 from headgate import _commands as commands
-from headgate import wire
+from headgate import _explain, wire
 from headgate._output import printable, stderr_line
 from headgate.errors import (
     BadRequest,
@@ -221,15 +221,20 @@ def _add_dags(dags: _Commands) -> None:
     show = dags.add("show", commands.dag_show, "show a DAG")
     show.add_argument("--nodes", action="store_true", help="and its nodes")
     show.add_argument("--state", choices=get_args(wire.NodeState), help="and its nodes in this state")
-    for parser in (listing, show):
+    explain = dags.add(
+        "explain", _explain.explain, "say what a DAG waits for, since when, and how long it may take"
+    )
+    for parser in (listing, show, explain):
         parser.add_argument("--limit", type=int, default=100, metavar="N")
     watch = dags.add("watch", commands.dag_watch, "follow a DAG to its end")
     node = dags.add("node", commands.dag_node, "show a node and what it waits for")
+    timeline = dags.add("timeline", _explain.timeline, "show one node's life: created, released, attempts, ended")
     graph = dags.add("graph", commands.dag_graph, "print the graph")
     resolve = dags.add("resolve", commands.dag_resolve, "say that an external dependency has happened")
-    for parser in (show, watch, node, graph, resolve):
+    for parser in (show, watch, node, explain, timeline, graph, resolve):
         parser.add_argument("id")
     node.add_argument("key")
+    timeline.add_argument("key")
     graph.add_argument("--format", choices=("mermaid", "dot", "json"), default="mermaid")
     resolve.add_argument("node")
     resolve.add_argument("name")

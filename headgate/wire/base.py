@@ -48,12 +48,18 @@ NackStatus = Literal["requeued", "dead", "lease_lost", "cancelled", "not_found",
 ExtendStatus = Literal["extended", "lease_lost", "cancelled", "not_found", "refused"]
 ReviveStatus = Literal["revived", "already_enabled", "finished", "cancelled", "managed", "not_found", "refused"]
 CancelStatus = Literal["cancelled", "already_cancelled", "finished", "managed", "not_found", "refused"]
+LookStatus = Literal["found", "not_found", "refused"]
 ResolveStatus = Literal["resolved", "already_resolved"]
 ShardState = Literal["healthy", "degraded", "open", "draining", "unowned"]
 Trigger = Literal["all_succeeded", "all_done", "any_succeeded", "any_failed", "none_failed"]
 OnFailure = Literal["continue", "cancel"]
 DagState = Literal["running", "succeeded", "failed", "cancelling", "cancelled"]
 NodeState = Literal["blocked", "released", "succeeded", "failed", "skipped", "cancelled"]
+StandingKind = Literal[
+    "sending", "queued", "delayed", "running", "ending", "unknown", "kept", "adding", "releasing", "cancelling"
+]
+ObstacleKind = Literal["external", "hold", "pause", "close"]
+AttemptOutcome = Literal["running", "acked", "failed", "lease_expired", "expired", "cancelled"]
 BlockKind = Literal["node", "external", "hold", "pause"]
 
 _RFC3339 = re.compile(

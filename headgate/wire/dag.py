@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from headgate.wire.base import (
     LEASE_S_DEFAULT,
     TTL_S_MAX,
+    AttemptOutcome,
     Attempts,
     Batch,
     BlockKind,
@@ -19,11 +20,13 @@ from headgate.wire.base import (
     Label,
     LeaseS,
     NodeState,
+    ObstacleKind,
     OnFailure,
     Priority,
     Request,
     ResolveStatus,
     Response,
+    StandingKind,
     Topic,
     Trigger,
     TtlS,
@@ -219,6 +222,7 @@ class BlockedBy(Response):
     key: str | None = None
     state: NodeState | None = None
     name: str | None = None
+    since: datetime | None = None
 
 
 class NodeView(Response):
@@ -255,6 +259,86 @@ class GraphView(Response):
     state: DagState
     nodes: list[GraphNode]
     edges: list[Edge]
+
+
+class Obstacle(Response):
+    """What is no part of the graph and keeps a node, or the DAG, from going on; `external` has a `name`."""
+
+    kind: ObstacleKind
+    name: str | None = None
+    since: datetime
+
+
+class FrontierNode(Response):
+    """A node that no upstream keeps. `standing` of a released one is the queue's word on its item; one that
+    is `kept` waits for `waits_for`."""
+
+    key: str
+    state: NodeState
+    topic: str
+    generation: int = 1
+    item_id: str
+    standing: StandingKind
+    since: datetime
+    waits_for: list[Obstacle] = Field(default_factory=list)
+    attempt: int | None = None
+    deliver_at: datetime | None = None
+    lease_expires_at: datetime | None = None
+    error: str | None = None
+
+
+class ChainLeft(Response):
+    """The most unfinished nodes that have to end one after another; `keys` holds the first 100 of them.
+
+    `expected_s` is what the slowest way takes if nodes take, from release to end, as long as those of their
+    topic took in this DAG; null when none has. Topics that are unknown count for nothing in it.
+    """
+
+    nodes: int
+    keys: list[str]
+    expected_s: float | None = None
+    unknown_topics: list[str] = Field(default_factory=list)
+
+
+class Frontier(Response):
+    """What a DAG waits for. `longest_chain` comes with the first page, unless the DAG has ended or is large."""
+
+    id: str
+    state: DagState
+    nodes: NodeCounts
+    waits_for: list[Obstacle] = Field(default_factory=list)
+    longest_chain: ChainLeft | None = None
+    items: list[FrontierNode]
+    next_cursor: str | None = None
+
+
+class Attempt(Response):
+    """One delivery of a node's item, as far as it is known."""
+
+    attempt: int
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    outcome: AttemptOutcome
+    error: str | None = None
+    worker: str | None = None
+
+
+class Timeline(Response):
+    """A node's present generation, in the order of time; `generation_at` is when a retry began it."""
+
+    key: str
+    state: NodeState
+    topic: str
+    item_id: str
+    generation: int
+    created_at: datetime
+    generation_at: datetime
+    released_at: datetime | None = None
+    attempts: list[Attempt] = Field(default_factory=list)
+    deliver_at: datetime | None = None
+    lease_expires_at: datetime | None = None
+    ended_at: datetime | None = None
+    error: str | None = None
 
 
 class DagShardHealth(Response):

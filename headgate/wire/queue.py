@@ -29,6 +29,7 @@ from headgate.wire.base import (
     JsonObject,
     Label,
     LeaseS,
+    LookStatus,
     Moment,
     NackStatus,
     OpaqueId,
@@ -160,6 +161,10 @@ class CancelRequest(Request):
     ids: Batch[OpaqueId]
 
 
+class ItemStates(Request):
+    ids: Batch[OpaqueId]
+
+
 class TopicRequest(Request):
     topic: Topic
 
@@ -261,6 +266,20 @@ class ItemView(Response):
     affinity: str | None = None
     headers: dict[str, str] | None = None
     dag: LeasedDag | None = None
+
+
+class ItemStanding(ElementResult):
+    """Where an item stands now. `since` is when it became ready, disabled or dead; `deliver_at` when it is due."""
+
+    status: LookStatus
+    topic: str | None = None
+    state: ItemState | None = None
+    attempt: int = 0
+    max_attempts: int = 0
+    since: datetime | None = None
+    deliver_at: datetime | None = None
+    lease_expires_at: datetime | None = None
+    error: str | None = None
 
 
 class Completion(Response):

@@ -39,6 +39,7 @@ Where to look
     settling                             what one transaction decides; everything that changes nodes uses it
     completing, walking                  ends of nodes, and work too long for one transaction
     control, retrying, queries           the other verbs
+    explaining, chains                   what a DAG waits for, and for how long still
     relay, results, sweeper              the loops: outbox to queue, completions to DAG, what was left
     gateway                              the queue, over HTTP
     graph, items                         pure: triggers, orders, cycles; queue items

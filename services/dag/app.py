@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from services.dag import routes, routes_explain
 from services.dag.context import Context
 from services.dag.gateway import HeadgateQueue, Queue
 from services.dag.orchestrator import Orchestrator
 from services.dag.relay import Relay
 from services.dag.results import Results
-from services.dag.routes import router
 from services.dag.settings import DagSettings
 from services.dag.sweeper import Sweeper
 from shared.access import Access
@@ -104,5 +104,6 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.state.orchestrator = orchestrator
     app.state.loops = loops
     install(app, settings, ready=shards.ready)
-    app.include_router(router)
+    app.include_router(routes.router)
+    app.include_router(routes_explain.router)
     return app

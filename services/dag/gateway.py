@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from headgate import AsyncClient, Nack, Result, RetryPolicy
@@ -24,6 +25,17 @@ class Answer(NamedTuple):
     status: str
     code: str | None = None
     final: bool = False
+
+
+class Standing(NamedTuple):
+    """Where an item of the queue stands: its state there, since when, and its present or last attempt."""
+
+    state: str
+    attempt: int
+    since: datetime | None
+    deliver_at: datetime | None
+    lease_expires_at: datetime | None
+    error: str | None
 
 
 class Completion(NamedTuple):
@@ -62,6 +74,10 @@ class Queue(Protocol):
         self, completions: Sequence[Completion], *, delay_s: float, error: str, final: bool
     ) -> None:
         """Nack completion items."""
+        ...
+
+    async def standings(self, namespace: str, item_ids: Sequence[str]) -> dict[str, Standing]:
+        """Where items stand; those that have ended, or never came, are left out."""
         ...
 
     async def shards(self) -> list[int]:
@@ -138,6 +154,20 @@ class HeadgateQueue:
         ]
         with _answering():
             await self._client.nack(nacks, namespace=SYSTEM_NAMESPACE)
+
+    async def standings(self, namespace: str, item_ids: Sequence[str]) -> dict[str, Standing]:
+        try:
+            with _answering():
+                found = await self._client.item_states(item_ids, namespace=namespace)
+        except _CallRefused as refusal:
+            raise QueueUnavailable(f"the queue does not tell about items: {refusal.code}") from refusal
+        return {
+            item.id: Standing(
+                item.state, item.attempt, item.since, item.deliver_at, item.lease_expires_at, item.error
+            )
+            for item in found
+            if item.id is not None and item.state is not None
+        }
 
     async def shards(self) -> list[int]:
         if self._clock.monotonic_s() >= self._shards_until_s:

@@ -7,6 +7,7 @@ from services.dag.building import Builder
 from services.dag.completing import Completer
 from services.dag.context import Context
 from services.dag.control import Controller
+from services.dag.explaining import Explainer
 from services.dag.queries import Queries
 from services.dag.retrying import Retrier
 from services.dag.walking import Walker
@@ -24,3 +25,4 @@ class Orchestrator:
         self.retrier = Retrier(context, self.activator)
         self.walker = Walker(context)
         self.queries = Queries(context)
+        self.explainer = Explainer(context, self.queries)

@@ -6,12 +6,14 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from services.dag import cursors, items, store, store_duties, store_edges, store_reads
 from services.dag.context import Context
 from services.dag.errors import LimitExceeded
 from services.dag.model import Dag
+from shared import ids
 from shared.errors import NotFound, ShardUnavailable, invalid
 from shared.shards import Shard
 
@@ -46,6 +48,22 @@ def public_state(state: str) -> str:
     return "blocked" if state == "intent" else state
 
 
+def begun_at(row: Any) -> datetime:
+    """When a node's generation began: it was made then, or a retry gave it an item's id of that time."""
+    created_at: datetime = row["created_at"]
+    if row["generation"] == 1:
+        return created_at
+    return max(created_at, datetime.fromtimestamp(ids.time_ms_of(row["item_id"]) / 1000, UTC))
+
+
+def obstacles(dag: Dag, since: datetime, paused_at: datetime | None) -> list[dict[str, Any]]:
+    """The DAG's own obstacles, for a node that has been waiting since then."""
+    found: list[dict[str, Any]] = [{"kind": "hold", "since": since}] if dag.held else []
+    if dag.paused:
+        found.append({"kind": "pause", "since": max(since, paused_at or since)})
+    return found
+
+
 class Queries:
     """Reads; everything here may be asked again."""
 
@@ -60,7 +78,7 @@ class Queries:
         Raises:
             NotFound: it does not exist, or is another tenant's.
         """
-        _, dag = await self._find(namespace, dag_id)
+        _, dag = await self.find(namespace, dag_id)
         return dag
 
     async def dags(
@@ -91,7 +109,7 @@ class Queries:
         _, dag_id = self._context.shard_of(dag_id)
         with self._context.waiters.waiting(dag_id) as event:
             while True:
-                _, dag = await self._find(namespace, dag_id)
+                _, dag = await self.find(namespace, dag_id)
                 left_s = until_s - clock.monotonic_s()
                 if dag.over or left_s <= 0:
                     return dag
@@ -105,7 +123,7 @@ class Queries:
 
     async def node(self, namespace: str, dag_id: str, key: str) -> NodeDetail:
         """One node."""
-        shard, dag = await self._find(namespace, dag_id)
+        shard, dag = await self.find(namespace, dag_id)
         row = await store_reads.node_by_key(shard, dag.no, key)
         if row is None:
             raise NotFound("the DAG has no node with this key")
@@ -115,7 +133,7 @@ class Queries:
         self, namespace: str, dag_id: str, *, state: str | None, limit: int, cursor: str | None
     ) -> tuple[list[NodeDetail], str | None]:
         """A page of nodes in the order of their making; shorter than `limit` where edges abound."""
-        shard, dag = await self._find(namespace, dag_id)
+        shard, dag = await self.find(namespace, dag_id)
         query = f"nodes|{dag.id}|{state}"
         after_no = dag.node_no(0) - 1
         if cursor is not None:
@@ -137,7 +155,7 @@ class Queries:
         Raises:
             LimitExceeded: the DAG has more than `nodes_max` nodes.
         """
-        shard, dag = await self._find(namespace, dag_id)
+        shard, dag = await self.find(namespace, dag_id)
         if dag.next_n > nodes_max:
             raise LimitExceeded(f"the DAG has {dag.next_n} nodes; in this form at most {nodes_max} are shown")
         base, last_no = dag.node_no(0), dag.last_no
@@ -153,7 +171,7 @@ class Queries:
 
     async def inputs(self, namespace: str, dag_id: str, key: str) -> str:
         """What a node is given of its upstreams and externals, as JSON text of any size."""
-        shard, dag = await self._find(namespace, dag_id)
+        shard, dag = await self.find(namespace, dag_id)
         row = await store_reads.node_by_key(shard, dag.no, key)
         if row is None:
             raise NotFound("the DAG has no node with this key")
@@ -164,7 +182,12 @@ class Queries:
         """Health of the DAG shards; a shard's counts are at most `health_refresh_s` old."""
         return list(await asyncio.gather(*(self._shard(shard) for shard in self._context.shards)))
 
-    async def _find(self, namespace: str, dag_id: str) -> tuple[Shard, Dag]:
+    async def find(self, namespace: str, dag_id: str) -> tuple[Shard, Dag]:
+        """A DAG and where it lives.
+
+        Raises:
+            NotFound: it does not exist, or is another tenant's.
+        """
         shard, canonical = self._context.shard_of(dag_id)
         dag = await store_reads.get_dag(shard, canonical, namespace)
         if dag is None:
@@ -213,10 +236,11 @@ class Queries:
             return []
         nos = list(found)
         waiting = {no for no, detail in found.items() if public_state(detail.row["state"]) == "blocked"}
-        for no, key, state, satisfied in await store_reads.upstreams_of(shard, nos):
+        paused_at = await store_reads.paused_at(shard, dag.no) if dag.paused and waiting else None
+        for no, key, state, satisfied, since in await store_reads.upstreams_of(shard, nos):
             found[no].upstream.append(key)
             if no in waiting and not satisfied:
-                blocker = {"kind": "node", "key": key, "state": public_state(state)}
+                blocker = {"kind": "node", "key": key, "state": public_state(state), "since": since}
                 found[no].blocked_by.append(blocker)
         for no, key in await store_reads.downstreams_of(shard, nos):
             found[no].downstream.append(key)
@@ -225,12 +249,10 @@ class Queries:
             no = by_key[key]
             found[no].externals.append({"name": name, "resolved": resolved, "failed": failed})
             if no in waiting and not resolved:
-                found[no].blocked_by.append({"kind": "external", "name": name})
+                since = begun_at(found[no].row)
+                found[no].blocked_by.append({"kind": "external", "name": name, "since": since})
         for no in waiting:
-            if dag.held:
-                found[no].blocked_by.append({"kind": "hold"})
-            if dag.paused:
-                found[no].blocked_by.append({"kind": "pause"})
+            found[no].blocked_by += obstacles(dag, begun_at(found[no].row), paused_at)
         return list(found.values())
 
     async def _shard(self, shard: Shard) -> dict[str, Any]:

@@ -204,7 +204,7 @@ async def list_dags(
     cursor: str | None = None,
 ) -> Response:
     """A page of DAGs, newest first."""
-    found, more = await duties.queries.dags(ns, state=state, name=_clean("name", name), limit=limit, cursor=cursor)
+    found, more = await duties.queries.dags(ns, state=state, name=clean("name", name), limit=limit, cursor=cursor)
     return json_response({"items": [dag_view(dag) for dag in found], "next_cursor": more})
 
 
@@ -242,13 +242,13 @@ async def list_nodes(
 @router.get(_DAG + "/node", response_model=wire.NodeView, operation_id="dag_node", tags=["nodes"])
 async def get_node(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf) -> Response:
     """One node, with what it waits for."""
-    return json_response(node_view(await duties.queries.node(ns, dag, _clean("key", key) or "")))
+    return json_response(node_view(await duties.queries.node(ns, dag, clean("key", key) or "")))
 
 
 @router.get(_DAG + "/node/inputs", operation_id="dag_node_inputs", tags=["nodes"])
 async def get_inputs(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf) -> Response:
     """What a node with `pass_outputs` is given, of any size: `{upstream key: output, external:name: data}`."""
-    text = await duties.queries.inputs(ns, dag, _clean("key", key) or "")
+    text = await duties.queries.inputs(ns, dag, clean("key", key) or "")
     return Response(text, media_type="application/json")
 
 
@@ -357,7 +357,7 @@ def _raw(text: str | None) -> msgspec.Raw | None:
     return None if text is None else msgspec.Raw(text.encode())
 
 
-def _clean(name: str, text: str | None) -> str | None:
+def clean(name: str, text: str | None) -> str | None:
     """A parameter that Postgres can be asked about."""
     if text is not None and wire.unclean(text):
         raise invalid(f"/{name}", "it holds characters that nothing here is named with")

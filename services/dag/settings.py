@@ -33,6 +33,8 @@ class DagSettings(EdgeSettings):
     degree_max: int = 100_000
     graph_json_nodes_max: int = 100_000
     graph_text_nodes_max: int = 2_000
+    chain_nodes_max: int = 50_000
+    chain_edges_max: int = 200_000
 
     # One transaction flips at most so many edges, walks so many levels of skips, and scans so many nodes.
     edges_per_step_max: int = 1_000

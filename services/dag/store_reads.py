@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from services.dag.model import Dag
@@ -55,8 +56,14 @@ async def nodes_page(
 
 
 async def upstreams_of(shard: Shard, nos: Sequence[int]) -> list[Any]:
-    """(no, key, state, satisfied) of every upstream of these nodes."""
+    """(no, key, state, satisfied, since) of every upstream of these nodes."""
     return await shard.pool.fetch(SQL.upstreams_of, nos=nos)
+
+
+async def paused_at(shard: Shard, dag_no: int) -> datetime | None:
+    """Since when a DAG is paused."""
+    row = await shard.pool.row(SQL.paused_at, no=dag_no)
+    return row["paused_at"] if row else None
 
 
 async def downstreams_of(shard: Shard, nos: Sequence[int]) -> list[Any]:

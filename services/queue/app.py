@@ -19,6 +19,7 @@ from services.queue.retention import Retention
 from services.queue.routes import add_verbs, router
 from services.queue.settings import QueueSettings
 from services.queue.settle import Settlement
+from services.queue.standing import Standings
 from services.queue.store import Store
 from services.queue.topics import Topics
 from services.queue.verbs import Verbs
@@ -63,7 +64,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         description="A multi-tenant priority queue on sharded Postgres.",
         lifespan=lifespan,
     )
-    process = QueueProcess(settings, broker, settlement, Topics(broker, settings), health)
+    process = QueueProcess(settings, broker, settlement, Topics(broker, settings), Standings(broker), health)
     verbs = Verbs(process).by_name()
     app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.process = process

@@ -8,6 +8,7 @@ from services.queue.broker import Broker
 from services.queue.health import Health
 from services.queue.settings import QueueSettings
 from services.queue.settle import Settlement
+from services.queue.standing import Standings
 from services.queue.topics import Topics
 
 
@@ -19,4 +20,5 @@ class QueueProcess:
     broker: Broker
     settlement: Settlement
     topics: Topics
+    standings: Standings
     health: Health

@@ -86,6 +86,18 @@ async def list_items(
     return json_response({"items": [_view(item) for item in items], "next_cursor": _cursor(after)})
 
 
+@router.post("/v1/namespaces/{ns}/items/states", response_model=wire.Results[wire.ItemStanding], tags=["items"])
+async def item_states(
+    ns: str,
+    caller: CallerOf,
+    process: ProcessOf,
+    body: Annotated[wire.ItemStates, body_of(wire.ItemStates)],
+) -> Response:
+    """Where up to 1,000 items stand: `found`, `not_found` (ended, or never seen) or `refused`, each."""
+    enter(ns, caller, "consume")
+    return json_response({"results": await process.standings.look(ns, body.ids)})
+
+
 def _view(row: dict[str, Any]) -> dict[str, Any]:
     context = raw(row["ack_context"])
     view = {

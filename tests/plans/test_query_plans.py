@@ -42,6 +42,13 @@ HOT: dict[str, set[tuple[str, str]]] = {
     "redrive": {("parked", "parked_pkey"), ("item", "item_pkey")},
     "page": {("item", "item_pkey")},
     "item": {("item", "item_pkey")},
+    "standing": {
+        ("item", "item_pkey"),
+        ("ready", "ready_order"),
+        ("deferred", "deferred_due"),
+        ("parked", "parked_pkey"),
+    },
+    "leases_of": {("lease", "lease_expiry")},
     "page_end": {("item", "item_pkey")},
     "take_keys": set(),
     "key_holders": {("dedup", "dedup_pkey")},

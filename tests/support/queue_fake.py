@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.dag.errors import QueueUnavailable
-from services.dag.gateway import Answer, Completion
+from services.dag.gateway import Answer, Completion, Standing
 
 
 @dataclass
@@ -26,6 +26,9 @@ class FakeItem:
     state: str
     inputs: Any = None
     serial: int = 0
+    attempt: int = 0
+    since: datetime | None = None
+    error: str | None = None
 
     @property
     def node(self) -> str:
@@ -34,6 +37,10 @@ class FakeItem:
     @property
     def generation(self) -> int:
         return int(self.body["ack_context"]["generation"])
+
+
+def _standing(item: FakeItem) -> Standing:
+    return Standing(item.state, item.attempt, item.since, None, None, item.error)
 
 
 @dataclass
@@ -169,6 +176,10 @@ class FakeQueue:
             return
         for completion in completions:
             self.put_completion("acks/000", completion.payload, completion.attempt + 1)
+
+    async def standings(self, namespace: str, item_ids: Sequence[str]) -> dict[str, Standing]:
+        await self._enter("standings", namespace, item_ids)
+        return {item_id: _standing(self.items[item_id]) for item_id in item_ids if item_id in self.items}
 
     async def shards(self) -> list[int]:
         await self._enter("shards", "", [])

@@ -48,7 +48,9 @@ WHERE no = $1
 RETURNING structure_version;
 
 -- name: set_flags(no, open, held, paused, closed, reason)
-UPDATE dag SET open = $2, held = $3, paused = $4, closed = $5, reason = $6 WHERE no = $1;
+UPDATE dag SET open = $2, held = $3, paused = $4, closed = $5, reason = $6,
+    paused_at = CASE WHEN $4 THEN coalesce(paused_at, shard_now()) END
+WHERE no = $1;
 
 -- name: reopen_dag(no)
 -- A retried DAG runs again; its deadline counts anew.

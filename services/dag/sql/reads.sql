@@ -16,10 +16,10 @@ SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, outp
 FROM node WHERE no > $2 AND no <= $3 AND state = ANY($1::text[]) ORDER BY no LIMIT $4;
 
 -- name: upstreams_of(nos)
-SELECT e.down AS no, u.key, u.state, e.satisfied
+SELECT e.down AS no, u.key, u.state, e.satisfied, coalesce(u.released_at, u.created_at) AS since
 FROM unnest($1::bigint[]) AS w(no)
 CROSS JOIN LATERAL (SELECT up, down, satisfied FROM edge WHERE down = w.no ORDER BY up OFFSET 0) AS e
-CROSS JOIN LATERAL (SELECT key, state FROM node WHERE no = e.up OFFSET 0) AS u;
+CROSS JOIN LATERAL (SELECT key, state, created_at, released_at FROM node WHERE no = e.up OFFSET 0) AS u;
 
 -- name: downstreams_of(nos)
 SELECT e.up AS no, c.key

@@ -44,9 +44,9 @@ async def test_nodes_are_listed_in_pages_by_state(world: DagWorld) -> None:
     failed = await pages(world, f"/{dag}/nodes", limit=10, state="failed")
     assert [node["key"] for page in failed for node in page] == ["n3", "n17"]
     blocked = await pages(world, f"/{dag}/nodes", state="blocked")
-    assert [node["blocked_by"] for page in blocked for node in page] == [
-        [{"kind": "node", "key": "n0", "state": "released"}]
-    ]
+    [[waiting]] = [page for page in blocked if page]
+    since = (await world.node(dag, "n0"))["released_at"]
+    assert waiting["blocked_by"] == [{"kind": "node", "key": "n0", "state": "released", "since": since}]
 
 
 async def test_a_page_is_shorter_where_edges_abound(world: DagWorld) -> None:

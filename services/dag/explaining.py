@@ -1,0 +1,238 @@
+"""What a DAG waits for now, since when, and how far it is to its end; and one node's life so far.
+
+The shard says what is released and what is kept by other things than the graph; the queue, asked once for
+the nodes of a page, whether their items wait or are being worked on. Without the queue the rest is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from services.dag import chains, cursors, store_edges, store_explain, store_reads
+from services.dag.context import Context
+from services.dag.errors import QueueUnavailable
+from services.dag.gateway import Standing
+from services.dag.model import Dag
+from services.dag.queries import Queries, begun_at, obstacles
+from shared.errors import NotFound, invalid
+from shared.shards import Shard
+
+_CHAIN_PAGE: Final = 10_000
+_SCANS_PER_PAGE: Final = 10
+_STANDINGS: Final = {
+    "ready": "queued",
+    "delayed": "delayed",
+    "leased": "running",
+    "disabled": "sending",
+    "dead": "ending",
+}
+_OUTCOMES: Final = {"succeeded": "acked", "failed": "failed", "cancelled": "cancelled"}
+
+
+@dataclass(slots=True)
+class FrontierNode:
+    """A node that nothing in the graph keeps: it is out, or waits for `waits_for`."""
+
+    row: Any
+    since: datetime
+    standing: str
+    item: Standing | None = None
+    waits_for: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Frontier:
+    """A page of a DAG's frontier. `chain` (keys, nodes, seconds, topics) is told with the first page."""
+
+    dag: Dag
+    waits_for: list[dict[str, Any]]
+    nodes: list[FrontierNode]
+    next_cursor: str | None
+    chain: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """One node's present generation."""
+
+    row: Any
+    begun_at: datetime
+    attempts: list[dict[str, Any]]
+    item: Standing | None
+
+
+class Explainer:
+    """Answers what DAGs and nodes wait for."""
+
+    def __init__(self, context: Context, queries: Queries) -> None:
+        self._context = context
+        self._queries = queries
+        self._settings = context.settings
+
+    async def frontier(self, namespace: str, dag_id: str, *, limit: int, cursor: str | None) -> Frontier:
+        """A page of what the DAG waits for, in the order of the nodes' making."""
+        shard, dag = await self._queries.find(namespace, dag_id)
+        query = f"frontier|{dag.id}"
+        after_no = dag.node_no(0) - 1
+        if cursor is not None:
+            position = cursors.decode(query, cursor)
+            if not position.isdecimal() or len(position) > 9:
+                raise invalid("/cursor", "this is not a cursor of this list")
+            after_no = dag.node_no(min(int(position), dag.next_n))
+        paused_at = await store_reads.paused_at(shard, dag.no) if dag.paused else None
+        rows, reached = ([], dag.last_no) if dag.over else await self._page(shard, dag, after_no, limit)
+        out = [row for row in rows if row["state"] == "released"]
+        kept = [row for row in rows if row["state"] != "released"]
+        found = {row["no"]: node for row, node in zip(out, await self._out(shard, dag, out), strict=True)}
+        found |= {node.row["no"]: node for node in await self._kept(shard, dag, kept, paused_at)}
+        more = reached < dag.last_no
+        return Frontier(
+            dag,
+            _waits_of(dag, paused_at),
+            [found[row["no"]] for row in rows],
+            cursors.encode(query, str(reached - dag.node_no(0))) if more else None,
+            await self._chain(shard, dag) if cursor is None else None,
+        )
+
+    async def timeline(self, namespace: str, dag_id: str, key: str) -> Timeline:
+        """One node's life: made, released, tried, ended."""
+        shard, dag = await self._queries.find(namespace, dag_id)
+        row = await store_reads.node_by_key(shard, dag.no, key)
+        if row is None:
+            raise NotFound("the DAG has no node with this key")
+        item = None
+        if row["state"] == "released":
+            item = (await self._ask(dag, [row["item_id"]])).get(row["item_id"])
+        return Timeline(row, begun_at(row), _attempts(row, item), item)
+
+    async def _page(self, shard: Shard, dag: Dag, after_no: int, limit: int) -> tuple[list[Any], int]:
+        """Up to `limit` rows with a bounded number of upstreams, and how far they reach."""
+        rows: list[Any] = []
+        upstreams = 0
+        for _ in range(_SCANS_PER_PAGE):
+            last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
+            room = limit - len(rows)
+            page = await store_explain.frontier_page(shard, after_no, last_no, room)
+            for row in page:
+                upstreams += 0 if row["state"] == "released" else row["upstreams"]
+                if upstreams > self._settings.page_edges_max and rows:
+                    return rows, rows[-1]["no"]
+                rows.append(row)
+            if len(page) == room:
+                return rows, rows[-1]["no"]
+            after_no = last_no
+            if after_no >= dag.last_no:
+                break
+        return rows, after_no
+
+    async def _out(self, shard: Shard, dag: Dag, rows: Sequence[Any]) -> list[FrontierNode]:
+        """Released nodes: what the queue knows of them."""
+        if not rows:
+            return []
+        # In this order: what was sent after the outbox was read is at worst called `ending` for a moment.
+        unsent = await store_explain.unsent(shard, [row["no"] for row in rows])
+        try:
+            items = await self._context.queue.standings(dag.namespace, [row["item_id"] for row in rows])
+        except QueueUnavailable:
+            items = None
+        nodes = []
+        for row in rows:
+            item = items.get(row["item_id"]) if items is not None else None
+            standing = "unknown" if items is None else "ending"
+            if row["no"] in unsent:
+                standing = "sending"
+            elif item is not None:
+                standing = _STANDINGS[item.state]
+            since = item.since if item is not None and item.since is not None else row["released_at"]
+            nodes.append(FrontierNode(row, since or row["created_at"], standing, item))
+        return nodes
+
+    async def _kept(
+        self, shard: Shard, dag: Dag, rows: Sequence[Any], paused_at: datetime | None
+    ) -> list[FrontierNode]:
+        """Blocked nodes whose upstreams are done: externals, a hold or a pause keep them."""
+        if not rows:
+            return []
+        ended = await store_explain.upstreams_ended(shard, [row["no"] for row in rows])
+        nodes = {
+            row["key"]: FrontierNode(row, max(begun_at(row), ended[row["no"]] or begun_at(row)), "kept")
+            for row in rows
+        }
+        for key, name, resolved, _ in await store_reads.externals_of(shard, dag.no, list(nodes)):
+            if not resolved:
+                nodes[key].waits_for.append({"kind": "external", "name": name, "since": nodes[key].since})
+        for node in nodes.values():
+            node.waits_for += obstacles(dag, node.since, paused_at)
+            if node.row["state"] == "intent":
+                node.standing = "adding"
+            elif not node.waits_for:
+                node.standing = "releasing" if dag.state == "running" else "cancelling"
+        return list(nodes.values())
+
+    async def _ask(self, dag: Dag, item_ids: Sequence[str]) -> dict[str, Standing]:
+        try:
+            return await self._context.queue.standings(dag.namespace, item_ids)
+        except QueueUnavailable:
+            return {}
+
+    async def _chain(self, shard: Shard, dag: Dag) -> dict[str, Any] | None:
+        """The longest chain left; None for a DAG too large to be walked for a question, or at its end."""
+        if dag.over or dag.next_n > self._settings.chain_nodes_max or dag.edges > self._settings.chain_edges_max:
+            return None
+        base, last_no = dag.node_no(0), dag.last_no
+        left: dict[int, chains.Left] = {}
+        took: list[tuple[str, float]] = []
+        after_no = base - 1
+        while page := await store_explain.chain_nodes(shard, after_no, last_no, _CHAIN_PAGE):
+            for no, state, topic, took_s, out_s in page:
+                if state in ("intent", "blocked", "released"):
+                    left[no] = chains.Left(topic, out_s if state == "released" else None)
+                elif state == "succeeded" and took_s is not None:
+                    took.append((topic, took_s))
+            after_no = page[-1]["no"]
+        edges: list[tuple[int, int]] = []
+        after = (base - 1, -1)
+        while found := await store_edges.edges_page(shard, after, last_no, _CHAIN_PAGE):
+            edges += found
+            after = found[-1]
+        chain = await asyncio.to_thread(chains.longest, left, edges, chains.means(took))
+        shown = chain.nodes[: chains.KEYS_SHOWN_MAX]
+        keys = await store_explain.keys_of(shard, shown)
+        return {
+            "nodes": len(chain.nodes),
+            "keys": [keys[no] for no in shown],
+            "expected_s": chain.expected_s,
+            "unknown_topics": chain.unknown[: chains.KEYS_SHOWN_MAX],
+        }
+
+
+def _waits_of(dag: Dag, paused_at: datetime | None) -> list[dict[str, Any]]:
+    """What keeps the DAG itself from going on, or from its end."""
+    if dag.over:
+        return []
+    found = obstacles(dag, dag.created_at, paused_at)
+    if dag.state == "running" and not dag.unfinished and (dag.open or not (dag.total or dag.closed)):
+        found.append({"kind": "close", "since": dag.created_at})
+    return found
+
+
+def _attempts(row: Any, item: Standing | None) -> list[dict[str, Any]]:
+    """What is known of the deliveries of the node's item."""
+    if item is not None and item.attempt:
+        running = item.state == "leased"
+        before = item.attempt - running
+        found = [_attempt(before, "failed", error=item.error)] if before else []
+        return [*found, _attempt(item.attempt, "running")] if running else found
+    if row["attempts"] and row["state"] in _OUTCOMES:
+        outcome = _OUTCOMES[row["state"]]
+        return [_attempt(row["attempts"], outcome, ended_at=row["finished_at"], error=row["error"])]
+    return []
+
+
+def _attempt(number: int, outcome: str, **known: Any) -> dict[str, Any]:
+    nothing = dict.fromkeys(("started_at", "ended_at", "error", "worker"))
+    return {"attempt": number, "outcome": outcome, **nothing, **known}

@@ -1,0 +1,32 @@
+-- What a DAG waits for, and how long the way still is; no locks.
+
+-- name: frontier_page(after_no, last_no, rows_max)
+-- Nodes that are out, or whose upstreams would let them go: what keeps the latter is not in the graph.
+SELECT no, key, item_id::text, state, generation, topic, created_at, released_at,
+    up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams
+FROM node
+WHERE no > $1 AND no <= $2 AND (state = 'released' OR (state IN ('intent', 'blocked') AND CASE trigger
+    WHEN 'any_succeeded' THEN up_ok > 0 WHEN 'any_failed' THEN up_failed > 0 ELSE up_left = 0 END))
+ORDER BY no LIMIT $3;
+
+-- name: upstreams_ended(nos)
+-- When the last upstream of each that has ended did so.
+SELECT w.no, (
+    SELECT max(u.finished_at) FROM edge
+    CROSS JOIN LATERAL (SELECT finished_at FROM node WHERE no = edge.up OFFSET 0) AS u
+    WHERE edge.down = w.no) AS at
+FROM unnest($1::bigint[]) AS w(no);
+
+-- name: paused_at(no)
+SELECT paused_at FROM dag WHERE no = $1;
+
+-- name: unsent(nos)
+-- Which of these the queue is still to be told about.
+SELECT w.no FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT FROM outbox WHERE node_no = w.no LIMIT 1) AS o;
+
+-- name: chain_nodes(after_no, last_no, rows_max)
+-- How long the succeeded took from release to end, and how long the released are out, in seconds.
+SELECT no, state, topic, extract(epoch FROM finished_at - released_at)::float8 AS took_s,
+    extract(epoch FROM shard_now() - released_at)::float8 AS out_s
+FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3;

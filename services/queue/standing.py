@@ -1,0 +1,68 @@
+"""Where many items stand, in one question to each of their shards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from services.queue.broker import Broker
+from services.queue.names import SQL
+from services.queue.store import Store
+from shared.errors import ShardUnavailable
+from shared.ids import canonical, shard_of
+
+
+class Standings:
+    """Looks at items; the answer is a moment's, and nothing is locked."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._stores = broker.stores
+
+    async def look(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """One element per id: `found` with state, attempt and since when, `not_found` for what has ended or is
+        another namespace's, `refused` where the shard did not answer."""
+        answers: list[dict[str, Any]] = [{"id": item_id, "status": "not_found"} for item_id in ids]
+        groups: dict[int, list[tuple[int, str]]] = {}
+        for position, item_id in enumerate(ids):
+            known_id = canonical(item_id)
+            if known_id is not None and shard_of(known_id) in self._stores:
+                groups.setdefault(shard_of(known_id), []).append((position, known_id))
+
+        async def at(shard: int, part: list[tuple[int, str]]) -> None:
+            try:
+                found = await _look_at(self._stores[shard], namespace, sorted({known for _, known in part}))
+            except ShardUnavailable as error:
+                for position, _ in part:
+                    answers[position] |= {"status": "refused", "code": error.code, "outcome": error.outcome}
+                return
+            for position, known_id in part:
+                if known_id in found:
+                    answers[position] |= found[known_id]
+
+        await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
+        return answers
+
+
+async def _look_at(store: Store, namespace: str, ids: list[str]) -> dict[str, dict[str, Any]]:
+    rows = [row for row in await store.pool.fetch(SQL.standing, ids=ids) if row["namespace"] == namespace]
+    leased = [row["id"] for row in rows if row["state"] == "leased"]
+    leases = {}
+    if leased:
+        leases = {row["id"]: row for row in await store.pool.fetch(SQL.leases_of, ids=leased)}
+    return {row["id"]: _standing(row, leases.get(row["id"])) for row in rows}
+
+
+def _standing(row: Any, lease: Any) -> dict[str, Any]:
+    state = row["state"]
+    return {
+        "status": "found",
+        "topic": row["topic"],
+        "state": state,
+        "attempt": row["attempts"] + (state == "leased"),
+        "max_attempts": row["max_attempts"],
+        "since": row["deliver_at"] if state == "ready" else row["parked_at"],
+        "deliver_at": row["deliver_at"],
+        "lease_expires_at": None if lease is None else lease["expires_at"],
+        "error": row["error"],
+    }
