@@ -38,13 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rounds=options.rounds or plan.rounds,
         slice_s=options.slice_s or plan.slice_s,
         backlogs=tuple(options.backlog) if options.backlog else plan.backlogs,
+        snapshot_s=options.snapshot_s or plan.snapshot_s,
     )
     chosen = [SCENARIOS[name] for name in options.only] if options.only else _usual()
     elsewhere = options.results or (
         Path(tempfile.mkdtemp(prefix="headgate-bench-results-")) if options.quick else None
     )
     try:
-        return uvloop.run(_until_signal(_run(chosen, plan, elsewhere, peers=options.peers)))
+        return uvloop.run(_until_signal(_run(chosen, plan, elsewhere, options)))
     except (LocalError, PeerFailed) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -64,20 +65,20 @@ async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
     return await task
 
 
-async def _run(chosen: Sequence[Scenario], plan: Plan, elsewhere: Path | None, *, peers: bool) -> int:
+async def _run(chosen: Sequence[Scenario], plan: Plan, elsewhere: Path | None, options: argparse.Namespace) -> int:
     """Measure and write down, in the repository unless elsewhere; 1 when a requirement is not met."""
     results = elsewhere or HERE / "results"
     progress = Progress()
     machine = describe()
     unmet = 0
     for scenario in chosen:
-        progress.note(f"starting a stack of its own for {scenario.name}: {scenario.shows}")
+        takes = "a minute at most" if plan.small else scenario.takes(peers=options.peers)
+        progress.note(f"{scenario.name} ({takes}): {scenario.shows}")
         async with open_stack(
             with_services=scenario.with_services,
             queue_shards=scenario.queue_shards,
-            postgres_options=scenario.postgres_options,
         ) as stack:
-            outcome = await scenario.run(Bench(stack, plan, progress, peers))
+            outcome = await scenario.run(Bench(stack, plan, progress, options.peers, options.pgmq_sql))
             if plan.small:
                 outcome.requirements.clear()  # they are about sizes that a quick run does not have
             described = {**machine, "postgres": dict(stack.postgres)}
@@ -92,7 +93,9 @@ async def _run(chosen: Sequence[Scenario], plan: Plan, elsewhere: Path | None, *
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = "\n".join(f"  {name:<10} {scenario.shows}" for name, scenario in SCENARIOS.items())
+    names = "\n".join(
+        f"  {name:<10} {scenario.shows} ({scenario.takes(peers=False)})" for name, scenario in SCENARIOS.items()
+    )
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure Headgate on this machine, on a durable stack of its own that is deleted afterwards.",
@@ -106,12 +109,20 @@ def _parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="a minute instead of many: shows that it runs, no more"
     )
     parser.add_argument(
-        "--peers", action="store_true", help="fan: also run DBOS, installed once into an environment of its own"
+        "--peers", action="store_true", help="run peers too, each installed once into an environment of its own"
+    )
+    parser.add_argument("--pgmq-sql", type=Path, metavar="FILE", help="run pgmq, from this SQL file")
+    parser.add_argument(
+        "--snapshot-s", type=float, metavar="S", help=f"for snapshot: how long it is held ({FULL.snapshot_s:g})"
     )
     parser.add_argument("--rounds", type=int, metavar="N", help=f"rounds of every comparison ({FULL.rounds})")
     parser.add_argument("--slice-s", type=float, metavar="S", help=f"seconds of every slice ({FULL.slice_s:g})")
     parser.add_argument(
-        "--backlog", type=int, action="append", metavar="N", help="for schema: ready items in the way (0, 1000000)"
+        "--backlog",
+        type=int,
+        action="append",
+        metavar="N",
+        help="for backlog and schema: ready items in the way (0, 1000000, and for backlog 10000000)",
     )
     parser.add_argument("--results", type=Path, metavar="DIR", help="write JSON there and leave README.md alone")
     return parser

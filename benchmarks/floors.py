@@ -49,13 +49,20 @@ class Reference:
         session = {**PINNED, "search_path": "reference"}
         return cls([await stack.connect(session) for _ in range(CONNECTIONS)])
 
-    def cycles(self, batch: int) -> list[Cycle]:
-        """One cycle per connection."""
-        return [_reference_cycle(connection, batch) for connection in self._connections]
+    async def __aenter__(self) -> Reference:
+        return self
 
-    async def close(self) -> None:
-        """Close the connections."""
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(connection.close() for connection in self._connections))
+
+    def cycles(self, batch: int, payload: str = PAYLOAD) -> list[Cycle]:
+        """One cycle per connection."""
+        return [_reference_cycle(connection, batch, payload) for connection in self._connections]
+
+    async def fill(self, count: int) -> None:
+        """Add items, 1,000 a statement."""
+        for first in range(0, count, 1_000):
+            await self._connections[0].execute(SQL.reference_insert.text, [_ENCODED] * min(1_000, count - first))
 
 
 class OwnStatements:
@@ -79,13 +86,15 @@ class OwnStatements:
             places.append((store, ref.namespace_id, ref.topic_id))
         return cls(shards, lambda batch: [_own_cycle(*place, batch) for place in places])
 
-    async def close(self) -> None:
-        """Close the connections."""
+    async def __aenter__(self) -> OwnStatements:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(shard.close() for shard in self._shards))
 
 
-def _reference_cycle(connection: Any, batch: int) -> Cycle:
-    payloads = [_ENCODED] * batch
+def _reference_cycle(connection: Any, batch: int, payload: str) -> Cycle:
+    payloads = [f'"{payload}"'] * batch
 
     async def cycle() -> int:
         await connection.execute(SQL.reference_insert.text, payloads)

@@ -8,6 +8,7 @@ Content-Length. The SDK is measured in rows of its own.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,24 @@ class _Connection(asyncio.Protocol):
         return await self._answer
 
 
+class _Line:
+    """A connection that is there when it is asked for."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._connection: _Connection | None = None
+
+    async def connection(self) -> _Connection:
+        if self._connection is None or self._connection.transport is None:
+            loop = asyncio.get_running_loop()
+            _, self._connection = await loop.create_connection(_Connection, self._host, self._port)
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None and self._connection.transport is not None:
+            self._connection.transport.abort()
+
+
 class Http:
     """One connection to one of the services, opened with the first call and again when the server dropped it."""
 
@@ -96,7 +115,13 @@ class Http:
         self._host, self._port = parts.hostname, parts.port
         self._head = f"HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Type: application/json\r\n".encode()
         self._base = f"/v1/namespaces/{namespace}".encode()
-        self._connection: _Connection | None = None
+        self._line = _Line(self._host, self._port)
+
+    def within(self, namespace: str) -> Http:
+        """The same connection, in another namespace."""
+        other = copy.copy(self)
+        other._base = f"/v1/namespaces/{namespace}".encode()
+        return other
 
     async def call(self, method: bytes, path: str, body: Any = None) -> bytes:
         """Send one request below the namespace; answer the body. Raises Refused for all but 2xx."""
@@ -109,18 +134,15 @@ class Http:
             len(content),
             content,
         )
-        if self._connection is None or self._connection.transport is None:
-            loop = asyncio.get_running_loop()
-            _, self._connection = await loop.create_connection(_Connection, self._host, self._port)
-        status, answer = await self._connection.exchange(request)
+        connection = await self._line.connection()
+        status, answer = await connection.exchange(request)
         if not 200 <= status < 300:
             raise Refused(status, answer)
         return answer
 
     def close(self) -> None:
         """Hang up."""
-        if self._connection is not None and self._connection.transport is not None:
-            self._connection.transport.abort()
+        self._line.close()
 
     async def enqueue(self, items: Sequence[dict[str, Any]]) -> list[str]:
         """Enqueue items; their ids. Every one must have been taken."""
@@ -130,7 +152,13 @@ class Http:
 
     async def dequeue(self, topic: str, count: int, *, wait_s: float = 0.0, lease_s: float = 60.0) -> list[Leased]:
         """Lease up to `count` items."""
-        body = {"topics": [{"topic": topic, "count": count}], "wait_s": wait_s, "lease_s": lease_s}
+        return await self.dequeue_from([{"topic": topic, "count": count}], wait_s=wait_s, lease_s=lease_s)
+
+    async def dequeue_from(
+        self, demands: Sequence[dict[str, Any]], *, wait_s: float = 0.0, lease_s: float = 60.0
+    ) -> list[Leased]:
+        """Lease items of several topics."""
+        body = {"topics": demands, "wait_s": wait_s, "lease_s": lease_s}
         return _leases(await self.call(b"POST", "/dequeue", body)).items
 
     async def ack(self, leased: Sequence[Leased]) -> int:
@@ -159,6 +187,7 @@ class Slice:
 
     items: int
     elapsed_s: float
+    wal_bytes: float = 0.0
 
     @property
     def items_per_s(self) -> float:

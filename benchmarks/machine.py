@@ -6,7 +6,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,18 @@ class Busy:
 
 
 class Meter:
-    """Reads what groups of processes have used. A group is a process and all its descendants."""
+    """Reads what groups of processes have used. A group is some processes and all their descendants."""
 
-    def __init__(self, roots: Mapping[str, int]) -> None:
-        self._roots = dict(roots)
+    def __init__(self, roots: Mapping[str, int | Sequence[int]]) -> None:
+        self._roots = {name: (pids,) if isinstance(pids, int) else tuple(pids) for name, pids in roots.items()}
+
+    def joined(self, roots: Mapping[str, int | Sequence[int]]) -> Meter:
+        """A meter of these groups too; a group of the same name is replaced."""
+        return Meter({**self._roots, **roots})
+
+    def rss_mib(self, group: str) -> float:
+        """Resident memory of the largest process of a group, without its descendants."""
+        return max(_rss_mib(pid) for pid in self._roots[group])
 
     def read(self) -> Use:
         """What has been used until now."""
@@ -63,8 +71,8 @@ class Meter:
         mine = os.getpid()
         taken: set[int] = set()
         groups = {}
-        for name, root in self._roots.items():
-            tree = _tree(root, processes)
+        for name, roots in self._roots.items():
+            tree = set().union(*(_tree(root, processes) for root in roots)) - taken
             taken |= tree
             groups[name] = sum(processes[pid][1] for pid in tree) / _TICKS_PER_S
         groups["client"] = processes[mine][2] / _TICKS_PER_S if mine not in taken else 0.0
@@ -93,6 +101,10 @@ def _processes() -> dict[int, tuple[int, float, float]]:
             own = float(fields[11]) + float(fields[12])
             found[int(entry.name)] = (int(fields[1]), own + float(fields[13]) + float(fields[14]), own)
     return found
+
+
+def _rss_mib(pid: int) -> float:
+    return int(_field(f"/proc/{pid}/status", "VmRSS").split()[0]) / 1024
 
 
 def _tree(root: int, processes: Mapping[int, tuple[int, float, float]]) -> set[int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from benchmarks.cost import Cost
 from benchmarks.spread import Spread, spread
 
 
@@ -17,6 +18,7 @@ class Row:
     unit: str
     measured: Spread
     note: str = ""
+    cost: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,10 @@ class Outcome:
     details: dict[str, Any] = field(default_factory=dict)
     other_cores: list[float] = field(default_factory=list)
 
-    def add(self, name: str, unit: str, values: Sequence[float], note: str = "") -> Spread:
-        """Add a row; answer its spread."""
-        row = Row(name, unit, spread(values), note)
+    def add(self, name: str, unit: str, values: Sequence[float], note: str | Cost = "") -> Spread:
+        """Add a row; answer its spread. A cost is kept as words and as numbers."""
+        cost = {name: _rounded(value) for name, value in note.numbers.items()} if isinstance(note, Cost) else {}
+        row = Row(name, unit, spread(values), str(note), cost)
         self.rows.append(row)
         return row.measured
 
@@ -89,7 +92,13 @@ def to_json(outcome: Outcome, machine: Mapping[str, Any], run: Mapping[str, Any]
             for need in outcome.requirements
         ],
         "rows": [
-            {"name": row.name, "unit": row.unit, "note": row.note, **_numbers(row.measured)}
+            {
+                "name": row.name,
+                "unit": row.unit,
+                "note": row.note,
+                **_numbers(row.measured),
+                "cost": dict(row.cost),
+            }
             for row in outcome.rows
         ],
         "details": outcome.details,

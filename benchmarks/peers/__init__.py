@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from benchmarks.bench import Bench
+from benchmarks.peers.environment import PeerFailed, python_environment
+from benchmarks.peers.pgmq import Pgmq
 from benchmarks.stack import BenchStack
 
+__all__ = ["DBOS", "DbosFan", "PeerFailed", "dbos_fan", "open_pgmq"]
+
 DBOS = "dbos==3.4.0"
-_PLACE = Path(".headgate") / "peers"
 _SCRIPT = Path(__file__).parent / "dbos_fan.py"
 _START_S_MAX = 120.0
 _RUN_S_MAX = 120.0
 
 
-class PeerFailed(Exception):
-    """A peer could not be installed or did not answer; what it said last."""
+@asynccontextmanager
+async def open_pgmq(bench: Bench) -> AsyncIterator[Pgmq | None]:
+    """pgmq on the scenario's server; None where it is not asked for. Raises PeerFailed."""
+    if not bench.pgmq:
+        yield None
+        return
+    pgmq = await Pgmq.open(bench.stack, bench.pgmq_sql)
+    bench.progress.note(f"pgmq {pgmq.version}")
+    try:
+        yield pgmq
+    finally:
+        await pgmq.close()
 
 
 class DbosFan:
@@ -58,7 +71,7 @@ async def dbos_fan(stack: BenchStack) -> AsyncIterator[DbosFan]:
 
     Raises PeerFailed when that does not work.
     """
-    python = await _environment("dbos", DBOS)
+    python = await python_environment("dbos", DBOS)
     admin = await stack.connect({})
     try:
         await admin.execute("CREATE DATABASE dbos_fan")
@@ -76,20 +89,3 @@ async def dbos_fan(stack: BenchStack) -> AsyncIterator[DbosFan]:
         if process.returncode is None:
             process.kill()
         await process.wait()
-
-
-async def _environment(name: str, requirement: str) -> Path:
-    place = _PLACE / name
-    python = place / "bin" / "python"
-    stamp = place / requirement
-    if not stamp.exists():
-        await _succeed(sys.executable, "-m", "venv", "--clear", str(place))
-        await _succeed(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement)
-        stamp.touch()
-    return python
-
-
-async def _succeed(*argv: str) -> None:
-    process = await asyncio.create_subprocess_exec(*argv)
-    if await process.wait() != 0:
-        raise PeerFailed(f"{' '.join(argv)} ended with {process.returncode}")

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from benchmarks.bench import Bench
 from benchmarks.outcome import Outcome
-from benchmarks.scenarios import build, chain, cycle, fan, layered, schema
+from benchmarks.scenarios import (
+    backlog,
+    build,
+    chain,
+    cycle,
+    fan,
+    layered,
+    payload,
+    processes,
+    schema,
+    snapshot,
+    spread_out,
+)
 from benchmarks.schema.variants import SHARDS
 
 
@@ -18,14 +30,28 @@ class Scenario:
     name: str
     shows: str
     run: Callable[[Bench], Awaitable[Outcome]]
+    # How long it takes at the usual size, in minutes: alone, and with all peers.
+    minutes: float = 1.0
+    minutes_with_peers: float | None = None
     usual: bool = True
     with_services: bool = True
     queue_shards: int | None = None
-    postgres_options: Mapping[str, str] = field(default_factory=dict)
+
+    def takes(self, *, peers: bool) -> str:
+        """How long it takes at the usual size, in words."""
+        minutes = self.minutes_with_peers if peers and self.minutes_with_peers is not None else self.minutes
+        return f"about {minutes:g} min"
 
 
 _ALL = (
     Scenario("cycle", "enqueue, dequeue and ack through HTTP, against both floors", cycle.run),
+    Scenario(
+        "backlog", "rate, p99 and memory with 0, 1,000,000 and 10,000,000 items ready", backlog.run, minutes=6
+    ),
+    Scenario("snapshot", "rate and p99 while an old snapshot is held for ten minutes", snapshot.run, minutes=10.5),
+    Scenario("spread", "one topic, 10,000 topics, 1,000 namespaces", spread_out.run, minutes=1.5),
+    Scenario("payload", "payloads of 100 bytes and 10 KB; log written per item", payload.run, minutes=2),
+    Scenario("processes", "1 and 4 queue processes on 4 shards", processes.run, minutes=1),
     Scenario("chain", "the time of a step in a chain of 100 nodes, beside the sum of its parts", chain.run),
     Scenario("fan", "nodes per second of 1 -> 998 -> 1, from create to end", fan.run),
     Scenario("layered", "node rate of a layered graph, at 1,000 and at 20,000 nodes", layered.run),
@@ -37,7 +63,7 @@ _ALL = (
         usual=False,
         with_services=False,
         queue_shards=SHARDS,
-        postgres_options={"shared_buffers": "1GB"},
+        minutes=12,
     ),
 )
 SCENARIOS = {scenario.name: scenario for scenario in _ALL}

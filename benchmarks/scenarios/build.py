@@ -41,7 +41,7 @@ async def run(bench: Bench) -> Outcome:
         builder.close()
     for size in sizes:
         outcome.add(f"{size.nodes:,} nodes: nodes without edges", "nodes/s", size.whole)
-        outcome.add(f"{size.nodes:,} nodes: edges afterwards", "edges/s", size.run, str(size.cost))
+        outcome.add(f"{size.nodes:,} nodes: edges afterwards", "edges/s", size.run, size.cost)
     rate = ratios(sizes[1].run, sizes[0].run)
     outcome.require_at_least("edge rate at 20,000 nodes / at 1,000", rate, REQUIRED_RATIO)
     return outcome

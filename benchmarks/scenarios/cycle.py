@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.bench import Bench
-from benchmarks.cost import Cost
 from benchmarks.floors import CONNECTIONS, Cycle, OwnStatements, Reference
 from benchmarks.load import PAYLOAD, Http
 from benchmarks.outcome import Outcome
-from benchmarks.spread import ratios
+from benchmarks.peers import open_pgmq
+from benchmarks.turns import Cycles, in_turns
 from headgate import AsyncClient
 from headgate.ids import new_ids
 
-REQUIRED_RATIO = 0.35
-REFERENCE, OWN, RAW, OWN_IDS, SDK = (
+REQUIRED_RATIO, PGMQ_RATIO, SINGLE_RATIO = 0.6, 0.6, 2.0
+REFERENCE, OWN, PGMQ, RAW, OWN_IDS, SDK = (
     "fixed reference, 4 connections",
     "own statements, 4 connections",
+    "pgmq bare SQL, 4 connections",
     "through HTTP",
     "through HTTP, ids by the caller",
     "through HTTP, SDK",
@@ -30,7 +31,8 @@ counted. Payload 128 bytes, no other field set, every answer durable before it i
 topic, 4 shards. Client, service and Postgres share the machine. In every round each side runs for one
 slice, in an order that rotates; a ratio is taken within a round. The reference inserts by `unnest`, leases
 with `UPDATE ... WHERE id = ANY(ARRAY(SELECT ... FOR UPDATE SKIP LOCKED LIMIT n))` and deletes by id, in one
-table, over asyncpg; both floors use the sessions' pinned planner settings of the service."""
+table, over asyncpg; both floors use the sessions' pinned planner settings of the service. pgmq (with `--peers` or
+`--pgmq-sql`) is its own SQL functions over asyncpg on 4 connections: send_batch, read, delete."""
 
 
 @dataclass(frozen=True)
@@ -45,59 +47,62 @@ class Cell:
     def name(self) -> str:
         return f"batch {self.batch}, {self.clients} clients"
 
+    def without(self, side: str) -> Cell:
+        """The same without a side."""
+        return replace(self, sides=tuple(name for name in self.sides if name != side))
+
 
 CELLS = (
-    Cell(100, CONNECTIONS, (REFERENCE, OWN, RAW, OWN_IDS, SDK)),
-    Cell(10, CONNECTIONS, (REFERENCE, OWN, RAW)),
-    Cell(1, CONNECTIONS, (REFERENCE, OWN, RAW)),
-    Cell(1, 64, (REFERENCE, RAW, SDK)),
+    Cell(100, CONNECTIONS, (REFERENCE, OWN, PGMQ, RAW, OWN_IDS, SDK)),
+    Cell(10, CONNECTIONS, (REFERENCE, OWN, PGMQ, RAW)),
+    Cell(1, CONNECTIONS, (REFERENCE, OWN, PGMQ, RAW)),
+    Cell(1, 64, (REFERENCE, PGMQ, RAW, SDK)),
 )
 
 
 async def run(bench: Bench) -> Outcome:
     """Measure every cell."""
     outcome = Outcome("cycle", METHOD)
-    bench.progress.begin("cycle", sum(len(cell.sides) for cell in CELLS) * bench.plan.rounds)
-    reference, own = await Reference.open(bench.stack), await OwnStatements.open(bench.stack)
-    try:
-        for cell in CELLS:
+    cells = CELLS if bench.pgmq else [cell.without(PGMQ) for cell in CELLS]
+    bench.progress.begin("cycle", sum(len(cell.sides) for cell in cells) * bench.plan.rounds)
+    async with (
+        await Reference.open(bench.stack) as reference,
+        await OwnStatements.open(bench.stack) as own,
+        open_pgmq(bench) as pgmq,
+    ):
+        if pgmq is not None:
+            outcome.details["versions"] = {"pgmq": pgmq.version}
+        for cell in cells:
             async with Clients(bench.stack.queue_url, cell) as clients:
-                sides = {
-                    REFERENCE: reference.cycles(cell.batch),
-                    OWN: own.cycles(cell.batch),
-                    **clients.sides(),
+                sides: dict[str, Cycles] = {
+                    REFERENCE: Cycles(reference.cycles(cell.batch)),
+                    OWN: Cycles(own.cycles(cell.batch)),
+                    **{name: Cycles(cycles) for name, cycles in clients.sides().items()},
                 }
+                if pgmq is not None:
+                    sides[PGMQ] = Cycles(pgmq.cycles(cell.batch))
                 await _measure(bench, outcome, cell, {name: sides[name] for name in cell.sides})
                 await clients.drain()
-    finally:
-        await reference.close()
-        await own.close()
     return outcome
 
 
-async def _measure(bench: Bench, outcome: Outcome, cell: Cell, sides: Mapping[str, Sequence[Cycle]]) -> None:
-    rates: dict[str, list[float]] = {name: [] for name in sides}
-    costs = {name: Cost() for name in sides}
-    for cycles in sides.values():
-        await bench.warm_up(cycles)
-    order = list(sides)
-    for turn in range(bench.plan.rounds):
-        shift = turn % len(order)
-        for name in order[shift:] + order[:shift]:
-            done, busy = await bench.slice(outcome, sides[name])
-            rates[name].append(done.items_per_s)
-            costs[name].add(busy, done.items)
-            bench.progress.step(f"{cell.name}  {name}: {done.items_per_s:,.0f} items/s")
-    for name in sides:
-        outcome.add(f"{cell.name}: {name}", "items/s", rates[name], str(costs[name]))
-    for name in sides:
+async def _measure(bench: Bench, outcome: Outcome, cell: Cell, sides: Mapping[str, Cycles]) -> None:
+    found = await in_turns(bench, outcome, cell.name, sides)
+    for name, measured in found.items():
         if name != REFERENCE:
-            ratio = ratios(rates[name], rates[REFERENCE])
-            outcome.add(f"{cell.name}: {name} / reference", "ratio", ratio.values)
-            if name == RAW and cell.batch == 100:
-                outcome.require_at_least("full cycle, batch 100, through HTTP / reference", ratio, REQUIRED_RATIO)
-    if OWN in sides:
-        outcome.add(f"{cell.name}: through HTTP / own statements", "ratio", ratios(rates[RAW], rates[OWN]).values)
+            outcome.add(f"{cell.name}: {name} / reference", "ratio", measured.over(found[REFERENCE]).values)
+    if cell.batch == 100:
+        ratio = found[RAW].over(found[REFERENCE])
+        outcome.require_at_least("full cycle, batch 100, through HTTP / reference", ratio, REQUIRED_RATIO)
+    for floor in (OWN, PGMQ):
+        if floor in found:
+            ratio = found[RAW].over(found[floor])
+            outcome.add(f"{cell.name}: through HTTP / {floor.partition(',')[0]}", "ratio", ratio.values)
+            if floor == PGMQ and cell.batch == 100:
+                outcome.require_at_least("full cycle, batch 100, through HTTP / pgmq", ratio, PGMQ_RATIO)
+            if floor == PGMQ and cell.clients == 64:
+                name = "batch 1: through HTTP, 64 clients / pgmq one by one, 4 connections"
+                outcome.require_at_least(name, ratio, SINGLE_RATIO)
 
 
 class Clients:

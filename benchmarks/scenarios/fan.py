@@ -51,7 +51,7 @@ async def run(bench: Bench) -> Outcome:
             bench.progress.step(f"{rates[-1]:,.0f} nodes/s, DBOS {peer_rates[-1]:,.0f}")
     builder.close()
     name = f"1 -> {len(graph.keys) - 2} -> 1"
-    outcome.add(name, "nodes/s", rates, str(cost))
+    outcome.add(name, "nodes/s", rates, cost)
     if bench.peers:
         outcome.add(f"{name}, DBOS", "nodes/s", peer_rates, DBOS)
     outcome.require_at_least("1 -> 998 -> 1, node rate / DBOS", ratios(rates, peer_rates), REQUIRED_RATIO)

@@ -54,7 +54,7 @@ async def run(bench: Bench) -> Outcome:
                 await _measure(bench, outcome, builder, size)
     builder.close()
     for size in sizes:
-        outcome.add(f"{size.nodes:,} nodes, create to end", "nodes/s", size.whole, str(size.cost))
+        outcome.add(f"{size.nodes:,} nodes, create to end", "nodes/s", size.whole, size.cost)
         outcome.add(f"{size.nodes:,} nodes, release to end", "nodes/s", size.run)
     small, large = sizes
     outcome.add("release to end, large / small", "ratio", ratios(large.run, small.run).values)

@@ -13,14 +13,16 @@ from benchmarks.stack import BenchStack, describe_stack
 from services.local.stack import Stack
 from tests.support.databases import Databases
 
-TINY = Plan(rounds=2, slice_s=0.02, warmup_s=0.01, small=True, backlogs=(0, 300))
+TINY = Plan(rounds=2, slice_s=0.02, warmup_s=0.01, small=True, backlogs=(0, 300), snapshot_s=0.0)
+# These show a price that nothing is promised about.
+FREE = {"spread"}
 USUAL = [name for name, scenario in SCENARIOS.items() if scenario.usual]
 
 
 @pytest.mark.parametrize("name", USUAL)
 async def test_a_scenario_runs_on_a_stack(stack: Stack, name: str) -> None:
     outcome = await SCENARIOS[name].run(Bench(await describe_stack(stack), TINY, Progress()))
-    assert outcome.rows and outcome.requirements
+    assert outcome.rows and (outcome.requirements or name in FREE)
     assert all(row.measured.low > 0 for row in outcome.rows)
 
 
