@@ -10,6 +10,7 @@ ServiceError
 ├── Invalid               422   wrong shape, type, range, name or unknown field
 └── Unavailable           503   a shard, or something this service needs, did not answer
     ├── ShardUnavailable
+    │   └── StorageFull
     └── Overloaded
 """
 
@@ -99,6 +100,10 @@ class Unavailable(ServiceError):
 
 class ShardUnavailable(Unavailable):
     code = "shard_unavailable"
+
+
+class StorageFull(ShardUnavailable):
+    code, title = "storage_full", "A shard has no room for more"
 
 
 class Overloaded(Unavailable):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from fastapi import Request, Response
@@ -18,6 +18,7 @@ from fastapi import Request, Response
 from shared.access import Access, Caller
 from shared.errors import ServiceError, TooLarge, UnsupportedMedia
 from shared.http import check_media, problem
+from shared.lanes import Urgency, urgency
 from shared.log import log
 from shared.settings import EdgeSettings
 
@@ -47,7 +48,12 @@ class Call:
             gone.set_result(None)
 
 
-Verb: TypeAlias = Callable[[Call], Awaitable[tuple[int, Any]]]
+class Verb(NamedTuple):
+    """What serves a verb, and how urgent it is when not all can be served."""
+
+    serve: Callable[[Call], Awaitable[tuple[int, Any]]]
+    urgency: Urgency
+
 
 _PREFIX = "/v1/namespaces/"
 
@@ -74,7 +80,10 @@ class HotPath:
         try:
             authorization, expected = self._read_headers(scope["headers"])
             body = await self._read(receive, expected)
-            status, value = await verb(Call(namespace, body, self._access.caller(authorization), receive))
+            with urgency(verb.urgency):
+                status, value = await verb.serve(
+                    Call(namespace, body, self._access.caller(authorization), receive)
+                )
         except ServiceError as error:
             await problem(error)(scope, receive, send)
             return
@@ -124,7 +133,8 @@ def documented(verb: Verb) -> Callable[[str, Request], Awaitable[Response]]:
         authorization, media = hot._read_headers(request.scope["headers"])
         body = await hot._read(request.receive, media)
         call = Call(ns, body, request.app.state.access.caller(authorization), request.receive)
-        status, value = await verb(call)
+        with urgency(verb.urgency):
+            status, value = await verb.serve(call)
         return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
 
     return endpoint

@@ -16,6 +16,12 @@ SHARD_QUERY_SECONDS = Histogram(
     "headgate_shard_query_seconds", "Time of one statement or transaction.", ["shard"], buckets=_LATENCY_S
 )
 SHARD_ERRORS = Counter("headgate_shard_errors_total", "Times that a shard did not answer.", ["shard"])
+SHARD_REFUSED = Counter(
+    "headgate_shard_refused_total", "Calls refused at once while a shard did not answer.", ["shard"]
+)
+SHARD_BREAKER = Gauge("headgate_shard_breaker_state", "0: closed, 1: half-open, 2: open.", ["shard"])
+SHARD_POOL_IN_USE = Gauge("headgate_shard_pool_in_use", "Connections in use.", ["shard", "pool"])
+SHARD_POOL_WAITING = Gauge("headgate_shard_pool_waiting", "Calls that wait for a connection.", ["shard", "pool"])
 RELEASED = Counter("headgate_dependency_released_total", "Nodes released.", ["shard"])
 RELEASE_LAG_SECONDS = Histogram(
     "headgate_release_lag_seconds",

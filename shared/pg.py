@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from shared.breaker import Breaker
 from shared.clock import SystemClock
-from shared.errors import Invalid, ShardUnavailable
-from shared.metrics import SHARD_ERRORS, SHARD_QUERY_SECONDS
+from shared.errors import Invalid, ShardUnavailable, StorageFull
+from shared.lanes import Lanes, Urgency, urgency
+from shared.metrics import SHARD_ERRORS, SHARD_QUERY_SECONDS, SHARD_REFUSED
 from shared.settings import EdgeSettings, ShardAddress
 from shared.sql import Statement
 
@@ -28,6 +30,7 @@ _clock = SystemClock()
 RETRIES_MAX = 3
 LATENCIES_MAX = 1_000
 RETRY_PAUSE_S_MAX = 0.05
+PROBE_S_MAX = 2.0
 
 PINNED = {
     "plan_cache_mode": "force_generic_plan",
@@ -106,19 +109,33 @@ class Transaction:
 
 
 class Pool:
-    """Connections to one schema. `relaxed` commits do not wait for the disk (their effects must be repeatable)."""
+    """Connections to one schema. `relaxed` commits do not wait for the disk (their effects must be repeatable).
 
-    def __init__(self, address: ShardAddress, settings: EdgeSettings, *, relaxed: bool = False) -> None:
+    Calls to a shard that does not answer are refused at once (`breaker`, shared by the pools of one shard);
+    connections are given by urgency (`shared.lanes`).
+    """
+
+    def __init__(
+        self,
+        address: ShardAddress,
+        settings: EdgeSettings,
+        *,
+        relaxed: bool = False,
+        breaker: Breaker | None = None,
+    ) -> None:
         self._address = address
         self._settings = settings
         self._relaxed = relaxed
+        self.breaker = breaker or Breaker()
+        self.lanes = Lanes(settings.pool_connections_max)
+        self._probing: asyncio.Task[None] | None = None
         self._pool: Any = None
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_MAX)
         self._seconds = SHARD_QUERY_SECONDS.labels(address.schema)
         self.errors = SHARD_ERRORS.labels(address.schema)
+        self._refused = SHARD_REFUSED.labels(address.schema)
         self._idle: list[Any] = []
         self._generation = 0
-        self._waiting = 0
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
         """All rows of one statement in its own transaction; conflicts are retried."""
@@ -149,6 +166,8 @@ class Pool:
 
     async def close(self) -> None:
         """Close all connections, by force after a short grace."""
+        if self._probing is not None:
+            self._probing.cancel()
         if self._pool is None:
             return
         try:
@@ -162,6 +181,7 @@ class Pool:
 
     async def _retrying(self, run: Callable[[Any], Awaitable[T]]) -> T:
         for attempt in range(RETRIES_MAX + 1):
+            self.check()
             try:
                 async with self._connection() as connection:
                     started_s = _clock.monotonic_s()
@@ -180,34 +200,90 @@ class Pool:
                 await asyncio.sleep(random.uniform(0, RETRY_PAUSE_S_MAX * 2**attempt))  # noqa: S311
         raise AssertionError("unreachable")
 
+    def check(self) -> None:
+        """Refuse while the shard does not answer, and see to it that somebody asks it again.
+
+        Raises:
+            ShardUnavailable: it does not answer; nothing was done.
+        """
+        if not self.breaker.refuses:
+            return
+        if self.breaker.take_probe():
+            self._probing = asyncio.create_task(self._probe())
+        self._refused.inc()
+        raise self.away(self.breaker.retry_after_s)
+
+    async def _probe(self) -> None:
+        try:
+            with urgency(Urgency.SETTLE):
+                async with asyncio.timeout(PROBE_S_MAX), self._connection() as connection:
+                    await connection.fetch("SELECT 1")
+        except (ShardUnavailable, TimeoutError):
+            pass
+        finally:
+            self.breaker.probe_ended()
+
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        number = self._address.number
-        connection = await self._acquire()
-        generation = connection.generation
+        await self._enter()
+        self.breaker.begin()
         try:
-            yield connection
-        except _REFUSED as error:
-            raise Invalid("the database refused a value of this request") from error
-        except _FULL as error:
-            raise ShardUnavailable(f"shard {number} has no room or is locked", retry_after_s=1.0) from error
-        except asyncpg.QueryCanceledError as error:
-            raise ShardUnavailable(f"shard {number} was too slow", retry_after_s=1.0) from error
-        except _CLOSED as error:
-            _cut(connection)
-            raise ShardUnavailable(f"shard {number} is not open here", retry_after_s=1.0) from error
-        except _LOST as error:
-            _cut(connection)
-            await self._forget(generation)
-            raise ShardUnavailable(
-                f"shard {number} did not answer", outcome="unknown", retry_after_s=1.0
-            ) from error
-        except asyncio.CancelledError:
-            # A half-used connection must not go back: closing it rolls back what was not committed.
-            _cut(connection)
-            raise
+            connection = await self._acquire()
+            generation = connection.generation
+            try:
+                yield connection
+                self.breaker.succeeded()
+            except (asyncpg.PostgresError, *_LOST) as error:
+                if isinstance(error, _LOST) and not isinstance(error, asyncpg.QueryCanceledError):
+                    _cut(connection)
+                    await self._forget(generation)
+                    detail = f"shard {self._address.number} did not answer"
+                    raise ShardUnavailable(detail, outcome="unknown", retry_after_s=1.0) from error
+                self.breaker.succeeded()
+                if isinstance(error, _CLOSED):
+                    _cut(connection)
+                told = self._told(error)
+                if told is error:
+                    raise
+                raise told from error
+            except asyncio.CancelledError:
+                # A half-used connection must not go back: closing it rolls back what was not committed.
+                _cut(connection)
+                raise
+            finally:
+                await self._release(connection)
         finally:
-            await self._release(connection)
+            self.breaker.end()
+            self.lanes.leave()
+
+    def _told(self, error: Exception) -> Exception:
+        """What a server that answers refused, as our error."""
+        number = self._address.number
+        match error:
+            case asyncpg.DiskFullError():
+                self.breaker.had_no_room()
+                return StorageFull(f"shard {number} has no room on its disk", retry_after_s=5.0)
+            case asyncpg.QueryCanceledError():
+                return ShardUnavailable(f"shard {number} was too slow", retry_after_s=1.0)
+        if isinstance(error, _REFUSED):
+            return Invalid("the database refused a value of this request")
+        if isinstance(error, _FULL):
+            return ShardUnavailable(f"shard {number} has no room or is locked", retry_after_s=1.0)
+        if isinstance(error, _CLOSED):
+            return ShardUnavailable(f"shard {number} is not open here", retry_after_s=1.0)
+        return error
+
+    async def _enter(self) -> None:
+        if self.lanes.try_enter():
+            return
+        try:
+            await self.lanes.enter(self._settings.acquire_timeout_s)
+        except TimeoutError as error:
+            number = self._address.number
+            raise ShardUnavailable(f"shard {number} has no connection to spare", retry_after_s=1.0) from error
+        if self.breaker.state == "open":
+            self.lanes.leave()
+            raise self.away()  # it was found away while this call waited
 
     async def _acquire(self) -> Any:
         """A connection: one kept at hand, which spares the pool's own bookkeeping, or one of the pool."""
@@ -216,23 +292,24 @@ class Pool:
             if _is_alive(connection):
                 return connection
             await self._pool.release(connection)
-        self._waiting += 1
         try:
             if self._pool is None:
                 # No connection is opened by this: whoever waits for one waits for itself.
                 self._pool = await self._create()
             return await self._pool.acquire(timeout=self._settings.acquire_timeout_s)
         except (*_LOST, asyncpg.PostgresError) as error:
-            number = self._address.number
-            raise ShardUnavailable(f"shard {number} cannot be reached", retry_after_s=1.0) from error
-        finally:
-            self._waiting -= 1
+            self.breaker.failed()
+            raise self.away() from error
+
+    def away(self, retry_after_s: float = 1.0) -> ShardUnavailable:
+        """The error for a call that did not reach the server."""
+        return ShardUnavailable(f"shard {self._address.number} cannot be reached", retry_after_s=retry_after_s)
 
     async def _release(self, connection: Any) -> None:
-        if self._waiting or not _is_alive(connection) or connection.generation != self._generation:
-            await self._pool.release(connection)
-        else:
+        if _is_alive(connection) and connection.generation == self._generation:
             self._idle.append(connection)
+        elif self._pool is not None:
+            await self._pool.release(connection)
 
     async def _forget(self, generation: int) -> None:
         """A connection of this generation was lost: those at hand are most likely dead too.
@@ -243,6 +320,7 @@ class Pool:
         if generation != self._generation:
             return
         self._generation += 1
+        self.breaker.failed()
         await self._pool.expire_connections()
         while self._idle:
             connection = self._idle.pop()

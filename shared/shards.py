@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from shared.breaker import Breaker
 from shared.errors import ShardUnavailable, Unavailable
 from shared.log import log
+from shared.metrics import SHARD_BREAKER, SHARD_POOL_IN_USE, SHARD_POOL_WAITING
 from shared.pg import Pool
 from shared.schema import head
 from shared.settings import EdgeSettings, ShardAddress
@@ -19,6 +22,8 @@ SLOTS = 4096
 
 PING = Statement("ping", (), "SELECT 1")
 READY_S = 2.0
+
+_BREAKER_STATES = ("closed", "half_open", "open")
 
 _REVISION = Statement("revision", (), "SELECT version_num FROM alembic_version")
 _MIGRATED = Statement("migrated", (), "SELECT to_regclass('alembic_version') IS NOT NULL AS migrated")
@@ -41,8 +46,15 @@ class Shard:
     def __init__(self, address: ShardAddress, settings: EdgeSettings) -> None:
         self.number = address.number
         self.address = address
-        self.pool = Pool(address, settings)
-        self.relaxed = Pool(address, settings, relaxed=True)
+        state = SHARD_BREAKER.labels(address.schema)
+        state.set(0)
+        self.breaker = Breaker()
+        self.breaker.listeners.append(lambda to: state.set(_BREAKER_STATES.index(to)))
+        self.pool = Pool(address, settings, breaker=self.breaker)
+        self.relaxed = Pool(address, settings, relaxed=True, breaker=self.breaker)
+        for name, lanes in (("durable", self.pool.lanes), ("relaxed", self.relaxed.lanes)):
+            SHARD_POOL_IN_USE.labels(address.schema, name).set_function(partial(getattr, lanes, "taken"))
+            SHARD_POOL_WAITING.labels(address.schema, name).set_function(partial(getattr, lanes, "waiting"))
 
     async def close(self) -> None:
         """Close both pools."""
@@ -76,9 +88,13 @@ class ShardMap:
         return self._shards[self._numbers[slot * len(self._numbers) // SLOTS]]
 
     def next(self) -> Shard:
-        """The next shard in turn, for what may live anywhere."""
-        self._turn = (self._turn + 1) % len(self._numbers)
-        return self._shards[self._numbers[self._turn]]
+        """The next shard in turn, for what may live anywhere: one that takes items, while any does."""
+        for _ in self._numbers:
+            self._turn = (self._turn + 1) % len(self._numbers)
+            shard = self._shards[self._numbers[self._turn]]
+            if shard.breaker.takes_items:
+                break
+        return shard
 
     async def check_schema(self, service: str) -> None:
         """Compare every reachable shard's revision with the code's.

@@ -281,6 +281,8 @@ class Queries:
                 for name in nodes:
                     nodes[name] += int(row[name])
             known["outbox"] = await store_duties.count_outbox(shard, _OUTBOX_COUNTED_MAX)
+            if not shard.breaker.takes_items:
+                known["state"] = "degraded"
         except ShardUnavailable:
             known |= {"state": "open", "outbox": 0}
         return known | {"dags": dags, "nodes": nodes}

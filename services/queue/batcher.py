@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from shared.errors import Invalid
+from shared.pg import Pool
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -20,20 +21,41 @@ R = TypeVar("R")
 class Batcher(Generic[E, R]):
     """Joins the entries of concurrent calls into flushes of at most `items_max`."""
 
-    def __init__(self, flush: Callable[[list[E]], Awaitable[Sequence[R]]], *, items_max: int) -> None:
+    def __init__(
+        self,
+        flush: Callable[[list[E]], Awaitable[Sequence[R]]],
+        *,
+        items_max: int,
+        pool: Pool | None = None,
+    ) -> None:
         self._flush = flush
+        self._pool = pool
+        if pool is not None:
+            pool.breaker.listeners.append(self._heard)
         self._items_max = items_max
         self._waiting: list[tuple[list[E], asyncio.Future[Sequence[R]]]] = []
         self._running: asyncio.Task[None] | None = None
 
     async def submit(self, entries: list[E]) -> Sequence[R]:
-        """The results of `entries`, in their order, after the flush that carried them."""
+        """The results of `entries`, in their order, after the flush that carried them.
+
+        Raises:
+            ShardUnavailable: the shard does not answer, or fell silent while they waited: nothing was done.
+        """
+        if self._pool is not None:
+            self._pool.check()
         future: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
         self._waiting.append((entries, future))
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         # A caller that hangs up must not undo what others share: the flush goes on without it.
         return await asyncio.shield(future)
+
+    def _heard(self, state: str) -> None:
+        if state == "open" and self._pool is not None:
+            waiting, self._waiting = self._waiting, []
+            for _, future in waiting:
+                _fail(future, self._pool.away())
 
     async def _run(self) -> None:
         try:

@@ -53,15 +53,17 @@ class Broker:
         self._acked = {n: ACKED.labels(n) for n in stores}
         size = settings.flush_items_max
         self._enqueues = {
-            n: Batcher[NewRow, Result](self._enqueuer(store), items_max=size) for n, store in stores.items()
+            n: Batcher[NewRow, Result](self._enqueuer(store), items_max=size, pool=store.pool)
+            for n, store in stores.items()
         }
         self._acks = {
-            (n, relaxed): Batcher[AckEntry, str](self._acker(store, relaxed), items_max=size)
+            (n, relaxed): Batcher[AckEntry, str](self._acker(store, relaxed), items_max=size, pool=store.pool)
             for n, store in stores.items()
             for relaxed in (False, True)
         }
         self._revives = {
-            n: Batcher[ReviveEntry, str](self._reviver(store), items_max=size) for n, store in stores.items()
+            n: Batcher[ReviveEntry, str](self._reviver(store), items_max=size, pool=store.pool)
+            for n, store in stores.items()
         }
 
     # -- enqueue ------------------------------------------------------------------------------------------
@@ -115,10 +117,12 @@ class Broker:
         shard: int,
         namespace: str,
         items: Sequence[NewItem],
-        ids: Sequence[str],
+        ids: Sequence[str] | dict[int, str],
         part: Sequence[int],
         caller: Caller,
         results: list[Result | None],
+        *,
+        spills: bool = True,
     ) -> None:
         try:
             rows = await self._rows(self.stores[shard], namespace, [(items[i], ids[i]) for i in part], caller)
@@ -126,9 +130,27 @@ class Broker:
         except ShardUnavailable as error:
             for i in part:
                 results[i] = refused(ids[i], error.code, error.outcome)
+            if spills and error.outcome == "none":
+                await self._spill(shard, namespace, items, part, caller, results)
             return
         for i, result in zip(part, flushed, strict=True):
             results[i] = result
+
+    async def _spill(
+        self,
+        shard: int,
+        namespace: str,
+        items: Sequence[NewItem],
+        part: Sequence[int],
+        caller: Caller,
+        results: list[Result | None],
+    ) -> None:
+        """Items that may live anywhere, and were surely not taken by this shard, go to one that takes items."""
+        free = [i for i in part if items[i].id is None and items[i].affinity is None]
+        other = self._shards.next()
+        if free and other.number != shard and other.breaker.takes_items:
+            ids = dict(zip(free, new_ids(other.number, len(free)), strict=True))
+            await self._enqueue_at(other.number, namespace, items, ids, free, caller, results, spills=False)
 
     async def _keyed_at(
         self,

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +27,10 @@ from shared.log import log
 
 Leased = tuple[Key, Any]
 
+# A shard that takes longer is passed over, so that it holds up nobody who wants items of others.
+PEEK_S_MAX = 1.0
+CLAIM_S_MAX = 2.0
+
 
 class Line:
     """One topic: keys ahead, and the calls that wait for more."""
@@ -40,6 +44,7 @@ class Line:
         self.refreshed_s = float("-inf")
         self.used_s = 0.0
         self.filling = asyncio.Lock()
+        self.late: dict[int, asyncio.Task[None]] = {}
 
     def wake_one(self) -> None:
         """Let the call that waits longest look again."""
@@ -64,10 +69,14 @@ class Dispatch:
         self._settings = settings
         self._clock = clock
         self.tell: Callable[[str, str, int, Sequence[Key]], None] | None = None
+        self.hand_back: Callable[[str, list[Any]], Awaitable[None]] | None = None
+        self._late: set[asyncio.Task[None]] = set()
         self._lines: dict[tuple[str, str], Line] = {}
         self._by_id: dict[tuple[int, int], Line] = {}
         self._claims = {
-            (number, relaxed): Batcher[Claim, Any](_claimer(store, relaxed), items_max=settings.flush_items_max)
+            (number, relaxed): Batcher[Claim, Any](
+                _claimer(store, relaxed), items_max=settings.flush_items_max, pool=store.pool
+            )
             for number, store in self._stores.items()
             for relaxed in (False, True)
         }
@@ -185,8 +194,18 @@ class Dispatch:
             if self._clock.monotonic_s() - line.refreshed_s >= self._settings.poll_s:
                 line.refreshed_s = self._clock.monotonic_s()
                 line.buffer.rewind()
-            peeks = line.buffer.behind(count)
-            await asyncio.gather(*(self._peek(line, shard, bound) for shard, bound in peeks))
+            peeks = {}
+            for shard, bound in line.buffer.behind(count):
+                if shard in line.late:
+                    line.buffer.pass_over(shard)
+                else:
+                    peeks[asyncio.create_task(self._peek(line, shard, bound))] = shard
+            if not peeks:
+                return
+            _, late = await asyncio.wait(peeks, timeout=PEEK_S_MAX)
+            for task in late:
+                line.late[peeks[task]] = task
+                line.buffer.pass_over(peeks[task])
 
     async def _peek(self, line: Line, shard: int, after: tuple[int, datetime, str]) -> None:
         limit = self._settings.peek_keys_max
@@ -199,7 +218,10 @@ class Dispatch:
         except ShardUnavailable as error:
             # A shard that does not answer costs only itself: the others go on being served.
             log.warning("peek failed", shard=shard, detail=error.detail)
-        line.buffer.peeked(shard, keys, limit=limit)
+        finally:
+            line.buffer.peeked(shard, keys, limit=limit)
+            if line.late.pop(shard, None) is not None:
+                line.wake_one()
 
     async def _topic_id(self, line: Line, shard: int) -> int | None:
         topic_id = line.topic_ids.get(shard)
@@ -234,23 +256,39 @@ class Dispatch:
         for key in (key for keys in taken for key in keys):
             by_shard.setdefault(int(key.id[-3:], 16), []).append(Claim(key.id, token, lease_s))
         relaxed = lines[0].namespace == "_dag"
+        flushes = [
+            asyncio.create_task(self._claim_at(shard, claims, relaxed)) for shard, claims in by_shard.items()
+        ]
         try:
-            flushed = await asyncio.gather(
-                *(self._claims[shard, relaxed].submit(claims) for shard, claims in by_shard.items()),
-                return_exceptions=True,
-            )
+            done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX if len(flushes) > 1 else None)
         finally:
             for line, keys in zip(lines, taken, strict=True):
                 line.buffer.settled(keys)
+        for flush in late:
+            self._keep(self._hand_back(lines[0].namespace, flush))
         rows: dict[str, Any] = {}
-        for result in flushed:
-            if isinstance(result, ShardUnavailable):
-                log.warning("claim failed", detail=result.detail)
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                rows.update((row["id"], row) for row in result if row is not None)
+        for flush in done:
+            rows.update(flush.result())
         return rows
+
+    async def _claim_at(self, shard: int, claims: list[Claim], relaxed: bool) -> dict[str, Any]:
+        try:
+            rows = await self._claims[shard, relaxed].submit(claims)
+        except ShardUnavailable as error:
+            log.warning("claim failed", shard=shard, detail=error.detail)
+            return {}
+        return {row["id"]: row for row in rows if row is not None}
+
+    async def _hand_back(self, namespace: str, flush: asyncio.Task[dict[str, Any]]) -> None:
+        """What a slow shard leased in the end, for a call that did not wait for it."""
+        rows = await flush
+        if rows and self.hand_back is not None:
+            await self.hand_back(namespace, list(rows.values()))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
 
     async def _wait(self, lines: Sequence[Line], left_s: float, gone: asyncio.Future[None] | None) -> None:
         places = [line.wait() for line in lines]

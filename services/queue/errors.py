@@ -13,6 +13,7 @@ RefusalCode = Literal[
     "id_unavailable",
     "cancel_limit",
     "shard_unavailable",
+    "storage_full",
 ]
 
 

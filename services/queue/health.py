@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from services.queue.broker import Broker
@@ -33,9 +34,10 @@ class Health:
         }
 
     async def step(self) -> int:
-        """Take one sample of every shard's counters."""
+        """Take one sample of every shard's counters, and notice those that fell silent."""
         now_s = self._clock.monotonic_s()
         for number, samples in self._samples.items():
+            self._notice(self._stores[number])
             samples.append((now_s, self._totals(number)))
         return 0
 
@@ -53,6 +55,8 @@ class Health:
     async def _shard(self, store: Store) -> dict[str, Any]:
         found: dict[str, Any] = {"shard": store.number, "state": "healthy", "owner": self._owner}
         found |= self._rates(store.number) | _latency(store.pool)
+        if found["errors_per_s"] or not store.shard.breaker.takes_items:
+            found["state"] = "degraded"
         try:
             found |= await self._ask(store)
         except ShardUnavailable:
@@ -72,6 +76,10 @@ class Health:
             "bytes": server["bytes"],
             "epoch": server["epoch"],
         }
+
+    def _notice(self, store: Store) -> None:
+        with suppress(ShardUnavailable):
+            store.pool.check()
 
     def _totals(self, number: int) -> dict[str, float]:
         totals = {name: metric.labels(number)._value.get() for name, metric in _RATES.items()}

@@ -62,6 +62,10 @@ class Buffer:
             self._drop_beyond_bounds()
         self._shrink()
 
+    def pass_over(self, shard: int) -> None:
+        """A peek of this shard takes too long: serve the others' keys until it ends."""
+        self._bounds[shard] = END
+
     def rewind(self) -> None:
         """Forget every bound: the next keys are looked for from the head again, after peeks on their way too."""
         self._bounds = dict.fromkeys(self._bounds, START)

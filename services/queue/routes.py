@@ -17,6 +17,7 @@ from shared.access import Caller
 from shared.errors import Forbidden, NotFound, invalid
 from shared.hotpath import Verb, documented
 from shared.http import body_of, caller_of, json_response
+from shared.lanes import Urgency, set_urgency
 
 router = APIRouter()
 
@@ -28,6 +29,7 @@ State = Literal["ready", "delayed", "leased", "disabled", "dead"]
 async def process_of(request: Request) -> QueueProcess:
     """A dependency: this process's parts."""
     process: QueueProcess = request.app.state.process
+    set_urgency(Urgency.LIST)
     return process
 
 
@@ -41,7 +43,7 @@ def add_verbs(app: FastAPI, verbs: dict[str, Verb]) -> None:
         app.post(
             f"/v1/namespaces/{{ns}}/{name}",
             operation_id=name,
-            description=verb.__doc__,
+            description=verb.serve.__doc__,
             status_code=201 if name == "enqueue" else 200,
             openapi_extra={"x-body": model},
             response_model=_REPLIES[name],

@@ -19,6 +19,7 @@ from shared.access import Caller
 from shared.errors import Forbidden, invalid
 from shared.hotpath import Call, Verb
 from shared.http import M, validate
+from shared.lanes import Urgency
 from shared.log import log
 
 _NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
@@ -40,17 +41,15 @@ class Verbs:
     def __init__(self, process: QueueProcess) -> None:
         self._process = process
         self._settings = process.settings
+        process.broker.dispatch.hand_back = self._hand_back
 
     def by_name(self) -> dict[str, Verb]:
         """The verbs by the last part of their path."""
+        settling = (self.ack, self.nack, self.extend, self.revive, self.cancel)
         return {
-            "enqueue": self.enqueue,
-            "dequeue": self.dequeue,
-            "ack": self.ack,
-            "nack": self.nack,
-            "extend": self.extend,
-            "revive": self.revive,
-            "cancel": self.cancel,
+            "enqueue": Verb(self.enqueue, Urgency.ENQUEUE),
+            "dequeue": Verb(self.dequeue, Urgency.DEQUEUE),
+            **{verb.__name__: Verb(verb, Urgency.SETTLE) for verb in settling},
         }
 
     async def enqueue(self, call: Call) -> Answer:
@@ -78,7 +77,7 @@ class Verbs:
         finally:
             watching.cancel()
         if leased and gone.done():
-            await self._hand_back(call.namespace, leased)
+            await self._hand_back(call.namespace, [row for _, row in leased])
             leased = []
         return 200, {"items": self._leased(leased)}
 
@@ -134,13 +133,11 @@ class Verbs:
     def _body(self, call: Call, model: type[M]) -> M:
         return validate(model, jsonbody.check(call.body, depth_max=self._settings.json_depth_max))
 
-    async def _hand_back(self, namespace: str, leased: list[Leased]) -> None:
+    async def _hand_back(self, namespace: str, rows: list[Any]) -> None:
         nacks = [
-            Nack(key.id, row["token"], 0.0, None, None, False, False)
-            for key, row in leased
-            if not row["at_most_once"]
+            Nack(row["id"], row["token"], 0.0, None, None, False, False) for row in rows if not row["at_most_once"]
         ]
-        log.info("a consumer hung up; its items are handed back", items=len(nacks))
+        log.info("nobody waits for these items any more; they are handed back", items=len(nacks))
         if nacks:
             await self._process.settlement.nack(namespace, nacks)
 

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from shared.errors import ShardUnavailable
+from shared.lanes import Urgency, urgency
 from shared.pg import Pool, Transaction
 from shared.settings import EdgeSettings, ShardAddress
 from shared.sql import Statement
@@ -51,7 +53,8 @@ async def refused(pool: Pool, outcome: str, call: Any = None) -> None:
 
 async def fill(pool: Pool) -> None:
     """Open every connection that the pool may have, and leave them idle."""
-    await asyncio.gather(*(pool.fetch(SLOW) for _ in range(SETTINGS.pool_connections_max)))
+    with urgency(Urgency.SETTLE):
+        await asyncio.gather(*(pool.fetch(SLOW) for _ in range(SETTINGS.pool_connections_max)))
     assert len(pool._idle) == SETTINGS.pool_connections_max
 
 
@@ -85,7 +88,12 @@ async def test_a_server_that_takes_connections_and_says_nothing(pool: Pool, prox
     assert {(type(answer), answer.outcome) for answer in answers} == {(ShardUnavailable, "none")}  # type: ignore[union-attr]
 
     proxy.silent_at_first = False
-    await pool.fetch(ONE)
+    async with asyncio.timeout(END_S):
+        while True:  # until a probe has found that it speaks again
+            with suppress(ShardUnavailable):
+                await pool.fetch(ONE)
+                break
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("new_ones_too", [False, True])

@@ -1,0 +1,113 @@
+"""Who gets the next free connection: acks before dequeues before enqueues before lists.
+
+A pool's connections are counted here, so that the pool itself never has anybody waiting. A less urgent call may
+not take the last ones: whatever enqueues and lists do, an ack finds a connection. Those who wait are served by
+urgency, then by arrival, and no longer than a given time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import IntEnum
+
+WAITING_MAX = 1_000
+
+
+class Urgency(IntEnum):
+    """How much a call matters when not all can be served: what frees resources goes first."""
+
+    SETTLE = 0  # ack, nack, extend, revive, cancel; completions of nodes
+    DEQUEUE = 1  # and the duties in the background
+    ENQUEUE = 2
+    LIST = 3
+
+
+_urgency: ContextVar[Urgency] = ContextVar("urgency", default=Urgency.DEQUEUE)
+
+
+@contextmanager
+def urgency(value: Urgency) -> Iterator[None]:
+    """What is asked of a shard inside the block, and by tasks made there, is of this urgency."""
+    token = _urgency.set(value)
+    try:
+        yield
+    finally:
+        _urgency.reset(token)
+
+
+def set_urgency(value: Urgency) -> None:
+    """As `urgency`, for the rest of the running task."""
+    _urgency.set(value)
+
+
+class Lanes:
+    """`size` places. Each level of urgency below the highest leaves one more to those above it."""
+
+    def __init__(self, size: int) -> None:
+        self._limits = [max(1, size - level) for level in Urgency]
+        self._taken = 0
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._turn = 0
+
+    @property
+    def taken(self) -> int:
+        """Places in use."""
+        return self._taken
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a place."""
+        return sum(not future.done() for _, _, future in self._waiting)
+
+    def try_enter(self) -> bool:
+        """Take a place if one is free and nobody as urgent waits for it."""
+        level = _urgency.get()
+        if self._taken >= self._limits[level] or (self._waiting and self._waiting[0][0] <= level):
+            return False
+        self._taken += 1
+        return True
+
+    async def enter(self, timeout_s: float) -> None:
+        """Take a place, waiting for one if need be.
+
+        Raises:
+            TimeoutError: none became free in time, or too many wait already.
+        """
+        if self.try_enter():
+            return
+        if len(self._waiting) >= WAITING_MAX:
+            raise TimeoutError
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turn += 1
+        entry = (int(_urgency.get()), self._turn, future)
+        heapq.heappush(self._waiting, entry)
+        self._serve()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except BaseException:
+            if future.done() and not future.cancelled():
+                self.leave()  # the place came just as the call went
+            else:
+                future.cancel()
+                self._serve()
+            raise
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self._taken -= 1
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting:
+            level, _, future = self._waiting[0]
+            if not future.done():
+                if self._taken >= self._limits[level]:
+                    return
+                self._taken += 1
+                future.set_result(None)
+            heapq.heappop(self._waiting)
