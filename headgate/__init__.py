@@ -9,7 +9,7 @@ What is named here is the whole public interface, with `headgate.wire` for the b
 """
 
 from headgate._async_handle import AsyncDagHandle
-from headgate._elements import Ack, Extend, Item, Leased, LeasedDag, Nack, Result, Revive
+from headgate._elements import Ack, Extend, Item, ItemFilter, Leased, LeasedDag, Nack, Result, Revive
 from headgate._handle import DagHandle
 from headgate._http1 import Http1Transport
 from headgate._transport import RetryPolicy
@@ -66,6 +66,7 @@ __all__ = [
     "Http1Transport",
     "Invalid",
     "Item",
+    "ItemFilter",
     "Job",
     "Leased",
     "LeasedDag",

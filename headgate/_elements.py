@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, NotRequired, Required, TypedDict
 
-from headgate.wire import Delivery
+from headgate.wire import Delivery, ItemState
 
 
 class BackoffSpec(TypedDict, total=False):
@@ -75,6 +75,19 @@ class Extend(TypedDict):
 class Revive(TypedDict):
     id: str
     inputs: NotRequired[Any]
+
+
+class ItemFilter(TypedDict, total=False):
+    """Which items an operation is about; see `headgate.wire.OperationFilter`."""
+
+    topic: str
+    state: ItemState
+    error: str
+    priority_min: int
+    priority_max: int
+    enqueued_before: datetime | str
+    enqueued_after: datetime | str
+    metadata: dict[str, Any]
 
 
 class Result(NamedTuple):

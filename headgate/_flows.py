@@ -15,7 +15,7 @@ from headgate._calls import Call
 from headgate._elements import Item, Result
 from headgate.errors import Forbidden, HeadgateError, NotFound
 from headgate.ids import new_ids
-from headgate.wire import BATCH_MAX, BODY_BYTES_MAX, PAGE_LIMIT_MAX, ShardHealth
+from headgate.wire import BATCH_MAX, BODY_BYTES_MAX, PAGE_LIMIT_MAX, DeadGroup, ShardHealth
 
 T = TypeVar("T")
 Flow = Generator[Call[Any], Any, T]
@@ -81,6 +81,19 @@ def listed(
         if cursor is None:
             break
     return found
+
+
+def added_up(parts: Sequence[DeadGroup]) -> list[DeadGroup]:
+    """Groups of the dead, each once, most first: a list of them may hold parts of one on several pages."""
+    found: dict[tuple[str, str], DeadGroup] = {}
+    for part in parts:
+        group = found.setdefault((part.topic, part.error), part)
+        if group is not part:
+            newest = max(group, part, key=lambda one: one.newest)
+            found[part.topic, part.error] = newest.model_copy(
+                update={"count": group.count + part.count, "oldest": min(group.oldest, part.oldest)}
+            )
+    return sorted(found.values(), key=lambda group: (-group.count, group.topic, group.error))
 
 
 class Shards:

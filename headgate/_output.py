@@ -90,6 +90,8 @@ def counts_text(dag: wire.Dag) -> str:
 class Progress:
     """A DAG's progress: one live line on a terminal, else a line whenever it has changed, at most every 2 s."""
 
+    unit = "nodes"
+
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
         self._live = out.isatty()
@@ -98,13 +100,13 @@ class Progress:
         self._last = ""
         self._spoke_at = -LINE_EVERY_S
 
-    def update(self, dag: wire.Dag) -> None:
-        text = self._text(dag)
+    def update(self, dag: Any) -> None:
+        text, counts = self._text(dag), self._counts(dag)
         if self._live:
             columns = shutil.get_terminal_size().columns
             self._out.write("\r\x1b[K" + text[: columns - 1])
-        elif counts_text(dag) != self._last and (dag.finished or self._clock() - self._spoke_at >= LINE_EVERY_S):
-            self._last, self._spoke_at = counts_text(dag), self._clock()
+        elif counts != self._last and (dag.finished or self._clock() - self._spoke_at >= LINE_EVERY_S):
+            self._last, self._spoke_at = counts, self._clock()
             self._out.write(text + "\n")
         self._out.flush()
 
@@ -118,19 +120,42 @@ class Progress:
             self._out.write("\n")
             self._out.flush()
 
-    def _text(self, dag: wire.Dag) -> str:
+    def _text(self, dag: Any) -> str:
         done, total = dag.nodes.finished, dag.nodes.total
+        paused = " (paused)" if dag.paused else " (held)" if dag.held else ""
+        return (
+            f"{dag.state}{paused} {self._bar(done, total)} {done}/{total}  {counts_text(dag)}{self._speed(done)}"
+        )
+
+    def _counts(self, dag: Any) -> str:
+        return counts_text(dag)
+
+    def _speed(self, done: int) -> str:
         self._began = self._began or (self._clock(), done)
         elapsed_s = self._clock() - self._began[0]
         rate = (done - self._began[1]) / elapsed_s if elapsed_s > 0.2 else 0.0
-        speed = f"  {rate:.1f} nodes/s" if rate else ""
-        paused = " (paused)" if dag.paused else " (held)" if dag.held else ""
-        return f"{dag.state}{paused} {self._bar(done, total)} {done}/{total}  {counts_text(dag)}{speed}"
+        return f"  {rate:.1f} {self.unit}/s" if rate else ""
 
     def _bar(self, done: int, total: int, width: int = 24) -> str:
         full, empty = ("█", "░") if "utf" in (getattr(self._out, "encoding", "") or "").lower() else ("#", ".")
         filled = width * done // total if total else 0
         return full * filled + empty * (width - filled)
+
+
+class OperationProgress(Progress):
+    """The same, of what is done to many items at once."""
+
+    unit = "items"
+
+    def _text(self, operation: Any) -> str:
+        done, total = operation.scanned, max(operation.total, operation.scanned)
+        bar = self._bar(total if operation.state == "done" else done, total)
+        return f"{operation.kind} {operation.state} {bar} {self._counts(operation)}{self._speed(done)}"
+
+    def _counts(self, operation: Any) -> str:
+        parts = [f"{operation.changed} changed"]
+        parts += [f"{operation.skipped} left alone"] if operation.skipped else []
+        return ", ".join([*parts, f"{operation.scanned}/{max(operation.total, operation.scanned)} looked at"])
 
 
 def stderr_line(text: str) -> None:

@@ -9,7 +9,17 @@ import httpx
 from headgate import _calls, _flows, _settings, wire
 from headgate._async_handle import AsyncDagHandle
 from headgate._calls import Call, Verb, present
-from headgate._elements import Ack, Extend, Item, ItemOptions, Leased, Nack, Result, Revive
+from headgate._elements import (
+    Ack,
+    Extend,
+    Item,
+    ItemFilter,
+    ItemOptions,
+    Leased,
+    Nack,
+    Result,
+    Revive,
+)
 from headgate._flows import Flow, Shards
 from headgate._transport import AsyncTransport, Exchange, RetryPolicy
 from headgate.dag import Dag, create, submission
@@ -171,7 +181,7 @@ class AsyncClient:
             _flows.batches_of(lambda part: _calls.call(_calls.ITEM_STATES, parse, ns=ns, body={"ids": part}), ids)
         )
 
-    # Topics, namespaces, shards
+    # Topics
 
     async def topics(self, *, namespace: str | None = None) -> list[wire.TopicStats]:
         """The active topics and how many items each holds."""
@@ -186,12 +196,53 @@ class AsyncClient:
         await self._topic(_calls.TOPIC_RESUME, topic, namespace)
 
     async def purge_topic(self, topic: str, *, namespace: str | None = None) -> int | None:
-        """Cancel all items of a topic but a DAG's; how many, where the service says so."""
+        """Cancel all items of a topic but a DAG's; how many so far. A large topic is gone through to its end
+        by itself: see `operations`.
+        """
         return await self._topic(_calls.TOPIC_PURGE, topic, namespace)
 
     async def redrive_topic(self, topic: str, *, namespace: str | None = None) -> int | None:
-        """Put the dead items of a topic back; how many, where the service says so."""
+        """Put the dead items of a topic back; how many so far."""
         return await self._topic(_calls.TOPIC_REDRIVE, topic, namespace)
+
+    # Many items at once
+
+    async def begin_operation(
+        self, kind: wire.OperationKind, *, namespace: str | None = None, **wanted: Unpack[ItemFilter]
+    ) -> wire.Operation:
+        """Purge, redrive or cancel all items that are like `wanted`, but a DAG's.
+
+        Answers within a few seconds with how far it is; while it is `running` it goes on by itself, and
+        `operation` tells more. Items that are enqueued later are not touched.
+        """
+        return await self._begin(kind, wanted, wire.Operation, namespace, dry_run=False)
+
+    async def preview_operation(
+        self, kind: wire.OperationKind, *, namespace: str | None = None, **wanted: Unpack[ItemFilter]
+    ) -> wire.OperationPreview:
+        """What `begin_operation` would take: how many, and some ids. Changes nothing."""
+        return await self._begin(kind, wanted, wire.OperationPreview, namespace, dry_run=True)
+
+    async def operation(self, operation_id: str, *, namespace: str | None = None) -> wire.Operation:
+        """An operation and how far it is, by shard."""
+        return await self._operation(_calls.OPERATION, operation_id, namespace)
+
+    async def cancel_operation(self, operation_id: str, *, namespace: str | None = None) -> wire.Operation:
+        """Stop an operation where it is; what it did stays done."""
+        return await self._operation(_calls.OPERATION_CANCEL, operation_id, namespace)
+
+    async def operations(self, *, limit: int | None = None, namespace: str | None = None) -> list[wire.Operation]:
+        """Operations, newest first: all of the last week, or the first `limit`."""
+        return await self._list(_calls.OPERATIONS, wire.Operation, limit, {}, ns=namespace or self.namespace)
+
+    async def dead(self, topic: str | None = None, *, namespace: str | None = None) -> list[wire.DeadGroup]:
+        """Dead items by topic and kind of error, most first. A group's `error` can be given to
+        `begin_operation`.
+        """
+        ns = namespace or self.namespace
+        return _flows.added_up(await self._list(_calls.DEAD, wire.DeadGroup, None, {"topic": topic}, ns=ns))
+
+    # Namespaces, shards
 
     async def put_namespace(
         self, name: str, *, enqueues_per_minute: int | None = None, in_flight_max: int | None = None
@@ -267,6 +318,19 @@ class AsyncClient:
         ns = namespace or self.namespace
         answer = await self._send(_calls.call(verb, _calls.as_is, ns=ns, body={"topic": topic}))
         return answer.get("items") if isinstance(answer, dict) else None
+
+    async def _begin(
+        self, kind: str, wanted: ItemFilter, model: type[_calls.M], namespace: str | None, *, dry_run: bool
+    ) -> _calls.M:
+        body = {"kind": kind, "filter": wanted, "dry_run": dry_run}
+        ns = namespace or self.namespace
+        return await self._send(
+            _calls.call(_calls.OPERATION_BEGIN, model.model_validate, body=body, ns=ns, safe=dry_run)
+        )
+
+    async def _operation(self, verb: Verb, operation_id: str, namespace: str | None) -> wire.Operation:
+        ns = namespace or self.namespace
+        return await self._send(_calls.call(verb, wire.Operation.model_validate, ns=ns, operation=operation_id))
 
     async def _list(
         self, verb: Verb, model: type[_calls.M], limit: int | None, query: Mapping[str, Any], *, ns: str = ""

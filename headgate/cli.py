@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 
 from headgate import _commands as commands
 from headgate import _explain, wire
+from headgate import _operation_commands as operations
 from headgate._output import printable, stderr_line
 from headgate.errors import (
     BadRequest,
@@ -27,6 +28,8 @@ examples:
   headgate dequeue mail --wait 10 -o json             lease one, with its lease token
   headgate ack ID LEASE_TOKEN                         done: it is never delivered again
   headgate topics                                     what is waiting where
+  headgate dead                                       what died, by error
+  headgate redrive --topic mail                       put dead items back
   headgate dag submit graph.json --watch              submit a DAG and follow it
   headgate dag run build.json --slots 4               run a DAG of shell commands here
 
@@ -150,6 +153,7 @@ def build_parser() -> argparse.ArgumentParser:
     root = _Commands(parser, shared)
     _add_items(root)
     _add_topics(root)
+    _add_operations(root, shared)
     _add_dags(_Commands(root.add("dag", None, "DAGs: submit, watch, retry and more", epilog=SPEC), shared))
     return parser
 
@@ -206,6 +210,32 @@ def _add_topics(root: _Commands) -> None:
     root.add("namespaces", commands.namespaces, "list namespaces with quotas and use")
     shards = root.add("shards", commands.shards, "show the health of the shards")
     shards.add_argument("--dag", action="store_true", help="those of the DAG service")
+
+
+def _add_operations(root: _Commands, shared: argparse.ArgumentParser) -> None:
+    dead = root.add("dead", operations.dead, "show dead items by kind of error", epilog=operations.FILTERS)
+    dead.add_argument("--topic")
+    parser = root.add("operations", None, "what is done to many items at once", epilog=operations.FILTERS)
+    nested = _Commands(parser, shared)
+    for commands_of, kind, about in (
+        (root, "purge", "cancel items by filter, dead ones too"),
+        (root, "redrive", "put dead items back, by filter"),
+        (nested, "purge", "cancel items by filter, dead ones too"),
+        (nested, "redrive", "put dead items back, by filter"),
+        (nested, "cancel", "cancel items by filter; dead ones stay"),
+    ):
+        begin = commands_of.add(kind, operations.operate, about, epilog=operations.FILTERS)
+        begin.set_defaults(kind=kind)
+        operations.add_filter(begin)
+    nested.add("list", operations.listing, "list operations, newest first").add_argument(
+        "--limit", type=int, default=20, metavar="N"
+    )
+    for name, run, about in (
+        ("show", operations.show, "show how far an operation is, by shard"),
+        ("watch", operations.watch, "follow an operation to its end"),
+        ("stop", operations.stop, "leave the rest of an operation undone"),
+    ):
+        nested.add(name, run, about).add_argument("id")
 
 
 def _add_dags(dags: _Commands) -> None:

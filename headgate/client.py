@@ -8,7 +8,17 @@ import httpx
 
 from headgate import _calls, _flows, _settings, wire
 from headgate._calls import Call, Verb, present
-from headgate._elements import Ack, Extend, Item, ItemOptions, Leased, Nack, Result, Revive
+from headgate._elements import (
+    Ack,
+    Extend,
+    Item,
+    ItemFilter,
+    ItemOptions,
+    Leased,
+    Nack,
+    Result,
+    Revive,
+)
 from headgate._flows import Flow, Shards
 from headgate._handle import DagHandle
 from headgate._transport import Exchange, RetryPolicy, SyncTransport
@@ -169,7 +179,7 @@ class Client:
             _flows.batches_of(lambda part: _calls.call(_calls.ITEM_STATES, parse, ns=ns, body={"ids": part}), ids)
         )
 
-    # Topics, namespaces, shards
+    # Topics
 
     def topics(self, *, namespace: str | None = None) -> list[wire.TopicStats]:
         """The active topics and how many items each holds."""
@@ -184,12 +194,53 @@ class Client:
         self._topic(_calls.TOPIC_RESUME, topic, namespace)
 
     def purge_topic(self, topic: str, *, namespace: str | None = None) -> int | None:
-        """Cancel all items of a topic but a DAG's; how many, where the service says so."""
+        """Cancel all items of a topic but a DAG's; how many so far. A large topic is gone through to its end
+        by itself: see `operations`.
+        """
         return self._topic(_calls.TOPIC_PURGE, topic, namespace)
 
     def redrive_topic(self, topic: str, *, namespace: str | None = None) -> int | None:
-        """Put the dead items of a topic back; how many, where the service says so."""
+        """Put the dead items of a topic back; how many so far."""
         return self._topic(_calls.TOPIC_REDRIVE, topic, namespace)
+
+    # Many items at once
+
+    def begin_operation(
+        self, kind: wire.OperationKind, *, namespace: str | None = None, **wanted: Unpack[ItemFilter]
+    ) -> wire.Operation:
+        """Purge, redrive or cancel all items that are like `wanted`, but a DAG's.
+
+        Answers within a few seconds with how far it is; while it is `running` it goes on by itself, and
+        `operation` tells more. Items that are enqueued later are not touched.
+        """
+        return self._begin(kind, wanted, wire.Operation, namespace, dry_run=False)
+
+    def preview_operation(
+        self, kind: wire.OperationKind, *, namespace: str | None = None, **wanted: Unpack[ItemFilter]
+    ) -> wire.OperationPreview:
+        """What `begin_operation` would take: how many, and some ids. Changes nothing."""
+        return self._begin(kind, wanted, wire.OperationPreview, namespace, dry_run=True)
+
+    def operation(self, operation_id: str, *, namespace: str | None = None) -> wire.Operation:
+        """An operation and how far it is, by shard."""
+        return self._operation(_calls.OPERATION, operation_id, namespace)
+
+    def cancel_operation(self, operation_id: str, *, namespace: str | None = None) -> wire.Operation:
+        """Stop an operation where it is; what it did stays done."""
+        return self._operation(_calls.OPERATION_CANCEL, operation_id, namespace)
+
+    def operations(self, *, limit: int | None = None, namespace: str | None = None) -> list[wire.Operation]:
+        """Operations, newest first: all of the last week, or the first `limit`."""
+        return self._list(_calls.OPERATIONS, wire.Operation, limit, {}, ns=namespace or self.namespace)
+
+    def dead(self, topic: str | None = None, *, namespace: str | None = None) -> list[wire.DeadGroup]:
+        """Dead items by topic and kind of error, most first. A group's `error` can be given to
+        `begin_operation`.
+        """
+        ns = namespace or self.namespace
+        return _flows.added_up(self._list(_calls.DEAD, wire.DeadGroup, None, {"topic": topic}, ns=ns))
+
+    # Namespaces, shards
 
     def put_namespace(
         self, name: str, *, enqueues_per_minute: int | None = None, in_flight_max: int | None = None
@@ -261,6 +312,19 @@ class Client:
         ns = namespace or self.namespace
         answer = self._send(_calls.call(verb, _calls.as_is, ns=ns, body={"topic": topic}))
         return answer.get("items") if isinstance(answer, dict) else None
+
+    def _begin(
+        self, kind: str, wanted: ItemFilter, model: type[_calls.M], namespace: str | None, *, dry_run: bool
+    ) -> _calls.M:
+        body = {"kind": kind, "filter": wanted, "dry_run": dry_run}
+        ns = namespace or self.namespace
+        return self._send(
+            _calls.call(_calls.OPERATION_BEGIN, model.model_validate, body=body, ns=ns, safe=dry_run)
+        )
+
+    def _operation(self, verb: Verb, operation_id: str, namespace: str | None) -> wire.Operation:
+        ns = namespace or self.namespace
+        return self._send(_calls.call(verb, wire.Operation.model_validate, ns=ns, operation=operation_id))
 
     def _list(
         self, verb: Verb, model: type[_calls.M], limit: int | None, query: Mapping[str, Any], *, ns: str = ""

@@ -45,6 +45,7 @@ from headgate.wire.base import (
     TtlS,
     fault,
 )
+from headgate.wire.operations import OperationRef
 
 # Requests
 
@@ -316,11 +317,12 @@ class TopicStats(Response):
 
 
 class TopicChange(Response):
-    """What pause, resume, purge or redrive did; `items` counts those purged or put back."""
+    """What pause, resume, purge or redrive did; `items` counts those purged or put back so far."""
 
     topic: str
     paused: bool = False
     items: int = 0
+    operation: OperationRef | None = None
 
 
 class ShardHealth(Response):

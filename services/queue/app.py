@@ -10,13 +10,16 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from services.queue.broker import Broker
+from services.queue.dead import DeadItems
 from services.queue.dispatch import Dispatch
 from services.queue.health import Health
 from services.queue.hints import Messenger
+from services.queue.operations import Operations
 from services.queue.process import QueueProcess
 from services.queue.reaper import Reaper
 from services.queue.retention import Retention
 from services.queue.routes import add_verbs, router
+from services.queue.routes_operations import router as operations_router
 from services.queue.settings import QueueSettings
 from services.queue.settle import Settlement
 from services.queue.standing import Standings
@@ -42,7 +45,10 @@ def create_app(settings: QueueSettings) -> HotPath:
     health = Health(broker, settings, clock, owner=f"{socket.gethostname()}:{os.getpid()}")
     messenger = Messenger(settings.redis_url, dispatch, clock) if settings.redis_url else None
     dispatch.tell = messenger.tell if messenger else None
-    loops = _loops(stores, settlement, dispatch, health, settings)
+    operations = Operations(broker, settings, clock)
+    topics = Topics(broker, operations, settings)
+    dead = DeadItems(stores, settings)
+    loops = _loops(stores, settlement, operations, dispatch, health, settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -64,13 +70,14 @@ def create_app(settings: QueueSettings) -> HotPath:
         description="A multi-tenant priority queue on sharded Postgres.",
         lifespan=lifespan,
     )
-    process = QueueProcess(settings, broker, settlement, Topics(broker, settings), Standings(broker), health)
+    process = QueueProcess(settings, broker, settlement, topics, Standings(broker), operations, dead, health)
     verbs = Verbs(process).by_name()
     app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.process = process
     install(app, settings, ready=shards.ready)
     add_verbs(app, verbs)
     app.include_router(router)
+    app.include_router(operations_router)
     return HotPath(app, verbs, app.state.access, settings)
 
 
@@ -78,9 +85,14 @@ def _reaping(number: int, reaper: Reaper) -> Loop:
     return Loop(f"reaper {number}", reaper.step, interval_s=lambda: reaper.pause_s)
 
 
+def _operating(store: Store, operations: Operations, settings: QueueSettings) -> Loop:
+    return Loop(f"operations {store.number}", lambda: operations.step(store), interval_s=settings.operation_poll_s)
+
+
 def _loops(
     stores: dict[int, Store],
     settlement: Settlement,
+    operations: Operations,
     dispatch: Dispatch,
     health: Health,
     settings: QueueSettings,
@@ -94,6 +106,7 @@ def _loops(
         retention = Retention(store, dispatch, settings)
         loops += [
             _reaping(number, reaper),
+            _operating(store, operations, settings),
             Loop(f"ttl {number}", reaper.expire_step, interval_s=0.5),
             Loop(f"counts {number}", retention.fold_step, interval_s=2.0),
             Loop(f"retention {number}", retention.step, interval_s=15.0),

@@ -21,3 +21,9 @@ class PayloadTooLarge(ServiceError):
     """One value of a request is over its own limit."""
 
     code, status, title = "too_large", 413, "A value is over a size limit"
+
+
+class TooManyOperations(ServiceError):
+    """A namespace has as many operations at work as it may."""
+
+    code, status, retryable, title = "operation_limit", 429, True, "Too many operations are running"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.queue.broker import Broker
+from services.queue.dead import DeadItems
 from services.queue.health import Health
+from services.queue.operations import Operations
 from services.queue.settings import QueueSettings
 from services.queue.settle import Settlement
 from services.queue.standing import Standings
@@ -21,4 +23,6 @@ class QueueProcess:
     settlement: Settlement
     topics: Topics
     standings: Standings
+    operations: Operations
+    dead: DeadItems
     health: Health

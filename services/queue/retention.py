@@ -1,4 +1,4 @@
-"""What is kept only for a while: memory of ended items, idempotency keys, dead items; and folding counts."""
+"""What is kept only for a while: memory of ended items, keys, operations, dead items; and folding counts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ class Retention:
         return int(row["folded"]) // FOLD_ROWS_MAX
 
     async def step(self) -> int:
-        """Rotate `ended`, drop keys whose time is over, remove dead items past retention."""
+        """Rotate `ended`, drop keys and operations whose time is over, remove dead items past retention."""
         await self._rotate()
         limit = self._settings.chunk_items_max
         keys = await self._store.pool.fetch(SQL.drop_keys, limit=limit)
         dead = await self._store.pool.fetch(SQL.old_dead, age_s=self._settings.dead_retention_s, limit=limit)
         if dead:
             await self._store.pool.transaction(lambda tx: self._drop_dead(tx, [row["id"] for row in dead]))
-        return (len(keys) + len(dead)) // limit
+        age_s = self._settings.operation_retention_s
+        operations = await self._store.pool.fetch(SQL.drop_operations, age_s=age_s, limit=limit)
+        return (len(keys) + len(dead) + len(operations)) // limit
 
     async def _rotate(self) -> None:
         age_s = self._settings.id_window_s + ENDED_SLACK_S

@@ -40,6 +40,12 @@ class QueueSettings(EdgeSettings):
     promote_items_max: int = 2_000
     page_scan_max: int = 20_000
     chunk_items_max: int = 500
+    operation_rows_max: int = 2_000
+    operation_patience_s: float = 5.0
+    operation_poll_s: float = 1.0
+    operation_retention_s: float = 7 * 24 * 3600.0
+    operations_running_max: Annotated[int, Field(description="per namespace")] = 100
+    dead_scan_items_max: int = 10_000
 
     def addresses(self) -> list[ShardAddress]:
         """The shard map, parsed."""

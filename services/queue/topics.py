@@ -1,22 +1,19 @@
-"""Namespaces, topics and pages of items; pause, resume, purge and redrive in bounded chunks."""
+"""Namespaces, topics and pages of items; pause, resume, purge and redrive."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from typing import Any
 
-from services.queue import store as rows
 from services.queue.broker import Broker
-from services.queue.model import Key, Ready
 from services.queue.names import SQL
+from services.queue.operations import Operations
 from services.queue.prefetch import START
 from services.queue.settings import QueueSettings
-from services.queue.store import Removal, Store
+from services.queue.store import Store
 from shared.errors import NotFound, ShardUnavailable
 from shared.ids import canonical, shard_of
-from shared.pg import Transaction
 
 FIRST_ID = START[2]
 _COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
@@ -25,8 +22,9 @@ _COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
 class Topics:
     """What people and operators ask about, over all shards."""
 
-    def __init__(self, broker: Broker, settings: QueueSettings) -> None:
+    def __init__(self, broker: Broker, operations: Operations, settings: QueueSettings) -> None:
         self._broker = broker
+        self._operations = operations
         self._stores = broker.stores
         self._settings = settings
 
@@ -93,66 +91,20 @@ class Topics:
 
     async def purge(self, namespace: str, topic: str) -> dict[str, Any]:
         """Cancel every item that the topic holds now, in any state; a DAG's items are left alone."""
-        counts = await asyncio.gather(*(self._purge_at(store, namespace, topic) for store in self._all()))
-        self._broker.dispatch.changed(namespace, topic)
-        return {"topic": topic, "paused": False, "items": sum(counts)}
+        return await self._operate(namespace, "purge", topic)
 
     async def redrive(self, namespace: str, topic: str) -> dict[str, Any]:
         """Put the topic's dead items back, with fresh attempts; a DAG's are retried in the DAG instead."""
-        counts = await asyncio.gather(*(self._redrive_at(store, namespace, topic) for store in self._all()))
-        return {"topic": topic, "paused": False, "items": sum(counts)}
+        return await self._operate(namespace, "redrive", topic)
 
-    async def _purge_at(self, store: Store, namespace: str, topic: str) -> int:
-        ref = await store.names.find(namespace, topic)
-        if ref is None:
-            return 0
-        purged, after = 0, FIRST_ID
-        while True:
-            page = await store.pool.fetch(
-                SQL.purgeable, topic_id=ref.topic_id, after_id=after, limit=self._settings.chunk_items_max
-            )
-            if not page:
-                return purged
-            after = page[-1]["id"]
-            purged += await self._purge_chunk(store, [row["id"] for row in page])
-
-    async def _purge_chunk(self, store: Store, ids: Sequence[str]) -> int:
-        async def work(tx: Transaction) -> tuple[int, list[Ready]]:
-            states = await rows.leave_queues(tx, ids)
-            locked = await rows.lock_items(tx, [item_id for item_id in ids if item_id not in states])
-            states |= await rows.leave_queues(tx, list(locked)) if locked else {}
-            removals = [
-                Removal(item_id, "cancelled", states.get(item_id, "leased"))
-                for item_id in sorted({*states, *locked})
-            ]
-            return len(removals), await rows.remove(tx, removals)
-
-        purged, ready = await store.pool.transaction(work)
-        self._broker.dispatch.ready(store.number, ready)
-        return purged
-
-    async def _redrive_at(self, store: Store, namespace: str, topic: str) -> int:
-        ref = await store.names.find(namespace, topic)
-        if ref is None:
-            return 0
-        redriven, after_at, after_id = 0, START[1], FIRST_ID
-        while True:
-            page = await store.pool.fetch(
-                SQL.dead_ids,
-                topic_id=ref.topic_id,
-                after_at=after_at,
-                after_id=after_id,
-                limit=self._settings.chunk_items_max,
-            )
-            if not page:
-                return redriven
-            after_at, after_id = page[-1]["parked_at"], page[-1]["id"]
-            back = await store.pool.fetch(SQL.redrive, ids=[row["id"] for row in page])
-            redriven += len(back)
-            self._broker.dispatch.ready(
-                store.number,
-                [Ready(r["topic_id"], Key(r["priority"], r["deliver_at"], r["id"])) for r in back],
-            )
+    async def _operate(self, namespace: str, kind: str, topic: str) -> dict[str, Any]:
+        made = await self._operations.start(namespace, kind, {"topic": topic})
+        return {
+            "topic": topic,
+            "paused": False,
+            "items": made["changed"],
+            "operation": {"id": made["id"], "state": made["state"]},
+        }
 
     # -- items --------------------------------------------------------------------------------------------
 

@@ -38,7 +38,15 @@ HOT: dict[str, set[tuple[str, str]]] = {
     "past_ttl": {("item", "item_expiry")},
     "drop_keys": {("dedup", "dedup_until")},
     "old_dead": {("parked", "parked_age")},
-    "dead_ids": set(),
+    "look_by_id": {("item", "item_pkey")},
+    "look_at_ready": {("ready", "ready_order"), ("item", "item_pkey")},
+    "look_at_dead": {("parked", "parked_dead"), ("item", "item_pkey")},
+    "take": {
+        ("item", "item_pkey"),
+        ("ready", "ready_order"),
+        ("deferred", "deferred_due"),
+        ("parked", "parked_pkey"),
+    },
     "redrive": {("parked", "parked_pkey"), ("item", "item_pkey")},
     "page": {("item", "item_pkey")},
     "item": {("item", "item_pkey")},
@@ -178,6 +186,8 @@ async def live(api: Api) -> None:
         await api.nack(*await api.dequeue("life", 10))
     await api.item(ids[2])
     await api.post("topics/redrive", {"topic": "life"})
+    await api.post("operations", {"kind": "cancel", "filter": {"priority_min": 100}})
+    await api.get("dead")
     await api.completions("done")
     await api.dequeue("life", 1)
     await api.host.pass_time(200)

@@ -8,7 +8,6 @@ from typing import Any
 from headgate.ids import new_id
 from services.queue.model import Claim, NewItem, Settled
 from services.queue.settle import Extension, Nack
-from services.queue.topics import Topics
 from shared.access import Caller
 from tests.support.interleave import Actor, explore
 
@@ -39,6 +38,7 @@ class Scene:
     watcher: Any
     item_id: str = ""
     token: str = ""
+    operation_id: str = ""
 
     async def enqueue(self, **fields: Any) -> None:
         """A fresh item with an id of its caller, on an empty shard."""
@@ -124,9 +124,17 @@ class Scene:
     async def expire_ttl(self, actor: Actor) -> str:
         return f"expired {await actor.process.settlement.expire(actor.store, [self.item_id])}"
 
-    async def purge(self, actor: Actor) -> str:
-        topics: Topics = actor.process.topics
-        return f"purged {(await topics.purge(NS, 't'))['items']}"
+    async def place(self, kind: str, **wanted: Any) -> None:
+        """Ask for an operation on the topic; nobody carries it on yet."""
+        await self.watcher.execute("DELETE FROM operation")
+        # Narrowed down to what every item is, so that it is one walk through the shard.
+        wanted = {"topic": "t", "priority_min": -(2**31), **wanted}
+        self.operation_id = await self.a.process.operations.place(NS, kind, wanted)
+
+    async def carry_on(self, actor: Actor) -> str:
+        """Do the operation's one chunk; how many items this actor changed."""
+        done = await actor.process.operations.chunk(actor.store, self.operation_id)
+        return f"changed {done.changed if done is not None else 0}"
 
     async def claimed(self, actor: Actor) -> str:
         return "claimed" if await self.claim(actor) else "nothing"

@@ -31,7 +31,8 @@ RETURNING 1;
 
 -- name: old_dead(age_s, limit)
 SELECT id::text FROM parked
-WHERE reason = 'dead' AND parked_at <= (SELECT shard_now() - make_interval(secs => $1::float8)) LIMIT $2::int;
+WHERE reason = 'dead' AND parked_at <= (SELECT shard_now() - make_interval(secs => $1::float8))
+ORDER BY parked.parked_at LIMIT $2::int;
 
 -- name: server_health()
 SELECT coalesce((SELECT sum(n_dead_tup) FROM pg_stat_user_tables WHERE schemaname = current_schema()), 0)::bigint AS dead_tuples,

@@ -118,15 +118,6 @@ ORDER BY v.id LIMIT $5::int;
 -- The last id that a page of scan_max rows looks at, NULL when the table ends before.
 SELECT id::text FROM item WHERE id > $1::uuid ORDER BY item.id OFFSET $2::int - 1 LIMIT 1;
 
--- name: purgeable(topic_id, after_id, limit)
--- A topic's items that a purge may take: ready, delayed and parked ones, never a DAG's.
-SELECT id::text FROM item WHERE topic_id = $1::int AND NOT managed AND id > $2::uuid ORDER BY item.id LIMIT $3::int;
-
--- name: dead_ids(topic_id, after_at, after_id, limit)
-SELECT id::text, parked_at FROM parked
-WHERE topic_id = $1::int AND reason = 'dead' AND NOT managed AND (parked_at, id) > ($2::timestamptz, $3::uuid)
-ORDER BY parked.parked_at, parked.id LIMIT $4::int;
-
 -- name: redrive(ids)
 -- Dead items with fresh attempts, put back.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),

@@ -229,19 +229,6 @@ async def test_ttl_against_cancel(scene: Scene) -> None:
     )
 
 
-async def test_purge_against_ack(scene: Scene) -> None:
-    async def begin() -> None:
-        await scene.enqueue()
-        await scene.lease()
-
-    await race(
-        scene,
-        begin,
-        (scene.purge, scene.ack),
-        {("purged 1", "cancelled"): "cancelled", ("purged 0", "acked"): "acked"},
-    )
-
-
 async def test_two_hosts_claim_one_key_once(scene: Scene) -> None:
     await race(
         scene,

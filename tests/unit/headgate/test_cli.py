@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate import _commands, _local_run, _output, cli, errors, wire
+from headgate import _commands, _local_run, _operation_commands, _output, cli, errors, wire
 from headgate._transport import RetryPolicy
 from headgate.async_client import AsyncClient
 from headgate.client import Client
@@ -337,3 +337,63 @@ def test_no_service_at_all_is_one_line(
     assert "cannot connect to the queue service at http://127.0.0.1:9" in captured.err
     assert captured.err.count("\n") == 1
     assert cli.main(["topics", "--queue-url", "localhost"]) == 2
+
+
+OPERATION = {
+    "id": "o1", "namespace": "default", "kind": "purge", "filter": {"topic": "t", "metadata": {"a": 1}},
+    "state": "running", "requested_at": "2030-01-01T00:00:00Z",
+    "total": 10, "scanned": 4, "changed": 3, "skipped": 1,
+    "shards": [{"shard": 0, "state": "running", "total": 10, "scanned": 4, "changed": 3, "skipped": 1}],
+}  # fmt: skip
+
+
+def test_a_purge_by_filter_shows_what_it_would_take_and_asks(service: Service, run: Run) -> None:
+    given = {"kind": "purge", "filter": {}, "namespace": "default"}
+    service.reply = lambda *_: {**given, "dry_run": True, "matched": 30, "exact": False, "sample": ["a", "b"]}
+    for more, expected in (((), 2), (("--dry-run",), 0)):
+        code, out, err = run("purge", "--topic", "t", "--before", "2030-01-01T00:00:00Z", *more)
+        assert (code, "--yes" in err) == (expected, expected == 2)
+        assert out.splitlines() == ["would purge  30 or more", "  a", "  b", "  ..."]
+        sent = {"topic": "t", "enqueued_before": "2030-01-01T00:00:00Z"}
+        assert service.asked("/operations")[-1] == {"kind": "purge", "filter": sent, "dry_run": True}
+
+
+def test_an_operation_is_followed_to_its_end(service: Service, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_operation_commands, "POLL_S", 0)
+    done = {**OPERATION, "state": "done", "changed": 9, "scanned": 10, "finished_at": "2030-01-01T00:00:09Z"}
+    service.reply = lambda method, _path, _body: OPERATION if method == "POST" else done
+    code, out, err = run("operations", "cancel", "--topic", "t", "--metadata", '{"a": 1}', "--yes")
+
+    assert code == 0
+    assert service.asked("/operations")[0]["filter"] == {"topic": "t", "metadata": {"a": 1}}
+    assert "9 changed, 1 left alone, 10/10 looked at" in err
+    assert 'topic=t, metadata={"a": 1}' in out
+    assert run("redrive", "--topic", "t", "--metadata", "7", "--yes")[0] == 2
+
+
+def test_operations_are_listed_shown_and_stopped(service: Service, run: Run) -> None:
+    service.reply = lambda _m, path, _b: (
+        {"items": [OPERATION], "next_cursor": None} if path.endswith("limit=20") else OPERATION
+    )
+    assert run("operations", "list")[1].splitlines()[1].split()[:3] == ["o1", "purge", "running"]
+    assert run("operations", "show", "o1")[1].splitlines()[-1].split() == ["0", "running", "10", "4", "3", "1"]
+    assert run("operations", "stop", "o1", "-o", "json")[0] == 0
+    assert service.calls[-1][:2] == ("POST", "/v1/namespaces/default/operations/o1/cancel")
+
+
+def test_the_dead_are_added_up_over_pages(service: Service, run: Run) -> None:
+    def group(error: str, count: int, day: int) -> dict[str, Any]:
+        at = f"2030-01-0{day}T00:00:00Z"
+        return {"error": error, "topic": "t", "count": count, "oldest": at, "newest": at, "sample_id": f"i{day}"}
+
+    parts = [[group("x", 2, 1), group("y", 1, 1)], [group("y", 5, 3), group("x", 1, 2)]]
+    service.reply = lambda _m, path, _b: {
+        "items": parts["cursor" in path],
+        "next_cursor": None if "cursor" in path else "next",
+    }
+    found = json.loads(run("dead", "-o", "json")[1])
+    assert [(row["error"], row["count"], row["sample_id"]) for row in found] == [("y", 6, "i3"), ("x", 3, "i2")]
+    assert [(row["oldest"][:10], row["newest"][:10]) for row in found] == [
+        ("2030-01-01", "2030-01-03"),
+        ("2030-01-01", "2030-01-02"),
+    ]

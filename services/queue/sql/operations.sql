@@ -1,0 +1,156 @@
+-- Operations: one row per shard says what is to be done to which items, and how far that has come.
+
+-- name: operation_scope(namespace, topic)
+-- The numbers of a namespace and a topic (NULL: none here, or none asked for), and what they hold, by state.
+WITH n AS MATERIALIZED (SELECT namespace_id FROM namespace WHERE name = $1::text),
+t AS MATERIALIZED (
+    SELECT t.topic_id FROM n JOIN topic t ON t.namespace_id = n.namespace_id
+    WHERE $2::text IS NULL OR t.name = $2::text),
+c AS (
+    SELECT sum(ready) AS ready, sum(delayed) AS delayed, sum(leased) AS leased, sum(disabled) AS disabled,
+        sum(dead) AS dead
+    FROM (SELECT * FROM topic_stat UNION ALL SELECT * FROM stat_delta) AS s
+    WHERE s.topic_id IN (SELECT topic_id FROM t))
+SELECT (SELECT namespace_id FROM n) AS namespace_id,
+    CASE WHEN $2::text IS NOT NULL THEN (SELECT topic_id FROM t) END AS topic_id, shard_now() AS at,
+    coalesce(c.ready, 0)::bigint AS ready, coalesce(c.delayed, 0)::bigint AS delayed,
+    coalesce(c.leased, 0)::bigint AS leased, coalesce(c.disabled, 0)::bigint AS disabled,
+    coalesce(c.dead, 0)::bigint AS dead
+FROM c;
+
+-- name: place_operation(id, namespace, namespace_id, topic_id, kind, filter, state, total, shards, unplaced, cutoff, running_max)
+-- No row: the namespace has too many running already, or this one is here.
+INSERT INTO operation (id, namespace, namespace_id, topic_id, kind, filter, state, total, shards, unplaced, cutoff,
+    requested_at, stepped_at, finished_at)
+SELECT $1::uuid, $2::text, $3::int, $4::int, $5::text, $6::text, $7::text, $8::bigint, $9::int[], $10::int[],
+    least($11::timestamptz, n.at), n.at, n.at, CASE WHEN $7::text <> 'running' THEN n.at END
+FROM (SELECT shard_now() AS at) AS n
+WHERE (SELECT count(*) FROM operation o WHERE o.state = 'running' AND o.namespace = $2::text) < $12::int
+ON CONFLICT (id) DO NOTHING
+RETURNING id::text;
+
+-- name: operations_wait(age_s)
+-- Whether there is anything to carry on: the one look that an idle shard costs.
+SELECT EXISTS (SELECT FROM operation WHERE state = 'running') AS running,
+    EXISTS (SELECT FROM operation WHERE unplaced <> '{}'
+        AND requested_at <= (SELECT shard_now() - make_interval(secs => $1::float8))) AS unplaced;
+
+-- name: next_operation()
+-- The one that has waited longest; what another host is at is passed over.
+SELECT *, id::text AS id_text FROM operation WHERE state = 'running' ORDER BY stepped_at LIMIT 1
+FOR UPDATE SKIP LOCKED;
+
+-- name: lock_operation(id)
+SELECT *, id::text AS id_text FROM operation WHERE id = $1::uuid AND state = 'running' FOR UPDATE;
+
+-- name: advance_operation(id, cursor, scanned, changed, skipped, finished)
+UPDATE operation SET cursor = $2::text, scanned = scanned + $3::int, changed = changed + $4::int,
+    skipped = skipped + $5::int, stepped_at = shard_now(),
+    state = CASE WHEN $6::bool THEN 'done' ELSE state END,
+    finished_at = CASE WHEN $6::bool THEN shard_now() END
+WHERE id = $1::uuid;
+
+-- name: operations(ids, namespace)
+SELECT *, id::text AS id_text FROM operation WHERE id = ANY ($1::uuid[]) AND namespace = $2::text;
+
+-- name: list_operations(namespace, before_id, limit)
+-- Newest first.
+SELECT id::text FROM operation WHERE namespace = $1::text AND id < $2::uuid ORDER BY operation.id DESC LIMIT $3::int;
+
+-- name: stop_operation(id, namespace)
+UPDATE operation SET state = CASE WHEN state = 'running' THEN 'cancelled' ELSE state END,
+    finished_at = coalesce(finished_at, shard_now()), unplaced = '{}'
+WHERE id = $1::uuid AND namespace = $2::text AND (state = 'running' OR unplaced <> '{}');
+
+-- name: lock_unplaced(age_s)
+-- One that could not be written to all shards when it was asked for.
+SELECT *, id::text AS id_text FROM operation
+WHERE unplaced <> '{}' AND requested_at <= (SELECT shard_now() - make_interval(secs => $1::float8))
+ORDER BY requested_at LIMIT 1
+FOR UPDATE SKIP LOCKED;
+
+-- name: set_unplaced(id, unplaced)
+UPDATE operation SET unplaced = $2::int[]
+WHERE id = $1::uuid AND unplaced <> $2::int[];
+
+-- name: drop_operations(age_s, limit)
+DELETE FROM operation WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM operation
+    WHERE state <> 'running' AND finished_at <= (SELECT shard_now() - make_interval(secs => $1::float8))
+    ORDER BY finished_at LIMIT $2::int FOR UPDATE SKIP LOCKED))
+RETURNING 1;
+
+-- name: look_by_id(namespace_id, topic_id, after_id, limit, scan_max)
+-- Items of a namespace, or of one topic, by id. Looks at no more than scan_max rows; `last_id` is where that
+-- ended, NULL at the end of the table. There is always a row.
+WITH s AS MATERIALIZED (
+    SELECT id, namespace_id, topic_id FROM item WHERE id > $3::uuid ORDER BY item.id LIMIT $5::int),
+m AS MATERIALIZED (
+    SELECT id FROM s WHERE namespace_id = $1::int AND ($2::int IS NULL OR topic_id = $2::int)
+    ORDER BY s.id LIMIT $4::int)
+SELECT e.last_id::text, m.id::text, i.managed, i.priority, i.enqueued_at, i.enqueued_at AS since, i.metadata,
+    left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail,
+    CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
+        ELSE coalesce(p.reason, 'leased') END AS state
+FROM (SELECT (SELECT id FROM s ORDER BY s.id OFFSET $5::int - 1 LIMIT 1) AS last_id) AS e
+LEFT JOIN m ON true
+LEFT JOIN LATERAL (SELECT * FROM item WHERE item.id = m.id OFFSET 0) AS i ON true
+LEFT JOIN LATERAL (
+    SELECT id FROM ready WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority
+        AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0) AS r ON true
+LEFT JOIN LATERAL (
+    SELECT id FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id OFFSET 0) AS d ON true
+LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
+ORDER BY m.id;
+
+-- name: look_at_ready(topic_id, after_priority, after_deliver_at, after_id, limit)
+-- Ready items of a topic, in order of service.
+SELECT k.id::text, k.priority, k.deliver_at, i.managed, i.enqueued_at, i.enqueued_at AS since, i.metadata,
+    left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail, 'ready' AS state
+FROM (
+    SELECT priority, deliver_at, id FROM ready
+    WHERE topic_id = $1::int AND (priority, deliver_at, id) > ($2::int, $3::timestamptz, $4::uuid)
+    ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $5::int) AS k
+CROSS JOIN LATERAL (SELECT * FROM item WHERE item.id = k.id OFFSET 0) AS i
+ORDER BY k.priority, k.deliver_at, k.id;
+
+-- name: look_at_dead(namespace_id, first_topic_id, last_topic_id, after_topic_id, after_at, after_id, limit)
+-- Dead items of a range of a namespace's topics, by topic and time of death.
+SELECT k.id::text, k.topic_id, k.parked_at, k.managed, i.priority, i.enqueued_at, k.parked_at AS since, i.metadata,
+    left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail, 'dead' AS state
+FROM (
+    SELECT topic_id, parked_at, id, managed FROM parked
+    WHERE reason = 'dead' AND namespace_id = $1::int AND topic_id BETWEEN $2::int AND $3::int
+        AND (topic_id, parked_at, id) > ($4::int, $5::timestamptz, $6::uuid)
+    ORDER BY parked.topic_id, parked.parked_at, parked.id LIMIT $7::int) AS k
+CROSS JOIN LATERAL (SELECT * FROM item WHERE item.id = k.id OFFSET 0) AS i
+ORDER BY k.topic_id, k.parked_at, k.id;
+
+-- name: take(ids, states)
+-- Takes the membership rows of items that are in one of these states (never those of a lease); of the others it
+-- says where they are.
+WITH f AS MATERIALIZED (SELECT id, topic_id, priority, deliver_at FROM item WHERE id = ANY ($1::uuid[])),
+r AS MATERIALIZED (
+    SELECT f.id, q.place FROM f CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM ready
+        WHERE ready.topic_id = f.topic_id AND ready.priority = f.priority AND ready.deliver_at = f.deliver_at
+            AND ready.id = f.id OFFSET 0) AS q),
+d AS MATERIALIZED (
+    SELECT f.id, q.place FROM f CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM deferred WHERE deferred.due_at = f.deliver_at AND deferred.id = f.id OFFSET 0) AS q),
+p AS MATERIALIZED (
+    SELECT w.id, q.place, q.reason FROM unnest($1::uuid[]) AS w(id)
+    CROSS JOIN LATERAL (SELECT ctid AS place, reason FROM parked WHERE parked.id = w.id OFFSET 0) AS q),
+gr AS (DELETE FROM ready USING r WHERE ready.ctid = r.place AND 'ready' = ANY ($2::text[]) RETURNING ready.id),
+gd AS (
+    DELETE FROM deferred USING d WHERE deferred.ctid = d.place AND 'delayed' = ANY ($2::text[])
+    RETURNING deferred.id),
+gp AS (
+    DELETE FROM parked USING p WHERE parked.ctid = p.place AND p.reason = ANY ($2::text[])
+    RETURNING parked.id, parked.reason)
+SELECT id::text, 'ready' AS state, true AS taken FROM gr
+UNION ALL SELECT id::text, 'delayed', true FROM gd
+UNION ALL SELECT id::text, reason, true FROM gp
+UNION ALL SELECT id::text, 'ready', false FROM r WHERE NOT 'ready' = ANY ($2::text[])
+UNION ALL SELECT id::text, 'delayed', false FROM d WHERE NOT 'delayed' = ANY ($2::text[])
+UNION ALL SELECT id::text, reason, false FROM p WHERE NOT reason = ANY ($2::text[]);
