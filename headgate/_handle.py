@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from headgate import _calls, wire
 from headgate._calls import Call, Verb, present
 from headgate._flows import batches_of, listed
-from headgate.dag import Node, NodeOptions, NodeRef, add_dependencies, grow, key_of, keys_of
+from headgate.dag import Dag, Node, NodeOptions, NodeRef, WaitOptions, add_dependencies, grow, key_of, keys_of
 
 if TYPE_CHECKING:
     from headgate.client import Client
@@ -47,6 +47,19 @@ class DagHandle:
             DagFinished: the DAG has ended.
         """
         node = Node(key, topic, keys_of(after), _calls.unique(external or ()), options)
+        return (self.add_nodes([node]))[0]
+
+    def add_subdag(
+        self,
+        key: str,
+        dag: Dag,
+        *,
+        after: Iterable[NodeRef] | None = None,
+        external: Iterable[str] | None = None,
+        **options: Unpack[WaitOptions],
+    ) -> wire.NodeAdded:
+        """Add a node in whose place a whole DAG runs; errors as of `add`, and those of the DAG itself."""
+        node = Node(key, None, keys_of(after), _calls.unique(external or ()), options, dag.within())
         return (self.add_nodes([node]))[0]
 
     def add_nodes(self, nodes: Sequence[Node]) -> list[wire.NodeAdded]:
@@ -143,6 +156,11 @@ class DagHandle:
         """One node's life: created, released, each attempt, ended."""
         query = {"key": key_of(key)}
         return self._client._send(self._ask(_calls.DAG_TIMELINE, wire.Timeline.model_validate, query))
+
+    def outputs(self, *, limit: int | None = None) -> list[wire.NodeOutput]:
+        """The outputs of the nodes that nothing waits for: what the DAG has come to."""
+        parse = _calls.page_of(wire.NodeOutput)
+        return self._client._run(listed(lambda page: self._ask(_calls.DAG_OUTPUTS, parse, page), limit))
 
     def graph(self) -> wire.GraphView:
         """All nodes and edges, with states."""

@@ -27,36 +27,42 @@ from headgate.wire import BATCH_MAX, OnFailure, Trigger
 CYCLE_SHOWN_MAX: Final = 12
 
 
-class NodeOptions(TypedDict, total=False):
+class WaitOptions(TypedDict, total=False):
+    """How any node waits, and what it is given; see `headgate.wire.NodeSpec`."""
+
+    trigger: Trigger
+    pass_outputs: bool
+
+
+class NodeOptions(WaitOptions, total=False):
     """What a node may carry besides key, topic and what it waits for; see `headgate.wire.NodeSpec`."""
 
     payload: Any
     metadata: dict[str, Any]
     priority: int
-    trigger: Trigger
     max_attempts: int
     backoff: BackoffSpec
     lease_s: float
     delay_s: float
     ttl_s: float
-    pass_outputs: bool
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node of a `Dag`, to be named in the `after` of others."""
+    """A node of a `Dag`, to be named in the `after` of others. `dag` runs in the place of a `topic`'s item."""
 
     key: str
-    topic: str
+    topic: str | None
     upstream: list[str] = field(default_factory=list)
     external: list[str] = field(default_factory=list)
-    options: NodeOptions = field(default_factory=NodeOptions)
+    options: NodeOptions | WaitOptions = field(default_factory=NodeOptions)
+    dag: Mapping[str, Any] | None = None
 
     def body(self) -> dict[str, Any]:
         """The node as the service takes it, with the upstreams that one node may name."""
         waits = {"upstream": self.upstream[:BATCH_MAX], "external": self.external}
         named = {name: keys for name, keys in waits.items() if keys}
-        return {"key": self.key, "topic": self.topic, **self.options, **named}
+        return {"key": self.key, **present(topic=self.topic, dag=self.dag), **self.options, **named}
 
     def further(self) -> list[dict[str, str]]:
         """The edges beyond those."""
@@ -104,9 +110,13 @@ class Dag:
         try:
             dag = cls(**settings)
             for node in spec.get("nodes") or ():
-                fields = dict(node)
+                fields: Any = dict(node)
                 after, external = fields.pop("upstream", None), fields.pop("external", None)
-                dag.node(fields.pop("key"), fields.pop("topic"), after=after, external=external, **fields)
+                sub = fields.pop("dag", None)
+                topic = fields.pop("topic", None) if sub is not None else fields.pop("topic")
+                dag._add(
+                    Node(fields.pop("key"), topic, keys_of(after), _calls.unique(external or ()), fields, sub)
+                )
             for edge in spec.get("dependencies") or ():
                 dag.depend(edge["upstream"], edge["downstream"])
         except (TypeError, AttributeError, ValueError) as error:
@@ -129,10 +139,41 @@ class Dag:
         Raises:
             NodeExists: `key` is taken.
         """
-        if key in self.nodes:
-            raise NodeExists(f"there is already a node {key!r}")
-        self.nodes[key] = Node(key, topic, keys_of(after), _calls.unique(external or ()), options)
-        return self.nodes[key]
+        return self._add(Node(key, topic, keys_of(after), _calls.unique(external or ()), options))
+
+    def subdag(
+        self,
+        key: str,
+        dag: "Dag",
+        *,
+        after: Iterable[NodeRef] | None = None,
+        external: Iterable[str] | None = None,
+        **options: Unpack[WaitOptions],
+    ) -> Node:
+        """Add a node in whose place a whole DAG runs: made when the node is released, and its end ends the node.
+
+        The node's output is that of the DAG's last nodes, by key. Up to 1,000 nodes and 1 MiB.
+
+        Raises:
+            NodeExists: `key` is taken.
+        """
+        node = Node(key, None, keys_of(after), _calls.unique(external or ()), options, dag.within())
+        return self._add(node)
+
+    def within(self) -> dict[str, Any]:
+        """This DAG as a node takes it; key and hold are those of DAGs of their own."""
+        ordered = self.ordered()
+        lists = {
+            "nodes": [node.body() for node in ordered],
+            "dependencies": [edge for node in ordered for edge in node.further()],
+        }
+        return {**self._settings, **{name: value for name, value in lists.items() if value}}
+
+    def _add(self, node: Node) -> Node:
+        if node.key in self.nodes:
+            raise NodeExists(f"there is already a node {node.key!r}")
+        self.nodes[node.key] = node
+        return node
 
     def depend(self, upstream: NodeRef, downstream: NodeRef) -> None:
         """Let `downstream` wait for `upstream`, which need not be there yet.

@@ -1,7 +1,7 @@
 """The DAG service's bodies."""
 
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Optional, Self
 
 from pydantic import Field, model_validator
 
@@ -45,10 +45,11 @@ class Dependency(Request):
 
 
 class NodeSpec(Request):
-    """A node to add: an item, and what it waits for."""
+    """A node to add: an item, or a whole DAG in its place, and what it waits for."""
 
     key: Label
-    topic: Topic
+    topic: Topic | None = None
+    dag: Optional["SubDag"] = None
     payload: Json = None
     metadata: JsonObject | None = None
     priority: Priority = 0
@@ -63,10 +64,25 @@ class NodeSpec(Request):
     pass_outputs: bool = False
 
     @model_validator(mode="after")
+    def _item_or_dag(self) -> Self:
+        if self.dag is None:
+            if self.topic is None:
+                raise fault("/topic", "is required, unless `dag` is given")
+        elif said := [name for name in _ITEM_FIELDS & self.model_fields_set if getattr(self, name) is not None]:
+            raise fault(f"/{min(said)}", "belongs to an item; a node with `dag` has none")
+        return self
+
+    @model_validator(mode="after")
     def _deliverable(self) -> Self:
         if self.ttl_s is not None and self.delay_s is not None and self.ttl_s < self.delay_s:
             raise fault("/ttl_s", "must not be shorter than delay_s: the item could never be delivered")
         return self
+
+
+# What a node says of its item.
+_ITEM_FIELDS: Final = frozenset(
+    {"topic", "payload", "metadata", "priority", "max_attempts", "backoff", "lease_s", "delay_s", "ttl_s"}
+)
 
 
 class _Build(Request):
@@ -88,6 +104,25 @@ class _Build(Request):
                 if node.key not in downstream:
                     raise fault(f"/nodes/{position}/trigger", f"{node.trigger} needs at least one upstream")
         return self
+
+
+class SubDag(_Build):
+    """A DAG that runs in the place of a node: made when the node is released, and its end ends the node."""
+
+    name: Label | None = None
+    open: bool = False
+    on_failure: OnFailure = "continue"
+    deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
+    metadata: JsonObject | None = None
+
+    @model_validator(mode="after")
+    def _can_end(self) -> Self:
+        if not self.nodes and not self.open:
+            raise fault("/nodes", "is required, unless the DAG is `open`: it could never end")
+        return self
+
+
+NodeSpec.model_rebuild()
 
 
 class DagSpec(_Build):
@@ -154,6 +189,14 @@ class NodeCounts(Response):
         return self.succeeded + self.failed + self.skipped + self.cancelled
 
 
+class ParentNode(Response):
+    """The node in whose place a DAG runs."""
+
+    dag: str
+    node: str
+    generation: int = 1
+
+
 class Dag(Response):
     id: str
     key: str | None = None
@@ -170,6 +213,7 @@ class Dag(Response):
     on_failure: OnFailure = "continue"
     metadata: dict[str, Any] | None = None
     reason: str | None = None
+    parent: ParentNode | None = None
 
     @property
     def finished(self) -> bool:
@@ -230,7 +274,8 @@ class NodeView(Response):
     item_id: str
     state: NodeState
     generation: int = 1
-    topic: str
+    topic: str | None = None
+    dag: str | None = None
     trigger: Trigger = "all_succeeded"
     upstream: list[str] = Field(default_factory=list)
     downstream: list[str] = Field(default_factory=list)
@@ -244,10 +289,16 @@ class NodeView(Response):
     finished_at: datetime | None = None
 
 
+class NodeOutput(Response):
+    key: str
+    output: Any = None
+
+
 class GraphNode(Response):
     key: str
     state: NodeState
-    topic: str
+    topic: str | None = None
+    dag: str | None = None
     generation: int = 1
 
 
@@ -275,7 +326,8 @@ class FrontierNode(Response):
 
     key: str
     state: NodeState
-    topic: str
+    topic: str | None = None
+    dag: str | None = None
     generation: int = 1
     item_id: str
     standing: StandingKind
@@ -328,7 +380,7 @@ class Timeline(Response):
 
     key: str
     state: NodeState
-    topic: str
+    topic: str | None = None
     item_id: str
     generation: int
     created_at: datetime

@@ -34,6 +34,7 @@ What a crash leaves, and who goes on
 Where to look
 
     routes, intake, cursors, drawing     the shape of requests and answers
+    subdags, subspec                     DAGs that run in the place of nodes
     building, activating, addition,      creating and adding: A, the queue, B; cycle checks
       orders
     settling                             what one transaction decides; everything that changes nodes uses it

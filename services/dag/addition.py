@@ -6,7 +6,7 @@ that a DAG built from its roots down has edges that ascend.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from services.dag.errors import Cycle, DagFinished, LimitExceeded, NodeExists, NodeReleased, UnknownNode
@@ -94,11 +94,29 @@ def plan(
         raise DagFinished("the DAG has ended or is being cancelled; nothing can be added to it")
     if released:
         raise NodeReleased("an edge leads into a node that is already released or over", errors=_faults(released))
-    inner = [edge for edge in wanted if edge.downstream in new and edge.upstream in new]
+    order = _order(new, wanted)
+    return Plan([new[key] for key in order], wanted, [edge for edge in wanted if edge.downstream not in new])
+
+
+def check_whole(nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]) -> None:
+    """Refuse what could never be a DAG by itself.
+
+    Raises:
+        NodeExists, UnknownNode, Cycle
+    """
+    edges = edges_of(nodes, dependencies)
+    new = _new_nodes(nodes, Standing({}, {}))
+    _refuse_unknown(edges, new.keys())
+    _order(new, edges)
+
+
+def _order(new: dict[str, NewNode], edges: Sequence[NewEdge]) -> list[str]:
+    """The new nodes' keys in topological order."""
+    inner = [edge for edge in edges if edge.downstream in new and edge.upstream in new]
     order, cycle = sort(list(new), [(edge.upstream, edge.downstream) for edge in inner])
     if cycle:
         raise cycle_error(cycle)
-    return Plan([new[key] for key in order], wanted, [edge for edge in wanted if edge.downstream not in new])
+    return order
 
 
 def _new_nodes(nodes: Sequence[NewNode], standing: Standing) -> dict[str, NewNode]:
@@ -115,7 +133,7 @@ def _new_nodes(nodes: Sequence[NewNode], standing: Standing) -> dict[str, NewNod
     return new
 
 
-def _refuse_unknown(edges: Sequence[NewEdge], known: set[str]) -> None:
+def _refuse_unknown(edges: Sequence[NewEdge], known: Set[str]) -> None:
     errors = []
     for edge in edges:
         if edge.upstream not in known:
@@ -143,6 +161,9 @@ def check_limits(dag: Dag, adding: Plan, standing: Standing, settings: DagSettin
     Raises:
         LimitExceeded: nothing was written.
     """
+    depth = dag.depth + max((node.levels for node in adding.nodes), default=0)
+    if depth > settings.subdag_depth_max:
+        raise LimitExceeded(f"DAGs would nest {depth} deep; at most {settings.subdag_depth_max} are taken")
     externals = sum(len(node.external) for node in adding.nodes)
     for what, count, limit in (
         ("nodes", dag.next_n + len(adding.nodes), settings.nodes_per_dag_max),

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from services.dag import routes, routes_explain
+from services.dag import routes, routes_explain, routes_families
 from services.dag.context import Context
 from services.dag.gateway import HeadgateQueue, Queue
 from services.dag.orchestrator import Orchestrator
@@ -32,7 +32,7 @@ class Loops:
         context = orchestrator.context
         self._settings = context.settings
         self.results = {shard.number: Results(context, orchestrator.completer, shard) for shard in context.shards}
-        self.relay = Relay(context, orchestrator.completer, self._drain)
+        self.relay = Relay(context, orchestrator.completer, orchestrator.sub_dags, self._drain)
         self.sweeper = Sweeper(context, orchestrator.activator, orchestrator.controller)
         self._polls: list[Loop] = []
         self._others: list[Loop] = []
@@ -106,4 +106,5 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     install(app, settings, ready=shards.ready)
     app.include_router(routes.router)
     app.include_router(routes_explain.router)
+    app.include_router(routes_families.router)
     return app

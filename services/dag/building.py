@@ -27,10 +27,13 @@ from services.dag.model import (
     NewEdge,
     NewNode,
     Node,
+    Parent,
+    Resolved,
 )
 from services.dag.orders import Orders, OrderStale
 from services.dag.settling import Settlement
 from services.dag.store import IntentItem, NodeRow
+from services.dag.subspec import SubSpec, given
 from shared import ids
 from shared.errors import ShardUnavailable
 from shared.pg import Transaction
@@ -68,18 +71,36 @@ class Builder:
         else:
             slot = zlib.crc32(f"{namespace}/{new.key}".encode()) % SLOTS
             shard = self._context.shards.of_slot(slot)
+        return await self._create(shard, ids.new_id(shard.number), namespace, new, nodes, dependencies)
+
+    async def create_sub(
+        self, shard: Shard, dag_id: str, namespace: str, spec: SubSpec, parent: Parent
+    ) -> tuple[Dag, bool]:
+        """Make the DAG that runs in a node's place, under the id that the node has for it, or find it."""
+        return await self._create(shard, dag_id, namespace, spec.dag, spec.nodes, spec.dependencies, parent)
+
+    async def _create(
+        self,
+        shard: Shard,
+        dag_id: str,
+        namespace: str,
+        new: NewDag,
+        nodes: Sequence[NewNode],
+        dependencies: Sequence[NewEdge],
+        parent: Parent | None = None,
+    ) -> tuple[Dag, bool]:
         edges = addition.edges_of(nodes, dependencies)
-        dag_id = ids.new_id(shard.number)
         queue_shard = await self._pick_shard(nodes)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written | list[Addition]]:
-            dag = await store.insert_dag(tx, dag_id, namespace, new)
+            dag = await store.insert_dag(tx, dag_id, namespace, new, parent)
             if dag is None:
-                assert new.key is not None, "only a key can be taken"
-                found = await store.get_dag_by_key(tx, namespace, new.key)
-                assert found is not None, "a key that is taken has a DAG"
+                assert new.key is not None or parent is not None, "nothing else can be taken"
+                found = await store.find_dag(tx, namespace, key=new.key, dag_id=dag_id)
                 unfinished = await store_duties.adding_of(tx, found.no)
                 return None, unfinished or _Written(found, False, {}, [])
+            if parent is not None:
+                await self._give(tx, dag, nodes, parent)
             return await self._write(tx, shard, dag, nodes, edges, queue_shard)
 
         for _ in range(_ATTEMPTS_MAX):
@@ -116,6 +137,13 @@ class Builder:
                 raise DagFinished("the DAG was cancelled while nodes were added to it; they are cancelled too")
             found |= decided
         return [found[node.key] for node in nodes]
+
+    async def _give(self, tx: Transaction, dag: Dag, nodes: Sequence[NewNode], parent: Parent) -> None:
+        """What the parent node was given is an external of those nodes that ask for it."""
+        facts = [Resolved(key, name, parent.inputs, False) for key, name in given(nodes)]
+        if facts:
+            await store_edges.resolve_externals(tx, dag.no, facts)
+            dag.externals += len(facts)
 
     # A
 
@@ -285,7 +313,7 @@ class Builder:
         for node in adding.nodes:
             left, failed = externals.get(node.key, (0, False))
             waits = not failed and _waits(dag, node, counts[node.key], left)
-            item_id = ids.new_id(queue_shard)
+            item_id = ids.new_id(self._context.shards.next().number if node.sub else queue_shard)
             no = numbers[node.key]
             rows.append(NodeRow(no, node, item_id, "intent", waits, counts[node.key], left, failed))
         if rows:
@@ -330,6 +358,8 @@ class Builder:
 
 def _waits(dag: Dag, node: NewNode, counts: Counts, ext_left: int) -> bool:
     """True when the queue has to hold a disabled item of a new node."""
+    if node.sub:
+        return False
     verdict = decide(node.trigger, counts)
     return verdict == "wait" or (verdict == "fire" and (ext_left > 0 or not dag.releasing))
 
@@ -353,4 +383,5 @@ def _node(dag: Dag, row: NodeRow) -> Node:
         c.cancelled,
         row.ext_left,
         row.ext_failed,
+        row.new.sub,
     )

@@ -105,7 +105,7 @@ class Explainer:
         if row is None:
             raise NotFound("the DAG has no node with this key")
         item = None
-        if row["state"] == "released":
+        if row["state"] == "released" and not row["sub"]:
             item = (await self._ask(dag, [row["item_id"]])).get(row["item_id"])
         return Timeline(row, begun_at(row), _attempts(row, item), item)
 
@@ -135,8 +135,9 @@ class Explainer:
             return []
         # In this order: what was sent after the outbox was read is at worst called `ending` for a moment.
         unsent = await store_explain.unsent(shard, [row["no"] for row in rows])
+        asked = [row["item_id"] for row in rows if not row["sub"]]
         try:
-            items = await self._context.queue.standings(dag.namespace, [row["item_id"] for row in rows])
+            items = await self._context.queue.standings(dag.namespace, asked) if asked else {}
         except QueueUnavailable:
             items = None
         nodes = []
@@ -145,6 +146,8 @@ class Explainer:
             standing = "unknown" if items is None else "ending"
             if row["no"] in unsent:
                 standing = "sending"
+            elif row["sub"]:
+                standing = "running"
             elif item is not None:
                 standing = _STANDINGS[item.state]
             since = item.since if item is not None and item.since is not None else row["released_at"]

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate import wire
-from services.dag.errors import ValueTooLarge
+from services.dag import addition, subspec
+from services.dag.errors import LimitExceeded, ValueTooLarge
 from services.dag.items import encode
 from services.dag.model import NewDag, NewEdge, NewNode, Resolved
 from services.dag.settings import DagSettings
-from shared.errors import FieldError, Forbidden
+from shared.errors import FieldError, Forbidden, ServiceError
 
 _fingerprint = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
 
-def new_dag(spec: wire.DagSpec, settings: DagSettings) -> NewDag:
+def new_dag(spec: wire.DagSpec | wire.SubDag, settings: DagSettings) -> NewDag:
     """A DAG to create.
 
     Raises:
@@ -26,11 +27,12 @@ def new_dag(spec: wire.DagSpec, settings: DagSettings) -> NewDag:
     metadata = None
     if spec.metadata is not None:
         metadata = _checked(spec.metadata, settings.metadata_bytes_max, "/metadata")
+    whole = spec if isinstance(spec, wire.DagSpec) else None
     return NewDag(
-        key=spec.key,
+        key=whole.key if whole else None,
         name=spec.name,
         open=spec.open,
-        held=spec.hold,
+        held=whole.hold if whole else False,
         on_failure=spec.on_failure,
         deadline_s=spec.deadline_s,
         metadata=metadata,
@@ -41,13 +43,58 @@ def new_nodes(nodes: Sequence[wire.NodeSpec], settings: DagSettings) -> list[New
     """Nodes to add.
 
     Raises:
-        ValueTooLarge: a payload or metadata is over its limit.
+        ValueTooLarge: a payload, metadata or sub-DAG is over its limit.
         Forbidden: a topic is the system's.
+        NodeExists, UnknownNode, Cycle, LimitExceeded: of a sub-DAG.
     """
     return [_new_node(i, node, settings) for i, node in enumerate(nodes)]
 
 
 def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
+    upstream = tuple(dict.fromkeys(node.upstream or ()))
+    external = tuple(dict.fromkeys(node.external or ()))
+    if node.dag is not None:
+        item, levels = _sub_dag(node.dag, f"/nodes/{i}/dag", settings)
+        said: Any = {"dag": item}
+    else:
+        said, levels = _item(i, node, settings), 0
+        item = encode(said)
+    whole = [said, node.trigger, node.pass_outputs, sorted(upstream), sorted(external)]
+    return NewNode(
+        key=node.key,
+        topic=node.topic or "",
+        trigger=node.trigger,
+        pass_outputs=node.pass_outputs,
+        upstream=upstream,
+        external=external,
+        item=item,
+        fingerprint=hashlib.blake2b(_fingerprint(whole).encode(), digest_size=16).digest(),
+        levels=levels,
+    )
+
+
+def _sub_dag(spec: wire.SubDag, at: str, settings: DagSettings) -> tuple[str, int]:
+    """A sub-DAG as its node keeps it, and how many levels of DAGs it has; what is wrong with it is said now."""
+    try:
+        nodes = new_nodes(spec.nodes or (), settings)
+        made = subspec.SubSpec(new_dag(spec, settings), nodes, new_edges(spec.dependencies or ()))
+        addition.check_whole(made.nodes, made.dependencies)
+    except ServiceError as error:
+        error.errors = tuple(FieldError(at + fault.pointer, fault.detail) for fault in error.errors)
+        raise
+    levels = 1 + max((node.levels for node in nodes), default=0)
+    if levels > settings.subdag_depth_max:
+        detail = f"DAGs would nest over {settings.subdag_depth_max} deep"
+        raise LimitExceeded(detail, errors=[FieldError(at, detail)])
+    text = subspec.dump(made)
+    if len(text.encode()) > settings.subdag_bytes_max:
+        detail = f"it has over {settings.subdag_bytes_max} bytes as JSON"
+        raise ValueTooLarge(f"a sub-DAG is too large: {detail}", errors=[FieldError(at, detail)])
+    return text, levels
+
+
+def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> dict[str, Any]:
+    assert node.topic is not None, "the model sees to that"
     if node.topic.startswith("_"):
         raise Forbidden("topics that begin with `_` are the system's; use another name")
     _checked(node.payload, settings.payload_bytes_max, f"/nodes/{i}/payload")
@@ -69,19 +116,7 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
     if node.backoff is not None:
         backoff = node.backoff
         item["backoff"] = {"base_s": backoff.base_s, "factor": backoff.factor, "max_s": backoff.max_s}
-    upstream = tuple(dict.fromkeys(node.upstream or ()))
-    external = tuple(dict.fromkeys(node.external or ()))
-    whole = [item, node.trigger, node.pass_outputs, sorted(upstream), sorted(external)]
-    return NewNode(
-        key=node.key,
-        topic=node.topic,
-        trigger=node.trigger,
-        pass_outputs=node.pass_outputs,
-        upstream=upstream,
-        external=external,
-        item=encode(item),
-        fingerprint=hashlib.blake2b(_fingerprint(whole).encode(), digest_size=16).digest(),
-    )
+    return item
 
 
 def new_edges(dependencies: Sequence[wire.Dependency]) -> list[NewEdge]:

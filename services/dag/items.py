@@ -59,6 +59,11 @@ def inputs_reference(namespace: str, dag_id: str, key: str) -> str:
     return _encode({"$ref": path})
 
 
+def outputs_reference(namespace: str, dag_id: str) -> str:
+    """What stands in place of outputs over the limit: where to fetch them."""
+    return _encode({"$ref": f"/v1/namespaces/{namespace}/dags/{dag_id}/outputs"})
+
+
 def depth(text: str) -> int:
     """How deep JSON text nests."""
     brackets = _NOT_BRACKETS.sub("", _STRINGS.sub("", text))

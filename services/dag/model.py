@@ -9,7 +9,8 @@ from typing import Final, Literal, NamedTuple
 DagState = Literal["running", "cancelling", "succeeded", "failed", "cancelled"]
 NodeState = Literal["intent", "blocked", "released", "succeeded", "failed", "skipped", "cancelled"]
 Trigger = Literal["all_succeeded", "all_done", "any_succeeded", "any_failed", "none_failed"]
-Action = Literal["enqueue", "revive", "cancel"]
+# What the queue is told of an item; and of sub-DAGs: to begin, to be cancelled, and how one has ended.
+Action = Literal["enqueue", "revive", "cancel", "start", "stop", "report"]
 Cause = Literal["call", "failure", "deadline"]
 
 # A node's number: its DAG's, shifted, and its own within the DAG. Unique in the shard.
@@ -73,6 +74,11 @@ class Dag:
     failed: int
     skipped: int
     cancelled: int
+    depth: int = 0
+    parent_dag: str | None = None
+    parent_node: str | None = None
+    parent_generation: int | None = None
+    endings: int = 0
 
     def node_no(self, n: int) -> int:
         """The number of this DAG's node `n`."""
@@ -147,6 +153,7 @@ class Node:
     cancelled: int
     ext_left: int
     ext_failed: bool
+    sub: bool = False
 
     @property
     def counts(self) -> Counts:
@@ -161,7 +168,8 @@ class Node:
 
 @dataclass(slots=True, frozen=True)
 class NewNode:
-    """A node of a call. `item` is its queue item as JSON text: all that does not change between generations."""
+    """A node of a call. `item` is its queue item as JSON text: all that does not change between generations;
+    or, with `levels`, its sub-DAG, so many deep."""
 
     key: str
     topic: str
@@ -171,6 +179,12 @@ class NewNode:
     external: tuple[str, ...]
     item: str
     fingerprint: bytes
+    levels: int = 0
+
+    @property
+    def sub(self) -> bool:
+        """True when a DAG runs in the node's place, not an item."""
+        return self.levels > 0
 
 
 class NewEdge(NamedTuple):
@@ -192,6 +206,16 @@ class NewDag:
     on_failure: str
     deadline_s: float | None
     metadata: str | None
+
+
+class Parent(NamedTuple):
+    """The node, in a generation, in whose place a DAG runs; and what the node was given, as JSON text."""
+
+    dag: str
+    node: str
+    generation: int
+    depth: int
+    inputs: str | None = None
 
 
 class Resolved(NamedTuple):

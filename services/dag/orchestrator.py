@@ -10,6 +10,7 @@ from services.dag.control import Controller
 from services.dag.explaining import Explainer
 from services.dag.queries import Queries
 from services.dag.retrying import Retrier
+from services.dag.subdags import SubDags
 from services.dag.walking import Walker
 
 
@@ -24,5 +25,6 @@ class Orchestrator:
         self.controller = Controller(context, self.activator)
         self.retrier = Retrier(context, self.activator)
         self.walker = Walker(context)
+        self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier)
         self.queries = Queries(context)
         self.explainer = Explainer(context, self.queries)

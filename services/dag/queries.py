@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from services.dag import cursors, items, store, store_duties, store_edges, store_reads
+from services.dag import cursors, items, store, store_duties, store_edges, store_reads, store_subdags
 from services.dag.context import Context
 from services.dag.errors import LimitExceeded
 from services.dag.model import Dag
@@ -137,10 +137,7 @@ class Queries:
         query = f"nodes|{dag.id}|{state}"
         after_no = dag.node_no(0) - 1
         if cursor is not None:
-            position = cursors.decode(query, cursor)
-            if not position.isdecimal() or len(position) > 9:
-                raise invalid("/cursor", "this is not a cursor of this list")
-            after_no = dag.node_no(min(int(position), dag.next_n))
+            after_no = self._position(dag, query, cursor)
         rows, reached = await self._page(shard, dag, state, after_no, limit)
         fitting = await self._fitting(shard, rows)
         if len(fitting) < len(rows):
@@ -178,9 +175,36 @@ class Queries:
         parts = await shard.pool.transaction(lambda tx: store.inputs(tx, [row["no"]]))
         return items.inputs_body([(name, value) for _, name, value in parts])
 
+    async def outputs(
+        self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
+    ) -> tuple[list[tuple[str, str]], str | None]:
+        """A page of (key, output as JSON text) of the nodes that nothing waits for: what a DAG has come to."""
+        shard, dag = await self.find(namespace, dag_id)
+        query = f"outputs|{dag.id}"
+        after_no = dag.node_no(0) - 1 if cursor is None else self._position(dag, query, cursor)
+        found: list[tuple[int, str, str]] = []
+        for _ in range(_SCANS_PER_PAGE):
+            last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
+            room = limit - len(found)
+            page = await store_subdags.outputs_page(shard, after_no=after_no, last_no=last_no, rows_max=room)
+            found += page
+            after_no = page[-1][0] if len(page) == room else last_no
+            if len(found) == limit or after_no >= dag.last_no:
+                break
+        more = cursors.encode(query, str(after_no - dag.node_no(0))) if after_no < dag.last_no else None
+        return [(key, output) for _, key, output in found], more
+
     async def shards(self) -> list[dict[str, Any]]:
         """Health of the DAG shards; a shard's counts are at most `health_refresh_s` old."""
         return list(await asyncio.gather(*(self._shard(shard) for shard in self._context.shards)))
+
+    @staticmethod
+    def _position(dag: Dag, query: str, cursor: str) -> int:
+        """The number of the node that a cursor goes on after."""
+        position = cursors.decode(query, cursor)
+        if not position.isdecimal() or len(position) > 9:
+            raise invalid("/cursor", "this is not a cursor of this list")
+        return dag.node_no(min(int(position), dag.next_n))
 
     async def find(self, namespace: str, dag_id: str) -> tuple[Shard, Dag]:
         """A DAG and where it lives.

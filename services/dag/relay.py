@@ -18,6 +18,7 @@ from services.dag.completing import Completer
 from services.dag.context import Context
 from services.dag.gateway import Answer
 from services.dag.model import Ref, Send
+from services.dag.subdags import SUB_DAG_ACTIONS, SubDags
 from shared import ids
 from shared.crash import crash_point
 from shared.errors import Unavailable
@@ -43,10 +44,17 @@ class _Entry(NamedTuple):
 class Relay:
     """Sends outbox rows. `drain` applies every completion of a shard that waits in the queue."""
 
-    def __init__(self, context: Context, completer: Completer, drain: Callable[[Shard], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        completer: Completer,
+        sub_dags: SubDags,
+        drain: Callable[[Shard], Awaitable[None]],
+    ) -> None:
         self._context = context
         self._settings = context.settings
         self._completer = completer
+        self._sub_dags = sub_dags
         self._drain = drain
         self._lanes: dict[tuple[str, str, int], deque[_Entry]] = {}
         self._sent: dict[int, list[Send]] = {}
@@ -115,6 +123,9 @@ class Relay:
         while waiting and len(batch) < self._settings.send_items_max and size < self._settings.send_bytes_max:
             entry = waiting.popleft()
             size += len(entry.send.inputs or "") + 256
+            if entry.send.action in SUB_DAG_ACTIONS and len(batch) >= self._settings.sub_dags_per_send_max:
+                waiting.appendleft(entry)
+                break
             if entry.send.action == "enqueue":
                 size += len(entry.send.item.spec) if entry.send.item else self._settings.payload_bytes_max
             batch.append(entry)
@@ -122,8 +133,10 @@ class Relay:
 
     async def _send(self, namespace: str, action: str, batch: list[_Entry]) -> None:
         try:
-            answers = await self._tell(namespace, action, batch)
-            await self._settle(batch, answers)
+            if action in SUB_DAG_ACTIONS:
+                await asyncio.gather(*(self._carry(entry) for entry in batch))
+            else:
+                await self._settle(batch, await self._tell(namespace, action, batch))
         except Unavailable as error:
             log.warning("the outbox could not be sent", action=action, rows=len(batch), error=error.detail)
         except Exception:
@@ -131,6 +144,16 @@ class Relay:
         finally:
             # What was not told is overdue soon and comes again; what was told is on its way out.
             self._held.difference_update(entry.key for entry in batch)
+
+    async def _carry(self, entry: _Entry) -> None:
+        """Between a DAG and one that runs in a node's place; each row for itself."""
+        try:
+            await self._sub_dags.carry(*entry)
+        except Unavailable as error:
+            log.warning("a sub-DAG could not be told", action=entry.send.action, error=error.detail)
+        else:
+            crash_point("after_carry_before_delete")
+            self._forget(entry.shard, [entry.send])
 
     async def _tell(self, namespace: str, action: str, batch: list[_Entry]) -> list[Answer]:
         queue = self._context.queue

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from services.dag import store, store_duties, store_edges
+from services.dag import store, store_duties, store_edges, store_subdags
 from services.dag.activating import Activator, Undecided, unfinished_error
 from services.dag.context import Context, own
 from services.dag.errors import DagCancelling, DagFinished, NothingToRetry, UnknownNode
 from services.dag.gateway import pick_shard
-from services.dag.model import Dag, Send
+from services.dag.model import Dag, Parent, Send
 from services.dag.settling import Settlement
+from services.dag.store import Replaced
 from shared import ids
 from shared.errors import FieldError
 from shared.pg import Transaction
@@ -29,8 +30,11 @@ class Retrier:
         self._settings = context.settings
         self._activator = activator
 
-    async def retry(self, namespace: str, dag_id: str, keys: Sequence[str] | None) -> Dag:
-        """Retry these nodes, or all that failed.
+    async def retry(
+        self, namespace: str, dag_id: str, keys: Sequence[str] | None, *, parent: Parent | None = None
+    ) -> Dag:
+        """Retry these nodes, or all that failed. With `parent` only if the DAG has not run for that generation
+        of its node yet, which it does from then on.
 
         Raises:
             NothingToRetry: none of them failed.
@@ -41,8 +45,12 @@ class Retrier:
         shard, dag_id = self._context.shard_of(dag_id)
         queue_shards = await self._context.queue.shards()
 
-        async def work(tx: Transaction) -> tuple[Settlement, Dag]:
+        async def work(tx: Transaction) -> tuple[Settlement | None, Dag]:
             dag = own(await store.lock_dags(tx, [dag_id]), namespace)
+            if parent is not None:
+                if (dag.parent_generation or 0) >= parent.generation:
+                    return None, dag
+                await store_subdags.adopt(tx, dag, parent)
             if dag.state == "cancelling":
                 raise DagCancelling("a cancel of the DAG has not been confirmed yet")
             if dag.state == "cancelled":
@@ -99,6 +107,7 @@ class Retrier:
     ) -> None:
         await store.reopen_dag(tx, dag)
         settlement.restart(dag)
+        subs: list[Replaced] = []
         for chunk in self._chunks(nos):
             await store_duties.drop_sends(tx, chunk)
             await store_duties.delete_spread(tx, chunk)
@@ -106,8 +115,11 @@ class Retrier:
             queue_shard = pick_shard(queue_shards)
             for old in await store.retry_nodes(tx, {no: ids.new_id(queue_shard) for no in chunk}):
                 settlement.reopened(dag, old.was, 1)
-                if old.made:
+                if old.sub:
+                    subs.append(old)
+                elif old.made:
                     settlement.sends.append(Send(old.no, old.generation, "cancel", old.item_id, dag.namespace))
+        await self._renew_subs(tx, settlement, dag, subs)
         # Only now does every upstream stand as it will; what it stood as before is counted out.
         touched = set(nos)
         for chunk in self._chunks(nos):
@@ -116,6 +128,18 @@ class Retrier:
             await store_edges.recount_edges(tx, chunk)
             for node in await store.nodes_by_no(tx, chunk):
                 settlement.consider(node)
+
+    async def _renew_subs(
+        self, tx: Transaction, settlement: Settlement, dag: Dag, subs: Sequence[Replaced]
+    ) -> None:
+        """A sub-DAG that failed goes on from where it failed; in any other's place another one is made."""
+        others = [old for old in subs if old.was != "failed"]
+        if others:
+            new_ids = {old.no: ids.new_id(self._context.shards.next().number) for old in others}
+            await store.rename_items(tx, new_ids)
+        for old in others:
+            if old.was == "released":
+                settlement.sends.append(Send(old.no, old.generation, "stop", old.item_id, dag.namespace))
 
     def _chunks(self, nos: Sequence[T]) -> Iterator[Sequence[T]]:
         size = self._settings.retry_chunk_nodes

@@ -27,7 +27,7 @@ Format = Literal["json", "mermaid", "dot"]
 
 _NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
 _DAGS = "/v1/namespaces/{ns}/dags"
-_DAG = _DAGS + "/{dag}"
+DAG_PATH = _DAGS + "/{dag}"
 
 
 async def orchestrator_of(request: Request) -> Orchestrator:
@@ -69,7 +69,7 @@ async def create(
 
 
 @router.post(
-    _DAG + "/nodes",
+    DAG_PATH + "/nodes",
     status_code=201,
     response_model=wire.NodesAdded,
     operation_id="dag_add_nodes",
@@ -89,7 +89,7 @@ async def add_nodes(
 
 
 @router.post(
-    _DAG + "/dependencies",
+    DAG_PATH + "/dependencies",
     status_code=201,
     response_model=wire.DependenciesAdded,
     operation_id="dag_add_dependencies",
@@ -107,7 +107,7 @@ async def add_dependencies(
     return json_response({"dependencies": edges}, 201)
 
 
-@router.post(_DAG + "/resolve", response_model=wire.Resolutions, operation_id="dag_resolve", tags=["dags"])
+@router.post(DAG_PATH + "/resolve", response_model=wire.Resolutions, operation_id="dag_resolve", tags=["dags"])
 async def resolve(
     ns: NamespaceOf,
     dag: str,
@@ -137,7 +137,7 @@ def _verb(name: str, summary: str) -> None:
         return json_response(dag_view(await getattr(duties.controller, name)(ns, dag)))
 
     router.post(
-        f"{_DAG}/{name}",
+        f"{DAG_PATH}/{name}",
         response_model=wire.Dag,
         operation_id=f"dag_{name}",
         description=summary,
@@ -152,7 +152,7 @@ _verb("resume", "Release again.")
 
 
 @router.post(
-    _DAG + "/cancel",
+    DAG_PATH + "/cancel",
     status_code=202,
     response_model=wire.Dag,
     operation_id="dag_cancel",
@@ -169,7 +169,7 @@ async def cancel(
     return json_response(dag_view(found), 200 if found.over else 202)
 
 
-@router.post(_DAG + "/retry", response_model=wire.Dag, operation_id="dag_retry", tags=["control"])
+@router.post(DAG_PATH + "/retry", response_model=wire.Dag, operation_id="dag_retry", tags=["control"])
 async def retry(
     ns: NamespaceOf,
     dag: str,
@@ -180,7 +180,7 @@ async def retry(
     return json_response(dag_view(await duties.retrier.retry(ns, dag, body.nodes)))
 
 
-@router.post(_DAG + "/skip", response_model=wire.Dag, operation_id="dag_skip", tags=["control"])
+@router.post(DAG_PATH + "/skip", response_model=wire.Dag, operation_id="dag_skip", tags=["control"])
 async def skip(
     ns: NamespaceOf,
     dag: str,
@@ -208,13 +208,13 @@ async def list_dags(
     return json_response({"items": [dag_view(dag) for dag in found], "next_cursor": more})
 
 
-@router.get(_DAG, response_model=wire.Dag, operation_id="dag", tags=["dags"])
+@router.get(DAG_PATH, response_model=wire.Dag, operation_id="dag", tags=["dags"])
 async def get_dag(ns: NamespaceOf, dag: str, duties: OrchestratorOf) -> Response:
     """A DAG."""
     return json_response(dag_view(await duties.queries.dag(ns, dag)))
 
 
-@router.get(_DAG + "/wait", response_model=wire.Dag, operation_id="dag_wait", tags=["dags"])
+@router.get(DAG_PATH + "/wait", response_model=wire.Dag, operation_id="dag_wait", tags=["dags"])
 async def wait(
     ns: NamespaceOf,
     dag: str,
@@ -225,7 +225,7 @@ async def wait(
     return json_response(dag_view(await duties.queries.wait(ns, dag, timeout_s)))
 
 
-@router.get(_DAG + "/nodes", response_model=wire.Page[wire.NodeView], operation_id="dag_nodes", tags=["nodes"])
+@router.get(DAG_PATH + "/nodes", response_model=wire.Page[wire.NodeView], operation_id="dag_nodes", tags=["nodes"])
 async def list_nodes(
     ns: NamespaceOf,
     dag: str,
@@ -239,20 +239,20 @@ async def list_nodes(
     return json_response({"items": [node_view(detail) for detail in found], "next_cursor": more})
 
 
-@router.get(_DAG + "/node", response_model=wire.NodeView, operation_id="dag_node", tags=["nodes"])
+@router.get(DAG_PATH + "/node", response_model=wire.NodeView, operation_id="dag_node", tags=["nodes"])
 async def get_node(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf) -> Response:
     """One node, with what it waits for."""
     return json_response(node_view(await duties.queries.node(ns, dag, clean("key", key) or "")))
 
 
-@router.get(_DAG + "/node/inputs", operation_id="dag_node_inputs", tags=["nodes"])
+@router.get(DAG_PATH + "/node/inputs", operation_id="dag_node_inputs", tags=["nodes"])
 async def get_inputs(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf) -> Response:
     """What a node with `pass_outputs` is given, of any size: `{upstream key: output, external:name: data}`."""
     text = await duties.queries.inputs(ns, dag, clean("key", key) or "")
     return Response(text, media_type="application/json")
 
 
-@router.get(_DAG + "/graph", response_model=wire.GraphView, operation_id="dag_graph", tags=["dags"])
+@router.get(DAG_PATH + "/graph", response_model=wire.GraphView, operation_id="dag_graph", tags=["dags"])
 async def graph(ns: NamespaceOf, dag: str, duties: OrchestratorOf, format: Format = "json") -> Response:
     """Nodes, edges and states, as JSON or as text for Mermaid or Graphviz."""
     settings: DagSettings = duties.context.settings
@@ -305,8 +305,11 @@ def dag_view(dag: Dag) -> dict[str, Any]:
             "cancelled": dag.cancelled,
         },
         "on_failure": dag.on_failure,
-        "metadata": _raw(dag.metadata),
+        "metadata": raw(dag.metadata),
         "reason": dag.reason,
+        "parent": None
+        if dag.parent_dag is None
+        else {"dag": dag.parent_dag, "node": dag.parent_node, "generation": dag.parent_generation},
     }
 
 
@@ -318,14 +321,15 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
         "item_id": row["item_id"],
         "state": public_state(row["state"]),
         "generation": row["generation"],
-        "topic": row["topic"],
+        "topic": row["topic"] or None,
+        "dag": row["item_id"] if row["sub"] else None,
         "trigger": row["trigger"],
         "upstream": detail.upstream,
         "downstream": detail.downstream,
         "external": detail.externals,
         "blocked_by": detail.blocked_by,
         "attempts": row["attempts"],
-        "output": _raw(row["output"]),
+        "output": raw(row["output"]),
         "error": row["error"],
         "created_at": row["created_at"],
         "released_at": row["released_at"],
@@ -344,8 +348,9 @@ def graph_view(graph: Graph) -> dict[str, Any]:
             {
                 "key": row["key"],
                 "state": public_state(row["state"]),
-                "topic": row["topic"],
+                "topic": row["topic"] or None,
                 "generation": row["generation"],
+                **({"dag": row["item_id"]} if row["sub"] else {}),
             }
             for row in graph.nodes
         ],
@@ -353,7 +358,8 @@ def graph_view(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _raw(text: str | None) -> msgspec.Raw | None:
+def raw(text: str | None) -> msgspec.Raw | None:
+    """JSON text as it is."""
     return None if text is None else msgspec.Raw(text.encode())
 
 

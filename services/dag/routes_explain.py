@@ -54,7 +54,8 @@ def _node_view(node: FrontierNode) -> dict[str, Any]:
     return {
         "key": node.row["key"],
         "state": public_state(node.row["state"]),
-        "topic": node.row["topic"],
+        "topic": node.row["topic"] or None,
+        "dag": node.row["item_id"] if node.row["sub"] else None,
         "generation": node.row["generation"],
         "item_id": node.row["item_id"],
         "standing": node.standing,
@@ -73,7 +74,7 @@ def timeline_view(timeline: Timeline) -> dict[str, Any]:
     return {
         "key": row["key"],
         "state": public_state(row["state"]),
-        "topic": row["topic"],
+        "topic": row["topic"] or None,
         "item_id": row["item_id"],
         "generation": row["generation"],
         "created_at": row["created_at"],

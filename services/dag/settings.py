@@ -36,6 +36,12 @@ class DagSettings(EdgeSettings):
     chain_nodes_max: int = 50_000
     chain_edges_max: int = 200_000
 
+    # A DAG in a node's place: how deep they nest, what one may take as JSON, and how many bytes of its
+    # outputs become the node's (above that, a reference to fetch them by).
+    subdag_depth_max: int = 8
+    subdag_bytes_max: int = 1024 * 1024
+    subdag_output_bytes_max: int = 10 * 1024
+
     # One transaction flips at most so many edges, walks so many levels of skips, and scans so many nodes.
     edges_per_step_max: int = 1_000
     skip_levels_per_step_max: int = 16
@@ -55,6 +61,7 @@ class DagSettings(EdgeSettings):
     completion_pollers: int = 2
 
     send_items_max: int = 1_000
+    sub_dags_per_send_max: int = 16
     send_bytes_max: int = 8 * 1024 * 1024
     sends_in_flight_max: int = 16
     overdue_s: float = 1.0

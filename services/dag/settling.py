@@ -101,10 +101,21 @@ class Settlement:
         self._changed.add(dag.no)
 
     def cancel_items(self, nodes: Iterable[Node]) -> None:
-        """Tell the queue to cancel the items of unfinished nodes; its answers end them."""
+        """Tell the queue to cancel the items of unfinished nodes; its answers end them. A sub-DAG that was
+        begun is cancelled, and its end ends the node."""
         for node in nodes:
             namespace = self.dags[node.dag_no].namespace
-            self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, namespace))
+            if not node.sub:
+                self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, namespace))
+            elif node.state == "released":
+                self.sends.append(Send(node.no, node.generation, "stop", node.item_id, namespace))
+            elif node.state == "blocked":
+                self.end(node, "cancelled")
+
+    def report(self, dag: Dag) -> None:
+        """Tell the node in whose place a DAG has run how it has ended."""
+        assert dag.parent_dag is not None, "it has a parent"
+        self.sends.append(Send(dag.node_no(0), dag.endings, "report", dag.parent_dag, dag.namespace))
 
     async def walk_blocked(self, dag: Dag, after_no: int) -> int | None:
         """Decide a stretch of blocked nodes after `after_no`; how far that came, None at the end."""
@@ -133,11 +144,11 @@ class Settlement:
     def _release(self, dag: Dag, node: Node) -> None:
         dag.move("blocked", "released")
         self._changed.add(dag.no)
-        if not node.enqueued:
+        if not node.enqueued and not node.sub:
             node.item_id = self._young(node.item_id)
         self._moved[node.no] = Moved("released", item_id=node.item_id)
         node.state = "released"
-        action = "revive" if node.enqueued else "enqueue"
+        action = "start" if node.sub else "revive" if node.enqueued else "enqueue"
         send = Send(node.no, node.generation, action, node.item_id, dag.namespace)  # type: ignore[arg-type]
         self.sends.append(send)
         self.released += 1
@@ -214,6 +225,8 @@ class Settlement:
             dag.state = "cancelled" if dag.cancel_cause == "call" else "failed"
         elif dag.state == "running" and not dag.open and not dag.held and (dag.total or dag.closed):
             dag.state = "failed" if dag.failed else "succeeded"
+        if dag.over and dag.state != self._was[dag.no] and dag.parent_dag is not None:
+            self.report(dag)
 
     async def _write(self) -> None:
         written = [(self.dags[no], self._was[no]) for no in sorted(self._changed)]

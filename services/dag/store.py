@@ -16,6 +16,7 @@ from services.dag.model import (
     NewDag,
     NewNode,
     Node,
+    Parent,
     Ref,
     Send,
 )
@@ -78,13 +79,14 @@ class Walk(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What a retry replaces: the old generation and whether the queue has an item of it."""
+    """What a retry replaces: the old generation and whether the queue has an item of it (or it was begun)."""
 
     no: int
     was: str
     generation: int
     item_id: str
     made: bool
+    sub: bool
 
 
 # DAG rows
@@ -100,8 +102,10 @@ async def lock_dag_nos(tx: Transaction, nos: Iterable[int]) -> list[Dag]:
     return [Dag(*row) for row in await tx.fetch(SQL.lock_dag_nos, nos=sorted(set(nos)))]
 
 
-async def insert_dag(tx: Transaction, dag_id: str, namespace: str, new: NewDag) -> Dag | None:
-    """A new DAG, or None when its key is taken."""
+async def insert_dag(
+    tx: Transaction, dag_id: str, namespace: str, new: NewDag, parent: Parent | None = None
+) -> Dag | None:
+    """A new DAG, or None when its key, or a sub-DAG's id, is taken."""
     row = await tx.row(
         SQL.insert_dag,
         id=dag_id,
@@ -113,14 +117,19 @@ async def insert_dag(tx: Transaction, dag_id: str, namespace: str, new: NewDag) 
         on_failure=new.on_failure,
         deadline_s=new.deadline_s,
         metadata=new.metadata,
+        depth=parent.depth if parent else 0,
+        parent_dag=parent.dag if parent else None,
+        parent_node=parent.node if parent else None,
+        parent_generation=parent.generation if parent else None,
     )
     return Dag(*row) if row else None
 
 
-async def get_dag_by_key(tx: Transaction, namespace: str, key: str) -> Dag | None:
-    """The DAG of a key."""
-    row = await tx.row(SQL.get_dag_by_key, namespace=namespace, key=key)
-    return Dag(*row) if row else None
+async def find_dag(tx: Transaction, namespace: str, *, key: str | None, dag_id: str) -> Dag:
+    """The DAG of a key; without one, of an id. There is one."""
+    if key is not None:
+        return Dag(*await tx.row(SQL.get_dag_by_key, namespace=namespace, key=key))
+    return Dag(*await tx.row(SQL.get_dag, id=dag_id, namespace=namespace))
 
 
 async def grow_dag(tx: Transaction, dag: Dag, *, structure_changed: bool) -> None:
@@ -161,7 +170,7 @@ async def reopen_dag(tx: Transaction, dag: Dag) -> None:
             cancelled=dag.cancelled,
         )
     row = await tx.row(SQL.reopen_dag, no=dag.no)
-    dag.deadline_at = row["deadline_at"]
+    dag.deadline_at, dag.endings = row["deadline_at"], row["endings"]
 
 
 async def past_deadline(tx: Transaction, dag_no: int) -> bool:
@@ -254,6 +263,7 @@ async def insert_nodes(tx: Transaction, dag_no: int, rows: Sequence[NodeRow]) ->
         ext_lefts=[row.ext_left for row in rows],
         ext_faileds=[row.ext_failed for row in rows],
         items=[row.new.item for row in rows],
+        subs=[row.new.sub for row in rows],
     )
 
 
@@ -313,6 +323,11 @@ async def count_resolved(tx: Transaction, dag_no: int, resolved: dict[str, tuple
 async def skip_by_call(tx: Transaction, nos: Sequence[int]) -> None:
     """Remember that a caller skipped these."""
     await tx.fetch(SQL.skip_by_call, nos=nos)
+
+
+async def rename_items(tx: Transaction, item_ids: dict[int, str]) -> None:
+    """Other item ids for these nodes."""
+    await tx.fetch(SQL.rename_items, nos=list(item_ids), item_ids=list(item_ids.values()))
 
 
 async def renew_intent(tx: Transaction, item_ids: dict[int, str]) -> None:

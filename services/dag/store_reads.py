@@ -83,7 +83,7 @@ async def externals_of(shard: Shard, dag_no: int, keys: Sequence[str]) -> list[A
 
 
 async def graph_nodes(shard: Shard, after_no: int, last_no: int, rows_max: int) -> list[Any]:
-    """(no, key, state, topic, generation) after `after_no`."""
+    """(no, key, item_id, state, topic, generation, sub) after `after_no`."""
     return await shard.pool.fetch(SQL.graph_nodes, after_no=after_no, last_no=last_no, rows_max=rows_max)
 
 

@@ -90,12 +90,13 @@ class DagWorld:
 
     async def sweep(self) -> None:
         """What was left undone, as if its time had come."""
-        connection = await self.connect()
-        await connection.execute("UPDATE outbox SET due_at = shard_now() - interval '1 s'")
-        await connection.execute("UPDATE adding SET started_at = started_at - interval '1 h'")
-        await connection.close()
-        await self.loops.relay.step(self.shard)
-        await self.loops.sweeper.step(self.shard)
+        for shard in self.duties.context.shards:
+            connection = await self.database.connect(shard.address.schema)
+            await connection.execute("UPDATE outbox SET due_at = shard_now() - interval '1 s'")
+            await connection.execute("UPDATE adding SET started_at = started_at - interval '1 h'")
+            await connection.close()
+            await self.loops.relay.step(shard)
+            await self.loops.sweeper.step(shard)
         await self.settle()
 
     async def connect(self) -> Any:
@@ -103,13 +104,15 @@ class DagWorld:
         return await self.database.connect(self.shard.address.schema)
 
     async def rows(self, sql: str, *args: Any) -> list[Any]:
-        """What a query on the first shard finds."""
-        connection = await self.connect()
-        try:
-            found: list[Any] = await connection.fetch(sql, *args)
-            return found
-        finally:
-            await connection.close()
+        """What a query finds on all shards."""
+        found: list[Any] = []
+        for shard in self.duties.context.shards:
+            connection = await self.database.connect(shard.address.schema)
+            try:
+                found += await connection.fetch(sql, *args)
+            finally:
+                await connection.close()
+        return found
 
     async def audit(self) -> None:
         """Counters agree with the facts (D12). A node that was decided keeps the counts it was decided by."""

@@ -5,7 +5,8 @@
 SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.paused, d.closed, d.on_failure,
     d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
     d.structure_version, d.edges, d.externals,
-    d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled
+    d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
+    d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings
 FROM dag d WHERE d.no = ANY(ARRAY(
     SELECT found.no FROM unnest($1::uuid[]) AS w(id)
     CROSS JOIN LATERAL (SELECT no FROM dag WHERE id = w.id OFFSET 0) AS found))
@@ -16,29 +17,34 @@ ORDER BY d.no FOR UPDATE OF d;
 SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.paused, d.closed, d.on_failure,
     d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
     d.structure_version, d.edges, d.externals,
-    d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled
+    d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
+    d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings
 FROM dag d WHERE d.no = ANY($1::bigint[])
 ORDER BY d.no FOR UPDATE OF d;
 
--- name: insert_dag(id, namespace, key, name, open, held, on_failure, deadline_s, metadata)
--- No row when the key is taken.
-INSERT INTO dag (id, namespace, key, name, open, held, on_failure, deadline_s, metadata, deadline_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, shard_now() + make_interval(secs => $8))
-ON CONFLICT (namespace, key) WHERE key IS NOT NULL DO NOTHING
+-- name: insert_dag(id, namespace, key, name, open, held, on_failure, deadline_s, metadata, depth, parent_dag, parent_node, parent_generation)
+-- No row when the key, or a sub-DAG's id, is taken.
+INSERT INTO dag (id, namespace, key, name, open, held, on_failure, deadline_s, metadata, deadline_at,
+    depth, parent_dag, parent_node, parent_generation)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, shard_now() + make_interval(secs => $8), $10, $11, $12, $13)
+ON CONFLICT DO NOTHING
 RETURNING no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled;
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    depth, parent_dag::text, parent_node, parent_generation, endings;
 
 -- name: get_dag(id, namespace)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    depth, parent_dag::text, parent_node, parent_generation, endings
 FROM dag WHERE id = $1 AND namespace = $2;
 
 -- name: get_dag_by_key(namespace, key)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    depth, parent_dag::text, parent_node, parent_generation, endings
 FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL;
 
 -- name: grow_dag(no, next_n, edges, externals, structure_changed)
@@ -54,10 +60,10 @@ WHERE no = $1;
 
 -- name: reopen_dag(no)
 -- A retried DAG runs again; its deadline counts anew.
-UPDATE dag SET finished_at = NULL, cancel_cause = NULL, reason = NULL,
+UPDATE dag SET endings = endings + 1, finished_at = NULL, cancel_cause = NULL, reason = NULL,
     deadline_at = shard_now() + make_interval(secs => deadline_s)
 WHERE no = $1
-RETURNING deadline_at;
+RETURNING deadline_at, endings;
 
 -- name: settle(node_nos, node_states, errors, item_ids, send_node_nos, send_generations, send_actions, send_item_ids, send_inputs, delay_s, nos, was_states, dag_states, causes, intents, blockeds, releaseds, succeededs, faileds, skippeds, cancelleds)
 -- All that a transaction decided, at once: nodes, what the queue is to be told, and the DAGs' rows with new counts.
@@ -133,18 +139,21 @@ SELECT deadline_at <= shard_now() AS past FROM dag WHERE no = $1;
 -- name: list_dags(namespace, before_id, rows_max)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    depth, parent_dag::text, parent_node, parent_generation, endings
 FROM dag WHERE namespace = $1 AND id < $2 ORDER BY id DESC LIMIT $3;
 
 -- name: list_dags_by_state(namespace, state, before_id, rows_max)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    depth, parent_dag::text, parent_node, parent_generation, endings
 FROM dag WHERE namespace = $1 AND state = $2 AND id < $3 ORDER BY id DESC LIMIT $4;
 
 -- name: list_dags_by_name(namespace, name, state, before_id, rows_max)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    depth, parent_dag::text, parent_node, parent_generation, endings
 FROM dag WHERE namespace = $1 AND name = $2 AND name IS NOT NULL AND ($3::text IS NULL OR state = $3) AND id < $4
 ORDER BY id DESC LIMIT $5;

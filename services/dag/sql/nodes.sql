@@ -7,32 +7,33 @@
 -- name: nodes_by_key(dag_no, keys)
 SELECT n.* FROM unnest($2::text[]) AS w(key) CROSS JOIN LATERAL (
     SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, fingerprint
+        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub,
+        fingerprint
     FROM node WHERE dag_no = $1 AND key = w.key OFFSET 0) AS n;
 
 -- name: nodes_by_no(nos)
 SELECT n.* FROM unnest($1::bigint[]) AS w(no) CROSS JOIN LATERAL (
     SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed
+        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub
     FROM node WHERE no = w.no OFFSET 0) AS n;
 
 -- name: nodes_between(first_no, last_no, states)
 SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed
+    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub
 FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[])
 ORDER BY no;
 
--- name: insert_nodes(dag_no, nos, keys, item_ids, states, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items)
+-- name: insert_nodes(dag_no, nos, keys, item_ids, states, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items, subs)
 WITH want AS MATERIALIZED (
     SELECT * FROM unnest($2::bigint[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::boolean[],
         $9::bytea[], $10::boolean[], $11::int[], $12::int[], $13::int[], $14::int[], $15::int[], $16::int[],
-        $17::boolean[], $18::text[])
+        $17::boolean[], $18::text[], $19::boolean[])
         AS w(no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued,
-            l, o, f, s, c, ext_left, ext_failed, item)),
+            l, o, f, s, c, ext_left, ext_failed, item, sub)),
 specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM want)
 INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
-    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed)
-SELECT $1, no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed
+    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub)
+SELECT $1, no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed, sub
 FROM want;
 
 -- name: mark_ended(dag_nos, keys, generations, states, outputs, errors, attempts)
@@ -75,7 +76,7 @@ UPDATE node SET up_left = up_left + w.l, up_ok = up_ok + w.o, up_failed = up_fai
 FROM found w WHERE node.ctid = w.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed;
+    node.ext_left, node.ext_failed, node.sub;
 
 -- name: count_resolved(dag_no, keys, counts, faileds)
 -- Externals of these nodes that were declared and have just been resolved.
@@ -88,11 +89,19 @@ UPDATE node SET ext_left = ext_left - f.resolved, ext_failed = ext_failed OR f.f
 FROM found f WHERE node.ctid = f.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed;
+    node.ext_left, node.ext_failed, node.sub;
 
 -- name: skip_by_call(nos)
 -- A node that a caller skipped stays skipped when what is above it is retried.
 UPDATE node SET by_call = true WHERE no = ANY($1::bigint[]);
+
+-- name: rename_items(nos, item_ids)
+WITH found AS MATERIALIZED (
+    SELECT n.tid, w.item_id
+    FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = w.no OFFSET 0) AS n
+    LIMIT cardinality($1::bigint[]))
+UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 
 -- name: renew_intent(nos, item_ids)
 -- New ids for items that the queue has never seen and whose ids have grown too old.
@@ -139,19 +148,20 @@ WITH RECURSIVE reach(no) AS (
 SELECT no FROM reach ORDER BY no;
 
 -- name: retry_nodes(nos, item_ids)
--- A new generation, blocked until it is decided; returns what it replaces.
+-- A new generation, blocked until it is decided; returns what it replaces. A sub-DAG that failed is kept, to go on.
 WITH old AS MATERIALIZED (
     SELECT n.*, w.item_id AS new_id
     FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
     CROSS JOIN LATERAL (
         SELECT ctid AS tid, state AS was, generation AS was_generation, item_id::text AS was_item_id,
-            enqueued OR released_at IS NOT NULL AS made
+            enqueued OR released_at IS NOT NULL AS made, sub AND state = 'failed' AS kept
         FROM node WHERE no = w.no OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
-UPDATE node SET state = 'blocked', generation = node.generation + 1, item_id = old.new_id, enqueued = false,
+UPDATE node SET state = 'blocked', generation = node.generation + 1,
+    item_id = CASE WHEN old.kept THEN node.item_id ELSE old.new_id END, enqueued = false,
     by_call = false, attempts = 0, released_at = NULL, finished_at = NULL, output = NULL, error = NULL
 FROM old WHERE node.ctid = old.tid
-RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made;
+RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made, node.sub;
 
 -- name: retry_externals(dag_no, nos)
 -- What was resolved as failed is to be resolved again.

@@ -34,6 +34,14 @@ POINTS = [
 ]
 
 
+SUB_DAG_POINTS = [
+    "after_commit_before_relay",
+    "after_child_made",
+    "after_carry_before_delete",
+    "after_commit_before_ack",
+]
+
+
 class MortalDag:
     """A DAG service in a process of its own. It dies at a crash point once, and is then started again."""
 
@@ -128,3 +136,37 @@ async def test_a_service_that_dies_at_a_crash_point_leaves_nothing_undone(
     assert found["state"] == "succeeded"
     assert Counter(delivered) == Counter(list(GRAPH))
     assert all(delivered.index(up) < delivered.index(key) for key, ups in GRAPH.items() for up in ups)
+
+
+@pytest.mark.parametrize("point", SUB_DAG_POINTS)
+async def test_a_service_that_dies_between_a_dag_and_its_sub_dag_makes_and_ends_it_once(
+    queue: Service, redis_url: str, point: str
+) -> None:
+    topic = f"sub-{point}"
+    dag = MortalDag(queue, redis_url, point)
+    delivered: list[str] = []
+    base = f"http://127.0.0.1:{dag.port}/v1/namespaces/default/dags"
+    inner = {"nodes": [{"key": "x", "topic": topic}, {"key": "y", "topic": topic, "upstream": ["x"]}]}
+    nodes = [
+        {"key": "a", "topic": topic},
+        {"key": "mid", "dag": inner, "upstream": ["a"]},
+        {"key": "z", "topic": topic, "upstream": ["mid"]},
+    ]
+    running = asyncio.create_task(dag.run())
+    async with AsyncClient(queue_url=queue.url) as client:
+        consuming = asyncio.create_task(consume(client, topic, delivered))
+        try:
+            async with asyncio.timeout(60):
+                found = await until_answered("POST", base, {"key": topic, "nodes": nodes})
+                while not found["finished_at"]:
+                    found = await until_answered("GET", f"{base}/{found['id']}/wait?timeout_s=5")
+                dags = await until_answered("GET", f"{base}?limit=1000")
+        finally:
+            for task in (consuming, running):
+                task.cancel()
+            await asyncio.gather(consuming, running, return_exceptions=True)
+    assert dag.exit_codes[0] == -9, "the service was to die here"
+    assert found["state"] == "succeeded"
+    assert delivered == ["a", "x", "y", "z"]
+    children = [each for each in dags["items"] if (each["parent"] or {}).get("dag") == found["id"]]
+    assert [each["state"] for each in children] == ["succeeded"]

@@ -278,3 +278,18 @@ async def test_the_async_handle_does_the_same() -> None:
         assert (await handle.show()).nodes.total == 1_200
         await asyncio.gather(handle.pause(), handle.resume())
     assert service.actions()[-2:] == ["/d1/pause", "/d1/resume"]
+
+
+def test_a_dag_within_a_dag_is_sent_as_one_node_and_read_back_the_same() -> None:
+    inner = Dag("inner", on_failure="cancel")
+    x = inner.node("x", topic="t")
+    inner.node("y", topic="t", after=[x])
+    outer = Dag("outer", key="k")
+    a = outer.node("a", topic="t")
+    outer.node("z", topic="t", after=[outer.subdag("mid", inner, after=[a], pass_outputs=True)])
+    body = outer.nodes["mid"].body()
+    nodes = [{"key": "x", "topic": "t"}, {"key": "y", "topic": "t", "upstream": ["x"]}]
+    sub = {"name": "inner", "on_failure": "cancel", "nodes": nodes}
+    assert body == {"key": "mid", "dag": sub, "upstream": ["a"], "pass_outputs": True}
+    spec = {"nodes": [node.body() for node in outer.ordered()]}
+    assert [node.body() for node in Dag.from_spec(spec).ordered()] == spec["nodes"]

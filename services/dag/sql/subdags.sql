@@ -1,0 +1,30 @@
+-- Blocks about DAGs that run in the place of nodes.
+
+-- name: sub_node(no)
+-- A node in whose place a DAG runs, with what that DAG is made of.
+SELECT n.key, n.generation, n.state, d.id::text AS dag_id, d.namespace, d.depth, s.item
+FROM (SELECT no, dag_no, key, generation, state FROM node WHERE no = $1 OFFSET 0) AS n
+CROSS JOIN LATERAL (SELECT id, namespace, depth FROM dag WHERE no = n.dag_no OFFSET 0) AS d
+CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = n.no OFFSET 0) AS s;
+
+-- name: adopt(no, parent_dag, parent_node, parent_generation, depth)
+-- A DAG runs for this generation of a node from now on; an end that it has had is told anew.
+UPDATE dag SET parent_dag = $2, parent_node = $3, parent_generation = $4, depth = $5, endings = endings + 1
+WHERE no = $1
+RETURNING endings;
+
+-- name: dag_by_no(no)
+SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
+    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
+    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    depth, parent_dag::text, parent_node, parent_generation, endings
+FROM dag WHERE no = $1;
+
+-- name: outputs_page(after_no, last_no, rows_max)
+-- Outputs of nodes that nothing waits for: what a DAG has come to.
+SELECT n.no, n.key, n.output
+FROM (SELECT no, key, output FROM node
+      WHERE no > $1 AND no <= $2 AND state = 'succeeded' AND output IS NOT NULL ORDER BY no OFFSET 0) AS n
+LEFT JOIN LATERAL (SELECT true AS any FROM edge WHERE up = n.no LIMIT 1) AS down ON true
+WHERE down.any IS NULL
+ORDER BY n.no LIMIT $3;

@@ -1,0 +1,54 @@
+"""The statements about DAGs in the place of nodes, bound."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from services.dag.model import Dag, Parent
+from services.dag.store import SQL
+from shared.pg import Transaction
+from shared.shards import Shard
+
+
+class SubNode(NamedTuple):
+    """A node in whose place a DAG runs, and its DAG; `spec` is JSON text."""
+
+    key: str
+    generation: int
+    state: str
+    dag_id: str
+    namespace: str
+    depth: int
+    spec: str
+
+
+async def sub_node(shard: Shard, no: int) -> SubNode | None:
+    """A node by number."""
+    row = await shard.pool.row(SQL.sub_node, no=no)
+    return SubNode(*row) if row else None
+
+
+async def adopt(tx: Transaction, dag: Dag, parent: Parent) -> None:
+    """Let a locked DAG run for this generation of a node."""
+    row = await tx.row(
+        SQL.adopt,
+        no=dag.no,
+        parent_dag=parent.dag,
+        parent_node=parent.node,
+        parent_generation=parent.generation,
+        depth=parent.depth,
+    )
+    dag.parent_dag, dag.parent_node = parent.dag, parent.node
+    dag.parent_generation, dag.depth, dag.endings = parent.generation, parent.depth, row["endings"]
+
+
+async def dag_by_no(shard: Shard, no: int) -> Dag | None:
+    """A DAG as it stands."""
+    row = await shard.pool.row(SQL.dag_by_no, no=no)
+    return Dag(*row) if row else None
+
+
+async def outputs_page(shard: Shard, *, after_no: int, last_no: int, rows_max: int) -> list[tuple[int, str, str]]:
+    """(number, key, output as JSON text) of nodes without downstreams, after `after_no` up to `last_no`."""
+    rows = await shard.pool.fetch(SQL.outputs_page, after_no=after_no, last_no=last_no, rows_max=rows_max)
+    return [tuple(row) for row in rows]
