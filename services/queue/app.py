@@ -15,6 +15,7 @@ from services.queue.dispatch import Dispatch
 from services.queue.health import Health
 from services.queue.hints import Messenger
 from services.queue.operations import Operations
+from services.queue.placement import Placement
 from services.queue.process import QueueProcess
 from services.queue.reaper import Reaper
 from services.queue.retention import Retention
@@ -40,7 +41,8 @@ def create_app(settings: QueueSettings) -> HotPath:
     stores = {shard.number: Store(shard, settings) for shard in shards}
     clock = SystemClock()
     dispatch = Dispatch(list(stores.values()), settings, clock)
-    broker = Broker(shards, stores, dispatch, settings)
+    placement = Placement(list(stores), settings, clock)
+    broker = Broker(shards, stores, dispatch, placement, settings)
     settlement = Settlement(broker, settings)
     health = Health(broker, settings, clock, owner=f"{socket.gethostname()}:{os.getpid()}")
     messenger = Messenger(settings.redis_url, dispatch, clock) if settings.redis_url else None

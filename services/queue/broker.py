@@ -26,6 +26,7 @@ from services.queue.model import (
     is_plain,
     refused,
 )
+from services.queue.placement import Placement
 from services.queue.settings import QueueSettings
 from services.queue.store import Enqueued, Known, Store
 from shared.access import Caller
@@ -42,11 +43,17 @@ class Broker:
     """The verbs that move single items: enqueue, dequeue, ack, revive."""
 
     def __init__(
-        self, shards: ShardMap, stores: dict[int, Store], dispatch: Dispatch, settings: QueueSettings
+        self,
+        shards: ShardMap,
+        stores: dict[int, Store],
+        dispatch: Dispatch,
+        placement: Placement,
+        settings: QueueSettings,
     ) -> None:
         self._shards = shards
         self.stores = stores
         self.dispatch = dispatch
+        self.placement = placement
         self._settings = settings
         self._enqueued = {n: ENQUEUED.labels(n) for n in stores}
         self._dequeued = {n: DEQUEUED.labels(n) for n in stores}
@@ -94,7 +101,7 @@ class Broker:
                 store = self._at(namespace, item.affinity)
                 groups.setdefault(store.number, []).append(i)
             else:
-                home = home or self.stores[self._shards.next().number]
+                home = home or self.stores[self.placement.choose(namespace, item.topic, len(items))]
                 store = home
                 groups.setdefault(store.number, []).append(i)
             ids.append("")
@@ -212,7 +219,7 @@ class Broker:
     def _outcome(self, row: NewRow, taken: set[str], known: dict[str, Known], flushed: Enqueued) -> Result:
         if row.id in taken:
             taken.discard(row.id)
-            known[row.id] = Known(row.namespace_id, "living", None)
+            known[row.id] = Known(row.namespace_id, "living")
             return Result(row.id, "enqueued")
         found = known.get(row.id)
         if found is not None:
@@ -330,7 +337,7 @@ class Broker:
         for item_id, token, namespace_id, _ in entries:
             if item_id + token in held and item_id in acked:
                 acked.discard(item_id)
-                known[item_id] = Known(namespace_id, "acked", token)
+                known[item_id] = Known(namespace_id, "acked")
                 statuses.append("acked")
             elif item_id + token in held and not _was_cancelled(known.get(item_id)):
                 statuses.append("already_acked")
@@ -410,7 +417,7 @@ async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set
         if item_id not in found:
             unknown.setdefault(namespace_id, []).append(item_id)
     return {
-        item_id: Known(namespace_id, "acked", None)
+        item_id: Known(namespace_id, "acked")
         for namespace_id, ids in unknown.items()
         for item_id in await store.acked_lately(ids, namespace_id)
     }

@@ -30,6 +30,8 @@ class QueueSettings(EdgeSettings):
     unseen_cancels_max: Annotated[int, Field(description="per namespace and shard, per id window")] = 100_000
     dead_retention_s: float = 14 * 24 * 3600.0
 
+    topic_shards_max: Annotated[int, Field(ge=1, description="shards that one topic's new items go to")] = 16
+    topic_shard_rate_max: Annotated[float, Field(gt=0, description="items a second, per host")] = 20_000.0
     flush_items_max: int = 2_000
     peek_keys_max: int = 1_000
     buffer_keys_max: int = 8_000

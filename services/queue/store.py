@@ -37,11 +37,10 @@ class Enqueued(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the shard knows of an id: `living`, or how it ended and under which token."""
+    """What the shard knows of an id: `living`, or how it ended."""
 
     namespace_id: int
     outcome: str
-    token: str | None
 
 
 class AckFlush(NamedTuple):
@@ -75,6 +74,18 @@ class Store:
 
     async def enqueue(self, rows: Sequence[NewRow]) -> Enqueued:
         """Take items in; ids that exist, ended or are out of their window are left out of `taken`."""
+        if all(row.time_ms is None and row.extra is None for row in rows):
+            ids, _, namespace_ids, topic_ids, priorities, lease_ss, payloads, *_ = zip(*rows, strict=True)
+            row = await self.pool.row(
+                SQL.enqueue_plain,
+                ids=ids,
+                namespace_ids=namespace_ids,
+                topic_ids=topic_ids,
+                priorities=priorities,
+                lease_ss=lease_ss,
+                payloads=payloads,
+            )
+            return Enqueued(row["at"], None)
         row = await self.pool.row(SQL.enqueue, **self._columns(rows))
         return Enqueued(row["at"], row["taken"])
 
@@ -108,7 +119,7 @@ class Store:
     async def known(self, ids: Sequence[str]) -> dict[str, Known]:
         """What the shard knows of ids; the end of an item counts for more than a row that is going."""
         rows = await self.pool.fetch(SQL.known, ids=list(ids))
-        return {row["id"]: Known(row["namespace_id"], row["outcome"], row["token"]) for row in rows}
+        return {row["id"]: Known(row["namespace_id"], row["outcome"]) for row in rows}
 
     async def acked_lately(self, ids: Sequence[str], namespace_id: int) -> set[str]:
         """Of ids without a row, those acked under a lease that has not run out yet."""
@@ -144,7 +155,8 @@ class Store:
         """Lease items; rows by id, without those that are not ready any more, expired or paused."""
         ids, tokens, lease_ss = zip(*sorted(claims), strict=True)
         pool = self.shard.relaxed if relaxed else self.pool
-        rows = await pool.fetch(SQL.claim, ids=ids, tokens=tokens, lease_ss=lease_ss)
+        wanted_ss = [lease_s or 0.0 for lease_s in lease_ss]
+        rows = await pool.fetch(SQL.claim, ids=ids, tokens=tokens, lease_ss=wanted_ss)
         return {row["id"]: row for row in rows}
 
     # -- settle -------------------------------------------------------------------------------------------

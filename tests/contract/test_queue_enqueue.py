@@ -150,12 +150,18 @@ async def test_affinity_keeps_items_on_one_shard_and_an_id_wins(api: Api) -> Non
     assert spread == {0, 1, 2}
 
 
-async def test_calls_spread_over_shards_and_a_call_stays_on_one(api: Api) -> None:
-    calls = [await api.enqueue(*({"topic": "t"} for _ in range(5))) for _ in range(6)]
+async def test_topics_spread_over_shards_and_a_call_stays_on_one(api: Api) -> None:
+    calls = [await api.enqueue(*({"topic": f"t{n}"} for _ in range(5))) for n in range(32)]
 
     homes = [{shard_of(r["id"]) for r in call} for call in calls]
     assert all(len(home) == 1 for home in homes)
     assert set.union(*homes) == {0, 1, 2}
+
+
+async def test_a_quiet_topic_stays_on_one_shard(api: Api) -> None:
+    homes = {shard_of((await api.enqueue({"topic": "t"}))[0]["id"]) for _ in range(6)}
+
+    assert len(homes) == 1
 
 
 async def test_limits_are_on_compact_json(api: Api) -> None:

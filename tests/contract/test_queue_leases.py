@@ -352,8 +352,8 @@ async def test_lease_tokens_are_random_and_long(api: Api) -> None:
 
 
 async def test_leases_of_several_shards_are_settled_by_one_call(own_api: Api, own_host: QueueHost) -> None:
-    await own_api.enqueue_one("t")
-    await own_api.enqueue_one("t")
+    for shard in (0, 1):
+        await own_api.enqueue_one("t", id=own_api.new_id(shard))
     held = await own_api.dequeue("t", 2, lease_s=60)
 
     assert {shard_of(item["id"]) for item in held} == {0, 1}

@@ -19,6 +19,7 @@ BIG = {"item", "ready", "deferred", "lease", "parked", "ended", "ended_old", "de
 # What each statement reads, and through which index: (table, index).
 HOT: dict[str, set[tuple[str, str]]] = {
     "enqueue": set(),
+    "enqueue_plain": set(),
     "peek": {("ready", "ready_order")},
     "claim": {("item", "item_pkey"), ("ready", "ready_order")},
     "ack": {("lease", "lease_token"), ("item", "item_pkey")},

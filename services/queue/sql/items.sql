@@ -51,14 +51,30 @@ s AS (
 SELECT (SELECT at FROM n) AS at,
     CASE WHEN (SELECT count(*) FROM k) < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM k) END AS taken;
 
+-- name: enqueue_plain(ids, namespace_ids, topic_ids, priorities, lease_ss, payloads)
+-- One flush of enqueues whose ids were made here and that give nothing but the common fields: nothing to look up,
+-- nothing to conflict with. About half the cost of `enqueue`.
+WITH a AS MATERIALIZED (
+    SELECT u.*, n.at
+    FROM (SELECT shard_now() AS at OFFSET 0) AS n,
+        unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::float8[], $6::text[])
+            AS u(id, namespace_id, topic_id, priority, lease_s, payload)),
+i AS (
+    INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, max_attempts,
+        at_most_once, managed, remembered)
+    SELECT id, namespace_id, topic_id, priority, lease_s, payload, at, at, 0, false, false, false FROM a),
+r AS (INSERT INTO ready SELECT topic_id, priority, at, id FROM a),
+s AS (INSERT INTO stat_delta SELECT topic_id, count(*), 0, 0, 0, 0 FROM a GROUP BY topic_id)
+SELECT max(at) AS at FROM a;
+
 -- name: known(ids)
 -- What the shard knows of ids that were not taken in: the living, and those that ended inside the window.
-SELECT i.id::text, i.namespace_id, 'living' AS outcome, NULL::text AS token
+SELECT i.id::text, i.namespace_id, 'living' AS outcome
 FROM item i WHERE i.id = ANY ($1::uuid[])
 UNION ALL
-SELECT e.id::text, e.namespace_id, e.outcome, e.token::text FROM ended e WHERE e.id = ANY ($1::uuid[])
+SELECT e.id::text, e.namespace_id, e.outcome FROM ended e WHERE e.id = ANY ($1::uuid[])
 UNION ALL
-SELECT e.id::text, e.namespace_id, e.outcome, e.token::text FROM ended_old e WHERE e.id = ANY ($1::uuid[]);
+SELECT e.id::text, e.namespace_id, e.outcome FROM ended_old e WHERE e.id = ANY ($1::uuid[]);
 
 -- name: shard_time_ms()
 SELECT (extract(epoch FROM shard_now()) * 1000)::bigint AS time_ms;

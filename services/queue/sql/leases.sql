@@ -5,18 +5,18 @@
 -- searched by is `(SELECT shard_now())`, since a volatile function cannot bound a scan.
 
 -- name: claim(ids, tokens, lease_ss)
--- The only statement that creates leases. Ids come from the host's memory of keys, sorted, so that two hosts
--- cannot deadlock; one that another took, or a paused topic's, simply yields nothing: what decides is the
--- DELETE of its row in ready. An item past its TTL goes into a group that ends at once and is never shown to
--- anybody: the reaper ends it as expired.
+-- The only statement that creates leases. Ids come from the host's memory of keys, sorted and once each, so that
+-- two hosts cannot deadlock and a found row's token is searched for by halves; `lease_ss` is 0 where the item's
+-- own counts. An id that another took, or a paused topic's, simply yields nothing: what decides is the DELETE of
+-- its row in ready. An item past its TTL goes into a group that ends at once and is never shown to anybody: the
+-- reaper ends it as expired.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
 f AS MATERIALIZED (
-    SELECT r.place, w.token, w.lease_s AS wanted_s, i.*
-    FROM unnest($1::uuid[], $2::uuid[], $3::float8[]) AS w(id, token, lease_s)
-    CROSS JOIN LATERAL (
-        SELECT id, namespace_id, topic_id, priority, deliver_at, attempts, lease_s, payload, metadata, inputs, headers,
-            enqueued_at, expires_at, at_most_once, managed, ack_context
-        FROM item WHERE item.id = w.id OFFSET 0) AS i
+    SELECT r.place, ($2::uuid[])[i.nth] AS token, nullif(($3::float8[])[i.nth], 0) AS wanted_s, i.*
+    FROM (
+        SELECT width_bucket(id, $1::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at, attempts,
+            lease_s, payload, metadata, inputs, headers, enqueued_at, expires_at, at_most_once, managed, ack_context
+        FROM item WHERE item.id = ANY ($1::uuid[]) OFFSET 0) AS i
     CROSS JOIN LATERAL (
         SELECT ctid AS place FROM ready
         WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority AND ready.deliver_at = i.deliver_at
@@ -48,16 +48,13 @@ h AS MATERIALIZED (
     SELECT id, token, namespace_id FROM unnest($1::uuid[], $2::uuid[], $3::int[]) AS w(id, token, namespace_id)
     INTERSECT
     SELECT m.id, g.token, g.namespace_id FROM g, unnest(g.ids) AS m(id)),
-f AS MATERIALIZED (
-    SELECT h.token, i.place FROM h
-    CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = h.id OFFSET 0) AS i),
 d AS (
-    DELETE FROM item i USING f WHERE i.ctid = f.place
+    DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h))
     RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + 1 AS attempts, i.ack_topic_id, i.ack_context,
-        i.remembered, i.idempotency_key, f.token),
+        i.remembered, i.idempotency_key),
 e AS (
-    INSERT INTO ended (id, namespace_id, outcome, token)
-    SELECT id, namespace_id, 'acked', token FROM d WHERE remembered ON CONFLICT (id) DO NOTHING),
+    INSERT INTO ended (id, namespace_id, outcome)
+    SELECT id, namespace_id, 'acked' FROM d WHERE remembered ON CONFLICT (id) DO NOTHING),
 y AS MATERIALIZED (
     SELECT x.place FROM d CROSS JOIN LATERAL (
         SELECT ctid AS place FROM dedup
@@ -73,13 +70,12 @@ c AS MATERIALIZED (
             array_agg(ack_context) AS contexts
         FROM d WHERE ack_topic_id IS NOT NULL) AS x,
         emit_completions(x.ids, x.topics, x.ack_topics, x.outcomes, x.attempts, x.outputs, x.errors, x.contexts) AS e)
-SELECT (SELECT count(*) FROM d) AS acked,
-    CASE WHEN (SELECT count(*) FROM d) < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
-    CASE WHEN (SELECT count(*) FROM d) < cardinality($1::uuid[])
-        THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
+SELECT CASE WHEN t.acked < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
+    CASE WHEN t.acked < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
     (SELECT array_agg(o_topic_id) FROM c) AS topic_ids,
     (SELECT array_agg(o_deliver_at) FROM c) AS deliver_ats,
-    (SELECT array_agg(o_id::text) FROM c) AS completion_ids;
+    (SELECT array_agg(o_id::text) FROM c) AS completion_ids
+FROM (SELECT count(*) AS acked FROM d) AS t;
 
 -- name: lock_leases(tokens)
 SELECT token::text, namespace_id, topic_id, expires_at, ids::text[] FROM lease

@@ -7,17 +7,7 @@ import pytest
 
 from shared.access import REREAD_S, Access, main, make_token
 from shared.errors import Forbidden, NotFound, Unauthorized
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.now_s = 1_000_000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
+from tests.support.clocks import ManualClock
 
 
 @pytest.fixture

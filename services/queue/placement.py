@@ -1,0 +1,80 @@
+"""Where items go that may live anywhere: a topic has few shards, more as its rate grows.
+
+Every shard that a topic uses costs each of its consumers a look, and splits its flushes, claims and acks into
+smaller ones. So a topic begins on one shard, chosen by its name, which spreads topics over all shards; it takes
+one more for every `topic_shard_rate_max` items a second, up to `topic_shards_max`, and gives them back one a
+second once it is calm. A shard that is to be avoided (draining, failing, behind) is passed over for the next.
+
+The rates are this process's own, and forgetting them is harmless: living items stay where they are and
+consumers look everywhere.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+
+from services.queue.settings import QueueSettings
+from shared.clock import Clock
+
+_WINDOW_S = 1.0
+_TOPICS_MAX = 20_000
+
+
+class _Spread:
+    """One topic's shards: where its ring begins, how many it uses, and how fast it was lately."""
+
+    __slots__ = ("begun_s", "first", "items", "turn", "width")
+
+    def __init__(self, first: int, begun_s: float) -> None:
+        self.first = first
+        self.begun_s = begun_s
+        self.items = 0
+        self.width = 1
+        self.turn = 0
+
+
+class Placement:
+    """Chooses the shard of every enqueue call that names none."""
+
+    def __init__(self, shards: Sequence[int], settings: QueueSettings, clock: Clock) -> None:
+        self.avoids: Callable[[int], bool] = lambda _shard: False
+        self._shards = sorted(shards)
+        self._settings = settings
+        self._clock = clock
+        self._spreads: dict[tuple[str, str], _Spread] = {}
+
+    def choose(self, namespace: str, topic: str, items: int) -> int:
+        """The shard for a call of that many items; calls of one topic take turns on its shards."""
+        now_s = self._clock.monotonic_s()
+        spread = self._spreads.get((namespace, topic)) or self._begin(namespace, topic, now_s)
+        if now_s - spread.begun_s >= _WINDOW_S:
+            self._measure(spread, now_s)
+        spread.items += items
+        spread.turn += 1
+        ring = self._shards
+        place = spread.first + spread.turn % spread.width
+        for step in range(len(ring)):
+            shard = ring[(place + step) % len(ring)]
+            if not self.avoids(shard):
+                return shard
+        return ring[place % len(ring)]  # all are to be avoided: the call will say so
+
+    def width(self, namespace: str, topic: str) -> int:
+        """How many shards a topic uses now."""
+        spread = self._spreads.get((namespace, topic))
+        return 1 if spread is None else spread.width
+
+    def _begin(self, namespace: str, topic: str, now_s: float) -> _Spread:
+        if len(self._spreads) >= _TOPICS_MAX:
+            self._spreads = {key: kept for key, kept in self._spreads.items() if kept.width > 1}
+        first = zlib.crc32(f"{namespace}\0{topic}".encode()) % len(self._shards)
+        spread = self._spreads[namespace, topic] = _Spread(first, now_s)
+        return spread
+
+    def _measure(self, spread: _Spread, now_s: float) -> None:
+        rate = spread.items / (now_s - spread.begun_s)
+        wanted = 1 + int(rate / self._settings.topic_shard_rate_max)
+        widest = min(self._settings.topic_shards_max, len(self._shards))
+        spread.width = min(max(wanted, spread.width - 1), widest)
+        spread.items, spread.begun_s = 0, now_s
