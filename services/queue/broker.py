@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import secrets
 import zlib
 from collections import Counter
@@ -15,7 +13,6 @@ from services.queue.batcher import Batcher
 from services.queue.dispatch import Dispatch, Leased
 from services.queue.model import (
     NO_OUTPUT,
-    NULL,
     Demand,
     Key,
     NewItem,
@@ -23,15 +20,15 @@ from services.queue.model import (
     Ready,
     Result,
     Settled,
-    is_plain,
     refused,
 )
 from services.queue.placement import Placement
+from services.queue.rows import ack_pair, fingerprint, new_row
 from services.queue.settings import QueueSettings
 from services.queue.store import Enqueued, Known, Store
 from shared.access import Caller
 from shared.errors import ShardUnavailable, invalid
-from shared.ids import canonical, canonical_token, new_ids, shard_of, time_ms_of
+from shared.ids import canonical, canonical_token, new_ids, shard_of
 from shared.metrics import ACKED, DEQUEUED, ENQUEUED
 from shared.shards import SLOTS, ShardMap
 
@@ -176,7 +173,7 @@ class Broker:
         unique = list(first.values())
         try:
             rows = await self._rows(store, namespace, [(items[i], ids[i]) for i in unique], caller)
-            prints = {i: _fingerprint(items[i]) for i in part}
+            prints = {i: fingerprint(items[i]) for i in part}
             flushed, holders = await store.enqueue_keyed(rows, list(first), [prints[i] for i in unique])
         except ShardUnavailable as error:
             for i in part:
@@ -186,10 +183,10 @@ class Broker:
         self._tell_enqueued(store, [row for row in rows if row.id in taken], flushed)
         namespace_id = rows[0].namespace_id
         for i in part:
-            holder, fingerprint = holders[namespace_id, items[i].idempotency_key or ""]
+            holder, print_ = holders[namespace_id, items[i].idempotency_key or ""]
             if holder == ids[i]:
                 results[i] = Result(holder, "enqueued")
-            elif fingerprint == prints[i]:
+            elif print_ == prints[i]:
                 results[i] = Result(holder, "duplicate")
             else:
                 results[i] = refused(ids[i], "key_reused")
@@ -198,9 +195,9 @@ class Broker:
         self, store: Store, namespace: str, items: Sequence[tuple[NewItem, str]], caller: Caller
     ) -> list[NewRow]:
         pairs = {(namespace, item.topic) for item, _ in items}
-        pairs |= {_ack_pair(namespace, item.ack_topic) for item, _ in items if item.ack_topic is not None}
+        pairs |= {ack_pair(namespace, item.ack_topic) for item, _ in items if item.ack_topic is not None}
         await store.names.make(pairs)
-        return [_row(store, namespace, item, item_id, caller) for item, item_id in items]
+        return [new_row(store, namespace, item, item_id, caller) for item, item_id in items]
 
     def _enqueuer(self, store: Store) -> Any:
         async def flush(rows: list[NewRow]) -> list[Result]:
@@ -443,61 +440,6 @@ def _closed_status(state: Any, known: Known | None, namespace_id: int, manages: 
     if known is None or known.namespace_id != namespace_id or known.outcome == "living":
         return "not_found"
     return "cancelled" if known.outcome == "cancelled" else "finished"
-
-
-def _ack_pair(namespace: str, ack_topic: str) -> tuple[str, str]:
-    other, colon, topic = ack_topic.rpartition(":")
-    return (other, topic) if colon else (namespace, topic)
-
-
-def _row(store: Store, namespace: str, item: NewItem, item_id: str, caller: Caller) -> NewRow:
-    ref = store.names.known(namespace, item.topic)
-    assert ref is not None
-    extra = None if is_plain(item) else _extra(store, namespace, item, caller)
-    return NewRow(
-        item_id,
-        None if item.id is None else time_ms_of(item_id),
-        ref.namespace_id,
-        ref.topic_id,
-        item.priority,
-        item.lease_s,
-        bytes(item.payload).decode(),
-        None if extra is None else json.dumps(extra),
-        item.disabled or bool(item.delay_s) or item.deliver_after is not None,
-    )
-
-
-def _extra(store: Store, namespace: str, item: NewItem, caller: Caller) -> dict[str, Any]:
-    """The rarer columns of an item, JSON values as texts."""
-    ack = store.names.known(*_ack_pair(namespace, item.ack_topic)) if item.ack_topic is not None else None
-    backoff = item.backoff
-    found = {
-        "metadata": _text(item.metadata),
-        "inputs": _text(item.inputs),
-        "headers": _text(item.headers),
-        "due_at": None if item.deliver_after is None else item.deliver_after.isoformat(),
-        "delay_s": item.delay_s,
-        "ttl_s": item.ttl_s,
-        "disabled": item.disabled or None,
-        "at_most_once": item.delivery == "at_most_once" or None,
-        "max_attempts": item.max_attempts or None,
-        "backoff": f"{{{backoff['base_s']},{backoff['factor']},{backoff['max_s']}}}" if backoff else None,
-        "ack_topic_id": None if ack is None else ack.topic_id,
-        "ack_context": _text(item.ack_context),
-        "key": item.idempotency_key,
-        "managed": (caller.is_dag_service and (item.ack_topic or "").startswith("_dag:")) or None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _text(raw: Any) -> str | None:
-    return None if raw == NULL else bytes(raw).decode()
-
-
-def _fingerprint(item: NewItem) -> bytes:
-    # Of the value, not of its text: white space, escapes and the order of names are the sender's business.
-    payload = json.dumps(json.loads(bytes(item.payload)), sort_keys=True)
-    return hashlib.sha256(f"{item.topic}\0{payload}".encode()).digest()[:16]
 
 
 def _token() -> str:
