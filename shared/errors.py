@@ -11,6 +11,7 @@ ServiceError
 └── Unavailable           503   a shard, or something this service needs, did not answer
     ├── ShardUnavailable
     │   └── StorageFull
+    ├── ShuttingDown
     └── Overloaded
 """
 
@@ -104,6 +105,10 @@ class ShardUnavailable(Unavailable):
 
 class StorageFull(ShardUnavailable):
     code, title = "storage_full", "A shard has no room for more"
+
+
+class ShuttingDown(Unavailable):
+    code = "shutting_down"
 
 
 class Overloaded(Unavailable):

@@ -6,17 +6,19 @@ them with `shared.jsonbody`, validates them, and tells the OpenAPI document what
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from headgate import wire
 from headgate.wire import Problem
@@ -42,6 +44,25 @@ _CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "u
 def json_response(value: Any, status: int = 200) -> Response:
     """A JSON answer encoded once, by msgspec: dicts, structs and `msgspec.Raw` parts."""
     return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+class _EventStream(StreamingResponse):
+    media_type = "text/event-stream"
+
+    def __init__(self, frames: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+        super().__init__(frames, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+
+
+def event_stream(frames: AsyncIterator[bytes], close: Callable[[], None]) -> Response:
+    """An answer of server-sent events; `close` is called whatever ends it."""
+    return _EventStream(frames, close)
 
 
 def model_response(value: BaseModel, status: int = 200) -> Response:

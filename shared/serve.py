@@ -1,12 +1,17 @@
 """Serving an app to the world: uvicorn, with what it does not limit by itself.
 
 A request's head and body have absolute deadlines (a byte a second keeps nothing open), the head has a size,
-and a malformed or oversized head is answered with a problem like every other refusal, then closed.
+a malformed or oversized head is answered with a problem like every other refusal, then closed, and who does not
+read what was asked for is cut.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,6 +22,9 @@ from shared.settings import EdgeSettings
 
 _TITLES = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 431: "Request Header Fields Too Large"}
 _CODES = {400: "bad_request", 408: "too_slow", 414: "url_too_long", 431: "headers_too_large"}
+
+
+_STARTUP_FAILURE = 3
 
 
 class _Refused(Exception):
@@ -34,6 +42,7 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
             self._in_head = True
             self._head_bytes = 0
             self._refusal = 400
+            self._unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -41,7 +50,22 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._disarm()
+            self._taken()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._unread is None:
+                self._unread = self.loop.call_later(settings.write_s_max, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._taken()
+            super().resume_writing()
+
+        def _taken(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
 
         def data_received(self, data: bytes) -> None:
             was_in_head = self._in_head
@@ -120,9 +144,22 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
     return Guarded
 
 
-def serve(app: Any, settings: EdgeSettings, *, port: int) -> None:
-    """Serve until SIGTERM; running requests are finished first."""
-    uvicorn.run(
+class _Server(uvicorn.Server):
+    """Tells the app that it shuts down before waiting for its requests, not after."""
+
+    def __init__(self, config: uvicorn.Config, leave: Callable[[], None] | None) -> None:
+        super().__init__(config)
+        self._leave = leave
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._leave is not None:
+            self._leave()
+        await super().shutdown(sockets)
+
+
+def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Callable[[], None] | None = None) -> None:
+    """Serve until SIGTERM; running requests are finished first. `leave` ends those that only wait."""
+    config = uvicorn.Config(
         app,
         host=settings.host,
         port=port,
@@ -137,3 +174,8 @@ def serve(app: Any, settings: EdgeSettings, *, port: int) -> None:
         timeout_graceful_shutdown=10,
         timeout_keep_alive=75,
     )
+    server = _Server(config, leave)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(_STARTUP_FAILURE)

@@ -63,6 +63,7 @@ class EdgeSettings(BaseSettings):
     head_fields_max: int = 100
     head_s_max: float = 10.0
     body_s_max: float = 30.0
+    write_s_max: float = 30.0
 
     body_bytes_max: int = 16 * 1024 * 1024
     json_depth_max: int = 32

@@ -49,6 +49,7 @@ ExtendStatus = Literal["extended", "lease_lost", "cancelled", "not_found", "refu
 ReviveStatus = Literal["revived", "already_enabled", "finished", "cancelled", "managed", "not_found", "refused"]
 CancelStatus = Literal["cancelled", "already_cancelled", "finished", "managed", "not_found", "refused"]
 LookStatus = Literal["found", "not_found", "refused"]
+NodeCancelStatus = Literal["cancelled", "cancelling", "already_cancelled", "finished"]
 ResolveStatus = Literal["resolved", "already_resolved"]
 ShardState = Literal["healthy", "degraded", "open", "draining", "unowned"]
 Trigger = Literal["all_succeeded", "all_done", "any_succeeded", "any_failed", "none_failed"]
@@ -60,6 +61,7 @@ StandingKind = Literal[
 ]
 ObstacleKind = Literal["external", "hold", "pause", "close"]
 AttemptOutcome = Literal["running", "acked", "failed", "lease_expired", "expired", "cancelled"]
+EventKind = Literal["dag", "node"]
 BlockKind = Literal["node", "external", "hold", "pause"]
 
 _RFC3339 = re.compile(

@@ -15,10 +15,12 @@ from headgate.wire.base import (
     DagState,
     DelayS,
     ErrorText,
+    EventKind,
     Json,
     JsonObject,
     Label,
     LeaseS,
+    NodeCancelStatus,
     NodeState,
     ObstacleKind,
     OnFailure,
@@ -162,6 +164,11 @@ class CancelDag(Request):
     reason: ErrorText | None = None
 
 
+class CancelNodes(Request):
+    nodes: Batch[Label]
+    reason: ErrorText | None = None
+
+
 class RetryDag(Request):
     """`nodes` absent: all that failed."""
 
@@ -214,6 +221,7 @@ class Dag(Response):
     metadata: dict[str, Any] | None = None
     reason: str | None = None
     parent: ParentNode | None = None
+    last_event_id: str = "0"
 
     @property
     def finished(self) -> bool:
@@ -251,6 +259,35 @@ class Resolution(Response):
 
 class Resolutions(Response):
     results: list[Resolution]
+
+
+class NodeCancelled(Response):
+    """`cancelling`: the queue has not confirmed yet that the item will not be delivered."""
+
+    key: str
+    status: NodeCancelStatus
+
+
+class NodesCancelled(Response):
+    results: list[NodeCancelled]
+
+
+class DagEvent(Response):
+    """A change of a node (`key`, `generation`) or of the DAG itself (`open`, `held`, `paused`); `state` is new.
+
+    `id` orders the events of a DAG and is where a stream is gone on with.
+    """
+
+    id: str
+    kind: EventKind
+    dag: str
+    at: datetime
+    state: DagState | NodeState
+    key: str | None = None
+    generation: int | None = None
+    open: bool | None = None
+    held: bool | None = None
+    paused: bool | None = None
 
 
 class ExternalView(Response):

@@ -20,7 +20,8 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"headgate dag: HEADGATE_DAG_SHARDS: {error}")
     require_schema(addresses, settings, "dag")
-    serve(create_app(settings), settings, port=settings.port)
+    app = create_app(settings)
+    serve(app, settings, port=settings.port, leave=app.state.leave)
 
 
 if __name__ == "__main__":

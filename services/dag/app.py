@@ -7,10 +7,11 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 
-from services.dag import routes, routes_explain, routes_families
+from services.dag import routes, routes_events, routes_explain, routes_families
 from services.dag.context import Context
 from services.dag.gateway import HeadgateQueue, Queue
 from services.dag.orchestrator import Orchestrator
@@ -47,6 +48,7 @@ class Loops:
             self._others += [
                 self._loop("outbox", shard, self.relay.step),
                 self._loop("sweeper", shard, self.sweeper.step),
+                Loop(f"watches {number}", partial(context.watches.step, shard), interval_s=self._settings.watch_s),
             ]
         context.dispatch = self.relay.dispatch
         context.kick_walks = lambda shard: self._walks[shard.number].kick()
@@ -90,6 +92,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         await shards.check_schema("dag")
         loops.start()
         yield
+        orchestrator.context.watches.leave()
         await loops.stop()
         await queue.close()
         await shards.close()
@@ -103,8 +106,10 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.orchestrator = orchestrator
     app.state.loops = loops
+    app.state.leave = orchestrator.context.watches.leave
     install(app, settings, ready=shards.ready)
     app.include_router(routes.router)
     app.include_router(routes_explain.router)
     app.include_router(routes_families.router)
+    app.include_router(routes_events.router)
     return app

@@ -211,6 +211,7 @@ class Builder:
         rows = await self._insert(tx, dag, adding, standing, numbers, queue_shard)
         settlement = Settlement(tx, [dag], self._settings)
         settlement.changed(dag)
+        settlement.made(dag, (row.no for row in rows))
         if adding.late:
             for node in await store.count_late(tx, addition.late_counts(adding, standing)):
                 settlement.consider(node)

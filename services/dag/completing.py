@@ -66,6 +66,7 @@ class Completer:
             if dags[0].state == "running" and await store.renew_released(tx, send.ref, item_id):
                 again = Send(send.no, send.generation + 1, "enqueue", item_id, send.namespace, send.inputs)
                 settlement.sends.append(again)
+                settlement.renewed(dags[0], again.ref)
             await settlement.run()
             return settlement, None
 

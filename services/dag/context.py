@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from services.dag.gateway import Queue
 from services.dag.model import Dag, Send
 from services.dag.settings import DagSettings
 from services.dag.settling import Settlement
+from services.dag.watching import Watches
 from shared import ids
 from shared.clock import Clock
 from shared.crash import crash_point
-from shared.errors import NotFound
+from shared.errors import NotFound, ShuttingDown
 from shared.metrics import RELEASED
 from shared.pg import Transaction
 from shared.shards import Shard, ShardMap
@@ -23,31 +22,6 @@ from shared.shards import Shard, ShardMap
 T = TypeVar("T")
 
 _SAMPLES_MAX = 512
-
-
-class Waiters:
-    """Who waits for which DAG's end, in this process."""
-
-    def __init__(self) -> None:
-        self._events: dict[str, set[asyncio.Event]] = {}
-
-    @contextmanager
-    def waiting(self, dag_id: str) -> Any:
-        """An event that is set when the DAG has ended."""
-        event = asyncio.Event()
-        self._events.setdefault(dag_id, set()).add(event)
-        try:
-            yield event
-        finally:
-            events = self._events[dag_id]
-            events.discard(event)
-            if not events:
-                del self._events[dag_id]
-
-    def tell(self, dag_id: str) -> None:
-        """The DAG has ended."""
-        for event in self._events.get(dag_id, ()):
-            event.set()
 
 
 class Samples:
@@ -88,7 +62,7 @@ class Context:
         self.queue = queue
         self.settings = settings
         self.clock = clock
-        self.waiters = Waiters()
+        self.watches = Watches()
         self.gauges = {shard.number: ShardGauges() for shard in shards}
         self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
         self.kick_walks: Callable[[Shard], None] = lambda _shard: None
@@ -124,8 +98,8 @@ class Context:
             self.kick_walks(shard)
         if settlement.released:
             RELEASED.labels(shard.number).inc(settlement.released)
-        for dag in settlement.finished:
-            self.waiters.tell(dag.id)
+        for dag in settlement.written:
+            self.watches.tell(shard, dag)
 
 
 def own(dags: list[Dag], namespace: str) -> Dag:
@@ -137,3 +111,8 @@ def own(dags: list[Dag], namespace: str) -> Dag:
     if not dags or dags[0].namespace != namespace:
         raise NotFound("there is no such DAG in this namespace")
     return dags[0]
+
+
+def shutting_down() -> ShuttingDown:
+    """What a call is told that would have gone on waiting: it is to be sent again, to another process."""
+    return ShuttingDown("this process shuts down; send the call again", retry_after_s=1.0)

@@ -16,6 +16,8 @@ from shared.shards import Shard
 
 _ATTEMPTS_MAX = 8
 
+_CANCEL_STATUSES = {"blocked": "cancelled", "released": "cancelling", "cancelled": "already_cancelled"}
+
 Act = Callable[[Transaction, Settlement, Dag], Awaitable[None]]
 
 
@@ -51,10 +53,11 @@ class Controller:
     async def pause(self, namespace: str, dag_id: str) -> Dag:
         """Release nothing more."""
 
-        async def act(tx: Transaction, _settlement: Settlement, dag: Dag) -> None:
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
             if not dag.over and not dag.paused:
                 dag.paused = True
                 await store.set_flags(tx, dag)
+                settlement.changed(dag)
 
         return await self._change(namespace, dag_id, act)
 
@@ -119,6 +122,40 @@ class Controller:
                 await store.skip_by_call(tx, list(blocked))
 
         return await self._change(namespace, dag_id, act)
+
+    async def cancel_nodes(
+        self, namespace: str, dag_id: str, keys: Sequence[str], reason: str | None
+    ) -> list[tuple[str, str]]:
+        """Cancel nodes; (key, status) of each.
+
+        A blocked one is `cancelled`. A released one is `cancelling` until the queue has confirmed that it
+        will not be delivered; should its ack come first, it has succeeded. What comes below is decided by its
+        triggers, as after any end.
+
+        Raises:
+            UnknownNode: a key that the DAG does not have; none was cancelled.
+        """
+        statuses: dict[str, str] = {}
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+            statuses.clear()
+            nodes = {node.key: node for node in await self._named(tx, dag, keys)}
+            touched = []
+            for key, node in nodes.items():
+                statuses[key] = _CANCEL_STATUSES.get(node.state, "finished")
+                if node.state in ("blocked", "released"):
+                    touched.append(node.no)
+            if touched:
+                await store.cancel_by_call(tx, touched, reason)
+            for node in nodes.values():
+                if node.state == "blocked" and (dag.state == "running" or node.sub):
+                    settlement.end(node, "cancelled", reason)
+                elif node.state in ("blocked", "released"):
+                    statuses[node.key] = "cancelling"
+                    settlement.cancel_items([node])
+
+        await self._change(namespace, dag_id, act)
+        return [(key, statuses[key]) for key in keys]
 
     async def resolve(self, namespace: str, dag_id: str, facts: Sequence[Resolved]) -> list[bool]:
         """Resolve externals, declared or not yet; True for each that was not resolved before."""

@@ -12,6 +12,7 @@ ServiceError
 │   └── LimitExceeded     422   the DAG would outgrow a limit
 └── Unavailable
     ├── AddUnfinished     503   nodes are written, the queue does not know all of them yet
+    ├── TooManyStreams    503   this process serves no more event streams
     └── QueueUnavailable  503   the queue did not answer
 """
 
@@ -60,6 +61,10 @@ class ValueTooLarge(TooLarge):
 
 class AddUnfinished(Unavailable):
     code, title = "add_unfinished", "The nodes are being added"
+
+
+class TooManyStreams(Unavailable):
+    code, title = "too_many_streams", "Too many event streams are open"
 
 
 class QueueUnavailable(Unavailable):

@@ -79,6 +79,7 @@ class Dag:
     parent_node: str | None = None
     parent_generation: int | None = None
     endings: int = 0
+    last_event: int = 0
 
     def node_no(self, n: int) -> int:
         """The number of this DAG's node `n`."""
@@ -271,6 +272,18 @@ class Item(NamedTuple):
     dag_id: str
     key: str
     spec: str
+
+
+class Change(NamedTuple):
+    """What one transaction did to one DAG, as it is logged; `last_event` is the number of its last change.
+
+    `nodes` and `dag` are text as table `change` has it.
+    """
+
+    dag_no: int
+    last_event: int
+    nodes: str | None
+    dag: str | None
 
 
 class Addition(NamedTuple):

@@ -10,6 +10,7 @@ from services.dag.control import Controller
 from services.dag.explaining import Explainer
 from services.dag.queries import Queries
 from services.dag.retrying import Retrier
+from services.dag.streaming import Streams
 from services.dag.subdags import SubDags
 from services.dag.walking import Walker
 
@@ -28,3 +29,4 @@ class Orchestrator:
         self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier)
         self.queries = Queries(context)
         self.explainer = Explainer(context, self.queries)
+        self.streams = Streams(context)

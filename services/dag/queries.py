@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from services.dag import cursors, items, store, store_duties, store_edges, store_reads, store_subdags
-from services.dag.context import Context
+from services.dag.context import Context, shutting_down
 from services.dag.errors import LimitExceeded
 from services.dag.model import Dag
 from shared import ids
@@ -103,23 +102,28 @@ class Queries:
         return found, cursors.encode(query, found[-1].id) if more else None
 
     async def wait(self, namespace: str, dag_id: str, timeout_s: float) -> Dag:
-        """A DAG, when it has ended or at the timeout. Events hurry; a poll is the truth."""
+        """A DAG, when it has ended or at the timeout.
+
+        Raises:
+            ShuttingDown: before either, the process does.
+        """
         clock = self._context.clock
         until_s = clock.monotonic_s() + timeout_s
-        _, dag_id = self._context.shard_of(dag_id)
-        with self._context.waiters.waiting(dag_id) as event:
+        shard, dag_id = self._context.shard_of(dag_id)
+        with self._context.watches.watching(shard, dag_id) as watch:
             while True:
                 _, dag = await self.find(namespace, dag_id)
                 left_s = until_s - clock.monotonic_s()
                 if dag.over or left_s <= 0:
                     return dag
-                pause_s = self._settings.wait_poll_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
+                if self._context.watches.leaving:
+                    raise shutting_down()
                 try:
-                    async with asyncio.timeout(min(left_s, pause_s)):
-                        await event.wait()
+                    async with asyncio.timeout(left_s):
+                        await watch.event.wait()
                 except TimeoutError:
                     pass
-                event.clear()
+                watch.event.clear()
 
     async def node(self, namespace: str, dag_id: str, key: str) -> NodeDetail:
         """One node."""

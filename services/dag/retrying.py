@@ -114,7 +114,7 @@ class Retrier:
             await store.retry_externals(tx, dag.no, chunk)
             queue_shard = pick_shard(queue_shards)
             for old in await store.retry_nodes(tx, {no: ids.new_id(queue_shard) for no in chunk}):
-                settlement.reopened(dag, old.was, 1)
+                settlement.reopened(dag, old)
                 if old.sub:
                     subs.append(old)
                 elif old.made:

@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from headgate import wire
 from services.dag import drawing, intake
 from services.dag.model import Dag
-from services.dag.orchestrator import Orchestrator
 from services.dag.queries import Graph, NodeDetail, public_state
+from services.dag.routing import DAG_PATH, DAGS_PATH, CallerOf, Key, Limit, NamespaceOf, OrchestratorOf, clean
 from services.dag.settings import DagSettings
-from shared.access import Caller
-from shared.errors import invalid
-from shared.http import body_of, caller_of, json_response
+from shared.http import body_of, json_response
 
 router = APIRouter()
 
-CallerOf = Annotated[Caller, Depends(caller_of)]
-Limit = Annotated[int, Query(ge=1, le=wire.PAGE_LIMIT_MAX)]
-Key = Annotated[str, Query(min_length=1, max_length=wire.KEY_BYTES_MAX)]
 Format = Literal["json", "mermaid", "dot"]
-
-_NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
-_DAGS = "/v1/namespaces/{ns}/dags"
-DAG_PATH = _DAGS + "/{dag}"
-
-
-async def orchestrator_of(request: Request) -> Orchestrator:
-    """A dependency: this process's duties."""
-    orchestrator: Orchestrator = request.app.state.orchestrator
-    return orchestrator
-
-
-async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:
-    """A dependency: the namespace of the path, open to the caller; changing anything needs scope `enqueue`."""
-    if _NAMESPACE(ns) is None:
-        raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
-    caller.enter(ns)
-    if request.method != "GET":
-        caller.need("enqueue")
-    return ns
-
-
-OrchestratorOf = Annotated[Orchestrator, Depends(orchestrator_of)]
-NamespaceOf = Annotated[str, Depends(namespace_of)]
 
 
 # -- building -------------------------------------------------------------------------------------------------
 
 
-@router.post(_DAGS, status_code=201, response_model=wire.Dag, operation_id="dag_create", tags=["dags"])
+@router.post(DAGS_PATH, status_code=201, response_model=wire.Dag, operation_id="dag_create", tags=["dags"])
 async def create(
     ns: NamespaceOf, duties: OrchestratorOf, body: Annotated[wire.DagSpec, body_of(wire.DagSpec)]
 ) -> Response:
@@ -169,6 +139,26 @@ async def cancel(
     return json_response(dag_view(found), 200 if found.over else 202)
 
 
+@router.post(
+    DAG_PATH + "/nodes/cancel",
+    response_model=wire.NodesCancelled,
+    responses={202: {"model": wire.NodesCancelled, "description": "The queue has not confirmed all of them yet"}},
+    operation_id="dag_cancel_nodes",
+    tags=["control"],
+)
+async def cancel_nodes(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    body: Annotated[wire.CancelNodes, body_of(wire.CancelNodes)],
+) -> Response:
+    """Cancel nodes: 202 while one is `cancelling`, 200 once all have ended. Others go on by their triggers."""
+    found = await duties.controller.cancel_nodes(ns, dag, body.nodes, body.reason)
+    pending = any(status == "cancelling" for _, status in found)
+    results = [{"key": key, "status": status} for key, status in found]
+    return json_response({"results": results}, 202 if pending else 200)
+
+
 @router.post(DAG_PATH + "/retry", response_model=wire.Dag, operation_id="dag_retry", tags=["control"])
 async def retry(
     ns: NamespaceOf,
@@ -194,7 +184,7 @@ async def skip(
 # -- queries --------------------------------------------------------------------------------------------------
 
 
-@router.get(_DAGS, response_model=wire.Page[wire.Dag], operation_id="dags", tags=["dags"])
+@router.get(DAGS_PATH, response_model=wire.Page[wire.Dag], operation_id="dags", tags=["dags"])
 async def list_dags(
     ns: NamespaceOf,
     duties: OrchestratorOf,
@@ -310,6 +300,7 @@ def dag_view(dag: Dag) -> dict[str, Any]:
         "parent": None
         if dag.parent_dag is None
         else {"dag": dag.parent_dag, "node": dag.parent_node, "generation": dag.parent_generation},
+        "last_event_id": str(dag.last_event),
     }
 
 
@@ -361,10 +352,3 @@ def graph_view(graph: Graph) -> dict[str, Any]:
 def raw(text: str | None) -> msgspec.Raw | None:
     """JSON text as it is."""
     return None if text is None else msgspec.Raw(text.encode())
-
-
-def clean(name: str, text: str | None) -> str | None:
-    """A parameter that Postgres can be asked about."""
-    if text is not None and wire.unclean(text):
-        raise invalid(f"/{name}", "it holds characters that nothing here is named with")
-    return text

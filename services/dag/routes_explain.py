@@ -9,15 +9,14 @@ from fastapi import APIRouter, Response
 from headgate import wire
 from services.dag.explaining import Frontier, FrontierNode, Timeline
 from services.dag.queries import public_state
-from services.dag.routes import Key, Limit, NamespaceOf, OrchestratorOf, clean, dag_view
+from services.dag.routes import dag_view
+from services.dag.routing import DAG_PATH, Key, Limit, NamespaceOf, OrchestratorOf, clean
 from shared.http import json_response
 
 router = APIRouter()
 
-_DAG = "/v1/namespaces/{ns}/dags/{dag}"
 
-
-@router.get(_DAG + "/frontier", response_model=wire.Frontier, operation_id="dag_frontier", tags=["dags"])
+@router.get(DAG_PATH + "/frontier", response_model=wire.Frontier, operation_id="dag_frontier", tags=["dags"])
 async def get_frontier(
     ns: NamespaceOf,
     dag: str,
@@ -29,7 +28,7 @@ async def get_frontier(
     return json_response(frontier_view(await duties.explainer.frontier(ns, dag, limit=limit, cursor=cursor)))
 
 
-@router.get(_DAG + "/timeline", response_model=wire.Timeline, operation_id="dag_timeline", tags=["nodes"])
+@router.get(DAG_PATH + "/timeline", response_model=wire.Timeline, operation_id="dag_timeline", tags=["nodes"])
 async def get_timeline(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf) -> Response:
     """One node's life: created, released, each attempt, ended."""
     return json_response(timeline_view(await duties.explainer.timeline(ns, dag, clean("key", key) or "")))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from headgate import wire
-from services.dag.routes import DAG_PATH, Limit, NamespaceOf, OrchestratorOf, raw
+from services.dag.routes import raw
+from services.dag.routing import DAG_PATH, Limit, NamespaceOf, OrchestratorOf
 from shared.http import json_response
 
 router = APIRouter()

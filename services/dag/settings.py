@@ -73,7 +73,11 @@ class DagSettings(EdgeSettings):
     sweep_s: float = 0.5
     stopped_add_s: float = 5.0
     drive_wait_s: float = 5.0
-    wait_poll_s: float = 1.0
+    # How soon waits and event streams hear of what another process has committed.
+    watch_s: float = 1.0
+    event_streams_max: int = 1_000
+    event_stream_s_max: float = 3_600.0
+    event_keepalive_s: float = 15.0
     shards_refresh_s: float = 10.0
     health_refresh_s: float = 2.0
 

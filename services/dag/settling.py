@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.dag import items, store, store_duties, store_edges
+from services.dag import changes, items, store, store_duties, store_edges
 from services.dag.graph import decide
 from services.dag.model import Cause, Dag, Node, Ref, Send
 from services.dag.settings import DagSettings
-from services.dag.store import Ended, Moved
+from services.dag.store import Ended, Moved, Replaced
 from shared import ids
 from shared.pg import Transaction
 
@@ -29,7 +29,9 @@ class Settlement:
         self.released = 0
         self.walking = False
         self.finished: list[Dag] = []
+        self.written: list[Dag] = []
         self._settings = settings
+        self._log = changes.Log(dags)
         self._was = {dag.no: dag.state for dag in dags}
         self._moved: dict[int, Moved] = {}
         self._frontier: list[tuple[Ref, int, str]] = []
@@ -42,12 +44,14 @@ class Settlement:
 
     def ended(self, end: Ended) -> None:
         """A statement of this transaction has made a node terminal."""
+        self._log.node(end.no, end.generation, end.state)
         self._end(self.dags[end.dag_no], Ref(end.no, end.generation), end.was, end.state)
 
     def end(self, node: Node, state: str, error: str | None = None) -> None:
         """Make a node terminal now; the item that the queue may have of it is cancelled."""
         dag = self.dags[node.dag_no]
         self._moved[node.no] = Moved(state, error)
+        self._log.node(node.no, node.generation, state)
         if node.enqueued:
             self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, dag.namespace))
         was, node.state = node.state, state  # type: ignore[assignment]
@@ -69,9 +73,21 @@ class Settlement:
         self._was[dag.no] = "running"
         self._changed.add(dag.no)
 
-    def reopened(self, dag: Dag, was: str, count: int) -> None:
-        """A retry has made `count` nodes blocked."""
-        dag.move(was, "blocked", count)
+    def reopened(self, dag: Dag, old: Replaced) -> None:
+        """A retry has made a node blocked, in its next generation."""
+        dag.move(old.was, "blocked")
+        self._log.node(old.no, old.generation + 1, "blocked")
+        self._changed.add(dag.no)
+
+    def renewed(self, dag: Dag, ref: Ref) -> None:
+        """A released node has gone on to this generation."""
+        self._log.node(ref.no, ref.generation, "released")
+        self._changed.add(dag.no)
+
+    def made(self, dag: Dag, nos: Iterable[int]) -> None:
+        """Nodes of these numbers are new."""
+        for no in nos:
+            self._log.node(no, 1, "blocked")
         self._changed.add(dag.no)
 
     def consider(self, node: Node) -> None:
@@ -147,6 +163,7 @@ class Settlement:
         if not node.enqueued and not node.sub:
             node.item_id = self._young(node.item_id)
         self._moved[node.no] = Moved("released", item_id=node.item_id)
+        self._log.node(node.no, node.generation, "released")
         node.state = "released"
         action = "start" if node.sub else "revive" if node.enqueued else "enqueue"
         send = Send(node.no, node.generation, action, node.item_id, dag.namespace)  # type: ignore[arg-type]
@@ -230,10 +247,12 @@ class Settlement:
 
     async def _write(self) -> None:
         written = [(self.dags[no], self._was[no]) for no in sorted(self._changed)]
+        logged = self._log.written(dag for dag, _ in written)
         finished_at = await store.settle(
-            self.tx, self._moved, self.sends, written, delay_s=self._settings.overdue_s
+            self.tx, self._moved, self.sends, written, logged, delay_s=self._settings.overdue_s
         )
         for dag, was in written:
+            self.written.append(dag)
             dag.finished_at = finished_at[dag.no]
             if dag.over and was != dag.state:
                 self.finished.append(dag)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from services.dag.model import (
     Addition,
+    Change,
     Counts,
     Dag,
     Ending,
@@ -184,10 +185,11 @@ async def settle(
     moved: dict[int, Moved],
     sends: Sequence[Send],
     dags: Sequence[tuple[Dag, str]],
+    changes: Sequence[Change],
     *,
     delay_s: float,
 ) -> dict[int, datetime | None]:
-    """Write decided nodes, outbox rows (due for others in `delay_s`) and DAG rows, each with its old state.
+    """Write decided nodes, outbox rows (due for others in `delay_s`), DAG rows with their old states, and the log.
 
     Returns when each DAG finished, by number.
     """
@@ -214,6 +216,11 @@ async def settle(
         faileds=[dag.failed for dag, _ in dags],
         skippeds=[dag.skipped for dag, _ in dags],
         cancelleds=[dag.cancelled for dag, _ in dags],
+        last_events=[dag.last_event for dag, _ in dags],
+        change_dag_nos=[change.dag_no for change in changes],
+        change_lasts=[change.last_event for change in changes],
+        change_nodes=[change.nodes for change in changes],
+        change_dags=[change.dag for change in changes],
     )
     return {row["no"]: row["finished_at"] for row in rows}
 
@@ -328,6 +335,11 @@ async def skip_by_call(tx: Transaction, nos: Sequence[int]) -> None:
 async def rename_items(tx: Transaction, item_ids: dict[int, str]) -> None:
     """Other item ids for these nodes."""
     await tx.fetch(SQL.rename_items, nos=list(item_ids), item_ids=list(item_ids.values()))
+
+
+async def cancel_by_call(tx: Transaction, nos: Sequence[int], reason: str | None) -> None:
+    """Remember that a caller cancelled these, and why."""
+    await tx.fetch(SQL.cancel_by_call, nos=nos, reason=reason)
 
 
 async def renew_intent(tx: Transaction, item_ids: dict[int, str]) -> None:

@@ -87,6 +87,21 @@ async def graph_nodes(shard: Shard, after_no: int, last_no: int, rows_max: int) 
     return await shard.pool.fetch(SQL.graph_nodes, after_no=after_no, last_no=last_no, rows_max=rows_max)
 
 
+async def changes_after(shard: Shard, dag_no: int, after: int, rows_max: int) -> list[Any]:
+    """Rows of the DAG's log with changes after `after`, in order."""
+    return await shard.pool.fetch(SQL.changes_after, dag_no=dag_no, after=after, rows_max=rows_max)
+
+
+async def node_keys(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
+    """The keys of nodes by number."""
+    return {row["no"]: row["key"] for row in await shard.pool.fetch(SQL.node_keys, nos=nos)}
+
+
+async def heads(shard: Shard, ids: Sequence[str]) -> list[Any]:
+    """(id, last_event, state) of these DAGs."""
+    return await shard.pool.fetch(SQL.heads, ids=ids)
+
+
 async def health(shard: Shard) -> list[Any]:
     """DAGs and their nodes by the DAG's state."""
     return await shard.pool.fetch(SQL.health)

@@ -6,7 +6,7 @@ SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.
     d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
     d.structure_version, d.edges, d.externals,
     d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
-    d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings
+    d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings, d.last_event
 FROM dag d WHERE d.no = ANY(ARRAY(
     SELECT found.no FROM unnest($1::uuid[]) AS w(id)
     CROSS JOIN LATERAL (SELECT no FROM dag WHERE id = w.id OFFSET 0) AS found))
@@ -18,7 +18,7 @@ SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.
     d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
     d.structure_version, d.edges, d.externals,
     d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
-    d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings
+    d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings, d.last_event
 FROM dag d WHERE d.no = ANY($1::bigint[])
 ORDER BY d.no FOR UPDATE OF d;
 
@@ -31,20 +31,20 @@ ON CONFLICT DO NOTHING
 RETURNING no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings;
+    depth, parent_dag::text, parent_node, parent_generation, endings, last_event;
 
 -- name: get_dag(id, namespace)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings
+    depth, parent_dag::text, parent_node, parent_generation, endings, last_event
 FROM dag WHERE id = $1 AND namespace = $2;
 
 -- name: get_dag_by_key(namespace, key)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings
+    depth, parent_dag::text, parent_node, parent_generation, endings, last_event
 FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL;
 
 -- name: grow_dag(no, next_n, edges, externals, structure_changed)
@@ -65,8 +65,9 @@ UPDATE dag SET endings = endings + 1, finished_at = NULL, cancel_cause = NULL, r
 WHERE no = $1
 RETURNING deadline_at, endings;
 
--- name: settle(node_nos, node_states, errors, item_ids, send_node_nos, send_generations, send_actions, send_item_ids, send_inputs, delay_s, nos, was_states, dag_states, causes, intents, blockeds, releaseds, succeededs, faileds, skippeds, cancelleds)
--- All that a transaction decided, at once: nodes, what the queue is to be told, and the DAGs' rows with new counts.
+-- name: settle(node_nos, node_states, errors, item_ids, send_node_nos, send_generations, send_actions, send_item_ids, send_inputs, delay_s, nos, was_states, dag_states, causes, intents, blockeds, releaseds, succeededs, faileds, skippeds, cancelleds, last_events, change_dag_nos, change_lasts, change_nodes, change_dags)
+-- All that a transaction decided, at once: nodes, what the queue is to be told, the DAGs' rows with new counts, and
+-- the log of it.
 WITH decided AS MATERIALIZED (
     SELECT n.tid, w.state, w.error, w.item_id
     FROM unnest($1::bigint[], $2::text[], $3::text[], $4::uuid[]) AS w(no, state, error, item_id)
@@ -87,16 +88,21 @@ sent AS (
     ON CONFLICT DO NOTHING),
 counted AS MATERIALIZED (
     SELECT w.*, d.tid FROM unnest($11::bigint[], $12::text[], $13::text[], $14::text[], $15::int[], $16::int[], $17::int[],
-        $18::int[], $19::int[], $20::int[], $21::int[])
-        AS w(no, was, state, cause, intent, blocked, released, succeeded, failed, skipped, cancelled)
+        $18::int[], $19::int[], $20::int[], $21::int[], $22::bigint[])
+        AS w(no, was, state, cause, intent, blocked, released, succeeded, failed, skipped, cancelled, last_event)
     CROSS JOIN LATERAL (SELECT ctid AS tid FROM dag WHERE no = w.no OFFSET 0) AS d
     LIMIT cardinality($11::bigint[])),
+logged AS (
+    INSERT INTO change (dag_no, last_event, nodes, dag)
+    SELECT w.dag_no, w.last_event, w.nodes, w.dag
+    FROM unnest($23::bigint[], $24::bigint[], $25::text[], $26::text[]) AS w(dag_no, last_event, nodes, dag)),
 tallied AS (
     INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled)
     SELECT c.state, 1, c.succeeded, c.failed, c.skipped, c.cancelled FROM counted c
     WHERE c.state NOT IN ('running', 'cancelling') AND c.was IN ('running', 'cancelling'))
 UPDATE dag SET state = c.state, cancel_cause = c.cause, intent = c.intent, blocked = c.blocked,
     released = c.released, succeeded = c.succeeded, failed = c.failed, skipped = c.skipped, cancelled = c.cancelled,
+    last_event = c.last_event,
     finished_at = CASE WHEN c.state NOT IN ('running', 'cancelling') THEN coalesce(dag.finished_at, shard_now()) END
 FROM counted c WHERE dag.ctid = c.tid
 RETURNING dag.no, dag.finished_at;
@@ -140,20 +146,20 @@ SELECT deadline_at <= shard_now() AS past FROM dag WHERE no = $1;
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings
+    depth, parent_dag::text, parent_node, parent_generation, endings, last_event
 FROM dag WHERE namespace = $1 AND id < $2 ORDER BY id DESC LIMIT $3;
 
 -- name: list_dags_by_state(namespace, state, before_id, rows_max)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings
+    depth, parent_dag::text, parent_node, parent_generation, endings, last_event
 FROM dag WHERE namespace = $1 AND state = $2 AND id < $3 ORDER BY id DESC LIMIT $4;
 
 -- name: list_dags_by_name(namespace, name, state, before_id, rows_max)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings
+    depth, parent_dag::text, parent_node, parent_generation, endings, last_event
 FROM dag WHERE namespace = $1 AND name = $2 AND name IS NOT NULL AND ($3::text IS NULL OR state = $3) AND id < $4
 ORDER BY id DESC LIMIT $5;

@@ -60,7 +60,7 @@ WITH found AS MATERIALIZED (
         SELECT ctid AS tid, state AS was FROM node
         WHERE no = w.no AND generation = w.generation AND state IN ('intent', 'blocked', 'released') OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
-UPDATE node SET state = $3, error = f.error, finished_at = shard_now()
+UPDATE node SET state = $3, error = coalesce(f.error, node.error), finished_at = shard_now()
 FROM found f WHERE node.ctid = f.tid
 RETURNING node.dag_no, node.no, node.generation, f.was, node.state;
 
@@ -103,6 +103,10 @@ WITH found AS MATERIALIZED (
     LIMIT cardinality($1::bigint[]))
 UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 
+-- name: cancel_by_call(nos, reason)
+-- The same of one that a caller cancelled; released ones are cancelled when the queue says so.
+UPDATE node SET by_call = true, error = coalesce($2, error) WHERE no = ANY($1::bigint[]);
+
 -- name: renew_intent(nos, item_ids)
 -- New ids for items that the queue has never seen and whose ids have grown too old.
 WITH found AS MATERIALIZED (
@@ -113,9 +117,10 @@ WITH found AS MATERIALIZED (
 UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 
 -- name: renew_released(no, generation, item_id)
--- A released node whose item the queue has lost gets another, in a new generation.
+-- A released node whose item the queue has lost gets another, in a new generation; not one to be cancelled.
 UPDATE node SET generation = generation + 1, item_id = $3, enqueued = false
-WHERE no = $1 AND generation = $2 AND state = 'released'
+WHERE no = $1 AND generation = $2 AND state = 'released' AND NOT EXISTS (
+    SELECT FROM outbox WHERE node_no = $1 AND generation = $2 AND action = 'cancel')
 RETURNING no;
 
 -- name: items(nos)
@@ -134,7 +139,8 @@ FROM (SELECT no, key, item_id::text, generation, enqueued FROM node
 CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = n.no OFFSET 0) AS s;
 
 -- name: retry_roots(first_no, last_no, states)
-SELECT no FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[]) AND NOT by_call ORDER BY no;
+SELECT no FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[]) AND (state = 'failed' OR NOT by_call)
+ORDER BY no;
 
 -- name: retry_reach(nos)
 -- Everything skipped or cancelled below these nodes, and they.

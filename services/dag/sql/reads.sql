@@ -35,3 +35,16 @@ CROSS JOIN LATERAL (
 
 -- name: graph_nodes(after_no, last_no, rows_max)
 SELECT no, key, item_id::text, state, topic, generation, sub FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3;
+
+-- name: changes_after(dag_no, after, rows_max)
+-- The log of a DAG from the row that holds the change after `after`.
+SELECT last_event, at, nodes, dag FROM change WHERE dag_no = $1 AND last_event > $2 ORDER BY last_event LIMIT $3;
+
+-- name: node_keys(nos)
+SELECT n.no, n.key FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT no, key FROM node WHERE no = w.no OFFSET 0) AS n;
+
+-- name: heads(ids)
+-- How far DAGs have come.
+SELECT d.id::text, d.last_event, d.state FROM unnest($1::uuid[]) AS w(id)
+CROSS JOIN LATERAL (SELECT id, last_event, state FROM dag WHERE id = w.id OFFSET 0) AS d;

@@ -9,7 +9,7 @@ from tests.support.databases import Database, Databases
 from tests.support.queue_fake import FakeQueue
 
 _EMPTY = """
-TRUNCATE dag, node, node_spec, edge, external, outbox, adding, spread, scan, tally RESTART IDENTITY;
+TRUNCATE dag, node, node_spec, edge, external, outbox, adding, spread, scan, tally, change RESTART IDENTITY;
 CREATE OR REPLACE FUNCTION shard_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()';
 """
 

@@ -14,13 +14,26 @@ from tests.contract.bad_bodies import NOT_JSON
 from tests.support.dag_world import BASE, DagWorld, specs
 
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
-VERBS = ("nodes", "dependencies", "resolve", "release", "close", "pause", "resume", "cancel", "retry", "skip")
-READS = ("", "/nodes", "/node?key=a", "/node/inputs?key=a", "/wait?timeout_s=0", "/graph")
+VERBS = (
+    "nodes",
+    "nodes/cancel",
+    "dependencies",
+    "resolve",
+    "release",
+    "close",
+    "pause",
+    "resume",
+    "cancel",
+    "retry",
+    "skip",
+)
+READS = ("", "/nodes", "/node?key=a", "/node/inputs?key=a", "/wait?timeout_s=0", "/events", "/graph")
 GOOD: dict[str, dict[str, Any]] = {
     "nodes": {"nodes": [{"key": "n", "topic": "t"}]},
     "dependencies": {"dependencies": [{"upstream": "a", "downstream": "b"}]},
     "resolve": {"external": [{"node": "a", "name": "x"}]},
     "skip": {"nodes": ["b"]},
+    "nodes/cancel": {"nodes": ["b"]},
 }
 NESTED: Any = 0
 for _ in range(40):
@@ -65,7 +78,7 @@ async def test_b14_what_is_not_json_is_400(world: DagWorld, dag: str, body: byte
 
 
 async def test_b13_an_absent_body_is_an_empty_object(world: DagWorld, dag: str) -> None:
-    for verb in ("nodes", "dependencies", "resolve", "skip"):
+    for verb in ("nodes", "nodes/cancel", "dependencies", "resolve", "skip"):
         answer = await world.http.post(f"{BASE}/{dag}/{verb}")
         refused(answer, 422, "invalid")
     assert (await world.http.post(f"{BASE}/{dag}/resume")).status_code == 200
@@ -258,6 +271,7 @@ async def test_b11_cursors_of_other_lists_are_422(world: DagWorld, dag: str) -> 
         "/{dag}/node?key=",
         "/{dag}/node?key=a%00",
         "/{dag}/node/inputs?key=%00",
+        "/{dag}/events?after=x",
     ],
 )
 async def test_b45_parameters_that_cannot_be(world: DagWorld, dag: str, path: str) -> None:

@@ -58,23 +58,21 @@ async def test_a_page_is_shorter_where_edges_abound(world: DagWorld) -> None:
 
 
 async def test_wait_ends_with_the_dag_or_at_its_timeout(world: DagWorld) -> None:
-    world.settings.__dict__["wait_poll_s"] = 60.0
     dag = await world.create({"a": []})
     await world.settle()
     assert (await world.call("GET", f"/{dag}/wait?timeout_s=0"))["state"] == "running"
     assert (await world.call("GET", f"/{dag}/wait?timeout_s=0.05"))["state"] == "running"
     waiting = asyncio.create_task(world.call("GET", f"/{dag}/wait?timeout_s=20"))
     async with asyncio.timeout(10):
-        while not world.duties.context.waiters._events:
+        while not world.duties.context.watches:
             await asyncio.sleep(0.001)
         world.queue.ack("a")
         await world.settle()
         assert (await waiting)["state"] == "succeeded"
-    assert world.duties.context.waiters._events == {}
+    assert len(world.duties.context.watches) == 0
 
 
 async def test_wait_sees_an_end_that_another_process_brought(world: DagWorld) -> None:
-    world.settings.__dict__["wait_poll_s"] = 0.02
     other = DagWorld(world.database, world.queue)
     dag = await world.create({"a": []})
     await world.settle()
@@ -82,6 +80,9 @@ async def test_wait_sees_an_end_that_another_process_brought(world: DagWorld) ->
     world.queue.ack("a")
     await other.settle()
     async with asyncio.timeout(10):
+        while not waiting.done():
+            await world.duties.context.watches.step(world.shard)
+            await asyncio.sleep(0)
         assert (await waiting)["state"] == "succeeded"
     await other.close()
 

@@ -13,7 +13,7 @@ from services.dag.model import Counts, Dag, NewEdge, NewNode, Node
 def dag(state: str = "running") -> Dag:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     fixed: Any = (1, "id", "ns", None, None, state, True, False, False, False, "continue", None, None, None)
-    return Dag(*fixed, None, None, now, None, 3, 0, 0, 0, *([0] * 7))
+    return Dag(*fixed, None, None, now, None, 3, 0, 0, 0, *([0] * 8))
 
 
 def new(key: str, *upstream: str, content: bytes = b"1") -> NewNode:

@@ -1,0 +1,54 @@
+"""What the routes of the DAG service share: paths, who calls, in which namespace, and the duties behind them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from fastapi import Depends, Query, Request
+
+from headgate import wire
+from services.dag.orchestrator import Orchestrator
+from shared.access import Caller
+from shared.errors import invalid
+from shared.http import caller_of
+
+DAGS_PATH: Final = "/v1/namespaces/{ns}/dags"
+DAG_PATH: Final = DAGS_PATH + "/{dag}"
+
+_NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
+
+CallerOf = Annotated[Caller, Depends(caller_of)]
+Limit = Annotated[int, Query(ge=1, le=wire.PAGE_LIMIT_MAX)]
+Key = Annotated[str, Query(min_length=1, max_length=wire.KEY_BYTES_MAX)]
+
+
+async def orchestrator_of(request: Request) -> Orchestrator:
+    """A dependency: this process's duties."""
+    orchestrator: Orchestrator = request.app.state.orchestrator
+    return orchestrator
+
+
+async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:
+    """A dependency: the namespace of the path, open to the caller; changing anything needs scope `enqueue`."""
+    if _NAMESPACE(ns) is None:
+        raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
+    caller.enter(ns)
+    if request.method != "GET":
+        caller.need("enqueue")
+    return ns
+
+
+OrchestratorOf = Annotated[Orchestrator, Depends(orchestrator_of)]
+NamespaceOf = Annotated[str, Depends(namespace_of)]
+
+
+def clean(name: str, text: str | None) -> str | None:
+    """A parameter that Postgres can be asked about.
+
+    Raises:
+        Invalid: nothing can be named so.
+    """
+    if text is not None and wire.unclean(text):
+        raise invalid(f"/{name}", "it holds characters that nothing here is named with")
+    return text

@@ -1,0 +1,81 @@
+"""Who waits for which DAG, in this process: calls that wait for an end, and streams of changes.
+
+A commit of this process wakes them at once. Those of others are seen by a look at the heads of all watched
+DAGs of a shard, in one statement, every `watch_s`: that is the truth, the rest only hurries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+from services.dag import store_reads
+from services.dag.model import Dag
+from shared.shards import Shard
+
+_DAGS_PER_LOOK = 1_000
+_OVER = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class Watch:
+    """One waiter. `seen` is the last change that it knows; None: only the DAG's end matters."""
+
+    def __init__(self, seen: int | None) -> None:
+        self.seen = seen
+        self.event = asyncio.Event()
+
+
+class Watches:
+    """All waiters of a process; `leaving` once it shuts down, which wakes them all for good."""
+
+    def __init__(self) -> None:
+        self.leaving = False
+        self._by_shard: dict[int, dict[str, set[Watch]]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(watches) for dags in self._by_shard.values() for watches in dags.values())
+
+    @contextmanager
+    def watching(self, shard: Shard, dag_id: str, seen: int | None = None) -> Iterator[Watch]:
+        """A watch whose event is set when the DAG has changed, or ended, beyond what it has seen."""
+        watch = Watch(seen)
+        if self.leaving:
+            watch.event.set()
+        dags = self._by_shard.setdefault(shard.number, {})
+        dags.setdefault(dag_id, set()).add(watch)
+        try:
+            yield watch
+        finally:
+            dags[dag_id].discard(watch)
+            if not dags[dag_id]:
+                del dags[dag_id]
+
+    def tell(self, shard: Shard, dag: Dag) -> None:
+        """A transaction has written this DAG."""
+        if dags := self._by_shard.get(shard.number):
+            self._wake(dags.get(dag.id, ()), dag.last_event, dag.over)
+
+    def leave(self) -> None:
+        """The process shuts down: nobody is to wait any longer."""
+        self.leaving = True
+        for dags in self._by_shard.values():
+            for watches in dags.values():
+                for watch in watches:
+                    watch.event.set()
+
+    async def step(self, shard: Shard) -> int:
+        """Look at the heads of all watched DAGs of a shard; always 0, so that a pause follows."""
+        dags = self._by_shard.get(shard.number, {})
+        ids = iter(list(dags))
+        while part := list(islice(ids, _DAGS_PER_LOOK)):
+            for dag_id, last_event, state in await store_reads.heads(shard, part):
+                self._wake(dags.get(dag_id, ()), last_event, state in _OVER)
+        return 0
+
+    @staticmethod
+    def _wake(watches: Iterable[Watch], last_event: int, over: bool) -> None:
+        for watch in watches:
+            if over if watch.seen is None else last_event > watch.seen:
+                watch.event.set()
