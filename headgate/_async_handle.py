@@ -1,10 +1,12 @@
 """One DAG's verbs, for coroutines."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from headgate import _calls, wire
+from headgate._async_events import follow
 from headgate._calls import Call, Verb, present
 from headgate._flows import batches_of, listed
 from headgate.dag import Dag, Node, NodeOptions, NodeRef, WaitOptions, add_dependencies, grow, key_of, keys_of
@@ -111,6 +113,12 @@ class AsyncDagHandle:
         """Cancel every unfinished node; the DAG is `cancelling` until all are confirmed."""
         return await self._client._send(self._call(_calls.DAG_CANCEL, present(reason=reason)))
 
+    async def cancel_nodes(self, nodes: Iterable[NodeRef], reason: str | None = None) -> list[wire.NodeCancelled]:
+        """Cancel single nodes: "cancelled", "cancelling" (the queue has not confirmed it yet),
+        "already_cancelled" or "finished", each. What comes below is decided by its triggers."""
+        keys = keys_of(nodes)
+        return await self._client._run(batches_of(lambda part: self._cancel_nodes(part, reason), keys))
+
     async def retry(self, nodes: Iterable[NodeRef] | None = None) -> wire.Dag:
         """Run failed nodes (all, or those named) again, with what was skipped or cancelled because of them.
 
@@ -135,6 +143,16 @@ class AsyncDagHandle:
             dag = await self._client._send(call)
             if dag.finished or (left_s <= wire.WAIT_S_MAX and ends_at is not None):
                 return dag
+
+    async def events(self, after: str | None = None) -> AsyncGenerator[wire.DagEvent, None]:
+        """Every change of the DAG and its nodes, from the first or the one after event `after`, to the DAG's end.
+
+        Changes come as they happen, each once and in order. A stream that is cut is gone on with from where it
+        was. To follow a DAG without its past, pass `last_event_id` of `show()`.
+        """
+        async with aclosing(follow(self._client._transport, self._ask_events, after)) as events:
+            async for event in events:
+                yield event
 
     async def nodes(self, state: wire.NodeState | None = None, *, limit: int | None = None) -> list[wire.NodeView]:
         """All nodes, or those in `state`, or the first `limit` of them."""
@@ -190,6 +208,15 @@ class AsyncDagHandle:
     def _ask(self, verb: Verb, parse: Callable[[Any], T], query: Mapping[str, Any]) -> Call[T]:
         return _calls.call(verb, parse, query=query, ns=self.namespace, dag=self.id)
 
+    def _ask_events(self, query: Mapping[str, Any]) -> Call[wire.DagEvent]:
+        call = self._ask(_calls.DAG_EVENTS, wire.DagEvent.model_validate, query)
+        call.wait_s = wire.WAIT_S_MAX
+        return call
+
+    def _cancel_nodes(self, keys: Sequence[str], reason: str | None) -> Call[list[wire.NodeCancelled]]:
+        body = {"nodes": keys, **present(reason=reason)}
+        return _calls.call(_calls.DAG_NODES_CANCEL, _cancelled, body=body, ns=self.namespace, dag=self.id)
+
     def _resolve(self, external: Sequence[Any]) -> Call[list[wire.Resolution]]:
         body = {"external": external}
         return _calls.call(_calls.DAG_RESOLVE, _resolutions, body=body, ns=self.namespace, dag=self.id)
@@ -197,3 +224,7 @@ class AsyncDagHandle:
 
 def _resolutions(answer: Any) -> list[wire.Resolution]:
     return wire.Resolutions.model_validate(answer).results
+
+
+def _cancelled(answer: Any) -> list[wire.NodeCancelled]:
+    return wire.NodesCancelled.model_validate(answer).results

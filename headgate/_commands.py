@@ -11,13 +11,14 @@ from typing import Any, Final
 from headgate import _local_run
 from headgate._calls import present
 from headgate._elements import Result
-from headgate._output import Progress, plain, show_fields, show_json, show_table, stderr_line
+from headgate._output import Progress, plain, printable, show_fields, show_json, show_table, stderr_line
 from headgate._transport import RetryPolicy
 from headgate.async_client import AsyncClient
 from headgate.client import Client
 from headgate.dag import Dag
 from headgate.errors import Invalid
 from headgate.wire import Dag as DagView
+from headgate.wire import DagEvent
 
 OK: Final = 0
 FAILURE: Final = 1
@@ -340,6 +341,9 @@ def dag_verb(args: Args) -> int:
     with _client(args) as client:
         handle = client.dag(args.id)
         match args.verb:
+            case "cancel" if args.nodes:
+                _rows(args, handle.cancel_nodes(args.nodes, args.reason), ("key", "status"), "no nodes")
+                return OK
             case "cancel":
                 dag = handle.cancel(args.reason)
             case "retry":
@@ -358,6 +362,23 @@ def dag_resolve(args: Args) -> int:
         status = client.dag(args.id).resolve(args.node, args.name, data=data, failed=args.failed)
     _one(args, {"node": args.node, "name": args.name, "status": status})
     return OK
+
+
+def dag_events(args: Args) -> int:
+    with _client(args) as client:
+        for event in client.dag(args.id).events(args.after):
+            sys.stdout.write(_event_line(args, event))
+            sys.stdout.flush()
+    return OK
+
+
+def _event_line(args: Args, event: DagEvent) -> str:
+    if args.output == "json":
+        return event.model_dump_json(exclude_none=True) + "\n"
+    flags = [name for name in ("open", "held", "paused") if getattr(event, name)]
+    notes = [f"generation {event.generation}"] if (event.generation or 1) > 1 else flags
+    what = "the DAG" if event.key is None else printable(event.key)
+    return f"{event.id:>8}  {event.at:%H:%M:%S.%f}  {event.state:<10} {what} {', '.join(notes)}".rstrip() + "\n"
 
 
 def dag_watch(args: Args) -> int:

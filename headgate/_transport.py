@@ -13,8 +13,9 @@ import asyncio
 import functools
 import json
 import random
+import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -116,6 +117,18 @@ class Exchange:
             },
         )
 
+    def check(self, call: Call[Any], response: httpx.Response) -> None:
+        """An answer without a result.
+
+        Raises:
+            HeadgateError: it is none, or a problem.
+        """
+        if response.status_code >= 400:
+            raise from_problem(response.status_code, response.content, response.headers)
+        if response.status_code != 204:
+            detail = f"the {call.verb.service} service's answer to {call.target} makes no sense"
+            raise BadAnswer(detail, status=response.status_code, outcome="unknown")
+
     def result(self, call: Call[T], response: httpx.Response) -> T:
         """The call's result, from a response that has been read.
 
@@ -197,6 +210,25 @@ class SyncTransport:
             raise failure(error, call, request.url) from error
         return self.exchange.result(call, response)
 
+    def lines(self, call: Call[Any]) -> Generator[str, None, None]:
+        """The lines of an answer as they come; none of an empty one."""
+        request = self.exchange.request(call)
+        try:
+            response = self._http.handle_request(request)
+            try:
+                if response.status_code != 200:
+                    response.read()
+                    self.exchange.check(call, response)
+                    return
+                yield from response.iter_lines()
+            finally:
+                response.close()
+        except httpx.TransportError as error:
+            raise failure(error, call, request.url) from error
+
+    def pause(self, delay_s: float) -> None:
+        self._sleep(delay_s)
+
     def close(self) -> None:
         self._http.close()
 
@@ -212,6 +244,8 @@ class AsyncTransport:
     ) -> None:
         self.exchange = exchange
         self._http = http or Http1Transport()
+        # Our own transport reads answers whole; the rare stream goes through httpx's.
+        self._streaming = http
         self._sleep = sleep
 
     async def send(self, call: Call[T]) -> T:
@@ -235,11 +269,43 @@ class AsyncTransport:
             raise failure(error, call, request.url) from error
         return self.exchange.result(call, response)
 
+    async def lines(self, call: Call[Any]) -> AsyncGenerator[str, None]:
+        """The lines of an answer as they come; none of an empty one."""
+        request = self.exchange.request(call)
+        if self._streaming is None:
+            self._streaming = _concurrent(self.exchange.endpoints)
+        try:
+            response = await self._streaming.handle_async_request(request)
+            try:
+                if response.status_code != 200:
+                    await response.aread()
+                    self.exchange.check(call, response)
+                    return
+                async for line in response.aiter_lines():
+                    yield line
+            finally:
+                await response.aclose()
+        except httpx.TransportError as error:
+            raise failure(error, call, request.url) from error
+
+    async def pause(self, delay_s: float) -> None:
+        await self._sleep(delay_s)
+
     async def close(self) -> None:
         await self._http.aclose()
+        if self._streaming is not None and self._streaming is not self._http:
+            await self._streaming.aclose()
 
 
 def _blocking(endpoints: Endpoints) -> httpx.HTTPTransport:
     """httpx's transport; without TLS to do it spares the 20 ms that loading certificates takes."""
+    return httpx.HTTPTransport(verify=_verifying(endpoints))
+
+
+def _concurrent(endpoints: Endpoints) -> httpx.AsyncHTTPTransport:
+    return httpx.AsyncHTTPTransport(verify=_verifying(endpoints), limits=httpx.Limits(max_connections=None))
+
+
+def _verifying(endpoints: Endpoints) -> ssl.SSLContext | bool:
     secure = any(url.startswith("https:") for url in (endpoints.queue_url, endpoints.dag_url))
-    return httpx.HTTPTransport(verify=httpx.create_ssl_context() if secure else False)
+    return httpx.create_ssl_context() if secure else False

@@ -257,11 +257,13 @@ def _add_dags(dags: _Commands) -> None:
     for parser in (listing, show, explain):
         parser.add_argument("--limit", type=int, default=100, metavar="N")
     watch = dags.add("watch", commands.dag_watch, "follow a DAG to its end")
+    events = dags.add("events", commands.dag_events, "print every change of a DAG and its nodes, to its end")
+    events.add_argument("--after", metavar="EVENT", help="go on after this event instead of from the first")
     node = dags.add("node", commands.dag_node, "show a node and what it waits for")
     timeline = dags.add("timeline", _explain.timeline, "show one node's life: created, released, attempts, ended")
     graph = dags.add("graph", commands.dag_graph, "print the graph")
     resolve = dags.add("resolve", commands.dag_resolve, "say that an external dependency has happened")
-    for parser in (show, watch, node, explain, timeline, graph, resolve):
+    for parser in (show, watch, events, node, explain, timeline, graph, resolve):
         parser.add_argument("id")
     node.add_argument("key")
     timeline.add_argument("key")
@@ -279,7 +281,7 @@ def _add_dag_verbs(dags: _Commands) -> None:
         ("close", "end a DAG that was left open for more nodes"),
         ("pause", "release no further nodes"),
         ("resume", "go on after pause"),
-        ("cancel", "cancel every unfinished node"),
+        ("cancel", "cancel every unfinished node, or those named"),
         ("retry", "run failed nodes again, with what they kept from running"),
         ("skip", "take blocked nodes as skipped"),
     ):
@@ -287,6 +289,7 @@ def _add_dag_verbs(dags: _Commands) -> None:
         parser.set_defaults(verb=verb)
         parser.add_argument("id")
         if verb == "cancel":
+            parser.add_argument("nodes", nargs="*", metavar="node", help="only these; the others go on")
             parser.add_argument("--reason")
         elif verb in ("retry", "skip"):
             parser.add_argument("nodes", nargs="*" if verb == "retry" else "+", metavar="node")

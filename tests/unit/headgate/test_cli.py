@@ -192,6 +192,36 @@ def test_watch_ends_with_the_dag_and_its_verdict(service: Service, run: Run, sta
     assert ("b failed: ValueError: no" in err) == (code == 1)
 
 
+def test_events_are_printed_as_they_come_and_as_json_a_line(service: Service, run: Run) -> None:
+    told = [
+        {"id": "1", "kind": "dag", "state": "running", "paused": True},
+        {"id": "2", "kind": "node", "key": "a\x1b[2J", "state": "released", "generation": 2},
+        {"id": "3", "kind": "dag", "state": "succeeded"},
+    ]
+    events = [{"at": "2030-01-01T12:00:00.5Z", "dag": "d1", **event} for event in told]
+    text = "retry: 1000\n\n" + "".join(f"id: {e['id']}\ndata: {json.dumps(e)}\n\n" for e in events)
+    service.reply = lambda *_: httpx.Response(200, text=text, headers={"content-type": "text/event-stream"})
+    code, out, _ = run("dag", "events", "d1", "--after", "0")
+    assert code == 0
+    assert service.calls[0][1].endswith("/dags/d1/events?after=0")
+    assert [line.split(None, 2)[2] for line in out.splitlines()] == [
+        "running    the DAG paused",
+        "released   a?[2J generation 2",
+        "succeeded  the DAG",
+    ]
+    code, out, _ = run("dag", "events", "d1", "-o", "json")
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["1", "2", "3"]
+
+
+def test_cancel_of_nodes_leaves_the_dag(service: Service, run: Run) -> None:
+    service.reply = lambda *_: {"results": [{"key": "a", "status": "cancelling"}]}
+    code, out, _ = run("dag", "cancel", "d1", "a", "--reason", "no need")
+    assert (code, out.split()) == (0, ["KEY", "STATUS", "a", "cancelling"])
+    assert service.calls == [
+        ("POST", "/v1/namespaces/default/dags/d1/nodes/cancel", {"nodes": ["a"], "reason": "no need"})
+    ]
+
+
 def test_progress_is_a_live_line_on_a_terminal_and_few_lines_elsewhere() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
