@@ -167,6 +167,11 @@ class AsyncDagHandle:
             self._ask(_calls.DAG_NODE, wire.NodeView.model_validate, {"key": key_of(key)})
         )
 
+    async def export(self) -> list[wire.NodeExport]:
+        """All nodes, each with what its item is made of."""
+        parse = _calls.page_of(wire.NodeExport)
+        return await self._client._run(listed(lambda page: self._ask(_calls.DAG_EXPORT, parse, dict(page)), None))
+
     async def frontier(self, *, limit: int = wire.PAGE_LIMIT_DEFAULT, cursor: str | None = None) -> wire.Frontier:
         """What the DAG waits for now, since when, and the longest chain left; `next_cursor` leads on."""
         query = {"limit": limit, "cursor": cursor}

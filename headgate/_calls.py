@@ -82,6 +82,10 @@ DAG_EVENTS = Verb("dag", "GET", _DAG + "/events", safe=True)
 DAG_GRAPH = Verb("dag", "GET", _DAG + "/graph", safe=True)
 DAG_FRONTIER = Verb("dag", "GET", _DAG + "/frontier", safe=True)
 DAG_TIMELINE = Verb("dag", "GET", _DAG + "/timeline", safe=True)
+DAG_EXPORT = Verb("dag", "GET", _DAG + "/export", safe=True)
+EXPORT_DAGS = Verb("dag", "GET", _NS + "/exports/dags", safe=True)
+EXPORT_MARK = Verb("dag", "GET", _NS + "/exports/mark", safe=True)
+EXPORT_MARK_PUT = Verb("dag", "PUT", _NS + "/exports/mark", safe=True)
 DAG_SHARDS = Verb("dag", "GET", "/v1/shards", safe=True)
 
 

@@ -165,6 +165,11 @@ class DagHandle:
         """One node, with what it waits for in `blocked_by`."""
         return self._client._send(self._ask(_calls.DAG_NODE, wire.NodeView.model_validate, {"key": key_of(key)}))
 
+    def export(self) -> list[wire.NodeExport]:
+        """All nodes, each with what its item is made of."""
+        parse = _calls.page_of(wire.NodeExport)
+        return self._client._run(listed(lambda page: self._ask(_calls.DAG_EXPORT, parse, dict(page)), None))
+
     def frontier(self, *, limit: int = wire.PAGE_LIMIT_DEFAULT, cursor: str | None = None) -> wire.Frontier:
         """What the DAG waits for now, since when, and the longest chain left; `next_cursor` leads on."""
         query = {"limit": limit, "cursor": cursor}

@@ -4,10 +4,11 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
 from headgate import _commands as commands
-from headgate import _explain, wire
+from headgate import _explain, _export, wire
 from headgate import _operation_commands as operations
 from headgate._output import printable, stderr_line
 from headgate.errors import (
@@ -59,6 +60,17 @@ FILE is as for submit, and a node may have `run`, a shell command:
 The commands run on this machine. A node with `topic` and without `run` is left to other
 workers. An exit code other than 0 fails the node, after `max_attempts` (here 1 by default).
 Ctrl-C cancels the DAG.
+"""
+
+
+EXPORT: Final = """\
+A line for each DAG, one for each of its nodes, and one that says the DAG is whole:
+  {"dag": {...}}
+  {"node": {..., "item": {...}}}
+  {"end": "<dag id>", "finished_at": "..."}
+DAGs come in the order of their ends; those of the last minutes are left for the next time.
+Stopped half-way, the same command goes on behind the last whole DAG; run regularly, it appends
+what is new. TIME is like 2030-01-31 or 2030-01-31T12:00:00Z.
 """
 
 
@@ -272,7 +284,17 @@ def _add_dags(dags: _Commands) -> None:
     resolve.add_argument("name")
     resolve.add_argument("--data", metavar="JSON")
     resolve.add_argument("--failed", action="store_true", help="it failed, and so does the node")
+    export = dags.add("export", _export.export, "write ended DAGs to a file, as JSON lines", epilog=EXPORT)
+    export.add_argument("--since", type=_moment, metavar="TIME", help="ends from then on")
+    export.add_argument("--until", type=_moment, metavar="TIME", help="ends before then")
+    export.add_argument("--to", required=True, metavar="FILE", help="where to; one that is there is gone on with")
+    export.add_argument("--mark", action="store_true", help="and tell the service how far that has come")
     _add_dag_verbs(dags)
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.astimezone(UTC)
 
 
 def _add_dag_verbs(dags: _Commands) -> None:

@@ -1,6 +1,7 @@
 """Made from `async_client.py` by `tests/unit/headgate/unasync.py`; change that one."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -301,6 +302,36 @@ class Client:
         return self._list(
             _calls.DAGS, wire.Dag, limit, {"state": state, "name": name}, ns=namespace or self.namespace
         )
+
+    def ended_dags(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+        namespace: str | None = None,
+    ) -> list[wire.Dag]:
+        """DAGs that ended from `since` on and before `until`, oldest end first; not those of the last minutes."""
+        query = {"since": since and since.isoformat(), "until": until and until.isoformat()}
+        return self._list(_calls.EXPORT_DAGS, wire.Dag, limit, query, ns=namespace or self.namespace)
+
+    def mark_exported(self, until: datetime, *, namespace: str | None = None) -> wire.ExportMarked:
+        """Say that all that ended before `until` is exported and may be dropped in time."""
+        return self._send(
+            _calls.call(
+                _calls.EXPORT_MARK_PUT,
+                wire.ExportMarked.model_validate,
+                body={"until": until},
+                ns=namespace or self.namespace,
+            )
+        )
+
+    def exported_until(self, *, namespace: str | None = None) -> datetime | None:
+        """Up to which end the namespace is exported; None: never."""
+        marked = self._send(
+            _calls.call(_calls.EXPORT_MARK, wire.ExportMarked.model_validate, ns=namespace or self.namespace)
+        )
+        return marked.until
 
     # How calls are sent
 

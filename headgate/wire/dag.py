@@ -20,6 +20,7 @@ from headgate.wire.base import (
     JsonObject,
     Label,
     LeaseS,
+    Moment,
     NodeCancelStatus,
     NodeState,
     ObstacleKind,
@@ -329,6 +330,24 @@ class NodeView(Response):
 class NodeOutput(Response):
     key: str
     output: Any = None
+
+
+class NodeExport(NodeView):
+    """A node with what its queue item is made of: payload, priority, attempts and the rest."""
+
+    item: dict[str, Any]
+
+
+class ExportMark(Request):
+    """All that ended before `until` is exported; nothing of it need be kept for that."""
+
+    until: Moment
+
+
+class ExportMarked(Response):
+    """Up to which end the namespace is exported, on every shard; null: never."""
+
+    until: datetime | None
 
 
 class GraphNode(Response):

@@ -42,6 +42,7 @@ Where to look
     control, retrying, queries           the other verbs
     explaining, chains                   what a DAG waits for, and for how long still
     relay, results, sweeper              the loops: outbox to queue, completions to DAG, what was left
+    retention, keeping, exporting        ended DAGs: out of the way, back again, out of the door
     gateway                              the queue, over HTTP
     graph, items                         pure: triggers, orders, cycles; queue items
 """

@@ -11,12 +11,13 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from services.dag import routes, routes_events, routes_explain, routes_families
+from services.dag import routes, routes_events, routes_explain, routes_export, routes_families
 from services.dag.context import Context
 from services.dag.gateway import HeadgateQueue, Queue
 from services.dag.orchestrator import Orchestrator
 from services.dag.relay import Relay
 from services.dag.results import Results
+from services.dag.retention import Retention
 from services.dag.settings import DagSettings
 from services.dag.sweeper import Sweeper
 from shared.access import Access
@@ -35,6 +36,7 @@ class Loops:
         self.results = {shard.number: Results(context, orchestrator.completer, shard) for shard in context.shards}
         self.relay = Relay(context, orchestrator.completer, orchestrator.sub_dags, self._drain)
         self.sweeper = Sweeper(context, orchestrator.activator, orchestrator.controller)
+        self.retention = Retention(context)
         self._polls: list[Loop] = []
         self._others: list[Loop] = []
         self._walks: dict[int, Loop] = {}
@@ -49,6 +51,7 @@ class Loops:
                 self._loop("outbox", shard, self.relay.step),
                 self._loop("sweeper", shard, self.sweeper.step),
                 Loop(f"watches {number}", partial(context.watches.step, shard), interval_s=self._settings.watch_s),
+                self._loop("retention", shard, self.retention.step, interval_s=self._settings.keep_interval_s),
             ]
         context.dispatch = self.relay.dispatch
         context.kick_walks = lambda shard: self._walks[shard.number].kick()
@@ -68,8 +71,16 @@ class Loops:
         for results in self.results.values():
             await results.close()
 
-    def _loop(self, name: str, shard: Shard, step: Callable[[Shard], Awaitable[int]]) -> Loop:
-        return Loop(f"{name} {shard.number}", lambda: step(shard), interval_s=self._settings.sweep_s)
+    def _loop(
+        self,
+        name: str,
+        shard: Shard,
+        step: Callable[[Shard], Awaitable[int]],
+        *,
+        interval_s: float | None = None,
+    ) -> Loop:
+        pause_s = self._settings.sweep_s if interval_s is None else interval_s
+        return Loop(f"{name} {shard.number}", lambda: step(shard), interval_s=pause_s)
 
     async def _drain(self, shard: Shard) -> None:
         await self.results[shard.number].drain()
@@ -112,4 +123,5 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.include_router(routes_explain.router)
     app.include_router(routes_families.router)
     app.include_router(routes_events.router)
+    app.include_router(routes_export.router)
     return app

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from services.dag import addition, gateway, store, store_duties, store_edges
+from services.dag import addition, gateway, keeping, store, store_duties, store_edges
 from services.dag.activating import Activator, Added, Undecided, attach_items, unfinished_error
 from services.dag.addition import Plan, Standing
 from services.dag.context import Context, own
@@ -158,6 +158,7 @@ class Builder:
     ) -> _Written:
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written]:
             dag = own(await store.lock_dags(tx, [dag_id]), namespace)
+            await keeping.check(tx, dag)
             return await self._write(tx, shard, dag, nodes, edges, queue_shard)
 
         for _ in range(_ATTEMPTS_MAX):
@@ -171,6 +172,8 @@ class Builder:
             except Undecided as undecided:
                 for unfinished in undecided.additions:
                     await self._activator.drive(shard, unfinished)
+            except keeping.Kept as kept:
+                await keeping.thaw(self._context, shard, kept.dag)
         raise unfinished_error()
 
     async def _settle_with_order(

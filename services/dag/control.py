@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from services.dag import store, store_duties, store_edges
+from services.dag import keeping, store, store_duties, store_edges
 from services.dag.activating import Activator, Undecided, unfinished_error
 from services.dag.context import Context, own
 from services.dag.errors import DagFinished, LimitExceeded, NodeReleased, UnknownNode
@@ -166,6 +166,7 @@ class Controller:
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
             news.clear()
+            await keeping.check(tx, dag)
             await self._check_room(tx, dag, list(first))
             rows = await store_edges.resolve_externals(tx, dag.no, list(first.values()))
             counts: dict[str, tuple[int, bool]] = {}
@@ -211,6 +212,7 @@ class Controller:
         Raises:
             UnknownNode, Undecided
         """
+        await keeping.check(tx, dag)
         found, _ = await store.nodes_by_key(tx, dag.no, dict.fromkeys(keys))
         unknown = [i for i, key in enumerate(keys) if key not in found]
         if unknown:
@@ -236,4 +238,6 @@ class Controller:
             except Undecided as undecided:
                 for unfinished in undecided.additions:
                     await self._activator.drive(shard, unfinished)
+            except keeping.Kept as kept:
+                await keeping.thaw(self._context, shard, kept.dag)
         raise unfinished_error()

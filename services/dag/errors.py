@@ -11,6 +11,7 @@ ServiceError
 │   ├── UnknownNode       422   a key that the DAG does not have
 │   └── LimitExceeded     422   the DAG would outgrow a limit
 └── Unavailable
+    ├── DagThawing        503   the rows of an ended DAG are on their way back
     ├── AddUnfinished     503   nodes are written, the queue does not know all of them yet
     ├── TooManyStreams    503   this process serves no more event streams
     └── QueueUnavailable  503   the queue did not answer
@@ -65,6 +66,10 @@ class AddUnfinished(Unavailable):
 
 class TooManyStreams(Unavailable):
     code, title = "too_many_streams", "Too many event streams are open"
+
+
+class DagThawing(Unavailable):
+    code, title = "dag_thawing", "The DAG is being brought back from the archive"
 
 
 class QueueUnavailable(Unavailable):

@@ -101,7 +101,7 @@ class Explainer:
     async def timeline(self, namespace: str, dag_id: str, key: str) -> Timeline:
         """One node's life: made, released, tried, ended."""
         shard, dag = await self._queries.find(namespace, dag_id)
-        row = await store_reads.node_by_key(shard, dag.no, key)
+        row = await store_reads.node_by_key(shard, dag.no, key, over=dag.over)
         if row is None:
             raise NotFound("the DAG has no node with this key")
         item = None

@@ -8,6 +8,7 @@ from services.dag.completing import Completer
 from services.dag.context import Context
 from services.dag.control import Controller
 from services.dag.explaining import Explainer
+from services.dag.exporting import Exporter
 from services.dag.queries import Queries
 from services.dag.retrying import Retrier
 from services.dag.streaming import Streams
@@ -30,3 +31,4 @@ class Orchestrator:
         self.queries = Queries(context)
         self.explainer = Explainer(context, self.queries)
         self.streams = Streams(context)
+        self.exporter = Exporter(context, self.queries)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from services.dag import cursors, items, store, store_duties, store_edges, store_reads, store_subdags
+from services.dag import cursors, items, store, store_duties, store_edges, store_kept, store_reads, store_subdags
 from services.dag.context import Context, shutting_down
 from services.dag.errors import LimitExceeded
 from services.dag.model import Dag
@@ -128,7 +128,7 @@ class Queries:
     async def node(self, namespace: str, dag_id: str, key: str) -> NodeDetail:
         """One node."""
         shard, dag = await self.find(namespace, dag_id)
-        row = await store_reads.node_by_key(shard, dag.no, key)
+        row = await store_reads.node_by_key(shard, dag.no, key, over=dag.over)
         if row is None:
             raise NotFound("the DAG has no node with this key")
         return (await self._details(shard, dag, [row]))[0]
@@ -143,7 +143,7 @@ class Queries:
         if cursor is not None:
             after_no = self._position(dag, query, cursor)
         rows, reached = await self._page(shard, dag, state, after_no, limit)
-        fitting = await self._fitting(shard, rows)
+        fitting = await self._fitting(shard, dag, rows)
         if len(fitting) < len(rows):
             reached = fitting[-1]["no"]
         details = await self._details(shard, dag, fitting)
@@ -161,11 +161,13 @@ class Queries:
             raise LimitExceeded(f"the DAG has {dag.next_n} nodes; in this form at most {nodes_max} are shown")
         base, last_no = dag.node_no(0), dag.last_no
         rows: list[Any] = []
-        while page := await store_reads.graph_nodes(shard, base + len(rows) - 1, last_no, _GRAPH_PAGE):
+        while page := await store_reads.graph_nodes(
+            shard, base + len(rows) - 1, last_no, _GRAPH_PAGE, over=dag.over
+        ):
             rows += page
         edges: list[tuple[int, int]] = []
         after = (base - 1, -1)
-        while found := await store_edges.edges_page(shard, after, last_no, _GRAPH_PAGE):
+        while found := await store_edges.edges_page(shard, after, last_no, _GRAPH_PAGE, over=dag.over):
             edges += [(up - base, down - base) for up, down in found if down <= last_no]
             after = found[-1]
         return Graph(dag, rows, edges)
@@ -173,10 +175,11 @@ class Queries:
     async def inputs(self, namespace: str, dag_id: str, key: str) -> str:
         """What a node is given of its upstreams and externals, as JSON text of any size."""
         shard, dag = await self.find(namespace, dag_id)
-        row = await store_reads.node_by_key(shard, dag.no, key)
+        row = await store_reads.node_by_key(shard, dag.no, key, over=dag.over)
         if row is None:
             raise NotFound("the DAG has no node with this key")
-        parts = await shard.pool.transaction(lambda tx: store.inputs(tx, [row["no"]]))
+        read = store_kept.inputs if dag.over else store.inputs
+        parts = await shard.pool.transaction(lambda tx: read(tx, [row["no"]]))
         return items.inputs_body([(name, value) for _, name, value in parts])
 
     async def outputs(
@@ -190,7 +193,9 @@ class Queries:
         for _ in range(_SCANS_PER_PAGE):
             last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
             room = limit - len(found)
-            page = await store_subdags.outputs_page(shard, after_no=after_no, last_no=last_no, rows_max=room)
+            page = await store_subdags.outputs_page(
+                shard, after_no=after_no, last_no=last_no, rows_max=room, over=dag.over
+            )
             found += page
             after_no = page[-1][0] if len(page) == room else last_no
             if len(found) == limit or after_no >= dag.last_no:
@@ -228,7 +233,7 @@ class Queries:
         """Up to `limit` rows, and how far they reach; looks at a bounded number of nodes."""
         if state is None:
             rows = await store_reads.nodes_page(
-                shard, states=None, after_no=after_no, last_no=dag.last_no, rows_max=limit
+                shard, states=None, after_no=after_no, last_no=dag.last_no, rows_max=limit, over=dag.over
             )
             return rows, rows[-1]["no"] if rows else dag.last_no
         states = ["intent", "blocked"] if state == "blocked" else [state]
@@ -237,7 +242,7 @@ class Queries:
             last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
             room = limit - len(rows)
             found = await store_reads.nodes_page(
-                shard, states=states, after_no=after_no, last_no=last_no, rows_max=room
+                shard, states=states, after_no=after_no, last_no=last_no, rows_max=room, over=dag.over
             )
             rows += found
             if len(found) == room:
@@ -247,10 +252,11 @@ class Queries:
                 break
         return rows, after_no
 
-    async def _fitting(self, shard: Shard, rows: Sequence[Any]) -> Sequence[Any]:
+    async def _fitting(self, shard: Shard, dag: Dag, rows: Sequence[Any]) -> Sequence[Any]:
         """As many of these rows, one at least, as have no more than `page_edges_max` edges together."""
         limit = self._settings.page_edges_max
-        outs = await store_reads.out_degrees(shard, [row["no"] for row in rows], limit) if rows else {}
+        nos = [row["no"] for row in rows]
+        outs = await store_reads.out_degrees(shard, nos, limit, over=dag.over) if rows else {}
         total = 0
         for i, row in enumerate(rows):
             total += row["upstreams"] + outs[row["no"]]
@@ -265,15 +271,17 @@ class Queries:
         nos = list(found)
         waiting = {no for no, detail in found.items() if public_state(detail.row["state"]) == "blocked"}
         paused_at = await store_reads.paused_at(shard, dag.no) if dag.paused and waiting else None
-        for no, key, state, satisfied, since in await store_reads.upstreams_of(shard, nos):
+        for no, key, state, satisfied, since in await store_reads.upstreams_of(shard, nos, over=dag.over):
             found[no].upstream.append(key)
             if no in waiting and not satisfied:
                 blocker = {"kind": "node", "key": key, "state": public_state(state), "since": since}
                 found[no].blocked_by.append(blocker)
-        for no, key in await store_reads.downstreams_of(shard, nos):
+        for no, key in await store_reads.downstreams_of(shard, nos, over=dag.over):
             found[no].downstream.append(key)
         by_key = {detail.row["key"]: no for no, detail in found.items()}
-        for key, name, resolved, failed in await store_reads.externals_of(shard, dag.no, list(by_key)):
+        for key, name, resolved, failed in await store_reads.externals_of(
+            shard, dag.no, list(by_key), over=dag.over
+        ):
             no = by_key[key]
             found[no].externals.append({"name": name, "resolved": resolved, "failed": failed})
             if no in waiting and not resolved:

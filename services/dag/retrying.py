@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from services.dag import store, store_duties, store_edges, store_subdags
+from services.dag import keeping, store, store_duties, store_edges, store_subdags
 from services.dag.activating import Activator, Undecided, unfinished_error
 from services.dag.context import Context, own
 from services.dag.errors import DagCancelling, DagFinished, NothingToRetry, UnknownNode
@@ -55,6 +55,7 @@ class Retrier:
                 raise DagCancelling("a cancel of the DAG has not been confirmed yet")
             if dag.state == "cancelled":
                 raise DagFinished("the DAG was cancelled; create another one")
+            await keeping.check(tx, dag)
             roots = await self._roots(tx, dag, keys)
             reach = await store.retry_reach(tx, roots)
             settlement = Settlement(tx, [dag], self._settings)
@@ -68,6 +69,8 @@ class Retrier:
             except Undecided as undecided:
                 for unfinished in undecided.additions:
                     await self._activator.drive(shard, unfinished)
+            except keeping.Kept as kept:
+                await keeping.thaw(self._context, shard, kept.dag)
         raise unfinished_error()
 
     async def _roots(self, tx: Transaction, dag: Dag, keys: Sequence[str] | None) -> list[int]:

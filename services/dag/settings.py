@@ -78,6 +78,15 @@ class DagSettings(EdgeSettings):
     event_streams_max: int = 1_000
     event_stream_s_max: float = 3_600.0
     event_keepalive_s: float = 15.0
+
+    # Ended DAGs leave the hot tables after the grace, which no transaction may outlast, and are dropped later.
+    ended_dag_grace_s: Annotated[float, Field(ge=30)] = 300.0
+    ended_dag_retention_s: float = 14 * 24 * 3600.0
+    export_before_drop: bool = False
+    export_scan_dags_max: int = 1_000
+    keep_dags_max: int = 100
+    keep_rows_max: int = 5_000
+    keep_interval_s: float = 5.0
     shards_refresh_s: float = 10.0
     health_refresh_s: float = 2.0
 

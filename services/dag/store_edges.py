@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from services.dag.model import Node, Resolved
 from services.dag.store import SQL
+from services.dag.store_kept import everywhere
 from shared.pg import Transaction
 from shared.shards import Shard
 
@@ -38,10 +39,16 @@ async def existing_edges(tx: Transaction, edges: Sequence[tuple[int, int]]) -> s
     return {(row["up"], row["down"]) for row in rows}
 
 
-async def edges_page(shard: Shard, after: tuple[int, int], last_up: int, rows_max: int) -> list[tuple[int, int]]:
+async def edges_page(
+    shard: Shard, after: tuple[int, int], last_up: int, rows_max: int, *, over: bool = False
+) -> list[tuple[int, int]]:
     """Edges after `after` whose upstream is at most `last_up`, in order."""
     rows = await shard.pool.fetch(
-        SQL.edges_page, after_up=after[0], after_down=after[1], last_up=last_up, rows_max=rows_max
+        everywhere(SQL.edges_page) if over else SQL.edges_page,
+        after_up=after[0],
+        after_down=after[1],
+        last_up=last_up,
+        rows_max=rows_max,
     )
     return [(row["up"], row["down"]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""The statements that answer questions, bound; no locks."""
+"""The statements that answer questions, bound; no locks. `over`: the DAG has ended, its nodes may be elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 from services.dag.model import Dag
 from services.dag.store import SQL
+from services.dag.store_kept import everywhere
 from shared.shards import Shard
+from shared.sql import Statement
 
 
 async def get_dag(shard: Shard, dag_id: str, namespace: str) -> Dag | None:
@@ -39,25 +41,27 @@ async def list_dags(
     return [Dag(*row) for row in rows]
 
 
-async def node_by_key(shard: Shard, dag_no: int, key: str) -> Any:
+async def node_by_key(shard: Shard, dag_no: int, key: str, *, over: bool = False) -> Any:
     """One node's row, or None."""
-    return await shard.pool.row(SQL.node_by_key, dag_no=dag_no, key=key)
+    return await shard.pool.row(_where(SQL.node_by_key, over), dag_no=dag_no, key=key)
 
 
 async def nodes_page(
-    shard: Shard, *, states: Sequence[str] | None, after_no: int, last_no: int, rows_max: int
+    shard: Shard, *, states: Sequence[str] | None, after_no: int, last_no: int, rows_max: int, over: bool = False
 ) -> list[Any]:
     """Rows of nodes after `after_no` up to `last_no`, of all states or some."""
     if states is None:
-        return await shard.pool.fetch(SQL.nodes_page, after_no=after_no, last_no=last_no, rows_max=rows_max)
+        return await shard.pool.fetch(
+            _where(SQL.nodes_page, over), after_no=after_no, last_no=last_no, rows_max=rows_max
+        )
     return await shard.pool.fetch(
-        SQL.nodes_page_by_state, states=states, after_no=after_no, last_no=last_no, rows_max=rows_max
+        _where(SQL.nodes_page_by_state, over), states=states, after_no=after_no, last_no=last_no, rows_max=rows_max
     )
 
 
-async def upstreams_of(shard: Shard, nos: Sequence[int]) -> list[Any]:
+async def upstreams_of(shard: Shard, nos: Sequence[int], *, over: bool = False) -> list[Any]:
     """(no, key, state, satisfied, since) of every upstream of these nodes."""
-    return await shard.pool.fetch(SQL.upstreams_of, nos=nos)
+    return await shard.pool.fetch(_where(SQL.upstreams_of, over), nos=nos)
 
 
 async def paused_at(shard: Shard, dag_no: int) -> datetime | None:
@@ -66,35 +70,39 @@ async def paused_at(shard: Shard, dag_no: int) -> datetime | None:
     return row["paused_at"] if row else None
 
 
-async def downstreams_of(shard: Shard, nos: Sequence[int]) -> list[Any]:
+async def downstreams_of(shard: Shard, nos: Sequence[int], *, over: bool = False) -> list[Any]:
     """(no, key) of every downstream of these nodes."""
-    return await shard.pool.fetch(SQL.downstreams_of, nos=nos)
+    return await shard.pool.fetch(_where(SQL.downstreams_of, over), nos=nos)
 
 
-async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int) -> dict[int, int]:
+async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int, *, over: bool = False) -> dict[int, int]:
     """How many edges leave each node, counted up to `degree_max`."""
-    rows = await shard.pool.fetch(SQL.out_degrees, ups=nos, degree_max=degree_max)
+    rows = await shard.pool.fetch(_where(SQL.out_degrees, over), ups=nos, degree_max=degree_max)
     return {row["up"]: row["degree"] for row in rows}
 
 
-async def externals_of(shard: Shard, dag_no: int, keys: Sequence[str]) -> list[Any]:
+async def externals_of(shard: Shard, dag_no: int, keys: Sequence[str], *, over: bool = False) -> list[Any]:
     """(node_key, name, resolved, failed) of the externals that these nodes declared."""
-    return await shard.pool.fetch(SQL.externals_of, dag_no=dag_no, keys=keys)
+    return await shard.pool.fetch(_where(SQL.externals_of, over), dag_no=dag_no, keys=keys)
 
 
-async def graph_nodes(shard: Shard, after_no: int, last_no: int, rows_max: int) -> list[Any]:
+async def graph_nodes(
+    shard: Shard, after_no: int, last_no: int, rows_max: int, *, over: bool = False
+) -> list[Any]:
     """(no, key, item_id, state, topic, generation, sub) after `after_no`."""
-    return await shard.pool.fetch(SQL.graph_nodes, after_no=after_no, last_no=last_no, rows_max=rows_max)
+    return await shard.pool.fetch(
+        _where(SQL.graph_nodes, over), after_no=after_no, last_no=last_no, rows_max=rows_max
+    )
 
 
 async def changes_after(shard: Shard, dag_no: int, after: int, rows_max: int) -> list[Any]:
-    """Rows of the DAG's log with changes after `after`, in order."""
-    return await shard.pool.fetch(SQL.changes_after, dag_no=dag_no, after=after, rows_max=rows_max)
+    """Rows of the DAG's log with changes after `after`, in order, wherever they are: it may end meanwhile."""
+    return await shard.pool.fetch(everywhere(SQL.changes_after), dag_no=dag_no, after=after, rows_max=rows_max)
 
 
 async def node_keys(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
-    """The keys of nodes by number."""
-    return {row["no"]: row["key"] for row in await shard.pool.fetch(SQL.node_keys, nos=nos)}
+    """The keys of nodes by number, wherever they are."""
+    return {row["no"]: row["key"] for row in await shard.pool.fetch(everywhere(SQL.node_keys), nos=nos)}
 
 
 async def heads(shard: Shard, ids: Sequence[str]) -> list[Any]:
@@ -105,3 +113,7 @@ async def heads(shard: Shard, ids: Sequence[str]) -> list[Any]:
 async def health(shard: Shard) -> list[Any]:
     """DAGs and their nodes by the DAG's state."""
     return await shard.pool.fetch(SQL.health)
+
+
+def _where(statement: Statement, over: bool) -> Statement:
+    return everywhere(statement) if over else statement

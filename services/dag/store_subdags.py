@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from services.dag.model import Dag, Parent
 from services.dag.store import SQL
+from services.dag.store_kept import everywhere
 from shared.pg import Transaction
 from shared.shards import Shard
 
@@ -48,7 +49,10 @@ async def dag_by_no(shard: Shard, no: int) -> Dag | None:
     return Dag(*row) if row else None
 
 
-async def outputs_page(shard: Shard, *, after_no: int, last_no: int, rows_max: int) -> list[tuple[int, str, str]]:
+async def outputs_page(
+    shard: Shard, *, after_no: int, last_no: int, rows_max: int, over: bool = False
+) -> list[tuple[int, str, str]]:
     """(number, key, output as JSON text) of nodes without downstreams, after `after_no` up to `last_no`."""
-    rows = await shard.pool.fetch(SQL.outputs_page, after_no=after_no, last_no=last_no, rows_max=rows_max)
+    statement = everywhere(SQL.outputs_page) if over else SQL.outputs_page
+    rows = await shard.pool.fetch(statement, after_no=after_no, last_no=last_no, rows_max=rows_max)
     return [tuple(row) for row in rows]

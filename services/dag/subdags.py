@@ -144,7 +144,7 @@ class SubDags:
         parts: list[tuple[str, str]] = []
         size, after_no = 2, dag.node_no(0) - 1
         while page := await store_subdags.outputs_page(
-            shard, after_no=after_no, last_no=dag.last_no, rows_max=_OUTPUTS_PER_PAGE
+            shard, after_no=after_no, last_no=dag.last_no, rows_max=_OUTPUTS_PER_PAGE, over=dag.over
         ):
             parts += [(key, output) for _, key, output in page]
             size += sum(len(items.encode(key).encode()) + len(output.encode()) + 2 for _, key, output in page)

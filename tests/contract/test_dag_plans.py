@@ -9,11 +9,13 @@ import asyncpg
 import pytest
 
 from services.dag.store import SQL
+from services.dag.store_kept import everywhere
 from shared.pg import PINNED
 from shared.sql import Statement
 from tests.support.databases import Databases
 
 TABLES = ("dag", "node", "node_spec", "edge", "external", "outbox", "adding", "spread", "scan")
+TABLES += ("kept", "kept_node", "kept_node_spec", "kept_edge", "kept_external", "change", "kept_change")
 # Statements that walk a table from one end on purpose, and the tables that are empty in the steady state.
 WALKS = {
     "claim_overdue": {"outbox"},
@@ -24,6 +26,7 @@ WALKS = {
     "overdue_dags": {"dag"},
     "fold_tally": set(),
     "count_tally": set(),
+    "both_places": set(),
 }
 FILL = """
 INSERT INTO dag (id, namespace, open, held, on_failure)
@@ -35,6 +38,11 @@ SELECT (d.no << 22) + n, d.no, 'k' || n, gen_random_uuid(), 'blocked', 't', 'all
 FROM dag d, generate_series(0, 2999) AS n;
 INSERT INTO node_spec SELECT no, '{}' FROM node;
 INSERT INTO edge SELECT no, no + s, false FROM node, generate_series(1, 3) AS s;
+INSERT INTO kept_node SELECT no + (100 << 22), dag_no + 100, key, item_id, state, generation, topic, trigger,
+    pass_outputs, enqueued, by_call, fingerprint, 0, 0, 0, 0, 0, 0, false FROM node;
+INSERT INTO kept_node_spec SELECT no, '{}' FROM kept_node;
+INSERT INTO kept_edge SELECT no, no + s, true FROM kept_node, generate_series(1, 3) AS s;
+INSERT INTO kept SELECT no, namespace, shard_now(), 'kept', shard_now() FROM dag;
 INSERT INTO outbox SELECT no, 1, 'revive', item_id, NULL, shard_now(), shard_now(), 0 FROM node LIMIT 2000;
 """
 
@@ -73,7 +81,24 @@ async def explain(connection: Any, statement: Statement) -> dict[str, Any]:
         await connection.execute("DEALLOCATE tested")
 
 
-@pytest.mark.parametrize("statement", list(SQL), ids=lambda statement: statement.name)
+READS = ("node_by_key", "nodes_page", "nodes_page_by_state", "upstreams_of", "downstreams_of", "out_degrees")
+READS += (
+    "externals_of",
+    "graph_nodes",
+    "edges_page",
+    "inputs",
+    "specs_of",
+    "outputs_page",
+    "changes_after",
+    "node_keys",
+)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [*SQL, *(everywhere(getattr(SQL, name)) for name in READS)],
+    ids=lambda statement: statement.name,
+)
 async def test_rows_are_found_by_index(shard: Any, statement: Statement) -> None:
     for scan in scans(await explain(shard, statement)):
         if scan["Relation Name"] not in TABLES or scan["Relation Name"] in WALKS.get(statement.name, set()):
@@ -83,5 +108,5 @@ async def test_rows_are_found_by_index(shard: Any, statement: Statement) -> None
             continue
         assert "Index Cond" in scan, scan
         # An index on (dag_no, ...) entered by its first column alone reads the whole DAG.
-        if scan["Index Name"] == "node_key":
+        if scan["Index Name"] in ("node_key", "kept_node_key"):
             assert "key" in scan["Index Cond"].replace("dag_no", ""), scan

@@ -1,5 +1,6 @@
 """A DAG service on real shards and a fake queue, whose loops run only when the test says so."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -73,6 +74,12 @@ class DagWorld:
         response = await self.http.get(f"{BASE}/{dag}/node", params={"key": key})
         assert response.status_code == 200, response.text
         return response.json()
+
+    async def blocked_by(self, dag: str, key: str) -> list[dict[str, Any]]:
+        """What a node waits for; each since some time."""
+        found = (await self.node(dag, key))["blocked_by"]
+        assert all(datetime.fromisoformat(block.pop("since")) <= datetime.now(UTC) for block in found)
+        return list(found)
 
     async def settle(self) -> None:
         """Outbox sent, completions applied, walks walked, until nothing is left to do at once."""
@@ -152,7 +159,7 @@ FROM dag d CROSS JOIN LATERAL (
         count(*) FILTER (WHERE state = 'failed') AS failed,
         count(*) FILTER (WHERE state = 'skipped') AS skipped,
         count(*) FILTER (WHERE state = 'cancelled') AS cancelled
-    FROM node WHERE dag_no = d.no) AS f
+    FROM (SELECT * FROM node UNION ALL SELECT * FROM kept_node) AS n WHERE dag_no = d.no) AS f
 WHERE (d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled)
     <> (f.intent, f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled)
 """

@@ -206,7 +206,7 @@ CROSS JOIN LATERAL (
 -- name: inputs(nos)
 SELECT w.no, u.key AS name, u.output AS value
 FROM unnest($1::bigint[]) AS w(no)
-CROSS JOIN LATERAL (SELECT up FROM edge WHERE down = w.no OFFSET 0) AS e
+CROSS JOIN LATERAL (SELECT up FROM edge WHERE down = w.no ORDER BY up OFFSET 0) AS e
 CROSS JOIN LATERAL (
     SELECT key, output FROM node WHERE no = e.up AND state = 'succeeded' AND output IS NOT NULL OFFSET 0) AS u
 UNION ALL

@@ -305,8 +305,7 @@ async def test_a_retry_asks_again_for_externals_that_failed(world: DagWorld) -> 
     await world.settle()
     assert (await world.dag(dag))["state"] == "failed"
     await world.verb(dag, "retry")
-    [block] = (await world.node(dag, "a"))["blocked_by"]
-    assert (block["kind"], block["name"]) == ("external", "x")
+    assert await world.blocked_by(dag, "a") == [{"kind": "external", "name": "x"}]
     again = await world.verb(dag, "resolve", {"external": [{"node": "a", "name": "x"}]})
     assert again["results"][0]["status"] == "resolved"
     await world.settle()

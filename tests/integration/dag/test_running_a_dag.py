@@ -147,7 +147,7 @@ async def test_a_hold_keeps_everything_back_until_release(world: DagWorld) -> No
     dag = await world.create({"a": [], "b": ["a"]}, hold=True)
     await world.settle()
     assert world.queue.deliverable() == []
-    assert (await world.node(dag, "a"))["blocked_by"] == [{"kind": "hold"}]
+    assert await world.blocked_by(dag, "a") == [{"kind": "hold"}]
     assert (await world.verb(dag, "release"))["held"] is False
     await world.settle()
     assert world.queue.deliverable() == ["a"]
@@ -162,7 +162,7 @@ async def test_a_pause_withholds_releases_and_not_skips(world: DagWorld) -> None
     world.queue.die("f")
     await world.settle()
     assert await world.states(dag) == {"a": "succeeded", "b": "blocked", "f": "failed", "g": "skipped"}
-    assert (await world.node(dag, "b"))["blocked_by"] == [{"kind": "pause"}]
+    assert await world.blocked_by(dag, "b") == [{"kind": "pause"}]
     await world.verb(dag, "resume")
     await world.settle()
     assert world.queue.deliverable() == ["b"]
@@ -183,7 +183,7 @@ async def test_blocked_by_names_what_is_missing(world: DagWorld) -> None:
     dag = await world.create([{"key": "a"}, {"key": "b", "upstream": ["a"], "external": ["x", "y"]}])
     await world.verb(dag, "resolve", {"external": [{"node": "b", "name": "x"}]})
     node = await world.node(dag, "b")
-    assert node["blocked_by"] == [
+    assert await world.blocked_by(dag, "b") == [
         {"kind": "node", "key": "a", "state": "released"},
         {"kind": "external", "name": "y"},
     ]

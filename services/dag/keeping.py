@@ -1,0 +1,64 @@
+"""Ended DAGs whose rows were moved out of the hot tables: who wants to change one brings it back first.
+
+Readers need not know: of a DAG that has ended they read both places. A call that needs a kept DAG's nodes
+under its lock raises `Kept` there, nothing done; whoever catches it calls `thaw` and begins again.
+"""
+
+from __future__ import annotations
+
+from services.dag import store, store_kept
+from services.dag.context import Context
+from services.dag.errors import DagThawing
+from services.dag.model import Dag
+from shared.pg import Transaction
+from shared.shards import Shard
+
+_ABANDONED_S = 60.0
+_QUIET_S = 60.0
+
+
+class Kept(Exception):
+    """The DAG's nodes are not in the hot tables, or not all of them."""
+
+    def __init__(self, dag: Dag) -> None:
+        super().__init__(dag.id)
+        self.dag = dag
+
+
+async def check(tx: Transaction, dag: Dag) -> None:
+    """See that the nodes of a DAG, whose lock is held, are where they can be changed.
+
+    Raises:
+        Kept
+    """
+    if dag.over:
+        noted = await store_kept.kept_of(tx, [dag.no])
+        if dag.no in noted and noted[dag.no].phase != "due":
+            raise Kept(dag)
+
+
+async def thaw(context: Context, shard: Shard, dag: Dag) -> None:
+    """Bring a kept DAG's rows back, step by step; anybody may go on with what another began.
+
+    Raises:
+        DagThawing: it takes longer than a call should; a later one goes on.
+    """
+    settings = context.settings
+    until_s = context.clock.monotonic_s() + settings.drive_wait_s
+
+    async def step(tx: Transaction) -> bool:
+        dags = await store.lock_dag_nos(tx, [dag.no])
+        noted = await store_kept.kept_of(tx, [dag.no])
+        if not dags or dag.no not in noted or noted[dag.no].phase == "due":
+            return True
+        done = await store_kept.thaw_rows(tx, dag.no, settings.keep_rows_max)
+        if done:
+            # It is moved out again in time, unless it is made to run again.
+            await store_kept.set_phase(tx, [dag.no], "due", due_in_s=max(settings.ended_dag_grace_s, _QUIET_S))
+        else:
+            await store_kept.set_phase(tx, [dag.no], "thawing", due_in_s=_ABANDONED_S)
+        return done
+
+    while not await shard.pool.transaction(step):
+        if context.clock.monotonic_s() > until_s:
+            raise DagThawing("the DAG is being brought back from the archive; try again", retry_after_s=1.0)
