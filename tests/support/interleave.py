@@ -49,6 +49,7 @@ class _Connection:
     def __init__(self, connection: Any, gate: Gate) -> None:
         self._connection = connection
         self._gate = gate
+        self.generation = 0  # as a connection of a pool that has lost none
 
     async def fetch(self, *args: Any, **options: Any) -> Any:
         await self._gate.step()
