@@ -12,6 +12,7 @@ ACKED = Counter("headgate_acked_total", "Items acknowledged.", ["shard"])
 NACKED = Counter("headgate_nacked_total", "Items given back.", ["shard"])
 DEAD = Counter("headgate_dead_total", "Items that used up their attempts or were failed for good.", ["shard"])
 LEASE_EXPIRED = Counter("headgate_lease_expired_total", "Leases taken back after they ran out.", ["shard"])
+OWNED = Gauge("headgate_shard_owned", "1 while this process owns the shard.", ["shard"])
 SHARD_QUERY_SECONDS = Histogram(
     "headgate_shard_query_seconds", "Time of one statement or transaction.", ["shard"], buckets=_LATENCY_S
 )

@@ -5,10 +5,18 @@ Nothing that is true lives there. Hints, membership and quota slices do, and eac
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from shared.log import log
+
 CALL_TIMEOUT_S = 0.5
+LISTEN_AGAIN_S = 1.0
 PREFIX = "headgate:"
 
 Lost = (RedisError, OSError, TimeoutError)
@@ -17,7 +25,8 @@ Lost = (RedisError, OSError, TimeoutError)
 def connect(url: str, *, patient: bool = False) -> Redis:
     """A client with short timeouts; it connects when first used, and again after a loss.
 
-    A `patient` one waits for its next message as long as it takes: that is for subscriptions.
+    A call is tried once. A `patient` client waits for its next message as long as it takes: that is for
+    subscriptions.
     """
     return Redis.from_url(
         url,
@@ -25,4 +34,28 @@ def connect(url: str, *, patient: bool = False) -> Redis:
         socket_timeout=None if patient else CALL_TIMEOUT_S,
         socket_keepalive=True,
         max_connections=8,
+        retry=Retry(NoBackoff(), 0),
     )
+
+
+async def listen(ear: Redis, channel: str, heard: Callable[[bytes], None]) -> None:
+    """Tell `heard` every message of a channel, until cancelled; a lost connection is made again."""
+    while True:
+        try:
+            async with ear.pubsub(ignore_subscribe_messages=True) as subscription:
+                await subscription.subscribe(channel)
+                while True:
+                    message = await subscription.get_message(timeout=None)
+                    if message is not None:
+                        heard(message["data"])
+        except Lost as error:
+            log.info("not listening; polling goes on", channel=channel, error=str(error))
+            await _pause()
+
+
+async def _pause() -> None:
+    try:
+        async with asyncio.timeout(LISTEN_AGAIN_S):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        pass

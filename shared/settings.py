@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -69,6 +69,12 @@ class EdgeSettings(BaseSettings):
     json_depth_max: int = 32
     batch_items_max: int = 1_000
     wait_s_max: float = 30.0
+
+    # A process that starts with the name of one that died takes its shards at once; none: a name of its own.
+    owner_name: str = ""
+    owner_ttl_s: Annotated[float, Field(ge=0.1, le=60)] = 5.0
+    # `everyone`: each process takes itself for the owner of every shard, to show that this harms nothing.
+    ownership: Literal["exclusive", "everyone"] = "exclusive"
 
     pool_connections_max: int = 6
     command_timeout_s: float = 10.0

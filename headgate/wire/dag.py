@@ -29,6 +29,7 @@ from headgate.wire.base import (
     Request,
     ResolveStatus,
     Response,
+    ShardState,
     StandingKind,
     Topic,
     Trigger,
@@ -451,7 +452,9 @@ class Timeline(Response):
 
 class DagShardHealth(Response):
     shard: int
+    state: ShardState = "healthy"
     owner: str | None = None
+    epoch: int = 0
     dags: dict[DagState, int] = Field(default_factory=dict)
     nodes: dict[NodeState, int] = Field(default_factory=dict)
     outbox: int = 0

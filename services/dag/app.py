@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,6 +22,7 @@ from shared.access import Access
 from shared.clock import Clock, SystemClock
 from shared.http import install
 from shared.loop import Loop
+from shared.ownership import Ownership
 from shared.shards import Shard, ShardMap
 
 
@@ -32,6 +31,7 @@ class Loops:
 
     def __init__(self, orchestrator: Orchestrator) -> None:
         context = orchestrator.context
+        self._ownership = context.ownership
         self._settings = context.settings
         self.results = {shard.number: Results(context, orchestrator.completer, shard) for shard in context.shards}
         self.relay = Relay(context, orchestrator.completer, orchestrator.sub_dags, self._drain)
@@ -43,7 +43,7 @@ class Loops:
         for shard in context.shards:
             number, results = shard.number, self.results[shard.number]
             self._polls += [
-                Loop(f"results {number}.{i}", results.step, interval_s=0.2)
+                self._ownership.duty(f"results {i}", number, results.step, interval_s=0.2)
                 for i in range(self._settings.completion_pollers)
             ]
             self._walks[number] = self._loop("walks", shard, orchestrator.walker.step)
@@ -80,7 +80,7 @@ class Loops:
         interval_s: float | None = None,
     ) -> Loop:
         pause_s = self._settings.sweep_s if interval_s is None else interval_s
-        return Loop(f"{name} {shard.number}", lambda: step(shard), interval_s=pause_s)
+        return self._ownership.duty(name, shard.number, lambda: step(shard), interval_s=pause_s)
 
     async def _drain(self, shard: Shard) -> None:
         await self.results[shard.number].drain()
@@ -94,17 +94,20 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         queue = HeadgateQueue(
             settings.queue_url, settings.dag_token, clock=clock, shards_refresh_s=settings.shards_refresh_s
         )
-    owner = f"{socket.gethostname()}:{os.getpid()}"
-    orchestrator = Orchestrator(Context(shards, queue, settings, clock, owner=owner))
+    ownership = Ownership("dag", shards, settings, clock)
+    orchestrator = Orchestrator(Context(shards, queue, settings, clock, ownership))
     loops = Loops(orchestrator)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await shards.check_schema("dag")
+        await ownership.start()
         loops.start()
         yield
         orchestrator.context.watches.leave()
+        await ownership.leave()
         await loops.stop()
+        await ownership.stop()
         await queue.close()
         await shards.close()
 

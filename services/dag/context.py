@@ -16,6 +16,7 @@ from shared.clock import Clock
 from shared.crash import crash_point
 from shared.errors import NotFound, ShuttingDown
 from shared.metrics import RELEASED
+from shared.ownership import Ownership
 from shared.pg import Transaction
 from shared.shards import Shard, ShardMap
 
@@ -55,9 +56,9 @@ class Context:
     """The process, as its duties see it. `dispatch` and `kick_walks` are set by who owns the loops."""
 
     def __init__(
-        self, shards: ShardMap, queue: Queue, settings: DagSettings, clock: Clock, *, owner: str = "local"
+        self, shards: ShardMap, queue: Queue, settings: DagSettings, clock: Clock, ownership: Ownership
     ) -> None:
-        self.owner = owner
+        self.ownership = ownership
         self.shards = shards
         self.queue = queue
         self.settings = settings

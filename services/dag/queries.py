@@ -308,10 +308,13 @@ class Queries:
         }
 
     async def _count(self, shard: Shard) -> dict[str, Any]:
-        known: dict[str, Any] = {"shard": shard.number, "owner": self._context.owner, "state": "healthy"}
+        ownership = self._context.ownership
+        known: dict[str, Any] = {"shard": shard.number}
         dags = dict.fromkeys(("running", "cancelling", "succeeded", "failed", "cancelled"), 0)
         nodes = dict.fromkeys(("blocked", "released", "succeeded", "failed", "skipped", "cancelled"), 0)
         try:
+            owner = await ownership.look(shard)
+            known["state"] = "healthy" if owner.name else "unowned"
             for row in await store_reads.health(shard):
                 dags[row["state"]] = int(row["dags"])
                 for name in nodes:
@@ -320,8 +323,9 @@ class Queries:
             if not shard.breaker.takes_items:
                 known["state"] = "degraded"
         except ShardUnavailable:
+            owner = ownership.seen(shard.number)
             known |= {"state": "open", "outbox": 0}
-        return known | {"dags": dags, "nodes": nodes}
+        return known | {"owner": owner.name, "epoch": owner.epoch, "dags": dags, "nodes": nodes}
 
 
 def _ms(seconds: float | None) -> float | None:

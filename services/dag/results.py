@@ -38,10 +38,11 @@ class Results:
         self._closing = False
 
     async def step(self) -> int:
-        """Take, apply and ack one batch. Not 0 while it runs: the long poll is the pause."""
+        """Take, apply and ack one batch. An owner's long poll is its pause; others look and go."""
         if self._closing:
             return 0
-        poll = asyncio.ensure_future(self._take(self._settings.completion_wait_s))
+        is_owner = self._context.ownership.owns(self._shard.number)
+        poll = asyncio.ensure_future(self._take(self._settings.completion_wait_s if is_owner else 0.0))
         self._polls.add(poll)
         try:
             leased = await poll
@@ -52,7 +53,7 @@ class Results:
         finally:
             self._polls.discard(poll)
         await self._handle(leased)
-        return 1
+        return 1 if is_owner else len(leased)
 
     async def drain(self) -> None:
         """Apply everything that waits in the queue now."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -32,6 +30,7 @@ from shared.clock import SystemClock
 from shared.hotpath import HotPath
 from shared.http import install
 from shared.loop import Loop
+from shared.ownership import Ownership
 from shared.shards import ShardMap
 
 
@@ -40,30 +39,34 @@ def create_app(settings: QueueSettings) -> HotPath:
     shards = ShardMap(settings.addresses(), settings)
     stores = {shard.number: Store(shard, settings) for shard in shards}
     clock = SystemClock()
-    dispatch = Dispatch(list(stores.values()), settings, clock)
+    ownership = Ownership("queue", shards, settings, clock)
+    dispatch = Dispatch(list(stores.values()), settings, clock, owns=ownership.owns)
     placement = Placement(list(stores), settings, clock)
     broker = Broker(shards, stores, dispatch, placement, settings)
     settlement = Settlement(broker, settings)
-    health = Health(broker, settings, clock, owner=f"{socket.gethostname()}:{os.getpid()}")
+    health = Health(broker, clock, ownership)
     messenger = Messenger(settings.redis_url, dispatch, clock) if settings.redis_url else None
     dispatch.tell = messenger.tell if messenger else None
     operations = Operations(broker, settings, clock)
     topics = Topics(broker, operations, settings)
     dead = DeadItems(stores, settings)
-    loops = _loops(stores, settlement, operations, dispatch, health, settings)
+    loops = _loops(stores, settlement, operations, dispatch, health, ownership, settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await shards.check_schema("queue")
+        await ownership.start()
         for loop in loops:
             loop.start()
         if messenger is not None:
             messenger.start()
         yield
+        await ownership.leave()
         if messenger is not None:
             await messenger.stop()
         for loop in loops:
             await loop.stop()
+        await ownership.stop()
         await shards.close()
 
     app = FastAPI(
@@ -72,7 +75,9 @@ def create_app(settings: QueueSettings) -> HotPath:
         description="A multi-tenant priority queue on sharded Postgres.",
         lifespan=lifespan,
     )
-    process = QueueProcess(settings, broker, settlement, topics, Standings(broker), operations, dead, health)
+    process = QueueProcess(
+        settings, broker, settlement, topics, Standings(broker), operations, dead, health, ownership
+    )
     verbs = Verbs(process).by_name()
     app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.process = process
@@ -81,10 +86,6 @@ def create_app(settings: QueueSettings) -> HotPath:
     app.include_router(router)
     app.include_router(operations_router)
     return HotPath(app, verbs, app.state.access, settings)
-
-
-def _reaping(number: int, reaper: Reaper) -> Loop:
-    return Loop(f"reaper {number}", reaper.step, interval_s=lambda: reaper.pause_s)
 
 
 def _operating(store: Store, operations: Operations, settings: QueueSettings) -> Loop:
@@ -97,6 +98,7 @@ def _loops(
     operations: Operations,
     dispatch: Dispatch,
     health: Health,
+    ownership: Ownership,
     settings: QueueSettings,
 ) -> list[Loop]:
     async def forget_idle() -> int:
@@ -107,10 +109,10 @@ def _loops(
         reaper = Reaper(store, settlement, settings)
         retention = Retention(store, dispatch, settings)
         loops += [
-            _reaping(number, reaper),
             _operating(store, operations, settings),
-            Loop(f"ttl {number}", reaper.expire_step, interval_s=0.5),
-            Loop(f"counts {number}", retention.fold_step, interval_s=2.0),
-            Loop(f"retention {number}", retention.step, interval_s=15.0),
+            ownership.duty("reaper", number, reaper.step, interval_s=reaper.pause_s),
+            ownership.duty("ttl", number, reaper.expire_step, interval_s=0.5),
+            ownership.duty("counts", number, retention.fold_step, interval_s=2.0),
+            ownership.duty("retention", number, retention.step, interval_s=15.0),
         ]
     return loops

@@ -17,8 +17,8 @@ from datetime import datetime
 from typing import Any
 
 from services.queue.batcher import Batcher
+from services.queue.heads import Heads
 from services.queue.model import Claim, Demand, Key, Ready
-from services.queue.prefetch import Buffer
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
 from shared.clock import Clock
@@ -35,10 +35,10 @@ CLAIM_S_MAX = 2.0
 class Line:
     """One topic: keys ahead, and the calls that wait for more."""
 
-    def __init__(self, namespace: str, topic: str, shards: Sequence[int], settings: QueueSettings) -> None:
+    def __init__(self, namespace: str, topic: str, buffer: Heads) -> None:
         self.namespace = namespace
         self.topic = topic
-        self.buffer = Buffer(shards, keys_max=settings.buffer_keys_max)
+        self.buffer = buffer
         self.waiting: deque[asyncio.Future[None]] = deque()
         self.topic_ids: dict[int, int] = {}
         self.refreshed_s = float("-inf")
@@ -46,13 +46,14 @@ class Line:
         self.filling = asyncio.Lock()
         self.late: dict[int, asyncio.Task[None]] = {}
 
-    def wake_one(self) -> None:
-        """Let the call that waits longest look again."""
+    def wake_one(self) -> bool:
+        """Let the call that waits longest look again; whether one waited."""
         while self.waiting:
             future = self.waiting.popleft()
             if not future.done():
                 future.set_result(None)
-                return
+                return True
+        return False
 
     def wait(self) -> asyncio.Future[None]:
         """A place at the end of the line."""
@@ -64,7 +65,10 @@ class Line:
 class Dispatch:
     """All lines of this process."""
 
-    def __init__(self, stores: Sequence[Store], settings: QueueSettings, clock: Clock) -> None:
+    def __init__(
+        self, stores: Sequence[Store], settings: QueueSettings, clock: Clock, *, owns: Callable[[int], bool]
+    ) -> None:
+        self._owns = owns
         self._stores = {store.number: store for store in stores}
         self._settings = settings
         self._clock = clock
@@ -73,6 +77,7 @@ class Dispatch:
         self._late: set[asyncio.Task[None]] = set()
         self._lines: dict[tuple[str, str], Line] = {}
         self._by_id: dict[tuple[int, int], Line] = {}
+        self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
         self._claims = {
             (number, relaxed): Batcher[Claim, Any](
                 _claimer(store, relaxed), items_max=settings.flush_items_max, pool=store.pool
@@ -92,14 +97,19 @@ class Dispatch:
 
     def ready_in(self, shard: int, topic_id: int, keys: Sequence[Key]) -> None:
         """As `ready`, for items of one topic."""
-        line = self._by_id.get((shard, topic_id)) or self._meet(shard, topic_id)
+        line = self._by_id.get((shard, topic_id))
+        pair = self._stores[shard].names.pair(topic_id)
+        if pair is None:
+            self._introduce(shard, topic_id, keys)
+            return
+        line = line or self._meet(shard, topic_id, pair)
+        woken = False
         if line is not None:
             line.buffer.push(shard, keys)
-            line.wake_one()
-        if self.tell is not None:
-            pair = self._stores[shard].names.pair(topic_id)
-            if pair is not None:
-                self.tell(*pair, shard, keys)
+            woken = line.wake_one()
+        if self.tell is not None and len(keys) > woken:
+            # One key is as good as taken by who was woken here.
+            self.tell(*pair, shard, keys[1:] if woken else keys)
 
     def hinted(self, namespace: str, topic: str, shard: int, keys: Sequence[Key]) -> None:
         """Another host says that these became ready."""
@@ -172,14 +182,38 @@ class Dispatch:
     def _line(self, namespace: str, topic: str) -> Line:
         line = self._lines.get((namespace, topic))
         if line is None:
-            line = Line(namespace, topic, list(self._stores), self._settings)
+            buffer = Heads(
+                list(self._stores),
+                self._owns,
+                self._clock,
+                keys_max=self._settings.buffer_keys_max,
+                late_s=self._settings.late_s,
+            )
+            line = Line(namespace, topic, buffer)
             self._lines[namespace, topic] = line
         line.used_s = self._clock.monotonic_s()
         return line
 
-    def _meet(self, shard: int, topic_id: int) -> Line | None:
-        pair = self._stores[shard].names.pair(topic_id)
-        line = self._lines.get(pair) if pair is not None else None
+    def _introduce(self, shard: int, topic_id: int, keys: Sequence[Key]) -> None:
+        """Learn the name of a topic that another process made, then tell of its keys."""
+
+        async def learn() -> None:
+            try:
+                known = await self._stores[shard].names.name_of([topic_id])
+            except ShardUnavailable:
+                return
+            finally:
+                waiting = self._strangers.pop((shard, topic_id))[0]
+            if known:
+                self.ready_in(shard, topic_id, waiting)
+
+        if (shard, topic_id) in self._strangers:
+            self._strangers[shard, topic_id][0].extend(keys)
+        else:
+            self._strangers[shard, topic_id] = (list(keys), asyncio.create_task(learn()))
+
+    def _meet(self, shard: int, topic_id: int, pair: tuple[str, str]) -> Line | None:
+        line = self._lines.get(pair)
         if line is not None:
             line.topic_ids[shard] = topic_id
             self._by_id[shard, topic_id] = line

@@ -9,11 +9,11 @@ from typing import Any
 
 from services.queue.broker import Broker
 from services.queue.names import SQL
-from services.queue.settings import QueueSettings
 from services.queue.store import Store
 from shared.clock import Clock
 from shared.errors import NotFound, ShardUnavailable
 from shared.metrics import ACKED, DEQUEUED, ENQUEUED
+from shared.ownership import Ownership
 from shared.pg import Pool
 
 _COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
@@ -24,11 +24,10 @@ _RATES = {"enqueued_per_s": ENQUEUED, "dequeued_per_s": DEQUEUED, "acked_per_s":
 class Health:
     """Samples rates once a second; answers from the shards on request."""
 
-    def __init__(self, broker: Broker, settings: QueueSettings, clock: Clock, owner: str) -> None:
+    def __init__(self, broker: Broker, clock: Clock, ownership: Ownership) -> None:
         self._stores = broker.stores
-        self._settings = settings
         self._clock = clock
-        self._owner = owner
+        self._ownership = ownership
         self._samples: dict[int, deque[tuple[float, dict[str, float]]]] = {
             number: deque(maxlen=int(_WINDOW_S) + 1) for number in self._stores
         }
@@ -53,15 +52,16 @@ class Health:
         return await self._shard(store)
 
     async def _shard(self, store: Store) -> dict[str, Any]:
-        found: dict[str, Any] = {"shard": store.number, "state": "healthy", "owner": self._owner}
-        found |= self._rates(store.number) | _latency(store.pool)
-        if found["errors_per_s"] or not store.shard.breaker.takes_items:
-            found["state"] = "degraded"
+        found: dict[str, Any] = {"shard": store.number, **self._rates(store.number), **_latency(store.pool)}
+        is_hurt = found["errors_per_s"] or not store.shard.breaker.takes_items
         try:
+            owner = await self._ownership.look(store.shard)
+            found["state"] = "degraded" if is_hurt else "healthy" if owner.name else "unowned"
             found |= await self._ask(store)
         except ShardUnavailable:
+            owner = self._ownership.seen(store.number)
             found["state"] = "open"
-        return found
+        return found | {"owner": owner.name, "epoch": owner.epoch}
 
     async def _ask(self, store: Store) -> dict[str, Any]:
         counts = await store.pool.fetch(SQL.counts)
@@ -74,7 +74,6 @@ class Health:
             "dead_tuples": server["dead_tuples"],
             "oldest_transaction_age_s": server["oldest_transaction_age_s"],
             "bytes": server["bytes"],
-            "epoch": server["epoch"],
         }
 
     def _notice(self, store: Store) -> None:

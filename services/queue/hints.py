@@ -19,13 +19,12 @@ from services.queue.dispatch import Dispatch
 from services.queue.model import Key
 from shared.clock import Clock
 from shared.log import log
-from shared.redis import PREFIX, Lost, connect
+from shared.redis import PREFIX, Lost, connect, listen
 
 CHANNEL = PREFIX + "queue:ready"
 KEYS_PER_TOPIC_MAX = 256
 TOPICS_MAX = 1_000
 PROBE_S = 1.0
-RETRY_S = 1.0
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -77,7 +76,10 @@ class Messenger:
 
     def start(self) -> None:
         """Begin to speak and to listen."""
-        self._tasks = [asyncio.create_task(self._speak()), asyncio.create_task(self._listen())]
+        self._tasks = [
+            asyncio.create_task(self._speak()),
+            asyncio.create_task(listen(self._ear, CHANNEL, self.heard)),
+        ]
 
     async def stop(self) -> None:
         """Stop both and close the connection."""
@@ -114,19 +116,6 @@ class Messenger:
         ]
         return msgspec.msgpack.encode(Hints(self._origin, hints))
 
-    async def _listen(self) -> None:
-        while True:
-            try:
-                async with self._ear.pubsub(ignore_subscribe_messages=True) as subscription:
-                    await subscription.subscribe(CHANNEL)
-                    while True:
-                        message = await subscription.get_message(timeout=None)
-                        if message is not None:
-                            self.heard(message["data"])
-            except Lost as error:
-                log.info("hints are not heard; polling goes on", error=str(error))
-                await self._pause()
-
     def heard(self, data: bytes) -> None:
         """Take in one message; nonsense is dropped."""
         try:
@@ -138,10 +127,3 @@ class Messenger:
         for hint in message.hints:
             keys = [Key(p, _EPOCH + _MICROSECOND * micros, item_id) for p, micros, item_id in hint.keys]
             self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, keys)
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(RETRY_S):
-                await asyncio.Event().wait()
-        except TimeoutError:
-            pass

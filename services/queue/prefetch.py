@@ -9,7 +9,7 @@ walk over what was served before, however many dead rows lie there.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TypeAlias
 
@@ -38,6 +38,10 @@ class Buffer:
     def __len__(self) -> int:
         return len(self._heap)
 
+    def __iter__(self) -> Iterator[Key]:
+        """All keys, in no order."""
+        return iter(self._heap)
+
     def push(self, shard: int, keys: Iterable[Key]) -> None:
         """Take in keys of a shard that have become ready; those known already are passed over.
 
@@ -62,6 +66,10 @@ class Buffer:
             self._drop_beyond_bounds()
         self._shrink()
 
+    def late(self) -> list[int]:
+        """The shards of which a peek is on its way."""
+        return list(self._peeking)
+
     def pass_over(self, shard: int) -> None:
         """A peek of this shard takes too long: serve the others' keys until it ends."""
         self._bounds[shard] = END
@@ -79,22 +87,33 @@ class Buffer:
 
     def behind(self, count: int) -> list[tuple[int, Bound]]:
         """The shards to peek, and from where, before `count` keys can be served in order."""
-        if self._holds(count, min(self._bounds.values())):
+        if self._holds(count, self._bound()):
             return []
         limit = heapq.nsmallest(count, self._heap)[-1] if len(self._heap) >= count else END
         return [(shard, bound) for shard, bound in self._bounds.items() if bound < limit]
 
-    def take(self, count: int) -> list[Key]:
-        """The best keys, in order, as far as every shard is known."""
-        bound = min(self._bounds.values())
+    def take(self, count: int, limit: Bound = END) -> list[Key]:
+        """The best keys up to `limit`, in order, as far as every shard is known."""
+        bound = min(self._bound(), limit)
         keys: list[Key] = []
         while self._heap and len(keys) < count and self._heap[0] <= bound:
             keys.append(heapq.heappop(self._heap))
         return keys
 
+    def head(self) -> Key | None:
+        """The key that `take` would give next."""
+        return self._heap[0] if self._heap and self._heap[0] <= self._bound() else None
+
+    def is_dry(self) -> bool:
+        """Whether no shard has a key left, as far as this process can know."""
+        return not self._heap and self._bound() is END
+
     def settled(self, keys: Iterable[Key]) -> None:
         """Keys taken before are claimed or gone: from now on their ids would be news."""
         self._known.difference_update(key.id for key in keys)
+
+    def _bound(self) -> Bound:
+        return min(self._bounds.values(), default=END)
 
     def _add(self, keys: Iterable[Key], bound: Bound) -> None:
         for key in keys:

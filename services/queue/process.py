@@ -12,6 +12,7 @@ from services.queue.settings import QueueSettings
 from services.queue.settle import Settlement
 from services.queue.standing import Standings
 from services.queue.topics import Topics
+from shared.ownership import Ownership
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +27,4 @@ class QueueProcess:
     operations: Operations
     dead: DeadItems
     health: Health
+    ownership: Ownership

@@ -22,14 +22,18 @@ class Reaper:
         self._settlement = settlement
         self._settings = settings
         self._ttl_after = _BEGIN
-        self.pause_s = settings.reap_interval_s
+        self._pause_s = settings.reap_interval_s
+
+    def pause_s(self) -> float:
+        """How long nothing will be due, as far as the last step saw."""
+        return self._pause_s
 
     async def step(self) -> int:
         """Promote what is due and take back leases that ran out; else note how long nothing will be due."""
         row = await self._store.pool.row(SQL.next_due_s)
         due_s = row["due_s"]
         if due_s is None or due_s > 0:
-            self.pause_s = min(self._settings.reap_interval_s, due_s or self._settings.reap_interval_s)
+            self._pause_s = min(self._settings.reap_interval_s, due_s or self._settings.reap_interval_s)
             return 0
         rows = await self._store.pool.fetch(SQL.promote, limit=self._settings.promote_items_max)
         self._settlement.dispatch.ready(

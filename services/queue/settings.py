@@ -37,6 +37,8 @@ class QueueSettings(EdgeSettings):
     buffer_keys_max: int = 8_000
     buffer_idle_s: float = 30.0
     poll_s: float = 0.8
+    # A key of another owner's shard goes first here once it has waited for so long beside worse ones.
+    late_s: float = 1.0
     reap_interval_s: float = 0.25
     reap_groups_max: int = 200
     promote_items_max: int = 2_000

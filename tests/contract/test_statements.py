@@ -11,7 +11,9 @@ from tests.support.databases import Databases
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("queue", "dag")
-BLOCKS = [(service, block) for service in SERVICES for block in load(ROOT / "services" / service / "sql")]
+# What both services need is beside its module in `shared`, and fits the shards of both.
+PLACES = {service: (ROOT / "services" / service / "sql", ROOT / "shared") for service in SERVICES}
+BLOCKS = [(service, block) for service, places in PLACES.items() for place in places for block in load(place)]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,8 @@ async def test_every_block_is_prepared_by_a_migrated_shard(
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_block_is_asked_by_the_code_beside_it(service: str) -> None:
-    code = "\n".join(path.read_text() for path in (ROOT / "services" / service).glob("*.py"))
+    folders = (ROOT / "services" / service, ROOT / "shared")
+    code = "\n".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
     names = [block.name for of, block in BLOCKS if of == service]
 
     assert [name for name in names if not re.search(rf"\bSQL\.{name}\b", code)] == []

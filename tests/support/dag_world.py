@@ -22,7 +22,7 @@ class DagWorld:
     def __init__(self, database: Database, queue: FakeQueue, **settings: Any) -> None:
         self.database = database
         self.queue = queue
-        self.settings = DagSettings(shards=database.dag_shards, **settings)
+        self.settings = DagSettings(**{"shards": database.dag_shards, "ownership": "everyone", **settings})
         self.app: FastAPI = create_app(self.settings, queue=queue)
         self.duties: Orchestrator = self.app.state.orchestrator
         self.loops: Loops = self.app.state.loops

@@ -75,7 +75,12 @@ class QueueHost:
     """A queue process: its app behind a client, its parts, and its duties as methods."""
 
     def __init__(self, database: Database, clock: ShardClock, **settings: Any) -> None:
-        given = {"shards": database.queue_shards, "HEADGATE_DAG_TOKEN": DAG_TOKEN, **settings}
+        given = {
+            "shards": database.queue_shards,
+            "HEADGATE_DAG_TOKEN": DAG_TOKEN,
+            "ownership": "everyone",
+            **settings,
+        }
         self.settings = QueueSettings(**given)
         self.database = database
         self.clock = clock

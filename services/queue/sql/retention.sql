@@ -40,5 +40,4 @@ SELECT coalesce((SELECT sum(n_dead_tup) FROM pg_stat_user_tables WHERE schemanam
         WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()), 0)::float8
         AS oldest_transaction_age_s,
     (SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = current_schema() AND c.relkind = 'r')::bigint AS bytes,
-    (SELECT epoch FROM shard) AS epoch;
+        WHERE n.nspname = current_schema() AND c.relkind = 'r')::bigint AS bytes;

@@ -1,0 +1,142 @@
+"""One topic's keys at one process: its own shards' in strict order, other owners' behind them.
+
+A key of a shard that another process owns is that process' to hand out; taking it here as well makes both
+claim the same rows. So it is taken here when no own key is left, or when it has waited too long beside
+better chances: it is known here for `late_s`, and would go first even if it had become ready `late_s` later.
+Hence the order that holds across processes: no item is passed over for one of a worse priority, or of the same
+priority and `late_s` younger, for longer than `late_s` and the two looks (`poll_s`) that it takes to know it.
+
+A process that owns every shard has one buffer, and none of this costs it anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+
+from services.queue.model import Key
+from services.queue.prefetch import END, Bound, Buffer
+from shared.clock import Clock
+
+
+class Heads:
+    """A `Buffer` over own shards and one over the rest."""
+
+    def __init__(
+        self,
+        shards: Sequence[int],
+        owns: Callable[[int], bool],
+        clock: Clock,
+        *,
+        keys_max: int,
+        late_s: float,
+    ) -> None:
+        self._shards = shards
+        self._owns = owns
+        self._clock = clock
+        self._keys_max = keys_max
+        self._late_s = late_s
+        self._late = timedelta(seconds=late_s)
+        self._known_since_s: dict[str, float] = {}
+        self._own = self._rest = Buffer((), keys_max=keys_max)
+        self._home: dict[int, Buffer] = {}
+        self._others: frozenset[int] = frozenset()
+        self._share_out()
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._rest)
+
+    def push(self, shard: int, keys: Iterable[Key]) -> None:
+        """Take in keys that have become ready."""
+        if shard in self._others:
+            keys = list(keys)
+            self._note(keys)
+        self._home[shard].push(shard, keys)
+
+    def peeking(self, shard: int, after: Bound) -> None:
+        """A peek of this shard is on its way."""
+        self._home[shard].peeking(shard, after)
+
+    def peeked(self, shard: int, keys: list[Key], *, limit: int) -> None:
+        """Take in what a peek found."""
+        if shard in self._others:
+            self._note(keys)
+        self._home[shard].peeked(shard, keys, limit=limit)
+
+    def pass_over(self, shard: int) -> None:
+        """A peek of this shard takes too long: serve the others' keys until it ends."""
+        self._home[shard].pass_over(shard)
+
+    def rewind(self) -> None:
+        """Look at every shard from its head again, by whose it is now."""
+        if self._others != self._foreign():
+            self._share_out()
+            return
+        self._own.rewind()
+        if self._others:
+            # Its owner serves it: most of what was known here is gone. When each was met is kept.
+            self._forget_gone()
+            self._rest.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._own.clear()
+        self._rest.clear()
+        self._known_since_s.clear()
+
+    def behind(self, count: int) -> list[tuple[int, Bound]]:
+        """The shards to peek, and from where, before `count` keys can be served."""
+        if not self._others:
+            return self._own.behind(count)
+        # Of the rest the head is enough, as long as there are own keys.
+        return self._own.behind(count) + self._rest.behind(1 if len(self._own) >= count else count)
+
+    def take(self, count: int) -> list[Key]:
+        """The keys to serve next, as far as every shard is known."""
+        if not self._others:
+            return self._own.take(count)
+        keys: list[Key] = []
+        while len(keys) < count:
+            head = self._rest.head()
+            limit = self._precedence(head)
+            keys += self._own.take(count - len(keys), limit)
+            if head is None or (limit is END and not self._own.is_dry()):
+                break
+            keys += self._rest.take(min(1, count - len(keys)))
+        return keys
+
+    def settled(self, keys: Sequence[Key]) -> None:
+        """Keys taken before are claimed or gone."""
+        self._own.settled(keys)
+        if self._others:
+            self._rest.settled(keys)
+
+    def _precedence(self, head: Key | None) -> Bound:
+        """Own keys up to here go before another owner's head."""
+        if head is None:
+            return END
+        known_s = self._clock.monotonic_s() - self._known_since_s.get(head.id, float("inf"))
+        return Key(head.priority, head.deliver_at + self._late, head.id) if known_s >= self._late_s else END
+
+    def _note(self, keys: Iterable[Key]) -> None:
+        now_s = self._clock.monotonic_s()
+        if len(self._known_since_s) > 2 * self._keys_max:
+            self._forget_gone()
+        for key in keys:
+            self._known_since_s.setdefault(key.id, now_s)
+
+    def _forget_gone(self) -> None:
+        self._known_since_s = {key.id: self._known_since_s[key.id] for key in self._rest}
+
+    def _foreign(self) -> frozenset[int]:
+        return frozenset(shard for shard in self._shards if not self._owns(shard))
+
+    def _share_out(self) -> None:
+        late = [*self._own.late(), *self._rest.late()]
+        self._others = self._foreign()
+        self._own = Buffer([n for n in self._shards if n not in self._others], keys_max=self._keys_max)
+        self._rest = Buffer(sorted(self._others), keys_max=self._keys_max)
+        self._home = {n: self._rest if n in self._others else self._own for n in self._shards}
+        for shard in late:
+            self._home[shard].peeking(shard, END)
+        self._known_since_s.clear()

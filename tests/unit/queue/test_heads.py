@@ -1,0 +1,182 @@
+"""Own keys first, other owners' keys when there are no own ones or when they have waited too long."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from services.queue.heads import Heads
+from services.queue.model import Key
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+LATE_S = 1.0
+LIMIT = 10
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+class Process:
+    """What one process knows of shards 0 (its own) and 1 (another's); `look` is what its poll does."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.owned = {0}
+        self.shards: dict[int, list[Key]] = {0: [], 1: []}
+        self.heads = Heads([0, 1], self.owned.__contains__, self.clock, keys_max=100, late_s=LATE_S)
+
+    def add(self, shard: int, second: float, priority: int = 0) -> Key:
+        number = sum(map(len, self.shards.values()))
+        key = Key(priority, BEGIN + timedelta(seconds=second), f"00000000-0000-7000-8000-{number:09x}{shard:03x}")
+        self.shards[shard] = sorted([*self.shards[shard], key])
+        return key
+
+    def look(self) -> None:
+        self.heads.rewind()
+        for shard, after in self.heads.behind(LIMIT):
+            self.heads.peeking(shard, after)
+            keys = [key for key in self.shards[shard] if key > after][:LIMIT]
+            self.heads.peeked(shard, keys, limit=LIMIT)
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+        self.look()
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+def test_own_shards_are_in_strict_order_and_empty_ones_let_others_in(process: Process) -> None:
+    own = [process.add(0, 2), process.add(0, 3, priority=5)]
+    other = [process.add(1, 1), process.add(1, 1, priority=-9)]
+    process.look()
+
+    assert process.heads.take(9) == [*own, *sorted(other)]
+
+
+def test_an_older_head_elsewhere_goes_first_once_it_is_late(process: Process) -> None:
+    own = [process.add(0, second) for second in (10.0, 10.5, 11.5)]
+    other = process.add(1, 10.0)
+    process.look()
+    assert process.heads.take(1) == own[:1]
+    process.shards[0].remove(own[0])
+    process.wait(LATE_S)
+
+    # Within the same priority it is before those that became ready more than LATE_S later.
+    assert process.heads.take(3) == [own[1], other, own[2]]
+
+
+def test_a_better_priority_elsewhere_waits_no_longer_than_the_bound(process: Process) -> None:
+    for second in range(5):
+        process.add(0, second)
+    urgent = process.add(1, 50, priority=-1)
+    process.look()
+    assert urgent not in process.heads.take(1)
+    process.wait(LATE_S - 0.001)
+    assert urgent not in process.heads.take(1)
+    process.wait(0.001)
+
+    assert process.heads.take(1) == [urgent]
+
+
+def test_a_worse_head_elsewhere_never_goes_before_own_keys(process: Process) -> None:
+    own = [process.add(0, 100 + second) for second in range(3)]
+    other = process.add(1, 0, priority=1)
+    process.look()
+    process.wait(60)
+
+    assert process.heads.take(9) == [*own, other]
+
+
+def test_two_busy_processes_do_not_starve_a_shard_that_nobody_serves(process: Process) -> None:
+    """Own keys never end; the other shard's keys come out within the bound all the same."""
+    other = [process.add(1, second / 10) for second in range(20)]
+    taken: list[Key] = []
+    for second in range(40):
+        own = [process.add(0, second + n / 10) for n in range(10)]
+        process.wait(1.0)
+        keys = process.heads.take(5)
+        taken += keys
+        process.heads.settled(keys)
+        for key in keys:
+            process.shards[int(key.id[-3:], 16)].remove(key)
+        assert own  # more than five a second: the backlog grows
+
+    assert set(other) <= set(taken)
+    places = [taken.index(key) for key in other]
+    younger = [key for key in taken[: max(places)] if key.deliver_at > other[-1].deliver_at + timedelta(seconds=2)]
+    assert younger == []
+
+
+def test_keys_told_by_other_owners_count_from_when_they_were_told(process: Process) -> None:
+    process.look()
+    process.add(0, 10)
+    key = process.add(1, 1)
+    process.heads.push(1, [key])
+    process.wait(LATE_S)
+
+    assert process.heads.take(1) == [key]
+
+
+def test_what_others_claimed_meanwhile_is_forgotten_at_the_next_look(process: Process) -> None:
+    gone = process.add(1, 1)
+    process.look()
+    process.shards[1].remove(gone)
+    process.wait(0.8)
+
+    assert process.heads.take(9) == []
+
+
+def test_shards_change_their_owner_between_looks(process: Process) -> None:
+    first, second = process.add(1, 1), process.add(0, 2)
+    process.look()
+    process.owned.add(1)
+    process.look()
+    assert process.heads.take(9) == [first, second]
+    process.heads.settled([first, second])
+    process.owned.clear()
+    process.look()
+
+    assert process.heads.take(9) == [first, second]
+
+
+def test_a_shard_changes_its_owner_while_a_peek_of_it_is_late(process: Process) -> None:
+    key = process.add(1, 1)
+    process.heads.peeking(1, process.heads.behind(1)[1][1])
+    process.heads.pass_over(1)
+    process.owned.add(1)
+    process.heads.rewind()
+    process.heads.peeked(1, [key], limit=LIMIT)
+    assert process.heads.take(1) == []
+    process.look()
+
+    assert process.heads.take(1) == [key]
+
+
+def test_a_process_that_owns_nothing_serves_everything_in_order(process: Process) -> None:
+    process.owned.clear()
+    keys = [process.add(shard, second) for shard, second in ((1, 3), (0, 2), (1, 1))]
+    process.look()
+
+    assert process.heads.take(9) == sorted(keys)
+
+
+def test_memory_of_keys_elsewhere_is_bounded(process: Process) -> None:
+    process.look()
+    for n in range(2000):
+        process.heads.push(1, [process.add(1, n)])
+        process.shards[1].clear()
+
+    assert len(process.heads) <= 100
+    assert len(process.heads._known_since_s) <= 201
