@@ -68,6 +68,21 @@ class AsyncDagHandle:
         """Add nodes, upstreams first, as many as there are."""
         return await self._client._run(grow(self.namespace, self.id, nodes))
 
+    async def expand(
+        self, node: NodeRef, children: Dag | Sequence[Node], *, generation: int | None = None
+    ) -> list[wire.NodeAdded]:
+        """Add children to `node`, which runs: what waits for it, now or later, waits for them too.
+
+        As many as there are; what waits is held back by `node` itself until it is acked. The same children
+        again change nothing.
+
+        Raises:
+            NodeNotRunning: the node does not run, or not in `generation`.
+        """
+        nodes = children.ordered() if isinstance(children, Dag) else children
+        expanding = present(node=key_of(node), generation=generation)
+        return await self._client._run(grow(self.namespace, self.id, nodes, expanding=expanding))
+
     async def depend(self, upstream: NodeRef, downstream: NodeRef) -> None:
         """Let `downstream` wait for `upstream`.
 

@@ -5,9 +5,10 @@ import contextvars
 import inspect
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from headgate import wire
 from headgate._calls import encode, present
 from headgate._elements import Leased, LeasedDag, Nack
 from headgate.errors import Invalid
@@ -15,6 +16,7 @@ from headgate.errors import Invalid
 if TYPE_CHECKING:
     from headgate.async_client import AsyncClient
     from headgate.client import Client
+    from headgate.dag import Dag, Node
 
 ERROR_CHARS_MAX: Final = 4_000
 
@@ -61,9 +63,11 @@ class Job:
         blocking: Callable[[], "Client"],
         lease_s: float,
         lease_ends_at: float,
+        namespace: str | None = None,
     ) -> None:
         self.leased = leased
         self.client = client
+        self.namespace = namespace
         self.lease_s = lease_s
         self.lease_ends_at = lease_ends_at
         self.lost: str | None = None
@@ -107,6 +111,21 @@ class Job:
     def dag(self) -> LeasedDag | None:
         """The DAG, node and generation of a DAG's item."""
         return self.leased.dag
+
+    async def expand(self, children: "Dag | Sequence[Node]") -> "list[wire.NodeAdded]":
+        """Add children to this job's node: what waits for the node waits for them too, at any depth.
+
+        Give them keys that a second delivery makes again: children that exist change nothing. A handler in
+        a thread uses `job.blocking_client.dag(...).expand(...)`.
+
+        Raises:
+            ValueError: the item is no DAG's.
+            NodeNotRunning: the node is over, or runs in a newer generation.
+        """
+        if self.dag is None:
+            raise ValueError("this item belongs to no DAG, so there is nothing to expand")
+        handle = self.client.dag(self.dag.id, namespace=self.namespace)
+        return await handle.expand(self.dag.node, children, generation=self.dag.generation)
 
     @property
     def blocking_client(self) -> "Client":

@@ -238,6 +238,10 @@ def add_nodes(ns: str, dag_id: str, nodes: Sequence[Any]) -> Call[list[wire.Node
     return _calls.call(_calls.DAG_NODES_ADD, _added, ns=ns, dag=dag_id, body={"nodes": nodes})
 
 
+def expand(ns: str, dag_id: str, fields: Mapping[str, Any], nodes: Sequence[Any]) -> Call[list[wire.NodeAdded]]:
+    return _calls.call(_calls.DAG_EXPAND, _added, ns=ns, dag=dag_id, body={**fields, "nodes": nodes})
+
+
 def add_dependencies(ns: str, dag_id: str, edges: Sequence[Any]) -> Call[None]:
     return _calls.call(_calls.DAG_DEPENDENCIES_ADD, _nothing, ns=ns, dag=dag_id, body={"dependencies": edges})
 
@@ -269,10 +273,16 @@ def submission(ns: str, dag: Dag) -> Flow[wire.Dag]:
     return (yield from one(_calls.call(verb, wire.Dag.model_validate, ns=ns, dag=made.id)))
 
 
-def grow(ns: str, dag_id: str, nodes: Sequence[Node]) -> Flow[list[wire.NodeAdded]]:
-    """Add nodes, upstreams first, in as many calls as they need."""
+def grow(
+    ns: str, dag_id: str, nodes: Sequence[Node], *, expanding: Mapping[str, Any] | None = None
+) -> Flow[list[wire.NodeAdded]]:
+    """Add nodes, upstreams first, in as many calls as they need; as children of the node that expands itself."""
+
+    def build(part: Sequence[Any]) -> Call[list[wire.NodeAdded]]:
+        return add_nodes(ns, dag_id, part) if expanding is None else expand(ns, dag_id, expanding, part)
+
     added: list[wire.NodeAdded] = []
-    for call in fitting(lambda part: add_nodes(ns, dag_id, part), [node.body() for node in nodes]):
+    for call in fitting(build, [node.body() for node in nodes]):
         added += yield call
     edges = [edge for node in nodes for edge in node.further()]
     yield from fitting(lambda part: add_dependencies(ns, dag_id, part), edges)

@@ -12,6 +12,7 @@
     ├── Conflict              409
     │   ├── NodeExists               another node has this key
     │   ├── NodeReleased             too late: the downstream node is released
+    │   ├── NodeNotRunning           only a node that runs can expand itself
     │   ├── DagFinished              the DAG takes no more nodes
     │   ├── DagCancelling            a cancel is still being confirmed
     │   └── NothingToRetry
@@ -114,6 +115,10 @@ class NodeReleased(Conflict):
     code = "node_released"
 
 
+class NodeNotRunning(Conflict):
+    code = "node_not_running"
+
+
 class DagFinished(Conflict):
     code = "dag_finished"
 
@@ -178,6 +183,7 @@ _BY_CODE: dict[str, type[HeadgateError]] = {
     for error in (
         NodeExists,
         NodeReleased,
+        NodeNotRunning,
         DagFinished,
         DagCancelling,
         NothingToRetry,

@@ -182,6 +182,7 @@ class Worker:
             blocking=self._blocking,
             lease_s=task.lease_s,
             lease_ends_at=self._clock() + task.lease_s,
+            namespace=self.namespace,
         )
         self._leases.hold(job)
         job.task = asyncio.create_task(self._work(task, job))

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Optional, Self
 from pydantic import Field, model_validator
 
 from headgate.wire.base import (
+    INT32_MAX,
     LEASE_S_DEFAULT,
     TTL_S_MAX,
     AttemptOutcome,
@@ -143,6 +144,14 @@ class DagSpec(_Build):
 
 class AddNodes(_Build):
     nodes: Batch[NodeSpec]
+
+
+class ExpandNode(AddNodes):
+    """Children of `node`, which runs: what waits for it waits for them too. With `generation` only that one of
+    the node may add them."""
+
+    node: Label
+    generation: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
 
 
 class AddDependencies(Request):

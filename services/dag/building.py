@@ -11,11 +11,12 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from services.dag import addition, gateway, keeping, store, store_duties, store_edges
+from services.dag import addition, expanding, gateway, keeping, store, store_duties, store_edges
 from services.dag.activating import Activator, Added, Undecided, attach_items, unfinished_error
 from services.dag.addition import Plan, Standing
 from services.dag.context import Context, own
 from services.dag.errors import DagFinished, LimitExceeded, QueueUnavailable
+from services.dag.expanding import Expansion
 from services.dag.graph import Order, decide
 from services.dag.model import (
     NODE_BITS,
@@ -117,11 +118,18 @@ class Builder:
         return dag, written.made
 
     async def add(
-        self, namespace: str, dag_id: str, nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]
+        self,
+        namespace: str,
+        dag_id: str,
+        nodes: Sequence[NewNode],
+        dependencies: Sequence[NewEdge],
+        expansion: Expansion | None = None,
     ) -> list[Added]:
-        """Add nodes and edges, all or nothing; how the nodes stand then, in the call's order.
+        """Add nodes and edges, all or nothing; how the nodes stand then, in the call's order. With an
+        `expansion` the nodes are children of that one.
 
         Raises:
+            NodeNotRunning: the node that is to be expanded does not run.
             NotFound, NodeExists, NodeReleased, DagFinished, Cycle, UnknownNode, LimitExceeded: nothing was
                 done.
             AddUnfinished: the nodes are written, and are being added by and by.
@@ -129,7 +137,13 @@ class Builder:
         shard, dag_id = self._context.shard_of(dag_id)
         edges = addition.edges_of(nodes, dependencies)
         queue_shard = await self._pick_shard(nodes)
-        written = await self._write_until_clear(shard, namespace, dag_id, nodes, edges, queue_shard)
+
+        async def work(tx: Transaction) -> tuple[Settlement | None, _Written]:
+            dag = own(await store.lock_dags(tx, [dag_id]), namespace)
+            await keeping.check(tx, dag)
+            return await self._write(tx, shard, dag, nodes, edges, queue_shard, expansion)
+
+        written = await self._write_until_clear(shard, dag_id, work)
         found = written.nodes
         if written.intents:
             dag, decided = await self._activator.finish(shard, written.dag, written.intents)
@@ -150,17 +164,9 @@ class Builder:
     async def _write_until_clear(
         self,
         shard: Shard,
-        namespace: str,
         dag_id: str,
-        nodes: Sequence[NewNode],
-        edges: Sequence[NewEdge],
-        queue_shard: int,
+        work: Callable[[Transaction], Awaitable[tuple[Settlement | None, _Written]]],
     ) -> _Written:
-        async def work(tx: Transaction) -> tuple[Settlement | None, _Written]:
-            dag = own(await store.lock_dags(tx, [dag_id]), namespace)
-            await keeping.check(tx, dag)
-            return await self._write(tx, shard, dag, nodes, edges, queue_shard)
-
         for _ in range(_ATTEMPTS_MAX):
             try:
                 async with self._orders.gate(dag_id):
@@ -195,8 +201,9 @@ class Builder:
         nodes: Sequence[NewNode],
         edges: Sequence[NewEdge],
         queue_shard: int,
+        expansion: Expansion | None = None,
     ) -> tuple[Settlement | None, _Written]:
-        standing = await self._standing(tx, dag, nodes, edges)
+        standing = await self._standing(tx, dag, nodes, edges, expansion)
         existing = await self._existing(tx, edges, standing)
         adding = addition.plan(dag, nodes, edges, standing, existing)
         found = {
@@ -204,14 +211,20 @@ class Builder:
             for key, node in standing.nodes.items()
             if key in standing.fingerprints
         }
-        if adding.empty:
+        children: list[str] = []
+        if expansion is not None or dag.expanded:
+            limit = self._settings.expand_edges_max
+            children = await expanding.widen(tx, dag, nodes, adding, standing, expansion, limit)
+        if adding.empty and not children:
             return None, _Written(dag, True, found, [])
         addition.check_limits(dag, adding, standing, self._settings)
         await self._check_out_degrees(tx, dag, adding, standing)
         numbers = {key: node.no for key, node in standing.nodes.items()}
         numbers |= {node.key: dag.node_no(dag.next_n + i) for i, node in enumerate(adding.nodes)}
-        order = await self._check_cycles(tx, shard, dag, adding, numbers)
+        order = await self._check_cycles(tx, shard, dag, adding, standing, numbers)
         rows = await self._insert(tx, dag, adding, standing, numbers, queue_shard)
+        if expansion is not None and children:
+            await expanding.record(tx, dag, expansion.node, children, numbers)
         settlement = Settlement(tx, [dag], self._settings)
         settlement.changed(dag)
         settlement.made(dag, (row.no for row in rows))
@@ -233,11 +246,18 @@ class Builder:
         return settlement, _Written(dag, True, found, [], order)
 
     async def _standing(
-        self, tx: Transaction, dag: Dag, nodes: Sequence[NewNode], edges: Sequence[NewEdge]
+        self,
+        tx: Transaction,
+        dag: Dag,
+        nodes: Sequence[NewNode],
+        edges: Sequence[NewEdge],
+        expansion: Expansion | None,
     ) -> Standing:
         if dag.next_n == 0:
             return Standing({}, {})
         keys = addition.named(nodes, edges)
+        if expansion is not None:
+            keys.append(expansion.node)
         found, fingerprints = await store.nodes_by_key(tx, dag.no, keys)
         undecided = [node.no for node in found.values() if node.state == "intent"]
         if undecided:
@@ -271,18 +291,24 @@ class Builder:
             raise LimitExceeded(f"a node would have over {limit} downstreams")
 
     async def _check_cycles(
-        self, tx: Transaction, shard: Shard, dag: Dag, adding: Plan, numbers: dict[str, int]
+        self,
+        tx: Transaction,
+        shard: Shard,
+        dag: Dag,
+        adding: Plan,
+        standing: Standing,
+        numbers: dict[str, int],
     ) -> Order | None:
         """Refuse edges that would close a cycle; the order that then knows them, if there is one.
 
-        An edge into a new node cannot close a cycle with old ones unless the call also leads back into an
-        old one, so most calls need no order at all.
+        A cycle with old nodes leaves them by one edge of the call and comes back by another, so most calls
+        need no order at all.
         """
         order = self._orders.fresh(shard, dag)
         if order is None and dag.edges == 0 and adding.late:
             order = self._orders.empty(shard, dag)
         if order is None:
-            if adding.late:
+            if adding.late and any(edge.upstream in standing.nodes for edge in adding.edges):
                 raise OrderStale(dag)
             return None
         order.grow(dag.next_n + len(adding.nodes))

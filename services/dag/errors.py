@@ -3,6 +3,7 @@
 ServiceError
 ├── NodeExists            409   another node under this key
 ├── NodeReleased          409   too late: the node was released or is over
+├── NodeNotRunning        409   only a node that runs can expand itself
 ├── DagFinished           409   the DAG has ended or is being cancelled
 ├── DagCancelling         409   a cancel has not been confirmed yet
 ├── NothingToRetry        409   no node failed
@@ -28,6 +29,10 @@ class NodeExists(ServiceError):
 
 class NodeReleased(ServiceError):
     code, status, title = "node_released", 409, "The node was released already"
+
+
+class NodeNotRunning(ServiceError):
+    code, status, title = "node_not_running", 409, "The node does not run"
 
 
 class DagFinished(ServiceError):

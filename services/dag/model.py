@@ -80,6 +80,7 @@ class Dag:
     parent_generation: int | None = None
     endings: int = 0
     last_event: int = 0
+    expanded: int = 0
 
     def node_no(self, n: int) -> int:
         """The number of this DAG's node `n`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Query, Response
 
 from headgate import wire
 from services.dag import drawing, intake
+from services.dag.activating import Added
 from services.dag.model import Dag
 from services.dag.queries import Graph, NodeDetail, public_state
 from services.dag.routing import DAG_PATH, DAGS_PATH, CallerOf, Key, Limit, NamespaceOf, OrchestratorOf, clean
@@ -54,8 +56,7 @@ async def add_nodes(
     """Add nodes and edges, all or nothing. What exists already is recognised."""
     nodes = intake.new_nodes(body.nodes, duties.context.settings)
     added = await duties.builder.add(ns, dag, nodes, intake.new_edges(body.dependencies or ()))
-    views = [{"key": node.key, "item_id": node.item_id, "state": public_state(node.state)} for node in added]
-    return json_response({"nodes": views}, 201)
+    return json_response({"nodes": added_view(added)}, 201)
 
 
 @router.post(
@@ -302,6 +303,11 @@ def dag_view(dag: Dag) -> dict[str, Any]:
         else {"dag": dag.parent_dag, "node": dag.parent_node, "generation": dag.parent_generation},
         "last_event_id": str(dag.last_event),
     }
+
+
+def added_view(added: Sequence[Added]) -> list[dict[str, str]]:
+    """Nodes of an add call as callers see them."""
+    return [{"key": node.key, "item_id": node.item_id, "state": public_state(node.state)} for node in added]
 
 
 def node_view(detail: NodeDetail) -> dict[str, Any]:

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter, Response
 
 from headgate import wire
-from services.dag.routes import raw
+from services.dag import intake
+from services.dag.expanding import Expansion
+from services.dag.routes import added_view, raw
 from services.dag.routing import DAG_PATH, Limit, NamespaceOf, OrchestratorOf
-from shared.http import json_response
+from shared.http import body_of, json_response
 
 router = APIRouter()
+
+
+@router.post(
+    DAG_PATH + "/expand",
+    status_code=201,
+    response_model=wire.NodesAdded,
+    operation_id="dag_expand",
+    tags=["dags"],
+)
+async def expand(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    body: Annotated[wire.ExpandNode, body_of(wire.ExpandNode)],
+) -> Response:
+    """Add children to a node that runs; what waits for the node, then or later, waits for them too."""
+    nodes = intake.new_nodes(body.nodes, duties.context.settings)
+    edges = intake.new_edges(body.dependencies or ())
+    added = await duties.builder.add(ns, dag, nodes, edges, Expansion(body.node, body.generation))
+    return json_response({"nodes": added_view(added)}, 201)
 
 
 @router.get(

@@ -134,7 +134,7 @@ async def find_dag(tx: Transaction, namespace: str, *, key: str | None, dag_id: 
 
 
 async def grow_dag(tx: Transaction, dag: Dag, *, structure_changed: bool) -> None:
-    """Write `next_n`, `edges` and `externals`; a changed structure gets the next version."""
+    """Write `next_n`, `edges`, `externals` and `expanded`; a changed structure gets the next version."""
     row = await tx.row(
         SQL.grow_dag,
         no=dag.no,
@@ -142,6 +142,7 @@ async def grow_dag(tx: Transaction, dag: Dag, *, structure_changed: bool) -> Non
         edges=dag.edges,
         externals=dag.externals,
         structure_changed=structure_changed,
+        expanded=dag.expanded,
     )
     dag.structure_version = row["structure_version"]
 

@@ -17,7 +17,7 @@ RETURNING endings;
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event
+    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded
 FROM dag WHERE no = $1;
 
 -- name: outputs_page(after_no, last_no, rows_max)
