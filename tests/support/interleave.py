@@ -63,23 +63,32 @@ class _Connection:
         await self._gate.step()
         return await self._connection.execute(*args, **options)
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        transaction = self._connection.transaction()
-        await transaction.start()
-        try:
-            yield
-            await self._gate.step()
-        except BaseException:
-            await transaction.rollback()
-            raise
-        await transaction.commit()
+    def transaction(self) -> "_Transaction":
+        return _Transaction(self._connection.transaction(), self._gate)
 
     def terminate(self) -> None:
         self._connection.terminate()
 
     def is_closed(self) -> bool:
         return bool(self._connection.is_closed())
+
+
+class _Transaction:
+    """A transaction that stops at the gate before its end."""
+
+    def __init__(self, transaction: Any, gate: Gate) -> None:
+        self._transaction = transaction
+        self._gate = gate
+
+    async def start(self) -> None:
+        await self._transaction.start()
+
+    async def commit(self) -> None:
+        await self._gate.step()
+        await self._transaction.commit()
+
+    async def rollback(self) -> None:
+        await self._transaction.rollback()
 
 
 class _OneConnection:
