@@ -246,10 +246,21 @@ class AsyncClient:
     # Namespaces, shards
 
     async def put_namespace(
-        self, name: str, *, enqueues_per_minute: int | None = None, in_flight_max: int | None = None
+        self,
+        name: str,
+        *,
+        enqueues_per_minute: int | None = None,
+        in_flight_max: int | None = None,
+        items_max: int | None = None,
+        stored_bytes_max: int | None = None,
     ) -> wire.Namespace:
-        """Make a namespace, or change its quotas."""
-        body = present(enqueues_per_minute=enqueues_per_minute, in_flight_max=in_flight_max)
+        """Make a namespace, or set its quotas; what is left out is without limit."""
+        body = present(
+            enqueues_per_minute=enqueues_per_minute,
+            in_flight_max=in_flight_max,
+            items_max=items_max,
+            stored_bytes_max=stored_bytes_max,
+        )
         return await self._send(
             _calls.call(_calls.NAMESPACE_PUT, wire.Namespace.model_validate, body=body, ns=name)
         )

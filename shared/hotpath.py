@@ -8,6 +8,7 @@ stays an ordinary documented route of the app behind it: `documented` makes that
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -35,6 +36,7 @@ class Call:
     body: bytes
     caller: Caller
     receive: Receive
+    retry_after_s: float | None = None  # set by a verb that refused a part for now
 
     def watch(self) -> tuple[asyncio.Future[None], asyncio.Task[None]]:
         """A future that is done once the client has hung up, and the task to cancel afterwards."""
@@ -80,10 +82,9 @@ class HotPath:
         try:
             authorization, expected = self._read_headers(scope["headers"])
             body = await self._read(receive, expected)
+            call = Call(namespace, body, self._access.caller(authorization), receive)
             with urgency(verb.urgency):
-                status, value = await verb.serve(
-                    Call(namespace, body, self._access.caller(authorization), receive)
-                )
+                status, value = await verb.serve(call)
         except ServiceError as error:
             await problem(error)(scope, receive, send)
             return
@@ -94,6 +95,8 @@ class HotPath:
             return
         answer = msgspec.json.encode(value)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        if call.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1))))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 

@@ -23,6 +23,7 @@ SHARD_REFUSED = Counter(
 SHARD_BREAKER = Gauge("headgate_shard_breaker_state", "0: closed, 1: half-open, 2: open.", ["shard"])
 SHARD_POOL_IN_USE = Gauge("headgate_shard_pool_in_use", "Connections in use.", ["shard", "pool"])
 SHARD_POOL_WAITING = Gauge("headgate_shard_pool_waiting", "Calls that wait for a connection.", ["shard", "pool"])
+RATE_LIMITED = Counter("headgate_rate_limited_total", "Elements or calls refused over a quota.", ["quota"])
 RELEASED = Counter("headgate_dependency_released_total", "Nodes released.", ["shard"])
 RELEASE_LAG_SECONDS = Histogram(
     "headgate_release_lag_seconds",

@@ -173,6 +173,7 @@ TtlS = Annotated[float, Field(gt=0, le=TTL_S_MAX)]
 Priority = Annotated[int, Field(ge=INT32_MIN, le=INT32_MAX)]
 Attempts = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Quota = Annotated[int, Field(ge=0, le=INT32_MAX)]
+ByteQuota = Annotated[int, Field(ge=0, le=2**53)]
 Count = Annotated[int, Field(ge=1, le=BATCH_MAX)]
 
 T = TypeVar("T")

@@ -13,6 +13,7 @@ from headgate.wire.base import (
     AckTopic,
     Attempts,
     Batch,
+    ByteQuota,
     CancelStatus,
     Count,
     DelayS,
@@ -173,6 +174,8 @@ class TopicRequest(Request):
 class NamespaceSpec(Request):
     enqueues_per_minute: Quota | None = None
     in_flight_max: Quota | None = None
+    items_max: Quota | None = None
+    stored_bytes_max: ByteQuota | None = None
 
 
 # Responses
@@ -300,8 +303,12 @@ class Namespace(Response):
     namespace: str
     enqueues_per_minute: int | None = None
     in_flight_max: int | None = None
-    enqueued_last_minute: int = 0
+    items_max: int | None = None
+    stored_bytes_max: int | None = None
+    enqueued_last_minute: int | None = None
     in_flight: int = 0
+    items: int = 0
+    stored_bytes: int = 0
     created_at: datetime | None = None
 
 

@@ -15,6 +15,7 @@ from services.queue.hints import Messenger
 from services.queue.operations import Operations
 from services.queue.placement import Placement
 from services.queue.process import QueueProcess
+from services.queue.quotas import Quotas
 from services.queue.reaper import Reaper
 from services.queue.retention import Retention
 from services.queue.routes import add_verbs, router
@@ -26,11 +27,13 @@ from services.queue.store import Store
 from services.queue.topics import Topics
 from services.queue.verbs import Verbs
 from shared.access import Access
+from shared.buckets import Buckets
 from shared.clock import SystemClock
 from shared.hotpath import HotPath
 from shared.http import install
 from shared.loop import Loop
 from shared.ownership import Ownership
+from shared.redis import connect
 from shared.shards import ShardMap
 
 
@@ -42,20 +45,25 @@ def create_app(settings: QueueSettings) -> HotPath:
     ownership = Ownership("queue", shards, settings, clock)
     dispatch = Dispatch(list(stores.values()), settings, clock, owns=ownership.owns)
     placement = Placement(list(stores), settings, clock)
+    placement.avoids = lambda number: not stores[number].shard.breaker.takes_items
     broker = Broker(shards, stores, dispatch, placement, settings)
     settlement = Settlement(broker, settings)
     health = Health(broker, clock, ownership)
+    buckets = Buckets("queue", connect(settings.redis_url) if settings.redis_url else None, clock)
+    quotas = Quotas(stores.values(), buckets, clock)
     messenger = Messenger(settings.redis_url, dispatch, clock) if settings.redis_url else None
     dispatch.tell = messenger.tell if messenger else None
     operations = Operations(broker, settings, clock)
-    topics = Topics(broker, operations, settings)
+    topics = Topics(broker, operations, quotas, settings)
     dead = DeadItems(stores, settings)
     loops = _loops(stores, settlement, operations, dispatch, health, ownership, settings)
+    loops.append(Loop("quotas", quotas.step, interval_s=settings.quota_refresh_s))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await shards.check_schema("queue")
         await ownership.start()
+        await quotas.step()
         for loop in loops:
             loop.start()
         if messenger is not None:
@@ -66,6 +74,7 @@ def create_app(settings: QueueSettings) -> HotPath:
             await messenger.stop()
         for loop in loops:
             await loop.stop()
+        await buckets.close()
         await ownership.stop()
         await shards.close()
 
@@ -76,7 +85,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         lifespan=lifespan,
     )
     process = QueueProcess(
-        settings, broker, settlement, topics, Standings(broker), operations, dead, health, ownership
+        settings, broker, settlement, topics, Standings(broker), operations, dead, health, ownership, quotas
     )
     verbs = Verbs(process).by_name()
     app.state.access = Access(settings.dag_token, settings.tokens_file)

@@ -23,6 +23,7 @@ from services.queue.model import (
     refused,
 )
 from services.queue.placement import Placement
+from services.queue.quotas import Tenant
 from services.queue.rows import ack_pair, fingerprint, new_row
 from services.queue.settings import QueueSettings
 from services.queue.store import Enqueued, Known, Store
@@ -250,11 +251,12 @@ class Broker:
         lease_s: float | None = None,
         wait_s: float = 0.0,
         gone: asyncio.Future[None] | None = None,
+        tenant: Tenant | None = None,
     ) -> list[Leased]:
         """Lease ready items; (key, row of the claim) in order of service."""
         token = _token()
         leased = await self.dispatch.dequeue(
-            namespace, demands, token=token, lease_s=lease_s, wait_s=wait_s, gone=gone
+            namespace, demands, token=token, lease_s=lease_s, wait_s=wait_s, gone=gone, tenant=tenant
         )
         for shard, count in Counter(key.id[-3:] for key, _ in leased).items():
             self._dequeued[int(shard, 16)].inc(count)

@@ -19,6 +19,7 @@ from typing import Any
 from services.queue.batcher import Batcher
 from services.queue.heads import Heads
 from services.queue.model import Claim, Demand, Key, Ready
+from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
 from shared.clock import Clock
@@ -134,6 +135,7 @@ class Dispatch:
         lease_s: float | None = None,
         wait_s: float = 0.0,
         gone: asyncio.Future[None] | None = None,
+        tenant: Tenant | None = None,
     ) -> list[Leased]:
         """Lease all that is ready up to each demand's count, best first; wait only when there is nothing.
 
@@ -145,14 +147,23 @@ class Dispatch:
         leased: list[list[Leased]] = [[] for _ in demands]
         deadline_s = self._clock.monotonic_s() + wait_s
         while gone is None or not gone.done():
+            if tenant is not None and not any(counts := tenant.cut(counts)):
+                left_s = deadline_s - self._clock.monotonic_s()
+                if any(leased) or left_s <= 0:
+                    break
+                await tenant.wait_for_room(left_s, gone)
+                counts = [demand.count for demand in demands]
+                continue
             for line, count in zip(lines, counts, strict=True):
                 if count and self._is_short(line, count):
                     await self._fill(line, count)
+            if tenant is not None:
+                counts = tenant.cut(counts)  # others may have taken room while this call looked
             taken = [line.buffer.take(count) for line, count in zip(lines, counts, strict=True)]
             for line in lines:
                 if len(line.buffer):
                     line.wake_one()
-            missed = await self._serve(lines, taken, lease_s, token, leased)
+            missed = await self._serve(lines, taken, lease_s, token, leased, tenant)
             counts = [demand.count - len(part) for demand, part in zip(demands, leased, strict=True)]
             left_s = deadline_s - self._clock.monotonic_s()
             if missed and any(counts):
@@ -274,11 +285,19 @@ class Dispatch:
         lease_s: float | None,
         token: str,
         leased: list[list[Leased]],
+        tenant: Tenant | None,
     ) -> bool:
         """Claim keys and add them to `leased`; true when some were gone."""
         if not any(taken):
             return False
-        rows = await self._claim(lines, taken, lease_s, token)
+        if tenant is not None:
+            tenant.gain(Use(leased=sum(map(len, taken))))
+        rows: dict[str, Any] = {}
+        try:
+            rows = await self._claim(lines, taken, lease_s, token)
+        finally:
+            if tenant is not None:
+                tenant.lose(Use(leased=sum(map(len, taken)) - len(rows)))
         for part, keys in zip(leased, taken, strict=True):
             part += [(key, rows[key.id]) for key in keys if key.id in rows]
         return len(rows) < sum(map(len, taken))

@@ -12,6 +12,7 @@ RefusalCode = Literal[
     "id_in_future",
     "id_unavailable",
     "cancel_limit",
+    "over_quota",
     "shard_unavailable",
     "storage_full",
 ]

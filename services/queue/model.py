@@ -133,13 +133,13 @@ class Claim(NamedTuple):
 class Result(msgspec.Struct, omit_defaults=True):
     """What became of one element of a batch."""
 
-    id: str
+    id: str | None
     status: str
     code: str | None = None
     outcome: str | None = None
 
 
-def refused(item_id: str, code: str, outcome: str = "none") -> Result:
+def refused(item_id: str | None, code: str, outcome: str = "none") -> Result:
     """An element that could not be taken."""
     return Result(item_id, "refused", code, outcome)
 

@@ -8,6 +8,7 @@ from services.queue.broker import Broker
 from services.queue.dead import DeadItems
 from services.queue.health import Health
 from services.queue.operations import Operations
+from services.queue.quotas import Quotas
 from services.queue.settings import QueueSettings
 from services.queue.settle import Settlement
 from services.queue.standing import Standings
@@ -28,3 +29,4 @@ class QueueProcess:
     dead: DeadItems
     health: Health
     ownership: Ownership
+    quotas: Quotas

@@ -39,6 +39,7 @@ class QueueSettings(EdgeSettings):
     poll_s: float = 0.8
     # A key of another owner's shard goes first here once it has waited for so long beside worse ones.
     late_s: float = 1.0
+    quota_refresh_s: float = 0.7
     reap_interval_s: float = 0.25
     reap_groups_max: int = 200
     promote_items_max: int = 2_000

@@ -10,6 +10,7 @@ from services.queue.broker import Broker
 from services.queue.names import SQL
 from services.queue.operations import Operations
 from services.queue.prefetch import START
+from services.queue.quotas import Quotas, Use
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
 from shared.errors import NotFound, ShardUnavailable
@@ -22,9 +23,10 @@ _COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
 class Topics:
     """What people and operators ask about, over all shards."""
 
-    def __init__(self, broker: Broker, operations: Operations, settings: QueueSettings) -> None:
+    def __init__(self, broker: Broker, operations: Operations, quotas: Quotas, settings: QueueSettings) -> None:
         self._broker = broker
         self._operations = operations
+        self._quotas = quotas
         self._stores = broker.stores
         self._settings = settings
 
@@ -36,6 +38,7 @@ class Topics:
         await asyncio.gather(
             *(store.pool.fetch(SQL.set_namespace, name=namespace, settings=text) for store in self._all())
         )
+        await self._quotas.step()
         return await self.namespace(namespace)
 
     async def namespaces(self) -> list[dict[str, Any]]:
@@ -45,9 +48,9 @@ class Topics:
             for name, settings in part:
                 if not name.startswith("_"):
                     merged.setdefault(name, {}).update(json.loads(settings))
-        in_flight = await self._in_flight()
+        used = await self._used()
         return [
-            {"namespace": name, **settings, "in_flight": in_flight.get(name, 0)}
+            {"namespace": name, **settings, **self._use(name, used.get(name, Use()))}
             for name, settings in sorted(merged.items())
         ]
 
@@ -56,14 +59,22 @@ class Topics:
         for found in await self.namespaces():
             if found["namespace"] == namespace:
                 return found
-        return {"namespace": namespace, "in_flight": 0}
+        return {"namespace": namespace, **self._use(namespace, Use())}
 
-    async def _in_flight(self) -> dict[str, int]:
-        sums: dict[str, int] = {}
+    async def _used(self) -> dict[str, Use]:
+        sums: dict[str, Use] = {}
         for part in await self._gather(_counted):
             for row in part:
-                sums[row["namespace"]] = sums.get(row["namespace"], 0) + row["leased"]
+                use = Use(row["leased"], sum(row[count] for count in _COUNTS), row["bytes"])
+                sums[row["namespace"]] = sums.get(row["namespace"], Use()).plus(use)
         return sums
+
+    def _use(self, namespace: str, use: Use) -> dict[str, Any]:
+        found = {"in_flight": use.leased, "items": use.items, "stored_bytes": use.bytes}
+        tenant = self._quotas.of(namespace)
+        if tenant is not None:
+            found["enqueued_last_minute"] = tenant.accepted_last_minute()
+        return found
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -184,7 +195,7 @@ async def _counted(store: Store) -> list[dict[str, Any]]:
             "topic": topic,
             "paused": topic_id in paused,
             "oldest_ready_age_s": ages.get(topic_id),
-            **{count: counts[topic_id][count] if topic_id in counts else 0 for count in _COUNTS},
+            **{count: counts[topic_id][count] if topic_id in counts else 0 for count in (*_COUNTS, "bytes")},
         }
         for topic_id, (namespace, topic) in names.items()
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,8 +12,9 @@ import msgspec
 from headgate import wire
 from services.queue import hot
 from services.queue.dispatch import Leased
-from services.queue.model import NULL, NewItem
+from services.queue.model import NULL, NewItem, Result
 from services.queue.process import QueueProcess
+from services.queue.quotas import Use
 from services.queue.settle import Extension, Nack
 from shared import jsonbody
 from shared.access import Caller
@@ -57,7 +59,12 @@ class Verbs:
         enter(call.namespace, call.caller, "enqueue")
         items = hot.new_items(call.body, self._settings)
         _check_topics(items, call.caller)
-        return 201, {"results": await self._process.broker.enqueue(call.namespace, items, call.caller)}
+        take = partial(self._process.broker.enqueue, call.namespace, caller=call.caller)
+        tenant = None if call.caller.is_dag_service else self._process.quotas.of(call.namespace)
+        if tenant is None:
+            return 201, {"results": await take(items)}
+        results, call.retry_after_s = await self._process.quotas.enqueue(tenant, items, take)
+        return 201, {"results": results}
 
     async def dequeue(self, call: Call) -> Answer:
         """Lease what is ready, up to each topic's count, best first; wait up to `wait_s` when nothing is."""
@@ -65,15 +72,19 @@ class Verbs:
         wanted = hot.demands(call.body, self._settings)
         if not call.caller.is_dag_service and any(demand.topic[0] == "_" for demand in wanted.topics):
             raise Forbidden("topics that begin with `_` are the system's")
-        broker = self._process.broker
+        lease = partial(
+            self._process.broker.dequeue,
+            call.namespace,
+            wanted.topics,
+            lease_s=wanted.lease_s,
+            tenant=self._process.quotas.of(call.namespace),
+        )
         if wanted.wait_s <= 0:
-            leased = await broker.dequeue(call.namespace, wanted.topics, lease_s=wanted.lease_s)
+            leased = await lease()
             return 200, {"items": self._leased(leased)}
         gone, watching = call.watch()
         try:
-            leased = await broker.dequeue(
-                call.namespace, wanted.topics, lease_s=wanted.lease_s, wait_s=wanted.wait_s, gone=gone
-            )
+            leased = await lease(wait_s=wanted.wait_s, gone=gone)
         finally:
             watching.cancel()
         if leased and gone.done():
@@ -85,7 +96,7 @@ class Verbs:
         """End leased items as done. One result per item, in order."""
         enter(call.namespace, call.caller, "consume")
         items = hot.settled(call.body, self._settings)
-        return 200, {"results": await self._process.broker.ack(call.namespace, items)}
+        return self._settled(call, await self._process.broker.ack(call.namespace, items))
 
     async def nack(self, call: Call) -> Answer:
         """Give leased items back, at once or later, or fail them for good (`final`)."""
@@ -106,7 +117,7 @@ class Verbs:
             )
             for item in body.items
         ]
-        return 200, {"results": await self._process.settlement.nack(call.namespace, nacks)}
+        return self._settled(call, await self._process.settlement.nack(call.namespace, nacks))
 
     async def extend(self, call: Call) -> Answer:
         """Let the leases of these items end `lease_s` from now."""
@@ -129,6 +140,14 @@ class Verbs:
         enter(call.namespace, call.caller, "enqueue")
         ids = self._body(call, wire.CancelRequest).ids
         return 200, {"results": await self._process.settlement.cancel(call.namespace, ids, call.caller)}
+
+    def _settled(self, call: Call, results: list[Result]) -> Answer:
+        tenant = self._process.quotas.of(call.namespace)
+        if tenant is not None:
+            acked = sum(result.status == "acked" for result in results)
+            back = sum(result.status in ("requeued", "dead") for result in results)
+            tenant.lose(Use(leased=acked + back, items=acked))
+        return 200, {"results": results}
 
     def _body(self, call: Call, model: type[M]) -> M:
         return validate(model, jsonbody.check(call.body, depth_max=self._settings.json_depth_max))

@@ -31,7 +31,8 @@ i AS (
     WHERE time_ms IS NULL OR time_ms BETWEEN (extract(epoch FROM at) * 1000)::bigint - $9::bigint
         AND (extract(epoch FROM at) * 1000)::bigint + $10::bigint
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, namespace_id, topic_id, priority, deliver_at, enqueued_at, managed, remembered),
+    RETURNING id, namespace_id, topic_id, priority, deliver_at, enqueued_at, managed, remembered,
+        octet_length(payload) AS bytes),
 x AS MATERIALIZED (
     SELECT t.id, t.outcome
     FROM (SELECT array_agg(id) FILTER (WHERE remembered) AS ids FROM i) AS r, take_back_ended(r.ids) AS t),
@@ -46,7 +47,8 @@ p AS (
 s AS (
     INSERT INTO stat_delta
     SELECT topic_id, count(*) FILTER (WHERE deliver_at <= enqueued_at),
-        count(*) FILTER (WHERE deliver_at > enqueued_at), 0, count(*) FILTER (WHERE deliver_at IS NULL), 0
+        count(*) FILTER (WHERE deliver_at > enqueued_at), 0, count(*) FILTER (WHERE deliver_at IS NULL), 0,
+        sum(bytes)
     FROM k GROUP BY topic_id)
 SELECT (SELECT at FROM n) AS at,
     CASE WHEN (SELECT count(*) FROM k) < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM k) END AS taken;
@@ -64,7 +66,8 @@ i AS (
         at_most_once, managed, remembered)
     SELECT id, namespace_id, topic_id, priority, lease_s, payload, at, at, 0, false, false, false FROM a),
 r AS (INSERT INTO ready SELECT topic_id, priority, at, id FROM a),
-s AS (INSERT INTO stat_delta SELECT topic_id, count(*), 0, 0, 0, 0 FROM a GROUP BY topic_id)
+s AS (
+    INSERT INTO stat_delta SELECT topic_id, count(*), 0, 0, 0, 0, sum(octet_length(payload)) FROM a GROUP BY topic_id)
 SELECT max(at) AS at FROM a;
 
 -- name: known(ids)
@@ -156,7 +159,7 @@ WITH f AS MATERIALIZED (
 d AS (
     DELETE FROM item i USING f WHERE i.ctid = f.place
     RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + f.charge AS attempts, i.ack_topic_id, i.ack_context,
-        i.error, i.remembered, i.idempotency_key, f.outcome, f.state),
+        i.error, i.remembered, i.idempotency_key, f.outcome, f.state, octet_length(i.payload) AS bytes),
 e AS (
     INSERT INTO ended (id, namespace_id, outcome) SELECT id, namespace_id, outcome FROM d
     ON CONFLICT (id) DO NOTHING),
@@ -170,7 +173,7 @@ s AS (
     INSERT INTO stat_delta
     SELECT topic_id, -count(*) FILTER (WHERE state = 'ready'), -count(*) FILTER (WHERE state = 'delayed'),
         -count(*) FILTER (WHERE state = 'leased'), -count(*) FILTER (WHERE state = 'disabled'),
-        -count(*) FILTER (WHERE state = 'dead')
+        -count(*) FILTER (WHERE state = 'dead'), -sum(bytes)
     FROM d GROUP BY topic_id)
 SELECT e.o_topic_id, e.o_deliver_at, e.o_id::text
 FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,

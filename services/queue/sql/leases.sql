@@ -51,7 +51,7 @@ h AS MATERIALIZED (
 d AS (
     DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h))
     RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + 1 AS attempts, i.ack_topic_id, i.ack_context,
-        i.remembered, i.idempotency_key),
+        i.remembered, i.idempotency_key, octet_length(i.payload) AS bytes),
 e AS (
     INSERT INTO ended (id, namespace_id, outcome)
     SELECT id, namespace_id, 'acked' FROM d WHERE remembered ON CONFLICT (id) DO NOTHING),
@@ -61,7 +61,7 @@ y AS MATERIALIZED (
         WHERE dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key OFFSET 0) AS x
     WHERE d.idempotency_key IS NOT NULL),
 k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
-s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0 FROM d GROUP BY topic_id),
+s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0, -sum(bytes) FROM d GROUP BY topic_id),
 c AS MATERIALIZED (
     SELECT e.* FROM (
         SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,

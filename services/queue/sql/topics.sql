@@ -11,6 +11,26 @@ SELECT namespace_id, name, settings, updated_at FROM namespace ORDER BY name;
 INSERT INTO namespace (name, settings, declared, updated_at) VALUES ($1::text, $2::text, true, shard_now())
 ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, declared = true, updated_at = shard_now();
 
+-- name: limited()
+-- The namespaces that have quotas; asked every second, so they have an index.
+SELECT namespace_id, name, settings, updated_at FROM namespace WHERE settings <> '{}';
+
+-- name: usage(namespace_ids)
+-- What these namespaces hold: leased items, all items, bytes of payloads.
+WITH t AS MATERIALIZED (
+    SELECT u.namespace_id, t.topic_id FROM unnest($1::int[]) AS u(namespace_id)
+    CROSS JOIN LATERAL (SELECT topic_id FROM topic WHERE topic.namespace_id = u.namespace_id OFFSET 0) AS t),
+c AS (
+    SELECT t.namespace_id, s.* FROM t
+    CROSS JOIN LATERAL (SELECT * FROM topic_stat WHERE topic_stat.topic_id = t.topic_id OFFSET 0) AS s
+    UNION ALL
+    SELECT t.namespace_id, s.* FROM (
+        SELECT topic_id, sum(ready), sum(delayed), sum(leased), sum(disabled), sum(dead), sum(bytes)
+        FROM stat_delta GROUP BY topic_id) AS s JOIN t ON t.topic_id = s.topic_id)
+SELECT namespace_id, sum(leased)::bigint AS leased,
+    sum(ready + delayed + leased + disabled + dead)::bigint AS items, sum(bytes)::bigint AS bytes
+FROM c GROUP BY namespace_id;
+
 -- name: make_topics(namespace_ids, names)
 INSERT INTO topic (namespace_id, name)
 SELECT namespace_id, name FROM unnest($1::int[], $2::text[]) AS u(namespace_id, name)
@@ -35,7 +55,7 @@ SELECT topic_id FROM topic WHERE paused;
 -- name: counts()
 -- Exact counts by topic: the folded totals and what was appended since.
 SELECT topic_id, sum(ready)::bigint AS ready, sum(delayed)::bigint AS delayed, sum(leased)::bigint AS leased,
-    sum(disabled)::bigint AS disabled, sum(dead)::bigint AS dead
+    sum(disabled)::bigint AS disabled, sum(dead)::bigint AS dead, sum(bytes)::bigint AS bytes
 FROM (SELECT * FROM topic_stat UNION ALL SELECT * FROM stat_delta) AS c
 GROUP BY topic_id;
 
@@ -45,11 +65,12 @@ WITH d AS (
     RETURNING *),
 f AS (
     INSERT INTO topic_stat
-    SELECT topic_id, sum(ready), sum(delayed), sum(leased), sum(disabled), sum(dead) FROM d
+    SELECT topic_id, sum(ready), sum(delayed), sum(leased), sum(disabled), sum(dead), sum(bytes) FROM d
     GROUP BY topic_id ORDER BY topic_id
     ON CONFLICT (topic_id) DO UPDATE SET ready = topic_stat.ready + excluded.ready,
         delayed = topic_stat.delayed + excluded.delayed, leased = topic_stat.leased + excluded.leased,
-        disabled = topic_stat.disabled + excluded.disabled, dead = topic_stat.dead + excluded.dead)
+        disabled = topic_stat.disabled + excluded.disabled, dead = topic_stat.dead + excluded.dead,
+        bytes = topic_stat.bytes + excluded.bytes)
 SELECT count(*) AS folded FROM d;
 
 -- name: peek(topic_id, after_priority, after_deliver_at, after_id, limit)

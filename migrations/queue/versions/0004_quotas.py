@@ -1,0 +1,65 @@
+"""Bytes beside the counts, for quotas of stored bytes; and a way to find the namespaces that have quotas.
+
+The bytes are those of payloads: they are written once with an item and never change.
+"""
+
+from migrations.script import run_sql
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+SQL = r"""
+CREATE INDEX namespace_limited ON namespace (namespace_id) WHERE settings <> '{}';
+
+ALTER TABLE stat_delta ADD COLUMN bytes bigint NOT NULL DEFAULT 0;
+ALTER TABLE topic_stat ADD COLUMN bytes bigint NOT NULL DEFAULT 0;
+INSERT INTO stat_delta SELECT topic_id, 0, 0, 0, 0, 0, sum(octet_length(payload)) FROM item GROUP BY topic_id;
+
+CREATE OR REPLACE FUNCTION emit_completions(
+    item_ids uuid[], topic_ids int[], ack_topic_ids int[], outcomes text[], attempt_numbers int[],
+    outputs text[], errors text[], contexts text[])
+RETURNS TABLE (o_topic_id int, o_deliver_at timestamptz, o_id uuid) LANGUAGE plpgsql VOLATILE STRICT AS $$
+DECLARE
+    at timestamptz := shard_now();
+    finished_at text := to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+    time_hex text := lpad(to_hex(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0');
+    -- Ids of the same form as headgate.ids makes: UUIDv7, the shard's number in the last 12 bits.
+    head text := left(time_hex, 8) || '-' || right(time_hex, 4) || '-7';
+    tail text := (SELECT lpad(to_hex(number), 3, '0') FROM shard);
+BEGIN
+    RETURN QUERY
+    WITH u AS MATERIALIZED (
+        SELECT (head || substr(gen_random_uuid()::text, 16, 18) || tail)::uuid AS new_id, x.*
+        FROM unnest(item_ids, topic_ids, ack_topic_ids, outcomes, attempt_numbers, outputs, errors, contexts)
+            AS x(item_id, topic_id, ack_topic_id, outcome, attempt, output, error, context)),
+    i AS (
+        INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, lease_s,
+            at_most_once, managed, remembered, payload)
+        SELECT u.new_id, a.namespace_id, u.ack_topic_id, 0, 0, at, at, 60, false, false, false,
+            '{"id":"' || u.item_id || '","topic":' || to_json(t.name) || ',"outcome":"' || u.outcome
+            || '","attempt":' || u.attempt
+            || coalesce(',"output":' || u.output, '')
+            || coalesce(',"error":' || to_json(u.error), '')
+            || ',"finished_at":"' || finished_at || '"'
+            || coalesce(',"ack_context":' || u.context, '') || '}'
+        FROM u
+        CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = u.ack_topic_id OFFSET 0) AS a
+        CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = u.topic_id OFFSET 0) AS t
+        RETURNING item.topic_id, octet_length(item.payload) AS bytes),
+    s AS (
+        INSERT INTO stat_delta
+        SELECT i.topic_id, count(*), 0, 0, 0, 0, sum(i.bytes) FROM i GROUP BY i.topic_id)
+    INSERT INTO ready SELECT u.ack_topic_id, 0, at, u.new_id FROM u
+    RETURNING ready.topic_id, ready.deliver_at, ready.id;
+END $$;
+"""
+
+
+def upgrade() -> None:
+    run_sql(SQL)
+
+
+def downgrade() -> None:
+    raise NotImplementedError("migrations only go forward")

@@ -1,0 +1,245 @@
+"""What a namespace may use, and what it uses: quotas of enqueues, leased items, stored items and bytes.
+
+A namespace without quotas costs one look into a dictionary. Quotas are read from the shards about every
+`quota_refresh_s`, and with them the use of the namespaces that have any. Between two looks a process corrects
+what it read by what it did itself, so a single process is exact; several may exceed a limit together by what the
+others did since the last look. Enqueues per minute are tokens of a bucket that all processes share
+(`shared.buckets`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from services.queue.model import NewItem, Result, refused
+from services.queue.names import SQL
+from services.queue.store import Store
+from shared.buckets import Buckets, Rate
+from shared.clock import Clock
+from shared.errors import ShardUnavailable
+from shared.metrics import RATE_LIMITED
+
+ROOM_S_MAX = 0.5
+FULL_RETRY_S = 5.0
+_MINUTE_S = 60.0
+
+
+class Quota(NamedTuple):
+    """The limits of a namespace; None: no limit."""
+
+    enqueues_per_minute: int | None = None
+    in_flight_max: int | None = None
+    items_max: int | None = None
+    stored_bytes_max: int | None = None
+
+
+class Use(NamedTuple):
+    """What a namespace holds."""
+
+    leased: int = 0
+    items: int = 0
+    bytes: int = 0
+
+    def plus(self, other: Use) -> Use:
+        return Use(self.leased + other.leased, self.items + other.items, self.bytes + other.bytes)
+
+    def minus(self, other: Use) -> Use:
+        return Use(self.leased - other.leased, self.items - other.items, self.bytes - other.bytes)
+
+
+class Tenant:
+    """A namespace with quotas, as this process sees it."""
+
+    def __init__(self, namespace: str, clock: Clock) -> None:
+        self.namespace = namespace
+        self.quota = Quota()
+        self._clock = clock
+        self._known = Use()
+        self._gained = self._gained_before = Use()
+        self._lost = self._lost_before = Use()
+        self._room = asyncio.Event()
+        self._accepted: deque[tuple[float, int]] = deque()
+
+    def use(self) -> Use:
+        """What the namespace holds, as last read and corrected by what this process did since."""
+        since = self._gained.minus(self._gained_before).minus(self._lost.minus(self._lost_before))
+        return self._known.plus(since)
+
+    def gain(self, use: Use) -> None:
+        """This process adds to the use, or is about to."""
+        self._gained = self._gained.plus(use)
+
+    def lose(self, use: Use) -> None:
+        """This process has given back; who waits for room looks again."""
+        self._lost = self._lost.plus(use)
+        self._room.set()
+
+    def marked(self) -> Use:
+        """To be passed to `read`: what was gained before the look began may or may not be in it."""
+        return self._gained
+
+    def read(self, known: Use, gained_before: Use) -> None:
+        """The shards were looked at. Where it is not known whether a change was seen, it counts as use."""
+        self._known = known
+        self._gained_before = gained_before
+        self._lost_before = self._lost
+        self._room.set()
+
+    # -- enqueue ------------------------------------------------------------------------------------------
+
+    def storable(self, items: Sequence[NewItem]) -> int:
+        """How many of these items, from the first, there is room for."""
+        use, count = self.use(), len(items)
+        if self.quota.items_max is not None:
+            count = min(count, max(self.quota.items_max - use.items, 0))
+        if self.quota.stored_bytes_max is not None:
+            left = self.quota.stored_bytes_max - use.bytes
+            for i in range(count):
+                left -= len(bytes(items[i].payload))
+                if left < 0:
+                    return i
+        return count
+
+    def accepted(self, count: int) -> None:
+        """So many items were taken in."""
+        self._accepted.append((self._clock.monotonic_s(), count))
+        self.accepted_last_minute()
+
+    def accepted_last_minute(self) -> int:
+        """Items that this process took in within a minute."""
+        horizon_s = self._clock.monotonic_s() - _MINUTE_S
+        while self._accepted and self._accepted[0][0] <= horizon_s:
+            self._accepted.popleft()
+        return sum(count for _, count in self._accepted)
+
+    # -- dequeue ------------------------------------------------------------------------------------------
+
+    def cut(self, counts: Sequence[int]) -> list[int]:
+        """The counts of a dequeue, cut to what may still be leased."""
+        if self.quota.in_flight_max is None:
+            return list(counts)
+        room = max(self.quota.in_flight_max - self.use().leased, 0)
+        cut = []
+        for count in counts:
+            cut.append(min(count, room))
+            room -= cut[-1]
+        return cut
+
+    async def wait_for_room(self, timeout_s: float, gone: asyncio.Future[None] | None) -> None:
+        """Until something was given back, the shards were read again, or `timeout_s` passed."""
+        self._room.clear()
+        room: asyncio.Future[Any] = asyncio.ensure_future(self._room.wait())
+        wanted: list[asyncio.Future[Any]] = [room] if gone is None else [room, gone]
+        try:
+            await asyncio.wait(wanted, timeout=min(timeout_s, ROOM_S_MAX), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            room.cancel()
+
+
+class Quotas:
+    """All namespaces with quotas."""
+
+    def __init__(self, stores: Iterable[Store], buckets: Buckets, clock: Clock) -> None:
+        self._stores = list(stores)
+        self._buckets = buckets
+        self._clock = clock
+        self._tenants: dict[str, Tenant] = {}
+        self._settings: dict[int, list[Any]] = {}
+        self._uses: dict[tuple[int, str], Use] = {}
+
+    def of(self, namespace: str) -> Tenant | None:
+        """The namespace, if it has quotas."""
+        return self._tenants.get(namespace)
+
+    async def step(self) -> int:
+        """Read quotas, and the use of those who have any; a shard that is away counts as it was last seen."""
+        await asyncio.gather(*map(self._read_settings, self._stores))
+        self._tenants = self._merged()
+        if self._tenants:
+            marks = {name: tenant.marked() for name, tenant in self._tenants.items()}
+            await asyncio.gather(*map(self._read_use, self._stores))
+            for name, tenant in self._tenants.items():
+                total = Use()
+                for store in self._stores:
+                    total = total.plus(self._uses.get((store.number, name), Use()))
+                tenant.read(total, marks[name])
+        return 0
+
+    async def enqueue(
+        self,
+        tenant: Tenant,
+        items: Sequence[NewItem],
+        take: Callable[[Sequence[NewItem]], Awaitable[list[Result]]],
+    ) -> tuple[list[Result], float | None]:
+        """Enqueue as many items, from the first, as the quotas allow; when the refused may come again."""
+        count, retry_after_s = len(items), None
+        storable = tenant.storable(items)
+        if storable < count:
+            RATE_LIMITED.labels("stored").inc(count - storable)
+            count, retry_after_s = storable, FULL_RETRY_S
+        if count and tenant.quota.enqueues_per_minute is not None:
+            rate = Rate.per_minute(tenant.quota.enqueues_per_minute)
+            taken = await self._buckets.take(tenant.namespace, rate, count)
+            if taken.tokens < count:
+                RATE_LIMITED.labels("enqueues_per_minute").inc(count - taken.tokens)
+                count, retry_after_s = taken.tokens, taken.retry_after_s
+        results = await self._taken(tenant, items[:count], take) if count else []
+        rest = [refused(item.id, "over_quota") for item in items[count:]]
+        return results + rest, retry_after_s
+
+    async def _taken(
+        self,
+        tenant: Tenant,
+        items: Sequence[NewItem],
+        take: Callable[[Sequence[NewItem]], Awaitable[list[Result]]],
+    ) -> list[Result]:
+        sizes = [len(bytes(item.payload)) for item in items]
+        tenant.gain(Use(0, len(items), sum(sizes)))
+        statuses: list[str] = []
+        try:
+            results = await take(items)
+            statuses = [result.status for result in results]
+        finally:
+            lost = [
+                size
+                for size, status in zip(sizes, statuses or ["?"] * len(sizes), strict=True)
+                if status != "enqueued"
+            ]
+            tenant.lose(Use(0, len(lost), sum(lost)))
+            tenant.accepted(len(sizes) - len(lost))
+        return results
+
+    async def _read_settings(self, store: Store) -> None:
+        with suppress(ShardUnavailable):
+            self._settings[store.number] = await store.pool.fetch(SQL.limited)
+
+    def _merged(self) -> dict[str, Tenant]:
+        newest: dict[str, Any] = {}
+        for rows in self._settings.values():
+            for row in rows:
+                if row["name"] not in newest or row["updated_at"] > newest[row["name"]]["updated_at"]:
+                    newest[row["name"]] = row
+        tenants = {}
+        for name, row in newest.items():
+            tenant = self._tenants.get(name) or Tenant(name, self._clock)
+            found = json.loads(row["settings"])
+            tenant.quota = Quota(**{field: found.get(field) for field in Quota._fields})
+            tenants[name] = tenant
+        return tenants
+
+    async def _read_use(self, store: Store) -> None:
+        names = {row["namespace_id"]: row["name"] for row in self._settings.get(store.number, ())}
+        if not names:
+            return
+        try:
+            rows = await store.pool.fetch(SQL.usage, namespace_ids=list(names))
+        except ShardUnavailable:
+            return
+        found = {row["namespace_id"]: Use(row["leased"], row["items"], row["bytes"]) for row in rows}
+        for number, name in names.items():
+            self._uses[store.number, name] = found.get(number, Use())
