@@ -3,6 +3,8 @@
 import ast
 import re
 
+import pytest
+
 from services.local.stack import ROOT
 
 # A statement: its verb, and what can only follow it in SQL.
@@ -49,3 +51,14 @@ def test_only_the_stores_and_the_edge_of_postgres_know_its_driver() -> None:
         if re.search(r"^\s*(import|from) asyncpg\b", path.read_text(), re.MULTILINE)
     }
     assert {name for name in knowing if not re.search(r"(^shared/(pg|shards)|/store\w*)\.py$", name)} == set()
+
+
+@pytest.mark.parametrize("service", ["queue", "dag"])
+def test_revisions_are_one_chain_in_the_order_of_their_numbers(service: str) -> None:
+    before = None
+    for path in sorted((ROOT / "migrations" / service / "versions").glob("[0-9]*_*.py")):
+        named = dict(
+            re.findall(r"^(revision|down_revision) = (?:\"(\w+)\"|None)$", path.read_text(), re.MULTILINE)
+        )
+        assert (named["revision"], named["down_revision"] or None) == (path.name[:4], before), path.name
+        before = named["revision"]
