@@ -27,11 +27,15 @@ from services.local.errors import LocalError
 from shared.clock import SystemClock
 
 HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "benchmarks.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line names; 0 when every requirement is met."""
     options = _parser().parse_args(arguments)
+    if options.page:
+        report.update_page(PAGE, options.results or HERE / "results")
+        return 0
     plan = QUICK if options.quick else FULL
     plan = replace(
         plan,
@@ -88,7 +92,7 @@ async def _run(chosen: Sequence[Scenario], plan: Plan, elsewhere: Path | None, o
         progress.note(f"written to {path}")
         unmet += sum(not need.met for need in outcome.requirements)
         if elsewhere is None:
-            report.update_readme(HERE / "README.md", results)
+            report.update_page(PAGE, results)
     return 1 if unmet else 0
 
 
@@ -115,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--snapshot-s", type=float, metavar="S", help=f"for snapshot: how long it is held ({FULL.snapshot_s:g})"
     )
+    parser.add_argument("--page", action="store_true", help="only draw docs/benchmarks.md again from the JSON")
     parser.add_argument("--rounds", type=int, metavar="N", help=f"rounds of every comparison ({FULL.rounds})")
     parser.add_argument("--slice-s", type=float, metavar="S", help=f"seconds of every slice ({FULL.slice_s:g})")
     parser.add_argument(
@@ -124,7 +129,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="for backlog and schema: ready items in the way (0, 1000000, and for backlog 10000000)",
     )
-    parser.add_argument("--results", type=Path, metavar="DIR", help="write JSON there and leave README.md alone")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="write JSON there and leave docs/benchmarks.md alone"
+    )
     return parser
 
 
@@ -133,7 +140,7 @@ Without --only, all scenarios but schema are run. Each is measured in rounds: ev
 a few seconds each, so that what slows the machine slows all sides; ratios are taken within rounds, and shown as
 the median with the lowest and highest. A difference smaller than that spread is no result.
 
-Results go to benchmarks/results/*.json and the tables of benchmarks/README.md; with --quick or --results DIR
+Results go to benchmarks/results/*.json and docs/benchmarks.md; with --quick or --results DIR
 elsewhere. The exit code is 1 when a requirement is not met. Leave the machine alone meanwhile: what other
 processes used of it is measured too and written beside the results.
 

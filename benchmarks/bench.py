@@ -35,7 +35,7 @@ class Plan:
 
 
 FULL = Plan(rounds=5, slice_s=3.0, warmup_s=1.5)
-QUICK = Plan(rounds=2, slice_s=0.5, warmup_s=0.3, small=True, backlogs=(0, 20_000), snapshot_s=4.0)
+QUICK = Plan(rounds=2, slice_s=0.5, warmup_s=0.5, small=True, backlogs=(0, 20_000), snapshot_s=4.0)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,17 @@ def layered(nodes: int, *, layer: int, edges_per_node: int, seed: int) -> Graph:
     return Graph(keys, tuple(edges))
 
 
+def tail_heavy(nodes: int, *, edges: int, seed: int) -> Graph:
+    """The shape of a package archive: the oldest nodes are waited for by thousands, most by few or nobody."""
+    choose = random.Random(seed)
+    keys = tuple(f"n{i}" for i in range(nodes))
+    pairs: set[tuple[int, int]] = set()
+    while len(pairs) < edges:
+        down = choose.randrange(1, nodes)
+        pairs.add((int(down * choose.random() ** 2.5), down))
+    return Graph(keys, tuple((keys[up], keys[down]) for up, down in sorted(pairs)))
+
+
 def shuffled(graph: Graph, seed: int) -> list[Edge]:
     """The edges in random order."""
     edges = list(graph.edges)

@@ -28,12 +28,25 @@ class Refused(Exception):
         self.status = status
 
 
+class LeasedDag(msgspec.Struct):
+    """Which node an item is."""
+
+    node: str
+
+
 class Leased(msgspec.Struct):
     """A leased item; a consumer reads the payload, so it is decoded too."""
 
     id: str
     lease_token: str
     payload: Any = None
+    dag: LeasedDag | None = None
+
+    @property
+    def node(self) -> str:
+        """The key of the node that this item is."""
+        assert self.dag is not None
+        return self.dag.node
 
 
 class _Leases(msgspec.Struct):

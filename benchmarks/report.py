@@ -8,12 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.charts import draw
 from benchmarks.machine import OTHER_CORES_MAX
 from benchmarks.outcome import Outcome
 from benchmarks.spread import Spread
 
 BEGIN = "<!-- results: written by python -m benchmarks, do not edit -->"
 END = "<!-- end of results -->"
+ORDER = (
+    *("cycle", "peers", "latency", "backlog", "snapshot", "spread", "payload", "processes"),
+    *("chain", "fan", "dags", "layered", "build", "shapes", "large", "schema"),
+)
 
 
 def iso(wall_s: float) -> str:
@@ -42,19 +47,26 @@ def text(outcome: Outcome) -> str:
     return "\n".join(lines) + "\n"
 
 
-def update_readme(readme: Path, results: Path) -> None:
-    """Put the tables of all results between the markers."""
-    found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
-    page = readme.read_text()
-    before, _, rest = page.partition(BEGIN)
+def update_page(page: Path, results: Path) -> None:
+    """Draw the charts, and put them and the tables of all results between the markers."""
+    found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"), key=_place)]
+    charts = draw(found, page.with_suffix(""))
+    before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    readme.write_text(f"{before}{BEGIN}\n{markdown(found)}{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n{markdown(found, charts)}{END}{after}")
 
 
-def markdown(results: Sequence[Mapping[str, Any]]) -> str:
-    """The tables of all results."""
+def _place(path: Path) -> tuple[int, str]:
+    """Scenarios stand in the order in which they run."""
+    names = ORDER.index(path.stem) if path.stem in ORDER else len(ORDER)
+    return names, path.stem
+
+
+def markdown(results: Sequence[Mapping[str, Any]], charts: Mapping[str, Sequence[Path]] | None = None) -> str:
+    """The charts and tables of all results."""
     parts = [_requirements(results)] if any(result["requirements"] for result in results) else []
-    return "\n".join([*parts, *(_scenario(result) for result in results)])
+    drawn = charts or {}
+    return "\n".join([*parts, *(_scenario(result, drawn.get(result["scenario"], ())) for result in results)])
 
 
 def _requirements(results: Sequence[Mapping[str, Any]]) -> str:
@@ -67,22 +79,30 @@ def _requirements(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _scenario(result: Mapping[str, Any]) -> str:
+def _scenario(result: Mapping[str, Any], charts: Sequence[Path]) -> str:
     name = result["scenario"]
     lines = [f"### {name}", "", _when(result), "", result["method"], ""]
+    lines += [line for path in charts for line in (f"![{path.stem}]({path.parent.name}/{path.name})", "")]
+    if versions := result["details"].get("versions"):
+        lines += [f"Versions: {', '.join(f'{who} {which}' for who, which in versions.items())}.", ""]
+    for who in result["details"].get("left_out", {}):
+        lines += [f"{who} could not be installed or started here and is left out.", ""]
+    lines += ["<details><summary>All values</summary>", ""] if charts else []
     lines += ["| what | median | min - max | unit | |", "|---|---:|---:|---|---|"]
     for row in result["rows"]:
         median, span = _cells(row, row["unit"])
         lines.append(f"| {row['name']} | {median} | {span} | {row['unit']} | {row['note']} |")
+    lines += ["", "</details>"] if charts else []
     return "\n".join([*lines, ""])
 
 
 def _when(result: Mapping[str, Any]) -> str:
     run, machine = result["run"], result["machine"]
-    path = f"results/{result['scenario']}.json"
+    path = f"{result['scenario']}.json"
     words = (
-        f"[{path}]({path}), {run['at']}, {run['rounds']} rounds; {machine['cores']} x {machine['cpu']}, "
-        f"{machine['memory_gib']} GiB, fdatasync {machine['fdatasync_us']} us, "
+        f"[{path}](../benchmarks/results/{path}), {run['at']}, {run['rounds']} rounds; "
+        f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']} GiB, "
+        f"fdatasync {machine['fdatasync_us']} us, "
         f"Postgres {machine['postgres']['server_version']}, Python {machine['python']}."
     )
     other = result["other_load_cores"]

@@ -81,6 +81,10 @@ class Builder:
         """Create a held DAG with all nodes and no edge."""
         return await self._create([self._node(key) for key in graph.keys], hold=True)
 
+    async def add_nodes(self, dag: str, keys: Sequence[str]) -> None:
+        """Add nodes without edges."""
+        await self.http.call(b"POST", f"/dags/{dag}/nodes", {"nodes": [self._node(key) for key in keys]})
+
     async def add_edges(self, dag: str, edges: Sequence[Edge]) -> int:
         """Add edges between nodes that exist; how many."""
         pairs = [{"upstream": upstream, "downstream": downstream} for upstream, downstream in edges]

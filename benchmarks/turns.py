@@ -75,8 +75,9 @@ async def in_turns(
         shift = turn % len(order)
         for side in order[shift:] + order[:shift]:
             done, busy = await sides[side].measure(bench, outcome)
-            found[side].rates.append(done.items_per_s)
-            found[side].cost.add(busy, done.items, done.wal_bytes)
+            # A side that did nothing counts one item, so that it can be divided by.
+            found[side].rates.append(max(done.items, 1) / done.elapsed_s)
+            found[side].cost.add(busy, max(done.items, 1), done.wal_bytes)
             if workers and side in workers:
                 found[side].p99s_ms.append(workers[side].take_p99_ms())
             bench.progress.step(f"{name}  {side}: {done.items_per_s:,.0f} items/s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 
 from benchmarks.bench import Bench
 from benchmarks.graphs import chain
@@ -11,12 +12,16 @@ from benchmarks.load import Http
 from benchmarks.machine import Meter
 from benchmarks.outcome import Outcome
 from benchmarks.parts import Parts
+from benchmarks.peers.process import DAGS, Running, open_peers
 from benchmarks.runs import Builder
 from benchmarks.spread import percentile, ratios
 
 TOPIC = "chain"
 SUM_RATIO = 3.0
-TAIL_RATIO = 4.0
+TAIL_RATIO = 3.0
+DBOS_RATIO, DISPATCHED_RATIO = 1.0, 0.1
+# Peers that take long for a step get a shorter chain.
+SHORT = {"DBOS, child workflows through its queue": 20, "pg-boss flow": 6}
 
 METHOD = """\
 One consumer keeps a long poll open (a dequeue of one item) and acks on a second connection. A step is the
@@ -25,7 +30,8 @@ nodes, then measures each part by itself on the then idle stack, with the same c
 its commit: the ack call of an item that has an `ack_topic`; the DAG transaction of one completion, called
 in this process by the DAG service's own code on a shard; the revive call of one item; the dequeue call that
 claims one ready item. Not counted: the claim and the ack of the completion item (their commits do not wait
-for the disk), waking, and the network."""
+for the disk), waking, and the network. Peers (`--peers`) run in turns with ours, a chain of the same length
+(DBOS through its queue 20, pg-boss 6): a step is the time from one node's start to the next one's."""
 
 
 async def run(bench: Bench) -> Outcome:
@@ -36,7 +42,9 @@ async def run(bench: Bench) -> Outcome:
     bench.progress.begin("chain", plan.rounds * 2)
     steps_ms: list[list[float]] = []
     parts_ms: dict[str, list[float]] = {}
-    async with Parts(bench.stack) as parts:
+    peer_steps: dict[str, list[list[float]]] = {}
+    async with Parts(bench.stack) as parts, AsyncExitStack() as stack:
+        peers = await _chains(bench, outcome, stack)
         await run_chain(bench, nodes)
         await parts.measure(repeats // 4)
         for _ in range(plan.rounds):
@@ -48,8 +56,34 @@ async def run(bench: Bench) -> Outcome:
                 parts_ms.setdefault(name, []).append(value)
             shown = ", ".join(f"{name} {values[-1]:.2f}" for name, values in parts_ms.items())
             bench.progress.step(f"parts p50, ms: {shown}")
+            for name, (running, queued) in peers.items():
+                length = min(nodes, SHORT.get(name, nodes))
+                [answer], _, _ = await running.ask(bench, outcome, do="chain", nodes=length, queued=queued)
+                peer_steps.setdefault(name, []).append(answer["steps_ms"])
+                bench.progress.note(f"{name}: step p50 {percentile(answer['steps_ms'], 0.5):.2f} ms")
     _report(outcome, steps_ms, parts_ms)
+    _compare(outcome, steps_ms, peer_steps)
     return outcome
+
+
+async def _chains(bench: Bench, outcome: Outcome, stack: AsyncExitStack) -> dict[str, tuple[Running, bool]]:
+    """The peers by name, each with whether its nodes go through its queue."""
+    found = {name: (running, False) for name, running in (await open_peers(bench, DAGS, outcome, stack)).items()}
+    if "DBOS" in found:
+        found["DBOS, child workflows through its queue"] = (found["DBOS"][0], True)
+    return found
+
+
+def _compare(outcome: Outcome, steps_ms: list[list[float]], peers: dict[str, list[list[float]]]) -> None:
+    ours = [percentile(steps, 0.5) for steps in steps_ms]
+    for name, rounds in peers.items():
+        p50s = [percentile(steps, 0.5) for steps in rounds]
+        outcome.add(f"step, {name}, p50", "ms", p50s)
+        outcome.add(f"step, {name}, p99", "ms", [percentile(steps, 0.99) for steps in rounds])
+        if name == "DBOS":
+            outcome.require_below("chain step, p50 / DBOS's in-process step", ratios(ours, p50s), DBOS_RATIO)
+        if name in SHORT:
+            outcome.require_below(f"chain step, p50 / {name}", ratios(ours, p50s), DISPATCHED_RATIO)
 
 
 def _report(outcome: Outcome, steps_ms: list[list[float]], parts_ms: dict[str, list[float]]) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
 
 from benchmarks.bench import Bench
 from benchmarks.cost import Cost
 from benchmarks.graphs import Graph, fan
 from benchmarks.machine import Meter
 from benchmarks.outcome import Outcome
-from benchmarks.peers import DBOS, dbos_fan
+from benchmarks.peers.process import DAGS, open_peers
 from benchmarks.runs import Builder, Consumers
 from benchmarks.spread import ratios
 
@@ -19,61 +18,58 @@ TOPIC = "fan"
 WIDTH = 998
 # DBOS 3.4.0, 998 steps gathered in one workflow on a machine like this one; the median of three runs.
 DBOS_NODES_PER_S = 171.0
-REQUIRED_RATIO = 10.0
+DBOS_RATIO, FLOWS_RATIO = 10.0, 1.0
 
 METHOD = f"""\
-One create call with all nodes and edges; 4 connections dequeue up to 100 items by long poll and ack them at
-once. Counted from sending the create call to the answer of `wait`. DBOS is 998 async steps gathered in one
-workflow. With `--peers` it runs on the same server, in turns with ours; without, it stands for
+One create call with all nodes and edges; 4 connections dequeue up to 100 items by long poll and ack them at once.
+Counted from sending the create call to the answer of `wait`. Peers (`--peers`) run in turns with ours on the same
+server: DBOS gathers the steps in one workflow; BullMQ flows have one parent and {WIDTH} children, for a flow is a
+tree; Celery runs a task and then a chord; pg-boss takes the same graph as ours. Without `--peers`, DBOS stands for
 {DBOS_NODES_PER_S:.0f} nodes/s, which it made on a machine of the same kind."""
 
 
 async def run(bench: Bench) -> Outcome:
-    """Measure fans, ours and the peer's in turns."""
+    """Measure fans, ours and the peers' in turns."""
     outcome = Outcome("fan", METHOD)
     graph, repeats = fan(bench.plan.sized(WIDTH, 98)), bench.plan.sized(3, 1)
+    width = len(graph.keys) - 2
     bench.progress.begin("fan", bench.plan.rounds)
     rates: list[float] = []
-    peer_rates: list[float] = []
+    peer_rates: dict[str, list[float]] = {}
     cost = Cost()
     builder = Builder(bench.stack.dag_url, TOPIC)
-    async with Consumers(bench.stack.queue_url, TOPIC), _peer(bench) as peer:
+    async with Consumers(bench.stack.queue_url, TOPIC), AsyncExitStack() as stack:
+        peers = await open_peers(bench, DAGS, outcome, stack)
         await run_once(builder, graph)
-        await peer(graph)
         for _ in range(bench.plan.rounds):
+            wal_from = await bench.stack.wal_bytes()
             before = bench.stack.meter.read()
             elapsed_s = sum([await run_once(builder, graph) for _ in range(repeats)])
             busy = Meter.between(before, bench.stack.meter.read())
             bench.watch(outcome, busy)
-            cost.add(busy, len(graph.keys) * repeats)
+            cost.add(busy, len(graph.keys) * repeats, await bench.stack.wal_bytes() - wal_from)
             rates.append(len(graph.keys) * repeats / elapsed_s)
-            peer_rates.append(len(graph.keys) / await peer(graph))
-            bench.progress.step(f"{rates[-1]:,.0f} nodes/s, DBOS {peer_rates[-1]:,.0f}")
+            for name, running in peers.items():
+                [answer], _, _ = await running.ask(bench, outcome, do="fan", width=width)
+                peer_rates.setdefault(name, []).append(answer["nodes"] / answer["seconds"])
+            shown = "".join(f", {name} {values[-1]:,.0f}" for name, values in peer_rates.items())
+            bench.progress.step(f"{rates[-1]:,.0f} nodes/s{shown}")
     builder.close()
-    name = f"1 -> {len(graph.keys) - 2} -> 1"
+    name = f"1 -> {width} -> 1"
     outcome.add(name, "nodes/s", rates, cost)
-    if bench.peers:
-        outcome.add(f"{name}, DBOS", "nodes/s", peer_rates, DBOS)
-    outcome.require_at_least("1 -> 998 -> 1, node rate / DBOS", ratios(rates, peer_rates), REQUIRED_RATIO)
+    for peer, values in peer_rates.items():
+        outcome.add(f"{name}, {peer}", "nodes/s", values)
+    _require(outcome, rates, peer_rates)
     return outcome
 
 
-@asynccontextmanager
-async def _peer(bench: Bench) -> AsyncIterator[Callable[[Graph], Awaitable[float]]]:
-    """Runs a fan of the same width on DBOS; the seconds it took, or would have taken."""
-    if not bench.peers:
-
-        async def recorded(graph: Graph) -> float:
-            return len(graph.keys) / DBOS_NODES_PER_S
-
-        yield recorded
-        return
-    async with dbos_fan(bench.stack) as peer:
-
-        async def measured(graph: Graph) -> float:
-            return await peer.run(len(graph.keys) - 2)
-
-        yield measured
+def _require(outcome: Outcome, rates: list[float], peers: dict[str, list[float]]) -> None:
+    dbos = peers.get("DBOS", [DBOS_NODES_PER_S] * len(rates))
+    outcome.require_at_least("1 -> 998 -> 1, node rate / DBOS", ratios(rates, dbos), DBOS_RATIO)
+    for peer, values in peers.items():
+        if peer.startswith("BullMQ"):
+            what = f"1 -> 998 -> 1, node rate / {peer}"
+            outcome.require_at_least(what, ratios(rates, values), FLOWS_RATIO)
 
 
 async def run_once(builder: Builder, graph: Graph) -> float:

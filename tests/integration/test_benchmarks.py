@@ -15,7 +15,7 @@ from tests.support.databases import Databases
 
 TINY = Plan(rounds=2, slice_s=0.02, warmup_s=0.01, small=True, backlogs=(0, 300), snapshot_s=0.0)
 # These show a price that nothing is promised about.
-FREE = {"spread"}
+FREE = {"spread", "peers", "latency", "shapes"}
 USUAL = [name for name, scenario in SCENARIOS.items() if scenario.usual]
 
 

@@ -54,11 +54,11 @@ def test_every_row_shows_median_and_spread() -> None:
 
 
 def test_the_page_outside_the_markers_is_kept(tmp_path: Path) -> None:
-    page = tmp_path / "README.md"
+    page = tmp_path / "benchmarks.md"
     page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
     report.save(tmp_path / "results", outcome([0.4]))
     for _ in range(2):
-        report.update_readme(page, tmp_path / "results")
+        report.update_page(page, tmp_path / "results")
     text = page.read_text()
     assert text.startswith(f"before\n{report.BEGIN}\n") and text.endswith(f"{report.END}\nafter\n")
     assert "old" not in text and text.count("### cycle") == 1

@@ -1,0 +1,99 @@
+"""Celery over Redis: a chain of tasks, and group -> chord for the fan. The worker is a child of this program.
+
+Best settings found: prefork with 2 processes, prefetch 64, results in Redis, acks early as by default.
+"""
+
+import asyncio
+import importlib.metadata
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, chord
+from celery import chain as chained
+from lines import say, serve
+
+SETTINGS = json.loads(os.environ.get("PEER_SETTINGS") or sys.argv[1])
+app = Celery("celery_peer", broker=SETTINGS["redis_url"], backend=SETTINGS["redis_url"])
+app.conf.update(worker_prefetch_multiplier=64, task_default_queue="peer", broker_connection_retry_on_startup=True)
+
+
+@app.task(name="link")
+def link(starts: list[float]) -> list[float]:
+    return [*starts, time.time()]
+
+
+@app.task(name="node")
+def node(_: Any = None) -> int:
+    return 1
+
+
+@app.task(name="last")
+def last(done: list[int]) -> int:
+    return len(done)
+
+
+async def chain(request: dict[str, Any]) -> dict[str, Any]:
+    say({"begun": True})
+    work = chained(link.s([]), *(link.s() for _ in range(request["nodes"] - 1)))
+    starts = await asyncio.to_thread(lambda: work.apply_async().get(timeout=60, interval=0.01))
+    say({"steps_ms": [(b - a) * 1000 for a, b in itertools.pairwise(starts)]})
+    return {"stopped": True}
+
+
+async def fan(request: dict[str, Any]) -> dict[str, Any]:
+    width, count = request["width"], request.get("count", 1)
+    say({"begun": True})
+    begun = time.perf_counter()
+
+    def run() -> None:
+        # The first node is run before the chord's header is sent, as its own task.
+        results = []
+        for _ in range(count):
+            node.delay().get(timeout=60, interval=0.005) if count == 1 else node.delay()
+            results.append(chord((node.s() for _ in range(width)), last.s()).apply_async())
+        for result in results:
+            assert result.get(timeout=60, interval=0.01) == width
+
+    await asyncio.to_thread(run)
+    say({"nodes": (width + 2) * count, "seconds": time.perf_counter() - begun})
+    return {"stopped": True}
+
+
+async def main() -> None:
+    worker = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "celery_peer",
+            "worker",
+            "-c",
+            "2",
+            "-l",
+            "ERROR",
+            "-Q",
+            "peer",
+            "--without-gossip",
+            "--without-mingle",
+            "--without-heartbeat",
+        ],
+        env={**os.environ, "PEER_SETTINGS": json.dumps(SETTINGS), "PYTHONPATH": str(Path(__file__).parent)},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        await asyncio.to_thread(lambda: node.delay().get(timeout=60))
+        await serve({"celery": importlib.metadata.version("celery")}, {"chain": chain, "fan": fan})
+    finally:
+        worker.terminate()
+        worker.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
