@@ -29,7 +29,7 @@ class Parts:
         self._http = Http(stack.queue_url)
         self._builder = Builder(stack.dag_url, NOBODY)
         settings = DagSettings(shards=stack.dag_shards)
-        self._shards = ShardMap(settings.addresses(), settings)
+        self._shards = ShardMap(settings.plan(), settings)
         # Nothing is sent to the queue: what these transactions decide is left to the running service's sweeper.
         context = Context(self._shards, cast(Queue, None), settings, SystemClock())
         self._completer = Completer(context)

@@ -5,14 +5,16 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from migrations import heads
 from migrations.shard import MigrationFailed, revision, service_of, upgrade
+from shared.plan import load
 from shared.schema import head
-from shared.settings import ShardAddress, parse_shards
+from shared.settings import ShardAddress
 
 _SERVICES = ("queue", "dag")
 _FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, MigrationFailed)
@@ -22,6 +24,8 @@ environment:
   HEADGATE_QUEUE_SHARDS, HEADGATE_DAG_SHARDS
       the shards of each service: `0=postgresql://a/db 1=postgresql://b/db`, or `postgresql://a/db#4` for shards
       0 to 3 of one database. A service that is not named is left alone.
+  HEADGATE_QUEUE_SHARDS_FILE, HEADGATE_DAG_SHARDS_FILE
+      instead: files with the maps, as `python -m shards` keeps them.
 
 Safe to run from several places at once: a lock per shard lets one through, and the others find nothing left to do.
 Shards are migrated one after another. One that fails is reported and does not hold up the rest.
@@ -58,11 +62,9 @@ def _shards(env: Mapping[str, str]) -> list[ShardAddress]:
     found: list[ShardAddress] = []
     for service in _SERVICES:
         variable = f"HEADGATE_{service.upper()}_SHARDS"
-        if text := env.get(variable, "").strip():
-            try:
-                found += parse_shards(text, service)
-            except ValueError as error:
-                raise ValueError(f"{variable}: {error}") from error
+        text, path = env.get(variable, "").strip(), env.get(f"{variable}_FILE", "").strip()
+        if text or path:
+            found += load(text, Path(path) if path else None, service).shards
     if not found:
         raise ValueError("no shards: set HEADGATE_QUEUE_SHARDS and HEADGATE_DAG_SHARDS")
     return found

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 
 from shared.schema import head
-from shared.settings import ShardAddress
+from shared.settings import ShardAddress, fenced
 
 CONNECT_TIMEOUT_S = 10.0
 # How long a statement may wait for a table's lock: others queue behind the waiting one.
@@ -20,7 +20,7 @@ class MigrationFailed(Exception):
 
 def service_of(address: ShardAddress) -> str:
     """`queue` or `dag`: what stands before the number in the schema's name."""
-    return address.schema.rpartition("_")[0]
+    return address.schema.split("_")[-2]
 
 
 async def upgrade(address: ShardAddress) -> tuple[str | None, str | None]:
@@ -36,6 +36,9 @@ async def upgrade(address: ShardAddress) -> tuple[str | None, str | None]:
         before = await _revision(connection, address)
         if before == head(service_of(address)):
             return before, before
+        if await connection.fetchval("SELECT to_regnamespace($1)", fenced(address.schema)) is not None:
+            # A new schema beside it would be a second shard of the same number.
+            raise MigrationFailed("it is being moved, or was moved away from this server: look at the shard map")
         # Most starts find nothing to do: alembic and what it imports cost more than all the rest.
         from migrations.revisions import run
 

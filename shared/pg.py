@@ -31,6 +31,7 @@ RETRIES_MAX = 3
 LATENCIES_MAX = 1_000
 RETRY_PAUSE_S_MAX = 0.05
 PROBE_S_MAX = 2.0
+CLOSE_S = 2.0
 
 PINNED = {
     "plan_cache_mode": "force_generic_plan",
@@ -71,6 +72,13 @@ _LOST = (
     TimeoutError,
     OSError,
 )
+
+# What a shard says of itself, asked once by each new connection.
+_IDENTITY = "SELECT number, epoch, incarnation::text, state FROM shard"
+
+
+class _Stranger(ConnectionError):
+    """What answers at the shard's address is not the shard that the map means."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
@@ -136,6 +144,7 @@ class Pool:
         self._refused = SHARD_REFUSED.labels(address.schema)
         self._idle: list[Any] = []
         self._generation = 0
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
         """All rows of one statement in its own transaction; conflicts are retried."""
@@ -164,20 +173,27 @@ class Pool:
 
         return await self._retrying(run)
 
+    def relocate(self, address: ShardAddress) -> None:
+        """From now on the shard is elsewhere; what runs on the old connections ends there, or fails."""
+        old, self._pool = self._pool, None
+        idle, self._idle = self._idle, []
+        self._address = address
+        self._generation += 1
+        if old is not None:
+            closing = asyncio.create_task(_close(old, idle, self._settings.command_timeout_s))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
     async def close(self) -> None:
         """Close all connections, by force after a short grace."""
         if self._probing is not None:
             self._probing.cancel()
-        if self._pool is None:
-            return
-        try:
-            async with asyncio.timeout(2.0):
-                while self._idle:
-                    await self._pool.release(self._idle.pop())
-                await self._pool.close()
-        except _LOST:
-            self._pool.terminate()
-        self._pool = None
+        if self._pool is not None:
+            await _close(self._pool, self._idle, CLOSE_S)
+            self._pool = None
+        for closing in list(self._closing):
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
 
     async def _retrying(self, run: Callable[[Any], Awaitable[T]]) -> T:
         for attempt in range(RETRIES_MAX + 1):
@@ -228,7 +244,7 @@ class Pool:
         await self._enter()
         self.breaker.begin()
         try:
-            connection = await self._acquire()
+            pool, connection = await self._acquire()
             generation = connection.generation
             try:
                 yield connection
@@ -251,7 +267,7 @@ class Pool:
                 _cut(connection)
                 raise
             finally:
-                await self._release(connection)
+                await self._release(pool, connection)
         finally:
             self.breaker.end()
             self.lanes.leave()
@@ -285,18 +301,22 @@ class Pool:
             self.lanes.leave()
             raise self.away()  # it was found away while this call waited
 
-    async def _acquire(self) -> Any:
-        """A connection: one kept at hand, which spares the pool's own bookkeeping, or one of the pool."""
+    async def _acquire(self) -> tuple[Any, Any]:
+        """A connection and its pool; one kept at hand spares the pool's own bookkeeping."""
         while self._idle:
             connection = self._idle.pop()
             if _is_alive(connection):
-                return connection
+                return self._pool, connection
             await self._pool.release(connection)
         try:
             if self._pool is None:
                 # No connection is opened by this: whoever waits for one waits for itself.
-                self._pool = await self._create()
-            return await self._pool.acquire(timeout=self._settings.acquire_timeout_s)
+                made = await self._create()
+                self._pool = self._pool or made
+            pool = self._pool
+            return pool, await pool.acquire(timeout=self._settings.acquire_timeout_s)
+        except _Stranger as error:
+            raise ShardUnavailable(str(error), retry_after_s=1.0) from error
         except (*_LOST, asyncpg.PostgresError) as error:
             self.breaker.failed()
             raise self.away() from error
@@ -305,11 +325,11 @@ class Pool:
         """The error for a call that did not reach the server."""
         return ShardUnavailable(f"shard {self._address.number} cannot be reached", retry_after_s=retry_after_s)
 
-    async def _release(self, connection: Any) -> None:
-        if _is_alive(connection) and connection.generation == self._generation:
+    async def _release(self, pool: Any, connection: Any) -> None:
+        if pool is self._pool and _is_alive(connection) and connection.generation == self._generation:
             self._idle.append(connection)
-        elif self._pool is not None:
-            await self._pool.release(connection)
+        else:
+            await pool.release(connection)
 
     async def _forget(self, generation: int) -> None:
         """A connection of this generation was lost: those at hand are most likely dead too.
@@ -317,7 +337,7 @@ class Pool:
         Without this a restart of the server costs each of them a request. One loss ends a generation; what was
         opened since is left alone when the others of its time are found dead.
         """
-        if generation != self._generation:
+        if generation != self._generation or self._pool is None:
             return
         self._generation += 1
         self.breaker.failed()
@@ -345,7 +365,30 @@ class Pool:
         )
 
     async def _opened(self, connection: Any) -> None:
+        """Look who answers: a copy of the shard, or the shard of another number, must not be written to."""
         connection.generation = self._generation
+        try:
+            found = await connection.fetchrow(_IDENTITY)
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
+            return  # not migrated, or fenced: every statement says so by itself
+        meant = self._address
+        if found is None or found["state"] != "open":
+            raise _Stranger(f"{meant.schema} is not open on this server")
+        if not meant.is_met_by(found["number"], found["epoch"], found["incarnation"]):
+            raise _Stranger(
+                f"{meant.schema} on this server is not the one of the shard map: it has epoch {found['epoch']} "
+                f"and incarnation {found['incarnation']}, the map {meant.epoch} and {meant.incarnation}"
+            )
+
+
+async def _close(pool: Any, idle: list[Any], grace_s: float) -> None:
+    try:
+        async with asyncio.timeout(grace_s):
+            while idle:
+                await pool.release(idle.pop())
+            await pool.close()
+    except (asyncio.CancelledError, *_LOST):
+        pool.terminate()
 
 
 async def _within(connection: Any, work: Callable[[], Awaitable[T]]) -> T:

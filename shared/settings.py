@@ -18,11 +18,33 @@ _COUNTED = re.compile(r"^(\S+)#(\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class ShardAddress:
-    """Where one shard lives: its number for ever, its schema, and the server that holds it now."""
+    """Where one shard lives: its number for ever, its schema, and the server that holds it now.
+
+    A map in a file also knows who the shard is: `epoch` grows with each time it is opened anew (a move), and
+    `incarnation` is that opening's own. Epoch 0 is a map that does not know.
+    """
 
     number: int
     schema: str
     dsn: str
+    draining: bool = False
+    epoch: int = 0
+    incarnation: str = ""
+
+    def is_met_by(self, number: int, epoch: int, incarnation: str) -> bool:
+        """Whether a shard that says this of itself is the one meant, or what became of it later.
+
+        A copy from before the last move has an older epoch; an empty schema that was made by mistake has another
+        incarnation.
+        """
+        if number != self.number:
+            return False
+        return self.epoch == 0 or epoch > self.epoch or (epoch, incarnation) == (self.epoch, self.incarnation)
+
+
+def fenced(schema: str) -> str:
+    """What the schema of a shard is called while it is moved, and what is left of it where it was."""
+    return f"fenced_{schema}"
 
 
 def parse_shards(text: str, service: str) -> list[ShardAddress]:
@@ -52,6 +74,8 @@ class EdgeSettings(BaseSettings):
     model_config = SettingsConfigDict(extra="ignore", frozen=True)
 
     host: str = "127.0.0.1"
+    shards: str = ""
+    shards_file: Path | None = None
     redis_url: Annotated[str | None, Field(validation_alias="HEADGATE_REDIS_URL")] = None
     dag_token: Annotated[str | None, Field(validation_alias="HEADGATE_DAG_TOKEN")] = None
     tokens_file: Annotated[Path | None, Field(validation_alias="HEADGATE_TOKENS_FILE")] = None

@@ -1,11 +1,17 @@
-"""The shard map: which numbers exist and the connections to each. A shard is one schema in some database."""
+"""The shards of one process: the connections to each, as the map has them now.
+
+A shard is one schema in some database. A map in a file may change while the process runs: shards join, drain, and
+move to other servers. An older map cannot do harm, only fail: a shard that was moved has left a closed door where
+it was, and slots that were moved are refused where they lived.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from shared.breaker import Breaker
@@ -13,12 +19,10 @@ from shared.errors import ShardUnavailable, Unavailable
 from shared.log import log
 from shared.metrics import SHARD_BREAKER, SHARD_POOL_IN_USE, SHARD_POOL_WAITING
 from shared.pg import Pool
+from shared.plan import Plan, read
 from shared.schema import head
-from shared.settings import EdgeSettings, ShardAddress
+from shared.settings import EdgeSettings, ShardAddress, fenced
 from shared.sql import Statement
-
-# What an id or key hashes to; slots have homes so that growing moves slots, never items.
-SLOTS = 4096
 
 PING = Statement("ping", (), "SELECT 1")
 READY_S = 2.0
@@ -26,7 +30,11 @@ READY_S = 2.0
 _BREAKER_STATES = ("closed", "half_open", "open")
 
 _REVISION = Statement("revision", (), "SELECT version_num FROM alembic_version")
-_MIGRATED = Statement("migrated", (), "SELECT to_regclass('alembic_version') IS NOT NULL AS migrated")
+_MIGRATED = Statement(
+    "migrated",
+    ("fenced",),
+    "SELECT to_regclass('alembic_version') IS NOT NULL AS migrated, to_regnamespace($1) IS NOT NULL AS fenced",
+)
 
 # Without these a crash of the server's machine may lose or tear what was answered for.
 _DURABILITY = Statement(
@@ -56,6 +64,16 @@ class Shard:
             SHARD_POOL_IN_USE.labels(address.schema, name).set_function(partial(getattr, lanes, "taken"))
             SHARD_POOL_WAITING.labels(address.schema, name).set_function(partial(getattr, lanes, "waiting"))
 
+    def relocate(self, address: ShardAddress) -> bool:
+        """Take up what a newer map says of this shard; whether it is on another server now."""
+        moved = (address.dsn, address.epoch) != (self.address.dsn, self.address.epoch)
+        self.address = address
+        if moved:
+            self.pool.relocate(address)
+            self.relaxed.relocate(address)
+            self.breaker.succeeded()  # nothing is known against the other server
+        return moved
+
     async def close(self) -> None:
         """Close both pools."""
         await asyncio.gather(self.pool.close(), self.relaxed.close())
@@ -65,19 +83,33 @@ class Shard:
 
 
 class ShardMap:
-    """All shards of one service, by number."""
+    """All shards of one service, by number.
 
-    def __init__(self, addresses: Sequence[ShardAddress], settings: EdgeSettings) -> None:
-        assert addresses, "a service needs at least one shard"
-        self._shards = {address.number: Shard(address, settings) for address in addresses}
-        self._numbers = sorted(self._shards)
+    Where the map is a file, it may change: `on_join` is told of a shard that is new, `on_move` of one that moved.
+    `writable` are the numbers of those that take what may live anywhere.
+    """
+
+    def __init__(self, plan: Plan, settings: EdgeSettings) -> None:
+        assert plan.shards, "a service needs at least one shard"
+        self._settings = settings
+        self._plan = plan
+        self._shards = {address.number: Shard(address, settings) for address in plan.shards}
         self._turn = 0
+        self._seen: tuple[int, ...] | None = None
+        self.writable: Sequence[int] = _writable(plan)
+        self.on_join: Callable[[Shard], None] = lambda _shard: None
+        self.on_move: Callable[[Shard], None] = lambda _shard: None
 
     def __iter__(self) -> Iterator[Shard]:
-        return iter(self._shards.values())
+        return iter(list(self._shards.values()))
 
     def __len__(self) -> int:
         return len(self._shards)
+
+    @property
+    def version(self) -> int:
+        """The version of the map that is followed now; grows."""
+        return self._plan.version
 
     def get(self, number: int) -> Shard | None:
         """The shard of that number, or None: the number in an id is the caller's word until looked up."""
@@ -85,25 +117,101 @@ class ShardMap:
 
     def of_slot(self, slot: int) -> Shard:
         """The home of a hash slot (0 to 4,095)."""
-        return self._shards[self._numbers[slot * len(self._numbers) // SLOTS]]
+        return self._shards[self._plan.homes[slot]]
 
     def next(self) -> Shard:
         """The next shard in turn, for what may live anywhere: one that takes items, while any does."""
-        for _ in self._numbers:
-            self._turn = (self._turn + 1) % len(self._numbers)
-            shard = self._shards[self._numbers[self._turn]]
+        for _ in self.writable:
+            self._turn = (self._turn + 1) % len(self.writable)
+            shard = self._shards[self.writable[self._turn]]
             if shard.breaker.takes_items:
                 break
         return shard
 
-    async def check_schema(self, service: str) -> None:
+    def is_draining(self, number: int) -> bool:
+        """Whether a shard takes nothing new without an id."""
+        return self._shards[number].address.draining
+
+    def avoids(self, number: int) -> bool:
+        """Whether what may live anywhere had better live elsewhere: on a shard that is well, and stays."""
+        return number not in self.writable or not self._shards[number].breaker.takes_items
+
+    # -- a map that changes ---------------------------------------------------------------------------------
+
+    async def reload(self) -> int:
+        """Look whether the map's file was replaced, and follow it; a file that is no good changes nothing."""
+        path = self._settings.shards_file
+        stamp = None if path is None else _stamp(path)
+        if path is None or stamp is None or stamp == self._seen:
+            return 0
+        try:
+            plan = read(path, self._plan.service)
+        except ValueError as error:
+            log.error("the shard map is not followed", error=str(error))
+        else:
+            if not await self._is_migrated(plan):
+                return 0  # and look again at the next step
+            self.follow(plan)
+        self._seen = stamp
+        return 0
+
+    def follow(self, plan: Plan) -> None:
+        """Take up a newer version of the map; an older one is passed over."""
+        if plan.version <= self._plan.version:
+            if plan.version < self._plan.version:
+                log.error("an older shard map is not followed", version=plan.version, ours=self._plan.version)
+            return
+        left = set(self._shards) - {address.number for address in plan.shards}
+        if left:
+            log.error("the shard map names these no more; they are served until the restart", shards=sorted(left))
+        joined, moved = [], []
+        for address in plan.shards:
+            shard = self._shards.get(address.number)
+            if shard is None:
+                joined.append(self._shards.setdefault(address.number, Shard(address, self._settings)))
+            elif shard.relocate(address):
+                moved.append(shard)
+        # Whoever keeps something by shard knows the new ones before anything can be sent there.
+        for shard in joined:
+            self.on_join(shard)
+        self._plan = plan
+        self.writable = _writable(plan)
+        for shard in moved:
+            self.on_move(shard)
+        log.info(
+            "the shard map changed",
+            version=plan.version,
+            joined=[shard.number for shard in joined],
+            moved=[shard.number for shard in moved],
+        )
+
+    async def _is_migrated(self, plan: Plan) -> bool:
+        """Whether this code may serve the shards that are new in a map; one that is away is given the benefit."""
+        wanted = head(plan.service)
+        for address in plan.shards:
+            if address.number not in self._shards:
+                shard = Shard(address, self._settings)
+                try:
+                    revision, _ = await self._look(shard)
+                except ShardUnavailable:
+                    continue
+                finally:
+                    await shard.close()
+                if revision != wanted:
+                    log.error("a new shard is not at this code's revision", shard=address.schema, wanted=wanted)
+                    return False
+        return True
+
+    # -- start and health -----------------------------------------------------------------------------------
+
+    async def check_schema(self) -> None:
         """Compare every reachable shard's revision with the code's.
 
         Raises:
             StaleSchema: a shard is behind or ahead, or was never migrated.
             ShardUnavailable: no shard can be reached.
         """
-        wanted = head(service)
+        wanted = head(self._plan.service)
         found = await asyncio.gather(*(self._look(shard) for shard in self), return_exceptions=True)
         for shard, answer in zip(self, found, strict=True):
             if isinstance(answer, ShardUnavailable):
@@ -153,24 +261,40 @@ class ShardMap:
     @staticmethod
     async def _look(shard: Shard) -> tuple[str | None, list[str]]:
         """A shard's revision, and what its server has switched off that durability needs."""
-        if not (await shard.pool.row(_MIGRATED))["migrated"]:
+        known = await shard.pool.row(_MIGRATED, fenced=fenced(shard.address.schema))
+        if known["fenced"] and not known["migrated"]:
+            raise ShardUnavailable(f"{shard.address.schema} is being moved, or was moved away from this server")
+        if not known["migrated"]:
             return None, []
         row = await shard.pool.row(_REVISION)
         volatile = [found["name"] for found in await shard.pool.fetch(_DURABILITY)]
         return None if row is None else str(row["version_num"]), volatile
 
 
-def require_schema(addresses: Sequence[ShardAddress], settings: EdgeSettings, service: str) -> None:
+def require_schema(plan: Plan, settings: EdgeSettings) -> None:
     """Look at the shards before anything is served; on a stale or absent one say so in a line and exit."""
 
     async def check() -> None:
-        shards = ShardMap(addresses, settings)
+        shards = ShardMap(plan, settings)
         try:
-            await shards.check_schema(service)
+            await shards.check_schema()
         finally:
             await shards.close()
 
     try:
         asyncio.run(check())
     except (StaleSchema, ShardUnavailable) as error:
-        sys.exit(f"headgate {service}: {error}")
+        sys.exit(f"headgate {plan.service}: {error}")
+
+
+def _writable(plan: Plan) -> list[int]:
+    active = [address.number for address in plan.shards if not address.draining]
+    return active or [address.number for address in plan.shards]
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None  # being replaced by other means than ours; there will be a next look
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -16,10 +16,10 @@ def main() -> None:
     settings = DagSettings()
     configure("dag", level=settings.log_level)
     try:
-        addresses = settings.addresses()
+        plan = settings.plan()
     except ValueError as error:
-        sys.exit(f"headgate dag: HEADGATE_DAG_SHARDS: {error}")
-    require_schema(addresses, settings, "dag")
+        sys.exit(f"headgate dag: {error}")
+    require_schema(plan, settings)
     app = create_app(settings)
     serve(app, settings, port=settings.port, leave=app.state.leave)
 

@@ -89,7 +89,7 @@ class Loops:
 def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Clock | None = None) -> FastAPI:
     """The DAG service as an ASGI app; its lifespan checks the schema and starts the background loops."""
     clock = clock or SystemClock()
-    shards = ShardMap(settings.addresses(), settings)
+    shards = ShardMap(settings.plan(), settings)
     if queue is None:
         queue = HeadgateQueue(
             settings.queue_url, settings.dag_token, clock=clock, shards_refresh_s=settings.shards_refresh_s
@@ -100,7 +100,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await shards.check_schema("dag")
+        await shards.check_schema()
         await ownership.start()
         loops.start()
         yield

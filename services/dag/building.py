@@ -38,7 +38,8 @@ from services.dag.subspec import SubSpec, given
 from shared import ids
 from shared.errors import ShardUnavailable
 from shared.pg import Transaction
-from shared.shards import SLOTS, Shard
+from shared.plan import SLOTS
+from shared.shards import Shard
 
 _ATTEMPTS_MAX = 8
 _MASK = (1 << NODE_BITS) - 1

@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from shared.settings import EdgeSettings, ShardAddress, parse_shards
+from shared.plan import Plan, load
+from shared.settings import EdgeSettings
 
 
 class DagSettings(EdgeSettings):
@@ -16,7 +17,6 @@ class DagSettings(EdgeSettings):
     model_config = SettingsConfigDict(env_prefix="HEADGATE_DAG_", extra="ignore", frozen=True)
 
     port: int = 8081
-    shards: str = ""
     queue_url: Annotated[str, Field(validation_alias="HEADGATE_QUEUE_URL")] = "http://127.0.0.1:8080"
 
     payload_bytes_max: int = 10 * 1024
@@ -92,6 +92,6 @@ class DagSettings(EdgeSettings):
     shards_refresh_s: float = 10.0
     health_refresh_s: float = 2.0
 
-    def addresses(self) -> list[ShardAddress]:
-        """The shard map, parsed."""
-        return parse_shards(self.shards, "dag")
+    def plan(self) -> Plan:
+        """The shard map; a ValueError says what is wrong with it."""
+        return load(self.shards, self.shards_file, "dag")

@@ -16,10 +16,10 @@ def main() -> None:
     settings = QueueSettings()
     configure("queue", level=settings.log_level)
     try:
-        addresses = settings.addresses()
+        plan = settings.plan()
     except ValueError as error:
-        sys.exit(f"headgate queue: HEADGATE_QUEUE_SHARDS: {error}")
-    require_schema(addresses, settings, "queue")
+        sys.exit(f"headgate queue: {error}")
+    require_schema(plan, settings)
     serve(create_app(settings), settings, port=settings.port)
 
 

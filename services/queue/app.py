@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 
 from services.queue.broker import Broker
 from services.queue.dead import DeadItems
 from services.queue.dispatch import Dispatch
+from services.queue.far_keys import FarKeys
 from services.queue.health import Health
 from services.queue.hints import Messenger
 from services.queue.operations import Operations
@@ -34,21 +36,21 @@ from shared.http import install
 from shared.loop import Loop
 from shared.ownership import Ownership
 from shared.redis import connect
-from shared.shards import ShardMap
+from shared.shards import Shard, ShardMap
 
 
 def create_app(settings: QueueSettings) -> HotPath:
     """The queue service as an ASGI app; its lifespan checks the schema and starts the background loops."""
-    shards = ShardMap(settings.addresses(), settings)
+    shards = ShardMap(settings.plan(), settings)
     stores = {shard.number: Store(shard, settings) for shard in shards}
     clock = SystemClock()
     ownership = Ownership("queue", shards, settings, clock)
     dispatch = Dispatch(list(stores.values()), settings, clock, owns=ownership.owns)
     placement = Placement(list(stores), settings, clock)
-    placement.avoids = lambda number: not stores[number].shard.breaker.takes_items
+    placement.avoids = shards.avoids
     broker = Broker(shards, stores, dispatch, placement, settings)
     settlement = Settlement(broker, settings)
-    health = Health(broker, clock, ownership)
+    health = Health(broker, shards, clock, ownership)
     buckets = Buckets("queue", connect(settings.redis_url) if settings.redis_url else None, clock)
     quotas = Quotas(stores.values(), buckets, clock)
     messenger = Messenger(settings.redis_url, dispatch, clock) if settings.redis_url else None
@@ -56,12 +58,23 @@ def create_app(settings: QueueSettings) -> HotPath:
     operations = Operations(broker, settings, clock)
     topics = Topics(broker, operations, quotas, settings)
     dead = DeadItems(stores, settings)
-    loops = _loops(stores, settlement, operations, dispatch, health, ownership, settings)
+
+    duties = partial(
+        _duties,
+        stores=stores,
+        settlement=settlement,
+        operations=operations,
+        ownership=ownership,
+        settings=settings,
+    )
+    loops = [*_loops(dispatch, health, shards), *(loop for store in stores.values() for loop in duties(store))]
     loops.append(Loop("quotas", quotas.step, interval_s=settings.quota_refresh_s))
+
+    _follow_the_map(shards, broker, duties, loops, settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await shards.check_schema("queue")
+        await shards.check_schema()
         await ownership.start()
         await quotas.step()
         for loop in loops:
@@ -101,27 +114,58 @@ def _operating(store: Store, operations: Operations, settings: QueueSettings) ->
     return Loop(f"operations {store.number}", lambda: operations.step(store), interval_s=settings.operation_poll_s)
 
 
-def _loops(
-    stores: dict[int, Store],
-    settlement: Settlement,
-    operations: Operations,
-    dispatch: Dispatch,
-    health: Health,
-    ownership: Ownership,
-    settings: QueueSettings,
-) -> list[Loop]:
+def _loops(dispatch: Dispatch, health: Health, shards: ShardMap) -> list[Loop]:
     async def forget_idle() -> int:
         return dispatch.forget_idle()
 
-    loops = [Loop("rates", health.step, interval_s=1.0), Loop("idle lines", forget_idle, interval_s=10.0)]
-    for number, store in stores.items():
-        reaper = Reaper(store, settlement, settings)
-        retention = Retention(store, dispatch, settings)
-        loops += [
-            _operating(store, operations, settings),
-            ownership.duty("reaper", number, reaper.step, interval_s=reaper.pause_s),
-            ownership.duty("ttl", number, reaper.expire_step, interval_s=0.5),
-            ownership.duty("counts", number, retention.fold_step, interval_s=2.0),
-            ownership.duty("retention", number, retention.step, interval_s=15.0),
-        ]
-    return loops
+    return [
+        Loop("rates", health.step, interval_s=1.0),
+        Loop("idle lines", forget_idle, interval_s=10.0),
+        Loop("shard map", shards.reload, interval_s=1.0),
+    ]
+
+
+def _follow_the_map(
+    shards: ShardMap,
+    broker: Broker,
+    duties: Callable[[Store], list[Loop]],
+    loops: list[Loop],
+    settings: QueueSettings,
+) -> None:
+    """See to it that a shard that joins is served, and that nothing is kept of where one was."""
+
+    def join(shard: Shard) -> None:
+        store = Store(shard, settings)
+        broker.join(store)
+        broker.dispatch.join(store)
+        broker.placement.join(store.number)
+        begun = duties(store)
+        for loop in begun:
+            loop.start()
+        loops.extend(begun)
+
+    shards.on_join = join
+    shards.on_move = lambda _shard: broker.dispatch.forget_keys()
+
+
+def _duties(
+    store: Store,
+    stores: dict[int, Store],
+    settlement: Settlement,
+    operations: Operations,
+    ownership: Ownership,
+    settings: QueueSettings,
+) -> list[Loop]:
+    """What is done in the background on one shard."""
+    number = store.number
+    reaper = Reaper(store, settlement, settings)
+    retention = Retention(store, settlement.dispatch, settings)
+    far_keys = FarKeys(store, stores, settings)
+    return [
+        _operating(store, operations, settings),
+        ownership.duty("reaper", number, reaper.step, interval_s=reaper.pause_s),
+        ownership.duty("ttl", number, reaper.expire_step, interval_s=0.5),
+        ownership.duty("counts", number, retention.fold_step, interval_s=2.0),
+        ownership.duty("retention", number, retention.step, interval_s=15.0),
+        ownership.duty("far keys", number, far_keys.step, interval_s=15.0),
+    ]

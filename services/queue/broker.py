@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +30,8 @@ from shared.access import Caller
 from shared.errors import ShardUnavailable, invalid
 from shared.ids import canonical, canonical_token, new_ids, shard_of
 from shared.metrics import ACKED, DEQUEUED, ENQUEUED
-from shared.shards import SLOTS, ShardMap
+from shared.plan import slot_of
+from shared.shards import ShardMap
 
 AckEntry = tuple[str, str, int, str | None]
 ReviveEntry = tuple[str, int, str | None, bool]
@@ -53,23 +53,27 @@ class Broker:
         self.dispatch = dispatch
         self.placement = placement
         self._settings = settings
-        self._enqueued = {n: ENQUEUED.labels(n) for n in stores}
-        self._dequeued = {n: DEQUEUED.labels(n) for n in stores}
-        self._acked = {n: ACKED.labels(n) for n in stores}
-        size = settings.flush_items_max
-        self._enqueues = {
-            n: Batcher[NewRow, Result](self._enqueuer(store), items_max=size, pool=store.pool)
-            for n, store in stores.items()
-        }
-        self._acks = {
-            (n, relaxed): Batcher[AckEntry, str](self._acker(store, relaxed), items_max=size, pool=store.pool)
-            for n, store in stores.items()
-            for relaxed in (False, True)
-        }
-        self._revives = {
-            n: Batcher[ReviveEntry, str](self._reviver(store), items_max=size, pool=store.pool)
-            for n, store in stores.items()
-        }
+        self._enqueued: dict[int, Any] = {}
+        self._dequeued: dict[int, Any] = {}
+        self._acked: dict[int, Any] = {}
+        self._enqueues: dict[int, Batcher[NewRow, Result]] = {}
+        self._acks: dict[tuple[int, bool], Batcher[AckEntry, str]] = {}
+        self._revives: dict[int, Batcher[ReviveEntry, str]] = {}
+        for store in stores.values():
+            self.join(store)
+
+    def join(self, store: Store) -> None:
+        """Serve one more shard."""
+        number, size = store.number, self._settings.flush_items_max
+        self._enqueued[number] = ENQUEUED.labels(number)
+        self._dequeued[number] = DEQUEUED.labels(number)
+        self._acked[number] = ACKED.labels(number)
+        self._enqueues[number] = Batcher(self._enqueuer(store), items_max=size, pool=store.pool)
+        self._revives[number] = Batcher(self._reviver(store), items_max=size, pool=store.pool)
+        for relaxed in (False, True):
+            acker = self._acker(store, relaxed)
+            self._acks[number, relaxed] = Batcher(acker, items_max=size, pool=store.pool)
+        self.stores[number] = store
 
     # -- enqueue ------------------------------------------------------------------------------------------
 
@@ -175,7 +179,9 @@ class Broker:
         try:
             rows = await self._rows(store, namespace, [(items[i], ids[i]) for i in unique], caller)
             prints = {i: fingerprint(items[i]) for i in part}
-            flushed, holders = await store.enqueue_keyed(rows, list(first), [prints[i] for i in unique])
+            flushed, holders = await store.enqueue_keyed(
+                rows, list(first), [prints[i] for i in unique], [slot_of(namespace, key) for key in first]
+            )
         except ShardUnavailable as error:
             for i in part:
                 results[i] = refused(ids[i], error.code, error.outcome)
@@ -184,8 +190,11 @@ class Broker:
         self._tell_enqueued(store, [row for row in rows if row.id in taken], flushed)
         namespace_id = rows[0].namespace_id
         for i in part:
-            holder, print_ = holders[namespace_id, items[i].idempotency_key or ""]
-            if holder == ids[i]:
+            holder, print_ = holders.get((namespace_id, items[i].idempotency_key or ""), (None, b""))
+            if holder is None:
+                # The slot has moved, and this process has not heard of it yet.
+                results[i] = refused(ids[i], ShardUnavailable.code)
+            elif holder == ids[i]:
                 results[i] = Result(holder, "enqueued")
             elif print_ == prints[i]:
                 results[i] = Result(holder, "duplicate")
@@ -238,8 +247,7 @@ class Broker:
             self.dispatch.ready_in(store.number, topic_id, keys)
 
     def _at(self, namespace: str, key: str) -> Store:
-        slot = zlib.crc32(f"{namespace}\0{key}".encode()) % SLOTS
-        return self.stores[self._shards.of_slot(slot).number]
+        return self.stores[self._shards.of_slot(slot_of(namespace, key)).number]
 
     # -- dequeue ------------------------------------------------------------------------------------------
 

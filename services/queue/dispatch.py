@@ -70,7 +70,7 @@ class Dispatch:
         self, stores: Sequence[Store], settings: QueueSettings, clock: Clock, *, owns: Callable[[int], bool]
     ) -> None:
         self._owns = owns
-        self._stores = {store.number: store for store in stores}
+        self._stores: dict[int, Store] = {}
         self._settings = settings
         self._clock = clock
         self.tell: Callable[[str, str, int, Sequence[Key]], None] | None = None
@@ -79,13 +79,20 @@ class Dispatch:
         self._lines: dict[tuple[str, str], Line] = {}
         self._by_id: dict[tuple[int, int], Line] = {}
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
-        self._claims = {
-            (number, relaxed): Batcher[Claim, Any](
-                _claimer(store, relaxed), items_max=settings.flush_items_max, pool=store.pool
+        self._claims: dict[tuple[int, bool], Batcher[Claim, Any]] = {}
+        for store in stores:
+            self.join(store)
+
+    def join(self, store: Store) -> None:
+        """Serve from one more shard."""
+        self._stores[store.number] = store
+        for relaxed in (False, True):
+            self._claims[store.number, relaxed] = Batcher(
+                _claimer(store, relaxed), items_max=self._settings.flush_items_max, pool=store.pool
             )
-            for number, store in self._stores.items()
-            for relaxed in (False, True)
-        }
+        for line in self._lines.values():
+            line.buffer.join(store.number)
+            line.wake_one()
 
     def ready(self, shard: int, items: Sequence[Ready]) -> None:
         """Items of a shard have become deliverable: remember their keys and wake who waits for them."""
@@ -123,6 +130,12 @@ class Dispatch:
         """A topic was paused, resumed or purged: what is kept of it is void."""
         line = self._lines.get((namespace, topic))
         if line is not None:
+            line.buffer.clear()
+            line.wake_one()
+
+    def forget_keys(self) -> None:
+        """Look at every shard afresh: one has moved."""
+        for line in self._lines.values():
             line.buffer.clear()
             line.wake_one()
 

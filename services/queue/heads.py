@@ -46,8 +46,14 @@ class Heads:
     def __len__(self) -> int:
         return len(self._own) + len(self._rest)
 
+    def join(self, shard: int) -> None:
+        """There is one more shard; it is looked at from the next `rewind` on."""
+        self._shards = [*self._shards, shard]
+
     def push(self, shard: int, keys: Iterable[Key]) -> None:
         """Take in keys that have become ready."""
+        if shard not in self._home:
+            return
         if shard in self._others:
             keys = list(keys)
             self._note(keys)
@@ -69,7 +75,7 @@ class Heads:
 
     def rewind(self) -> None:
         """Look at every shard from its head again, by whose it is now."""
-        if self._others != self._foreign():
+        if self._others != self._foreign() or len(self._home) < len(self._shards):
             self._share_out()
             return
         self._own.rewind()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from shared.errors import NotFound, ShardUnavailable
 from shared.metrics import ACKED, DEQUEUED, ENQUEUED
 from shared.ownership import Ownership
 from shared.pg import Pool
+from shared.shards import ShardMap
 
 _COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
 _WINDOW_S = 10.0
@@ -24,20 +25,21 @@ _RATES = {"enqueued_per_s": ENQUEUED, "dequeued_per_s": DEQUEUED, "acked_per_s":
 class Health:
     """Samples rates once a second; answers from the shards on request."""
 
-    def __init__(self, broker: Broker, clock: Clock, ownership: Ownership) -> None:
+    def __init__(self, broker: Broker, shards: ShardMap, clock: Clock, ownership: Ownership) -> None:
         self._stores = broker.stores
+        self._map = shards
         self._clock = clock
         self._ownership = ownership
-        self._samples: dict[int, deque[tuple[float, dict[str, float]]]] = {
-            number: deque(maxlen=int(_WINDOW_S) + 1) for number in self._stores
-        }
+        self._samples: defaultdict[int, deque[tuple[float, dict[str, float]]]] = defaultdict(
+            lambda: deque(maxlen=int(_WINDOW_S) + 1)
+        )
 
     async def step(self) -> int:
         """Take one sample of every shard's counters, and notice those that fell silent."""
         now_s = self._clock.monotonic_s()
-        for number, samples in self._samples.items():
-            self._notice(self._stores[number])
-            samples.append((now_s, self._totals(number)))
+        for number, store in self._stores.items():
+            self._notice(store)
+            self._samples[number].append((now_s, self._totals(number)))
         return 0
 
     async def shards(self) -> list[dict[str, Any]]:
@@ -57,6 +59,8 @@ class Health:
         try:
             owner = await self._ownership.look(store.shard)
             found["state"] = "degraded" if is_hurt else "healthy" if owner.name else "unowned"
+            if self._map.is_draining(store.number):
+                found["state"] = "draining"
             found |= await self._ask(store)
         except ShardUnavailable:
             owner = self._ownership.seen(store.number)

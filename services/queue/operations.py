@@ -321,16 +321,17 @@ class Operations:
         Raises:
             ShardUnavailable: none answers.
         """
-        answers = await asyncio.gather(*map(ask, self._stores.values()), return_exceptions=True)
+        stores = list(self._stores.values())
+        answers = await asyncio.gather(*map(ask, stores), return_exceptions=True)
         good: dict[int, Any] = {}
         silent: set[int] = set()
-        for number, answer in zip(self._stores, answers, strict=True):
+        for store, answer in zip(stores, answers, strict=True):
             if isinstance(answer, ShardUnavailable):
-                silent.add(number)
+                silent.add(store.number)
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                good[number] = answer
+                good[store.number] = answer
         if not good:
             raise ShardUnavailable("no shard answers", retry_after_s=1.0)
         return good, silent

@@ -44,6 +44,10 @@ class Placement:
         self._clock = clock
         self._spreads: dict[tuple[str, str], _Spread] = {}
 
+    def join(self, shard: int) -> None:
+        """There is one more shard; topics that are on others stay there."""
+        self._shards = sorted({*self._shards, shard})
+
     def choose(self, namespace: str, topic: str, items: int) -> int:
         """The shard for a call of that many items; calls of one topic take turns on its shards."""
         now_s = self._clock.monotonic_s()

@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from shared.settings import EdgeSettings, ShardAddress, parse_shards
+from shared.plan import Plan, load
+from shared.settings import EdgeSettings
 
 
 class QueueSettings(EdgeSettings):
@@ -16,7 +17,6 @@ class QueueSettings(EdgeSettings):
     model_config = SettingsConfigDict(env_prefix="HEADGATE_QUEUE_", extra="ignore", frozen=True)
 
     port: int = 8080
-    shards: str = ""
 
     payload_bytes_max: int = 10 * 1024
     output_bytes_max: int = 10 * 1024
@@ -52,6 +52,6 @@ class QueueSettings(EdgeSettings):
     operations_running_max: Annotated[int, Field(description="per namespace")] = 100
     dead_scan_items_max: int = 10_000
 
-    def addresses(self) -> list[ShardAddress]:
-        """The shard map, parsed."""
-        return parse_shards(self.shards, "queue")
+    def plan(self) -> Plan:
+        """The shard map; a ValueError says what is wrong with it."""
+        return load(self.shards, self.shards_file, "queue")

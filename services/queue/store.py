@@ -90,9 +90,9 @@ class Store:
         return Enqueued(row["at"], row["taken"])
 
     async def enqueue_keyed(
-        self, rows: Sequence[NewRow], keys: Sequence[str], fingerprints: Sequence[bytes]
+        self, rows: Sequence[NewRow], keys: Sequence[str], fingerprints: Sequence[bytes], slots: Sequence[int]
     ) -> tuple[Enqueued, dict[tuple[int, str], tuple[str, bytes]]]:
-        """Take in items that carry idempotency keys; also who holds each key that was taken before."""
+        """Take in items that carry idempotency keys; also who holds each key whose slot is at home here."""
 
         async def work(tx: Transaction) -> tuple[Enqueued, dict[tuple[int, str], tuple[str, bytes]]]:
             order = sorted(range(len(rows)), key=lambda i: (rows[i].namespace_id, keys[i]))
@@ -102,6 +102,7 @@ class Store:
                 keys=[keys[i] for i in order],
                 ids=[rows[i].id for i in order],
                 fingerprints=[fingerprints[i] for i in order],
+                slots=[slots[i] for i in order],
             )
             ids = {row["id"] for row in won}
             taken = [row for row in rows if row.id in ids]
@@ -110,6 +111,7 @@ class Store:
                 SQL.key_holders,
                 namespace_ids=[row.namespace_id for row in rows],
                 keys=keys,
+                slots=slots,
             )
             found = {(h["namespace_id"], h["key"]): (h["id"], h["fingerprint"]) for h in holders}
             return Enqueued(answer["at"], sorted(ids)), found

@@ -40,7 +40,7 @@ class Owners:
             owner_name=name,
             **{"HEADGATE_REDIS_URL": self._redis_url, "pool_connections_max": 2, **settings},
         )
-        shards = ShardMap(made.addresses(), made)
+        shards = ShardMap(made.plan(), made)
         self._shards.append(shards)
         self.by_name[name] = Ownership("queue", shards, made, self.clock)
         return self.by_name[name]

@@ -12,8 +12,8 @@ STATEMENT = re.compile(
     r"\b(SELECT\b.+\bFROM\b|INSERT INTO\b|UPDATE\b.+\bSET\b|DELETE FROM\b|TRUNCATE\b|(CREATE|ALTER|DROP) TABLE\b)",
     re.S,
 )
-# The launcher makes databases; the shard map asks who is there before any schema is known.
-MAY_HOLD_SQL = {"shared/shards.py": 2}
+# The launcher makes databases; connections and the shard map ask who is there before any schema is known.
+MAY_HOLD_SQL = {"shared/pg.py": 1, "shared/shards.py": 2}
 
 
 def strings(tree: ast.AST) -> list[ast.Constant]:

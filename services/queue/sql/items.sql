@@ -82,21 +82,24 @@ SELECT e.id::text, e.namespace_id, e.outcome FROM ended_old e WHERE e.id = ANY (
 -- name: shard_time_ms()
 SELECT (extract(epoch FROM shard_now()) * 1000)::bigint AS time_ms;
 
--- name: take_keys(namespace_ids, keys, ids, fingerprints)
--- Idempotency keys, first come first served; a key whose time ran out is free again.
+-- name: take_keys(namespace_ids, keys, ids, fingerprints, slots)
+-- Idempotency keys, first come first served; a key whose time ran out is free again. Keys of slots that are not
+-- at home here are left alone: whoever takes slots away holds `dedup` locked until that is committed.
 INSERT INTO dedup (namespace_id, key, id, fingerprint)
 SELECT namespace_id, key, id, fingerprint
-FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[]) AS u(namespace_id, key, id, fingerprint)
+FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $5::int[]) AS u(namespace_id, key, id, fingerprint, slot)
+WHERE coalesce((SELECT slots FROM shard) @> u.slot, true)
 ON CONFLICT (namespace_id, key) DO UPDATE
-    SET id = excluded.id, fingerprint = excluded.fingerprint, until = NULL
+    SET id = excluded.id, fingerprint = excluded.fingerprint, until = NULL, lives_at = NULL
     WHERE dedup.until <= shard_now()
 RETURNING id::text;
 
--- name: key_holders(namespace_ids, keys)
+-- name: key_holders(namespace_ids, keys, slots)
 SELECT d.namespace_id, d.key, d.id::text, d.fingerprint
-FROM unnest($1::int[], $2::text[]) AS u(namespace_id, key)
+FROM unnest($1::int[], $2::text[], $3::int[]) AS u(namespace_id, key, slot)
 CROSS JOIN LATERAL (
-    SELECT * FROM dedup WHERE dedup.namespace_id = u.namespace_id AND dedup.key = u.key OFFSET 0) AS d;
+    SELECT * FROM dedup WHERE dedup.namespace_id = u.namespace_id AND dedup.key = u.key OFFSET 0) AS d
+WHERE coalesce((SELECT slots FROM shard) @> u.slot, true);
 
 -- name: lock_items(ids)
 -- Item rows in id order, as every statement that locks several takes them.

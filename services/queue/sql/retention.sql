@@ -29,6 +29,22 @@ DELETE FROM dedup WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM dedup WHERE until <= (SELECT shard_now()) ORDER BY until LIMIT $1::int FOR UPDATE SKIP LOCKED))
 RETURNING 1;
 
+-- name: far_keys(after_lives_at, after_namespace_id, after_key, limit)
+-- Keys that came here with their slots while their items stayed where they were.
+SELECT lives_at, namespace_id, key, id::text FROM dedup
+WHERE lives_at IS NOT NULL AND (lives_at, namespace_id, key) > ($1::int, $2::int, $3::text)
+ORDER BY dedup.lives_at, dedup.namespace_id, dedup.key LIMIT $4::int;
+
+-- name: end_far_keys(namespace_ids, keys, ids)
+-- Their items are gone: the keys are kept as long as any other's.
+UPDATE dedup SET lives_at = NULL, until = coalesce(until, shard_now() + interval '24 hours')
+FROM (SELECT q.place FROM unnest($1::int[], $2::text[], $3::uuid[]) AS w(namespace_id, key, id)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place, id FROM dedup
+        WHERE dedup.namespace_id = w.namespace_id AND dedup.key = w.key OFFSET 0) AS q
+    WHERE q.id = w.id OFFSET 0) AS f
+WHERE dedup.ctid = f.place;
+
 -- name: old_dead(age_s, limit)
 SELECT id::text FROM parked
 WHERE reason = 'dead' AND parked_at <= (SELECT shard_now() - make_interval(secs => $1::float8))

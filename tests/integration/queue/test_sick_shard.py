@@ -10,7 +10,7 @@ from headgate.ids import shard_of
 from services.queue import dispatch
 from shared import breaker, pg
 from shared.metrics import SHARD_REFUSED
-from shared.shards import SLOTS
+from shared.plan import SLOTS
 from tests.support.proxy import Proxy
 from tests.support.queue_host import Api, QueueHost, queue_host
 

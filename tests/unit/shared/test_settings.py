@@ -3,8 +3,9 @@
 import pytest
 
 from services.queue.settings import QueueSettings
+from shared.plan import SLOTS
 from shared.settings import parse_shards
-from shared.shards import SLOTS, ShardMap
+from shared.shards import ShardMap
 
 DSN = "postgresql://someone@127.0.0.1:1/db"
 
@@ -43,7 +44,7 @@ def test_maps_that_cannot_be(text: str) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 100])
 def test_every_slot_has_one_home_and_homes_are_even(count: int) -> None:
     settings = QueueSettings(shards=f"{DSN}#{count}")
-    shards = ShardMap(settings.addresses(), settings)
+    shards = ShardMap(settings.plan(), settings)
     homes = [shards.of_slot(slot).number for slot in range(SLOTS)]
 
     assert set(homes) == set(range(count))
@@ -54,7 +55,7 @@ def test_every_slot_has_one_home_and_homes_are_even(count: int) -> None:
 
 def test_calls_go_round_the_shards() -> None:
     settings = QueueSettings(shards=f"{DSN}#3")
-    shards = ShardMap(settings.addresses(), settings)
+    shards = ShardMap(settings.plan(), settings)
 
     assert sorted(shards.next().number for _ in range(6)) == [0, 0, 1, 1, 2, 2]
 

@@ -6,7 +6,7 @@ from shared.shards import ShardMap
 
 def made(shards: int) -> ShardMap:
     settings = QueueSettings(shards=f"postgresql://nobody@127.0.0.1:1/none#{shards}")
-    return ShardMap(settings.addresses(), settings)
+    return ShardMap(settings.plan(), settings)
 
 
 def turns(shards: ShardMap, count: int) -> list[int]:
