@@ -110,6 +110,11 @@ def client_of(args: Args) -> Client:
     return _client(args)
 
 
+def show_dag(args: Args, dag: DagView) -> None:
+    """A DAG as the commands show it."""
+    _dag(args, dag)
+
+
 def _async_client(args: Args) -> AsyncClient:
     return AsyncClient(**_settings(args))
 

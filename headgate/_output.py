@@ -87,6 +87,13 @@ def counts_text(dag: wire.Dag) -> str:
     return ", ".join(parts) or "no nodes"
 
 
+def bar(done: int, total: int, out: TextIO, width: int = 24) -> str:
+    """How much is done, as far as `out` can show it."""
+    full, empty = ("█", "░") if "utf" in (getattr(out, "encoding", "") or "").lower() else ("#", ".")
+    filled = width * done // total if total else 0
+    return full * filled + empty * (width - filled)
+
+
 class Progress:
     """A DAG's progress: one live line on a terminal, else a line whenever it has changed, at most every 2 s."""
 
@@ -136,10 +143,8 @@ class Progress:
         rate = (done - self._began[1]) / elapsed_s if elapsed_s > 0.2 else 0.0
         return f"  {rate:.1f} {self.unit}/s" if rate else ""
 
-    def _bar(self, done: int, total: int, width: int = 24) -> str:
-        full, empty = ("█", "░") if "utf" in (getattr(self._out, "encoding", "") or "").lower() else ("#", ".")
-        filled = width * done // total if total else 0
-        return full * filled + empty * (width - filled)
+    def _bar(self, done: int, total: int) -> str:
+        return bar(done, total, self._out)
 
 
 class OperationProgress(Progress):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
 from headgate import _commands as commands
-from headgate import _explain, _export, wire
+from headgate import _explain, _export, _import_commands, wire
 from headgate import _operation_commands as operations
 from headgate._output import printable, stderr_line
 from headgate.errors import (
@@ -22,6 +22,7 @@ from headgate.errors import (
     Unauthorized,
     Unavailable,
 )
+from headgate.importing import READERS
 
 EXAMPLES: Final = """\
 examples:
@@ -165,6 +166,7 @@ def build_parser() -> argparse.ArgumentParser:
     root = _Commands(parser, shared)
     _add_items(root)
     _add_topics(root)
+    _add_import(root)
     _add_operations(root, shared)
     _add_dags(_Commands(root.add("dag", None, "DAGs: submit, watch, retry and more", epilog=SPEC), shared))
     return parser
@@ -295,6 +297,30 @@ def _add_dags(dags: _Commands) -> None:
 def _moment(text: str) -> datetime:
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.astimezone(UTC)
+
+
+def _add_import(root: _Commands) -> None:
+    parser = root.add(
+        "import",
+        _import_commands.import_file,
+        "make a DAG from another system's file",
+        epilog=_import_commands.IMPORT,
+    )
+    parser.add_argument("format", choices=tuple(READERS))
+    parser.add_argument("file", help="- reads standard input")
+    parser.add_argument("--topic", default="import", help="of nodes that --map does not name (default: import)")
+    parser.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="KIND=TOPIC",
+        help="a topic for one kind of node; may be repeated",
+    )
+    parser.add_argument("--goal", action="append", default=[], metavar="TARGET", help="make: only what it needs")
+    parser.add_argument("--key", help="the DAG's key (default: made from the file)")
+    parser.add_argument("--hold", action="store_true", help="start nothing before `headgate dag release`")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be made, and what does not map")
+    parser.add_argument("--strict", action="store_true", help="refuse where the DAG would do something else")
 
 
 def _add_dag_verbs(dags: _Commands) -> None:
