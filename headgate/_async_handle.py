@@ -134,14 +134,29 @@ class AsyncDagHandle:
         keys = keys_of(nodes)
         return await self._client._run(batches_of(lambda part: self._cancel_nodes(part, reason), keys))
 
-    async def retry(self, nodes: Iterable[NodeRef] | None = None) -> wire.Dag:
+    async def retry(
+        self,
+        nodes: Iterable[NodeRef] | None = None,
+        *,
+        down_from: Iterable[NodeRef] | None = None,
+        everything: bool = False,
+        payloads: Mapping[str, Any] | None = None,
+    ) -> wire.Dag:
         """Run failed nodes (all, or those named) again, with what was skipped or cancelled because of them.
+
+        With `down_from`, these nodes and everything below them, what succeeded too; with `everything`, the
+        whole DAG. `payloads` gives nodes that run again another payload, by key.
 
         Raises:
             NothingToRetry: none of them failed.
             DagCancelling: a cancel is still being confirmed.
         """
-        body = {} if nodes is None else {"nodes": keys_of(nodes)}
+        body = present(
+            nodes=None if nodes is None else keys_of(nodes),
+            all=everything or None,
+            payloads=payloads,
+            **{"from": None if down_from is None else keys_of(down_from)},
+        )
         return await self._client._send(self._call(_calls.DAG_RETRY, body))
 
     async def skip(self, nodes: Iterable[NodeRef]) -> wire.Dag:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from headgate import _local_run
 from headgate._calls import present
 from headgate._elements import Result
+from headgate._handle import DagHandle
 from headgate._output import Progress, plain, printable, show_fields, show_json, show_table, stderr_line
 from headgate._transport import RetryPolicy
 from headgate.async_client import AsyncClient
@@ -352,13 +353,19 @@ def dag_verb(args: Args) -> int:
             case "cancel":
                 dag = handle.cancel(args.reason)
             case "retry":
-                dag = handle.retry(args.nodes or None)
+                dag = _retry(args, handle)
             case "skip":
                 dag = handle.skip(args.nodes)
             case verb:
                 dag = getattr(handle, verb)()
     _dag(args, dag)
     return OK
+
+
+def _retry(args: Args, handle: DagHandle) -> DagView:
+    payloads = {node: parsed(payload) for node, payload in args.payload or ()}
+    down = {"down_from": args.nodes} if args.down else {"nodes": args.nodes or None}
+    return handle.retry(**down, everything=args.all, payloads=payloads or None)
 
 
 def dag_resolve(args: Args) -> int:

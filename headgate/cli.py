@@ -341,6 +341,12 @@ def _add_dag_verbs(dags: _Commands) -> None:
             parser.add_argument("--reason")
         elif verb in ("retry", "skip"):
             parser.add_argument("nodes", nargs="*" if verb == "retry" else "+", metavar="node")
+        if verb == "retry":
+            parser.add_argument("--down", action="store_true", help="these and all below them, what succeeded too")
+            parser.add_argument("--all", action="store_true", help="every node of the DAG")
+            parser.add_argument(
+                "--payload", action="append", nargs=2, metavar=("NODE", "JSON"), help="another payload for a node"
+            )
 
 
 if __name__ == "__main__":

@@ -115,6 +115,11 @@ class Overloaded(Unavailable):
     code = "overloaded"
 
 
+def pointer_to(*parts: str) -> str:
+    """A JSON pointer (RFC 6901) to a place in a body."""
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+
+
 def invalid(pointer: str, detail: str) -> Invalid:
     """An `Invalid` with one field at fault."""
     return Invalid(detail, errors=[FieldError(pointer, detail)])

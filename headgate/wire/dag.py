@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Optional, Self
 from pydantic import Field, model_validator
 
 from headgate.wire.base import (
+    BATCH_MAX,
     INT32_MAX,
     LEASE_S_DEFAULT,
     TTL_S_MAX,
@@ -181,9 +182,22 @@ class CancelNodes(Request):
 
 
 class RetryDag(Request):
-    """`nodes` absent: all that failed."""
+    """`nodes`: these, of the failed ones; absent: all that failed; each with what was skipped or cancelled because
+    of it. `from`: these and everything below, whatever it has come to. `all`: every node. At most one of them.
+
+    `payloads`: other payloads, by key, for nodes that run again.
+    """
 
     nodes: Batch[Label] | None = None
+    down_from: Annotated[Batch[Label] | None, Field(alias="from")] = None
+    all: bool = False
+    payloads: Annotated[dict[Label, Json], Field(min_length=1, max_length=BATCH_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.nodes is not None) + (self.down_from is not None) + self.all > 1:
+            raise fault("", "give one of nodes, from and all")
+        return self
 
 
 class SkipNodes(Request):

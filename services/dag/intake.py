@@ -11,9 +11,9 @@ from headgate import wire
 from services.dag import addition, subspec
 from services.dag.errors import LimitExceeded, ValueTooLarge
 from services.dag.items import encode
-from services.dag.model import NewDag, NewEdge, NewNode, Resolved
+from services.dag.model import NewDag, NewEdge, NewNode, Resolved, Retry
 from services.dag.settings import DagSettings
-from shared.errors import FieldError, Forbidden, ServiceError
+from shared.errors import FieldError, Forbidden, ServiceError, pointer_to
 
 _fingerprint = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
@@ -122,6 +122,19 @@ def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> dict[str, Any]:
 def new_edges(dependencies: Sequence[wire.Dependency]) -> list[NewEdge]:
     """Edges to add."""
     return [NewEdge(edge.upstream, edge.downstream, f"/dependencies/{i}") for i, edge in enumerate(dependencies)]
+
+
+def retry(body: wire.RetryDag, settings: DagSettings) -> Retry:
+    """What to run again.
+
+    Raises:
+        ValueTooLarge: a payload is over the limit.
+    """
+    payloads = {
+        key: _checked(payload, settings.payload_bytes_max, pointer_to("payloads", key))
+        for key, payload in (body.payloads or {}).items()
+    }
+    return Retry(body.nodes, body.down_from, body.all, payloads)
 
 
 def resolutions(facts: Sequence[wire.ExternalResolution], settings: DagSettings) -> list[Resolved]:

@@ -22,6 +22,11 @@ def encode(value: Any) -> str:
     return _encode(value)
 
 
+def with_payload(spec: str, payload: str) -> str:
+    """A node's item, as JSON text, with another payload."""
+    return _encode(json.loads(spec) | {"payload": json.loads(payload)})
+
+
 def ack_topic(shard_number: int) -> str:
     """The topic, within the system's namespace, on which a DAG shard hears of its items' ends."""
     return f"acks/{shard_number:03d}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 DagState = Literal["running", "cancelling", "succeeded", "failed", "cancelled"]
@@ -218,6 +220,15 @@ class Parent(NamedTuple):
     generation: int
     depth: int
     inputs: str | None = None
+
+
+class Retry(NamedTuple):
+    """Which nodes to run again: by default all that failed. Payloads are JSON text by key."""
+
+    nodes: Sequence[str] | None = None
+    down_from: Sequence[str] | None = None
+    everything: bool = False
+    payloads: Mapping[str, str] = MappingProxyType({})
 
 
 class Resolved(NamedTuple):

@@ -167,8 +167,10 @@ async def retry(
     duties: OrchestratorOf,
     body: Annotated[wire.RetryDag, body_of(wire.RetryDag)],
 ) -> Response:
-    """A new generation of failed nodes (those named, or all), and of what was skipped or cancelled with them."""
-    return json_response(dag_view(await duties.retrier.retry(ns, dag, body.nodes)))
+    """A new generation of failed nodes (those named, or all), and of what was skipped or cancelled with them; of
+    the nodes `from` some down, whatever they have come to; or, with `all`, of every node."""
+    wanted = intake.retry(body, duties.context.settings)
+    return json_response(dag_view(await duties.retrier.retry(ns, dag, wanted)))
 
 
 @router.post(DAG_PATH + "/skip", response_model=wire.Dag, operation_id="dag_skip", tags=["control"])

@@ -51,6 +51,7 @@ class DagSettings(EdgeSettings):
     list_scan_nodes_max: int = 50_000
     page_edges_max: int = 50_000
     retry_chunk_nodes: int = 5_000
+    retry_nodes_max: int = 250_000
 
     # Topological orders kept in memory for cycle checks, by edges in all of them.
     order_edges_max: int = 1_000_000

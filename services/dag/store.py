@@ -379,15 +379,29 @@ async def inputs(tx: Transaction, nos: Sequence[int]) -> list[tuple[int, str, st
 # Retry
 
 
-async def retry_roots(tx: Transaction, first_no: int, last_no: int, states: Sequence[str]) -> list[int]:
-    """Nodes in one of `states` that no caller skipped."""
-    rows = await tx.fetch(SQL.retry_roots, first_no=first_no, last_no=last_no, states=states)
+async def retry_roots(
+    tx: Transaction, first_no: int, last_no: int, states: Sequence[str], *, by_call_too: bool
+) -> list[int]:
+    """Nodes in one of `states`; those that a caller skipped or cancelled only with `by_call_too`."""
+    rows = await tx.fetch(
+        SQL.retry_roots, first_no=first_no, last_no=last_no, states=states, by_call_too=by_call_too
+    )
     return [row["no"] for row in rows]
 
 
-async def retry_reach(tx: Transaction, nos: Sequence[int]) -> list[int]:
-    """These and everything skipped or cancelled below them, ascending."""
-    return [row["no"] for row in await tx.fetch(SQL.retry_reach, nos=nos)]
+async def retry_reach(tx: Transaction, nos: Sequence[int], states: Sequence[str], rows_max: int) -> set[int]:
+    """These and everything in one of `states` below them; at most `rows_max`."""
+    return {row["no"] for row in await tx.fetch(SQL.retry_reach, nos=nos, states=states, rows_max=rows_max)}
+
+
+async def node_specs(tx: Transaction, nos: Sequence[int]) -> dict[int, str]:
+    """What the items of nodes are made of, as JSON text."""
+    return {row["node_no"]: row["item"] for row in await tx.fetch(SQL.node_specs, nos=nos)}
+
+
+async def set_specs(tx: Transaction, specs: dict[int, str]) -> None:
+    """Make the items of nodes of something else from now on."""
+    await tx.fetch(SQL.set_specs, nos=list(specs), items=list(specs.values()))
 
 
 async def retry_nodes(tx: Transaction, item_ids: dict[int, str]) -> list[Replaced]:

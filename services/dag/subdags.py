@@ -23,7 +23,7 @@ from services.dag.building import Builder
 from services.dag.completing import Completer
 from services.dag.context import Context
 from services.dag.errors import DagCancelling, DagFinished, NothingToRetry
-from services.dag.model import Dag, Ending, NewDag, NodeState, Parent, Send, dag_of
+from services.dag.model import Dag, Ending, NewDag, NodeState, Parent, Retry, Send, dag_of
 from services.dag.retrying import Retrier
 from services.dag.settling import Settlement
 from services.dag.store_subdags import SubNode
@@ -89,7 +89,7 @@ class SubDags:
     async def _go_on(self, home: Shard, dag: Dag, parent: Parent) -> None:
         """A child that failed goes on for the node's next generation; one that cannot says so again."""
         try:
-            await self._retrier.retry(dag.namespace, dag.id, None, parent=parent)
+            await self._retrier.retry(dag.namespace, dag.id, Retry(), parent=parent)
         except DagCancelling as error:
             raise Unavailable(error.detail) from error
         except (DagFinished, NothingToRetry):

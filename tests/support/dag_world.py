@@ -6,7 +6,9 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from services.dag import changes
 from services.dag.app import Loops, create_app
+from services.dag.model import NODE_BITS
 from services.dag.orchestrator import Orchestrator
 from services.dag.settings import DagSettings
 from shared.shards import Shard
@@ -122,11 +124,30 @@ class DagWorld:
         return found
 
     async def audit(self) -> None:
-        """Counters agree with the facts (D12). A node that was decided keeps the counts it was decided by."""
+        """Counters agree with the facts (D12), and the log leads to them. A node that was decided keeps the counts
+        it was decided by."""
         wrong = await self.rows(COUNTERS)
         assert not wrong, [dict(row) for row in wrong]
         wrong = await self.rows(TOTALS)
         assert not wrong, [dict(row) for row in wrong]
+        await self._audit_log()
+
+    async def _audit_log(self) -> None:
+        """Each DAG's changes are numbered without gaps, and the last one of each node is how it stands."""
+        told: dict[tuple[int, int], tuple[str, int]] = {}
+        last: dict[int, int] = {}
+        rows = await self.rows("SELECT dag_no, last_event, at, nodes, dag FROM change ORDER BY dag_no, last_event")
+        for dag_no, *row in rows if len(self.duties.context.shards) == 1 else ():
+            for change in changes.read(*row):
+                assert change.number == last.get(dag_no, 0) + 1, f"a gap before change {change.number}"
+                last[dag_no] = change.number
+                if change.n is not None:
+                    told[dag_no, (dag_no << NODE_BITS) + change.n] = (change.state, change.generation)
+        for dag_no, no, state, generation in await self.rows(
+            "SELECT dag_no, no, CASE state WHEN 'intent' THEN 'blocked' ELSE state END, generation FROM node"
+        ):
+            if dag_no in last:
+                assert told.get((dag_no, no)) == (state, generation), f"node {no} is {state}, untold"
 
     async def close(self) -> None:
         await self.loops.relay.close()

@@ -138,20 +138,22 @@ FROM (SELECT no, key, item_id::text, generation, enqueued FROM node
       WHERE no BETWEEN $1 AND $2 AND state = 'intent' ORDER BY no OFFSET 0) AS n
 CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = n.no OFFSET 0) AS s;
 
--- name: retry_roots(first_no, last_no, states)
-SELECT no FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[]) AND (state = 'failed' OR NOT by_call)
+-- name: retry_roots(first_no, last_no, states, by_call_too)
+SELECT no FROM node
+WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[]) AND (state = 'failed' OR NOT by_call OR $4::boolean)
 ORDER BY no;
 
--- name: retry_reach(nos)
--- Everything skipped or cancelled below these nodes, and they.
+-- name: retry_reach(nos, states, rows_max)
+-- Everything in one of `states` below these nodes, and they; what a caller skipped or cancelled stays so.
 WITH RECURSIVE reach(no) AS (
     SELECT unnest($1::bigint[])
     UNION
     SELECT e.down FROM reach CROSS JOIN LATERAL (
         SELECT edge.down FROM edge
         CROSS JOIN LATERAL (SELECT state, by_call FROM node WHERE no = edge.down OFFSET 0) AS c
-        WHERE edge.up = reach.no AND c.state IN ('skipped', 'cancelled') AND NOT c.by_call OFFSET 0) AS e)
-SELECT no FROM reach ORDER BY no;
+        WHERE edge.up = reach.no AND c.state = ANY($2::text[])
+            AND NOT (c.by_call AND c.state IN ('skipped', 'cancelled')) OFFSET 0) AS e)
+SELECT no FROM reach LIMIT $3;
 
 -- name: retry_nodes(nos, item_ids)
 -- A new generation, blocked until it is decided; returns what it replaces. A sub-DAG that failed is kept, to go on.
@@ -168,6 +170,17 @@ UPDATE node SET state = 'blocked', generation = node.generation + 1,
     by_call = false, attempts = 0, released_at = NULL, finished_at = NULL, output = NULL, error = NULL
 FROM old WHERE node.ctid = old.tid
 RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made, node.sub;
+
+-- name: node_specs(nos)
+SELECT s.node_no, s.item FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT node_no, item FROM node_spec WHERE node_no = w.no OFFSET 0) AS s;
+
+-- name: set_specs(nos, items)
+WITH found AS MATERIALIZED (
+    SELECT s.tid, w.item FROM unnest($1::bigint[], $2::text[]) AS w(no, item)
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node_spec WHERE node_no = w.no OFFSET 0) AS s
+    LIMIT cardinality($1::bigint[]))
+UPDATE node_spec SET item = f.item FROM found f WHERE node_spec.ctid = f.tid;
 
 -- name: retry_externals(dag_no, nos)
 -- What was resolved as failed is to be resolved again.

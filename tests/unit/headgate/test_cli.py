@@ -222,6 +222,22 @@ def test_cancel_of_nodes_leaves_the_dag(service: Service, run: Run) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "body"),
+    [
+        ([], {}),
+        (["a", "b"], {"nodes": ["a", "b"]}),
+        (["a", "--down"], {"from": ["a"]}),
+        (["--all"], {"all": True}),
+        (["a=b", "--payload", "a=b", '{"x": 1}'], {"nodes": ["a=b"], "payloads": {"a=b": {"x": 1}}}),
+    ],
+)
+def test_retry_says_which_nodes(service: Service, run: Run, words: list[str], body: Any) -> None:
+    service.reply = lambda *_: DAG
+    code, _, _ = run("dag", "retry", "d1", *words)
+    assert (code, service.asked("/retry")) == (0, [body])
+
+
 def test_progress_is_a_live_line_on_a_terminal_and_few_lines_elsewhere() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
