@@ -39,7 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = QUICK if options.quick else FULL
     plan = replace(
         plan,
-        rounds=options.rounds or plan.rounds,
         slice_s=options.slice_s or plan.slice_s,
         backlogs=tuple(options.backlog) if options.backlog else plan.backlogs,
         snapshot_s=options.snapshot_s or plan.snapshot_s,
@@ -76,17 +75,19 @@ async def _run(chosen: Sequence[Scenario], plan: Plan, elsewhere: Path | None, o
     machine = describe()
     unmet = 0
     for scenario in chosen:
+        rounds = options.rounds or (plan.rounds if plan.small else scenario.rounds or plan.rounds)
+        sized = replace(plan, rounds=rounds)
         takes = "a minute at most" if plan.small else scenario.takes(peers=options.peers)
         progress.note(f"{scenario.name} ({takes}): {scenario.shows}")
         async with open_stack(
             with_services=scenario.with_services,
             queue_shards=scenario.queue_shards,
         ) as stack:
-            outcome = await scenario.run(Bench(stack, plan, progress, options.peers, options.pgmq_sql))
+            outcome = await scenario.run(Bench(stack, sized, progress, options.peers, options.pgmq_sql))
             if plan.small:
                 outcome.requirements.clear()  # they are about sizes that a quick run does not have
             described = {**machine, "postgres": dict(stack.postgres)}
-        run = {"at": report.iso(SystemClock().wall_s()), **asdict(plan)}
+        run = {"at": report.iso(SystemClock().wall_s()), **asdict(sized)}
         path = report.save(results, to_json(outcome, described, run))
         print(report.text(outcome))
         progress.note(f"written to {path}")
@@ -120,7 +121,12 @@ def _parser() -> argparse.ArgumentParser:
         "--snapshot-s", type=float, metavar="S", help=f"for snapshot: how long it is held ({FULL.snapshot_s:g})"
     )
     parser.add_argument("--page", action="store_true", help="only draw docs/benchmarks.md again from the JSON")
-    parser.add_argument("--rounds", type=int, metavar="N", help=f"rounds of every comparison ({FULL.rounds})")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help=f"rounds of every comparison ({FULL.rounds}, or fewer where they are long)",
+    )
     parser.add_argument("--slice-s", type=float, metavar="S", help=f"seconds of every slice ({FULL.slice_s:g})")
     parser.add_argument(
         "--backlog",

@@ -17,6 +17,7 @@ from services.dag.model import Ending
 from services.dag.settings import DagSettings
 from shared.clock import SystemClock
 from shared.ids import shard_of
+from shared.ownership import Ownership
 from shared.shards import ShardMap
 
 TOPIC, DONE, NOBODY = "parts", "parts-done", "parts-nobody"
@@ -28,10 +29,14 @@ class Parts:
     def __init__(self, stack: BenchStack) -> None:
         self._http = Http(stack.queue_url)
         self._builder = Builder(stack.dag_url, NOBODY)
-        settings = DagSettings(shards=stack.dag_shards)
+        # The running service owns the shards; what is measured here needs nobody's leave.
+        settings = DagSettings(shards=stack.dag_shards, ownership="everyone")
         self._shards = ShardMap(settings.plan(), settings)
         # Nothing is sent to the queue: what these transactions decide is left to the running service's sweeper.
-        context = Context(self._shards, cast(Queue, None), settings, SystemClock())
+        clock = SystemClock()
+        context = Context(
+            self._shards, cast(Queue, None), settings, clock, Ownership("dag", self._shards, settings, clock)
+        )
         self._completer = Completer(context)
 
     async def __aenter__(self) -> Parts:

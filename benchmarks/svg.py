@@ -86,7 +86,7 @@ def lines(title: str, x_unit: str, y_unit: str, series: Sequence[Line], *, log: 
         across = (x - low_x) / (high_x - low_x)
         return left + across * (WIDTH - left - right), height - bottom - share * (height - bottom - _TOP)
 
-    out = [_open(height, title), _text(12, 22, title, weight="600")]
+    out = [_open(height, title), _text(12, 22, f"{title}, {y_unit}", weight="600")]
     for tick in _ticks(low_y, high_y, log=log):
         _, y = at(low_x, tick)
         out += [_line(left, y, WIDTH - right, y, "#e3e6ea"), _text(left - 6, y + 4, _number(tick), anchor="end")]
@@ -94,7 +94,6 @@ def lines(title: str, x_unit: str, y_unit: str, series: Sequence[Line], *, log: 
         x, _ = at(tick, high_y)
         out.append(_text(x, height - bottom + 16, _number(tick), anchor="middle"))
     out.append(_text(WIDTH / 2, height - bottom + 34, x_unit, anchor="middle"))
-    out.append(_text(left, _TOP - 6, y_unit))
     for i, line in enumerate(series):
         colour = _COLOURS[line.colour % len(_COLOURS)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in line.points))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import signal
 import tempfile
@@ -59,6 +60,7 @@ QUEUES = (
     Peer("BullMQ, fsync every second", "bullmq.mjs", redis=EVERYSEC),
     Peer("BullMQ, fsync always", "bullmq.mjs", redis=ALWAYS),
 )
+DURABLE_QUEUES = tuple(peer for peer in QUEUES if peer.redis in (None, ALWAYS))
 DAGS = (
     Peer("DBOS", "dbos_peer.py", ("dbos==3.4.0",)),
     Peer("BullMQ flows, fsync every second", "bullmq.mjs", redis=EVERYSEC),
@@ -150,7 +152,7 @@ class Running:
     def _signal(self, number: signal.Signals) -> None:
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+                os.killpg(process.pid, number)
 
 
 @dataclass(frozen=True)
@@ -238,18 +240,23 @@ async def _start(program: str, peer: Peer, settings: dict[str, Any], path: Path)
             stdout=asyncio.subprocess.PIPE,
             stderr=messages,
             limit=_LINE_BYTES_MAX,
+            # A group of its own, so that workers which a program starts stand still with it.
+            start_new_session=True,
         )
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    process.send_signal(signal.SIGCONT)
-    process.terminate()
+    for number in (signal.SIGCONT, signal.SIGTERM):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
     try:
         async with asyncio.timeout(5.0):
             await process.wait()
     except TimeoutError:
-        process.kill()
-        await process.wait()
+        pass
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 async def open_peers(bench: Bench, peers: Sequence[Peer], outcome: Outcome, stack: Any) -> dict[str, Running]:

@@ -13,7 +13,7 @@ from benchmarks.bench import Bench
 from benchmarks.load import Http
 from benchmarks.machine import Meter
 from benchmarks.outcome import Outcome
-from benchmarks.peers.process import QUEUES, PeerSide, Running, open_peers
+from benchmarks.peers.process import DURABLE_QUEUES, PeerSide, Running, open_peers
 from benchmarks.spread import percentile, spread
 from benchmarks.turns import Cycles, Side
 from benchmarks.workers import Workers
@@ -38,7 +38,7 @@ async def run(bench: Bench) -> Outcome:
     outcome = Outcome("latency", METHOD)
     plan = bench.plan
     async with AsyncExitStack() as stack:
-        peers = await open_peers(bench, QUEUES, outcome, stack)
+        peers = await open_peers(bench, DURABLE_QUEUES, outcome, stack)
         bench.progress.begin("latency", plan.rounds * (1 + len(peers)) * (1 + len(SHARES)))
         workers = await stack.enter_async_context(Workers(bench.stack, SENDERS, 1, [TOPIC]))
         sides: dict[str, Side] = {OURS: Cycles(workers.cycles())}

@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from benchmarks.graphs import Graph, chain, chunks, fan, layered, shuffled
+from benchmarks.graphs import Graph, chain, chunks, fan, layered, shuffled, tail_heavy
+from benchmarks.scenarios.shapes import in_order as ordered
 
 
 def in_order(graph: Graph) -> bool:
@@ -43,3 +44,15 @@ def test_no_edge_is_lost_between_calls() -> None:
     calls = chunks(edges, 1_000)
     assert [len(call) for call in calls] == [1_000, 1_000, 501]
     assert [edge for call in calls for edge in call] == edges
+
+
+def test_a_package_archive_has_few_that_many_wait_for() -> None:
+    graph = tail_heavy(2_000, edges=8_000, seed=1)
+    popularity = Counter(upstream for upstream, _ in graph.edges)
+    assert len(set(graph.edges)) == 8_000 and in_order(graph)
+    assert popularity["n0"] > 100 and sum(not popularity[key] for key in graph.keys) > 200
+
+
+def test_keys_are_put_in_an_order_that_respects_the_edges() -> None:
+    graph = tail_heavy(200, edges=600, seed=2)
+    assert in_order(ordered(list(reversed(graph.keys)), graph.edges))
