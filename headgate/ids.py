@@ -29,7 +29,7 @@ class IdMaker:
         self._now_ms = now_ms
         self._entropy = entropy
         self._last_ms = 0
-        self._counter = 0
+        self._counter = 0  # of the next id
         self.unlock()
 
     def unlock(self) -> None:
@@ -40,24 +40,27 @@ class IdMaker:
         """`count` ids of `shard`, in ascending order."""
         if not 0 <= shard < SHARDS_MAX:
             raise ValueError(f"shard must be 0 to {SHARDS_MAX - 1}")
-        noise = self._entropy(8 * count)
+        noise = self._entropy(4 + 5 * count)
+        start, noise_hex = int.from_bytes(noise[:4]) >> 7, noise[4:].hex()
         now_ms = self._now_ms()
+        ids: list[str] = []
         with self._lock:
-            return [
-                self._next(now_ms, int.from_bytes(noise[start : start + 8]), shard)
-                for start in range(0, 8 * count, 8)
-            ]
+            if now_ms > self._last_ms:
+                self._last_ms, self._counter = now_ms, start
+            while len(ids) < count:
+                if self._counter > _COUNTER_MAX:
+                    self._last_ms, self._counter = self._last_ms + 1, start
+                ids += self._run(count - len(ids), noise_hex[10 * len(ids) :], shard)
+        return ids
 
-    def _next(self, now_ms: int, noise: int, shard: int) -> str:
-        if now_ms > self._last_ms:
-            self._last_ms, self._counter = now_ms, noise >> 39
-        elif self._counter == _COUNTER_MAX:
-            self._last_ms, self._counter = self._last_ms + 1, noise >> 39
-        else:
-            self._counter += 1
+    def _run(self, count: int, noise_hex: str, shard: int) -> list[str]:
+        """Up to `count` ids, as far as only the low bits of the counter change."""
         high, low = self._counter >> 14, self._counter & 0x3FFF
-        text = f"{self._last_ms:012x}7{high:03x}{0x8000 | low:04x}{(noise & 0xF_FFFF_FFFF) << 12 | shard:012x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        count = min(count, 0x4000 - low)
+        self._counter += count
+        time_hex = f"{self._last_ms:012x}"
+        head, tail = f"{time_hex[:8]}-{time_hex[8:]}-7{high:03x}-", f"{shard:03x}"
+        return [f"{head}{0x8000 | low + i:04x}-{noise_hex[10 * i : 10 * i + 9]}{tail}" for i in range(count)]
 
 
 _maker = IdMaker()

@@ -16,12 +16,14 @@ from services.queue.model import (
     Key,
     NewItem,
     NewRow,
+    PlainItem,
     Ready,
     Result,
     Settled,
     refused,
 )
 from services.queue.placement import Placement
+from services.queue.plain import PlainEnqueues
 from services.queue.quotas import Tenant
 from services.queue.rows import ack_pair, fingerprint, new_row
 from services.queue.settings import QueueSettings
@@ -52,6 +54,7 @@ class Broker:
         self.stores = stores
         self.dispatch = dispatch
         self.placement = placement
+        self._plain = PlainEnqueues(stores, dispatch, placement, settings)
         self._settings = settings
         self._enqueued: dict[int, Any] = {}
         self._dequeued: dict[int, Any] = {}
@@ -77,11 +80,18 @@ class Broker:
 
     # -- enqueue ------------------------------------------------------------------------------------------
 
-    async def enqueue(self, namespace: str, items: Sequence[NewItem], caller: Caller) -> list[Result]:
+    async def enqueue(
+        self, namespace: str, items: list[NewItem] | list[PlainItem], caller: Caller
+    ) -> list[Result]:
         """Take items in; one result per item, in order.
 
         Keyless items of a call that bring no id and no affinity go to one shard, in one transaction.
         """
+        if isinstance(items[0], PlainItem):
+            return await self._plain.enqueue(namespace, items)
+        return await self._enqueue_each(namespace, items, caller)
+
+    async def _enqueue_each(self, namespace: str, items: list[NewItem], caller: Caller) -> list[Result]:
         home: Store | None = None
         results: list[Result | None] = [None] * len(items)
         groups: dict[int, list[int]] = {}
@@ -156,10 +166,10 @@ class Broker:
     ) -> None:
         """Items that may live anywhere, and were surely not taken by this shard, go to one that takes items."""
         free = [i for i in part if items[i].id is None and items[i].affinity is None]
-        other = self._shards.next()
-        if free and other.number != shard and other.breaker.takes_items:
-            ids = dict(zip(free, new_ids(other.number, len(free)), strict=True))
-            await self._enqueue_at(other.number, namespace, items, ids, free, caller, results, spills=False)
+        other = self.placement.choose(namespace, items[free[0]].topic, 0, but=shard) if free else shard
+        if other != shard:
+            ids = dict(zip(free, new_ids(other, len(free)), strict=True))
+            await self._enqueue_at(other, namespace, items, ids, free, caller, results, spills=False)
 
     async def _keyed_at(
         self,
@@ -277,6 +287,7 @@ class Broker:
         relaxed = namespace == "_dag"
         results: list[Result | None] = [None] * len(items)
         groups: dict[int, list[tuple[int, AckEntry]]] = {}
+        tokens: dict[str, str] = {}
         for i, item in enumerate(items):
             item_id = canonical(item.id)
             shard = shard_of(item_id) if item_id else -1
@@ -284,7 +295,10 @@ class Broker:
                 results[i] = Result(item.id, "not_found")
                 continue
             output = bytes(item.output).decode() if item.output is not NO_OUTPUT else None
-            entry = (item_id, canonical_token(item.lease_token) or _token(), 0, output)
+            token = tokens.get(item.lease_token)
+            if token is None:
+                token = tokens[item.lease_token] = canonical_token(item.lease_token) or _token()
+            entry = (item_id, token, 0, output)
             groups.setdefault(shard, []).append((i, entry))
 
         async def flush(shard: int, part: list[tuple[int, AckEntry]]) -> None:

@@ -14,7 +14,18 @@ import msgspec
 
 from headgate import wire
 from services.queue.errors import PayloadTooLarge
-from services.queue.model import NO_OUTPUT, NULL, Acks, Demands, NewItem, NewItems, Settled, is_plain
+from services.queue.model import (
+    NO_OUTPUT,
+    NULL,
+    Acks,
+    Demands,
+    NewItem,
+    NewItems,
+    PlainItem,
+    PlainItems,
+    Settled,
+    is_plain,
+)
 from services.queue.settings import QueueSettings
 from shared import jsonbody
 from shared.errors import FieldError, invalid
@@ -26,14 +37,20 @@ _TOPIC = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 _INT32 = 2**31
 
+_plain_items = msgspec.json.Decoder(PlainItems)
 _new_items = msgspec.json.Decoder(NewItems)
 _acks = msgspec.json.Decoder(Acks)
 _demands = msgspec.json.Decoder(Demands)
 
 
-def new_items(body: bytes, settings: QueueSettings) -> list[NewItem]:
-    """The items of an enqueue call."""
+def new_items(body: bytes, settings: QueueSettings) -> list[NewItem] | list[PlainItem]:
+    """The items of an enqueue call; plain ones when all are."""
     value = jsonbody.check(body, depth_max=settings.json_depth_max)
+    plain = _decode(_plain_items, body)
+    if plain is not None and _is_valid(plain.items, settings.batch_items_max) and b"\\u0000" not in body:
+        for i, plain_item in enumerate(plain.items):
+            _check_size(f"/items/{i}/payload", plain_item.payload, settings.payload_bytes_max)
+        return plain.items
     decoded = _decode(_new_items, body)
     items = decoded.items if decoded is not None else []
     if not 1 <= len(items) <= settings.batch_items_max or not all(map(_is_common, items)) or b"\\u0000" in body:
@@ -42,6 +59,11 @@ def new_items(body: bytes, settings: QueueSettings) -> list[NewItem]:
     for i, item in enumerate(items):
         _check_sizes(i, item, settings)
     return items
+
+
+def _is_valid(items: list[PlainItem], items_max: int) -> bool:
+    """What the decoder has not judged: how many there are, and their topics."""
+    return 1 <= len(items) <= items_max and all(map(_TOPIC, {item.topic for item in items}))
 
 
 def settled(body: bytes, settings: QueueSettings) -> list[Settled]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 NULL = msgspec.Raw(b"null")
 
 LEASE_S = 60.0
+LEASE_S_MAX = 43_200.0
 NO_OUTPUT = msgspec.Raw(b"")
 
 
@@ -61,6 +62,25 @@ class NewItems(msgspec.Struct, forbid_unknown_fields=True):
     """An enqueue call."""
 
     items: list[NewItem]
+
+
+class PlainItem(msgspec.Struct, forbid_unknown_fields=True):
+    """One element of an enqueue call that uses only the common fields and leaves the id to the service."""
+
+    topic: str
+    payload: msgspec.Raw = NULL
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
+    lease_s: Annotated[float, msgspec.Meta(ge=1, le=LEASE_S_MAX)] = LEASE_S
+
+
+class PlainItems(msgspec.Struct, forbid_unknown_fields=True):
+    """An enqueue call of plain items."""
+
+    items: list[PlainItem]
+
+
+# Namespace, topic, priority and lease_s of a plain item, the names as numbers.
+Kind: TypeAlias = tuple[int, int, int, float]
 
 
 class Settled(msgspec.Struct, forbid_unknown_fields=True):

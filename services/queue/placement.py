@@ -48,8 +48,11 @@ class Placement:
         """There is one more shard; topics that are on others stay there."""
         self._shards = sorted({*self._shards, shard})
 
-    def choose(self, namespace: str, topic: str, items: int) -> int:
-        """The shard for a call of that many items; calls of one topic take turns on its shards."""
+    def choose(self, namespace: str, topic: str, items: int, *, but: int | None = None) -> int:
+        """The shard for a call of that many items; calls of one topic take turns on its shards.
+
+        `but` is one that has just failed: it is chosen only where no other may be.
+        """
         now_s = self._clock.monotonic_s()
         spread = self._spreads.get((namespace, topic)) or self._begin(namespace, topic, now_s)
         if now_s - spread.begun_s >= _WINDOW_S:
@@ -60,9 +63,9 @@ class Placement:
         place = spread.first + spread.turn % spread.width
         for step in range(len(ring)):
             shard = ring[(place + step) % len(ring)]
-            if not self.avoids(shard):
+            if shard != but and not self.avoids(shard):
                 return shard
-        return ring[place % len(ring)]  # all are to be avoided: the call will say so
+        return but if but is not None else ring[place % len(ring)]  # all are to be avoided: the call will say so
 
     def width(self, namespace: str, topic: str) -> int:
         """How many shards a topic uses now."""

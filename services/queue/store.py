@@ -7,11 +7,11 @@ caller can tell waiting consumers; forgetting to is slow, never wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from services.queue.model import Claim, Key, NewRow, Ready
+from services.queue.model import Claim, Key, Kind, NewRow, Ready
 from services.queue.names import SQL, Names
 from services.queue.settings import QueueSettings
 from shared.pg import Transaction
@@ -27,6 +27,22 @@ _COLUMNS = (
     "payloads",
     "extras",
 )
+
+
+T = TypeVar("T")
+
+# Stands nowhere in JSON text: within strings it must be escaped, between values it is no white space.
+RECORD_SEPARATOR = "\x1e"
+
+
+def _once(values: Sequence[T]) -> Sequence[T]:
+    """One element where all are the same."""
+    return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def uuids(ids: Iterable[str]) -> str:
+    """An array of canonical ids as one text, which costs the driver less than a list of them."""
+    return f"{{{','.join(ids)}}}"
 
 
 class Enqueued(NamedTuple):
@@ -74,20 +90,24 @@ class Store:
 
     async def enqueue(self, rows: Sequence[NewRow]) -> Enqueued:
         """Take items in; ids that exist, ended or are out of their window are left out of `taken`."""
-        if all(row.time_ms is None and row.extra is None for row in rows):
-            ids, _, namespace_ids, topic_ids, priorities, lease_ss, payloads, *_ = zip(*rows, strict=True)
-            row = await self.pool.row(
-                SQL.enqueue_plain,
-                ids=ids,
-                namespace_ids=namespace_ids,
-                topic_ids=topic_ids,
-                priorities=priorities,
-                lease_ss=lease_ss,
-                payloads=payloads,
-            )
-            return Enqueued(row["at"], None)
         row = await self.pool.row(SQL.enqueue, **self._columns(rows))
         return Enqueued(row["at"], row["taken"])
+
+    async def enqueue_plain(self, groups: Sequence[tuple[Kind, Sequence[str], Sequence[str]]]) -> datetime:
+        """Take in plain items, whose ids were made here: (kind, ids, payloads). The shard's time."""
+        kinds, ids, payloads = zip(*groups, strict=True)
+        namespace_ids, topic_ids, priorities, lease_ss = zip(*kinds, strict=True)
+        row = await self.pool.row(
+            SQL.enqueue_plain,
+            namespace_ids=namespace_ids,
+            topic_ids=topic_ids,
+            priorities=priorities,
+            lease_ss=lease_ss,
+            ids=[uuids(part) for part in ids],
+            payloads=[RECORD_SEPARATOR.join(part) for part in payloads],
+        )
+        at: datetime = row["at"]
+        return at
 
     async def enqueue_keyed(
         self, rows: Sequence[NewRow], keys: Sequence[str], fingerprints: Sequence[bytes], slots: Sequence[int]
@@ -157,8 +177,9 @@ class Store:
         """Lease items; rows by id, without those that are not ready any more, expired or paused."""
         ids, tokens, lease_ss = zip(*sorted(claims), strict=True)
         pool = self.shard.relaxed if relaxed else self.pool
-        wanted_ss = [lease_s or 0.0 for lease_s in lease_ss]
-        rows = await pool.fetch(SQL.claim, ids=ids, tokens=tokens, lease_ss=wanted_ss)
+        rows = await pool.fetch(
+            SQL.claim, ids=ids, tokens=_once(tokens), lease_ss=_once([lease_s or 0.0 for lease_s in lease_ss])
+        )
         return {row["id"]: row for row in rows}
 
     # -- settle -------------------------------------------------------------------------------------------
@@ -175,7 +196,11 @@ class Store:
         """End items that are held under their tokens."""
         pool = self.shard.relaxed if relaxed else self.pool
         row = await pool.row(
-            SQL.ack, ids=ids, tokens=tokens, namespace_ids=namespace_ids, outputs=json.dumps(outputs)
+            SQL.ack,
+            ids=ids,
+            tokens=_once(tokens),
+            namespace_ids=_once(namespace_ids),
+            outputs=json.dumps(outputs),
         )
         return AckFlush(
             None if row["acked_ids"] is None else set(row["acked_ids"]),

@@ -12,7 +12,7 @@ import msgspec
 from headgate import wire
 from services.queue import hot
 from services.queue.dispatch import Leased
-from services.queue.model import NULL, NewItem, Result
+from services.queue.model import NULL, NewItem, PlainItem, Result
 from services.queue.process import QueueProcess
 from services.queue.quotas import Use
 from services.queue.settle import Extension, Nack
@@ -27,6 +27,8 @@ from shared.log import log
 _NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
 
 Answer = tuple[int, Any]
+
+_SYSTEM = "topics and namespaces that begin with `_` are the system's; use another name"
 
 
 def enter(namespace: str, caller: Caller, scope: str) -> None:
@@ -192,15 +194,18 @@ def dag_of(context: str) -> dict[str, Any]:
     return {"id": found.get("dag"), "node": found.get("node"), "generation": found.get("generation")}
 
 
-def _check_topics(items: list[NewItem], caller: Caller) -> None:
+def _check_topics(items: list[NewItem] | list[PlainItem], caller: Caller) -> None:
     """A system topic, here or as ack_topic, is the system's."""
     if caller.is_dag_service:
         return
+    if any(topic[0] == "_" for topic in {item.topic for item in items}):
+        raise Forbidden(_SYSTEM)
     for item in items:
-        if item.topic[0] == "_" or (item.ack_topic is not None and _is_system(item.ack_topic)):
-            raise Forbidden("topics and namespaces that begin with `_` are the system's; use another name")
-        if item.ack_topic is not None and ":" in item.ack_topic:
-            caller.enter(item.ack_topic.partition(":")[0])
+        if isinstance(item, NewItem) and item.ack_topic is not None:
+            if _is_system(item.ack_topic):
+                raise Forbidden(_SYSTEM)
+            if ":" in item.ack_topic:
+                caller.enter(item.ack_topic.partition(":")[0])
 
 
 def _is_system(ack_topic: str) -> bool:

@@ -53,14 +53,16 @@ s AS (
 SELECT (SELECT at FROM n) AS at,
     CASE WHEN (SELECT count(*) FROM k) < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM k) END AS taken;
 
--- name: enqueue_plain(ids, namespace_ids, topic_ids, priorities, lease_ss, payloads)
+-- name: enqueue_plain(namespace_ids, topic_ids, priorities, lease_ss, ids, payloads)
 -- One flush of enqueues whose ids were made here and that give nothing but the common fields: nothing to look up,
--- nothing to conflict with. About half the cost of `enqueue`.
+-- nothing to conflict with. A row of the arrays is a kind of item: its ids as the text of an array, its payloads
+-- joined by U+001E.
 WITH a AS MATERIALIZED (
-    SELECT u.*, n.at
+    SELECT k.namespace_id, k.topic_id, k.priority, k.lease_s, u.id, u.payload, n.at
     FROM (SELECT shard_now() AS at OFFSET 0) AS n,
-        unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::float8[], $6::text[])
-            AS u(id, namespace_id, topic_id, priority, lease_s, payload)),
+        unnest($1::int[], $2::int[], $3::int[], $4::float8[], $5::text[], $6::text[])
+            AS k(namespace_id, topic_id, priority, lease_s, ids, payloads),
+        LATERAL unnest(k.ids::uuid[], string_to_array(k.payloads, E'\x1e')) AS u(id, payload)),
 i AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, max_attempts,
         at_most_once, managed, remembered)

@@ -6,13 +6,14 @@
 
 -- name: claim(ids, tokens, lease_ss)
 -- The only statement that creates leases. Ids come from the host's memory of keys, sorted and once each, so that
--- two hosts cannot deadlock and a found row's token is searched for by halves; `lease_ss` is 0 where the item's
--- own counts. An id that another took, or a paused topic's, simply yields nothing: what decides is the DELETE of
+-- two hosts cannot deadlock and a found row's token is searched for by halves. `tokens` and `lease_ss` have one
+-- element for all, or one for each; a lease_s of 0 stands for the item's own. An id that another took, or a paused topic's, simply yields nothing: what decides is the DELETE of
 -- its row in ready. An item past its TTL goes into a group that ends at once and is never shown to anybody: the
 -- reaper ends it as expired.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
 f AS MATERIALIZED (
-    SELECT r.place, ($2::uuid[])[i.nth] AS token, nullif(($3::float8[])[i.nth], 0) AS wanted_s, i.*
+    SELECT r.place, ($2::uuid[])[least(i.nth, cardinality($2::uuid[]))] AS token,
+        nullif(($3::float8[])[least(i.nth, cardinality($3::float8[]))], 0) AS wanted_s, i.*
     FROM (
         SELECT width_bucket(id, $1::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at, attempts,
             lease_s, payload, metadata, inputs, headers, enqueued_at, expires_at, at_most_once, managed, ack_context
@@ -40,12 +41,14 @@ FROM g WHERE NOT ttl_passed;
 
 -- name: ack(ids, tokens, namespace_ids, outputs)
 -- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
--- token but has no row any more was acked under it before. `outputs` maps ids to JSON texts.
+-- token but has no row any more was acked under it before. `tokens` and `namespace_ids` have one element for all,
+-- or one for each; `outputs` maps ids to JSON texts.
 WITH g AS MATERIALIZED (
     SELECT token, namespace_id, ids FROM lease
     WHERE token = ANY (ARRAY(SELECT DISTINCT unnest($2::uuid[]))) ORDER BY token FOR UPDATE),
-h AS MATERIALIZED (
-    SELECT id, token, namespace_id FROM unnest($1::uuid[], $2::uuid[], $3::int[]) AS w(id, token, namespace_id)
+h (id, token, namespace_id) AS MATERIALIZED (
+    SELECT w.id, coalesce(w.token, ($2::uuid[])[1]), coalesce(w.namespace_id, ($3::int[])[1])
+    FROM unnest($1::uuid[], $2::uuid[], $3::int[]) AS w(id, token, namespace_id)
     INTERSECT
     SELECT m.id, g.token, g.namespace_id FROM g, unnest(g.ids) AS m(id)),
 d AS (

@@ -33,10 +33,19 @@ def test_a_clock_that_steps_back_does_not_take_the_order_with_it() -> None:
 def test_a_counter_at_its_end_borrows_from_the_next_millisecond() -> None:
     maker = IdMaker(now_ms=lambda: 5, entropy=lambda count: b"\xff" * count)
     first = maker.make(0)[0]
-    maker._counter = 2**26 - 1
-    later = maker.make(0)[0]
-    assert first < later
-    assert time_ms_of(later) == 6
+    maker._counter = 2**26 - 2
+    later = maker.make(0, 5)
+    assert [first, *later] == sorted({first, *later})
+    assert [time_ms_of(item_id) for item_id in later] == [5, 5, 6, 6, 6]
+
+
+def test_a_batch_keeps_its_order_where_the_low_half_of_the_counter_wraps() -> None:
+    maker = IdMaker(now_ms=lambda: 1)
+    maker.make(0)
+    maker._counter = 0x1_3FFD
+    made = maker.make(7, 1_000)
+    assert made == sorted(set(made))
+    assert {shard_of(item_id) for item_id in made} == {7}
 
 
 def test_threads_never_make_the_same_id_and_each_sees_its_own_in_order() -> None:

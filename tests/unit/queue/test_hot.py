@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headgate import wire
 from services.queue import hot
+from services.queue.model import NewItem, PlainItem
 from services.queue.settings import QueueSettings
 from shared.errors import ServiceError
 from shared.http import validate
@@ -70,12 +71,19 @@ def test_what_is_taken_means_the_same(fields: dict[str, Any]) -> None:
         [documented] = validate(wire.EnqueueRequest, body).items
     except ServiceError:
         return
-    [item] = hot.new_items(json.dumps(body).encode(), SETTINGS)
+    [taken_in] = hot.new_items(json.dumps(body).encode(), SETTINGS)
+    item = taken_in
+    if isinstance(taken_in, PlainItem):
+        # A plain item leaves everything else as it is by default.
+        item = NewItem(
+            taken_in.topic, payload=taken_in.payload, priority=taken_in.priority, lease_s=taken_in.lease_s
+        )
 
     for name in (
         "topic",
         "id",
         "priority",
+        "lease_s",
         "delay_s",
         "ttl_s",
         "disabled",
