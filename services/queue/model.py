@@ -72,6 +72,10 @@ class PlainItem(msgspec.Struct, forbid_unknown_fields=True):
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
     lease_s: Annotated[float, msgspec.Meta(ge=1, le=LEASE_S_MAX)] = LEASE_S
 
+    @property
+    def id(self) -> None:
+        """Its caller gave none."""
+
 
 class PlainItems(msgspec.Struct, forbid_unknown_fields=True):
     """An enqueue call of plain items."""

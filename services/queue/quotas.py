@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from services.queue.model import NewItem, Result, refused
+from services.queue.model import NewItem, PlainItem, Result, refused
 from services.queue.names import SQL
 from services.queue.store import Store
 from shared.buckets import Buckets, Rate
@@ -92,7 +92,7 @@ class Tenant:
 
     # -- enqueue ------------------------------------------------------------------------------------------
 
-    def storable(self, items: Sequence[NewItem]) -> int:
+    def storable(self, items: Sequence[NewItem | PlainItem]) -> int:
         """How many of these items, from the first, there is room for."""
         use, count = self.use(), len(items)
         if self.quota.items_max is not None:
@@ -173,8 +173,8 @@ class Quotas:
     async def enqueue(
         self,
         tenant: Tenant,
-        items: Sequence[NewItem],
-        take: Callable[[Sequence[NewItem]], Awaitable[list[Result]]],
+        items: Sequence[NewItem | PlainItem],
+        take: Callable[[Any], Awaitable[list[Result]]],
     ) -> tuple[list[Result], float | None]:
         """Enqueue as many items, from the first, as the quotas allow; when the refused may come again."""
         count, retry_after_s = len(items), None
@@ -195,8 +195,8 @@ class Quotas:
     async def _taken(
         self,
         tenant: Tenant,
-        items: Sequence[NewItem],
-        take: Callable[[Sequence[NewItem]], Awaitable[list[Result]]],
+        items: Sequence[NewItem | PlainItem],
+        take: Callable[[Any], Awaitable[list[Result]]],
     ) -> list[Result]:
         sizes = [len(bytes(item.payload)) for item in items]
         tenant.gain(Use(0, len(items), sum(sizes)))
