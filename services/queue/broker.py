@@ -54,7 +54,7 @@ class Broker:
         self.stores = stores
         self.dispatch = dispatch
         self.placement = placement
-        self._plain = PlainEnqueues(stores, dispatch, placement, settings)
+        self._plain = PlainEnqueues(dispatch, placement, settings)
         self._settings = settings
         self._enqueued: dict[int, Any] = {}
         self._dequeued: dict[int, Any] = {}
@@ -76,6 +76,7 @@ class Broker:
         for relaxed in (False, True):
             acker = self._acker(store, relaxed)
             self._acks[number, relaxed] = Batcher(acker, items_max=size, pool=store.pool)
+        self._plain.join(store)
         self.stores[number] = store
 
     # -- enqueue ------------------------------------------------------------------------------------------

@@ -28,17 +28,18 @@ Entry = tuple[Kind, str, str]
 class PlainEnqueues:
     """Takes plain items in."""
 
-    def __init__(
-        self, stores: dict[int, Store], dispatch: Dispatch, placement: Placement, settings: QueueSettings
-    ) -> None:
-        self._stores = stores
+    def __init__(self, dispatch: Dispatch, placement: Placement, settings: QueueSettings) -> None:
         self._dispatch = dispatch
         self._placement = placement
-        self._enqueued = {n: ENQUEUED.labels(n) for n in stores}
-        self._flushes = {
-            n: Batcher[Entry, str](self._flusher(store), items_max=settings.flush_items_max, pool=store.pool)
-            for n, store in stores.items()
-        }
+        self._settings = settings
+        self._stores: dict[int, Store] = {}
+        self._flushes: dict[int, Batcher[Entry, str]] = {}
+
+    def join(self, store: Store) -> None:
+        """Serve one more shard."""
+        size = self._settings.flush_items_max
+        self._flushes[store.number] = Batcher(self._flusher(store), items_max=size, pool=store.pool)
+        self._stores[store.number] = store
 
     async def enqueue(self, namespace: str, items: Sequence[PlainItem]) -> list[Result]:
         """One result per item, in order. All go to one shard; to another where that one surely took none."""
@@ -71,6 +72,8 @@ class PlainEnqueues:
         return list(map(Result, ids, statuses))
 
     def _flusher(self, store: Store) -> Any:
+        enqueued = ENQUEUED.labels(store.number)
+
         async def flush(entries: list[Entry]) -> list[str]:
             kinds: dict[Kind, tuple[list[str], list[str]]] = {}
             for kind, item_id, payload in entries:
@@ -80,7 +83,7 @@ class PlainEnqueues:
                 group[0].append(item_id)
                 group[1].append(payload)
             at = await store.enqueue_plain([(kind, *group) for kind, group in kinds.items()])
-            self._enqueued[store.number].inc(len(entries))
+            enqueued.inc(len(entries))
             topics: dict[int, list[Key]] = {}
             for (_, topic_id, priority, _), (ids, _) in kinds.items():
                 topics.setdefault(topic_id, []).extend(map(Key, repeat(priority), repeat(at), ids))
