@@ -32,6 +32,8 @@ class WaitOptions(TypedDict, total=False):
 
     trigger: Trigger
     pass_outputs: bool
+    run_on: wire.RunOn
+    compensates: str
 
 
 class NodeOptions(WaitOptions, total=False):

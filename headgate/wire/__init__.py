@@ -80,6 +80,7 @@ from headgate.wire.base import (
     ResolveStatus,
     Response,
     ReviveStatus,
+    RunOn,
     ShardState,
     StandingKind,
     Topic,
@@ -91,9 +92,16 @@ from headgate.wire.base import (
     pointer_of,
     unclean,
 )
-from headgate.wire.dag import (
+from headgate.wire.building import (
     AddDependencies,
     AddNodes,
+    DagSpec,
+    Dependency,
+    ExpandNode,
+    NodeSpec,
+    SubDag,
+)
+from headgate.wire.dag import (
     Attempt,
     BlockedBy,
     CancelDag,
@@ -102,11 +110,8 @@ from headgate.wire.dag import (
     Dag,
     DagEvent,
     DagShardHealth,
-    DagSpec,
     DependenciesAdded,
-    Dependency,
     Edge,
-    ExpandNode,
     ExportMark,
     ExportMarked,
     ExternalResolution,
@@ -122,7 +127,6 @@ from headgate.wire.dag import (
     NodeOutput,
     NodesAdded,
     NodesCancelled,
-    NodeSpec,
     NodeView,
     Obstacle,
     ParentNode,
@@ -131,7 +135,6 @@ from headgate.wire.dag import (
     ResolveRequest,
     RetryDag,
     SkipNodes,
-    SubDag,
     Timeline,
 )
 from headgate.wire.operations import (
@@ -327,6 +330,7 @@ __all__ = [
     "ReviveRequest",
     "ReviveResult",
     "ReviveStatus",
+    "RunOn",
     "ShardHealth",
     "ShardProgress",
     "ShardState",

@@ -53,6 +53,7 @@ NodeCancelStatus = Literal["cancelled", "cancelling", "already_cancelled", "fini
 ResolveStatus = Literal["resolved", "already_resolved"]
 ShardState = Literal["healthy", "degraded", "open", "draining", "unowned"]
 Trigger = Literal["all_succeeded", "all_done", "any_succeeded", "any_failed", "none_failed"]
+RunOn = Literal["always", "succeeded", "failed", "cancelled", "unsuccessful"]
 OnFailure = Literal["continue", "cancel"]
 DagState = Literal["running", "succeeded", "failed", "cancelling", "cancelled"]
 NodeState = Literal["blocked", "released", "succeeded", "failed", "skipped", "cancelled"]
@@ -62,7 +63,7 @@ StandingKind = Literal[
 ObstacleKind = Literal["external", "hold", "pause", "close"]
 AttemptOutcome = Literal["running", "acked", "failed", "lease_expired", "expired", "cancelled"]
 EventKind = Literal["dag", "node"]
-BlockKind = Literal["node", "external", "hold", "pause"]
+BlockKind = Literal["node", "external", "hold", "pause", "end"]
 
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ][0-2]\d:[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:[Zz]|[+-][0-2]\d:[0-5]\d)", re.ASCII

@@ -1,162 +1,36 @@
 """The DAG service's bodies."""
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Optional, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from headgate.wire.base import (
     BATCH_MAX,
-    INT32_MAX,
-    LEASE_S_DEFAULT,
-    TTL_S_MAX,
     AttemptOutcome,
-    Attempts,
     Batch,
     BlockKind,
     DagState,
-    DelayS,
     ErrorText,
     EventKind,
     Json,
-    JsonObject,
     Label,
-    LeaseS,
     Moment,
     NodeCancelStatus,
     NodeState,
     ObstacleKind,
     OnFailure,
-    Priority,
     Request,
     ResolveStatus,
     Response,
+    RunOn,
     ShardState,
     StandingKind,
-    Topic,
     Trigger,
-    TtlS,
     fault,
 )
-from headgate.wire.queue import Backoff
 
 # Requests
-
-
-class Dependency(Request):
-    """An edge: `downstream` waits for `upstream`. Both are node keys."""
-
-    upstream: Label
-    downstream: Label
-
-
-class NodeSpec(Request):
-    """A node to add: an item, or a whole DAG in its place, and what it waits for."""
-
-    key: Label
-    topic: Topic | None = None
-    dag: Optional["SubDag"] = None
-    payload: Json = None
-    metadata: JsonObject | None = None
-    priority: Priority = 0
-    upstream: Batch[Label] | None = None
-    external: Batch[Label] | None = None
-    trigger: Trigger = "all_succeeded"
-    max_attempts: Attempts = 0
-    backoff: Backoff | None = None
-    lease_s: LeaseS = float(LEASE_S_DEFAULT)
-    delay_s: DelayS | None = None
-    ttl_s: TtlS | None = None
-    pass_outputs: bool = False
-
-    @model_validator(mode="after")
-    def _item_or_dag(self) -> Self:
-        if self.dag is None:
-            if self.topic is None:
-                raise fault("/topic", "is required, unless `dag` is given")
-        elif said := [name for name in _ITEM_FIELDS & self.model_fields_set if getattr(self, name) is not None]:
-            raise fault(f"/{min(said)}", "belongs to an item; a node with `dag` has none")
-        return self
-
-    @model_validator(mode="after")
-    def _deliverable(self) -> Self:
-        if self.ttl_s is not None and self.delay_s is not None and self.ttl_s < self.delay_s:
-            raise fault("/ttl_s", "must not be shorter than delay_s: the item could never be delivered")
-        return self
-
-
-# What a node says of its item.
-_ITEM_FIELDS: Final = frozenset(
-    {"topic", "payload", "metadata", "priority", "max_attempts", "backoff", "lease_s", "delay_s", "ttl_s"}
-)
-
-
-class _Build(Request):
-    """Nodes and edges of one call. An `any_*` node has its upstream here, or could never fire."""
-
-    nodes: Batch[NodeSpec] | None = None
-    dependencies: Batch[Dependency] | None = None
-
-    @model_validator(mode="after")
-    def _can_fire(self) -> Self:
-        waiting = [
-            (position, node)
-            for position, node in enumerate(self.nodes or ())
-            if node.trigger.startswith("any_") and not node.upstream
-        ]
-        if waiting:
-            downstream = {edge.downstream for edge in self.dependencies or ()}
-            for position, node in waiting:
-                if node.key not in downstream:
-                    raise fault(f"/nodes/{position}/trigger", f"{node.trigger} needs at least one upstream")
-        return self
-
-
-class SubDag(_Build):
-    """A DAG that runs in the place of a node: made when the node is released, and its end ends the node."""
-
-    name: Label | None = None
-    open: bool = False
-    on_failure: OnFailure = "continue"
-    deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
-    metadata: JsonObject | None = None
-
-    @model_validator(mode="after")
-    def _can_end(self) -> Self:
-        if not self.nodes and not self.open:
-            raise fault("/nodes", "is required, unless the DAG is `open`: it could never end")
-        return self
-
-
-NodeSpec.model_rebuild()
-
-
-class DagSpec(_Build):
-    """A DAG to create. The same `key` again answers the first DAG, whatever else the body says."""
-
-    name: Label | None = None
-    key: Label | None = None
-    open: bool = False
-    hold: bool = False
-    on_failure: OnFailure = "continue"
-    deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
-    metadata: JsonObject | None = None
-
-
-class AddNodes(_Build):
-    nodes: Batch[NodeSpec]
-
-
-class ExpandNode(AddNodes):
-    """Children of `node`, which runs: what waits for it waits for them too. With `generation` only that one of
-    the node may add them."""
-
-    node: Label
-    generation: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
-
-
-class AddDependencies(Request):
-    dependencies: Batch[Dependency]
 
 
 class ExternalResolution(Request):
@@ -246,6 +120,7 @@ class Dag(Response):
     metadata: dict[str, Any] | None = None
     reason: str | None = None
     parent: ParentNode | None = None
+    cleaning: bool = False
     last_event_id: str = "0"
 
     @property
@@ -322,7 +197,7 @@ class ExternalView(Response):
 
 
 class BlockedBy(Response):
-    """What a node waits for: a `node` (`key`, `state`), an `external` (`name`), a hold, a pause."""
+    """What a node waits for: a `node` (`key`, `state`), an `external` (`name`), a hold, a pause, the DAG's end."""
 
     kind: BlockKind
     key: str | None = None
@@ -338,6 +213,8 @@ class NodeView(Response):
     generation: int = 1
     topic: str | None = None
     dag: str | None = None
+    run_on: RunOn | None = None
+    compensates: str | None = None
     trigger: Trigger = "all_succeeded"
     upstream: list[str] = Field(default_factory=list)
     downstream: list[str] = Field(default_factory=list)

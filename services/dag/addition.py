@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from services.dag.errors import Cycle, DagFinished, LimitExceeded, NodeExists, NodeReleased, UnknownNode
 from services.dag.graph import sort
-from services.dag.model import Counts, Dag, NewEdge, NewNode, Node
+from services.dag.model import UNDO, Counts, Dag, NewEdge, NewNode, Node
 from services.dag.settings import DagSettings
-from shared.errors import FieldError
+from shared.errors import FieldError, invalid
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,6 +32,11 @@ class Plan:
     edges: list[NewEdge] = field(default_factory=list)
     # Edges into nodes that were there before: they may close a cycle with old edges, and are counted there.
     late: list[NewEdge] = field(default_factory=list)
+
+    @property
+    def cleanups(self) -> list[NewNode]:
+        """The nodes that clean up or compensate."""
+        return [node for node in self.nodes if node.run_on is not None]
 
     @property
     def empty(self) -> bool:
@@ -54,6 +59,7 @@ def edges_of(nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]) -> list[
 def named(nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> list[str]:
     """All keys that a call names, each once."""
     keys = dict.fromkeys(node.key for node in nodes)
+    keys |= dict.fromkeys(node.compensates for node in nodes if node.compensates is not None)
     for edge in edges:
         keys[edge.upstream] = None
         keys[edge.downstream] = None
@@ -79,6 +85,7 @@ def plan(
     new = _new_nodes(nodes, standing)
     known = standing.nodes.keys() | new.keys()
     _refuse_unknown(edges, known)
+    _refuse_cleanup(nodes, edges, new, standing)
     wanted, released = [], []
     for edge in edges:
         down = standing.nodes.get(edge.downstream)
@@ -90,7 +97,7 @@ def plan(
                 released.append(edge)
             continue
         wanted.append(edge)
-    if (new or wanted or released) and dag.state != "running":
+    if (new or wanted or released) and (dag.state != "running" or dag.cleanup_phase):
         raise DagFinished("the DAG has ended or is being cancelled; nothing can be added to it")
     if released:
         raise NodeReleased("an edge leads into a node that is already released or over", errors=_faults(released))
@@ -107,6 +114,7 @@ def check_whole(nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]) -> No
     edges = edges_of(nodes, dependencies)
     new = _new_nodes(nodes, Standing({}, {}))
     _refuse_unknown(edges, new.keys())
+    _refuse_cleanup(nodes, edges, new, Standing({}, {}))
     _order(new, edges)
 
 
@@ -145,6 +153,36 @@ def _refuse_unknown(edges: Sequence[NewEdge], known: Set[str]) -> None:
         raise UnknownNode("an edge names a node that the DAG does not have", errors=errors[:20])
 
 
+def _refuse_cleanup(
+    nodes: Sequence[NewNode], edges: Sequence[NewEdge], new: dict[str, NewNode], standing: Standing
+) -> None:
+    """Ordinary nodes do not wait for cleanup; compensation has an order of its own.
+
+    Raises:
+        UnknownNode: what a node compensates is not there.
+        Invalid
+    """
+
+    def run_on(key: str) -> str | None:
+        return new[key].run_on if key in new else standing.nodes[key].run_on
+
+    for i, node in enumerate(nodes):
+        of = node.compensates
+        if of is not None and of not in new and of not in standing.nodes:
+            errors = [FieldError(f"/nodes/{i}/compensates", "there is no node with this key")]
+            raise UnknownNode("a node compensates one that the DAG does not have", errors=errors)
+        if of is not None and run_on(of) is not None:
+            raise invalid(f"/nodes/{i}/compensates", "a cleanup or compensation cannot be compensated")
+    for edge in edges:
+        up, down = run_on(edge.upstream), run_on(edge.downstream)
+        if UNDO in (up, down):
+            raise invalid(
+                edge.pointer, "a node that compensates has no edges: its turn follows from what it undoes"
+            )
+        if up is not None and down is None:
+            raise invalid(edge.pointer, "an ordinary node cannot wait for a cleanup node")
+
+
 def _faults(edges: Sequence[NewEdge]) -> list[FieldError]:
     return [FieldError(edge.pointer, "its downstream node is already released or over") for edge in edges[:20]]
 
@@ -166,6 +204,7 @@ def check_limits(dag: Dag, adding: Plan, standing: Standing, settings: DagSettin
         raise LimitExceeded(f"DAGs would nest {depth} deep; at most {settings.subdag_depth_max} are taken")
     externals = sum(len(node.external) for node in adding.nodes)
     for what, count, limit in (
+        ("cleanup nodes", dag.cleanups + len(adding.cleanups), settings.cleanups_per_dag_max),
         ("nodes", dag.next_n + len(adding.nodes), settings.nodes_per_dag_max),
         ("edges", dag.edges + len(adding.edges), settings.edges_per_dag_max),
         ("externals", dag.externals + externals, settings.externals_per_dag_max),

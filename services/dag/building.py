@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from services.dag import addition, expanding, gateway, keeping, store, store_duties, store_edges
+from services.dag import addition, expanding, gateway, keeping, store, store_cleanup, store_duties, store_edges
 from services.dag.activating import Activator, Added, Undecided, attach_items, unfinished_error
 from services.dag.addition import Plan, Standing
 from services.dag.context import Context, own
@@ -228,6 +228,8 @@ class Builder:
             await expanding.record(tx, dag, expansion.node, children, numbers)
         settlement = Settlement(tx, [dag], self._settings)
         settlement.changed(dag)
+        if adding.cleanups:
+            settlement.cleanup_changed(dag)
         settlement.made(dag, (row.no for row in rows))
         if adding.late:
             for node in await store.count_late(tx, addition.late_counts(adding, standing)):
@@ -358,6 +360,11 @@ class Builder:
                     for up, down, _ in adding.edges
                 ],
             )
+        if cleanups := adding.cleanups:
+            of_nos = {numbers[n.key]: numbers[n.compensates] if n.compensates else None for n in cleanups}
+            await store_cleanup.insert(tx, dag, of_nos)
+            dag.cleanups += len(cleanups)
+            dag.cleanup_left += len(cleanups)
         dag.next_n += len(rows)
         dag.edges += len(adding.edges)
         dag.move(None, "intent", len(rows))
@@ -389,7 +396,7 @@ class Builder:
 
 def _waits(dag: Dag, node: NewNode, counts: Counts, ext_left: int) -> bool:
     """True when the queue has to hold a disabled item of a new node."""
-    if node.sub:
+    if node.sub or node.run_on is not None:
         return False
     verdict = decide(node.trigger, counts)
     return verdict == "wait" or (verdict == "fire" and (ext_left > 0 or not dag.releasing))
@@ -415,4 +422,5 @@ def _node(dag: Dag, row: NodeRow) -> Node:
         row.ext_left,
         row.ext_failed,
         row.new.sub,
+        row.new.run_on,
     )

@@ -14,7 +14,7 @@ from services.dag import store, store_edges, store_expansions
 from services.dag.addition import Plan, Standing
 from services.dag.errors import LimitExceeded, NodeNotRunning, UnknownNode
 from services.dag.model import Dag, NewEdge, NewNode, Node
-from shared.errors import FieldError
+from shared.errors import FieldError, invalid
 from shared.pg import Transaction
 
 # What a node that is made to wait in these states would wait for: the others have begun, or ended for good.
@@ -58,6 +58,8 @@ async def widen(
         if adding.empty and not fresh:
             return []
         _check_running(mapper, expansion)
+        if mapper.run_on is not None or any(node.run_on is not None for node in nodes):
+            raise invalid("/nodes", "cleanup and compensation are no children of a node")
         waiters = await store_expansions.downstreams(tx, mapper.no)
         waiting = [node for node in waiters if node.state in _WAITING and node.no not in inside]
         # A child that waits for the node itself, or for another child, is no waiter.

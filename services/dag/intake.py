@@ -11,7 +11,7 @@ from headgate import wire
 from services.dag import addition, subspec
 from services.dag.errors import LimitExceeded, ValueTooLarge
 from services.dag.items import encode
-from services.dag.model import NewDag, NewEdge, NewNode, Resolved, Retry
+from services.dag.model import UNDO, NewDag, NewEdge, NewNode, Resolved, Retry
 from services.dag.settings import DagSettings
 from shared.errors import FieldError, Forbidden, ServiceError, pointer_to
 
@@ -60,6 +60,8 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
         said, levels = _item(i, node, settings), 0
         item = encode(said)
     whole = [said, node.trigger, node.pass_outputs, sorted(upstream), sorted(external)]
+    if node.run_on is not None or node.compensates is not None:
+        whole.append([node.run_on, node.compensates])
     return NewNode(
         key=node.key,
         topic=node.topic or "",
@@ -70,6 +72,8 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
         item=item,
         fingerprint=hashlib.blake2b(_fingerprint(whole).encode(), digest_size=16).digest(),
         levels=levels,
+        run_on=node.run_on if node.compensates is None else UNDO,
+        compensates=node.compensates,
     )
 
 

@@ -15,6 +15,16 @@ Trigger = Literal["all_succeeded", "all_done", "any_succeeded", "any_failed", "n
 Action = Literal["enqueue", "revive", "cancel", "start", "stop", "report"]
 Cause = Literal["call", "failure", "deadline"]
 
+# On which ends of its DAG a cleanup node runs; what compensates another node has a rule of its own.
+UNDO: Final = "undo"
+CLEANUP_ENDS: Final[dict[str, frozenset[str]]] = {
+    "always": frozenset({"succeeded", "failed", "cancelled"}),
+    "succeeded": frozenset({"succeeded"}),
+    "failed": frozenset({"failed"}),
+    "cancelled": frozenset({"cancelled"}),
+    "unsuccessful": frozenset({"failed", "cancelled"}),
+}
+
 # A node's number: its DAG's, shifted, and its own within the DAG. Unique in the shard.
 NODE_BITS: Final = 22
 
@@ -83,6 +93,10 @@ class Dag:
     endings: int = 0
     last_event: int = 0
     expanded: int = 0
+    cleanups: int = 0
+    cleanup_left: int = 0
+    cleanup_phase: int = 0
+    verdict: DagState | None = None
 
     def node_no(self, n: int) -> int:
         """The number of this DAG's node `n`."""
@@ -107,6 +121,21 @@ class Dag:
     def releasing(self) -> bool:
         """True when a node whose trigger fires may be released."""
         return self.state == "running" and not self.held and not self.paused
+
+    @property
+    def flipping(self) -> bool:
+        """True when ends are still to be counted below: not while ordinary nodes are being cancelled."""
+        return self.state == "running" or self.cleanup_phase > 0
+
+    @property
+    def cleaning(self) -> bool:
+        """True when compensation and cleanup may be released. A pause does not keep them once the DAG is
+        being cancelled."""
+        return self.cleanup_phase > 0 and (self.state == "cancelling" or not self.paused)
+
+    def lets_go(self, node: Node) -> bool:
+        """True when this node may be released once its trigger fires."""
+        return self.releasing if node.run_on is None else self.cleaning
 
     @property
     def over(self) -> bool:
@@ -158,6 +187,7 @@ class Node:
     ext_left: int
     ext_failed: bool
     sub: bool = False
+    run_on: str | None = None
 
     @property
     def counts(self) -> Counts:
@@ -184,6 +214,8 @@ class NewNode:
     item: str
     fingerprint: bytes
     levels: int = 0
+    run_on: str | None = None
+    compensates: str | None = None
 
     @property
     def sub(self) -> bool:

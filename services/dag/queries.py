@@ -8,10 +8,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from services.dag import cursors, items, store, store_duties, store_edges, store_kept, store_reads, store_subdags
+from services.dag import (
+    cursors,
+    items,
+    store,
+    store_cleanup,
+    store_duties,
+    store_edges,
+    store_kept,
+    store_reads,
+    store_subdags,
+)
 from services.dag.context import Context, shutting_down
 from services.dag.errors import LimitExceeded
-from services.dag.model import Dag
+from services.dag.model import UNDO, Dag
 from shared import ids
 from shared.errors import NotFound, ShardUnavailable, invalid
 from shared.shards import Shard
@@ -31,6 +41,7 @@ class NodeDetail:
     downstream: list[str] = field(default_factory=list)
     externals: list[dict[str, Any]] = field(default_factory=list)
     blocked_by: list[dict[str, Any]] = field(default_factory=list)
+    compensates: str | None = None
 
 
 @dataclass(slots=True)
@@ -289,6 +300,11 @@ class Queries:
                 found[no].blocked_by.append({"kind": "external", "name": name, "since": since})
         for no in waiting:
             found[no].blocked_by += obstacles(dag, begun_at(found[no].row), paused_at)
+            if found[no].row["run_on"] is not None and dag.cleanup_phase < 2:
+                found[no].blocked_by.append({"kind": "end", "since": begun_at(found[no].row)})
+        if undo := [no for no, detail in found.items() if detail.row["run_on"] == UNDO]:
+            for no, key in (await store_cleanup.compensated_keys(shard, undo)).items():
+                found[no].compensates = key
         return list(found.values())
 
     async def _shard(self, shard: Shard) -> dict[str, Any]:

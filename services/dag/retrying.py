@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from services.dag import items, keeping, store, store_duties, store_edges, store_subdags
+from services.dag import cleaning, items, keeping, store, store_duties, store_edges, store_subdags
 from services.dag.activating import Activator, Undecided, unfinished_error
 from services.dag.context import Context, own
 from services.dag.errors import DagCancelling, DagFinished, LimitExceeded, NothingToRetry, UnknownNode
@@ -62,10 +62,14 @@ class Retrier:
                 raise DagCancelling("a cancel of the DAG has not been confirmed yet")
             if dag.state == "cancelled":
                 raise DagFinished("the DAG was cancelled; create another one")
+            if dag.cleanup_phase and not dag.over:
+                raise DagCancelling("the DAG is cleaning up; retry it when it has ended")
             await keeping.check(tx, dag)
-            nos = await self._wanted(tx, dag, wanted)
+            nos = await cleaning.widen_retry(tx, dag, await self._wanted(tx, dag, wanted))
             await self._change_payloads(tx, dag, set(nos), wanted.payloads)
             settlement = Settlement(tx, [dag], self._settings)
+            if dag.cleanups:
+                settlement.cleanup_changed(dag)
             await self._reopen(tx, settlement, dag, nos, queue_shards)
             await settlement.run()
             return settlement, dag

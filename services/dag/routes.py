@@ -300,6 +300,7 @@ def dag_view(dag: Dag) -> dict[str, Any]:
         "on_failure": dag.on_failure,
         "metadata": raw(dag.metadata),
         "reason": dag.reason,
+        "cleaning": dag.cleanup_phase > 0 and not dag.over,
         "parent": None
         if dag.parent_dag is None
         else {"dag": dag.parent_dag, "node": dag.parent_node, "generation": dag.parent_generation},
@@ -322,6 +323,8 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
         "generation": row["generation"],
         "topic": row["topic"] or None,
         "dag": row["item_id"] if row["sub"] else None,
+        "run_on": None if detail.compensates else row["run_on"],
+        "compensates": detail.compensates,
         "trigger": row["trigger"],
         "upstream": detail.upstream,
         "downstream": detail.downstream,

@@ -31,6 +31,7 @@ class DagSettings(EdgeSettings):
     edges_per_dag_max: int = 10_000_000
     externals_per_dag_max: int = 2_000_000
     degree_max: int = 100_000
+    cleanups_per_dag_max: int = 10_000
     # Edges from the children of one expand call to what waits for them.
     expand_edges_max: int = 100_000
     graph_json_nodes_max: int = 100_000

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.dag import changes, items, store, store_duties, store_edges
+from services.dag import changes, items, store, store_cleanup, store_duties, store_edges
 from services.dag.graph import decide
-from services.dag.model import Cause, Dag, Node, Ref, Send
+from services.dag.model import CLEANUP_ENDS, UNDO, Cause, Dag, DagState, Node, Ref, Send
 from services.dag.settings import DagSettings
 from services.dag.store import Ended, Moved, Replaced
 from shared import ids
@@ -37,6 +37,8 @@ class Settlement:
         self._frontier: list[tuple[Ref, int, str]] = []
         self._passing: list[tuple[Send, Node]] = []
         self._changed: set[int] = set()
+        self._cleaning: set[int] = set()
+        self._cleanup_changed: set[int] = set()
 
     def changed(self, dag: Dag) -> None:
         """Write this DAG's row, and look whether the DAG has ended."""
@@ -45,7 +47,7 @@ class Settlement:
     def ended(self, end: Ended) -> None:
         """A statement of this transaction has made a node terminal."""
         self._log.node(end.no, end.generation, end.state)
-        self._end(self.dags[end.dag_no], Ref(end.no, end.generation), end.was, end.state)
+        self._end(self.dags[end.dag_no], Ref(end.no, end.generation), end.was, end.state, end.run_on)
 
     def end(self, node: Node, state: str, error: str | None = None) -> None:
         """Make a node terminal now; the item that the queue may have of it is cancelled."""
@@ -55,7 +57,7 @@ class Settlement:
         if node.enqueued:
             self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, dag.namespace))
         was, node.state = node.state, state  # type: ignore[assignment]
-        self._end(dag, Ref(node.no, node.generation), was, state)
+        self._end(dag, Ref(node.no, node.generation), was, state, node.run_on)
 
     def activate(self, node: Node) -> None:
         """An `intent` node, all of whose item the queue knows: it is blocked, and decided like any other."""
@@ -76,6 +78,9 @@ class Settlement:
     def reopened(self, dag: Dag, old: Replaced) -> None:
         """A retry has made a node blocked, in its next generation."""
         dag.move(old.was, "blocked")
+        if old.run_on is not None:
+            dag.cleanup_left += 1
+            self.cleanup_changed(dag)
         self._log.node(old.no, old.generation + 1, "blocked")
         self._changed.add(dag.no)
 
@@ -95,20 +100,35 @@ class Settlement:
         dag = self.dags[node.dag_no]
         # A row read in this transaction does not show yet what the transaction has decided.
         state = self._moved[node.no].state if node.no in self._moved else node.state
-        if state != "blocked" or dag.state != "running":
+        if state != "blocked" or (dag.state != "running" and node.run_on is None):
+            return
+        if node.run_on is not None and (node.run_on == UNDO or dag.cleanup_phase < 2):
             return
         node.state = "blocked"
         if node.ext_failed:
             self.end(node, "failed", "an external dependency was resolved as failed")
             return
         verdict = decide(node.trigger, node.counts)
-        if verdict == "skip":
+        if verdict == "skip" or (node.run_on is not None and dag.verdict not in CLEANUP_ENDS[node.run_on]):
             self.end(node, "skipped")
-        elif verdict == "fire" and node.ext_left == 0 and dag.releasing:
+        elif verdict == "fire" and node.ext_left == 0 and dag.lets_go(node):
             self._release(dag, node)
 
+    def compensate(self, node: Node) -> None:
+        """It is a compensation's turn."""
+        if node.state == "blocked":
+            self._release(self.dags[node.dag_no], node)
+
+    def cleanup_changed(self, dag: Dag) -> None:
+        """Write how far the DAG's cleanup is."""
+        self._cleanup_changed.add(dag.no)
+        self._changed.add(dag.no)
+
     def cancel_rest(self, dag: Dag, cause: Cause) -> None:
-        """Begin to cancel all unfinished nodes. A call's cancel overrides another cause."""
+        """Begin to cancel all unfinished nodes, but for what cleans up. A call's cancel overrides another
+        cause; one that comes when all that is left cleans up changes nothing."""
+        if dag.cleanup_phase:
+            return
         if dag.state == "running":
             dag.state = "cancelling"
             dag.cancel_cause = cause
@@ -147,14 +167,18 @@ class Settlement:
         await self._pass_outputs()
         for no in self._changed:
             self._finish(self.dags[no])
+        await self._clean_up()
         if self._changed or self._moved or self.sends:
             await self._write()
 
-    def _end(self, dag: Dag, ref: Ref, was: str, state: str) -> None:
+    def _end(self, dag: Dag, ref: Ref, was: str, state: str, run_on: str | None) -> None:
         dag.move(was, state)
+        if run_on is not None:
+            dag.cleanup_left -= 1
+            self._cleanup_changed.add(dag.no)
         self._changed.add(dag.no)
         self._frontier.append((ref, dag.no, state))
-        if state == "failed" and dag.on_failure == "cancel" and dag.state == "running":
+        if state == "failed" and run_on is None and dag.on_failure == "cancel" and dag.state == "running":
             self.cancel_rest(dag, "failure")
 
     def _release(self, dag: Dag, node: Node) -> None:
@@ -198,7 +222,7 @@ class Settlement:
     def _take_frontier(self) -> list[tuple[Ref, str]]:
         """Nodes whose edges are to be flipped. Nothing is decided in a DAG that is being cancelled, and a
         retry counts anew, so there they need no flipping."""
-        taken = [(ref, state) for ref, no, state in self._frontier if self.dags[no].state == "running"]
+        taken = [(ref, state) for ref, no, state in self._frontier if self.dags[no].flipping]
         self._frontier = []
         return taken
 
@@ -236,14 +260,26 @@ class Settlement:
         return items.inputs_reference(dag.namespace, dag.id, node.key)
 
     def _finish(self, dag: Dag) -> None:
-        if dag.unfinished:
+        if dag.unfinished > dag.cleanup_left or dag.over:
             return
-        if dag.state == "cancelling":
-            dag.state = "cancelled" if dag.cancel_cause == "call" else "failed"
-        elif dag.state == "running" and not dag.open and not dag.held and (dag.total or dag.closed):
-            dag.state = "failed" if dag.failed else "succeeded"
+        verdict = dag.verdict or _verdict(dag)
+        if verdict is not None and not dag.cleanup_left:
+            dag.state = verdict
+        elif verdict is not None and dag.verdict is None:
+            dag.verdict, dag.cleanup_phase = verdict, 1
+            self._cleaning.add(dag.no)
+        elif verdict is not None and not dag.released:
+            self._cleaning.add(dag.no)
         if dag.over and dag.state != self._was[dag.no] and dag.parent_dag is not None:
             self.report(dag)
+
+    async def _clean_up(self) -> None:
+        """What comes next of compensation and cleanup is found by a walk."""
+        for no in sorted(self._cleaning):
+            await store_duties.insert_scan(self.tx, no, "cleanup", self.dags[no].node_no(0) - 1)
+            self.walking = True
+        for no in sorted(self._cleaning | self._cleanup_changed):
+            await store_cleanup.set_cleanup(self.tx, self.dags[no])
 
     async def _write(self) -> None:
         written = [(self.dags[no], self._was[no]) for no in sorted(self._changed)]
@@ -256,3 +292,12 @@ class Settlement:
             dag.finished_at = finished_at[dag.no]
             if dag.over and was != dag.state:
                 self.finished.append(dag)
+
+
+def _verdict(dag: Dag) -> DagState | None:
+    """The end that a DAG's ordinary nodes, all terminal, have come to; None while it may not end."""
+    if dag.state == "cancelling":
+        return "cancelled" if dag.cancel_cause == "call" else "failed"
+    if dag.open or dag.held or (dag.total == dag.cleanups and not dag.closed):
+        return None
+    return "failed" if dag.failed else "succeeded"

@@ -36,6 +36,7 @@ class Ended(NamedTuple):
     generation: int
     was: str
     state: str
+    run_on: str | None = None
 
 
 class Moved(NamedTuple):
@@ -88,6 +89,7 @@ class Replaced(NamedTuple):
     item_id: str
     made: bool
     sub: bool
+    run_on: str | None = None
 
 
 # DAG rows
@@ -272,6 +274,7 @@ async def insert_nodes(tx: Transaction, dag_no: int, rows: Sequence[NodeRow]) ->
         ext_faileds=[row.ext_failed for row in rows],
         items=[row.new.item for row in rows],
         subs=[row.new.sub for row in rows],
+        run_ons=[row.new.run_on for row in rows],
     )
 
 

@@ -69,6 +69,8 @@ def _dump_node(node: NewNode) -> dict[str, Any]:
         "item": node.item,
         "fingerprint": node.fingerprint.hex(),
         "levels": node.levels,
+        "run_on": node.run_on,
+        "compensates": node.compensates,
     }
 
 

@@ -6,7 +6,7 @@ in the same transaction. A walk whose node or DAG has moved on is dropped.
 
 from __future__ import annotations
 
-from services.dag import store, store_duties, store_edges
+from services.dag import cleaning, store, store_duties, store_edges
 from services.dag.context import Context
 from services.dag.model import UNFINISHED, Dag
 from services.dag.settling import Settlement
@@ -54,7 +54,7 @@ class Walker:
         for walk in await store_duties.spread_of(tx, dag.no, budget):
             if budget <= 0:
                 break
-            if dag.state != "running" or not walk.current or walk.state in UNFINISHED:
+            if not dag.flipping or not walk.current or walk.state in UNFINISHED:
                 done.append(walk.no)
                 continue
             nodes = await store_edges.flip_after(tx, walk.no, walk.state, walk.after_down, budget)
@@ -74,6 +74,8 @@ class Walker:
             reached = await settlement.walk_blocked(dag, after_no)
         elif kind == "cancel" and dag.state == "cancelling":
             reached = await self._cancel(tx, settlement, dag, after_no)
+        elif kind == "cleanup":
+            reached = await cleaning.step(tx, settlement, dag, after_no, self._settings.scan_nodes_max)
         if reached is None:
             await store_duties.delete_scan(tx, dag.no, kind)
         else:
@@ -82,5 +84,5 @@ class Walker:
     async def _cancel(self, tx: Transaction, settlement: Settlement, dag: Dag, after_no: int) -> int | None:
         last_no = after_no + self._settings.scan_nodes_max
         nodes = await store.nodes_between(tx, after_no + 1, last_no, list(UNFINISHED))
-        settlement.cancel_items(nodes)
+        settlement.cancel_items(node for node in nodes if node.run_on is None)
         return last_no if last_no < dag.last_no else None

@@ -14,7 +14,19 @@ from shared.pg import PINNED
 from shared.sql import Statement
 from tests.support.databases import Databases
 
-TABLES = ("dag", "node", "node_spec", "edge", "external", "outbox", "adding", "spread", "scan", "expansion")
+TABLES = (
+    "dag",
+    "node",
+    "node_spec",
+    "edge",
+    "external",
+    "outbox",
+    "adding",
+    "spread",
+    "scan",
+    "expansion",
+    "cleanup",
+)
 TABLES += ("kept", "kept_node", "kept_node_spec", "kept_edge", "kept_external", "change", "kept_change")
 # Statements that walk a table from one end on purpose, and the tables that are empty in the steady state.
 WALKS = {
@@ -44,6 +56,7 @@ INSERT INTO kept_node_spec SELECT no, '{}' FROM kept_node;
 INSERT INTO kept_edge SELECT no, no + s, true FROM kept_node, generate_series(1, 3) AS s;
 INSERT INTO kept SELECT no, namespace, shard_now(), 'kept', shard_now() FROM dag;
 INSERT INTO expansion SELECT no, no + 1 FROM node;
+INSERT INTO cleanup SELECT dag_no, no, no + 1, no % 7 FROM node;
 INSERT INTO outbox SELECT no, 1, 'revive', item_id, NULL, shard_now(), shard_now(), 0 FROM node LIMIT 2000;
 """
 

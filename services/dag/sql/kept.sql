@@ -183,13 +183,18 @@ expansions AS (
             SELECT ctid AS tid FROM expansion WHERE node_no >= w.dag_no << 22 AND node_no < (w.dag_no + 1) << 22
             ORDER BY node_no, child_no LIMIT $2) AS x
         LIMIT $2)) RETURNING 1),
+cleanups AS (
+    DELETE FROM cleanup WHERE ctid = ANY(ARRAY(
+        SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM cleanup WHERE dag_no = w.dag_no ORDER BY node_no LIMIT $2) AS x
+        LIMIT $2)) RETURNING 1),
 late AS (
     DELETE FROM change WHERE ctid = ANY(ARRAY(
         SELECT c.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
             SELECT ctid AS tid FROM change WHERE dag_no = w.dag_no ORDER BY last_event LIMIT $2) AS c
         LIMIT $2)) RETURNING 1)
 SELECT greatest((SELECT count(*) FROM edges), (SELECT count(*) FROM nodes), (SELECT count(*) FROM specs),
-    (SELECT count(*) FROM externals), (SELECT count(*) FROM changes), (SELECT count(*) FROM expansions),
+    (SELECT count(*) FROM externals), (SELECT count(*) FROM changes), (SELECT count(*) FROM expansions), (SELECT count(*) FROM cleanups),
     (SELECT count(*) FROM late))::int AS rows;
 
 -- name: ended_dags(since, after_at, after_id, lag_s, scan_max)

@@ -7,33 +7,34 @@
 -- name: nodes_by_key(dag_no, keys)
 SELECT n.* FROM unnest($2::text[]) AS w(key) CROSS JOIN LATERAL (
     SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub,
+        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on,
         fingerprint
     FROM node WHERE dag_no = $1 AND key = w.key OFFSET 0) AS n;
 
 -- name: nodes_by_no(nos)
 SELECT n.* FROM unnest($1::bigint[]) AS w(no) CROSS JOIN LATERAL (
     SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub
+        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on
     FROM node WHERE no = w.no OFFSET 0) AS n;
 
 -- name: nodes_between(first_no, last_no, states)
 SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub
+    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on
 FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[])
 ORDER BY no;
 
--- name: insert_nodes(dag_no, nos, keys, item_ids, states, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items, subs)
+-- name: insert_nodes(dag_no, nos, keys, item_ids, states, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items, subs, run_ons)
 WITH want AS MATERIALIZED (
     SELECT * FROM unnest($2::bigint[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::boolean[],
         $9::bytea[], $10::boolean[], $11::int[], $12::int[], $13::int[], $14::int[], $15::int[], $16::int[],
-        $17::boolean[], $18::text[], $19::boolean[])
+        $17::boolean[], $18::text[], $19::boolean[], $20::text[])
         AS w(no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued,
-            l, o, f, s, c, ext_left, ext_failed, item, sub)),
+            l, o, f, s, c, ext_left, ext_failed, item, sub, run_on)),
 specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM want)
 INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
-    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub)
-SELECT $1, no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed, sub
+    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on)
+SELECT $1, no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed, sub,
+    run_on
 FROM want;
 
 -- name: mark_ended(dag_nos, keys, generations, states, outputs, errors, attempts)
@@ -49,7 +50,7 @@ WITH found AS MATERIALIZED (
     LIMIT cardinality($1::bigint[]))
 UPDATE node SET state = f.state, output = f.output, error = f.error, attempts = f.attempts, finished_at = shard_now()
 FROM found f WHERE node.ctid = f.tid
-RETURNING node.dag_no, node.no, node.generation, f.was, node.state;
+RETURNING node.dag_no, node.no, node.generation, f.was, node.state, node.run_on;
 
 -- name: mark_refs(nos, generations, state, errors)
 -- The same by number: confirmed cancels, and items that the queue will never take.
@@ -62,7 +63,7 @@ WITH found AS MATERIALIZED (
     LIMIT cardinality($1::bigint[]))
 UPDATE node SET state = $3, error = coalesce(f.error, node.error), finished_at = shard_now()
 FROM found f WHERE node.ctid = f.tid
-RETURNING node.dag_no, node.no, node.generation, f.was, node.state;
+RETURNING node.dag_no, node.no, node.generation, f.was, node.state, node.run_on;
 
 -- name: count_late(nos, lefts, oks, faileds, skippeds, cancelleds)
 -- New edges into nodes that were there before.
@@ -76,7 +77,7 @@ UPDATE node SET up_left = up_left + w.l, up_ok = up_ok + w.o, up_failed = up_fai
 FROM found w WHERE node.ctid = w.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub;
+    node.ext_left, node.ext_failed, node.sub, node.run_on;
 
 -- name: count_resolved(dag_no, keys, counts, faileds)
 -- Externals of these nodes that were declared and have just been resolved.
@@ -89,7 +90,7 @@ UPDATE node SET ext_left = ext_left - f.resolved, ext_failed = ext_failed OR f.f
 FROM found f WHERE node.ctid = f.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub;
+    node.ext_left, node.ext_failed, node.sub, node.run_on;
 
 -- name: skip_by_call(nos)
 -- A node that a caller skipped stays skipped when what is above it is retried.
@@ -169,7 +170,7 @@ UPDATE node SET state = 'blocked', generation = node.generation + 1,
     item_id = CASE WHEN old.kept THEN node.item_id ELSE old.new_id END, enqueued = false,
     by_call = false, attempts = 0, released_at = NULL, finished_at = NULL, output = NULL, error = NULL
 FROM old WHERE node.ctid = old.tid
-RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made, node.sub;
+RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made, node.sub, node.run_on;
 
 -- name: node_specs(nos)
 SELECT s.node_no, s.item FROM unnest($1::bigint[]) AS w(no)

@@ -17,14 +17,19 @@ RETURNING endings;
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded
+    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
+    cleanups, cleanup_left, cleanup_phase, verdict
 FROM dag WHERE no = $1;
 
 -- name: outputs_page(after_no, last_no, rows_max)
 -- Outputs of nodes that nothing waits for: what a DAG has come to.
 SELECT n.no, n.key, n.output
 FROM (SELECT no, key, output FROM node
-      WHERE no > $1 AND no <= $2 AND state = 'succeeded' AND output IS NOT NULL ORDER BY no OFFSET 0) AS n
-LEFT JOIN LATERAL (SELECT true AS any FROM edge WHERE up = n.no LIMIT 1) AS down ON true
+      WHERE no > $1 AND no <= $2 AND state = 'succeeded' AND output IS NOT NULL AND run_on IS NULL
+      ORDER BY no OFFSET 0) AS n
+LEFT JOIN LATERAL (
+    SELECT true AS any FROM edge
+    CROSS JOIN LATERAL (SELECT FROM node WHERE no = edge.down AND run_on IS NULL OFFSET 0) AS c
+    WHERE edge.up = n.no LIMIT 1) AS down ON true
 WHERE down.any IS NULL
 ORDER BY n.no LIMIT $3;

@@ -102,6 +102,16 @@ async def test_cancel_of_the_parent_cancels_what_runs_in_it_at_every_depth(world
     await world.call("GET", f"/{await child_of(world, dag, 'never')}", expect=404)
 
 
+async def until_cancelled(world: DagWorld, dag: str, hold: asyncio.Event) -> None:
+    """Wait for the parent's end while something is held back, then let that go."""
+    try:
+        async with asyncio.timeout(10):
+            while (await world.dag(dag))["state"] != "cancelled":
+                await asyncio.sleep(0)
+    finally:
+        hold.set()
+
+
 async def test_a_start_behind_a_cancel_makes_nothing(world: DagWorld) -> None:
     """The child's place is taken by an empty cancelled DAG, so the late `start` finds it ended."""
     hold = asyncio.Event()
@@ -118,10 +128,7 @@ async def test_a_start_behind_a_cancel_makes_nothing(world: DagWorld) -> None:
     await world.verb(dag, "cancel", expect=202)
     for shard in world.duties.context.shards:
         await world.duties.walker.step(shard)
-    async with asyncio.timeout(10):
-        while (await world.dag(dag))["state"] != "cancelled":
-            await asyncio.sleep(0)
-    hold.set()
+    await until_cancelled(world, dag, hold)
     await world.settle()
     assert (await world.dag(await child_of(world, dag, "mid")))["nodes"]["total"] == 0
     assert world.queue.items == {}
@@ -143,10 +150,7 @@ async def test_a_start_that_looked_before_the_cancel_and_made_after_it_makes_not
     await world.verb(dag, "cancel", expect=202)
     for shard in world.duties.context.shards:
         await world.duties.walker.step(shard)
-    async with asyncio.timeout(10):
-        while (await world.dag(dag))["state"] != "cancelled":
-            await asyncio.sleep(0)
-    hold.set()
+    await until_cancelled(world, dag, hold)
     await world.settle()
     assert world.queue.items == {}
     assert (await world.dag(await child_of(world, dag, "mid")))["state"] == "cancelled"

@@ -1,0 +1,114 @@
+"""What runs once all ordinary nodes have ended: first compensation, wave by wave, then cleanup.
+
+The ordinary nodes decide the DAG's end, its `verdict`; the DAG keeps its state until compensation and cleanup
+have ended too, and takes that end then, whatever came of them. A cancel leaves them alone.
+
+Compensation undoes in the reverse order of what happened. Where b waited for a, a had ended when b was
+released, so nodes that were out at the same time did not wait for one another: their compensations run
+together, and those of what had ended before wait for them. That needs no look at the graph, and is a
+reverse topological order of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from services.dag import store, store_cleanup, store_edges
+from services.dag.model import Dag
+from services.dag.settling import Settlement
+from services.dag.store_cleanup import CleanupNode
+from shared.pg import Transaction
+
+
+class Span(NamedTuple):
+    """When the node was out that `no` compensates."""
+
+    no: int
+    released_at: datetime
+    finished_at: datetime
+
+
+def waves(spans: Iterable[Span]) -> dict[int, int]:
+    """Turns, from 1, the latest first: one's node had ended before any node of an earlier turn was released,
+    or they are of one turn."""
+    order = sorted(spans, key=lambda span: (span.finished_at, span.released_at), reverse=True)
+    latest: list[datetime] = []
+    for span in reversed(order):
+        latest.append(max(span.released_at, latest[-1]) if latest else span.released_at)
+    latest.reverse()
+    turns: dict[int, int] = {}
+    wave, bound = 0, None
+    for span, released_at in zip(order, latest, strict=True):
+        if bound is None or span.finished_at <= bound:
+            wave, bound = wave + 1, released_at
+        turns[span.no] = wave
+    return turns
+
+
+async def step(tx: Transaction, settlement: Settlement, dag: Dag, after_no: int, nodes_max: int) -> int | None:
+    """Go on cleaning up; where to go on from in the next step, None when ends will bring the next one."""
+    if dag.cleanup_phase == 0 or dag.over:
+        return None
+    if dag.cleanup_phase == 1:
+        await _plan(tx, settlement, dag)
+        if dag.released or not dag.cleaning:
+            return None
+        while nos := await store_cleanup.take_wave(tx, dag):
+            for node in await store.nodes_by_no(tx, nos):
+                settlement.compensate(node)
+            if dag.released:
+                return None
+        dag.cleanup_phase = 2
+        settlement.cleanup_changed(dag)
+    nos = await store_cleanup.page(tx, dag, after_no, nodes_max)
+    if not nos:
+        return None
+    # In a DAG that was cancelled edges are not flipped; here the ends of ordinary nodes are final.
+    await store_edges.recount_edges(tx, nos)
+    for node in await store.nodes_by_no(tx, nos):
+        settlement.consider(node)
+    return nos[-1] if len(nos) == nodes_max else None
+
+
+async def _plan(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+    found = await store_cleanup.unplanned(tx, dag)
+    if not found:
+        return
+    turns: dict[int, int | None] = {row.no: None for row in found}
+    spans, idle = [], []
+    for row in found:
+        if row.state != "blocked":
+            continue
+        if dag.verdict == "succeeded" or row.of_state != "succeeded" or row.finished_at is None:
+            idle.append(row.no)
+        else:
+            spans.append(Span(row.no, row.released_at or row.finished_at, row.finished_at))
+    turns.update(waves(spans))
+    await store_cleanup.set_waves(tx, dag, turns)
+    for node in await store.nodes_by_no(tx, idle) if idle else ():
+        settlement.end(node, "skipped")
+
+
+async def widen_retry(tx: Transaction, dag: Dag, nos: Sequence[int]) -> list[int]:
+    """What a retry of these nodes reopens with them. When an ordinary node of an ended DAG runs again, all
+    cleanup is to come again, and what was compensated is to be done again."""
+    if not dag.cleanups or not dag.over:
+        return list(nos)
+    known = {node.no: node for node in await store_cleanup.all_of(tx, dag)}
+    reach = set(nos)
+    if reach - known.keys():
+        reach.update(no for node in known.values() for no in _again(node))
+        dag.verdict, dag.cleanup_phase = None, 0
+    else:
+        dag.cleanup_phase = 1
+    undone: dict[int, int | None] = {no: 0 for no in sorted(reach) if no in known and known[no].of_no is not None}
+    if undone:
+        await store_cleanup.set_waves(tx, dag, undone)
+    return sorted(reach)
+
+
+def _again(node: CleanupNode) -> list[int]:
+    found = [] if node.by_call else [node.no]
+    return [*found, node.of_no] if node.ran and node.of_no is not None else found
