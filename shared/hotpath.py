@@ -69,6 +69,11 @@ class HotPath:
         self._access = access
         self._settings = settings
 
+    @property
+    def state(self) -> Any:
+        """The state of the app behind."""
+        return self.app.state
+
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith(_PREFIX):
             namespace, _, name = scope["path"][len(_PREFIX) :].partition("/")

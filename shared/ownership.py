@@ -20,11 +20,11 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shared.balance import assign
 from shared.clock import Clock
-from shared.errors import ShardUnavailable
+from shared.errors import ShardUnavailable, ShuttingDown
 from shared.log import log
 from shared.loop import Loop
 from shared.membership import Membership
@@ -89,6 +89,16 @@ class Ownership:
         """Who owns a shard, by the last look at it."""
         seen = self._seen.get(number, Owner(None, 0))
         return seen._replace(name=self.name) if seen.name is None and self.owns(number) else seen
+
+    async def ready(self) -> dict[str, Any]:
+        """What `/readyz` shows: which process answers, and which shards it reaches.
+
+        Raises:
+            Unavailable: it reaches none, or is on its way out.
+        """
+        if self._has_left:
+            raise ShuttingDown("this process shuts down; others serve", retry_after_s=1.0)
+        return {"process": self.name, **await self._shards.ready()}
 
     async def look(self, shard: Shard) -> Owner:
         """Who owns a shard, by its row.

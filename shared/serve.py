@@ -8,9 +8,7 @@ read what was asked for is cut.
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +16,7 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from shared.draining import DrainingServer, Leave, listen_on
 from shared.settings import EdgeSettings
 
 _TITLES = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 431: "Request Header Fields Too Large"}
@@ -35,6 +34,8 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
     """An HTTP/1.1 protocol with the limits of `settings`."""
 
     class Guarded(HttpToolsProtocol):
+        leaving = False
+
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._deadline: asyncio.TimerHandle | None = None
@@ -94,6 +95,8 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
         def on_headers_complete(self) -> None:
             self._in_head = False
             super().on_headers_complete()
+            if self.leaving and self.cycle is not None:
+                self.cycle.keep_alive = False
 
         def on_message_complete(self) -> None:
             self._reading = False
@@ -144,21 +147,9 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
     return Guarded
 
 
-class _Server(uvicorn.Server):
-    """Tells the app that it shuts down before waiting for its requests, not after."""
-
-    def __init__(self, config: uvicorn.Config, leave: Callable[[], None] | None) -> None:
-        super().__init__(config)
-        self._leave = leave
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._leave is not None:
-            self._leave()
-        await super().shutdown(sockets)
-
-
-def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Callable[[], None] | None = None) -> None:
+def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Leave | None = None) -> None:
     """Serve until SIGTERM; running requests are finished first. `leave` ends those that only wait."""
+    shared = listen_on(settings.host, port, shared=settings.port_shared)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -174,8 +165,8 @@ def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Callable[[], No
         timeout_graceful_shutdown=10,
         timeout_keep_alive=75,
     )
-    server = _Server(config, leave)
+    server = DrainingServer(config, leave, settings.drain_s)
     with suppress(KeyboardInterrupt):
-        server.run()
+        server.run(shared)
     if not server.started:
         sys.exit(_STARTUP_FAILURE)

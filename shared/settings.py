@@ -94,6 +94,11 @@ class EdgeSettings(BaseSettings):
     batch_items_max: int = 1_000
     wait_s_max: float = 30.0
 
+    # Several processes of one machine may listen on one port: the kernel spreads connections over them.
+    port_shared: bool = False
+    # After SIGTERM a process serves for so long while those who call it hear of it.
+    drain_s: float = 5.0
+
     # A process that starts with the name of one that died takes its shards at once; none: a name of its own.
     owner_name: str = ""
     owner_ttl_s: Annotated[float, Field(ge=0.1, le=60)] = 5.0

@@ -61,10 +61,14 @@ class Loops:
         for loop in (*self._polls, *self._walks.values(), *self._others):
             loop.start()
 
-    async def stop(self) -> None:
-        """Stop taking completions, finish what is at hand, then stop the rest."""
+    def stop_polling(self) -> None:
+        """Leave completions to other processes."""
         for results in self.results.values():
             results.stop_polling()
+
+    async def stop(self) -> None:
+        """Stop taking completions, finish what is at hand, then stop the rest."""
+        self.stop_polling()
         await asyncio.gather(*(loop.stop() for loop in self._polls))
         await asyncio.gather(*(loop.stop() for loop in (*self._walks.values(), *self._others)))
         await self.relay.close()
@@ -98,14 +102,18 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     orchestrator = Orchestrator(Context(shards, queue, settings, clock, ownership))
     loops = Loops(orchestrator)
 
+    async def leave() -> None:
+        orchestrator.context.watches.leave()
+        loops.stop_polling()
+        await ownership.leave()
+
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await shards.check_schema()
         await ownership.start()
         loops.start()
         yield
-        orchestrator.context.watches.leave()
-        await ownership.leave()
+        await leave()
         await loops.stop()
         await ownership.stop()
         await queue.close()
@@ -120,8 +128,8 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.orchestrator = orchestrator
     app.state.loops = loops
-    app.state.leave = orchestrator.context.watches.leave
-    install(app, settings, ready=shards.ready)
+    app.state.leave = leave
+    install(app, settings, ready=ownership.ready)
     app.include_router(routes.router)
     app.include_router(routes_explain.router)
     app.include_router(routes_families.router)

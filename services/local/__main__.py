@@ -51,6 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--dag-shards", type=_count, metavar="N", help=f"the same for the DAG service ({DAG_SHARDS})"
     )
     parser.add_argument(
+        "--queue-processes", type=_count, default=1, metavar="N", help="queue processes, on one port (1)"
+    )
+    parser.add_argument(
+        "--dag-processes", type=_count, default=1, metavar="N", help="DAG processes, on one port (1)"
+    )
+    parser.add_argument(
         "--no-services", action="store_true", help="run the servers only, migrated, and print what to export"
     )
     options = parser.parse_args(arguments)
@@ -60,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fresh=options.fresh,
             queue_shards=options.queue_shards,
             dag_shards=options.dag_shards,
+            queue_processes=options.queue_processes,
+            dag_processes=options.dag_processes,
             with_services=not options.no_services,
         )
         asyncio.run(_run(settings))

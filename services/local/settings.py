@@ -19,7 +19,8 @@ class LocalSettings:
     """Everything a `Stack` can be told.
 
     `queue_shards` and `dag_shards` are how many shards a new data directory gets; None takes what it has, or the
-    default. The shard maps and `redis_url` name servers that run already; where one is empty, ours is started.
+    default. Several processes of a service share its port. The shard maps and `redis_url` name servers that run
+    already; where one is empty, ours is started.
     """
 
     data_dir: Path = Path(".headgate/data")
@@ -30,6 +31,8 @@ class LocalSettings:
     redis_port: int = 26380
     queue_shards: int | None = None
     dag_shards: int | None = None
+    queue_processes: int = 1
+    dag_processes: int = 1
     queue_shard_map: str = ""
     dag_shard_map: str = ""
     redis_url: str = ""

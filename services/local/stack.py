@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +48,7 @@ class Stack:
         self.environment: dict[str, str] = {}
         self.children: dict[str, Child] = {}
         self._report = report
+        self._processes = {"queue": settings.queue_processes, "dag": settings.dag_processes}
         self._data = DataDir(settings.data_dir)
         self._postgres: Postgres | None = None
         self._valkey: Valkey | None = None
@@ -95,8 +97,8 @@ class Stack:
         servers = [server for server in (self._postgres, self._valkey) if server is not None]
         # Each before what it stands on.
         for name in ("migrations", "dag", "queue"):
-            if name in self.children:
-                await self.children[name].stop()
+            of_one = [child for key, child in self.children.items() if key.partition("-")[0] == name]
+            await asyncio.gather(*(child.stop() for child in of_one))
         await asyncio.gather(*(server.stop() for server in servers))
         self._data.release()
 
@@ -172,23 +174,41 @@ class Stack:
 
     async def _start_services(self) -> None:
         assert self._supervisor is not None
-        children = [self._spawn(service, f"services.{service}") for service in SERVICES]
+        ports = {"queue": self.settings.queue_port, "dag": self.settings.dag_port}
+        children = [(self._spawn_service(service, name), ports[service]) for service, name in self._services()]
         deadline = time.monotonic() + self.settings.ready_timeout_s
-        for child, port in zip(children, (self.settings.queue_port, self.settings.dag_port), strict=True):
+        for child, port in children:
             await self._wait_until_ready(child, port, deadline)
-        for child in children:
+        for child, _ in children:
             self._supervisor.watch(child, partial(_respawn, child))
 
-    def _spawn(self, name: str, module: str, *arguments: str) -> Child:
+    def _services(self) -> list[tuple[str, str]]:
+        """Each service process: of which service, and its name (`queue`, `queue-2`, ...)."""
+        return [
+            (service, f"{service}-{n}" if n > 1 else service)
+            for service in SERVICES
+            for n in range(1, self._processes[service] + 1)
+        ]
+
+    def _spawn_service(self, service: str, name: str) -> Child:
+        """A process of a service; several of one share its port. Nobody here has to hear that it goes."""
+        prefix = f"HEADGATE_{service.upper()}_"
+        given = {f"{prefix}OWNER_NAME": name, f"{prefix}DRAIN_S": "0"}
+        if self._processes[service] > 1:
+            given[f"{prefix}PORT_SHARED"] = "true"
+        return self._spawn(name, f"services.{service}", env=given)
+
+    def _spawn(self, name: str, module: str, *arguments: str, env: Mapping[str, str] | None = None) -> Child:
         argv = (sys.executable, "-m", module, *arguments)
-        command = Command(name=name, argv=argv, env={**os.environ, **self.environment}, cwd=ROOT)
+        given = {**os.environ, **self.environment, **(env or {})}
+        command = Command(name=name, argv=argv, env=given, cwd=ROOT)
         child = Child(command, log_path=self._data.run / f"{name}.log", pid_path=self._data.run / f"{name}.pid")
         self.children[name] = child
         child.spawn()
         return child
 
     async def _wait_until_ready(self, child: Child, port: int, deadline: float) -> None:
-        while not await _is_ready(self.settings.host, port):
+        while not await _is_ready(self.settings.host, port, child.command.name):
             if not child.running:
                 raise LocalError(child.obituary())
             if time.monotonic() > deadline:
@@ -200,14 +220,15 @@ async def _respawn(child: Child) -> None:
     child.spawn()
 
 
-async def _is_ready(host: str, port: int) -> bool:
-    """Whether GET /readyz answers 200."""
+async def _is_ready(host: str, port: int, name: str) -> bool:
+    """Whether GET /readyz is answered with 200, and by that process of those that share the port."""
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(_PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                return (await reader.readline()).split()[1:2] == [b"200"]
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+                return head.split()[1:2] == [b"200"] and json.loads(body)["process"] == name
             finally:
                 writer.close()
     return False

@@ -20,7 +20,8 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"headgate queue: {error}")
     require_schema(plan, settings)
-    serve(create_app(settings), settings, port=settings.port)
+    app = create_app(settings)
+    serve(app, settings, port=settings.port, leave=app.state.leave)
 
 
 if __name__ == "__main__":

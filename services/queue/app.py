@@ -72,6 +72,10 @@ def create_app(settings: QueueSettings) -> HotPath:
 
     _follow_the_map(shards, broker, duties, loops, settings)
 
+    async def leave() -> None:
+        dispatch.leave()
+        await ownership.leave()
+
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await shards.check_schema()
@@ -82,7 +86,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         if messenger is not None:
             messenger.start()
         yield
-        await ownership.leave()
+        await leave()
         if messenger is not None:
             await messenger.stop()
         for loop in loops:
@@ -103,7 +107,8 @@ def create_app(settings: QueueSettings) -> HotPath:
     verbs = Verbs(process).by_name()
     app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.process = process
-    install(app, settings, ready=shards.ready)
+    app.state.leave = leave
+    install(app, settings, ready=ownership.ready)
     add_verbs(app, verbs)
     app.include_router(router)
     app.include_router(operations_router)

@@ -78,6 +78,7 @@ class Dispatch:
         self._late: set[asyncio.Task[None]] = set()
         self._lines: dict[tuple[str, str], Line] = {}
         self._by_id: dict[tuple[int, int], Line] = {}
+        self._is_leaving = False
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
         self._claims: dict[tuple[int, bool], Batcher[Claim, Any]] = {}
         for store in stores:
@@ -139,6 +140,13 @@ class Dispatch:
             line.buffer.clear()
             line.wake_one()
 
+    def leave(self) -> None:
+        """This process is going: calls that wait end, later ones wait for a moment only."""
+        self._is_leaving = True
+        for line in self._lines.values():
+            while line.wake_one():
+                pass
+
     async def dequeue(
         self,
         namespace: str,
@@ -158,7 +166,8 @@ class Dispatch:
         lines = [self._line(namespace, demand.topic) for demand in demands]
         counts = [demand.count for demand in demands]
         leased: list[list[Leased]] = [[] for _ in demands]
-        deadline_s = self._clock.monotonic_s() + wait_s
+        was_leaving = self._is_leaving
+        deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
         while gone is None or not gone.done():
             if tenant is not None and not any(counts := tenant.cut(counts)):
                 left_s = deadline_s - self._clock.monotonic_s()
@@ -181,7 +190,7 @@ class Dispatch:
             left_s = deadline_s - self._clock.monotonic_s()
             if missed and any(counts):
                 continue  # others may be ready in the place of what is gone
-            if any(leased) or left_s <= 0:
+            if any(leased) or left_s <= 0 or self._is_leaving != was_leaving:
                 break
             await self._wait(lines, left_s, gone)
         if gone is not None and gone.done():

@@ -17,7 +17,8 @@ from services.local.errors import LocalError
 from services.local.ports import free_port, is_free
 from services.local.postgres import VOLATILE, Postgres, PostgresSettings
 from services.local.process import Child, Command, stop_leftover
-from services.local.settings import from_environment
+from services.local.settings import LocalSettings, from_environment
+from services.local.stack import Stack
 from services.local.supervisor import RESTARTS_MAX, Supervisor
 from tests.support.launcher import CHILDREN, Launcher, is_running
 
@@ -301,3 +302,25 @@ async def test_a_child_that_never_lives_is_given_up(tmp_path: Path, monkeypatch:
 def test_a_setting_that_cannot_be_used_is_named(variable: str, value: str) -> None:
     with pytest.raises(LocalError, match=variable):
         from_environment({variable: value})
+
+
+async def test_several_processes_share_the_port_and_the_shards(tmp_path: Path) -> None:
+    settings = LocalSettings(
+        data_dir=tmp_path,
+        queue_port=free_port(),
+        dag_port=free_port(),
+        postgres_port=free_port(),
+        redis_port=free_port(),
+        queue_processes=2,
+        dag_processes=2,
+        postgres_options=VOLATILE,
+    )
+    async with Stack(settings) as stack, httpx.AsyncClient() as client:
+        for url, names in ((stack.queue_url, {"queue", "queue-2"}), (stack.dag_url, {"dag", "dag-2"})):
+            async with asyncio.timeout(20):
+                owners: set[str] = set()
+                while owners != names:
+                    rows = (await client.get(f"{url}/v1/shards")).json()["items"]
+                    owners = {row["owner"] for row in rows}
+        pids = [child.pid for child in stack.children.values()]
+    assert not any(is_running(pid) for pid in pids)

@@ -1,0 +1,229 @@
+"""Several processes of each service: restarted one after another, killed, stopped; Redis taken away."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import AsyncClient
+from services.local.ports import free_port
+from services.local.valkey import Valkey, ValkeySettings
+from tests.support.databases import Database
+from tests.support.fleet import Fleet, fleet_on
+
+TTL_S = 1.5
+
+
+@pytest.fixture
+async def valkey(tmp_path: Path) -> AsyncIterator[Valkey]:
+    """A Valkey of the test's own."""
+    server = Valkey(ValkeySettings(port=free_port(), run_dir=tmp_path))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def fleet(database: Database, valkey: Valkey, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """An installation without processes yet; leases of owners are short."""
+    async with fleet_on(database, valkey.url, tmp_path, owner_ttl_s=TTL_S, drain_s=4.2) as made:
+        yield made
+
+
+class Load:
+    """Producers and consumers over the SDK, and what became of everything they sent."""
+
+    def __init__(self, client: AsyncClient, topic: str = "work") -> None:
+        self.client = client
+        self.topic = topic
+        self.sent: set[str] = set()
+        self.delivered: Counter[str] = Counter()
+        self.acked: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self._producing = True
+
+    @asynccontextmanager
+    async def running(self, producers: int = 2, consumers: int = 4) -> AsyncIterator["Load"]:
+        """Load while the block runs; afterwards everything is drained."""
+        made = [asyncio.create_task(self._produce()) for _ in range(producers)]
+        took = [asyncio.create_task(self._consume()) for _ in range(consumers)]
+        try:
+            yield self
+            self._producing = False
+            await asyncio.gather(*made)
+            async with asyncio.timeout(40):
+                while len(self.acked) < len(self.sent):
+                    await asyncio.sleep(0.02)
+        finally:
+            for task in (*made, *took):
+                task.cancel()
+            await asyncio.gather(*made, *took, return_exceptions=True)
+
+    async def until(self, more: int) -> None:
+        """Wait until so many more items were acked."""
+        wanted = sum(self.acked.values()) + more
+        async with asyncio.timeout(40):
+            while sum(self.acked.values()) < wanted:
+                await asyncio.sleep(0.01)
+
+    async def _produce(self) -> None:
+        while self._producing:
+            try:
+                results = await self.client.enqueue([{"topic": self.topic, "lease_s": 30} for _ in range(5)])
+                assert {result.status for result in results} <= {"enqueued", "duplicate"}, results
+                self.sent.update(result.id for result in results)
+            except Exception as error:
+                self.failures.append(f"enqueue: {error!r}")
+            await asyncio.sleep(0.03)
+
+    async def _consume(self) -> None:
+        while True:
+            try:
+                leased = await self.client.dequeue({self.topic: 5}, wait_s=2)
+                self.delivered.update(item.id for item in leased)
+                if leased:
+                    results = await self.client.ack([item.ack() for item in leased])
+                    assert {result.status for result in results} <= {"acked", "already_acked"}, results
+                    self.acked.update(result.id for result in results)
+            except Exception as error:
+                self.failures.append(f"consume: {error!r}")
+                await asyncio.sleep(0.05)
+
+
+async def test_rolling_restart_fails_no_call_and_loses_or_doubles_no_item(fleet: Fleet) -> None:
+    processes = await fleet.add("queue", "q1", "q2")
+    url = await fleet.balance(processes)
+    await processes[0].until_owned("q1", "q2")
+    async with AsyncClient(queue_url=url) as client, Load(client).running() as load:
+        await load.until(50)
+        for process, other in (processes, processes[::-1]):
+            process.signal(signal.SIGTERM)
+            began_s = time.monotonic()
+            await other.until_owned(other.name)
+            assert time.monotonic() - began_s < TTL_S + 4.2, "shards are handed over, not waited for"
+            assert await process.child.wait() == -signal.SIGTERM, "it ends by the signal, not by force"
+            await load.until(30)
+            await process.start()
+            await other.until_owned("q1", "q2")
+            await load.until(30)
+
+    assert load.failures == []
+    assert load.acked == Counter(load.sent)
+    assert load.delivered == Counter(load.sent)
+
+
+async def test_a_killed_owners_shards_are_taken_over_within_seconds(fleet: Fleet) -> None:
+    first, second = await fleet.add("queue", "q1", "q2")
+    before = await second.until_owned("q1", "q2")
+    shard = next(number for number, (owner, _) in before.items() if owner == "q1")
+    async with AsyncClient(queue_url=second.url) as client:
+        await client.enqueue([{"topic": "leased", "lease_s": 1, "affinity": str(n)} for n in range(40)])
+        assert len(await client.dequeue({"leased": 40})) == 40
+        await client.enqueue([{"topic": "delayed", "delay_s": 1.5, "affinity": str(n)} for n in range(40)])
+        await first.kill()
+        killed_s = time.monotonic()
+        after = await second.until_owned("q2")
+        taken_s = time.monotonic() - killed_s
+        leased = delayed = 0
+        async with asyncio.timeout(20):
+            while leased < 40 or delayed < 40:
+                leased += len(await client.dequeue({"leased": 40}, wait_s=1, lease_s=60))
+                delayed += len(await client.dequeue({"delayed": 40}, wait_s=1, lease_s=60))
+
+    assert taken_s < 3 * TTL_S + 5
+    assert after[shard][1] == before[shard][1] + 1
+    assert (leased, delayed) == (40, 40)
+
+
+async def test_an_owner_that_stood_still_does_no_harm(fleet: Fleet) -> None:
+    first, second = await fleet.add("queue", "q1", "q2")
+    before = await second.until_owned("q1", "q2")
+    async with AsyncClient(queue_url=second.url) as client, Load(client).running(1, 2) as load:
+        await load.until(20)
+        first.signal(signal.SIGSTOP)
+        alone = await second.until_owned("q2")
+        await load.until(20)
+        first.signal(signal.SIGCONT)
+        both = await first.until_owned("q1", "q2")
+        async with AsyncClient(queue_url=first.url) as there:
+            load.client = there
+            await load.until(20)
+
+    assert load.acked == load.delivered == Counter(load.sent)
+    assert all(before[n][1] <= alone[n][1] <= both[n][1] for n in before)
+    grown = [alone[n][1] - before[n][1] for n, (owner, _) in before.items() if owner == "q1"]
+    assert grown and all(more >= 1 for more in grown)
+
+
+async def test_without_redis_items_go_their_way_and_owners_stay(fleet: Fleet, valkey: Valkey) -> None:
+    first, second = await fleet.add("queue", "q1", "q2")
+    before = await second.until_owned("q1", "q2")
+    os.kill(valkey.child.pid, signal.SIGKILL)
+    async with AsyncClient(queue_url=first.url) as here, AsyncClient(queue_url=second.url) as there:
+        for n in range(3):
+            waiting = asyncio.create_task(there.dequeue({"t": 1}, wait_s=10))
+            [sent] = await here.enqueue([{"topic": "t", "payload": n}])
+            [item] = await waiting
+            assert (item.id, item.payload) == (sent.id, n)
+            assert [result.status for result in await here.ack([item.ack()])] == ["acked"]
+        await asyncio.sleep(TTL_S)
+        assert await first.owners() == before
+        await valkey.start()
+        [third] = await fleet.add("queue", "q3")
+        after = await third.until_owned("q1", "q2", "q3")
+
+    assert all(after[n][1] >= before[n][1] for n in before)
+
+
+async def test_a_consumer_anywhere_is_woken_by_what_becomes_ready_anywhere(fleet: Fleet) -> None:
+    """Without hints each of these would wait for the next poll, 20 s away."""
+    owner, other = await fleet.add("queue", "q1", "q2", HEADGATE_QUEUE_POLL_S="20")
+    await other.until_owned("q1", "q2")
+    async with AsyncClient(queue_url=owner.url) as here, AsyncClient(queue_url=other.url) as there:
+
+        async def delivered(topic: str, *, at: AsyncClient) -> Any:
+            async with asyncio.timeout(10):
+                return await at.dequeue({topic: 1}, wait_s=9)
+
+        for n, (at, via) in enumerate(((here, there), (there, here))):
+            for m, fields in enumerate(({}, {"delay_s": 0.4}, {"disabled": True})):
+                topic = f"t{n}.{m}"
+                waiting = asyncio.create_task(delivered(topic, at=at))
+                await asyncio.sleep(0.2)
+                [sent] = await via.enqueue([{"topic": topic, **fields}])
+                if "disabled" in fields:
+                    await via.revive([{"id": sent.id}])
+                [item] = await waiting
+                assert item.id == sent.id
+
+
+async def test_a_killed_dag_process_leaves_no_dag_standing(fleet: Fleet) -> None:
+    [queue] = await fleet.add("queue", "q1")
+    first, second = await fleet.add("dag", "d1", "d2", HEADGATE_QUEUE_URL=queue.url)
+    before = await second.until_owned("d1", "d2")
+    chain = {f"n{i}": [f"n{i - 1}"] if i else [] for i in range(12)}
+    nodes = [{"key": key, "topic": "step", **({"upstream": ups} if ups else {})} for key, ups in chain.items()]
+    seen: list[str] = []
+    async with AsyncClient(queue_url=queue.url, dag_url=second.url) as client:
+        made = [(await client.create_dag({"nodes": nodes})).id for _ in range(4)]  # over both shards
+        ends = [asyncio.create_task(client.dag(dag).wait(timeout_s=60)) for dag in made]
+        while not all(end.done() for end in ends):
+            for item in await client.dequeue({"step": 4}, wait_s=1):
+                seen.append(f"{item.dag.id}/{item.dag.node}")
+                await client.ack([item.ack()])
+            if first.child.running and len(seen) >= 16:
+                await first.kill()
+        states = [(await end).state for end in ends]
+        after = await second.owners()
+
+    assert states == ["succeeded"] * 4
+    assert Counter(seen) == Counter(f"{dag}/{key}" for dag in made for key in chain)
+    assert {owner for owner, _ in after.values()} == {"d2"}
+    assert all(after[n][1] >= before[n][1] for n in before)
