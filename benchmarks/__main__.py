@@ -8,6 +8,7 @@ import contextlib
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -79,14 +80,19 @@ async def _run(chosen: Sequence[Scenario], plan: Plan, elsewhere: Path | None, o
         sized = replace(plan, rounds=rounds)
         takes = "a minute at most" if plan.small else scenario.takes(peers=options.peers)
         progress.note(f"{scenario.name} ({takes}): {scenario.shows}")
-        async with open_stack(
-            with_services=scenario.with_services,
-            queue_shards=scenario.queue_shards,
-        ) as stack:
-            outcome = await scenario.run(Bench(stack, sized, progress, options.peers, options.pgmq_sql))
-            if plan.small:
-                outcome.requirements.clear()  # they are about sizes that a quick run does not have
-            described = {**machine, "postgres": dict(stack.postgres)}
+        try:
+            async with open_stack(
+                with_services=scenario.with_services, queue_shards=scenario.queue_shards
+            ) as stack:
+                outcome = await scenario.run(Bench(stack, sized, progress, options.peers, options.pgmq_sql))
+                described = {**machine, "postgres": dict(stack.postgres)}
+        except Exception:
+            traceback.print_exc()
+            progress.note(f"{scenario.name} failed: nothing is written down")
+            unmet += 1
+            continue
+        if plan.small:
+            outcome.requirements.clear()  # they are about sizes that a quick run does not have
         run = {"at": report.iso(SystemClock().wall_s()), **asdict(sized)}
         path = report.save(results, to_json(outcome, described, run))
         print(report.text(outcome))

@@ -88,7 +88,7 @@ def _latency(series: Mapping[str, Any], result: Result) -> list[str]:
     drawn = []
     for colour, (name, found) in enumerate(series.items()):
         for which, dashed in (("p50_ms", True), ("p99_ms", False)):
-            points = list(zip(shares, found[which], strict=True))
+            points = list(zip(shares, found[which], strict=False))
             drawn.append(Line(f"{name}, {which.removesuffix('_ms')}", points, dashed, colour))
     by_rate = [
         Line(f"{name}, p99", list(zip(found["items_per_s"], found["p99_ms"], strict=True)), colour=colour)

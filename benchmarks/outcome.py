@@ -29,6 +29,7 @@ class Requirement:
     measured: Spread
     kind: Literal["at_least", "below"]
     bound: float
+    unit: str = "ratio"
 
     @property
     def met(self) -> bool:
@@ -61,13 +62,13 @@ class Outcome:
         self.rows.append(row)
         return row.measured
 
-    def require_at_least(self, name: str, measured: Spread, bound: float) -> None:
+    def require_at_least(self, name: str, measured: Spread, bound: float, unit: str = "ratio") -> None:
         """The median must not be below the bound."""
-        self.requirements.append(Requirement(name, measured, "at_least", bound))
+        self.requirements.append(Requirement(name, measured, "at_least", bound, unit))
 
-    def require_below(self, name: str, measured: Spread, bound: float) -> None:
+    def require_below(self, name: str, measured: Spread, bound: float, unit: str = "ratio") -> None:
         """The median must be below the bound."""
-        self.requirements.append(Requirement(name, measured, "below", bound))
+        self.requirements.append(Requirement(name, measured, "below", bound, unit))
 
 
 def to_json(outcome: Outcome, machine: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,6 +85,7 @@ def to_json(outcome: Outcome, machine: Mapping[str, Any], run: Mapping[str, Any]
         "requirements": [
             {
                 "name": need.name,
+                "unit": need.unit,
                 "measured": _numbers(need.measured),
                 need.kind: need.bound,
                 "met": need.met,

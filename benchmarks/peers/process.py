@@ -19,7 +19,7 @@ from benchmarks.bench import Bench
 from benchmarks.load import Slice
 from benchmarks.machine import Busy, Meter
 from benchmarks.outcome import Outcome
-from benchmarks.peers.environment import PeerFailed, node_environment, node_of, python_environment
+from benchmarks.peers.environment import PeerFailed, leave_out, node_environment, node_of, python_environment
 from services.local.ports import free_port
 from services.local.valkey import Valkey, ValkeySettings
 
@@ -56,9 +56,9 @@ QUEUES = (
     Peer("pgqueuer", "pgqueuer_peer.py", ("pgqueuer[asyncpg]==1.6.0", "uvloop==0.23.0"), processes=2),
     Peer("procrastinate", "procrastinate_peer.py", ("procrastinate==3.10.0",), processes=2),
     Peer("graphile-worker", "graphile_worker.mjs", processes=2),
-    Peer("BullMQ, Redis default (not durable)", "bullmq.mjs", redis=DEFAULT),
-    Peer("BullMQ, fsync every second", "bullmq.mjs", redis=EVERYSEC),
-    Peer("BullMQ, fsync always", "bullmq.mjs", redis=ALWAYS),
+    Peer("BullMQ, Redis default (not durable)", "bullmq.mjs", processes=2, redis=DEFAULT),
+    Peer("BullMQ, fsync every second", "bullmq.mjs", processes=2, redis=EVERYSEC),
+    Peer("BullMQ, fsync always", "bullmq.mjs", processes=2, redis=ALWAYS),
 )
 DURABLE_QUEUES = tuple(peer for peer in QUEUES if peer.redis in (None, ALWAYS))
 DAGS = (
@@ -112,6 +112,15 @@ class Running:
             self.freeze()
         bench.watch(outcome, busy)
         return answers, busy, wal_bytes
+
+    async def answer(self, bench: Bench, outcome: Outcome, **request: Any) -> dict[str, Any] | None:
+        """The first process's answer to a measured request; None, with the reason kept, where the peer fails."""
+        try:
+            answers, _, _ = await self.ask(bench, outcome, **request)
+        except PeerFailed as error:
+            leave_out(bench, outcome, self.peer.name, error)
+            return None
+        return answers[0]
 
     async def add(self, process: asyncio.subprocess.Process) -> None:
         """One more process; wait until it can be asked."""
@@ -266,8 +275,7 @@ async def open_peers(bench: Bench, peers: Sequence[Peer], outcome: Outcome, stac
         try:
             found[peer.name] = await stack.enter_async_context(run_peer(bench, peer))
         except (PeerFailed, OSError) as error:
-            bench.progress.note(f"{peer.name} is left out: {error}")
-            outcome.details.setdefault("left_out", {})[peer.name] = str(error)
+            leave_out(bench, outcome, peer.name, error)
     versions = outcome.details.setdefault("versions", {})
     for running in found.values():
         versions |= running.versions

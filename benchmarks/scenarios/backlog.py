@@ -64,17 +64,18 @@ async def run(bench: Bench) -> Outcome:
 
 
 async def _memory(bench: Bench, outcome: Outcome, sites: Mapping[str, BenchStack], topics: list[str]) -> None:
-    largest = 0.0
     for name, site in sites.items():
-        after_slices = site.meter.rss_mib("queue")
-        await _touch(site, topics)
-        touched = site.meter.rss_mib("queue")
-        outcome.add(f"queue process at {name}, after the slices", "MiB", [after_slices])
-        outcome.add(f"queue process at {name}, every topic dequeued from", "MiB", [touched])
-        largest = max(largest, after_slices, touched)
-        bench.progress.note(f"{name}: queue process {after_slices:.0f} MiB, all topics used {touched:.0f} MiB")
-    what = f"memory of a queue process, largest backlog, {len(topics):,} topics, MiB"
-    outcome.require_below(what, spread([largest]), RSS_MIB)
+        outcome.add(f"queue process at {name}, after the slices", "MiB", [site.meter.rss_mib("queue")])
+    name, site = list(sites.items())[-1]
+    after_slices = site.meter.rss_mib("queue")
+    bench.progress.note(f"dequeuing from {len(topics):,} topics once")
+    await _touch(site, topics)
+    touched = site.meter.rss_mib("queue")
+    outcome.add(f"queue process at {name}, every topic dequeued from", "MiB", [touched])
+    bench.progress.note(f"{name}: queue process {after_slices:.0f} MiB, all topics used {touched:.0f} MiB")
+    largest = max(after_slices, touched)
+    what = f"memory of a queue process, largest backlog, {len(topics):,} topics"
+    outcome.require_below(what, spread([largest]), RSS_MIB, "MiB")
 
 
 async def _touch(site: BenchStack, topics: list[str]) -> None:

@@ -56,9 +56,13 @@ async def run(bench: Bench) -> Outcome:
                 parts_ms.setdefault(name, []).append(value)
             shown = ", ".join(f"{name} {values[-1]:.2f}" for name, values in parts_ms.items())
             bench.progress.step(f"parts p50, ms: {shown}")
-            for name, (running, queued) in peers.items():
+            for name, (running, queued) in list(peers.items()):
                 length = min(nodes, SHORT.get(name, nodes))
-                [answer], _, _ = await running.ask(bench, outcome, do="chain", nodes=length, queued=queued)
+                answer = await running.answer(bench, outcome, do="chain", nodes=length, queued=queued)
+                if answer is None:
+                    del peers[name]
+                    peer_steps.pop(name, None)
+                    continue
                 peer_steps.setdefault(name, []).append(answer["steps_ms"])
                 bench.progress.note(f"{name}: step p50 {percentile(answer['steps_ms'], 0.5):.2f} ms")
     _report(outcome, steps_ms, parts_ms)

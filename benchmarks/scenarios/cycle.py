@@ -81,7 +81,7 @@ async def run(bench: Bench) -> Outcome:
                 }
                 if pgmq is not None:
                     sides[PGMQ] = Cycles(pgmq.cycles(cell.batch))
-                await _measure(bench, outcome, cell, {name: sides[name] for name in cell.sides})
+                await _measure(bench, outcome, cell, {name: sides[name] for name in cell.sides if name in sides})
                 await clients.drain()
     return outcome
 

@@ -61,9 +61,13 @@ async def run(bench: Bench) -> Outcome:
                 await _measure(bench.on(sites[count]), outcome, found[nodes, count], *sizes[nodes])
                 rate = found[nodes, count].dags_per_s[-1]
                 bench.progress.step(f"{nodes:,} nodes, {count} shards: {rate:,.1f} DAGs/s")
-            for name, running in peers.items():
+            for name, running in list(peers.items()):
                 few = plan.sized(20 if name.startswith("pg-boss") else 200, 4)
-                [answer], _, _ = await running.ask(bench, outcome, do="fan", width=SMALL - 2, count=few)
+                answer = await running.answer(bench, outcome, do="fan", width=SMALL - 2, count=few)
+                if answer is None:
+                    del peers[name]
+                    peer_rates.pop(name, None)
+                    continue
                 peer_rates.setdefault(name, []).append(few / answer["seconds"])
                 bench.progress.note(f"{name}: {peer_rates[name][-1]:,.1f} DAGs/s of {SMALL} nodes")
     for (nodes, count), one in found.items():
@@ -75,7 +79,7 @@ async def run(bench: Bench) -> Outcome:
             ratio = ratios(found[nodes, count].dags_per_s, found[nodes, shards[0]].dags_per_s)
             outcome.add(f"{nodes:,} nodes, {count} DAG shards / 1", "ratio", ratio.values)
     two = outcome.add("10 nodes, 2 DAG shards, create to end", "DAGs/s", found[SMALL, 2].dags_per_s)
-    outcome.require_at_least("DAGs of 10 nodes a second, 2 DAG shards", two, REQUIRED_DAGS_PER_S)
+    outcome.require_at_least("DAGs of 10 nodes, 2 DAG shards", two, REQUIRED_DAGS_PER_S, "DAGs/s")
     return outcome
 
 

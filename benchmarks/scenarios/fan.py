@@ -49,8 +49,12 @@ async def run(bench: Bench) -> Outcome:
             bench.watch(outcome, busy)
             cost.add(busy, len(graph.keys) * repeats, await bench.stack.wal_bytes() - wal_from)
             rates.append(len(graph.keys) * repeats / elapsed_s)
-            for name, running in peers.items():
-                [answer], _, _ = await running.ask(bench, outcome, do="fan", width=width)
+            for name, running in list(peers.items()):
+                answer = await running.answer(bench, outcome, do="fan", width=width)
+                if answer is None:
+                    del peers[name]
+                    peer_rates.pop(name, None)
+                    continue
                 peer_rates.setdefault(name, []).append(answer["nodes"] / answer["seconds"])
             shown = "".join(f", {name} {values[-1]:,.0f}" for name, values in peer_rates.items())
             bench.progress.step(f"{rates[-1]:,.0f} nodes/s{shown}")

@@ -13,6 +13,7 @@ from benchmarks.bench import Bench
 from benchmarks.load import Http
 from benchmarks.machine import Meter
 from benchmarks.outcome import Outcome
+from benchmarks.peers.environment import PeerFailed, leave_out
 from benchmarks.peers.process import DURABLE_QUEUES, PeerSide, Running, open_peers
 from benchmarks.spread import percentile, spread
 from benchmarks.turns import Cycles, Side
@@ -48,9 +49,14 @@ async def run(bench: Bench) -> Outcome:
         for share in SHARES:
             found: dict[str, list[list[float]]] = {name: [] for name in sides}
             for _ in range(plan.rounds):
-                for name in sides:
+                for name in list(sides):
                     rate = max(10.0, capacity[name] * share / 100)
-                    found[name].append(await _measure(bench, outcome, peers.get(name), rate))
+                    try:
+                        found[name].append(await _measure(bench, outcome, peers.get(name), rate))
+                    except PeerFailed as error:
+                        leave_out(bench, outcome, name, error)
+                        del sides[name], found[name]
+                        continue
                     shown = percentile(found[name][-1], 0.99)
                     bench.progress.step(f"{share} %, {rate:,.0f} items/s  {name}: p99 {shown:.1f} ms")
             _report(outcome, share, capacity, found)
@@ -60,8 +66,13 @@ async def run(bench: Bench) -> Outcome:
 async def _capacities(bench: Bench, outcome: Outcome, sides: dict[str, Side]) -> dict[str, float]:
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(bench.plan.rounds):
-        for name, side in sides.items():
-            done, _ = await side.measure(bench, outcome)
+        for name, side in list(sides.items()):
+            try:
+                done, _ = await side.measure(bench, outcome)
+            except PeerFailed as error:
+                leave_out(bench, outcome, name, error)
+                del sides[name], rates[name]
+                continue
             rates[name].append(max(done.items, 1) / done.elapsed_s)
             bench.progress.step(f"capacity  {name}: {rates[name][-1]:,.0f} items/s")
     for name, values in rates.items():

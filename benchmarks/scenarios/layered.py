@@ -80,7 +80,7 @@ def _report(bench: Bench, outcome: Outcome, sizes: list[Size], plain: list[float
     outcome.require_at_least("rate of edges into new nodes at 100,000 nodes / at 1,000", edges, EDGE_RATIO)
     life = ratios(small.whole, plain)
     outcome.require_at_least("full life of a node / the queue's full cycle", life, LIFE_RATIO)
-    outcome.require_below("memory of the DAG service, MiB", rss_mib, RSS_MIB)
+    outcome.require_below("memory of the DAG service", rss_mib, RSS_MIB, "MiB")
 
 
 def size_of(nodes: int, dags: int) -> Size:

@@ -48,5 +48,5 @@ async def run(bench: Bench) -> Outcome:
                 outcome.add(f"{size:,} bytes: {OURS} / {name}", "ratio", found[OURS].over(found[name]).values)
             if size == 128:
                 wal = spread([found[OURS].cost.wal_bytes])
-                outcome.require_below("WAL of an item's life, payload 128 bytes, bytes", wal, WAL_BYTES)
+                outcome.require_below("WAL of an item's life, payload 128 bytes", wal, WAL_BYTES, "bytes")
     return outcome

@@ -1,4 +1,5 @@
-// BullMQ over ioredis. Best settings found: one process, concurrency 100, addBulk, jobs removed when they are done.
+// BullMQ over ioredis. Best settings found: two processes that add and work, concurrency 100, addBulk, jobs removed when
+// they are done.
 // Its flows are the DAGs: a chain is nested children, a fan has one parent; a parent runs after its children.
 import { Load, say, serve, settings, sleep, version } from "./lines.mjs";
 
