@@ -92,7 +92,7 @@ class Builder:
         parent: Parent | None = None,
     ) -> tuple[Dag, bool]:
         edges = addition.edges_of(nodes, dependencies)
-        queue_shard = await self._pick_shard(nodes)
+        queue_shard = await self._pick_shard(shard, nodes)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written | list[Addition]]:
             dag = await store.insert_dag(tx, dag_id, namespace, new, parent)
@@ -137,7 +137,7 @@ class Builder:
         """
         shard, dag_id = self._context.shard_of(dag_id)
         edges = addition.edges_of(nodes, dependencies)
-        queue_shard = await self._pick_shard(nodes)
+        queue_shard = await self._pick_shard(shard, nodes)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written]:
             dag = own(await store.lock_dags(tx, [dag_id]), namespace)
@@ -384,12 +384,12 @@ class Builder:
             found[fact.node] = (left + (not fact.resolved), failed or fact.failed)
         return found
 
-    async def _pick_shard(self, nodes: Sequence[NewNode]) -> int:
+    async def _pick_shard(self, shard: Shard, nodes: Sequence[NewNode]) -> int:
         """A queue shard for the items of one call, which keep their order that way."""
         if not nodes:
             return 0
         try:
-            return gateway.pick_shard(await self._context.queue.shards())
+            return gateway.pick_shard(await self._context.queue.shards(), shard.number)
         except QueueUnavailable as error:
             raise QueueUnavailable(error.detail, retry_after_s=1.0) from error
 

@@ -58,7 +58,7 @@ class Completer:
 
         Only once every completion written before is applied; the caller sees to that.
         """
-        item_id = ids.new_id(pick_shard(await self._context.queue.shards()))
+        item_id = ids.new_id(pick_shard(await self._context.queue.shards(), shard.number))
 
         async def work(tx: Transaction) -> tuple[Settlement | None, None]:
             dags = await store.lock_dag_nos(tx, [dag_of(send.no)])

@@ -167,7 +167,7 @@ class Retrier:
             await store_duties.drop_sends(tx, chunk)
             await store_duties.delete_spread(tx, chunk)
             await store.retry_externals(tx, dag.no, chunk)
-            queue_shard = pick_shard(queue_shards)
+            queue_shard = pick_shard(queue_shards, ids.shard_of(dag.id))
             for old in await store.retry_nodes(tx, {no: ids.new_id(queue_shard) for no in chunk}):
                 settlement.reopened(dag, old)
                 if old.sub:

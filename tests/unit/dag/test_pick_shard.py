@@ -1,0 +1,15 @@
+"""Which of the queue's shards holds the items of a DAG shard."""
+
+import pytest
+
+from services.dag.errors import QueueUnavailable
+from services.dag.gateway import pick_shard
+
+
+def test_the_items_of_one_dag_shard_live_on_one_queue_shard_and_dag_shards_take_turns() -> None:
+    assert [pick_shard([3, 5, 9], dag_shard) for dag_shard in (0, 1, 2, 3, 0)] == [3, 5, 9, 3, 3]
+
+
+def test_no_shard_to_take_items_is_said_not_guessed() -> None:
+    with pytest.raises(QueueUnavailable):
+        pick_shard([], 0)
