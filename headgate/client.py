@@ -172,6 +172,12 @@ class Client:
             _calls.ITEMS, wire.ItemView, limit, {"topic": topic, "state": state}, ns=namespace or self.namespace
         )
 
+    def item_attempts(self, item_id: str, *, namespace: str | None = None) -> list[wire.ItemAttempt]:
+        """The first deliveries of a DAG's item that failed, oldest first; also of one that has ended."""
+        parse = _calls.page_of(wire.ItemAttempt)
+        ns = namespace or self.namespace
+        return (self._send(_calls.call(_calls.ITEM_ATTEMPTS, parse, ns=ns, item=item_id)))[0]
+
     def item_states(self, ids: Sequence[str], *, namespace: str | None = None) -> list[wire.ItemStanding]:
         """Where items stand now: "found", "not_found" (they ended, or never came) or "refused", each."""
         ns = namespace or self.namespace

@@ -61,7 +61,7 @@ StandingKind = Literal[
     "sending", "queued", "delayed", "running", "ending", "unknown", "kept", "adding", "releasing", "cancelling"
 ]
 ObstacleKind = Literal["external", "hold", "pause", "close"]
-AttemptOutcome = Literal["running", "acked", "failed", "lease_expired", "expired", "cancelled"]
+AttemptOutcome = Literal["running", "acked", "failed", "lease_expired", "dead", "expired", "cancelled"]
 EventKind = Literal["dag", "node"]
 BlockKind = Literal["node", "external", "hold", "pause", "end"]
 

@@ -1,7 +1,7 @@
 """The queue service's bodies."""
 
 from datetime import datetime
-from typing import Annotated, Any, Generic, Self
+from typing import Annotated, Any, Generic, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -283,6 +283,16 @@ class ItemStanding(ElementResult):
     since: datetime | None = None
     deliver_at: datetime | None = None
     lease_expires_at: datetime | None = None
+    error: str | None = None
+
+
+class ItemAttempt(Response):
+    """A delivery that failed: nacked, not acked before its lease ran out, or the last one of an item."""
+
+    attempt: int
+    started_at: datetime | None = None
+    ended_at: datetime
+    outcome: Literal["failed", "lease_expired", "dead"]
     error: str | None = None
 
 

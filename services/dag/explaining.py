@@ -15,7 +15,7 @@ from typing import Any, Final
 from services.dag import chains, cursors, store_edges, store_explain, store_reads
 from services.dag.context import Context
 from services.dag.errors import QueueUnavailable
-from services.dag.gateway import Standing
+from services.dag.gateway import Attempt, Standing
 from services.dag.model import Dag
 from services.dag.queries import Queries, begun_at, obstacles
 from shared.errors import NotFound, invalid
@@ -27,7 +27,6 @@ _STANDINGS: Final = {
     "ready": "queued",
     "delayed": "delayed",
     "leased": "running",
-    "disabled": "sending",
     "dead": "ending",
 }
 _OUTCOMES: Final = {"succeeded": "acked", "failed": "failed", "cancelled": "cancelled"}
@@ -107,7 +106,7 @@ class Explainer:
         item = None
         if row["state"] == "released" and not row["sub"]:
             item = (await self._ask(dag, [row["item_id"]])).get(row["item_id"])
-        return Timeline(row, begun_at(row), _attempts(row, item), item)
+        return Timeline(row, begun_at(row), _attempts(row, item, await self._logged(dag, row, item)), item)
 
     async def _page(self, shard: Shard, dag: Dag, after_no: int, limit: int) -> tuple[list[Any], int]:
         """Up to `limit` rows with a bounded number of upstreams, and how far they reach."""
@@ -144,12 +143,13 @@ class Explainer:
         for row in rows:
             item = items.get(row["item_id"]) if items is not None else None
             standing = "unknown" if items is None else "ending"
-            if row["no"] in unsent:
-                standing = "sending"
-            elif row["sub"]:
-                standing = "running"
-            elif item is not None:
+            if row["sub"]:
+                standing = "sending" if row["no"] in unsent else "running"
+            elif item is not None and item.state != "disabled":
+                # What the queue shows counts for more than a row that is about to be deleted.
                 standing = _STANDINGS[item.state]
+            elif item is not None or row["no"] in unsent:
+                standing = "sending"
             since = item.since if item is not None and item.since is not None else row["released_at"]
             nodes.append(FrontierNode(row, since or row["created_at"], standing, item))
         return nodes
@@ -181,6 +181,16 @@ class Explainer:
             return await self._context.queue.standings(dag.namespace, item_ids)
         except QueueUnavailable:
             return {}
+
+    async def _logged(self, dag: Dag, row: Any, item: Standing | None) -> list[Attempt]:
+        """Deliveries that failed. The queue is asked only where there was one."""
+        first_worked = row["attempts"] <= 1 and row["state"] != "failed"
+        if row["sub"] or (first_worked if item is None else item.attempt - (item.state == "leased") < 1):
+            return []
+        try:
+            return await self._context.queue.attempts(dag.namespace, row["item_id"])
+        except QueueUnavailable:
+            return []
 
     async def _chain(self, shard: Shard, dag: Dag) -> dict[str, Any] | None:
         """The longest chain left; None for a DAG too large to be walked for a question, or at its end."""
@@ -223,19 +233,23 @@ def _waits_of(dag: Dag, paused_at: datetime | None) -> list[dict[str, Any]]:
     return found
 
 
-def _attempts(row: Any, item: Standing | None) -> list[dict[str, Any]]:
-    """What is known of the deliveries of the node's item."""
-    if item is not None and item.attempt:
+def _attempts(row: Any, item: Standing | None, logged: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """The deliveries of the node's item: those that failed, as they were logged, and the present or last one."""
+    found = [attempt._asdict() for attempt in logged]
+    told = {attempt.attempt for attempt in logged}
+    if item is not None:
         running = item.state == "leased"
         before = item.attempt - running
-        found = [_attempt(before, "failed", error=item.error)] if before else []
-        return [*found, _attempt(item.attempt, "running")] if running else found
-    if row["attempts"] and row["state"] in _OUTCOMES:
+        if before and before not in told:
+            found.append(_attempt(before, "failed", error=item.error))
+        if running:
+            found.append(_attempt(item.attempt, "running", started_at=item.since))
+    elif row["attempts"] and row["state"] in _OUTCOMES and row["attempts"] not in told:
         outcome = _OUTCOMES[row["state"]]
-        return [_attempt(row["attempts"], outcome, ended_at=row["finished_at"], error=row["error"])]
-    return []
+        found.append(_attempt(row["attempts"], outcome, ended_at=row["finished_at"], error=row["error"]))
+    return [{"worker": None, **attempt} for attempt in found]
 
 
 def _attempt(number: int, outcome: str, **known: Any) -> dict[str, Any]:
-    nothing = dict.fromkeys(("started_at", "ended_at", "error", "worker"))
+    nothing = dict.fromkeys(("started_at", "ended_at", "error"))
     return {"attempt": number, "outcome": outcome, **nothing, **known}

@@ -37,6 +37,16 @@ class Standing(NamedTuple):
     error: str | None
 
 
+class Attempt(NamedTuple):
+    """A delivery of an item that failed."""
+
+    attempt: int
+    started_at: datetime | None
+    ended_at: datetime
+    outcome: str
+    error: str | None
+
+
 class Completion(NamedTuple):
     """A leased completion item."""
 
@@ -77,6 +87,10 @@ class Queue(Protocol):
 
     async def standings(self, namespace: str, item_ids: Sequence[str]) -> dict[str, Standing]:
         """Where items stand; those that have ended, or never came, are left out."""
+        ...
+
+    async def attempts(self, namespace: str, item_id: str) -> list[Attempt]:
+        """The first deliveries of an item that failed, also when it has ended."""
         ...
 
     async def shards(self) -> list[int]:
@@ -171,6 +185,14 @@ class HeadgateQueue:
             for item in found
             if item.id is not None and item.state is not None
         }
+
+    async def attempts(self, namespace: str, item_id: str) -> list[Attempt]:
+        try:
+            with _answering():
+                found = await self._client.item_attempts(item_id, namespace=namespace)
+        except _CallRefused as refusal:
+            raise QueueUnavailable(f"the queue does not tell about items: {refusal.code}") from refusal
+        return [Attempt(a.attempt, a.started_at, a.ended_at, a.outcome, a.error) for a in found]
 
     async def shards(self) -> list[int]:
         if self._clock.monotonic_s() >= self._shards_until_s:

@@ -102,7 +102,16 @@ def create_app(settings: QueueSettings) -> HotPath:
         lifespan=lifespan,
     )
     process = QueueProcess(
-        settings, broker, settlement, topics, Standings(broker), operations, dead, health, ownership, quotas
+        settings,
+        broker,
+        settlement,
+        topics,
+        Standings(broker, settings),
+        operations,
+        dead,
+        health,
+        ownership,
+        quotas,
     )
     verbs = Verbs(process).by_name()
     app.state.access = Access(settings.dag_token, settings.tokens_file)

@@ -27,7 +27,7 @@ class Retention:
         return int(row["folded"]) // FOLD_ROWS_MAX
 
     async def step(self) -> int:
-        """Rotate `ended`, drop keys and operations whose time is over, remove dead items past retention."""
+        """Rotate `ended`, drop keys, operations and logs whose time is over, remove dead items past retention."""
         await self._rotate()
         limit = self._settings.chunk_items_max
         keys = await self._store.pool.fetch(SQL.drop_keys, limit=limit)
@@ -36,7 +36,9 @@ class Retention:
             await self._store.pool.transaction(lambda tx: self._drop_dead(tx, [row["id"] for row in dead]))
         age_s = self._settings.operation_retention_s
         operations = await self._store.pool.fetch(SQL.drop_operations, age_s=age_s, limit=limit)
-        return (len(keys) + len(dead) + len(operations)) // limit
+        age_s = self._settings.attempt_retention_s
+        attempts = await self._store.pool.fetch(SQL.drop_attempts, age_s=age_s, limit=limit)
+        return max(map(len, (keys, dead, operations, attempts))) // limit
 
     async def _rotate(self) -> None:
         age_s = self._settings.id_window_s + ENDED_SLACK_S

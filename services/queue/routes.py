@@ -100,6 +100,18 @@ async def item_states(
     return json_response({"results": await process.standings.look(ns, body.ids)})
 
 
+@router.get(
+    "/v1/namespaces/{ns}/items/{item_id}/attempts",
+    response_model=wire.Page[wire.ItemAttempt],
+    operation_id="item_attempts",
+    tags=["items"],
+)
+async def item_attempts(ns: str, item_id: str, caller: CallerOf, process: ProcessOf) -> Response:
+    """The first deliveries of a DAG's item that failed, oldest first; also of one that has ended."""
+    enter(ns, caller, "consume")
+    return json_response({"items": await process.standings.attempts(ns, item_id), "next_cursor": None})
+
+
 def _view(row: dict[str, Any]) -> dict[str, Any]:
     context = raw(row["ack_context"])
     view = {

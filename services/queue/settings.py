@@ -29,6 +29,8 @@ class QueueSettings(EdgeSettings):
     id_ahead_s_max: float = 60.0
     unseen_cancels_max: Annotated[int, Field(description="per namespace and shard, per id window")] = 100_000
     dead_retention_s: float = 14 * 24 * 3600.0
+    logged_attempts_max: int = 20
+    attempt_retention_s: float = 14 * 24 * 3600.0
 
     topic_shards_max: Annotated[int, Field(ge=1, description="shards that one topic's new items go to")] = 16
     topic_shard_rate_max: Annotated[float, Field(gt=0, description="items a second, per host")] = 20_000.0

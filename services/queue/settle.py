@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from services.queue import attempts
 from services.queue import store as rows
 from services.queue.broker import Broker, lost_status
 from services.queue.model import Ready, Result, backoff_s, refused
@@ -96,9 +98,9 @@ class Settlement:
         An item that the database refuses to take back keeps its lease a while longer and holds up no other.
         """
         try:
-            swept = await store.pool.transaction(lambda tx: _sweep(tx, limit, singly=False))
+            swept = await store.pool.transaction(lambda tx: self._sweep(tx, limit, singly=False))
         except Invalid:
-            swept = await store.pool.transaction(lambda tx: _sweep(tx, limit, singly=True))
+            swept = await store.pool.transaction(lambda tx: self._sweep(tx, limit, singly=True))
         LEASE_EXPIRED.labels(store.number).inc(swept.expired)
         self._broker.dispatch.ready(store.number, swept.ready)
         return swept.ids
@@ -156,7 +158,7 @@ class Settlement:
 
     async def _nack_at(self, store: Store, namespace_id: int, nacks: list[Nack]) -> dict[int, str]:
         async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready]]:
-            held, items = await _lock_held(tx, namespace_id, nacks)
+            held, items, claimed = await _lock_held(tx, namespace_id, nacks)
             back: list[Requeue] = []
             dead: list[Requeue] = []
             statuses: dict[int, str] = {}
@@ -170,6 +172,8 @@ class Settlement:
             pairs = [(nacks[position].lease_token, nacks[position].id) for position in held]
             if pairs:
                 await rows.leave_groups(tx, pairs)
+            ended = [(row, "failed") for row in back if row.cost] + [(row, "dead") for row in dead]
+            await attempts.log(tx, ended, items, claimed, self._settings.logged_attempts_max)
             ready = await rows.requeue(tx, back)
             ready += await rows.bury(tx, dead)
             DEAD.labels(store.number).inc(len(dead))
@@ -182,14 +186,15 @@ class Settlement:
 
     async def _extend_at(self, store: Store, namespace_id: int, extensions: list[Extension]) -> dict[int, str]:
         async def work(tx: Transaction) -> dict[int, str]:
-            held, items = await _lock_held(tx, namespace_id, extensions)
+            held, items, claimed = await _lock_held(tx, namespace_id, extensions)
             pairs, again = [], []
             for position in held:
                 wanted = extensions[position]
                 item = items[wanted.id]
                 lease_s = item["lease_s"] if wanted.lease_s is None else wanted.lease_s
                 pairs.append((wanted.lease_token, wanted.id))
-                again.append((wanted.lease_token, lease_s, namespace_id, item["topic_id"], wanted.id))
+                topic_id, claimed_at = item["topic_id"], claimed[wanted.id]
+                again.append((wanted.lease_token, lease_s, namespace_id, topic_id, wanted.id, claimed_at))
             if pairs:
                 await rows.leave_groups(tx, pairs)
                 await rows.lease_again(tx, again)
@@ -197,6 +202,45 @@ class Settlement:
 
         statuses = await store.pool.transaction(work)
         return statuses | await _lost(store, namespace_id, extensions, statuses)
+
+    async def _sweep(self, tx: Transaction, limit: int, *, singly: bool) -> Swept:
+        groups = await rows.take_expired(tx, limit)
+        claimed = {item_id: group["claimed_at"] for group in groups for item_id in group["ids"]}
+        if not singly:
+            return Swept(len(claimed), *await self._take_back(tx, claimed))
+        expired, ready = 0, []
+        for group in groups:
+            for item_id in group["ids"]:
+                one = {item_id: group["claimed_at"]}
+                try:
+                    count, made = await tx.attempt(lambda one=one: self._take_back(tx, one))  # type: ignore[misc]
+                except Invalid:
+                    log.error("an item whose lease ran out cannot be taken back", item=item_id)
+                    where = (group["namespace_id"], group["topic_id"], item_id, group["claimed_at"])
+                    await rows.lease_again(tx, [(group["token"], PUT_OFF_S, *where)])
+                else:
+                    expired += count
+                    ready += made
+        return Swept(len(claimed), expired, ready)
+
+    async def _take_back(self, tx: Transaction, claimed: dict[str, datetime]) -> tuple[int, list[Ready]]:
+        """What becomes of items whose leases ran out: deliverable again, dead or expired."""
+        items = await rows.lock_items(tx, list(claimed)) if claimed else {}
+        back, dead, gone = [], [], []
+        for item in items.values():
+            if item["at_most_once"]:
+                gone.append(Removal(item["id"], "expired", "leased", 1))
+            elif item["ttl_passed"]:
+                gone.append(Removal(item["id"], "expired", "leased"))
+            elif _is_last(item):
+                dead.append(Requeue(item["id"], 1, 0, "the lease ran out on the last attempt"))
+            else:
+                back.append(Requeue(item["id"], 1, backoff_s(item["attempts"] + 1, item["backoff"])))
+        ended = [(row, "lease_expired") for row in (*back, *dead)]
+        await attempts.log(tx, ended, items, claimed, self._settings.logged_attempts_max)
+        ready = await rows.requeue(tx, back)
+        ready += await rows.bury(tx, dead)
+        return len(items), ready + await rows.remove(tx, gone)
 
 
 class Cancelled(NamedTuple):
@@ -320,49 +364,13 @@ class Swept(NamedTuple):
     ready: list[Ready]
 
 
-async def _sweep(tx: Transaction, limit: int, *, singly: bool) -> Swept:
-    groups = await rows.take_expired(tx, limit)
-    ids = [item_id for group in groups for item_id in group["ids"]]
-    if not singly:
-        return Swept(len(ids), *await _take_back(tx, ids))
-    expired, ready = 0, []
-    for group in groups:
-        for item_id in group["ids"]:
-            try:
-                count, made = await tx.attempt(lambda one=item_id: _take_back(tx, [one]))  # type: ignore[misc]
-            except Invalid:
-                log.error("an item whose lease ran out cannot be taken back", item=item_id)
-                again = (group["token"], PUT_OFF_S, group["namespace_id"], group["topic_id"], item_id)
-                await rows.lease_again(tx, [again])
-            else:
-                expired += count
-                ready += made
-    return Swept(len(ids), expired, ready)
-
-
-async def _take_back(tx: Transaction, ids: Sequence[str]) -> tuple[int, list[Ready]]:
-    """What becomes of items whose leases ran out: deliverable again, dead or expired."""
-    items = await rows.lock_items(tx, ids) if ids else {}
-    back, dead, gone = [], [], []
-    for item in items.values():
-        if item["at_most_once"]:
-            gone.append(Removal(item["id"], "expired", "leased", 1))
-        elif item["ttl_passed"]:
-            gone.append(Removal(item["id"], "expired", "leased"))
-        elif _is_last(item):
-            dead.append(Requeue(item["id"], 1, 0, "the lease ran out on the last attempt"))
-        else:
-            back.append(Requeue(item["id"], 1, backoff_s(item["attempts"] + 1, item["backoff"])))
-    ready = await rows.requeue(tx, back)
-    ready += await rows.bury(tx, dead)
-    return len(items), ready + await rows.remove(tx, gone)
-
-
 async def _lock_held(
     tx: Transaction, namespace_id: int, entries: Sequence[Any]
-) -> tuple[list[int], dict[str, Any]]:
-    """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each."""
+) -> tuple[list[int], dict[str, Any], dict[str, datetime]]:
+    """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each, and
+    since when."""
     held: dict[str, int] = {}
+    claimed: dict[str, datetime] = {}
     for _ in range(2):
         # Twice where one is missing: an extend of the same holder may have moved its lease while this waited.
         groups = await rows.lock_groups(tx, [entry.lease_token for entry in entries])
@@ -370,10 +378,11 @@ async def _lock_held(
             for group in groups.get(entry.lease_token, ()):
                 if group.namespace_id == namespace_id and entry.id in group.ids:
                     held.setdefault(entry.id, position)
+                    claimed[entry.id] = group.claimed_at
         if all(entry.id in held for entry in entries):
             break
     items = await rows.lock_items(tx, list(held)) if held else {}
-    return [position for item_id, position in held.items() if item_id in items], items
+    return [position for item_id, position in held.items() if item_id in items], items, claimed
 
 
 async def _lost(

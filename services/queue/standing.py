@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from services.queue import attempts
 from services.queue.broker import Broker
 from services.queue.names import SQL
+from services.queue.settings import QueueSettings
 from services.queue.store import Store
 from shared.errors import ShardUnavailable
 from shared.ids import canonical, shard_of
@@ -16,8 +18,17 @@ from shared.ids import canonical, shard_of
 class Standings:
     """Looks at items; the answer is a moment's, and nothing is locked."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, settings: QueueSettings) -> None:
         self._stores = broker.stores
+        self._settings = settings
+
+    async def attempts(self, namespace: str, item_id: str) -> list[dict[str, Any]]:
+        """The deliveries of a DAG's item that failed, in the order of their ends; also of one that has ended."""
+        known_id = canonical(item_id)
+        store = self._stores.get(shard_of(known_id)) if known_id else None
+        if store is None or known_id is None:
+            return []
+        return await attempts.of_item(store.pool, known_id, namespace, self._settings.logged_attempts_max)
 
     async def look(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
         """One element per id: `found` with state, attempt and since when, `not_found` for what has ended or is
@@ -61,7 +72,7 @@ def _standing(row: Any, lease: Any) -> dict[str, Any]:
         "state": state,
         "attempt": row["attempts"] + (state == "leased"),
         "max_attempts": row["max_attempts"],
-        "since": row["deliver_at"] if state == "ready" else row["parked_at"],
+        "since": lease["claimed_at"] if lease else row["deliver_at"] if state == "ready" else row["parked_at"],
         "deliver_at": row["deliver_at"],
         "lease_expires_at": None if lease is None else lease["expires_at"],
         "error": row["error"],

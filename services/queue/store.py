@@ -73,6 +73,7 @@ class LeaseGroup(NamedTuple):
     namespace_id: int
     topic_id: int
     ids: set[str]
+    claimed_at: datetime
 
 
 class Store:
@@ -234,7 +235,7 @@ async def lock_groups(tx: Transaction, tokens: Sequence[str]) -> dict[str, list[
     """Lock the lease groups of tokens."""
     groups: dict[str, list[LeaseGroup]] = {}
     for row in await tx.fetch(SQL.lock_leases, tokens=sorted(set(tokens))):
-        group = LeaseGroup(row["namespace_id"], row["topic_id"], set(row["ids"]))
+        group = LeaseGroup(row["namespace_id"], row["topic_id"], set(row["ids"]), row["claimed_at"])
         groups.setdefault(row["token"], []).append(group)
     return groups
 
@@ -244,9 +245,9 @@ async def leave_groups(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> Non
     await tx.fetch(SQL.leave_leases, tokens=[token for token, _ in pairs], ids=[item for _, item in pairs])
 
 
-async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int, str]]) -> None:
-    """New groups for (token, lease_s, namespace_id, topic_id, id), ending from now."""
-    tokens, lease_ss, namespace_ids, topic_ids, ids = zip(*rows, strict=True)
+async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int, str, datetime]]) -> None:
+    """New groups for (token, lease_s, namespace_id, topic_id, id, claimed_at), ending from now."""
+    tokens, lease_ss, namespace_ids, topic_ids, ids, claimed_ats = zip(*rows, strict=True)
     await tx.fetch(
         SQL.lease_again,
         tokens=tokens,
@@ -254,11 +255,12 @@ async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int
         namespace_ids=namespace_ids,
         topic_ids=topic_ids,
         ids=ids,
+        claimed_ats=claimed_ats,
     )
 
 
 async def take_expired(tx: Transaction, limit: int) -> list[Any]:
-    """Take the groups that ran out: rows of token, namespace_id, topic_id and ids."""
+    """Take the groups that ran out: rows of token, namespace_id, topic_id, claimed_at and ids."""
     return await tx.fetch(SQL.take_expired, limit=limit)
 
 

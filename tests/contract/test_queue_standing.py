@@ -1,5 +1,8 @@
 """Where many items stand, asked at once."""
 
+from datetime import datetime
+from typing import Any
+
 from tests.contract.test_queue_topics import one_in_each_state
 from tests.support.queue_host import Api
 
@@ -31,3 +34,55 @@ async def test_a_batch_of_ids_is_bounded(api: Api) -> None:
     assert (await api.post("items/states", {"ids": []})).status_code == 422
     assert (await api.post("items/states", {"ids": ["x"] * 1001})).status_code == 422
     assert (await api.post("items/states", {"ids": ["x"] * 1000})).status_code == 200
+
+
+async def test_a_running_item_says_since_when_also_after_an_extend(api: Api) -> None:
+    item = await api.enqueue_one("t")
+    leased = await api.dequeue_one("t")
+    [before] = (await api.post("items/states", {"ids": [item]})).json()["results"]
+    await api.clock.advance(5)
+    await api.post("extend", {"items": [{"id": item, "lease_token": leased["lease_token"], "lease_s": 100}]})
+    [after] = (await api.post("items/states", {"ids": [item]})).json()["results"]
+    assert after["since"] == before["since"] and after["lease_expires_at"] > before["lease_expires_at"]
+
+
+async def logged(api: Api, item: str) -> list[dict[str, Any]]:
+    answer = await api.get(f"items/{item}/attempts")
+    assert answer.status_code == 200, answer.text
+    return [{name: entry[name] for name in ("attempt", "outcome", "error")} for entry in answer.json()["items"]]
+
+
+async def test_deliveries_of_a_dags_item_that_failed_are_logged_and_others_are_not(api: Api) -> None:
+    dag = api.as_dag_service()
+    context = {"ack_topic": "_dag:acks/000", "ack_context": {"dag": "d", "node": "n", "generation": 1}}
+    item = await dag.enqueue_one("t", max_attempts=3, **context)
+    plain = await api.enqueue_one("plain")
+    await api.nack(await api.dequeue_one("plain"), error="no")
+    first = await api.dequeue_one("t")
+    await api.clock.advance(5)
+    await api.nack(first, error="no room", delay_s=0)
+    await api.nack(await api.dequeue_one("t"), costs_attempt=False)
+    await api.dequeue_one("t", lease_s=1)
+    await api.clock.advance(10)
+    await api.host.reap()
+    await api.nack(await api.dequeue_one("t"), error="gave up")
+    assert await logged(api, item) == [
+        {"attempt": 1, "outcome": "failed", "error": "no room"},
+        {"attempt": 2, "outcome": "lease_expired", "error": None},
+        {"attempt": 3, "outcome": "dead", "error": "gave up"},
+    ]
+    entry = (await api.get(f"items/{item}/attempts")).json()["items"][0]
+    took = datetime.fromisoformat(entry["ended_at"]) - datetime.fromisoformat(entry["started_at"])
+    assert 4.9 < took.total_seconds() < 60
+    assert await logged(api, plain) == [] and await logged(Api(api.host), item) == []
+    assert await logged(api, "nonsense") == []
+
+
+async def test_the_log_of_an_item_is_bounded(api: Api) -> None:
+    api.host.settings.__dict__["logged_attempts_max"] = 2
+    dag = api.as_dag_service()
+    context = {"ack_topic": "_dag:acks/000", "ack_context": {"dag": "d", "node": "n", "generation": 1}}
+    item = await dag.enqueue_one("bounded", **context)
+    for _ in range(4):
+        await api.nack(await api.dequeue_one("bounded"), delay_s=0)
+    assert [entry["attempt"] for entry in await logged(api, item)] == [1, 2]

@@ -14,7 +14,7 @@ from tests.support.databases import Database, Databases
 from tests.support.queue_host import Api, queue_host
 
 SQL = load(Path(__file__).resolve().parents[2] / "services" / "queue" / "sql")
-BIG = {"item", "ready", "deferred", "lease", "parked", "ended", "ended_old", "dedup"}
+BIG = {"item", "ready", "deferred", "lease", "parked", "ended", "ended_old", "attempt", "dedup"}
 
 # What each statement reads, and through which index: (table, index).
 HOT: dict[str, set[tuple[str, str]]] = {
@@ -57,6 +57,8 @@ HOT: dict[str, set[tuple[str, str]]] = {
         ("deferred", "deferred_due"),
         ("parked", "parked_pkey"),
     },
+    "attempts_of": {("attempt", "attempt_item")},
+    "drop_attempts": {("attempt", "attempt_age")},
     "leases_of": {("lease", "lease_expiry")},
     "page_end": {("item", "item_pkey")},
     "take_keys": set(),

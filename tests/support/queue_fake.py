@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.dag.errors import QueueUnavailable
-from services.dag.gateway import Answer, Completion, Standing
+from services.dag.gateway import Answer, Attempt, Completion, Standing
 
 
 @dataclass
@@ -66,6 +66,7 @@ class FakeQueue:
         self.delivered: list[tuple[str, int]] = []
         self.down: set[str] = set()
         self.lose_answers: set[str] = set()
+        self.logged: dict[str, list[Attempt]] = {}
         self.refuse: dict[str, Answer] = {}
         self.too_old: set[str] = set()
         self.final_nacks: list[Completion] = []
@@ -180,6 +181,10 @@ class FakeQueue:
     async def standings(self, namespace: str, item_ids: Sequence[str]) -> dict[str, Standing]:
         await self._enter("standings", namespace, item_ids)
         return {item_id: _standing(self.items[item_id]) for item_id in item_ids if item_id in self.items}
+
+    async def attempts(self, namespace: str, item_id: str) -> list[Attempt]:
+        await self._enter("attempts", namespace, [item_id])
+        return self.logged.get(item_id, [])
 
     async def shards(self) -> list[int]:
         await self._enter("shards", "", [])

@@ -81,7 +81,7 @@ SELECT CASE WHEN t.acked < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FR
 FROM (SELECT count(*) AS acked FROM d) AS t;
 
 -- name: lock_leases(tokens)
-SELECT token::text, namespace_id, topic_id, expires_at, ids::text[] FROM lease
+SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, ids::text[] FROM lease
 WHERE token = ANY ($1::uuid[]) ORDER BY lease.token FOR UPDATE;
 
 -- name: leave_leases(tokens, ids)
@@ -97,19 +97,20 @@ u AS (
     FROM f WHERE l.ctid = f.place AND NOT f.ids <@ f.gone)
 DELETE FROM lease l USING f WHERE l.ctid = f.place AND f.ids <@ f.gone;
 
--- name: lease_again(tokens, lease_ss, namespace_ids, topic_ids, ids)
+-- name: lease_again(tokens, lease_ss, namespace_ids, topic_ids, ids, claimed_ats)
 -- New groups under old tokens, ending `lease_s` from now.
-INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
-SELECT token, shard_now() + make_interval(secs => lease_s), namespace_id, topic_id, array_agg(id)
-FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[]) AS u(token, lease_s, namespace_id, topic_id, id)
-GROUP BY token, lease_s, namespace_id, topic_id;
+INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, claimed_at)
+SELECT token, shard_now() + make_interval(secs => lease_s), namespace_id, topic_id, array_agg(id), claimed_at
+FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[], $6::timestamptz[])
+    AS u(token, lease_s, namespace_id, topic_id, id, claimed_at)
+GROUP BY token, lease_s, namespace_id, topic_id, claimed_at;
 
 -- name: take_expired(limit)
 -- Groups that ran out; the guard is stated again where the row is taken.
 DELETE FROM lease WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM lease WHERE expires_at <= (SELECT shard_now()) ORDER BY expires_at LIMIT $1::int
     FOR UPDATE SKIP LOCKED)) AND expires_at <= shard_now()
-RETURNING token::text, namespace_id, topic_id, ids::text[];
+RETURNING token::text, namespace_id, topic_id, claimed_at, ids::text[];
 
 -- name: acked_lately(ids, namespace_id)
 -- Of ids that have no row any more, those that were acked under a lease that would still run: the groups

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from services.dag.gateway import Attempt
 from tests.support.dag_world import BASE, DagWorld
 
 
@@ -38,6 +39,7 @@ async def test_released_nodes_are_told_by_where_their_items_stand(world: DagWorl
         "INSERT INTO outbox SELECT no, 1, 'enqueue', item_id, NULL, shard_now(), shard_now() + interval '1 h'"
         " FROM node WHERE key = 'sending'"
     )
+    del world.queue.items[world.queue.item_of("sending").body["id"]]
     found = await frontier(world, dag)
     assert standings(found) == {key: key for key in ("queued", "running", "delayed", "ending", "sending")}
     by_key = {node["key"]: node for node in found["items"]}
@@ -191,3 +193,33 @@ async def test_a_timeline_goes_from_created_to_ended(world: DagWorld) -> None:
     assert found["generation_at"] >= found["created_at"]
     answer = await world.http.get(f"{BASE}/{dag}/timeline", params={"key": "nobody"})
     assert answer.status_code == 404
+
+
+async def test_a_timeline_holds_the_deliveries_that_failed(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": []})
+    await world.settle()
+    item, at = world.queue.item_of("a"), datetime.now(UTC)
+    world.queue.logged[item.body["id"]] = [
+        Attempt(1, at, at, "failed", "no room"),
+        Attempt(2, at, at, "lease_expired", None),
+    ]
+    item.state, item.attempt, item.since = "leased", 3, at
+    found = (await timeline(world, dag, "a"))["attempts"]
+    assert [(a["attempt"], a["outcome"], a["error"]) for a in found] == [
+        (1, "failed", "no room"),
+        (2, "lease_expired", None),
+        (3, "running", None),
+    ]
+    assert datetime.fromisoformat(found[2]["started_at"]) == at
+    item.state = "ready"
+    world.queue.ack("a", attempt=3)
+    world.queue.ack("b")
+    await world.settle()
+    found = (await timeline(world, dag, "a"))["attempts"]
+    assert [(a["attempt"], a["outcome"]) for a in found] == [(1, "failed"), (2, "lease_expired"), (3, "acked")]
+    asked = len([call for call in world.queue.calls if call[0] == "attempts"])
+    assert (await timeline(world, dag, "b"))["attempts"][0]["outcome"] == "acked"
+    assert len([call for call in world.queue.calls if call[0] == "attempts"]) == asked
+    world.queue.down.add("attempts")
+    found = (await timeline(world, dag, "a"))["attempts"]
+    assert [(a["attempt"], a["outcome"]) for a in found] == [(3, "acked")]
