@@ -100,8 +100,8 @@ class Running:
         self._wake()
         meter = bench.stack.meter.joined(self.roots)
         try:
-            for process in self.processes:
-                self._tell(process, request)
+            for number, process in enumerate(self.processes):
+                self._tell(process, {**request, "seed": number})
             await self._answers("begun")
             wal_from, before = await bench.stack.wal_bytes(), meter.read()
             answers = await self._answers()

@@ -65,9 +65,11 @@ async def run(bench: Bench) -> Outcome:
 
 async def _capacities(bench: Bench, outcome: Outcome, sides: dict[str, Side]) -> dict[str, float]:
     rates: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(bench.plan.rounds):
+    for turn in range(bench.plan.rounds):
         for name, side in list(sides.items()):
             try:
+                if turn == 0:
+                    await side.warm_up(bench)
                 done, _ = await side.measure(bench, outcome)
             except PeerFailed as error:
                 leave_out(bench, outcome, name, error)

@@ -16,7 +16,7 @@ async function quiet(progress) {
   for (let seen = -1; progress() !== seen && performance.now() < deadline; await sleep(QUIET_MS)) seen = progress();
 }
 
-// The same numbers from the same seed: mulberry32.
+// The same numbers from the same seed (mulberry32); each process has a seed of its own.
 function random(seed) {
   return () => {
     seed = (seed + 0x6d2b79f5) | 0;
@@ -74,7 +74,7 @@ export class Load {
   };
 
   latency = async (request) => {
-    const choose = random(1);
+    const choose = random(request.seed);
     const stop = await this.start();
     this.sent = this.done = 0;
     this.latencies = [];

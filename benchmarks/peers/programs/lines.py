@@ -83,7 +83,7 @@ class Load:
 
     async def latency(self, request: dict[str, Any]) -> dict[str, Any]:
         """One job at a time at a rate; percentiles of the time from its schedule to its start."""
-        choose, rate = random.Random(1), request["rate"]
+        choose, rate = random.Random(request["seed"]), request["rate"]
         self.latencies_ms.clear()
         self.sent = self.done = 0
         async with self._working():

@@ -54,7 +54,7 @@ async def test_only_jobs_that_ran_are_counted_and_few_are_unfinished(capsys: pyt
 
 async def test_every_scheduled_job_has_a_latency(capsys: pytest.CaptureFixture[str]) -> None:
     queue = InMemory(window=50)
-    await queue.load.latency({"rate": 500.0, "seconds": 0.1, "warm_s": 0.0})
+    await queue.load.latency({"rate": 500.0, "seconds": 0.1, "warm_s": 0.0, "seed": 1})
     _, measured = answers(capsys)
     assert measured["lost"] == 0 and len(measured["latencies_ms"]) == queue.load.sent > 10
 
