@@ -9,7 +9,19 @@ from headgate import _calls, wire
 from headgate._async_events import follow
 from headgate._calls import Call, Verb, present
 from headgate._flows import batches_of, listed
-from headgate.dag import Dag, Node, NodeOptions, NodeRef, WaitOptions, add_dependencies, grow, key_of, keys_of
+from headgate.dag import (
+    Dag,
+    External,
+    Node,
+    NodeOptions,
+    NodeRef,
+    WaitOptions,
+    add_dependencies,
+    externals_of,
+    grow,
+    key_of,
+    keys_of,
+)
 
 if TYPE_CHECKING:
     from headgate.async_client import AsyncClient
@@ -38,7 +50,7 @@ class AsyncDagHandle:
         topic: str,
         *,
         after: Iterable[NodeRef] | None = None,
-        external: Iterable[str] | None = None,
+        external: Iterable[External] | None = None,
         **options: Unpack[NodeOptions],
     ) -> wire.NodeAdded:
         """Add a node, also while the DAG runs; the same node again changes nothing.
@@ -48,7 +60,7 @@ class AsyncDagHandle:
             UnknownNode: an upstream is not in the DAG.
             DagFinished: the DAG has ended.
         """
-        node = Node(key, topic, keys_of(after), _calls.unique(external or ()), options)
+        node = Node(key, topic, keys_of(after), externals_of(external), options)
         return (await self.add_nodes([node]))[0]
 
     async def add_subdag(
@@ -57,11 +69,11 @@ class AsyncDagHandle:
         dag: Dag,
         *,
         after: Iterable[NodeRef] | None = None,
-        external: Iterable[str] | None = None,
+        external: Iterable[External] | None = None,
         **options: Unpack[WaitOptions],
     ) -> wire.NodeAdded:
         """Add a node in whose place a whole DAG runs; errors as of `add`, and those of the DAG itself."""
-        node = Node(key, None, keys_of(after), _calls.unique(external or ()), options, dag.within())
+        node = Node(key, None, keys_of(after), externals_of(external), options, dag.within())
         return (await self.add_nodes([node]))[0]
 
     async def add_nodes(self, nodes: Sequence[Node]) -> list[wire.NodeAdded]:

@@ -15,7 +15,7 @@ import graphlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypedDict, Union, Unpack
+from typing import Any, Final, Required, TypedDict, Union, Unpack
 
 from headgate import _calls, wire
 from headgate._calls import Call, present
@@ -49,6 +49,16 @@ class NodeOptions(WaitOptions, total=False):
     ttl_s: float
 
 
+class ExternalOptions(TypedDict, total=False):
+    """An event that a node waits for, for up to `deadline_s` from when the node is added; then the node fails."""
+
+    name: Required[str]
+    deadline_s: float
+
+
+External = Union[str, ExternalOptions]  # noqa: UP007 (a runtime alias of a class and str)
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """A node of a `Dag`, to be named in the `after` of others. `dag` runs in the place of a `topic`'s item."""
@@ -56,7 +66,7 @@ class Node:
     key: str
     topic: str | None
     upstream: list[str] = field(default_factory=list)
-    external: list[str] = field(default_factory=list)
+    external: list[External] = field(default_factory=list)
     options: NodeOptions | WaitOptions = field(default_factory=NodeOptions)
     dag: Mapping[str, Any] | None = None
 
@@ -116,9 +126,7 @@ class Dag:
                 after, external = fields.pop("upstream", None), fields.pop("external", None)
                 sub = fields.pop("dag", None)
                 topic = fields.pop("topic", None) if sub is not None else fields.pop("topic")
-                dag._add(
-                    Node(fields.pop("key"), topic, keys_of(after), _calls.unique(external or ()), fields, sub)
-                )
+                dag._add(Node(fields.pop("key"), topic, keys_of(after), externals_of(external), fields, sub))
             for edge in spec.get("dependencies") or ():
                 dag.depend(edge["upstream"], edge["downstream"])
         except (TypeError, AttributeError, ValueError) as error:
@@ -133,7 +141,7 @@ class Dag:
         topic: str,
         *,
         after: Iterable[NodeRef] | None = None,
-        external: Iterable[str] | None = None,
+        external: Iterable[External] | None = None,
         **options: Unpack[NodeOptions],
     ) -> Node:
         """Add a node that waits for the nodes in `after` and the events in `external`.
@@ -141,7 +149,7 @@ class Dag:
         Raises:
             NodeExists: `key` is taken.
         """
-        return self._add(Node(key, topic, keys_of(after), _calls.unique(external or ()), options))
+        return self._add(Node(key, topic, keys_of(after), externals_of(external), options))
 
     def subdag(
         self,
@@ -149,7 +157,7 @@ class Dag:
         dag: "Dag",
         *,
         after: Iterable[NodeRef] | None = None,
-        external: Iterable[str] | None = None,
+        external: Iterable[External] | None = None,
         **options: Unpack[WaitOptions],
     ) -> Node:
         """Add a node in whose place a whole DAG runs: made when the node is released, and its end ends the node.
@@ -159,7 +167,7 @@ class Dag:
         Raises:
             NodeExists: `key` is taken.
         """
-        node = Node(key, None, keys_of(after), _calls.unique(external or ()), options, dag.within())
+        node = Node(key, None, keys_of(after), externals_of(external), options, dag.within())
         return self._add(node)
 
     def within(self) -> dict[str, Any]:
@@ -223,6 +231,21 @@ def keys_of(nodes: Iterable[NodeRef] | None) -> list[str]:
     if isinstance(nodes, str | Node):
         raise TypeError("give a list of nodes, like after=[a]")
     return _calls.unique(key_of(node) for node in nodes or ())
+
+
+def externals_of(external: Iterable[External] | None) -> list[External]:
+    """Events to wait for, each once.
+
+    Raises:
+        TypeError: one was given in place of a list.
+    """
+    if isinstance(external, str | dict):
+        raise TypeError("give a list of events, like external=['approval']")
+    found: list[External] = []
+    for each in external or ():
+        if each not in found:
+            found.append(each)
+    return found
 
 
 def _loop(keys: Sequence[str]) -> str:

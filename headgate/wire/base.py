@@ -121,7 +121,8 @@ def _is_control(char: str) -> bool:
     return char < " " or "\x7f" <= char <= "\x9f"
 
 
-def _label(text: str) -> str:
+def label(text: str) -> str:
+    """A key or name: 1 to `KEY_BYTES_MAX` bytes of UTF-8, no control characters."""
     if not 1 <= len(text.encode()) <= KEY_BYTES_MAX:
         raise ValueError(f"must be 1 to {KEY_BYTES_MAX} bytes of UTF-8")
     if not text.isprintable() and any(map(_is_control, text)):
@@ -162,7 +163,7 @@ ItemId = Annotated[
 ]
 OpaqueId = str  # a malformed one is not_found, or lease_lost: an answer, no error
 IdempotencyKey = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,128}$")]
-Label = Annotated[str, AfterValidator(_label), WithJsonSchema({"type": "string", "minLength": 1})]
+Label = Annotated[str, AfterValidator(label), WithJsonSchema({"type": "string", "minLength": 1})]
 ErrorText = Annotated[str, StringConstraints(max_length=ERROR_CHARS_MAX), AfterValidator(_clean_text)]
 Json = Annotated[Any, AfterValidator(_whole_json)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_clean_json)]

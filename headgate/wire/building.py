@@ -1,8 +1,8 @@
 """What DAGs are built of: the bodies that create them and add to them."""
 
-from typing import Annotated, Final, Optional, Self
+from typing import Annotated, Any, Final, Optional, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from headgate.wire.base import (
     INT32_MAX,
@@ -23,6 +23,7 @@ from headgate.wire.base import (
     Trigger,
     TtlS,
     fault,
+    label,
 )
 from headgate.wire.queue import Backoff
 
@@ -32,6 +33,41 @@ class Dependency(Request):
 
     upstream: Label
     downstream: Label
+
+
+class _ExternalSpec(Request):
+    """Something that a node waits for; with `deadline_s`, counted from when the node is added, it counts as failed
+    when it has not been resolved by then."""
+
+    name: Label
+    deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
+
+
+def _named(value: Any) -> Any:
+    return {"name": label(value)} if isinstance(value, str) else value
+
+
+# A name alone, or with a deadline.
+ExternalSpec = Annotated[
+    _ExternalSpec,
+    BeforeValidator(_named),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string", "minLength": 1},
+                        "deadline_s": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": TTL_S_MAX},
+                    },
+                    "required": ["name"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
 
 
 class NodeSpec(Request):
@@ -44,7 +80,7 @@ class NodeSpec(Request):
     metadata: JsonObject | None = None
     priority: Priority = 0
     upstream: Batch[Label] | None = None
-    external: Batch[Label] | None = None
+    external: Batch[ExternalSpec] | None = None
     trigger: Trigger = "all_succeeded"
     max_attempts: Attempts = 0
     backoff: Backoff | None = None
@@ -78,6 +114,10 @@ class NodeSpec(Request):
     def _deliverable(self) -> Self:
         if self.ttl_s is not None and self.delay_s is not None and self.ttl_s < self.delay_s:
             raise fault("/ttl_s", "must not be shorter than delay_s: the item could never be delivered")
+        deadlines: dict[str, float | None] = {}
+        for position, external in enumerate(self.external or ()):
+            if deadlines.setdefault(external.name, external.deadline_s) != external.deadline_s:
+                raise fault(f"/external/{position}", "is named twice, with different deadlines")
         return self
 
 

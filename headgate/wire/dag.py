@@ -191,9 +191,13 @@ class DagEvent(Response):
 
 
 class ExternalView(Response):
+    """`reason` is `deadline` where it failed because nobody resolved it in time."""
+
     name: str
     resolved: bool
     failed: bool = False
+    deadline_at: datetime | None = None
+    reason: str | None = None
 
 
 class BlockedBy(Response):

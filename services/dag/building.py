@@ -373,7 +373,10 @@ class Builder:
 
     async def _declare(self, tx: Transaction, dag: Dag, adding: Plan) -> dict[str, tuple[int, bool]]:
         """Declare the new nodes' externals; how many of each node are open, and whether one has failed."""
-        wanted = [(node.key, name) for node in adding.nodes for name in dict.fromkeys(node.external)]
+        wanted: dict[tuple[str, str], float | None] = {}
+        for node in adding.nodes:
+            wanted.update(dict.fromkeys((node.key, name) for name in node.external))
+            wanted.update({(node.key, name): deadline_s for name, deadline_s in node.deadlines})
         if not wanted:
             return {}
         facts, made = await store_edges.declare_externals(tx, dag.no, wanted)

@@ -15,6 +15,7 @@ from shared.pg import Transaction
 from shared.shards import Shard
 
 _ATTEMPTS_MAX = 8
+_ERROR_CHARS = 1_000
 
 _CANCEL_STATUSES = {"blocked": "cancelled", "released": "cancelling", "cancelled": "already_cancelled"}
 
@@ -93,6 +94,28 @@ class Controller:
             settlement = Settlement(tx, [dag], self._settings)
             if dag.state == "running" and await store.past_deadline(tx, dag_no):
                 settlement.cancel_rest(dag, cause)
+            await settlement.run()
+            return settlement, None
+
+        await self._context.settle(shard, work)
+
+    async def expire_externals(self, shard: Shard, dag_no: int, overdue: Sequence[tuple[str, str]]) -> None:
+        """Deadlines of externals have passed: each counts as resolved, and failed."""
+
+        async def work(tx: Transaction) -> tuple[Settlement, None]:
+            [dag] = await store.lock_dag_nos(tx, [dag_no])
+            settlement = Settlement(tx, [dag], self._settings)
+            waits = dag.state == "running"
+            names: dict[str, list[str]] = {}
+            for key, name in await store_edges.expire_externals(tx, dag_no, overdue, waits=waits):
+                names.setdefault(key, []).append(name)
+            if not waits:
+                return settlement, None
+            counts = {key: (len(late), True) for key, late in names.items()}
+            for node in await store.count_resolved(tx, dag_no, counts) if counts else ():
+                if node.state == "blocked":
+                    what = ", ".join(sorted(names[node.key]))
+                    settlement.end(node, "failed", f"not resolved by its deadline: {what}"[:_ERROR_CHARS])
             await settlement.run()
             return settlement, None
 

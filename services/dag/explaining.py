@@ -165,7 +165,7 @@ class Explainer:
             row["key"]: FrontierNode(row, max(begun_at(row), ended[row["no"]] or begun_at(row)), "kept")
             for row in rows
         }
-        for key, name, resolved, _ in await store_reads.externals_of(shard, dag.no, list(nodes)):
+        for key, name, resolved, *_ in await store_reads.externals_of(shard, dag.no, list(nodes)):
             if not resolved:
                 nodes[key].waits_for.append({"kind": "external", "name": name, "since": nodes[key].since})
         for node in nodes.values():

@@ -52,7 +52,9 @@ def new_nodes(nodes: Sequence[wire.NodeSpec], settings: DagSettings) -> list[New
 
 def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
     upstream = tuple(dict.fromkeys(node.upstream or ()))
-    external = tuple(dict.fromkeys(node.external or ()))
+    external = tuple(dict.fromkeys(each.name for each in node.external or ()))
+    limits = {each.name: each.deadline_s for each in node.external or ()}
+    deadlines = sorted((name, limit_s) for name, limit_s in limits.items() if limit_s is not None)
     if node.dag is not None:
         item, levels = _sub_dag(node.dag, f"/nodes/{i}/dag", settings)
         said: Any = {"dag": item}
@@ -62,6 +64,8 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
     whole = [said, node.trigger, node.pass_outputs, sorted(upstream), sorted(external)]
     if node.run_on is not None or node.compensates is not None:
         whole.append([node.run_on, node.compensates])
+    if deadlines:
+        whole.append(deadlines)
     return NewNode(
         key=node.key,
         topic=node.topic or "",
@@ -74,6 +78,7 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
         levels=levels,
         run_on=node.run_on if node.compensates is None else UNDO,
         compensates=node.compensates,
+        deadlines=tuple(deadlines),
     )
 
 

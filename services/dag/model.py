@@ -216,6 +216,8 @@ class NewNode:
     levels: int = 0
     run_on: str | None = None
     compensates: str | None = None
+    # Of externals that have one, in seconds from their declaration.
+    deadlines: tuple[tuple[str, float], ...] = ()
 
     @property
     def sub(self) -> bool:

@@ -290,11 +290,14 @@ class Queries:
         for no, key in await store_reads.downstreams_of(shard, nos, over=dag.over):
             found[no].downstream.append(key)
         by_key = {detail.row["key"]: no for no, detail in found.items()}
-        for key, name, resolved, failed in await store_reads.externals_of(
+        for key, name, resolved, failed, reason, deadline_at in await store_reads.externals_of(
             shard, dag.no, list(by_key), over=dag.over
         ):
             no = by_key[key]
-            found[no].externals.append({"name": name, "resolved": resolved, "failed": failed})
+            external = {"name": name, "resolved": resolved, "failed": failed}
+            if deadline_at is not None or reason is not None:
+                external |= {"deadline_at": deadline_at, "reason": reason}
+            found[no].externals.append(external)
             if no in waiting and not resolved:
                 since = begun_at(found[no].row)
                 found[no].blocked_by.append({"kind": "external", "name": name, "since": since})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from services.dag.model import Node, Resolved
@@ -87,14 +87,15 @@ async def open_children(tx: Transaction, nos: Sequence[int]) -> list[int]:
 
 
 async def declare_externals(
-    tx: Transaction, dag_no: int, wanted: Sequence[tuple[str, str]]
+    tx: Transaction, dag_no: int, wanted: Mapping[tuple[str, str], float | None]
 ) -> tuple[list[Fact], int]:
-    """Declare (node key, name); what stands, and how many rows are new."""
+    """Declare (node key, name), each with its deadline or None; what stands, and how many rows are new."""
     rows = await tx.fetch(
         SQL.declare_externals,
         dag_no=dag_no,
         node_keys=[key for key, _ in wanted],
         names=[name for _, name in wanted],
+        deadlines_s=list(wanted.values()),
     )
     facts = [Fact(row["node_key"], row["name"], row["resolved"], row["failed"]) for row in rows]
     return facts, sum(row["made"] for row in rows)
@@ -111,6 +112,28 @@ async def find_externals(
         names=[name for _, name in wanted],
     )
     return {(row["node_key"], row["name"]): row["resolved"] for row in rows}
+
+
+async def overdue_externals(shard: Shard, rows_max: int) -> dict[int, list[tuple[str, str]]]:
+    """Externals whose deadline has passed, the oldest first: (node key, name) by DAG."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for row in await shard.pool.fetch(SQL.overdue_externals, rows_max=rows_max):
+        found.setdefault(row["dag_no"], []).append((row["node_key"], row["name"]))
+    return found
+
+
+async def expire_externals(
+    tx: Transaction, dag_no: int, overdue: Sequence[tuple[str, str]], *, waits: bool
+) -> list[tuple[str, str]]:
+    """Resolve these as failed if they are overdue still; without `waits` only forget their deadlines."""
+    rows = await tx.fetch(
+        SQL.expire_externals,
+        dag_no=dag_no,
+        node_keys=[key for key, _ in overdue],
+        names=[name for _, name in overdue],
+        waits=waits,
+    )
+    return [(row["node_key"], row["name"]) for row in rows]
 
 
 async def resolve_externals(tx: Transaction, dag_no: int, facts: Sequence[Resolved]) -> list[Any]:

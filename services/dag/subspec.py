@@ -71,9 +71,11 @@ def _dump_node(node: NewNode) -> dict[str, Any]:
         "levels": node.levels,
         "run_on": node.run_on,
         "compensates": node.compensates,
+        "deadlines": node.deadlines,
     }
 
 
 def _load_node(raw: dict[str, Any]) -> NewNode:
     lists = {name: tuple(raw[name]) for name in ("upstream", "external")}
+    lists["deadlines"] = tuple((name, deadline_s) for name, deadline_s in raw.get("deadlines", ()))
     return NewNode(**{**raw, **lists, "fingerprint": bytes.fromhex(raw["fingerprint"])})

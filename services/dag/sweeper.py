@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.dag import store_duties
+from services.dag import store_duties, store_edges
 from services.dag.activating import Activator
 from services.dag.context import Context
 from services.dag.control import Controller
@@ -12,6 +12,7 @@ from shared.shards import Shard
 
 _ADDS_PER_STEP = 16
 _DAGS_PER_STEP = 100
+_EXTERNALS_PER_STEP = 1_000
 _TALLY_ROWS_MIN = 100
 _TALLY_ROWS_MAX = 5_000
 
@@ -46,7 +47,10 @@ class Sweeper:
         overdue = await store_duties.overdue_dags(shard, _DAGS_PER_STEP)
         for dag_no in overdue:
             await self._controller.expire(shard, dag_no)
-        return len(overdue)
+        waiting = await store_edges.overdue_externals(shard, _EXTERNALS_PER_STEP)
+        for dag_no, externals in waiting.items():
+            await self._controller.expire_externals(shard, dag_no, externals)
+        return len(overdue) + len(waiting)
 
     async def _fold(self, shard: Shard) -> int:
         folded = await store_duties.fold_tally(shard, rows_min=_TALLY_ROWS_MIN, rows_max=_TALLY_ROWS_MAX)

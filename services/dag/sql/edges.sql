@@ -100,10 +100,11 @@ FROM unnest($1::bigint[]) AS w(no)
 CROSS JOIN LATERAL (SELECT down FROM edge WHERE up = w.no OFFSET 0) AS e
 CROSS JOIN LATERAL (SELECT FROM node WHERE no = e.down AND state IN ('intent', 'blocked') OFFSET 0) AS c;
 
--- name: declare_externals(dag_no, node_keys, names)
--- What was resolved before it was declared is found here.
-INSERT INTO external (dag_no, node_key, name, declared)
-SELECT $1, w.node_key, w.name, true FROM unnest($2::text[], $3::text[]) AS w(node_key, name)
+-- name: declare_externals(dag_no, node_keys, names, deadlines_s)
+-- What was resolved before it was declared is found here, and keeps no deadline.
+INSERT INTO external (dag_no, node_key, name, declared, deadline_s, deadline_at)
+SELECT $1, w.node_key, w.name, true, w.deadline_s, shard_now() + make_interval(secs => w.deadline_s)
+FROM unnest($2::text[], $3::text[], $4::float8[]) AS w(node_key, name, deadline_s)
 ON CONFLICT (dag_no, node_key, name) DO UPDATE SET declared = true
 RETURNING node_key, name, resolved_at IS NOT NULL AS resolved, failed, (xmax = 0) AS made;
 
@@ -112,6 +113,25 @@ SELECT x.* FROM unnest($2::text[], $3::text[]) AS w(node_key, name)
 CROSS JOIN LATERAL (
     SELECT node_key, name, resolved_at IS NOT NULL AS resolved FROM external
     WHERE dag_no = $1 AND node_key = w.node_key AND name = w.name OFFSET 0) AS x;
+
+-- name: overdue_externals(rows_max)
+SELECT dag_no, node_key, name FROM external
+WHERE deadline_at IS NOT NULL AND resolved_at IS NULL AND deadline_at <= shard_now()
+ORDER BY deadline_at LIMIT $1;
+
+-- name: expire_externals(dag_no, node_keys, names, waits)
+-- Deadlines that have passed: resolved as failed, or, where the DAG does not wait any more, forgotten until a retry.
+WITH found AS MATERIALIZED (
+    SELECT x.tid FROM unnest($2::text[], $3::text[]) AS w(node_key, name)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM external
+        WHERE dag_no = $1 AND node_key = w.node_key AND name = w.name
+            AND resolved_at IS NULL AND deadline_at <= shard_now() OFFSET 0) AS x
+    LIMIT cardinality($2::text[]))
+UPDATE external SET resolved_at = CASE WHEN $4::boolean THEN shard_now() END, failed = $4,
+    reason = CASE WHEN $4 THEN 'deadline' END, deadline_at = CASE WHEN $4 THEN deadline_at END
+FROM found f WHERE external.ctid = f.tid
+RETURNING external.node_key, external.name;
 
 -- name: resolve_externals(dag_no, node_keys, names, datas, faileds)
 -- Only what is not resolved yet is returned.

@@ -184,15 +184,24 @@ WITH found AS MATERIALIZED (
 UPDATE node_spec SET item = f.item FROM found f WHERE node_spec.ctid = f.tid;
 
 -- name: retry_externals(dag_no, nos)
--- What was resolved as failed is to be resolved again.
+-- What was resolved as failed is to be resolved again; deadlines count anew.
 WITH undone AS (
-    UPDATE external SET resolved_at = NULL, failed = false, data = NULL
+    UPDATE external SET resolved_at = NULL, failed = false, data = NULL, reason = NULL,
+        deadline_at = shard_now() + make_interval(secs => deadline_s)
     WHERE failed AND ctid = ANY(ARRAY(
         SELECT x.ctid FROM unnest($2::bigint[]) AS w(no)
         CROSS JOIN LATERAL (SELECT key FROM node WHERE no = w.no OFFSET 0) AS n
         CROSS JOIN LATERAL (
             SELECT ctid FROM external WHERE dag_no = $1 AND node_key = n.key AND failed OFFSET 0) AS x))
     RETURNING node_key),
+renewed AS (
+    UPDATE external SET deadline_at = shard_now() + make_interval(secs => deadline_s)
+    WHERE resolved_at IS NULL AND ctid = ANY(ARRAY(
+        SELECT x.ctid FROM unnest($2::bigint[]) AS w(no)
+        CROSS JOIN LATERAL (SELECT key FROM node WHERE no = w.no OFFSET 0) AS n
+        CROSS JOIN LATERAL (
+            SELECT ctid FROM external WHERE dag_no = $1 AND node_key = n.key
+                AND resolved_at IS NULL AND deadline_s IS NOT NULL OFFSET 0) AS x))),
 counted AS MATERIALIZED (
     SELECT n.tid, u.undone
     FROM (SELECT node_key, count(*)::int AS undone FROM undone GROUP BY node_key) AS u

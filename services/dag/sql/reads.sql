@@ -30,7 +30,7 @@ CROSS JOIN LATERAL (SELECT key FROM node WHERE no = e.down OFFSET 0) AS c;
 -- name: externals_of(dag_no, keys)
 SELECT x.* FROM unnest($2::text[]) AS w(key)
 CROSS JOIN LATERAL (
-    SELECT node_key, name, resolved_at IS NOT NULL AS resolved, failed FROM external
+    SELECT node_key, name, resolved_at IS NOT NULL AS resolved, failed, reason, deadline_at FROM external
     WHERE dag_no = $1 AND node_key = w.key AND declared ORDER BY name OFFSET 0) AS x;
 
 -- name: graph_nodes(after_no, last_no, rows_max)

@@ -293,3 +293,15 @@ def test_a_dag_within_a_dag_is_sent_as_one_node_and_read_back_the_same() -> None
     assert body == {"key": "mid", "dag": sub, "upstream": ["a"], "pass_outputs": True}
     spec = {"nodes": [node.body() for node in outer.ordered()]}
     assert [node.body() for node in Dag.from_spec(spec).ordered()] == spec["nodes"]
+
+
+def test_an_event_to_wait_for_may_have_a_deadline() -> None:
+    dag = Dag("d", key="k")
+    late = dag.node(
+        "a", "t", external=["x", {"name": "y", "deadline_s": 60}, "x", {"name": "y", "deadline_s": 60}]
+    )
+    assert late.body()["external"] == ["x", {"name": "y", "deadline_s": 60}]
+    read = Dag.from_spec({"nodes": [late.body()]})
+    assert read.nodes["a"].external == late.external
+    with pytest.raises(TypeError):
+        dag.node("b", "t", external="x")
