@@ -61,6 +61,9 @@ export class Load {
       }
     };
     const producers = Array.from({ length: request.clients }, produce);
+    // Warm is a worker whose first job has run.
+    const latest = performance.now() + AFTER_MS_MAX;
+    while (!this.done && performance.now() < latest) await sleep(10);
     await sleep(request.warm_s * 1000);
     say({ begun: true });
     const done = this.done, begun = performance.now();

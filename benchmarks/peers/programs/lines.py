@@ -69,6 +69,10 @@ class Load:
 
         async with self._working():
             producers = [asyncio.create_task(produce()) for _ in range(request["clients"])]
+            # Warm is a worker whose first job has run.
+            latest = time.perf_counter() + _AFTER_S_MAX
+            while not self.done and time.perf_counter() < latest:
+                await asyncio.sleep(0.01)
             await asyncio.sleep(request["warm_s"])
             say({"begun": True})
             done, begun = self.done, time.perf_counter()
