@@ -27,6 +27,13 @@ from headgate.wire import BATCH_MAX, OnFailure, Trigger
 CYCLE_SHOWN_MAX: Final = 12
 
 
+class DagPriority(TypedDict, total=False):
+    """By how much a DAG's items go before others; see `headgate.wire.DagPriority`."""
+
+    inherit: int
+    critical_path: int
+
+
 class WaitOptions(TypedDict, total=False):
     """How any node waits, and what it is given; see `headgate.wire.NodeSpec`."""
 
@@ -100,6 +107,7 @@ class Dag:
         hold: bool = False,
         on_failure: OnFailure = "continue",
         deadline_s: float | None = None,
+        priority: DagPriority | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self.name = name
@@ -108,7 +116,12 @@ class Dag:
         self.hold = hold
         self.nodes: dict[str, Node] = {}
         self._settings = present(
-            name=name, open=open or None, deadline_s=deadline_s, metadata=metadata, on_failure=on_failure
+            name=name,
+            open=open or None,
+            deadline_s=deadline_s,
+            metadata=metadata,
+            priority=priority,
+            on_failure=on_failure,
         )
 
     @classmethod

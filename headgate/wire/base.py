@@ -35,6 +35,7 @@ LEASE_S_DEFAULT: Final = 60
 LEASE_S_MAX: Final = 43_200
 DELAY_S_MAX: Final = 30 * 86_400
 TTL_S_MAX: Final = 3_650 * 86_400
+LIFT_MAX: Final = 1_000_000
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 
@@ -173,6 +174,7 @@ LeaseS = Annotated[float, Field(ge=1, le=LEASE_S_MAX)]
 DelayS = Annotated[float, Field(ge=0, le=DELAY_S_MAX)]
 TtlS = Annotated[float, Field(gt=0, le=TTL_S_MAX)]
 Priority = Annotated[int, Field(ge=INT32_MIN, le=INT32_MAX)]
+Lift = Annotated[int, Field(ge=0, le=LIFT_MAX)]
 Attempts = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Quota = Annotated[int, Field(ge=0, le=INT32_MAX)]
 ByteQuota = Annotated[int, Field(ge=0, le=2**53)]

@@ -15,6 +15,7 @@ from headgate.wire.base import (
     JsonObject,
     Label,
     LeaseS,
+    Lift,
     OnFailure,
     Priority,
     Request,
@@ -148,6 +149,15 @@ class _Build(Request):
         return self
 
 
+class DagPriority(Request):
+    """By how much priorities of a DAG's items are lowered (lower is served first): `inherit` once any of its
+    nodes has ended, and `critical_path` for each node of the longest chain behind the item's node. 0: not at all.
+    """
+
+    inherit: Lift = 0
+    critical_path: Lift = 0
+
+
 class SubDag(_Build):
     """A DAG that runs in the place of a node: made when the node is released, and its end ends the node."""
 
@@ -155,6 +165,7 @@ class SubDag(_Build):
     open: bool = False
     on_failure: OnFailure = "continue"
     deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
+    priority: DagPriority | None = None
     metadata: JsonObject | None = None
 
     @model_validator(mode="after")
@@ -176,6 +187,7 @@ class DagSpec(_Build):
     hold: bool = False
     on_failure: OnFailure = "continue"
     deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
+    priority: DagPriority | None = None
     metadata: JsonObject | None = None
 
 

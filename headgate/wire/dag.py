@@ -103,6 +103,13 @@ class ParentNode(Response):
     generation: int = 1
 
 
+class Lifted(Response):
+    """By how much a DAG's items go before others; see `DagPriority`."""
+
+    inherit: int = 0
+    critical_path: int = 0
+
+
 class Dag(Response):
     id: str
     key: str | None = None
@@ -120,6 +127,7 @@ class Dag(Response):
     metadata: dict[str, Any] | None = None
     reason: str | None = None
     parent: ParentNode | None = None
+    priority: Lifted | None = None
     cleaning: bool = False
     last_event_id: str = "0"
 

@@ -35,7 +35,7 @@ Where to look
 
     routes, intake, cursors, drawing     the shape of requests and answers
     subdags, subspec                     DAGs that run in the place of nodes
-    expanding, cleaning                  children of running nodes; what runs at the end
+    expanding, cleaning, ranking         children of running nodes; what runs at the end; what goes first
     building, activating, addition,      creating and adding: A, the queue, B; cycle checks
       orders
     settling                             what one transaction decides; everything that changes nodes uses it

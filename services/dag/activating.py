@@ -183,6 +183,8 @@ def unfinished_error() -> AddUnfinished:
 
 def attach_items(settlement: Settlement, dag: Dag, intents: Sequence[IntentItem]) -> None:
     """Hand the relay the items that it would otherwise have to read back."""
+    if dag.lifted:
+        return
     specs = {intent.no: Item(dag.id, intent.key, intent.spec) for intent in intents}
     for send in settlement.sends:
         if send.action == "enqueue":

@@ -399,7 +399,7 @@ class Builder:
 
 def _waits(dag: Dag, node: NewNode, counts: Counts, ext_left: int) -> bool:
     """True when the queue has to hold a disabled item of a new node."""
-    if node.sub or node.run_on is not None:
+    if node.sub or node.run_on is not None or dag.lifted:
         return False
     verdict = decide(node.trigger, counts)
     return verdict == "wait" or (verdict == "fire" and (ext_left > 0 or not dag.releasing))

@@ -36,6 +36,8 @@ def new_dag(spec: wire.DagSpec | wire.SubDag, settings: DagSettings) -> NewDag:
         on_failure=spec.on_failure,
         deadline_s=spec.deadline_s,
         metadata=metadata,
+        started_lift=spec.priority.inherit if spec.priority else None,
+        path_lift=spec.priority.critical_path if spec.priority else None,
     )
 
 

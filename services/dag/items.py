@@ -12,6 +12,8 @@ from services.dag.model import Item
 
 SYSTEM_NAMESPACE: Final = "_dag"
 
+_PRIORITY_MIN: Final = -(2**31)
+
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NOT_BRACKETS = re.compile(r"[^][{}]+")
@@ -40,12 +42,15 @@ def item_body(
     *,
     disabled: bool = False,
     inputs: str | None = None,
+    lift: int = 0,
 ) -> dict[str, Any]:
     """The element of an enqueue call for one generation of a node."""
     body: dict[str, Any] = json.loads(item.spec)
     body["id"] = item_id
     body["ack_topic"] = f"{SYSTEM_NAMESPACE}:{ack_topic(shard_number)}"
     body["ack_context"] = {"dag": item.dag_id, "node": item.key, "generation": generation}
+    if lift:
+        body["priority"] = max(_PRIORITY_MIN, body["priority"] - lift)
     if disabled:
         body["disabled"] = True
     if inputs is not None:

@@ -97,6 +97,8 @@ class Dag:
     cleanup_left: int = 0
     cleanup_phase: int = 0
     verdict: DagState | None = None
+    started_lift: int = 0
+    path_lift: int = 0
 
     def node_no(self, n: int) -> int:
         """The number of this DAG's node `n`."""
@@ -121,6 +123,11 @@ class Dag:
     def releasing(self) -> bool:
         """True when a node whose trigger fires may be released."""
         return self.state == "running" and not self.held and not self.paused
+
+    @property
+    def lifted(self) -> bool:
+        """True when priorities of items are worked out as they are sent: the queue has none of them before."""
+        return self.started_lift > 0 or self.path_lift > 0
 
     @property
     def flipping(self) -> bool:
@@ -244,6 +251,9 @@ class NewDag:
     on_failure: str
     deadline_s: float | None
     metadata: str | None
+    # None: not said; a sub-DAG then has its parent's.
+    started_lift: int | None = None
+    path_lift: int | None = None
 
 
 class Parent(NamedTuple):
@@ -318,6 +328,15 @@ class Item(NamedTuple):
     dag_id: str
     key: str
     spec: str
+    lifts: Lifts | None = None
+
+
+class Lifts(NamedTuple):
+    """By how much an item's priority is lowered: at once, and per level behind its node in a structure."""
+
+    started: int
+    per_level: int
+    version: int
 
 
 class Change(NamedTuple):

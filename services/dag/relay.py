@@ -18,6 +18,7 @@ from services.dag.completing import Completer
 from services.dag.context import Context
 from services.dag.gateway import Answer
 from services.dag.model import Ref, Send
+from services.dag.ranking import Ranks
 from services.dag.subdags import SUB_DAG_ACTIONS, SubDags
 from shared import ids
 from shared.crash import crash_point
@@ -56,6 +57,7 @@ class Relay:
         self._completer = completer
         self._sub_dags = sub_dags
         self._drain = drain
+        self._ranks = Ranks(context)
         self._lanes: dict[tuple[str, str, int], deque[_Entry]] = {}
         self._sent: dict[int, list[Send]] = {}
         self._held: set[_RowKey] = set()
@@ -176,12 +178,21 @@ class Relay:
         for shard, send in batch:
             if send.item is None:
                 by_shard.setdefault(shard, []).append(send)
+        lifts: dict[tuple[int, int], int] = {}
         for shard, sends in by_shard.items():
             found = await store.items(shard, [send.no for send in sends])
+            lifts |= {(shard.number, no): lift for no, lift in (await self._ranks.lift(shard, found)).items()}
             for send in sends:
                 send.item = found[send.no]
         bodies = [
-            items.item_body(send.item, send.item_id, send.generation, shard.number, inputs=send.inputs)
+            items.item_body(
+                send.item,
+                send.item_id,
+                send.generation,
+                shard.number,
+                inputs=send.inputs,
+                lift=lifts.get((shard.number, send.no), 0),
+            )
             for shard, send in batch
             if send.item is not None
         ]

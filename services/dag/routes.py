@@ -300,6 +300,7 @@ def dag_view(dag: Dag) -> dict[str, Any]:
         "on_failure": dag.on_failure,
         "metadata": raw(dag.metadata),
         "reason": dag.reason,
+        "priority": {"inherit": dag.started_lift, "critical_path": dag.path_lift} if dag.lifted else None,
         "cleaning": dag.cleanup_phase > 0 and not dag.over,
         "parent": None
         if dag.parent_dag is None

@@ -45,6 +45,12 @@ class DagSettings(EdgeSettings):
     subdag_bytes_max: int = 1024 * 1024
     subdag_output_bytes_max: int = 10 * 1024
 
+    # Of DAGs with a `priority`: levels behind a node that count, edges above which none does, and how often
+    # a DAG that changes is looked at.
+    priority_levels_max: int = 1_000
+    priority_edges_max: int = 200_000
+    priority_refresh_s: float = 1.0
+
     # One transaction flips at most so many edges, walks so many levels of skips, and scans so many nodes.
     edges_per_step_max: int = 1_000
     skip_levels_per_step_max: int = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from services.dag.model import (
     Addition,
@@ -14,6 +14,7 @@ from services.dag.model import (
     Dag,
     Ending,
     Item,
+    Lifts,
     NewDag,
     NewNode,
     Node,
@@ -124,6 +125,8 @@ async def insert_dag(
         parent_dag=parent.dag if parent else None,
         parent_node=parent.node if parent else None,
         parent_generation=parent.generation if parent else None,
+        started_lift=new.started_lift or 0,
+        path_lift=new.path_lift or 0,
     )
     return Dag(*row) if row else None
 
@@ -366,7 +369,13 @@ async def intent_items(tx: Transaction, addition: Addition) -> list[IntentItem]:
 async def items(shard: Shard, nos: Sequence[int]) -> dict[int, Item]:
     """What an enqueue of each node needs."""
     rows = await shard.pool.fetch(SQL.items, nos=nos)
-    return {row["no"]: Item(row["id"], row["key"], row["item"]) for row in rows}
+    return {row["no"]: Item(row["id"], row["key"], row["item"], _lifts(row)) for row in rows}
+
+
+def _lifts(row: Any) -> Lifts | None:
+    if not row["started_lift"] and not row["path_lift"]:
+        return None
+    return Lifts(row["started_lift"] if row["started"] else 0, row["path_lift"], row["structure_version"])
 
 
 async def inputs_sizes(tx: Transaction, nos: Sequence[int]) -> dict[int, int]:

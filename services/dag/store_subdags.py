@@ -21,6 +21,8 @@ class SubNode(NamedTuple):
     namespace: str
     depth: int
     spec: str
+    started_lift: int
+    path_lift: int
 
 
 async def sub_node(shard: Shard, no: int) -> SubNode | None:

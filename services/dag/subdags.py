@@ -16,6 +16,7 @@ that succeeds before its cancel arrives has succeeded. A report of an older gene
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from services.dag import items, store, store_subdags, subspec
@@ -74,6 +75,9 @@ class SubDags:
     async def _start(self, shard: Shard, node: SubNode, send: Send) -> None:
         parent = Parent(node.dag_id, node.key, send.generation, node.depth + 1, send.inputs)
         spec = subspec.load(node.spec)
+        if spec.dag.started_lift is None:
+            lifted = replace(spec.dag, started_lift=node.started_lift, path_lift=node.path_lift)
+            spec = spec._replace(dag=lifted)
         home = self._home(send)
         try:
             dag, made = await self._builder.create_sub(home, send.item_id, node.namespace, spec, parent)

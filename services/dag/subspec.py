@@ -31,6 +31,7 @@ def dump(spec: SubSpec) -> str:
             "on_failure": dag.on_failure,
             "deadline_s": dag.deadline_s,
             "metadata": dag.metadata,
+            "lifts": [dag.started_lift, dag.path_lift],
             "nodes": [_dump_node(node) for node in spec.nodes],
             "dependencies": [[edge.upstream, edge.downstream] for edge in spec.dependencies],
         }
@@ -48,6 +49,8 @@ def load(text: str) -> SubSpec:
         on_failure=raw["on_failure"],
         deadline_s=raw["deadline_s"],
         metadata=raw["metadata"],
+        started_lift=raw.get("lifts", [None])[0],
+        path_lift=raw.get("lifts", [None])[-1],
     )
     edges = [NewEdge(up, down, f"/dependencies/{i}") for i, (up, down) in enumerate(raw["dependencies"])]
     return SubSpec(dag, [_load_node(node) for node in raw["nodes"]], edges)

@@ -7,7 +7,7 @@ SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.
     d.structure_version, d.edges, d.externals,
     d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
     d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings, d.last_event, d.expanded,
-    d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict
+    d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict, d.started_lift, d.path_lift
 FROM dag d WHERE d.no = ANY(ARRAY(
     SELECT found.no FROM unnest($1::uuid[]) AS w(id)
     CROSS JOIN LATERAL (SELECT no FROM dag WHERE id = w.id OFFSET 0) AS found))
@@ -20,28 +20,28 @@ SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.
     d.structure_version, d.edges, d.externals,
     d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
     d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings, d.last_event, d.expanded,
-    d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict
+    d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict, d.started_lift, d.path_lift
 FROM dag d WHERE d.no = ANY($1::bigint[])
 ORDER BY d.no FOR UPDATE OF d;
 
--- name: insert_dag(id, namespace, key, name, open, held, on_failure, deadline_s, metadata, depth, parent_dag, parent_node, parent_generation)
+-- name: insert_dag(id, namespace, key, name, open, held, on_failure, deadline_s, metadata, depth, parent_dag, parent_node, parent_generation, started_lift, path_lift)
 -- No row when the key, or a sub-DAG's id, is taken.
 INSERT INTO dag (id, namespace, key, name, open, held, on_failure, deadline_s, metadata, deadline_at,
-    depth, parent_dag, parent_node, parent_generation)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, shard_now() + make_interval(secs => $8), $10, $11, $12, $13)
+    depth, parent_dag, parent_node, parent_generation, started_lift, path_lift)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, shard_now() + make_interval(secs => $8), $10, $11, $12, $13, $14, $15)
 ON CONFLICT DO NOTHING
 RETURNING no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict;
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift;
 
 -- name: get_dag(id, namespace)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE id = $1 AND namespace = $2;
 
 -- name: get_dag_by_key(namespace, key)
@@ -49,7 +49,7 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL;
 
 -- name: grow_dag(no, next_n, edges, externals, structure_changed, expanded)
@@ -152,7 +152,7 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE namespace = $1 AND id < $2 ORDER BY id DESC LIMIT $3;
 
 -- name: list_dags_by_state(namespace, state, before_id, rows_max)
@@ -160,7 +160,7 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE namespace = $1 AND state = $2 AND id < $3 ORDER BY id DESC LIMIT $4;
 
 -- name: list_dags_by_name(namespace, name, state, before_id, rows_max)
@@ -168,6 +168,6 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE namespace = $1 AND name = $2 AND name IS NOT NULL AND ($3::text IS NULL OR state = $3) AND id < $4
 ORDER BY id DESC LIMIT $5;

@@ -126,11 +126,14 @@ RETURNING no;
 
 -- name: items(nos)
 -- What an enqueue needs to know.
-SELECT w.no, d.id, n.key, s.item
+SELECT w.no, d.id, n.key, s.item, d.started_lift, d.path_lift, d.structure_version, d.started
 FROM unnest($1::bigint[]) AS w(no)
 CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = w.no OFFSET 0) AS s
 CROSS JOIN LATERAL (SELECT dag_no, key FROM node WHERE no = w.no OFFSET 0) AS n
-CROSS JOIN LATERAL (SELECT id::text FROM dag WHERE no = n.dag_no OFFSET 0) AS d;
+CROSS JOIN LATERAL (
+    SELECT id::text, started_lift, path_lift, structure_version,
+        depth > 0 OR succeeded + failed + skipped + cancelled > 0 AS started
+    FROM dag WHERE no = n.dag_no OFFSET 0) AS d;
 
 -- name: intent_items(first_no, last_no)
 -- The nodes of an add that is not decided yet, with their items.

@@ -2,9 +2,10 @@
 
 -- name: sub_node(no)
 -- A node in whose place a DAG runs, with what that DAG is made of.
-SELECT n.key, n.generation, n.state, d.id::text AS dag_id, d.namespace, d.depth, s.item
+SELECT n.key, n.generation, n.state, d.id::text AS dag_id, d.namespace, d.depth, s.item, d.started_lift, d.path_lift
 FROM (SELECT no, dag_no, key, generation, state FROM node WHERE no = $1 OFFSET 0) AS n
-CROSS JOIN LATERAL (SELECT id, namespace, depth FROM dag WHERE no = n.dag_no OFFSET 0) AS d
+CROSS JOIN LATERAL (
+    SELECT id, namespace, depth, started_lift, path_lift FROM dag WHERE no = n.dag_no OFFSET 0) AS d
 CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = n.no OFFSET 0) AS s;
 
 -- name: adopt(no, parent_dag, parent_node, parent_generation, depth)
@@ -18,7 +19,7 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE no = $1;
 
 -- name: outputs_page(after_no, last_no, rows_max)
