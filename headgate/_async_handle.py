@@ -229,6 +229,18 @@ class AsyncDagHandle:
         parse = _calls.page_of(wire.NodeOutput)
         return await self._client._run(listed(lambda page: self._ask(_calls.DAG_OUTPUTS, parse, page), limit))
 
+    async def inputs(self, key: NodeRef) -> Any:
+        """What a node with `pass_outputs` is given, also where its item only holds a reference to it."""
+        return await self._client._send(self._ask(_calls.DAG_NODE_INPUTS, _calls.as_is, {"key": key_of(key)}))
+
+    async def output(self, key: NodeRef) -> Any:
+        """A node's output.
+
+        Raises:
+            NotFound: there is no such node, or it has given none.
+        """
+        return await self._client._send(self._ask(_calls.DAG_NODE_OUTPUT, _calls.as_is, {"key": key_of(key)}))
+
     async def graph(self) -> wire.GraphView:
         """All nodes and edges, with states."""
         return await self._client._send(

@@ -227,6 +227,18 @@ class DagHandle:
         parse = _calls.page_of(wire.NodeOutput)
         return self._client._run(listed(lambda page: self._ask(_calls.DAG_OUTPUTS, parse, page), limit))
 
+    def inputs(self, key: NodeRef) -> Any:
+        """What a node with `pass_outputs` is given, also where its item only holds a reference to it."""
+        return self._client._send(self._ask(_calls.DAG_NODE_INPUTS, _calls.as_is, {"key": key_of(key)}))
+
+    def output(self, key: NodeRef) -> Any:
+        """A node's output.
+
+        Raises:
+            NotFound: there is no such node, or it has given none.
+        """
+        return self._client._send(self._ask(_calls.DAG_NODE_OUTPUT, _calls.as_is, {"key": key_of(key)}))
+
     def graph(self) -> wire.GraphView:
         """All nodes and edges, with states."""
         return self._client._send(self._ask(_calls.DAG_GRAPH, wire.GraphView.model_validate, {"format": "json"}))

@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from headgate import wire
 from headgate._calls import encode, present
@@ -144,8 +145,24 @@ class Job:
         return found
 
 
+def _is_reference(inputs: Any, dag: LeasedDag) -> bool:
+    """Whether `inputs` only say where this node's are. An upstream may be called `$ref` too, hence the path."""
+    if not isinstance(inputs, dict) or len(inputs) != 1:
+        return False
+    path = inputs.get("$ref")
+    return isinstance(path, str) and path.endswith(f"/dags/{dag.id}/node/inputs?key={quote(dag.node, safe='')}")
+
+
+async def _fetch_inputs(job: Job) -> None:
+    if job.dag is not None and _is_reference(job.inputs, job.dag):
+        handle = job.client.dag(job.dag.id, namespace=job.namespace)
+        job.leased.inputs = await handle.inputs(job.dag.node)
+
+
 async def run_handler(handler: Handler, job: Job) -> Any:
-    """Call a handler: a coroutine function here, anything else in a thread of its own."""
+    """Call a handler: a coroutine function here, anything else in a thread of its own. Inputs that are too large
+    for an item are fetched before."""
+    await _fetch_inputs(job)
     if inspect.iscoroutinefunction(handler):
         return await handler(job)
     found = await _in_thread(handler, job)

@@ -24,6 +24,7 @@ from services.dag.errors import LimitExceeded
 from services.dag.model import UNDO, Dag
 from shared import ids
 from shared.errors import NotFound, ShardUnavailable, invalid
+from shared.pg import Transaction
 from shared.shards import Shard
 
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -184,14 +185,38 @@ class Queries:
         return Graph(dag, rows, edges)
 
     async def inputs(self, namespace: str, dag_id: str, key: str) -> str:
-        """What a node is given of its upstreams and externals, as JSON text of any size."""
+        """What a node is given of its upstreams and externals, as JSON text.
+
+        Raises:
+            LimitExceeded: that is more than a process should hold at once.
+        """
         shard, dag = await self.find(namespace, dag_id)
         row = await store_reads.node_by_key(shard, dag.no, key, over=dag.over)
         if row is None:
             raise NotFound("the DAG has no node with this key")
-        read = store_kept.inputs if dag.over else store.inputs
-        parts = await shard.pool.transaction(lambda tx: read(tx, [row["no"]]))
+        limit = self._settings.inputs_fetched_bytes_max
+
+        async def read(tx: Transaction) -> list[tuple[int, str, str]]:
+            if dag.over:
+                return await store_kept.inputs(tx, [row["no"]])
+            if (await store.inputs_sizes(tx, [row["no"]]))[row["no"]] > limit:
+                raise LimitExceeded(f"the inputs have over {limit} bytes; fetch the upstreams' outputs one by one")
+            return await store.inputs(tx, [row["no"]])
+
+        parts = await shard.pool.transaction(read)
         return items.inputs_body([(name, value) for _, name, value in parts])
+
+    async def output(self, namespace: str, dag_id: str, key: str) -> str:
+        """A node's output, as JSON text.
+
+        Raises:
+            NotFound: there is no such node, or it has given none.
+        """
+        shard, dag = await self.find(namespace, dag_id)
+        row = await store_reads.node_by_key(shard, dag.no, key, over=dag.over)
+        if row is None or row["output"] is None:
+            raise NotFound("the DAG has no node with this key" if row is None else "the node has given no output")
+        return str(row["output"])
 
     async def outputs(
         self, namespace: str, dag_id: str, *, limit: int, cursor: str | None

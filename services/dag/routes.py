@@ -245,6 +245,13 @@ async def get_inputs(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf
     return Response(text, media_type="application/json")
 
 
+@router.get(DAG_PATH + "/node/output", operation_id="dag_node_output", tags=["nodes"])
+async def get_output(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf) -> Response:
+    """A node's output as its consumer acked it; 404 while it has given none."""
+    text = await duties.queries.output(ns, dag, clean("key", key) or "")
+    return Response(text, media_type="application/json")
+
+
 @router.get(DAG_PATH + "/graph", response_model=wire.GraphView, operation_id="dag_graph", tags=["dags"])
 async def graph(ns: NamespaceOf, dag: str, duties: OrchestratorOf, format: Format = "json") -> Response:
     """Nodes, edges and states, as JSON or as text for Mermaid or Graphviz."""

@@ -26,6 +26,7 @@ class DagSettings(EdgeSettings):
     # leaves room for what an enqueue call wraps around it.
     inputs_bytes_max: int = 256 * 1024
     inputs_depth_max: int = 28
+    inputs_fetched_bytes_max: int = 64 * 1024 * 1024
 
     nodes_per_dag_max: int = 2_000_000
     edges_per_dag_max: int = 10_000_000

@@ -27,7 +27,16 @@ VERBS = (
     "retry",
     "skip",
 )
-READS = ("", "/nodes", "/node?key=a", "/node/inputs?key=a", "/wait?timeout_s=0", "/events", "/graph")
+READS = (
+    "",
+    "/nodes",
+    "/node?key=a",
+    "/node/inputs?key=a",
+    "/node/output?key=a",
+    "/wait?timeout_s=0",
+    "/events",
+    "/graph",
+)
 GOOD: dict[str, dict[str, Any]] = {
     "nodes": {"nodes": [{"key": "n", "topic": "t"}]},
     "dependencies": {"dependencies": [{"upstream": "a", "downstream": "b"}]},

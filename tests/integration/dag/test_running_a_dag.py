@@ -1,6 +1,6 @@
 """The plain life of a DAG: build, release, complete, end."""
 
-from tests.support.dag_world import DagWorld
+from tests.support.dag_world import BASE, DagWorld
 
 
 async def test_a_diamond_runs_in_order_and_succeeds(world: DagWorld) -> None:
@@ -54,6 +54,32 @@ async def test_inputs_over_the_limit_are_a_reference_that_answers_them(world: Da
     path = inputs.split('"')[3]
     assert (await world.http.get(path)).json() == dict.fromkeys(ups, "x" * 10000)
     assert f"/{dag}/" in path
+
+
+async def test_one_output_is_answered_as_it_was_acked(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": []})
+    await world.settle()
+    url = f"{BASE}/{dag}/node/output?key="
+    assert (await world.http.get(url + "a")).json()["code"] == "not_found"
+    output = {"ref": "s3://bucket/part-7", "n": 2**70}
+    world.queue.ack("a", output=output)
+    world.queue.ack("b", output=None)
+    await world.settle()
+    assert (await world.http.get(url + "a")).json() == output
+    assert (await world.http.get(url + "b")).text == "null"
+    assert (await world.http.get(url + "x")).status_code == 404
+
+
+async def test_inputs_beyond_what_a_process_should_hold_are_refused(world: DagWorld) -> None:
+    dag = await world.create([{"key": "a"}, {"key": "b", "upstream": ["a"], "pass_outputs": True}])
+    await world.settle()
+    world.queue.ack("a", output="x" * 100)
+    await world.settle()
+    url = f"{BASE}/{dag}/node/inputs?key=b"
+    world.settings.__dict__["inputs_fetched_bytes_max"] = 106
+    assert (await world.http.get(url)).json()["code"] == "limit_exceeded"
+    world.settings.__dict__["inputs_fetched_bytes_max"] = 107
+    assert (await world.http.get(url)).json() == {"a": "x" * 100}
 
 
 async def test_inputs_too_deep_to_be_wrapped_are_a_reference(world: DagWorld) -> None:

@@ -97,6 +97,37 @@ async def test_what_a_handler_returns_is_the_items_output() -> None:
     ]
 
 
+class QueueAndDag(Queue):
+    """Answers what a node is given, too."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            self.calls.append(request.url.raw_path.decode())
+            return httpx.Response(200, json={"a": [1], "b": None})
+        return await super().handle_async_request(request)
+
+
+async def test_inputs_too_large_for_an_item_are_fetched_before_the_handler_is_called() -> None:
+    path = "/v1/namespaces/default/dags/d1/node/inputs?key="
+    dag = {"id": "d1", "node": "a/b", "generation": 1}
+    queue = QueueAndDag(
+        leased(id="1", dag=dag, inputs={"$ref": f"{path}a%2Fb"}),
+        # What only looks like one: another node's, and one that an upstream called `$ref` gave.
+        leased(id="2", dag=dag, inputs={"$ref": f"{path}other"}),
+        leased(id="3", dag=dag, inputs={"$ref": f"{path}a%2Fb", "c": 1}),
+        leased(id="4", inputs={"$ref": f"{path}a%2Fb"}),
+    )
+
+    async def handler(job: Job) -> Any:
+        return job.inputs
+
+    await working(queue, handler, lambda: queue.heard("ack", 4))
+    given = {ack["id"]: ack["output"] for ack in queue.said["ack"]}
+    assert given["1"] == {"a": [1], "b": None}
+    assert all("$ref" in given[item_id] for item_id in "234")
+    assert [call for call in queue.calls if call.startswith("/")] == [f"{path}a%2Fb"]
+
+
 async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_others() -> None:
     both = threading.Barrier(2, timeout=5)
     names: list[str] = []
