@@ -227,3 +227,45 @@ async def test_a_killed_dag_process_leaves_no_dag_standing(fleet: Fleet) -> None
     assert Counter(seen) == Counter(f"{dag}/{key}" for dag in made for key in chain)
     assert {owner for owner, _ in after.values()} == {"d2"}
     assert all(after[n][1] >= before[n][1] for n in before)
+
+
+async def test_two_owners_of_every_shard_lose_and_double_nothing(
+    database: Database, valkey: Valkey, tmp_path: Path
+) -> None:
+    """Both reap, promote, rotate and hand out everywhere, while leases run out and items are given back."""
+    async with fleet_on(database, valkey.url, tmp_path, ownership="everyone", drain_s=0) as fleet:
+        processes = await fleet.add("queue", "q1", "q2")
+        async with AsyncClient(queue_url=processes[0].url) as one, AsyncClient(queue_url=processes[1].url) as two:
+            sent: set[str] = set()
+            for n in range(20):
+                items = [{"topic": "t", "lease_s": 1, **({"delay_s": 0.3} if k % 3 else {})} for k in range(10)]
+                sent.update(result.id for result in await (one, two)[n % 2].enqueue(items))
+            acked: Counter[str] = Counter()
+
+            async def consume(client: AsyncClient, number: int) -> None:
+                while len(acked) < len(sent):
+                    for k, item in enumerate(await client.dequeue({"t": 6}, wait_s=0.5)):
+                        match (k + number + item.attempt) % 3 if item.attempt < 3 else 2:
+                            case 0:
+                                pass  # nobody answers: the lease runs out
+                            case 1:
+                                await client.nack(
+                                    [{"id": item.id, "lease_token": item.lease_token, "delay_s": 0.2}]
+                                )
+                            case _:
+                                [result] = await client.ack([item.ack()])
+                                acked.update([result.id] if result.status == "acked" else [])
+
+            async with asyncio.timeout(40):
+                await asyncio.gather(*(consume(client, n) for n, client in enumerate((one, two) * 3)))
+
+    assert acked == Counter(sent)
+    for address in database.addresses:
+        if address.schema.startswith("queue_"):
+            connection = await database.connect(address.schema)
+            left = await connection.fetchrow(
+                "SELECT (SELECT count(*) FROM item) AS items, (SELECT count(*) FROM ready) AS ready,"
+                " (SELECT count(*) FROM deferred) AS deferred"
+            )
+            await connection.close()
+            assert tuple(left) == (0, 0, 0), address.schema
