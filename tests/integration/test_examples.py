@@ -19,6 +19,7 @@ PRINTS = {
     "quickstart": "succeeded 10",
     "build_order": "succeeded: 589 of 589 packages built",
     "video_upload": "succeeded: 62 nodes",
+    "album": "failed: 9 pictures; then delete upload, drop scratch space",
     "fan_out": "succeeded: the index holds 20190 words",
 }
 

@@ -232,28 +232,90 @@ async def test_a_child_that_was_mended_by_hand_ends_its_node_when_that_is_retrie
     assert (await world.node(dag, "mid"))["output"] == {"x": "late"}
 
 
+class SlowReport:
+    """Holds the first report back before it is carried, and once more before its row is deleted."""
+
+    def __init__(self, world: DagWorld) -> None:
+        self.read, self.delete, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._carry = world.duties.sub_dags.carry
+        self._first = True
+        world.loops.relay._sub_dags.carry = self.carry  # type: ignore[method-assign]
+
+    async def carry(self, shard: Any, send: Send) -> None:
+        mine, self._first = self._first and send.action == "report", self._first and send.action != "report"
+        if mine:
+            await self.read.wait()
+        await self._carry(shard, send)
+        if mine:
+            self.done.set()
+            await self.delete.wait()
+
+
+async def until(check: Any) -> None:
+    async with asyncio.timeout(10):
+        while not await check():
+            await asyncio.sleep(0.01)
+
+
+async def drained(world: DagWorld) -> None:
+    for results in world.loops.results.values():
+        await results.drain()
+
+
 async def test_an_end_that_comes_while_an_earlier_one_is_being_told_is_told_too(world: DagWorld) -> None:
     """The first report reads the child while it runs again; the second end must not go with its row."""
     dag = await start(world, sub("mid", {"x": []}))
     child = await child_of(world, dag, "mid")
-    held: list[tuple[Any, Send]] = []
-    carry = world.duties.sub_dags.carry
+    slow = SlowReport(world)
+    try:
+        world.queue.die("x")
+        await drained(world)
+        await world.verb(child, "retry")
+        slow.read.set()
+        await slow.done.wait()
+        assert (await world.node(dag, "mid"))["state"] == "released", "the child runs again"
 
-    async def keep(shard: Any, send: Send) -> None:
-        if send.action == "report" and not held:
-            held.append((shard, send))
-            return
-        await carry(shard, send)
+        async def again() -> bool:
+            return world.queue.deliverable() == ["x"]
 
-    world.loops.relay._sub_dags.carry = keep  # type: ignore[method-assign]
+        await until(again)
+        world.queue.ack("x")
+        await drained(world)
+    finally:
+        slow.read.set()
+        slow.delete.set()
+    await world.settle()
+    await world.sweep()
+    assert (await world.dag(dag))["state"] == "succeeded"
+
+
+async def test_an_end_that_is_told_again_to_a_later_generation_does_not_go_with_the_earlier_row(
+    world: DagWorld,
+) -> None:
+    """The child was mended by hand. That end's row is being deleted as the retried node asks for it again."""
+    dag = await start(world, sub("mid", {"x": []}))
+    child = await child_of(world, dag, "mid")
     world.queue.die("x")
     await world.settle()
     await world.verb(child, "retry")
     await world.settle()
-    await carry(*held[0])
-    assert (await world.node(dag, "mid"))["state"] == "released", "the child runs again"
-    world.queue.ack("x")
+    slow = SlowReport(world)
+    try:
+        slow.read.set()
+        world.queue.ack("x")
+        await drained(world)
+        await slow.done.wait()
+        assert (await world.dag(dag))["state"] == "failed"
+        await world.verb(dag, "retry")
+
+        async def adopted() -> bool:
+            return bool((await world.dag(child))["parent"]["generation"] == 2)
+
+        await until(adopted)
+    finally:
+        slow.delete.set()
     await world.settle()
+    await world.sweep()
     assert (await world.dag(dag))["state"] == "succeeded"
 
 
