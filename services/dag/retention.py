@@ -63,7 +63,8 @@ class Retention:
             dag = dags.get(no)
             if dag is None or not dag.over or dag.finished_at != kept.finished_at:
                 gone.append(no)
-            elif kept.phase != "kept":
+            elif kept.phase != "kept" and kept.due:
+                # Asked again under the lock: a call may have brought it back since it was found due.
                 now.append(no)
         # It runs again, or ended anew and is noted for that: its rows were all brought back before.
         await store_kept.forget_kept(tx, [no for no in gone if noted[no].phase == "due"])

@@ -15,11 +15,12 @@ from shared.sql import Statement
 
 
 class KeptDag(NamedTuple):
-    """Where the rows of an ended DAG are: its phase, and the end that it was noted for."""
+    """Where the rows of an ended DAG are: its phase, the end that it was noted for, and whether it is its turn."""
 
     dag_no: int
     phase: str
     finished_at: datetime
+    due: bool
 
 
 @cache

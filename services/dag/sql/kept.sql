@@ -33,7 +33,7 @@ SELECT dag_no, phase FROM kept WHERE phase <> 'kept' AND due_at <= (SELECT shard
 
 -- name: kept_of(dag_nos)
 SELECT k.* FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
-    SELECT dag_no, phase, finished_at FROM kept WHERE dag_no = w.dag_no OFFSET 0) AS k;
+    SELECT dag_no, phase, finished_at, due_at <= shard_now() AS due FROM kept WHERE dag_no = w.dag_no OFFSET 0) AS k;
 
 -- name: busy_dags(dag_nos)
 -- Which of these have something left to be done. Ranges all of them, so that each is one look into an index.

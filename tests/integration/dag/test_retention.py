@@ -204,6 +204,14 @@ async def test_a_retry_and_the_move_of_one_dag_end_whole_whoever_is_first(world:
     await other.close()
 
 
+async def test_a_mover_that_had_found_a_dag_due_before_its_thaw_leaves_it(world: DagWorld) -> None:
+    dag = await ended(world)
+    await keep(world)
+    await world.add(dag, SPEC)
+    await world.loops.retention._move(world.shard, [1])
+    assert (await phases(world), (await counts(world))[0]) == (["due"], 4)
+
+
 async def test_a_thaw_that_was_left_is_undone(world: DagWorld) -> None:
     await ended(world)
     await keep(world)
