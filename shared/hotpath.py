@@ -22,6 +22,7 @@ from shared.http import check_media, problem
 from shared.lanes import Urgency, urgency
 from shared.log import log
 from shared.settings import EdgeSettings
+from shared.shedding import LoopLag
 
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
 Send: TypeAlias = Callable[[Any], Awaitable[None]]
@@ -63,8 +64,11 @@ _PREFIX = "/v1/namespaces/"
 class HotPath:
     """An ASGI app: hot verbs are served here, everything else by `app`."""
 
-    def __init__(self, app: Any, verbs: Mapping[str, Verb], access: Access, settings: EdgeSettings) -> None:
+    def __init__(
+        self, app: Any, verbs: Mapping[str, Verb], access: Access, settings: EdgeSettings, lag: LoopLag
+    ) -> None:
         self.app = app
+        self._lag = lag
         self._verbs = verbs
         self._access = access
         self._settings = settings
@@ -85,6 +89,7 @@ class HotPath:
 
     async def _serve(self, verb: Verb, namespace: str, scope: Any, receive: Receive, send: Send) -> None:
         try:
+            self._lag.check(verb.urgency)
             authorization, expected = self._read_headers(scope["headers"])
             body = await self._read(receive, expected)
             call = Call(namespace, body, self._access.caller(authorization), receive)
@@ -137,10 +142,11 @@ def documented(verb: Verb) -> Callable[[str, Request], Awaitable[Response]]:
     """The framework's own route to a hot verb: what the OpenAPI document describes."""
 
     async def endpoint(ns: str, request: Request) -> Response:
-        hot = HotPath(None, {}, request.app.state.access, request.app.state.settings)
+        state = request.app.state
+        hot = HotPath(None, {}, state.access, state.settings, state.lag)
         authorization, media = hot._read_headers(request.scope["headers"])
         body = await hot._read(request.receive, media)
-        call = Call(ns, body, request.app.state.access.caller(authorization), request.receive)
+        call = Call(ns, body, state.access.caller(authorization), request.receive)
         with urgency(verb.urgency):
             status, value = await verb.serve(call)
         return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")

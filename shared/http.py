@@ -33,6 +33,7 @@ from shared.errors import (
 )
 from shared.log import log
 from shared.settings import EdgeSettings
+from shared.shedding import LoopLag
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -166,12 +167,15 @@ def problem(error: ServiceError) -> Response:
     )
 
 
-def install(app: FastAPI, settings: EdgeSettings, *, ready: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+def install(
+    app: FastAPI, settings: EdgeSettings, lag: LoopLag, *, ready: Callable[[], Awaitable[dict[str, Any]]]
+) -> None:
     """Give an app its error handlers, health and metrics routes, and an OpenAPI that knows the bodies.
 
     `ready` answers what `/readyz` shows; it raises a ServiceError when the service is not ready.
     """
     app.state.settings = settings
+    app.state.lag = lag
     app.add_exception_handler(ServiceError, _on_service_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
     app.add_exception_handler(HTTPException, _on_http_error)

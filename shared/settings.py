@@ -105,6 +105,7 @@ class EdgeSettings(BaseSettings):
     # `everyone`: each process takes itself for the owner of every shard, to show that this harms nothing.
     ownership: Literal["exclusive", "everyone"] = "exclusive"
 
+    standing_wait_s_max: float = 1.0
     pool_connections_max: int = 6
     command_timeout_s: float = 10.0
     connect_timeout_s: float = 5.0

@@ -24,6 +24,7 @@ from shared.http import install
 from shared.loop import Loop
 from shared.ownership import Ownership
 from shared.shards import Shard, ShardMap
+from shared.shedding import SAMPLE_S
 
 
 class Loops:
@@ -38,7 +39,7 @@ class Loops:
         self.sweeper = Sweeper(context, orchestrator.activator, orchestrator.controller)
         self.retention = Retention(context)
         self._polls: list[Loop] = []
-        self._others: list[Loop] = []
+        self._others: list[Loop] = [Loop("lag", context.lag.step, interval_s=SAMPLE_S)]
         self._walks: dict[int, Loop] = {}
         for shard in context.shards:
             number, results = shard.number, self.results[shard.number]
@@ -129,7 +130,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.state.orchestrator = orchestrator
     app.state.loops = loops
     app.state.leave = leave
-    install(app, settings, ready=ownership.ready)
+    install(app, settings, orchestrator.context.lag, ready=ownership.ready)
     app.include_router(routes.router)
     app.include_router(routes_explain.router)
     app.include_router(routes_families.router)

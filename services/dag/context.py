@@ -19,6 +19,7 @@ from shared.metrics import RELEASED
 from shared.ownership import Ownership
 from shared.pg import Transaction
 from shared.shards import Shard, ShardMap
+from shared.shedding import LoopLag
 
 T = TypeVar("T")
 
@@ -64,6 +65,7 @@ class Context:
         self.settings = settings
         self.clock = clock
         self.watches = Watches()
+        self.lag = LoopLag(settings.standing_wait_s_max)
         self.gauges = {shard.number: ShardGauges() for shard in shards}
         self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
         self.kick_walks: Callable[[Shard], None] = lambda _shard: None

@@ -20,6 +20,7 @@ from services.dag.model import OUTCOME_STATES, Ending
 from shared import ids
 from shared.crash import crash_point
 from shared.errors import Unavailable
+from shared.lanes import Urgency, set_urgency
 from shared.log import log
 from shared.metrics import COMPLETIONS
 from shared.shards import Shard
@@ -39,6 +40,7 @@ class Results:
 
     async def step(self) -> int:
         """Take, apply and ack one batch. An owner's long poll is its pause; others look and go."""
+        set_urgency(Urgency.SETTLE)
         if self._closing:
             return 0
         is_owner = self._context.ownership.owns(self._shard.number)

@@ -12,6 +12,7 @@ from services.dag.orchestrator import Orchestrator
 from shared.access import Caller
 from shared.errors import invalid
 from shared.http import caller_of
+from shared.lanes import Urgency, set_urgency
 
 DAGS_PATH: Final = "/v1/namespaces/{ns}/dags"
 DAG_PATH: Final = DAGS_PATH + "/{dag}"
@@ -24,9 +25,19 @@ Key = Annotated[str, Query(min_length=1, max_length=wire.KEY_BYTES_MAX)]
 
 
 async def orchestrator_of(request: Request) -> Orchestrator:
-    """A dependency: this process's duties."""
+    """A dependency: this process's duties, for a call that is not turned away. Queries and building go first."""
+    level = _urgency(request)
+    request.app.state.lag.check(level)
+    set_urgency(level)
     orchestrator: Orchestrator = request.app.state.orchestrator
     return orchestrator
+
+
+def _urgency(request: Request) -> Urgency:
+    if request.method == "GET":
+        return Urgency.LIST
+    builds = request.url.path.endswith(("/dags", "/nodes", "/dependencies"))
+    return Urgency.ENQUEUE if builds else Urgency.DEQUEUE
 
 
 async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:

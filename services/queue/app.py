@@ -37,6 +37,7 @@ from shared.loop import Loop
 from shared.ownership import Ownership
 from shared.redis import connect
 from shared.shards import Shard, ShardMap
+from shared.shedding import SAMPLE_S, LoopLag
 
 
 def create_app(settings: QueueSettings) -> HotPath:
@@ -52,7 +53,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     settlement = Settlement(broker, settings)
     health = Health(broker, shards, clock, ownership)
     buckets = Buckets("queue", connect(settings.redis_url) if settings.redis_url else None, clock)
-    quotas = Quotas(stores.values(), buckets, clock)
+    quotas = Quotas(stores, buckets, clock)
     messenger = Messenger(settings.redis_url, dispatch, clock) if settings.redis_url else None
     dispatch.tell = messenger.tell if messenger else None
     operations = Operations(broker, settings, clock)
@@ -67,8 +68,13 @@ def create_app(settings: QueueSettings) -> HotPath:
         ownership=ownership,
         settings=settings,
     )
-    loops = [*_loops(dispatch, health, shards), *(loop for store in stores.values() for loop in duties(store))]
-    loops.append(Loop("quotas", quotas.step, interval_s=settings.quota_refresh_s))
+    lag = LoopLag(settings.standing_wait_s_max)
+    loops = [
+        *_loops(dispatch, health, shards),
+        Loop("quotas", quotas.step, interval_s=settings.quota_refresh_s),
+        Loop("lag", lag.step, interval_s=SAMPLE_S),
+        *(loop for store in stores.values() for loop in duties(store)),
+    ]
 
     _follow_the_map(shards, broker, duties, loops, settings)
 
@@ -117,11 +123,11 @@ def create_app(settings: QueueSettings) -> HotPath:
     app.state.access = Access(settings.dag_token, settings.tokens_file)
     app.state.process = process
     app.state.leave = leave
-    install(app, settings, ready=ownership.ready)
+    install(app, settings, lag, ready=ownership.ready)
     add_verbs(app, verbs)
     app.include_router(router)
     app.include_router(operations_router)
-    return HotPath(app, verbs, app.state.access, settings)
+    return HotPath(app, verbs, app.state.access, settings, lag)
 
 
 def _operating(store: Store, operations: Operations, settings: QueueSettings) -> Loop:

@@ -3,77 +3,101 @@
 An idle shard flushes the first request alone and at once; under load a flush carries what gathered during
 the one before. Nobody's answer is given before the flush that carries it has committed. When the database
 refuses a flush for its content, its halves are tried, so that one bad row does not fail its neighbours.
+
+What does not fit into a flush is shared between tenants; who would join a line that does not move is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
+from services.queue.settings import QueueSettings
+from shared.clock import SystemClock
 from shared.errors import Invalid
+from shared.fairness import FairLine
+from shared.lanes import Urgency
 from shared.pg import Pool
+from shared.shedding import Standing, overloaded
 
 E = TypeVar("E")
 R = TypeVar("R")
 
+_clock = SystemClock()
+
+
+class BatcherLimits(NamedTuple):
+    """Entries of a flush; entries that wait at most; for how long the oldest may, before others are refused."""
+
+    items_max: int
+    waiting_max: int = 50_000
+    wait_s: float = 1.0
+
+    @classmethod
+    def of(cls, settings: QueueSettings) -> BatcherLimits:
+        return cls(settings.flush_items_max, settings.waiting_items_max, settings.standing_wait_s_max)
+
 
 class Batcher(Generic[E, R]):
-    """Joins the entries of concurrent calls into flushes of at most `items_max`."""
+    """Joins the entries of concurrent calls into flushes."""
 
     def __init__(
         self,
         flush: Callable[[list[E]], Awaitable[Sequence[R]]],
-        *,
-        items_max: int,
+        limits: BatcherLimits,
+        level: Urgency = Urgency.DEQUEUE,
         pool: Pool | None = None,
     ) -> None:
         self._flush = flush
+        self._limits = limits
+        self._level = level
         self._pool = pool
         if pool is not None:
             pool.breaker.listeners.append(self._heard)
-        self._items_max = items_max
-        self._waiting: list[tuple[list[E], asyncio.Future[Sequence[R]]]] = []
+        self._waiting: FairLine[tuple[list[E], asyncio.Future[Sequence[R]]]] = FairLine()
+        self._standing = Standing(limits.wait_s, _clock)
         self._running: asyncio.Task[None] | None = None
 
-    async def submit(self, entries: list[E]) -> Sequence[R]:
+    async def submit(self, entries: list[E], tenant: Hashable = None) -> Sequence[R]:
         """The results of `entries`, in their order, after the flush that carried them.
 
         Raises:
+            Overloaded: too much waits already, or for too long: nothing was done.
             ShardUnavailable: the shard does not answer, or fell silent while they waited: nothing was done.
         """
         if self._pool is not None:
             self._pool.check()
+        if self.is_overloaded:
+            raise overloaded(self._level)
         future: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((entries, future))
+        self._waiting.push((entries, future), tenant, len(entries), _clock.monotonic_s())
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         # A caller that hangs up must not undo what others share: the flush goes on without it.
         return await asyncio.shield(future)
 
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether a call that came now would be refused."""
+        oldest_since_s = self._waiting.oldest_since_s
+        if oldest_since_s is None:
+            return False
+        return self._waiting.size >= self._limits.waiting_max or self._standing.sheds(oldest_since_s, self._level)
+
     def _heard(self, state: str) -> None:
         if state == "open" and self._pool is not None:
-            waiting, self._waiting = self._waiting, []
-            for _, future in waiting:
+            for _, future in self._waiting.clear():
                 _fail(future, self._pool.away())
 
     async def _run(self) -> None:
         try:
             while self._waiting:
-                calls = self._gather()
+                calls = self._waiting.take(self._limits.items_max)
+                self._standing.served(self._waiting.oldest_since_s)
                 await self._flush_calls(calls)
         finally:
             self._running = None
-
-    def _gather(self) -> list[tuple[list[E], asyncio.Future[Sequence[R]]]]:
-        size = taken = 0
-        for entries, _ in self._waiting:
-            if taken and size + len(entries) > self._items_max:
-                break
-            size += len(entries)
-            taken += 1
-        calls, self._waiting = self._waiting[:taken], self._waiting[taken:]
-        return calls
 
     async def _flush_calls(self, calls: list[tuple[list[E], asyncio.Future[Sequence[R]]]]) -> None:
         entries = calls[0][0] if len(calls) == 1 else [entry for part, _ in calls for entry in part]

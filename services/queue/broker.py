@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from services.queue.batcher import Batcher
+from services.queue.batcher import Batcher, BatcherLimits
 from services.queue.dispatch import Dispatch, Leased
 from services.queue.model import (
     NO_OUTPUT,
@@ -29,11 +29,13 @@ from services.queue.rows import ack_pair, fingerprint, new_row
 from services.queue.settings import QueueSettings
 from services.queue.store import Enqueued, Known, Store
 from shared.access import Caller
-from shared.errors import ShardUnavailable, invalid
+from shared.errors import ShardUnavailable, Unavailable, invalid
 from shared.ids import canonical, canonical_token, new_ids, shard_of
+from shared.lanes import Urgency
 from shared.metrics import ACKED, DEQUEUED, ENQUEUED
 from shared.plan import slot_of
 from shared.shards import ShardMap
+from shared.shedding import overloaded
 
 AckEntry = tuple[str, str, int, str | None]
 ReviveEntry = tuple[str, int, str | None, bool]
@@ -67,15 +69,15 @@ class Broker:
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
-        number, size = store.number, self._settings.flush_items_max
+        number, limits = store.number, BatcherLimits.of(self._settings)
         self._enqueued[number] = ENQUEUED.labels(number)
         self._dequeued[number] = DEQUEUED.labels(number)
         self._acked[number] = ACKED.labels(number)
-        self._enqueues[number] = Batcher(self._enqueuer(store), items_max=size, pool=store.pool)
-        self._revives[number] = Batcher(self._reviver(store), items_max=size, pool=store.pool)
+        self._enqueues[number] = Batcher(self._enqueuer(store), limits, Urgency.ENQUEUE, store.pool)
+        self._revives[number] = Batcher(self._reviver(store), limits, Urgency.SETTLE, store.pool)
         for relaxed in (False, True):
             acker = self._acker(store, relaxed)
-            self._acks[number, relaxed] = Batcher(acker, items_max=size, pool=store.pool)
+            self._acks[number, relaxed] = Batcher(acker, limits, Urgency.SETTLE, store.pool)
         self._plain.join(store)
         self.stores[number] = store
 
@@ -89,7 +91,7 @@ class Broker:
         Keyless items of a call that bring no id and no affinity go to one shard, in one transaction.
         """
         if isinstance(items[0], PlainItem):
-            return await self._plain.enqueue(namespace, items)
+            return _answer(await self._plain.enqueue(namespace, items), Urgency.ENQUEUE)
         return await self._enqueue_each(namespace, items, caller)
 
     async def _enqueue_each(self, namespace: str, items: list[NewItem], caller: Caller) -> list[Result]:
@@ -130,7 +132,7 @@ class Broker:
             await flushes[0]
         else:
             await asyncio.gather(*flushes)
-        return [result for result in results if result is not None]
+        return _answer(results, Urgency.ENQUEUE)
 
     async def _enqueue_at(
         self,
@@ -146,8 +148,8 @@ class Broker:
     ) -> None:
         try:
             rows = await self._rows(self.stores[shard], namespace, [(items[i], ids[i]) for i in part], caller)
-            flushed = await self._enqueues[shard].submit(rows)
-        except ShardUnavailable as error:
+            flushed = await self._enqueues[shard].submit(rows, namespace)
+        except Unavailable as error:
             for i in part:
                 results[i] = refused(ids[i], error.code, error.outcome)
             if spills and error.outcome == "none":
@@ -193,7 +195,7 @@ class Broker:
             flushed, holders = await store.enqueue_keyed(
                 rows, list(first), [prints[i] for i in unique], [slot_of(namespace, key) for key in first]
             )
-        except ShardUnavailable as error:
+        except Unavailable as error:
             for i in part:
                 results[i] = refused(ids[i], error.code, error.outcome)
             return
@@ -273,6 +275,7 @@ class Broker:
         tenant: Tenant | None = None,
     ) -> list[Leased]:
         """Lease ready items; (key, row of the claim) in order of service."""
+        self.dispatch.check(namespace)
         token = _token()
         leased = await self.dispatch.dequeue(
             namespace, demands, token=token, lease_s=lease_s, wait_s=wait_s, gone=gone, tenant=tenant
@@ -309,8 +312,8 @@ class Broker:
                     statuses: Sequence[str] = ["not_found"] * len(part)
                 else:
                     entries = [(item_id, token, namespace_id, output) for _, (item_id, token, _, output) in part]
-                    statuses = await self._acks[shard, relaxed].submit(entries)
-            except ShardUnavailable as error:
+                    statuses = await self._acks[shard, relaxed].submit(entries, namespace)
+            except Unavailable as error:
                 for i, _ in part:
                     results[i] = refused(items[i].id, error.code, error.outcome)
                 return
@@ -322,7 +325,7 @@ class Broker:
             await flush(shard, part)
         else:
             await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
-        return [result for result in results if result is not None]
+        return _answer(results, Urgency.SETTLE)
 
     def _acker(self, store: Store, relaxed: bool) -> Any:
         async def flush_with_care(entries: list[AckEntry]) -> list[str]:
@@ -387,8 +390,8 @@ class Broker:
                     return
                 manages = caller.is_dag_service
                 entries = [(item_id, namespace_id, inputs, manages) for _, item_id, inputs in part]
-                statuses = await self._revives[shard].submit(entries)
-            except ShardUnavailable as error:
+                statuses = await self._revives[shard].submit(entries, namespace)
+            except Unavailable as error:
                 for i, _, _ in part:
                     results[i] = refused(items[i][0], error.code, error.outcome)
                 return
@@ -396,7 +399,7 @@ class Broker:
                 results[i].status = status
 
         await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
-        return results
+        return _answer(results, Urgency.SETTLE)
 
     def _reviver(self, store: Store) -> Any:
         async def flush(entries: list[ReviveEntry]) -> list[str]:
@@ -443,6 +446,14 @@ async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set
         for namespace_id, ids in unknown.items()
         for item_id in await store.acked_lately(ids, namespace_id)
     }
+
+
+def _answer(results: Sequence[Result | None], level: Urgency) -> list[Result]:
+    """The results of a call; one of which nothing at all could be taken for the load is refused as a whole."""
+    found = [result for result in results if result is not None]
+    if found and all(result.code == "overloaded" for result in found):
+        raise overloaded(level)
+    return found
 
 
 def lost_status(known: Known | None, namespace_id: int) -> str:

@@ -16,15 +16,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any
 
-from services.queue.batcher import Batcher
+from services.queue.batcher import Batcher, BatcherLimits
 from services.queue.heads import Heads
 from services.queue.model import Claim, Demand, Key, Ready
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
 from shared.clock import Clock
-from shared.errors import ShardUnavailable
+from shared.errors import ShardUnavailable, Unavailable
+from shared.lanes import Urgency
 from shared.log import log
+from shared.shedding import overloaded
 
 Leased = tuple[Key, Any]
 
@@ -81,6 +83,7 @@ class Dispatch:
         self._is_leaving = False
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
         self._claims: dict[tuple[int, bool], Batcher[Claim, Any]] = {}
+        self._claiming: dict[bool, list[Batcher[Claim, Any]]] = {False: [], True: []}
         for store in stores:
             self.join(store)
 
@@ -88,9 +91,11 @@ class Dispatch:
         """Serve from one more shard."""
         self._stores[store.number] = store
         for relaxed in (False, True):
-            self._claims[store.number, relaxed] = Batcher(
-                _claimer(store, relaxed), items_max=self._settings.flush_items_max, pool=store.pool
+            claims = Batcher[Claim, Any](
+                _claimer(store, relaxed), BatcherLimits.of(self._settings), Urgency.DEQUEUE, store.pool
             )
+            self._claims[store.number, relaxed] = claims
+            self._claiming[relaxed].append(claims)
         for line in self._lines.values():
             line.buffer.join(store.number)
             line.wake_one()
@@ -146,6 +151,11 @@ class Dispatch:
         for line in self._lines.values():
             while line.wake_one():
                 pass
+
+    def check(self, namespace: str) -> None:
+        """Raises Overloaded while claims wait too long on every shard."""
+        if all(claims.is_overloaded for claims in self._claiming[namespace == "_dag"]):
+            raise overloaded(Urgency.DEQUEUE)
 
     async def dequeue(
         self,
@@ -330,9 +340,9 @@ class Dispatch:
         by_shard: dict[int, list[Claim]] = {}
         for key in (key for keys in taken for key in keys):
             by_shard.setdefault(int(key.id[-3:], 16), []).append(Claim(key.id, token, lease_s))
-        relaxed = lines[0].namespace == "_dag"
         flushes = [
-            asyncio.create_task(self._claim_at(shard, claims, relaxed)) for shard, claims in by_shard.items()
+            asyncio.create_task(self._claim_at(lines[0].namespace, shard, claims))
+            for shard, claims in by_shard.items()
         ]
         try:
             done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX if len(flushes) > 1 else None)
@@ -346,10 +356,10 @@ class Dispatch:
             rows.update(flush.result())
         return rows
 
-    async def _claim_at(self, shard: int, claims: list[Claim], relaxed: bool) -> dict[str, Any]:
+    async def _claim_at(self, namespace: str, shard: int, claims: list[Claim]) -> dict[str, Any]:
         try:
-            rows = await self._claims[shard, relaxed].submit(claims)
-        except ShardUnavailable as error:
+            rows = await self._claims[shard, namespace == "_dag"].submit(claims, namespace)
+        except Unavailable as error:
             log.warning("claim failed", shard=shard, detail=error.detail)
             return {}
         return {row["id"]: row for row in rows if row is not None}

@@ -15,6 +15,7 @@ RefusalCode = Literal[
     "over_quota",
     "shard_unavailable",
     "storage_full",
+    "overloaded",
 ]
 
 

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
-from services.queue.batcher import Batcher
+from services.queue.batcher import Batcher, BatcherLimits
 from services.queue.dispatch import Dispatch
 from services.queue.model import Key, Kind, PlainItem, Result, refused
 from services.queue.placement import Placement
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
-from shared.errors import ShardUnavailable
+from shared.errors import Unavailable
 from shared.ids import new_ids
+from shared.lanes import Urgency
 from shared.metrics import ENQUEUED
 
 # A kind, an id and a payload's JSON text.
@@ -37,8 +38,8 @@ class PlainEnqueues:
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
-        size = self._settings.flush_items_max
-        self._flushes[store.number] = Batcher(self._flusher(store), items_max=size, pool=store.pool)
+        limits = BatcherLimits.of(self._settings)
+        self._flushes[store.number] = Batcher(self._flusher(store), limits, Urgency.ENQUEUE, store.pool)
         self._stores[store.number] = store
 
     async def enqueue(self, namespace: str, items: Sequence[PlainItem]) -> list[Result]:
@@ -47,14 +48,14 @@ class PlainEnqueues:
         ids = new_ids(shard, len(items))
         try:
             return await self._enqueue_at(shard, namespace, items, ids)
-        except ShardUnavailable as error:
+        except Unavailable as error:
             other = self._placement.choose(namespace, items[0].topic, 0, but=shard)
             if error.outcome != "none" or other == shard:
                 return [refused(item_id, error.code, error.outcome) for item_id in ids]
         ids = new_ids(other, len(items))
         try:
             return await self._enqueue_at(other, namespace, items, ids)
-        except ShardUnavailable as error:
+        except Unavailable as error:
             return [refused(item_id, error.code, error.outcome) for item_id in ids]
 
     async def _enqueue_at(
@@ -68,7 +69,7 @@ class PlainEnqueues:
             ((*refs[item.topic], item.priority, item.lease_s), item_id, bytes(item.payload).decode())  # type: ignore[misc]
             for item, item_id in zip(items, ids, strict=True)
         ]
-        statuses = await self._flushes[shard].submit(entries)
+        statuses = await self._flushes[shard].submit(entries, namespace)
         return list(map(Result, ids, statuses))
 
     def _flusher(self, store: Store) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -144,8 +144,8 @@ class Tenant:
 class Quotas:
     """All namespaces with quotas."""
 
-    def __init__(self, stores: Iterable[Store], buckets: Buckets, clock: Clock) -> None:
-        self._stores = list(stores)
+    def __init__(self, stores: Mapping[int, Store], buckets: Buckets, clock: Clock) -> None:
+        self._stores = stores
         self._buckets = buckets
         self._clock = clock
         self._tenants: dict[str, Tenant] = {}
@@ -158,15 +158,15 @@ class Quotas:
 
     async def step(self) -> int:
         """Read quotas, and the use of those who have any; a shard that is away counts as it was last seen."""
-        await asyncio.gather(*map(self._read_settings, self._stores))
+        await asyncio.gather(*map(self._read_settings, self._stores.values()))
         self._tenants = self._merged()
         if self._tenants:
             marks = {name: tenant.marked() for name, tenant in self._tenants.items()}
-            await asyncio.gather(*map(self._read_use, self._stores))
+            await asyncio.gather(*map(self._read_use, self._stores.values()))
             for name, tenant in self._tenants.items():
                 total = Use()
-                for store in self._stores:
-                    total = total.plus(self._uses.get((store.number, name), Use()))
+                for number in self._stores:
+                    total = total.plus(self._uses.get((number, name), Use()))
                 tenant.read(total, marks[name])
         return 0
 

@@ -29,6 +29,7 @@ State = Literal["ready", "delayed", "leased", "disabled", "dead"]
 async def process_of(request: Request) -> QueueProcess:
     """A dependency: this process's parts."""
     process: QueueProcess = request.app.state.process
+    request.app.state.lag.check(Urgency.LIST)
     set_urgency(Urgency.LIST)
     return process
 

@@ -35,6 +35,7 @@ class QueueSettings(EdgeSettings):
     topic_shards_max: Annotated[int, Field(ge=1, description="shards that one topic's new items go to")] = 16
     topic_shard_rate_max: Annotated[float, Field(gt=0, description="items a second, per host")] = 20_000.0
     flush_items_max: int = 2_000
+    waiting_items_max: int = 50_000
     peek_keys_max: int = 1_000
     buffer_keys_max: int = 8_000
     buffer_idle_s: float = 30.0

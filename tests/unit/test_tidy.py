@@ -18,7 +18,14 @@ BUCKET_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "manager
 # Who reads the wall clock or sleeps for itself cannot be tested without waiting.
 TIME_CALLS = {"time.time", "time.sleep", "datetime.now", "datetime.utcnow", "asyncio.sleep"}
 # `pg` pauses between two tries of a conflicting transaction, for milliseconds.
-MAY_TELL_TIME = ("shared/clock.py", "shared/loop.py", "shared/pg.py", "headgate/", "services/local/")
+MAY_TELL_TIME = (
+    "shared/clock.py",
+    "shared/loop.py",
+    "shared/pg.py",
+    "shared/shedding.py",
+    "headgate/",
+    "services/local/",
+)
 
 
 def python_files(*packages: str) -> list[Path]:

@@ -1,14 +1,16 @@
 """Shared flushes: the next starts when the last one ends, and carries what gathered meanwhile."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.queue.batcher import Batcher
-from shared.errors import Invalid, ShardUnavailable
+from services.queue.batcher import Batcher, BatcherLimits
+from shared.errors import Invalid, Overloaded, ShardUnavailable
+from shared.lanes import Urgency
 
 
 class Flushes:
@@ -36,7 +38,7 @@ class Flushes:
 
 async def gathered(flushes: Flushes, *calls: list[Any], items_max: int = 100) -> list[Any]:
     """Calls that come while a first flush (of 0) is running; their answers."""
-    batcher: Batcher[Any, Any] = Batcher(flushes, items_max=items_max)
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(items_max))
     first = asyncio.create_task(batcher.submit([0]))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -51,7 +53,7 @@ async def gathered(flushes: Flushes, *calls: list[Any], items_max: int = 100) ->
 async def test_an_idle_batcher_flushes_the_first_call_alone_and_at_once() -> None:
     flushes = Flushes()
     flushes.go_on.set()
-    batcher: Batcher[Any, Any] = Batcher(flushes, items_max=10)
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(10))
 
     assert list(await batcher.submit([1, 2])) == [2, 4]
     assert list(await batcher.submit([3])) == [6]
@@ -107,7 +109,7 @@ async def test_any_other_error_is_everybodys(entry: str, error: type[Exception])
 async def test_after_an_error_the_next_flush_works() -> None:
     flushes = Flushes()
     flushes.go_on.set()
-    batcher: Batcher[Any, Any] = Batcher(flushes, items_max=10)
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(10))
     with pytest.raises(KeyError):
         await batcher.submit(["bug"])
 
@@ -116,7 +118,7 @@ async def test_after_an_error_the_next_flush_works() -> None:
 
 async def test_a_caller_that_left_does_not_stop_the_flush() -> None:
     flushes = Flushes()
-    batcher: Batcher[Any, Any] = Batcher(flushes, items_max=10)
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(10))
     leaving = asyncio.create_task(batcher.submit([1]))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -128,3 +130,66 @@ async def test_a_caller_that_left_does_not_stop_the_flush() -> None:
 
     assert list(await staying) == [4]
     assert flushes.seen == [[1], [2]]
+
+
+async def test_what_does_not_fit_is_shared_between_tenants() -> None:
+    flushes = Flushes()
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(4))
+    calls = [asyncio.create_task(batcher.submit([0], "hot"))]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    calls += [asyncio.create_task(batcher.submit([1, 1], "hot")) for _ in range(9)]
+    calls.append(asyncio.create_task(batcher.submit([2], "calm")))
+    await asyncio.sleep(0)
+    flushes.go_on.set()
+    await asyncio.gather(*calls)
+    assert 2 in flushes.seen[1]
+
+
+async def test_no_more_than_so_many_wait() -> None:
+    flushes = Flushes()
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(4, waiting_max=3))
+    calls = [asyncio.create_task(batcher.submit([0]))]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    calls += [asyncio.create_task(batcher.submit([n])) for n in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as caught:
+        await batcher.submit([9])
+    assert caught.value.outcome == "none"
+    flushes.go_on.set()
+    assert list(map(list, await asyncio.gather(*calls))) == [[0], [0], [2], [4]]
+    assert list(await batcher.submit([4])) == [8]
+
+
+async def test_a_line_behind_a_flush_that_hangs_refuses_enqueues_and_not_acks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flushes = {level: Flushes() for level in (Urgency.ENQUEUE, Urgency.SETTLE)}
+    batchers = {level: Batcher[Any, Any](flush, BatcherLimits(4), level) for level, flush in flushes.items()}
+    now_s = 1000.0
+    monkeypatch.setattr("services.queue.batcher._clock.monotonic_s", lambda: now_s)
+    calls = []
+    refused: list[Urgency] = []
+    for _ in range(3):
+        for level, batcher in batchers.items():
+            try:
+                calls.append(asyncio.create_task(batcher.submit([1])))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                if calls[-1].done():
+                    calls.pop().result()
+            except Overloaded:
+                refused.append(level)
+        now_s += 1.1
+    assert refused == []
+    for level, batcher in batchers.items():
+        with pytest.raises(Overloaded) if level is Urgency.ENQUEUE else contextlib.nullcontext():
+            calls.append(asyncio.create_task(batcher.submit([1])))
+            await asyncio.wait([calls[-1]], timeout=0.01)
+            if calls[-1].done():
+                calls.pop().result()
+    for flush in flushes.values():
+        flush.go_on.set()
+    await asyncio.gather(*calls)
+    assert list(await batchers[Urgency.ENQUEUE].submit([1])) == [2], "what waited is served, and the line is open"
