@@ -36,6 +36,11 @@ class Loop:
         assert self._task is None, f"{self.name} was started twice"
         self._task = asyncio.create_task(self._run(), name=self.name)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not been stopped."""
+        return self._task is not None and not self._stopping
+
     def kick(self) -> None:
         """Do the next step now instead of at the end of the pause."""
         self._kicked.set()

@@ -86,6 +86,7 @@ class ShardMap:
     """All shards of one service, by number.
 
     Where the map is a file, it may change: `on_join` is told of a shard that is new, `on_move` of one that moved.
+    Without an `on_join` new shards wait for the process' next start.
     `writable` are the numbers of those that take what may live anywhere.
     """
 
@@ -97,7 +98,7 @@ class ShardMap:
         self._turn = 0
         self._seen: tuple[int, ...] | None = None
         self.writable: Sequence[int] = _writable(plan)
-        self.on_join: Callable[[Shard], None] = lambda _shard: None
+        self.on_join: Callable[[Shard], None] | None = None
         self.on_move: Callable[[Shard], None] = lambda _shard: None
 
     def __iter__(self) -> Iterator[Shard]:
@@ -167,15 +168,15 @@ class ShardMap:
         joined, moved = [], []
         for address in plan.shards:
             shard = self._shards.get(address.number)
-            if shard is None:
+            if shard is not None:
+                if shard.relocate(address):
+                    moved.append(shard)
+            elif self.on_join is not None:
                 joined.append(self._shards.setdefault(address.number, Shard(address, self._settings)))
-            elif shard.relocate(address):
-                moved.append(shard)
-        # Whoever keeps something by shard knows the new ones before anything can be sent there.
-        for shard in joined:
-            self.on_join(shard)
+                # Whoever keeps something by shard knows it before anything can be sent there.
+                self.on_join(joined[-1])
         self._plan = plan
-        self.writable = _writable(plan)
+        self.writable = [number for number in _writable(plan) if number in self._shards]
         for shard in moved:
             self.on_move(shard)
         log.info(

@@ -102,6 +102,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     ownership = Ownership("dag", shards, settings, clock)
     orchestrator = Orchestrator(Context(shards, queue, settings, clock, ownership))
     loops = Loops(orchestrator)
+    following = Loop("shard map", shards.reload, interval_s=1.0)
 
     async def leave() -> None:
         orchestrator.context.watches.leave()
@@ -112,10 +113,12 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await shards.check_schema()
         await ownership.start()
+        following.start()
         loops.start()
         yield
         await leave()
         await loops.stop()
+        await following.stop()
         await ownership.stop()
         await queue.close()
         await shards.close()

@@ -161,7 +161,8 @@ def _follow_the_map(
         broker.placement.join(store.number)
         begun = duties(store)
         for loop in begun:
-            loop.start()
+            if loops[0].is_running:
+                loop.start()
         loops.extend(begun)
 
     shards.on_join = join

@@ -119,7 +119,8 @@ class QueueHost:
         """Rows of a query over every queue shard."""
         found = []
         for store in self.stores.values():
-            connection = await self.database.connect(store.shard.address.schema)
+            address = store.shard.address
+            connection = await asyncpg.connect(address.dsn, server_settings={"search_path": address.schema})
             try:
                 found += await connection.fetch(sql, *args)
             finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("headgate", "services", "shared", "migrations")
+PRODUCT = ("headgate", "services", "shared", "migrations", "shards")
 EVERYTHING = (*PRODUCT, "tests", "examples", "benchmarks")
 
 FILE_LINES_MAX = 500
@@ -93,7 +93,7 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_public_names_of_the_services_say_what_they_do() -> None:
     silent = []
-    for path in python_files("services", "shared", "migrations"):
+    for path in python_files("services", "shared", "migrations", "shards"):
         # A revision's functions are alembic's; an error's name and code are its explanation.
         if "versions" not in path.parts and path.name != "errors.py":
             silent += [

@@ -126,6 +126,14 @@ async def test_a_shard_that_joins_takes_calls_but_no_slots(shards: ShardMap, pat
     assert [shards.of_slot(slot).number for slot in range(SLOTS)] == homes
 
 
+async def test_where_none_can_join_a_new_shard_waits_for_the_next_start(shards: ShardMap, path: Path) -> None:
+    write(path, Plan("queue", 2, tuple(map(address, (0, 1, 2))), spread([0, 1])))
+    await shards.reload()
+
+    assert numbers(shards) == {0, 1}
+    assert shards.get(2) is None
+
+
 async def test_a_draining_shard_takes_nothing_that_may_live_elsewhere(shards: ShardMap, path: Path) -> None:
     write(path, Plan("queue", 2, (address(0, draining=True), address(1)), spread([0, 1])))
     await shards.reload()
@@ -161,6 +169,7 @@ async def test_a_file_that_is_no_good_changes_nothing(shards: ShardMap, path: Pa
 
 
 async def test_an_older_map_is_not_followed(shards: ShardMap, path: Path) -> None:
+    shards.on_join = lambda _shard: None
     write(path, plan(0, 1, 2, version=5))
     await shards.reload()
     write(path, plan(0, 1, version=4))
