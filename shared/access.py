@@ -40,10 +40,10 @@ class Caller:
         """True for the DAG service's own token: it alone may touch managed items and system names."""
         return "dag" in self.scopes
 
-    def need(self, scope: str) -> None:
-        """Raises Forbidden unless the caller has `scope`."""
-        if scope not in self.scopes:
-            raise Forbidden(f"this call needs scope `{scope}`")
+    def need(self, *scopes: str) -> None:
+        """Raises Forbidden unless the caller has one of `scopes`."""
+        if self.scopes.isdisjoint(scopes):
+            raise Forbidden(f"this call needs scope `{'` or `'.join(scopes)}`")
 
     def may_enter(self, namespace: str) -> bool:
         """Whether the caller's namespaces hold this one."""

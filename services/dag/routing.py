@@ -41,11 +41,13 @@ def _urgency(request: Request) -> Urgency:
 
 
 async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:
-    """A dependency: the namespace of the path, open to the caller; changing anything needs scope `enqueue`."""
+    """A dependency: the namespace of the path, open to the caller; changing anything needs `enqueue`."""
     if _NAMESPACE(ns) is None:
         raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
     caller.enter(ns)
-    if request.method != "GET":
+    if request.method == "GET":
+        caller.need("consume", "enqueue", "ops")
+    else:
         caller.need("enqueue")
     return ns
 

@@ -1,0 +1,266 @@
+"""No call of one tenant touches or shows what is another's: every route of both services, from their OpenAPI.
+
+Two tenants have tokens for a namespace each and every scope that a token can have. A route that is new fails
+here until its calls are written down below.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.access import SCOPES, make_token
+from tests.support.dag_world import DagWorld
+from tests.support.databases import Database, Databases
+from tests.support.queue_fake import FakeQueue
+from tests.support.queue_host import Api, QueueHost, queue_host
+
+OWNER, STRANGER, NOBODY = "owner", "stranger", "nobody"
+OPENAPI = Path(__file__).resolve().parents[2] / "docs" / "openapi"
+OPEN = {"/livez", "/readyz", "/metrics", "/openapi.json", "/docs"}
+# Of the process, not of a namespace: scope `ops`, and the namespaces that the token may enter.
+PROCESS = {"/v1/shards", "/v1/shards/{shard}", "/v1/namespaces"}
+TOKEN = "01234567-89ab-4cde-8f01-23456789abcd"
+
+# What is logged of items that may be gone long since: an unknown item's is an empty page.
+LOGS = {"/items/{item_id}/attempts"}
+
+Things = dict[str, Any]
+Route = tuple[str, str]
+
+# A valid body for every route that takes one, aimed at the owner's things.
+QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
+    ("put", ""): lambda _: {"enqueues_per_minute": 7},
+    ("post", "/enqueue"): lambda t: {"items": [{"topic": "t", "id": t["ready"]}]},
+    ("post", "/dequeue"): lambda _: {"topics": [{"topic": "t", "count": 5}]},
+    ("post", "/ack"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},
+    ("post", "/nack"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},
+    ("post", "/extend"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},
+    ("post", "/revive"): lambda t: {"items": [{"id": t["disabled"]}]},
+    ("post", "/cancel"): lambda t: {"ids": [t["ready"], t["leased"], t["disabled"], t["dead"]]},
+    ("post", "/items/states"): lambda t: {"ids": [t["ready"], t["dead"]]},
+    ("post", "/operations"): lambda _: {"kind": "purge", "filter": {"topic": "t"}},
+    ("post", "/operations/{operation}/cancel"): lambda _: {},
+    ("post", "/topics/pause"): lambda _: {"topic": "t"},
+    ("post", "/topics/resume"): lambda _: {"topic": "t"},
+    ("post", "/topics/purge"): lambda _: {"topic": "t"},
+    ("post", "/topics/redrive"): lambda _: {"topic": "t"},
+    ("post", "/topics/configure"): lambda _: {"topic": "t"},
+}
+_NODES = {"nodes": [{"key": "new", "topic": "t", "upstream": ["a"]}]}
+DAG_BODIES: dict[Route, Callable[[Things], Any]] = {
+    ("post", "/dags"): lambda _: {"key": "theirs", "nodes": []},
+    ("post", "/dags/{dag}/nodes"): lambda _: _NODES,
+    ("post", "/dags/{dag}/dependencies"): lambda _: {"dependencies": [{"upstream": "a", "downstream": "b"}]},
+    ("post", "/dags/{dag}/resolve"): lambda _: {"external": [{"node": "b", "name": "go"}]},
+    ("post", "/dags/{dag}/retry"): lambda _: {},
+    ("post", "/dags/{dag}/skip"): lambda _: {"nodes": ["b"]},
+    ("post", "/dags/{dag}/nodes/cancel"): lambda _: {"nodes": ["b"]},
+    ("post", "/dags/{dag}/expand"): lambda _: {"node": "a", "nodes": [{"key": "c", "topic": "t"}]},
+    ("post", "/dags/{dag}/cancel"): lambda _: {},
+    ("post", "/dags/{dag}/close"): lambda _: {},
+    ("post", "/dags/{dag}/pause"): lambda _: {},
+    ("post", "/dags/{dag}/resume"): lambda _: {},
+    ("post", "/dags/{dag}/release"): lambda _: {},
+    ("put", "/exports/mark"): lambda _: {},
+}
+QUERIES = {"/items": "?topic=t", "/dead": "?topic=t", "/dags/{dag}/node": "?key=a"}
+QUERIES |= {"/dags/{dag}/node/inputs": "?key=b", "/dags/{dag}/timeline": "?key=a"}
+
+
+def routes(service: str) -> list[Route]:
+    """Method and path of every documented call that is behind a token."""
+    document = json.loads((OPENAPI / f"{service}.json").read_text())
+    found = [(method, path) for path, methods in document["paths"].items() for method in methods]
+    return [(method, path) for method, path in found if path not in OPEN]
+
+
+def tail(path: str) -> str:
+    """A path without the namespace."""
+    return path.removeprefix("/v1/namespaces/{ns}")
+
+
+TENANT = [
+    (service, method, path)
+    for service in ("queue", "dag")
+    for method, path in routes(service)
+    if path not in PROCESS
+]
+OBJECT = [(service, method, path) for service, method, path in TENANT if re.search(r"\{(?!ns)", path)]
+EVERY = [(service, method, path) for service in ("queue", "dag") for method, path in routes(service)]
+BATCH = ["enqueue", "ack", "nack", "extend", "revive", "cancel", "items/states"]
+
+
+class Tenancy:
+    """Both services with the tokens of two tenants, and what the owner has."""
+
+    def __init__(self, tokens: dict[str, str], queue: QueueHost, dag: DagWorld) -> None:
+        self.tokens = tokens
+        self.clients = {"queue": queue.client, "dag": dag.http}
+        self.databases = (queue.database, dag.database)
+        self.things: Things = {}
+
+    async def call(self, who: str | None, service: str, method: str, path: str, namespace: str) -> httpx.Response:
+        """One documented call, aimed at the owner's things through a namespace."""
+        bodies = QUEUE_BODIES if service == "queue" else DAG_BODIES
+        short = tail(path)
+        made = bodies.get((method, short))
+        if made is None and method in ("post", "put"):
+            raise AssertionError(f"write down a body for {method} {path} of the {service} service")
+        for name in ("dag", "operation", "shard"):
+            path = path.replace(f"{{{name}}}", str(self.things.get(name, 0)))
+        path = path.replace("{ns}", namespace).replace("{item_id}", self.things["ready"]) + QUERIES.get(short, "")
+        headers = {} if who is None else {"Authorization": f"Bearer {self.tokens[who]}"}
+        body = None if made is None else made(self.things)
+        return await self.clients[service].request(method, path, json=body, headers=headers)
+
+    async def dump(self) -> dict[str, list[str]]:
+        """Every row of every shard that says what exists and how it stands."""
+        found: dict[str, list[str]] = {}
+        for database in self.databases:
+            found |= await _dump(database)
+        return found
+
+
+async def _dump(database: Database) -> dict[str, list[str]]:
+    found = {}
+    for address in database.addresses:
+        connection = await database.connect(address.schema)
+        try:
+            tables = await connection.fetch(
+                "SELECT relname FROM pg_stat_user_tables WHERE schemaname = $1", address.schema
+            )
+            for (table,) in tables:
+                if table not in ("shard_owner", "owner"):
+                    rows = await connection.fetch(f"SELECT t::text FROM {table} AS t ORDER BY 1")
+                    found[f"{database.name}.{address.schema}.{table}"] = [row[0] for row in rows]
+        finally:
+            await connection.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+async def tenancy(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tenancy]:
+    """The owner's items in every state, an operation and a DAG; the stranger has nothing."""
+    file = tmp_path_factory.mktemp("tenants") / "tokens"
+    tokens = {}
+    lines = []
+    scopes = sorted(SCOPES - {"dag"})
+    for who, allowed in ((OWNER, scopes), (STRANGER, scopes), (NOBODY, [])):
+        namespace = STRANGER if who == NOBODY else who
+        tokens[who], line = make_token([namespace], allowed, None)
+        lines.append(line)
+    file.write_text("\n".join(lines))
+    database = await databases.create(queue_shards=2, dag_shards=1)
+    async with queue_host(database, HEADGATE_TOKENS_FILE=file) as queue:
+        dag = DagWorld(database, FakeQueue(), HEADGATE_TOKENS_FILE=file)
+        made = Tenancy(tokens, queue, dag)
+        await _furnish(made, queue)
+        yield made
+        await dag.close()
+    await databases.drop(database)
+
+
+async def _furnish(made: Tenancy, queue: QueueHost) -> None:
+    headers = {"Authorization": f"Bearer {made.tokens[OWNER]}"}
+    for who in (OWNER, STRANGER):
+        admin = {"Authorization": f"Bearer {made.tokens[who]}"}
+        answer = await queue.client.put(f"/v1/namespaces/{who}", json={}, headers=admin)
+        assert answer.is_success, answer.text
+    api = Api(queue, OWNER)
+    api.headers = headers
+    things = made.things
+    things["leased"] = await api.enqueue_one("t")
+    things["token"] = (await api.dequeue_one("t"))["lease_token"]
+    dying = await api.enqueue_one("t")
+    held = await api.dequeue_one("t")
+    await api.results("nack", {"items": [{"id": dying, "lease_token": held["lease_token"], "final": True}]})
+    things["dead"] = dying
+    things["ready"] = await api.enqueue_one("t")
+    things["disabled"] = await api.enqueue_one("t", disabled=True)
+    answer = await api.post("operations", {"kind": "cancel", "filter": {"topic": "none"}, "dry_run": False})
+    assert answer.is_success, answer.text
+    things["operation"] = answer.json()["id"]
+    body = {
+        "nodes": [{"key": "a", "topic": "t"}, {"key": "b", "topic": "t", "upstream": ["a"], "external": ["go"]}]
+    }
+    answer = await made.clients["dag"].post(f"/v1/namespaces/{OWNER}/dags", json=body, headers=headers)
+    assert answer.is_success, answer.text
+    things["dag"] = answer.json()["id"]
+
+
+@pytest.mark.parametrize(("service", "method", "path"), TENANT)
+async def test_another_tenants_namespace_is_not_there(
+    tenancy: Tenancy, service: str, method: str, path: str
+) -> None:
+    before = await tenancy.dump()
+
+    answer = await tenancy.call(STRANGER, service, method, path, OWNER)
+    unknown = await tenancy.call(STRANGER, service, method, path, "never-made")
+
+    assert answer.status_code == unknown.status_code == 404, answer.text
+    assert answer.json() == unknown.json()
+    assert await tenancy.dump() == before
+
+
+@pytest.mark.parametrize(("service", "method", "path"), OBJECT)
+async def test_another_tenants_object_is_not_there_in_ones_own_namespace(
+    tenancy: Tenancy, service: str, method: str, path: str
+) -> None:
+    before = await tenancy.dump()
+
+    answer = await tenancy.call(STRANGER, service, method, path, STRANGER)
+
+    if tail(path) in LOGS:
+        assert answer.json()["items"] == []
+    else:
+        assert answer.status_code == 404, answer.text
+    assert OWNER not in answer.text
+    assert await tenancy.dump() == before
+
+
+@pytest.mark.parametrize("verb", BATCH)
+async def test_another_tenants_ids_in_a_batch_are_unknown(tenancy: Tenancy, verb: str) -> None:
+    kept = ("item", "ready", "deferred", "parked", "lease", "dedup", "ended")
+    before = {name: rows for name, rows in (await tenancy.dump()).items() if name.endswith(kept)}
+
+    answer = await tenancy.call(STRANGER, "queue", "post", f"/v1/namespaces/{{ns}}/{verb}", STRANGER)
+
+    assert answer.status_code in (200, 201), answer.text
+    found = answer.json().get("results", answer.json().get("items"))
+    assert all(entry["status"] in ("not_found", "refused") for entry in found), found
+    after = {name: rows for name, rows in (await tenancy.dump()).items() if name.endswith(kept)}
+    assert after == before
+
+
+@pytest.mark.parametrize(("service", "method", "path"), EVERY)
+async def test_without_a_token_nothing_is_answered(tenancy: Tenancy, service: str, method: str, path: str) -> None:
+    before = await tenancy.dump()
+
+    answer = await tenancy.call(None, service, method, path, OWNER)
+
+    assert answer.status_code == 401, answer.text
+    assert "www-authenticate" in answer.headers
+    assert await tenancy.dump() == before
+
+
+@pytest.mark.parametrize(("service", "method", "path"), EVERY)
+async def test_a_token_without_the_scope_is_refused(
+    tenancy: Tenancy, service: str, method: str, path: str
+) -> None:
+    before = await tenancy.dump()
+
+    answer = await tenancy.call(NOBODY, service, method, path, STRANGER)
+
+    assert answer.status_code == 403, answer.text
+    assert await tenancy.dump() == before
+
+
+async def test_the_list_of_namespaces_holds_ones_own(tenancy: Tenancy) -> None:
+    answer = await tenancy.call(STRANGER, "queue", "get", "/v1/namespaces", STRANGER)
+
+    assert [entry["namespace"] for entry in answer.json()["items"]] == [STRANGER]
