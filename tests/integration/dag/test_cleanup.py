@@ -371,3 +371,33 @@ def test_waves_never_undo_what_another_that_began_later_needed() -> None:
             for b in spans:
                 if a.finished_at <= b.released_at and a.finished_at < b.finished_at:
                     assert turns[b.no] < turns[a.no], "b may have waited for a"
+
+
+async def test_a_retry_of_everything_runs_cleanup_again_at_the_new_end_only(world: DagWorld) -> None:
+    dag = await world.create([{"key": "a"}, undo("a"), {"key": "c", "run_on": "always"}])
+    await world.settle()
+    assert await run(world) == ["a", "c"]
+    await world.verb(dag, "retry", {"all": True})
+    await world.settle()
+    assert world.queue.deliverable() == ["a"]
+    await world.verb(dag, "retry", {"all": True})
+    await world.settle()
+    assert await run(world) == ["a", "c"]
+    assert await world.states(dag) == {"a": "succeeded", "undo a": "skipped", "c": "succeeded"}
+
+
+async def test_a_dag_with_cleanup_that_was_moved_away_can_be_retried(world: DagWorld) -> None:
+    world.settings.__dict__["ended_dag_grace_s"] = 0.0
+    dag = await world.create(
+        [{"key": "a"}, {"key": "b", "upstream": ["a"]}, undo("a"), {"key": "c", "run_on": "always"}]
+    )
+    await world.settle()
+    await run(world, dead="b")
+    while await world.loops.retention.step(world.shard):
+        pass
+    assert await world.rows("SELECT * FROM node") == []
+    assert (await world.node(dag, "undo a"))["compensates"] == "a"
+    await world.verb(dag, "retry")
+    await world.settle()
+    assert sorted(await run(world)) == ["a", "b", "c"]
+    assert (await world.dag(dag))["state"] == "succeeded"

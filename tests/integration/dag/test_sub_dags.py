@@ -454,3 +454,25 @@ async def test_the_same_sub_dag_again_is_a_no_op_and_another_is_refused(world: D
     assert await world.add(dag, [node]) == first
     other = {"topic": None, "external": ["go"], **sub("mid", {"y": []})}
     assert (await world.add(dag, [other], expect=409))["code"] == "node_exists"
+
+
+async def test_cancel_of_the_single_node_cancels_its_dag_and_the_rest_goes_on(world: DagWorld) -> None:
+    dag = await start(world, sub("mid", {"x": []}), item("other"), item("after", "mid", trigger="all_done"))
+    child = await child_of(world, dag, "mid")
+    await world.call("POST", f"/{dag}/nodes/cancel", {"nodes": ["mid"]})
+    await world.settle()
+    assert (await world.dag(child))["state"] == "cancelled"
+    assert await world.states(dag) == {"mid": "cancelled", "other": "released", "after": "released"}
+
+
+async def test_a_retry_of_everything_stops_the_child_that_runs_and_makes_another(world: DagWorld) -> None:
+    dag = await start(world, sub("mid", {"x": []}))
+    child = await child_of(world, dag, "mid")
+    await world.verb(dag, "retry", {"all": True})
+    await world.settle()
+    again = await child_of(world, dag, "mid")
+    assert again != child
+    assert [(await world.dag(each))["state"] for each in (child, again)] == ["cancelled", "running"]
+    world.queue.ack("x")
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "succeeded"
