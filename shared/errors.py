@@ -8,6 +8,7 @@ ServiceError
 ├── TooLarge              413
 ├── UnsupportedMedia      415
 ├── Invalid               422   wrong shape, type, range, name or unknown field
+├── OverQuota             429   a namespace has as much as it may have
 └── Unavailable           503   a shard, or something this service needs, did not answer
     ├── ShardUnavailable
     │   └── StorageFull
@@ -93,6 +94,10 @@ class UnsupportedMedia(ServiceError):
 
 class Invalid(ServiceError):
     code, status, title = "invalid", 422, "The request is not valid"
+
+
+class OverQuota(ServiceError):
+    code, status, retryable, title = "over_quota", 429, True, "The namespace is over a quota"
 
 
 class Unavailable(ServiceError):

@@ -32,6 +32,7 @@ from services.dag.model import (
     Resolved,
 )
 from services.dag.orders import Orders, OrderStale
+from services.dag.quotas import Quotas
 from services.dag.settling import Settlement
 from services.dag.store import IntentItem, NodeRow
 from services.dag.subspec import SubSpec, given
@@ -63,6 +64,7 @@ class Builder:
         self._activator = activator
         self._settings = context.settings
         self._orders = Orders(context.settings.order_edges_max)
+        self._quotas = Quotas(context.shards, context.settings, context.clock)
 
     async def create(
         self, namespace: str, new: NewDag, nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]
@@ -93,6 +95,7 @@ class Builder:
     ) -> tuple[Dag, bool]:
         edges = addition.edges_of(nodes, dependencies)
         queue_shard = await self._pick_shard(shard, nodes)
+        await self._quotas.look(namespace)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written | list[Addition]]:
             dag = await store.insert_dag(tx, dag_id, namespace, new, parent)
@@ -101,7 +104,9 @@ class Builder:
                 found = await store.find_dag(tx, namespace, key=new.key, dag_id=dag_id)
                 unfinished = await store_duties.adding_of(tx, found.no)
                 return None, unfinished or _Written(found, False, {}, [])
-            if parent is not None:
+            if parent is None:
+                self._quotas.add(namespace, dags=1)
+            else:
                 await self._give(tx, dag, nodes, parent)
             return await self._write(tx, shard, dag, nodes, edges, queue_shard)
 
@@ -138,6 +143,7 @@ class Builder:
         shard, dag_id = self._context.shard_of(dag_id)
         edges = addition.edges_of(nodes, dependencies)
         queue_shard = await self._pick_shard(shard, nodes)
+        await self._quotas.look(namespace)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written]:
             dag = own(await store.lock_dags(tx, [dag_id]), namespace)
@@ -219,6 +225,8 @@ class Builder:
         if adding.empty and not children:
             return None, _Written(dag, True, found, [])
         addition.check_limits(dag, adding, standing, self._settings)
+        if not dag.depth:
+            self._quotas.add(dag.namespace, nodes=len(adding.nodes), edges=len(adding.edges))
         await self._check_out_degrees(tx, dag, adding, standing)
         numbers = {key: node.no for key, node in standing.nodes.items()}
         numbers |= {node.key: dag.node_no(dag.next_n + i) for i, node in enumerate(adding.nodes)}

@@ -28,6 +28,11 @@ class DagSettings(EdgeSettings):
     inputs_depth_max: int = 28
     inputs_fetched_bytes_max: int = 64 * 1024 * 1024
 
+    # Unfinished ones of each namespace; None: no limit.
+    namespace_dags_max: int | None = None
+    namespace_nodes_max: int | None = None
+    namespace_edges_max: int | None = None
+
     nodes_per_dag_max: int = 2_000_000
     edges_per_dag_max: int = 10_000_000
     externals_per_dag_max: int = 2_000_000

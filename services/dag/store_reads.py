@@ -117,3 +117,9 @@ async def health(shard: Shard) -> list[Any]:
 
 def _where(statement: Statement, over: bool) -> Statement:
     return everywhere(statement) if over else statement
+
+
+async def namespace_use(shard: Shard, namespace: str) -> tuple[int, int, int]:
+    """DAGs that have not ended, and nodes and edges in them."""
+    row = await shard.pool.row(SQL.namespace_use, namespace=namespace)
+    return int(row["dags"]), int(row["nodes"]), int(row["edges"])

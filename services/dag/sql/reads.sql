@@ -48,3 +48,8 @@ CROSS JOIN LATERAL (SELECT no, key FROM node WHERE no = w.no OFFSET 0) AS n;
 -- How far DAGs have come.
 SELECT d.id::text, d.last_event, d.state FROM unnest($1::uuid[]) AS w(id)
 CROSS JOIN LATERAL (SELECT id, last_event, state FROM dag WHERE id = w.id OFFSET 0) AS d;
+
+-- name: namespace_use(namespace)
+-- The DAGs of a namespace that have not ended, and what they hold; asked only where that is limited.
+SELECT count(*) AS dags, coalesce(sum(next_n), 0)::bigint AS nodes, coalesce(sum(edges), 0)::bigint AS edges
+FROM dag WHERE namespace = $1::text AND state = ANY (ARRAY['running', 'cancelling']);

@@ -1,0 +1,58 @@
+"""Quotas of a namespace for unfinished DAGs, nodes and edges: at the limit and one past it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.support.dag_world import DagWorld
+from tests.support.databases import Database
+from tests.support.queue_fake import FakeQueue
+
+
+@asynccontextmanager
+async def limited(database: Database, **limits: int) -> AsyncIterator[DagWorld]:
+    made = DagWorld(database, FakeQueue(), **limits)
+    try:
+        yield made
+        await made.audit()
+    finally:
+        await made.close()
+
+
+def node(key: str, *upstream: str) -> dict[str, Any]:
+    return {"key": key, "topic": "t", **({"upstream": list(upstream)} if upstream else {})}
+
+
+async def over(world: DagWorld, path: str, body: Any) -> None:
+    problem = await world.call("POST", path, body, expect=429)
+    assert (problem["code"], problem["outcome"]) == ("over_quota", "none")
+
+
+async def test_dags_over_the_quota_are_refused_and_leave_nothing(world: DagWorld, dag_database: Database) -> None:
+    async with limited(dag_database, namespace_dags_max=2) as small:
+        first = await small.create([node("a")], key="one")
+        await small.create([node("a")])
+        await over(small, "", {"nodes": [node("a")]})
+        again = await small.call("POST", "", {"key": "one", "nodes": [node("a")]}, expect=200)
+        assert again["id"] == first, "what exists is recognised first"
+        assert len(await small.rows("SELECT FROM dag")) == 2
+
+
+async def test_nodes_and_edges_over_the_quota_are_refused_all_or_nothing(
+    world: DagWorld, dag_database: Database
+) -> None:
+    async with limited(dag_database, namespace_nodes_max=3, namespace_edges_max=2) as small:
+        dag = await small.create([node("a"), node("b", "a")])
+        await over(small, f"/{dag}/nodes", {"nodes": [node("c"), node("d")]})
+        await over(small, f"/{dag}/nodes", {"nodes": [node("c", "a", "b")]})
+        await small.add(dag, [node("c", "b")])
+        await small.add(dag, [node("c", "b")])
+        await over(small, "", {"nodes": [node("a")]})
+        assert (await small.dag(dag))["nodes"]["total"] == 3
+
+
+async def test_another_namespace_has_its_own(world: DagWorld, dag_database: Database) -> None:
+    async with limited(dag_database, namespace_dags_max=1) as small:
+        await small.create([node("a")])
+        answer = await small.http.post("/v1/namespaces/other/dags", json={"nodes": [node("a")]})
+        assert answer.status_code == 201
