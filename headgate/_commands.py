@@ -162,6 +162,7 @@ def enqueue(args: Args) -> int:
         max_attempts=args.max_attempts,
         id=args.id,
         idempotency_key=args.key,
+        fairness_key=args.fairness_key,
         metadata=parsed(args.metadata) if args.metadata else None,
     )
     if args.lines:
@@ -252,6 +253,17 @@ def topic(args: Args) -> int:
         }
         count = actions[args.action](args.topic)
     _one(args, {"topic": args.topic, "action": args.action, **present(items=count)})
+    return OK
+
+
+def share(args: Args) -> int:
+    try:
+        wanted = {int(priority): float(part) for priority, part in (one.split("=") for one in args.shares)}
+    except ValueError:
+        raise Invalid("a share is written PRIORITY=SHARE, like 5=0.1") from None
+    with _client(args) as client:
+        client.configure_topic(args.topic, min_share=wanted)
+    _one(args, {"topic": args.topic, "min_share": wanted or "none"})
     return OK
 
 

@@ -40,6 +40,7 @@ class ItemOptions(TypedDict, total=False):
     ack_topic: str
     ack_context: dict[str, Any]
     affinity: str
+    fairness_key: str
     headers: dict[str, str]
 
 

@@ -184,6 +184,7 @@ def _add_items(root: _Commands) -> None:
     enqueue.add_argument("--max-attempts", type=int, metavar="N", help="dead after so many deliveries")
     enqueue.add_argument("--id", help="an id of your own, a UUIDv7")
     enqueue.add_argument("--key", help="an idempotency key: the same key adds nothing")
+    enqueue.add_argument("--fairness-key", metavar="KEY", help="take turns with the items of other keys")
     enqueue.add_argument("--metadata", metavar="JSON")
 
     dequeue = root.add("dequeue", commands.dequeue, "lease items")
@@ -221,6 +222,14 @@ def _add_topics(root: _Commands) -> None:
     topic.add_argument("action", choices=("pause", "resume", "purge", "redrive"))
     topic.add_argument("topic")
     topic.add_argument("--yes", action="store_true", help="needed for purge, which cancels its items")
+    share = root.add("share", commands.share, "give worse priorities a minimum share of a topic")
+    share.add_argument("topic")
+    share.add_argument(
+        "shares",
+        nargs="*",
+        metavar="PRIORITY=SHARE",
+        help="like 5=0.1: a tenth for 5 and worse (-- before negative ones); none: take away",
+    )
     root.add("namespaces", commands.namespaces, "list namespaces with quotas and use")
     shards = root.add("shards", commands.shards, "show the health of the shards")
     shards.add_argument("--dag", action="store_true", help="those of the DAG service")

@@ -210,6 +210,19 @@ class Client:
         """Put the dead items of a topic back; how many so far."""
         return self._topic(_calls.TOPIC_REDRIVE, topic, namespace)
 
+    def configure_topic(
+        self, topic: str, *, min_share: Mapping[int, float] | None = None, namespace: str | None = None
+    ) -> None:
+        """Set what a topic does beside its order; what is left out is taken away.
+
+        `min_share` maps priorities to parts of all that is handed out: `{5: 0.1}` means that at least a tenth
+        goes to priorities 5 and worse while they have items ready.
+        """
+        shares = [{"priority": priority, "share": share} for priority, share in sorted((min_share or {}).items())]
+        body = {"topic": topic, "min_share": shares}
+        ns = namespace or self.namespace
+        self._send(_calls.call(_calls.TOPIC_CONFIGURE, _calls.as_is, ns=ns, body=body))
+
     # Many items at once
 
     def begin_operation(

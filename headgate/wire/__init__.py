@@ -174,6 +174,7 @@ from headgate.wire.queue import (
     ItemView,
     Leased,
     LeasedDag,
+    MinShare,
     NackItem,
     NackRequest,
     NackResult,
@@ -187,6 +188,8 @@ from headgate.wire.queue import (
     TopicChange,
     TopicDemand,
     TopicRequest,
+    TopicSettings,
+    TopicSettingsView,
     TopicStats,
 )
 
@@ -290,6 +293,7 @@ __all__ = [
     "Lift",
     "Lifted",
     "LookStatus",
+    "MinShare",
     "Moment",
     "NackItem",
     "NackRequest",
@@ -350,6 +354,8 @@ __all__ = [
     "TopicChange",
     "TopicDemand",
     "TopicRequest",
+    "TopicSettings",
+    "TopicSettingsView",
     "TopicStats",
     "Trigger",
     "TtlS",

@@ -36,6 +36,8 @@ LEASE_S_MAX: Final = 43_200
 DELAY_S_MAX: Final = 30 * 86_400
 TTL_S_MAX: Final = 3_650 * 86_400
 LIFT_MAX: Final = 1_000_000
+SHARES_MAX: Final = 8
+SHARES_SUM_MAX: Final = 0.9
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 from headgate.wire.base import (
     BATCH_MAX,
     LEASE_S_DEFAULT,
+    SHARES_MAX,
+    SHARES_SUM_MAX,
     WAIT_S_MAX,
     AckStatus,
     AckTopic,
@@ -78,6 +80,7 @@ class Item(Request):
     ack_topic: AckTopic | None = None
     ack_context: JsonObject | None = None
     affinity: Label | None = None
+    fairness_key: Label | None = None
     headers: Headers | None = None
 
     @model_validator(mode="after")
@@ -169,6 +172,31 @@ class ItemStates(Request):
 
 class TopicRequest(Request):
     topic: Topic
+
+
+class MinShare(Request):
+    """Of all that the topic hands out, at least so much goes to priorities from this one up to the next listed."""
+
+    priority: Priority
+    share: Annotated[float, Field(gt=0, le=SHARES_SUM_MAX)]
+
+
+class TopicSettings(Request):
+    """All settings of a topic; what is left out is off."""
+
+    topic: Topic
+    min_share: Annotated[list[MinShare], Field(max_length=SHARES_MAX)] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        priorities = [entry.priority for entry in self.min_share]
+        if priorities != sorted(set(priorities)):
+            raise fault("/min_share", "priorities must ascend, each once")
+        if sum(entry.share for entry in self.min_share) > SHARES_SUM_MAX + 1e-9:
+            raise fault(
+                "/min_share", f"shares must add up to at most {SHARES_SUM_MAX}: the best priorities need one"
+            )
+        return self
 
 
 class NamespaceSpec(Request):
@@ -268,6 +296,7 @@ class ItemView(Response):
     ack_topic: str | None = None
     ack_context: dict[str, Any] | None = None
     affinity: str | None = None
+    fairness_key: str | None = None
     headers: dict[str, str] | None = None
     dag: LeasedDag | None = None
 
@@ -322,6 +351,16 @@ class Namespace(Response):
     created_at: datetime | None = None
 
 
+class MinShareView(Response):
+    priority: int
+    share: float
+
+
+class TopicSettingsView(Response):
+    topic: str
+    min_share: list[MinShareView] = Field(default_factory=list)
+
+
 class TopicStats(Response):
     topic: str
     ready: int = 0
@@ -331,6 +370,7 @@ class TopicStats(Response):
     dead: int = 0
     oldest_ready_age_s: float | None = None
     paused: bool = False
+    min_share: list[MinShareView] | None = None
 
 
 class TopicChange(Response):

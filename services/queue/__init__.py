@@ -20,5 +20,5 @@ ready items, waiting consumers) only saves time, and losing it costs no more tha
 
 Where to look: `routes` for the HTTP shape, `broker` for what each verb does, `dispatch` for how waiting
 consumers meet ready items, `store` and `sql/` for what the database is asked, `reaper` and `retention` for
-what happens in the background.
+what happens in the background; `operations` for what is done to many items at once, `lanes` for taking turns.
 """

@@ -14,6 +14,7 @@ from services.queue.dispatch import Dispatch
 from services.queue.far_keys import FarKeys
 from services.queue.health import Health
 from services.queue.hints import Messenger
+from services.queue.lanes import Lanes
 from services.queue.operations import Operations
 from services.queue.placement import Placement
 from services.queue.process import QueueProcess
@@ -58,7 +59,6 @@ def create_app(settings: QueueSettings) -> HotPath:
     dispatch.tell = messenger.tell if messenger else None
     operations = Operations(broker, settings, clock)
     topics = Topics(broker, operations, quotas, settings)
-    dead = DeadItems(stores, settings)
 
     duties = partial(
         _duties,
@@ -73,6 +73,8 @@ def create_app(settings: QueueSettings) -> HotPath:
         *_loops(dispatch, health, shards),
         Loop("quotas", quotas.step, interval_s=settings.quota_refresh_s),
         Loop("lag", lag.step, interval_s=SAMPLE_S),
+        Loop("shares", topics.read_shares, interval_s=1.0),
+        Loop("lanes", Lanes(stores, dispatch, settings).step, interval_s=1.0),
         *(loop for store in stores.values() for loop in duties(store)),
     ]
 
@@ -87,6 +89,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         await shards.check_schema()
         await ownership.start()
         await quotas.step()
+        await topics.read_shares()
         for loop in loops:
             loop.start()
         if messenger is not None:
@@ -114,7 +117,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         topics,
         Standings(broker, settings),
         operations,
-        dead,
+        DeadItems(stores, settings),
         health,
         ownership,
         quotas,

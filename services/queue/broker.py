@@ -199,6 +199,7 @@ class Broker:
             for i in part:
                 results[i] = refused(ids[i], error.code, error.outcome)
             return
+        await self.dispatch.place_lanes(store.number)
         taken = set(flushed.taken or ())
         self._tell_enqueued(store, [row for row in rows if row.id in taken], flushed)
         namespace_id = rows[0].namespace_id
@@ -225,6 +226,7 @@ class Broker:
     def _enqueuer(self, store: Store) -> Any:
         async def flush(rows: list[NewRow]) -> list[Result]:
             flushed = await store.enqueue(rows)
+            await self.dispatch.place_lanes(store.number)
             if flushed.taken is None:
                 self._tell_enqueued(store, rows, flushed)
                 return [Result(row.id, "enqueued") for row in rows]
@@ -416,6 +418,7 @@ class Broker:
                     if row["is_ready"]
                 ],
             )
+            await self.dispatch.place_lanes(store.number)
             others = [entry[0] for entry in entries if entry[0] not in opened]
             states = await store.states(others) if others else {}
             known = await store.known(others) if others else {}

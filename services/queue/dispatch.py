@@ -16,9 +16,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any
 
+from services.queue.bands import Bands, Shares
 from services.queue.batcher import Batcher, BatcherLimits
 from services.queue.heads import Heads
 from services.queue.model import Claim, Demand, Key, Ready
+from services.queue.names import SQL
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
@@ -38,7 +40,7 @@ CLAIM_S_MAX = 2.0
 class Line:
     """One topic: keys ahead, and the calls that wait for more."""
 
-    def __init__(self, namespace: str, topic: str, buffer: Heads) -> None:
+    def __init__(self, namespace: str, topic: str, buffer: Heads | Bands) -> None:
         self.namespace = namespace
         self.topic = topic
         self.buffer = buffer
@@ -78,6 +80,7 @@ class Dispatch:
         self.tell: Callable[[str, str, int, Sequence[Key]], None] | None = None
         self.hand_back: Callable[[str, list[Any]], Awaitable[None]] | None = None
         self._late: set[asyncio.Task[None]] = set()
+        self.shares: dict[tuple[str, str], Shares] = {}
         self._lines: dict[tuple[str, str], Line] = {}
         self._by_id: dict[tuple[int, int], Line] = {}
         self._is_leaving = False
@@ -124,6 +127,39 @@ class Dispatch:
         if self.tell is not None and len(keys) > woken:
             # One key is as good as taken by who was woken here.
             self.tell(*pair, shard, keys[1:] if woken else keys)
+
+    async def promote(self, shard: int) -> int:
+        """Make ready what is due on a shard, a bounded number; how many items that were."""
+        rows = await self._stores[shard].pool.fetch(SQL.promote, limit=self._settings.promote_items_max)
+        self.ready(
+            shard, [Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"])) for row in rows]
+        )
+        return len(rows)
+
+    def set_shares(self, shares: dict[tuple[str, str], Shares]) -> None:
+        """These topics, and no others, have minimum shares; calls that wait keep what they began with."""
+        before, self.shares = self.shares, shares
+        for pair in before.keys() | shares.keys():
+            if before.get(pair) != shares.get(pair) and (line := self._lines.pop(pair, None)) is not None:
+                for shard, topic_id in line.topic_ids.items():
+                    self._by_id.pop((shard, topic_id), None)
+                while line.wake_one():
+                    pass
+
+    def takes_turns(self, namespace: str, topic: str) -> None:
+        """The items of a topic are in lanes: what is kept of it is ordered by places, not by time."""
+        line = self._lines.get((namespace, topic))
+        if line is not None:
+            line.buffer.takes_turns = True
+
+    async def place_lanes(self, shard: int) -> None:
+        """Give items of lanes that this process has just written their places, before it answers.
+
+        Where it cannot, the reaper does: until then they are delayed by nothing but that.
+        """
+        if self._stores[shard].has_lanes:
+            with contextlib.suppress(ShardUnavailable):
+                await self.promote(shard)
 
     def hinted(self, namespace: str, topic: str, shard: int, keys: Sequence[Key]) -> None:
         """Another host says that these became ready."""
@@ -225,17 +261,21 @@ class Dispatch:
     def _line(self, namespace: str, topic: str) -> Line:
         line = self._lines.get((namespace, topic))
         if line is None:
-            buffer = Heads(
-                list(self._stores),
-                self._owns,
-                self._clock,
-                keys_max=self._settings.buffer_keys_max,
-                late_s=self._settings.late_s,
-            )
+            shares = self.shares.get((namespace, topic))
+            buffer = Bands(shares, self._heads) if shares else self._heads()
             line = Line(namespace, topic, buffer)
             self._lines[namespace, topic] = line
         line.used_s = self._clock.monotonic_s()
         return line
+
+    def _heads(self) -> Heads:
+        return Heads(
+            list(self._stores),
+            self._owns,
+            self._clock,
+            keys_max=self._settings.buffer_keys_max,
+            late_s=self._settings.late_s,
+        )
 
     def _introduce(self, shard: int, topic_id: int, keys: Sequence[Key]) -> None:
         """Learn the name of a topic that another process made, then tell of its keys."""
@@ -296,7 +336,7 @@ class Dispatch:
             # A shard that does not answer costs only itself: the others go on being served.
             log.warning("peek failed", shard=shard, detail=error.detail)
         finally:
-            line.buffer.peeked(shard, keys, limit=limit)
+            line.buffer.peeked(shard, keys, limit=limit, after=after)
             if line.late.pop(shard, None) is not None:
                 line.wake_one()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from services.queue.model import Key
-from services.queue.prefetch import END, Bound, Buffer
+from services.queue.prefetch import END, START, Bound, Buffer
 from shared.clock import Clock
 
 
@@ -37,6 +37,7 @@ class Heads:
         self._keys_max = keys_max
         self._late_s = late_s
         self._late = timedelta(seconds=late_s)
+        self.takes_turns = False  # its items' places are no times then: see services.queue.lanes
         self._known_since_s: dict[str, float] = {}
         self._own = self._rest = Buffer((), keys_max=keys_max)
         self._home: dict[int, Buffer] = {}
@@ -63,8 +64,8 @@ class Heads:
         """A peek of this shard is on its way."""
         self._home[shard].peeking(shard, after)
 
-    def peeked(self, shard: int, keys: list[Key], *, limit: int) -> None:
-        """Take in what a peek found."""
+    def peeked(self, shard: int, keys: list[Key], *, limit: int, after: Bound = START) -> None:
+        """Take in what a peek found; one peek of a shard is on its way at a time, whatever it began `after`."""
         if shard in self._others:
             self._note(keys)
         self._home[shard].peeked(shard, keys, limit=limit)
@@ -122,7 +123,9 @@ class Heads:
         if head is None:
             return END
         known_s = self._clock.monotonic_s() - self._known_since_s.get(head.id, float("inf"))
-        return Key(head.priority, head.deliver_at + self._late, head.id) if known_s >= self._late_s else END
+        if known_s < self._late_s:
+            return END
+        return head if self.takes_turns else Key(head.priority, head.deliver_at + self._late, head.id)
 
     def _note(self, keys: Iterable[Key]) -> None:
         now_s = self._clock.monotonic_s()

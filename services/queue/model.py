@@ -36,6 +36,7 @@ class NewItem(msgspec.Struct, forbid_unknown_fields=True):
     ack_topic: str | None = None
     ack_context: msgspec.Raw = NULL
     affinity: str | None = None
+    fairness_key: str | None = None
 
 
 def is_plain(item: NewItem) -> bool:
@@ -52,6 +53,7 @@ def is_plain(item: NewItem) -> bool:
         and item.backoff is None
         and item.idempotency_key is None
         and item.affinity is None
+        and item.fairness_key is None
         and item.max_attempts == 0
         and item.delivery == "at_least_once"
         and not item.disabled

@@ -190,6 +190,8 @@ class Operations:
         if done is None:
             return None
         self._dispatch.ready(store.number, done.ready)
+        if done.row["kind"] == "redrive":
+            await self._dispatch.place_lanes(store.number)
         if done.is_last:
             topic = json.loads(done.row["filter"]).get("topic")
             if topic is not None and done.row["kind"] != "redrive":
@@ -206,6 +208,9 @@ class Operations:
             return None
         wanted = Filter.of(row["kind"], json.loads(row["filter"]))
         part = await self._look(tx.fetch, _scope(row, row["cutoff"]), wanted, row["cursor"])
+        if not part.ids and part.cursor in wanted.sources and not await _is_empty(tx, row, wanted, part):
+            # The first source has nothing (more): the next is begun at once.
+            part = await self._look(tx.fetch, _scope(row, row["cutoff"]), wanted, part.cursor)
         changed, ready = await _act(tx, wanted, part.ids, singly=singly)
         is_last = part.cursor is None or await _is_empty(tx, row, wanted, part)
         await tx.fetch(
@@ -388,7 +393,9 @@ async def _act(tx: Transaction, wanted: Filter, ids: list[str], *, singly: bool)
 
 async def _redrive(tx: Transaction, _wanted: Filter, ids: list[str]) -> tuple[int, list[Ready]]:
     back = await tx.fetch(SQL.redrive, ids=ids)
-    return len(back), [Ready(r["topic_id"], Key(r["priority"], r["deliver_at"], r["id"])) for r in back]
+    return len(back), [
+        Ready(r["topic_id"], Key(r["priority"], r["deliver_at"], r["id"])) for r in back if r["is_ready"]
+    ]
 
 
 async def _end(tx: Transaction, wanted: Filter, ids: list[str]) -> tuple[int, list[Ready]]:

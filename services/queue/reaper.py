@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from services.queue.model import Key, Ready
 from services.queue.names import SQL
 from services.queue.prefetch import START
 from services.queue.settings import QueueSettings
@@ -35,12 +34,8 @@ class Reaper:
         if due_s is None or due_s > 0:
             self._pause_s = min(self._settings.reap_interval_s, due_s or self._settings.reap_interval_s)
             return 0
-        rows = await self._store.pool.fetch(SQL.promote, limit=self._settings.promote_items_max)
-        self._settlement.dispatch.ready(
-            self._store.number,
-            [Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"])) for row in rows],
-        )
-        return len(rows) + await self._settlement.sweep(self._store, self._settings.reap_groups_max)
+        promoted = await self._settlement.dispatch.promote(self._store.number)
+        return promoted + await self._settlement.sweep(self._store, self._settings.reap_groups_max)
 
     async def expire_step(self) -> int:
         """End a page of items whose TTL has passed; leased ones are passed over and met again."""

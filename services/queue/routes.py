@@ -134,6 +134,7 @@ def _view(row: dict[str, Any]) -> dict[str, Any]:
         "expires_at": row["expires_at"],
         "error": row["error"],
         "ack_context": context,
+        "fairness_key": row["fairness_key"] or None,
     }
     if row["ack_topic"] is not None:
         foreign = row["ack_namespace"] != row["namespace"]
@@ -249,6 +250,25 @@ _topic_verb("pause", "admin", "Hand out nothing of this topic until it is resume
 _topic_verb("resume", "admin", "Go on handing out a paused topic.")
 _topic_verb("purge", "admin", "Cancel every item that the topic holds; a DAG's are left alone.")
 _topic_verb("redrive", "admin", "Put dead items back, with fresh attempts; a DAG's are retried in the DAG.")
+
+
+@router.post("/v1/namespaces/{ns}/topics/configure", response_model=wire.TopicSettingsView, tags=["topics"])
+async def configure_topic(
+    ns: str,
+    caller: CallerOf,
+    process: ProcessOf,
+    body: Annotated[wire.TopicSettings, body_of(wire.TopicSettings)],
+) -> Response:
+    """Give a topic its settings: minimum shares for worse priorities. What is left out is taken away.
+
+    In force within about a second; a dequeue that waits keeps what it began with.
+    """
+    enter(ns, caller, "admin")
+    if body.topic.startswith("_") and not caller.is_dag_service:
+        raise Forbidden("topics that begin with `_` are the system's")
+    shares = tuple((entry.priority, entry.share) for entry in body.min_share)
+    await process.topics.configure(ns, body.topic, shares)
+    return json_response(body.model_dump())
 
 
 @router.get("/v1/shards", response_model=wire.Page[wire.ShardHealth], tags=["shards"])

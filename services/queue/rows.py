@@ -23,6 +23,7 @@ def new_row(store: Store, namespace: str, item: NewItem, item_id: str, caller: C
     ref = store.names.known(namespace, item.topic)
     assert ref is not None
     extra = None if is_plain(item) else _extra(store, namespace, item, caller)
+    store.has_lanes = store.has_lanes or item.fairness_key is not None
     return NewRow(
         item_id,
         None if item.id is None else time_ms_of(item_id),
@@ -32,7 +33,7 @@ def new_row(store: Store, namespace: str, item: NewItem, item_id: str, caller: C
         item.lease_s,
         bytes(item.payload).decode(),
         None if extra is None else json.dumps(extra),
-        item.disabled or bool(item.delay_s) or item.deliver_after is not None,
+        item.disabled or bool(item.delay_s) or item.deliver_after is not None or item.fairness_key is not None,
     )
 
 
@@ -54,6 +55,7 @@ def _extra(store: Store, namespace: str, item: NewItem, caller: Caller) -> dict[
         "ack_topic_id": None if ack is None else ack.topic_id,
         "ack_context": _text(item.ack_context),
         "key": item.idempotency_key,
+        "lane": item.fairness_key,
         "managed": (caller.is_dag_service and (item.ack_topic or "").startswith("_dag:")) or None,
     }
     return {name: value for name, value in found.items() if value is not None}

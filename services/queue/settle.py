@@ -103,6 +103,7 @@ class Settlement:
             swept = await store.pool.transaction(lambda tx: self._sweep(tx, limit, singly=True))
         LEASE_EXPIRED.labels(store.number).inc(swept.expired)
         self._broker.dispatch.ready(store.number, swept.ready)
+        await self._broker.dispatch.place_lanes(store.number)
         return swept.ids
 
     async def expire(self, store: Store, ids: Sequence[str]) -> int:
@@ -182,6 +183,7 @@ class Settlement:
         statuses, ready = await store.pool.transaction(work)
         NACKED.labels(store.number).inc(len(statuses))
         self._broker.dispatch.ready(store.number, ready)
+        await self._broker.dispatch.place_lanes(store.number)
         return statuses | await _lost(store, namespace_id, nacks, statuses)
 
     async def _extend_at(self, store: Store, namespace_id: int, extensions: list[Extension]) -> dict[int, str]:

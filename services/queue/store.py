@@ -84,6 +84,7 @@ class Store:
         self.shard = shard
         self.pool = shard.pool
         self.names = Names(shard)
+        self.has_lanes = False  # whether this process has met a fairness key here
         self._window_ms = int(settings.id_window_s * 1000)
         self._ahead_ms = int(settings.id_ahead_s_max * 1000)
 

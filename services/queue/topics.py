@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from services.queue.bands import Shares, shares_of
 from services.queue.broker import Broker
 from services.queue.names import SQL
 from services.queue.operations import Operations
@@ -85,6 +86,9 @@ class Topics:
             for row in part:
                 if row["namespace"] == namespace and (row["paused"] or any(row[c] for c in _COUNTS)):
                     _merge(merged.setdefault(row["topic"], _empty(row["topic"])), row)
+        shares = self._broker.dispatch.shares
+        for name, row in merged.items():
+            row["min_share"] = _shares_view(shares.get((namespace, name), ()))
         return [merged[name] for name in sorted(merged)]
 
     async def pause(self, namespace: str, topic: str, paused: bool) -> dict[str, Any]:
@@ -99,6 +103,27 @@ class Topics:
         await asyncio.gather(*map(at, self._all()))
         self._broker.dispatch.changed(namespace, topic)
         return {"topic": topic, "paused": paused, "items": 0}
+
+    async def configure(self, namespace: str, topic: str, shares: Shares) -> None:
+        """Give a topic minimum shares (none: take them away), on every shard; in force here at once."""
+        text = json.dumps(shares) if shares else None
+
+        async def at(store: Store) -> None:
+            await store.names.make([(namespace, topic)])
+            ref = store.names.known(namespace, topic)
+            assert ref is not None
+            await store.pool.fetch(SQL.set_min_share, topic_id=ref.topic_id, min_share=text)
+
+        await asyncio.gather(*map(at, self._all()))
+        await self.read_shares()
+
+    async def read_shares(self) -> int:
+        """Learn the minimum shares that other processes have set; 0, for a loop."""
+        found: dict[tuple[str, str], Shares] = {}
+        for part in await self._gather(_shares):
+            found |= part
+        self._broker.dispatch.set_shares(found)
+        return 0
 
     async def purge(self, namespace: str, topic: str) -> dict[str, Any]:
         """Cancel every item that the topic holds now, in any state; a DAG's items are left alone."""
@@ -181,6 +206,12 @@ async def _namespaces(store: Store) -> list[tuple[str, str]]:
     return await store.names.read_namespaces()
 
 
+async def _shares(store: Store) -> dict[tuple[str, str], Shares]:
+    rows = {row["topic_id"]: row["min_share"] for row in await store.pool.fetch(SQL.min_shares)}
+    names = await store.names.name_of(rows) if rows else {}
+    return {names[topic_id]: shares_of(json.loads(text)) for topic_id, text in rows.items()}
+
+
 async def _counted(store: Store) -> list[dict[str, Any]]:
     counts = {row["topic_id"]: row for row in await store.pool.fetch(SQL.counts)}
     paused = {row["topic_id"] for row in await store.pool.fetch(SQL.paused_topics)}
@@ -199,6 +230,10 @@ async def _counted(store: Store) -> list[dict[str, Any]]:
         }
         for topic_id, (namespace, topic) in names.items()
     ]
+
+
+def _shares_view(shares: Shares) -> list[dict[str, Any]] | None:
+    return [{"priority": priority, "share": share} for priority, share in shares] or None
 
 
 def _empty(topic: str) -> dict[str, Any]:

@@ -213,6 +213,8 @@ async def test_a_completion_wakes_a_consumer_of_the_ack_topic(api: Api) -> None:
 @pytest.mark.parametrize("end", ["final", "cancel", "purge", "ttl", "expired", "attempts"])
 async def test_every_end_wakes_a_consumer_of_the_ack_topic(api: Api, end: str) -> None:
     fields = {"ttl": {"ttl_s": 5}, "expired": {"delivery": "at_most_once"}, "attempts": {"max_attempts": 1}}
+    if end == "purge":
+        await api.post("topics/purge", {"topic": "t"})  # its statements are prepared at their first use
     item_id = await api.enqueue_one("t", ack_topic="done", lease_s=5, **fields.get(end, {}))
     held = [] if end == "ttl" else await api.dequeue("t")
     task = await waiting(api, "done")

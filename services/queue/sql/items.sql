@@ -5,7 +5,7 @@
 -- One flush of enqueues. `times_ms` is the age a caller-made id claims, NULL for ids made here; `extras` is a
 -- JSON object of the rarer columns, NULL for a plain item. A disabled item has no deliver_at. `ended` is asked
 -- after the insert, by take_back_ended, with a snapshot of its own: an insert that waited for the transaction
--- that ended the same id must see that end.
+-- that ended the same id must see that end. An item of a lane is due at once: `promote` gives it its place.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
 a AS MATERIALIZED (
     SELECT u.*, n.at, e.x, coalesce((e.x ->> 'disabled')::bool, false) AS disabled,
@@ -17,7 +17,7 @@ a AS MATERIALIZED (
 i AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, expires_at,
         max_attempts, at_most_once, managed, remembered, delay_s, deliver_after, ttl_s, backoff, ack_topic_id,
-        metadata, inputs, headers, ack_context, idempotency_key)
+        metadata, inputs, headers, ack_context, idempotency_key, fairness_key)
     SELECT id, namespace_id, topic_id, priority, lease_s, payload, at,
         CASE WHEN NOT disabled THEN due END,
         CASE WHEN NOT disabled THEN at + make_interval(secs => (x ->> 'ttl_s')::float8) END,
@@ -26,29 +26,29 @@ i AS (
         (x ->> 'delay_s')::float8, CASE WHEN disabled THEN (x ->> 'due_at')::timestamptz END,
         (x ->> 'ttl_s')::float8, (x ->> 'backoff')::float8[],
         (x ->> 'ack_topic_id')::int, x ->> 'metadata', x ->> 'inputs', x ->> 'headers', x ->> 'ack_context',
-        x ->> 'key'
+        x ->> 'key', x ->> 'lane'
     FROM a
     WHERE time_ms IS NULL OR time_ms BETWEEN (extract(epoch FROM at) * 1000)::bigint - $9::bigint
         AND (extract(epoch FROM at) * 1000)::bigint + $10::bigint
     ON CONFLICT (id) DO NOTHING
     RETURNING id, namespace_id, topic_id, priority, deliver_at, enqueued_at, managed, remembered,
-        octet_length(payload) AS bytes),
+        deliver_at <= enqueued_at AND fairness_key IS NULL AS is_ready, octet_length(payload) AS bytes),
 x AS MATERIALIZED (
     SELECT t.id, t.outcome
     FROM (SELECT array_agg(id) FILTER (WHERE remembered) AS ids FROM i) AS r, take_back_ended(r.ids) AS t),
 k AS MATERIALIZED (SELECT * FROM i WHERE id <> ALL (ARRAY(SELECT id FROM x))),
 r AS (
-    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM k WHERE deliver_at <= enqueued_at),
+    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM k WHERE is_ready),
 d AS (
-    INSERT INTO deferred SELECT deliver_at, id FROM k WHERE deliver_at > enqueued_at),
+    INSERT INTO deferred SELECT deliver_at, id FROM k WHERE NOT is_ready AND deliver_at IS NOT NULL),
 p AS (
     INSERT INTO parked (id, namespace_id, topic_id, reason, managed, parked_at)
     SELECT id, namespace_id, topic_id, 'disabled', managed, enqueued_at FROM k WHERE deliver_at IS NULL),
 s AS (
     INSERT INTO stat_delta
-    SELECT topic_id, count(*) FILTER (WHERE deliver_at <= enqueued_at),
-        count(*) FILTER (WHERE deliver_at > enqueued_at), 0, count(*) FILTER (WHERE deliver_at IS NULL), 0,
-        sum(bytes)
+    SELECT topic_id, count(*) FILTER (WHERE is_ready),
+        count(*) FILTER (WHERE NOT is_ready AND deliver_at IS NOT NULL), 0,
+        count(*) FILTER (WHERE deliver_at IS NULL), 0, sum(bytes)
     FROM k GROUP BY topic_id)
 SELECT (SELECT at FROM n) AS at,
     CASE WHEN (SELECT count(*) FROM k) < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM k) END AS taken;
@@ -121,15 +121,15 @@ u AS (
     UPDATE item i SET attempts = i.attempts + f.cost, deliver_at = n.at + make_interval(secs => f.delay_s),
         error = coalesce(f.error, i.error), metadata = coalesce(f.metadata, i.metadata), remembered = true
     FROM f, n WHERE i.ctid = f.place
-    RETURNING i.id, i.topic_id, i.priority, i.deliver_at, n.at),
-r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE deliver_at <= at),
-d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE deliver_at > at),
+    RETURNING i.id, i.topic_id, i.priority, i.deliver_at, i.deliver_at <= n.at AND i.fairness_key IS NULL AS is_ready),
+r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE is_ready),
+d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE NOT is_ready),
 s AS (
     INSERT INTO stat_delta
-    SELECT topic_id, count(*) FILTER (WHERE deliver_at <= at), count(*) FILTER (WHERE deliver_at > at),
+    SELECT topic_id, count(*) FILTER (WHERE is_ready), count(*) FILTER (WHERE NOT is_ready),
         -count(*), 0, 0
     FROM u GROUP BY topic_id)
-SELECT id::text, topic_id, priority, deliver_at FROM u WHERE deliver_at <= at;
+SELECT id::text, topic_id, priority, deliver_at FROM u WHERE is_ready;
 
 -- name: bury(ids, costs, errors, metadatas)
 -- Dead: the item stays, parked, until it is purged, redriven or past retention.
@@ -205,15 +205,16 @@ u AS (
         deliver_at = greatest(n.at + make_interval(secs => coalesce(i.delay_s, 0)), i.deliver_after),
         expires_at = n.at + make_interval(secs => i.ttl_s)
     FROM g, n WHERE i.ctid = g.place
-    RETURNING i.id, i.namespace_id, i.managed, i.topic_id, i.priority, i.deliver_at, n.at),
-r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE deliver_at <= at),
-d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE deliver_at > at),
+    RETURNING i.id, i.namespace_id, i.managed, i.topic_id, i.priority, i.deliver_at,
+        i.deliver_at <= n.at AND i.fairness_key IS NULL AS is_ready),
+r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE is_ready),
+d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE NOT is_ready),
 s AS (
     INSERT INTO stat_delta
-    SELECT topic_id, count(*) FILTER (WHERE deliver_at <= at), count(*) FILTER (WHERE deliver_at > at), 0,
+    SELECT topic_id, count(*) FILTER (WHERE is_ready), count(*) FILTER (WHERE NOT is_ready), 0,
         -count(*), 0
     FROM u GROUP BY topic_id)
-SELECT id::text, namespace_id, managed, topic_id, priority, deliver_at, deliver_at <= at AS is_ready FROM u;
+SELECT id::text, namespace_id, managed, topic_id, priority, deliver_at, is_ready FROM u;
 
 -- name: states(ids)
 -- Where items stand, for the answer to a call that changed nothing.
@@ -306,17 +307,25 @@ SELECT extract(epoch FROM least(
     (SELECT expires_at FROM lease ORDER BY expires_at LIMIT 1)) - shard_now())::float8 AS due_s;
 
 -- name: promote(limit)
--- Due items leave deferred for ready, bounded; hosts pass one another.
+-- Due items leave deferred for ready, bounded; hosts pass one another. Those of lanes get a place in turn.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
 d AS (
     DELETE FROM deferred WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM deferred WHERE due_at <= (SELECT at FROM n) ORDER BY due_at, id LIMIT $1::int
         FOR UPDATE SKIP LOCKED))
-    RETURNING id),
+    RETURNING id, due_at),
 f AS MATERIALIZED (
-    SELECT i.place FROM d CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = d.id OFFSET 0) AS i),
+    SELECT i.*, row_number() OVER (PARTITION BY i.fairness_key IS NULL ORDER BY d.due_at, d.id) AS nth
+    FROM d CROSS JOIN LATERAL (
+        SELECT ctid AS place, topic_id, priority, fairness_key FROM item WHERE item.id = d.id OFFSET 0) AS i),
+t AS MATERIALIZED (
+    SELECT lane_places(x.topics, x.priorities, x.keys, n.at) AS places
+    FROM n, (SELECT array_agg(topic_id ORDER BY nth) AS topics, array_agg(priority ORDER BY nth) AS priorities,
+            array_agg(fairness_key ORDER BY nth) AS keys
+        FROM f WHERE fairness_key IS NOT NULL) AS x),
 u AS (
-    UPDATE item i SET deliver_at = n.at FROM f, n WHERE i.ctid = f.place
+    UPDATE item i SET deliver_at = CASE WHEN f.fairness_key IS NULL THEN n.at ELSE (SELECT places FROM t)[f.nth] END
+    FROM f, n WHERE i.ctid = f.place
     RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
 s AS (INSERT INTO stat_delta SELECT topic_id, count(*), -count(*), 0, 0, 0 FROM u GROUP BY topic_id),
 r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u)

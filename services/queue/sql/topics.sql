@@ -49,6 +49,12 @@ FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id WHERE t.topic_i
 -- name: pause_topic(topic_id, paused)
 UPDATE topic SET paused = $2::bool WHERE topic_id = $1::int;
 
+-- name: set_min_share(topic_id, min_share)
+UPDATE topic SET min_share = $2::text WHERE topic_id = $1::int;
+
+-- name: min_shares()
+SELECT topic_id, min_share FROM topic WHERE min_share IS NOT NULL;
+
 -- name: paused_topics()
 SELECT topic_id FROM topic WHERE paused;
 
@@ -153,7 +159,11 @@ g AS MATERIALIZED (
 u AS (
     UPDATE item i SET attempts = 0, deliver_at = n.at, expires_at = n.at + make_interval(secs => i.ttl_s)
     FROM g, n WHERE i.ctid = g.place
-    RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
-r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u),
-s AS (INSERT INTO stat_delta SELECT topic_id, count(*), 0, 0, 0, -count(*) FROM u GROUP BY topic_id)
-SELECT id::text, topic_id, priority, deliver_at FROM u;
+    RETURNING i.id, i.topic_id, i.priority, i.deliver_at, i.fairness_key IS NULL AS is_ready),
+r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE is_ready),
+d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE NOT is_ready),
+s AS (
+    INSERT INTO stat_delta
+    SELECT topic_id, count(*) FILTER (WHERE is_ready), count(*) FILTER (WHERE NOT is_ready), 0, 0, -count(*)
+    FROM u GROUP BY topic_id)
+SELECT id::text, topic_id, priority, deliver_at, is_ready FROM u;

@@ -443,3 +443,14 @@ def test_the_dead_are_added_up_over_pages(service: Service, run: Run) -> None:
         ("2030-01-01", "2030-01-03"),
         ("2030-01-01", "2030-01-02"),
     ]
+
+
+def test_shares_of_a_topic(service: Service, run: Run) -> None:
+    service.reply = lambda _m, _p, body: body
+    assert run("share", "t", "--", "10=0.05", "-3=0.2")[0] == 0
+    shares = [{"priority": -3, "share": 0.2}, {"priority": 10, "share": 0.05}]
+    assert service.asked("/topics/configure") == [{"topic": "t", "min_share": shares}]
+    assert run("share", "t")[0] == 0
+    assert service.asked("/topics/configure")[-1]["min_share"] == []
+    for wrong in ("5", "a=0.1", "5=x", "5=0.1=2"):
+        assert run("share", "t", wrong)[0] == 2
