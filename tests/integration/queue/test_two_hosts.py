@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -138,3 +139,30 @@ async def test_a_foreign_revive_in_the_same_flush_takes_nobodys_place(own_api: A
 
     assert (theirs, ours) == (["not_found"], ["revived"])
     assert await own_api.state(item_id) == "ready"
+
+
+async def test_two_owners_do_not_claim_the_same_rows_while_each_has_its_own(
+    own_api: Api, other: QueueHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = own_api.on(other)
+    missed = 0
+    for number, host in enumerate((own_api.host, other)):
+        monkeypatch.setattr(host.dispatch, "_owns", number.__eq__)
+        for store in host.stores.values():
+
+            async def claim(claims: Any, *, relaxed: bool, real: Any = store.claim) -> Any:
+                nonlocal missed
+                rows = await real(claims, relaxed=relaxed)
+                missed += len(claims) - len(rows)
+                return rows
+
+            monkeypatch.setattr(store, "claim", claim)
+    await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(n % 2)} for n in range(200)))
+    for _ in range(9):
+        mine, theirs = await asyncio.gather(own_api.dequeue("t", 10), there.dequeue("t", 10))
+        assert {int(item["id"][-3:], 16) for item in mine} == {0}
+        assert {int(item["id"][-3:], 16) for item in theirs} == {1}
+    assert missed == 0
+
+    # What an owner leaves lying is handed out by the other, too.
+    assert len(await there.dequeue("t", 100)) == 20
