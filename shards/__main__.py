@@ -21,7 +21,7 @@ The map is the file that HEADGATE_QUEUE_SHARDS_FILE (with --service dag: HEADGAT
 running services follow. Without --yes a command says what it would do. Each may be stopped at any moment:
 run it again to finish it.
 
-  python -m shards init --yes                       write the file from HEADGATE_QUEUE_SHARDS
+  python -m shards --map FILE init --yes            write the file from HEADGATE_QUEUE_SHARDS
   python -m shards status
   python -m shards add 4 --dsn postgresql://db3/headgate --yes
   python -m shards slots --rebalance --yes          give the new shard its share of keys and affinities

@@ -14,7 +14,7 @@ from shared.plan import read
 from tests.support import apps
 from tests.support.databases import Databases
 from tests.support.queue_host import Api, QueueHost
-from tests.support.shard_world import CRASHED, END_S, SHUT, World, follow, host, refusals, world
+from tests.support.shard_world import CRASHED, END_S, SHUT, World, follow, host, in_process, refusals, world
 
 __all__ = ["host", "world"]
 
@@ -168,6 +168,31 @@ async def test_a_shard_comes_back_to_where_it_was(world: World, host: QueueHost)
     assert await api.state(item_id) == "ready"
     assert read(world.map, "queue").shards[1].epoch == 5
     assert "open" in await world.run("status")
+
+
+async def test_a_dag_goes_on_while_its_shard_moves(
+    databases: Databases, world: World, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, path = world.database, world.map.with_name("dag.json")
+    monkeypatch.setenv("HEADGATE_DAG_SHARDS", database.dag_shards)
+    assert (await in_process("--service", "dag", "--map", str(path), "init", "--yes"))[0] == 0
+    async with (
+        apps.queue_service(database, redis_url) as queue,
+        apps.dag_service(database, redis_url, queue.url, shards="", shards_file=path) as service,
+        AsyncClient(queue_url=queue.url, dag_url=service.url) as client,
+    ):
+        nodes = [{"key": "a", "topic": "t"}, {"key": "b", "topic": "t", "upstream": ["a"]}]
+        dag = (await service.client.post("/v1/namespaces/default/dags", json={"nodes": nodes})).json()["id"]
+        [first] = await client.dequeue({"t": 1}, wait_s=20)
+        code, output = await in_process(
+            *("--service", "dag", "--map", str(path), "move", "0", "--to", world.other.dsn, "--yes")
+        )
+        assert code == 0, output
+        await client.ack_one(first)
+        [second] = await client.dequeue({"t": 1}, wait_s=20)
+        await client.ack_one(second)
+        ended = await service.client.get(f"/v1/namespaces/default/dags/{dag}/wait?timeout_s=20")
+        assert ended.json()["state"] == "succeeded"
 
 
 # -- who may not write --------------------------------------------------------------------------------------
