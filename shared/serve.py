@@ -93,6 +93,10 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
                 self._refuse(431)
 
         def on_headers_complete(self) -> None:
+            # HTTP/0.9 has no headers to answer with; without a host HTTP/1.1 is not HTTP/1.1 (RFC 9112, 3.2).
+            version = self.parser.get_http_version()
+            if version == "0.9" or (version == "1.1" and not any(name == b"host" for name, _ in self.headers)):
+                self._refuse(400)
             self._in_head = False
             super().on_headers_complete()
             if self.leaving and self.cycle is not None:

@@ -1,0 +1,164 @@
+"""The edge on a raw socket: framing, sizes and slow senders, as the served process meets them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+
+from services.local.ports import free_port
+from services.queue.app import create_app
+from services.queue.settings import QueueSettings
+from shared.serve import guarded
+from tests.support.databases import Database
+
+ENQUEUE = b"POST /v1/namespaces/default/enqueue HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n"
+LIMIT = 4096
+END_S = 20.0
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave Ctrl-C to pytest."""
+        yield
+
+
+@pytest.fixture
+async def port(database: Database) -> AsyncIterator[int]:
+    """A queue service behind the real edge, with small limits."""
+    settings = QueueSettings(
+        shards=database.queue_shards, body_bytes_max=LIMIT, head_s_max=0.3, body_s_max=0.3, connections_max=20
+    )
+    port = free_port()
+    config = uvicorn.Config(
+        create_app(settings),
+        host="127.0.0.1",
+        port=port,
+        http=guarded(settings),
+        log_level="warning",
+        limit_concurrency=settings.connections_max,
+        timeout_graceful_shutdown=1,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve())
+    async with asyncio.timeout(END_S):
+        while not server.started:
+            await asyncio.sleep(0.01)
+    yield port
+    server.should_exit = True
+    await serving
+
+
+async def talk(port: int, *parts: bytes) -> bytes:
+    """Send these parts; all that is answered until the server closes, or has nothing more to say."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        async with asyncio.timeout(END_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(
+                (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), 0
+            )
+            return head + await reader.readexactly(length)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    finally:
+        writer.close()
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1]) if answer else 0
+
+
+async def test_a_body_over_the_limit_is_refused_by_its_length_alone(port: int) -> None:
+    answer = await talk(port, ENQUEUE + b"content-length: %d\r\n\r\n" % (LIMIT + 1))
+    assert status(answer) == 413
+    assert b'"too_large"' in answer and b'"none"' in answer
+
+
+async def test_a_body_without_length_is_refused_one_byte_past_the_limit(port: int) -> None:
+    def chunked(size: int) -> bytes:
+        body = b'{"items":[]}' + b" " * (size - 12)
+        return ENQUEUE + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (size, body)
+
+    assert status(await talk(port, chunked(LIMIT))) == 422
+    assert status(await talk(port, chunked(LIMIT + 1))) == 413
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        ENQUEUE + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        ENQUEUE + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        ENQUEUE + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+        ENQUEUE + b"content-length: two\r\n\r\n{}",
+        b"GET /livez\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+async def test_bad_framing_is_refused_and_the_connection_closed(port: int, request_bytes: bytes) -> None:
+    answer = await talk(port, request_bytes)
+    assert status(answer) == 400
+    assert b"connection: close" in answer.lower()
+    assert b'"none"' in answer
+
+
+@pytest.mark.parametrize(("fields", "expected"), [(99, 200), (100, 431)])
+async def test_header_fields(port: int, fields: int, expected: int) -> None:
+    more = b"".join(b"x-%d: y\r\n" % n for n in range(fields))
+    answer = await talk(port, GET + more + b"\r\n")
+    assert status(answer) == expected
+
+
+@pytest.mark.parametrize(("size", "expected"), [(15_000, 200), (17_000, 431)])
+async def test_header_bytes(port: int, size: int, expected: int) -> None:
+    assert status(await talk(port, GET + b"x: " + b"y" * size + b"\r\n\r\n")) == expected
+
+
+@pytest.mark.parametrize(("size", "expected"), [(8192, 200), (8193, 414)])
+async def test_url_bytes(port: int, size: int, expected: int) -> None:
+    target = b"/livez?" + b"a" * (size - 7)
+    assert status(await talk(port, b"GET " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n")) == expected
+
+
+async def test_a_head_that_does_not_come_is_answered_and_closed(port: int) -> None:
+    answer = await talk(port, b"GET /livez HTTP/1.1\r\nhost:")
+    assert status(answer) == 408
+    assert b'"too_slow"' in answer
+
+
+async def test_bytes_that_trickle_do_not_keep_a_connection_open(port: int) -> None:
+    """The deadline is absolute: each byte that comes does not begin it anew."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(ENQUEUE + b"content-length: 1000\r\n\r\n")
+    closed = asyncio.create_task(reader.read())
+    sent = 0
+    async with asyncio.timeout(END_S):
+        while not (await asyncio.wait([closed], timeout=0.02))[0]:
+            writer.write(b" ")
+            sent += 1
+    await asyncio.gather(closed, return_exceptions=True)
+    writer.close()
+    assert sent < 1000
+
+
+async def test_connections_over_the_limit_are_turned_away(port: int) -> None:
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+    try:
+        assert status(await talk(port, GET + b"\r\n")) == 503
+    finally:
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_methods_that_no_route_has(port: int) -> None:
+    for method in (b"TRACE", b"BREW", b"OPTIONS"):
+        answer = await talk(port, method + b" /v1/shards HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert status(answer) in (400, 405), answer
