@@ -170,3 +170,24 @@ async def test_a_draining_shard_runs_empty_and_says_so(world: World, host: Queue
     await world.run("undrain", "0", "--yes")
     await follow(host)
     assert {int(r["id"][-3:], 16) for n in range(9) for r in await api.enqueue({"topic": f"u{n}"})} == {0, 1}
+
+
+async def test_what_the_new_home_has_decided_is_not_overwritten_by_finishing(
+    world: World, host: QueueHost
+) -> None:
+    """The command died after the map's flip: a key ran out at its new home and was taken anew."""
+    api = Api(host)
+    await api.enqueue(*keyed())
+    await add(world, host)
+    await world.run("slots", "--rebalance", "--yes", crash_at="slots_flipped", code=CRASHED)
+    await follow(host)
+    connection = await world.other.connect("queue_002")
+    await connection.execute("UPDATE dedup SET until = now() - interval '1 second', lives_at = NULL")
+    await connection.close()
+    anew = [r for r in await api.enqueue(*keyed()) if r["status"] == "enqueued"]
+    assert anew
+    await world.run("slots", "--rebalance", "--yes")
+    await follow(host)
+
+    ids = {r["id"] for r in await api.enqueue(*keyed())}
+    assert {r["id"] for r in anew} <= ids
