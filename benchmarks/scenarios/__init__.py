@@ -13,6 +13,7 @@ from benchmarks.scenarios import (
     chain,
     cycle,
     dags,
+    fairness,
     fan,
     large,
     latency,
@@ -89,6 +90,12 @@ _ALL = (
     Scenario("layered", "node rate at 1,000 and at 100,000 nodes", layered.run, minutes=2.5, rounds=3),
     Scenario("build", "edges added in random order by four builders, at 1,000 and 20,000 nodes", build.run),
     Scenario("shapes", "graphs of real programs, from create to end", shapes.run, rounds=3),
+    Scenario(
+        "fairness",
+        "what fairness keys and minimum shares do, by count, and what a key costs",
+        fairness.run,
+        minutes=4,
+    ),
     Scenario("large", "64,000 nodes, 257,000 edges: built in random order, run, checked", large.run),
     Scenario(
         "schema",

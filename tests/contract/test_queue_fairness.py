@@ -91,6 +91,16 @@ async def test_what_a_lane_was_served_before_does_not_count_against_it(lone: Api
     assert abs(shares["old"] - shares["new"]) <= 5, shares
 
 
+async def test_a_lane_that_was_away_is_owed_nothing(lone: Api) -> None:
+    await put(lone, "idle", 1)
+    await put(lone, "busy", 200)
+    await served(lone, 101)
+    await put(lone, "idle", 50)
+
+    shares = Counter(await served(lone, 40))
+    assert abs(shares["idle"] - shares["busy"]) <= 2, shares
+
+
 async def test_lanes_that_keep_coming_starve_no_item_that_waits(lone: Api) -> None:
     """Every new lane begins behind the round that waits: the second item of the first lane has its turn."""
     await put(lone, "first", 5)

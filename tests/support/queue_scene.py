@@ -86,6 +86,9 @@ class Scene:
         places = {name: found[name] for name in ("ready", "deferred", "parked", "lease")}
         assert sum(places.values()) == found["item"] <= 1, found
         assert await self.counts() == places
+        if self.operation_id:
+            counted = await self.watcher.fetchrow("SELECT sum(scanned) AS n, sum(skipped) AS s FROM operation")
+            assert counted["n"] <= 1 and counted["s"] <= 1, "two hosts counted one item"
         if found["item"] == 0:
             assert found["told"] == 1, found
             assert len(found["ended"]) == 1, found
