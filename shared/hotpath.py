@@ -17,10 +17,12 @@ import msgspec
 from fastapi import Request, Response
 
 from shared.access import Access, Caller
+from shared.clock import SystemClock
 from shared.errors import ServiceError, TooLarge, UnsupportedMedia
 from shared.http import check_media, problem
 from shared.lanes import Urgency, urgency
 from shared.log import log
+from shared.metrics import HTTP_SECONDS
 from shared.settings import EdgeSettings
 from shared.shedding import LoopLag
 
@@ -59,6 +61,7 @@ class Verb(NamedTuple):
 
 
 _PREFIX = "/v1/namespaces/"
+_clock = SystemClock()
 
 
 class HotPath:
@@ -72,6 +75,7 @@ class HotPath:
         self._verbs = verbs
         self._access = access
         self._settings = settings
+        self._seconds: dict[tuple[str, int], Any] = {}
 
     @property
     def state(self) -> Any:
@@ -88,6 +92,17 @@ class HotPath:
         await self.app(scope, receive, send)
 
     async def _serve(self, verb: Verb, namespace: str, scope: Any, receive: Receive, send: Send) -> None:
+        begun_s = _clock.monotonic_s()
+        status = await self._answer(verb, namespace, scope, receive, send)
+        taken_s = _clock.monotonic_s() - begun_s
+        name = scope["path"][len(_PREFIX) + len(namespace) :]
+        seconds = self._seconds.get((name, status))
+        if seconds is None:
+            seconds = HTTP_SECONDS.labels(f"{_PREFIX}{{ns}}{name}", "POST", status)
+            self._seconds[name, status] = seconds
+        seconds.observe(taken_s)
+
+    async def _answer(self, verb: Verb, namespace: str, scope: Any, receive: Receive, send: Send) -> int:
         try:
             self._lag.check(verb.urgency)
             authorization, expected = self._read_headers(scope["headers"])
@@ -97,18 +112,19 @@ class HotPath:
                 status, value = await verb.serve(call)
         except ServiceError as error:
             await problem(error)(scope, receive, send)
-            return
+            return error.status
         except Exception as error:
             log.error("request failed", path=scope["path"], exc_info=error)
             lost = ServiceError("the service failed on this request; it was logged", outcome="unknown")
             await problem(lost)(scope, receive, send)
-            return
+            return lost.status
         answer = msgspec.json.encode(value)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         if call.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1))))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
+        return status
 
     def _read_headers(self, headers: Any) -> tuple[str | None, str | None]:
         authorization = media = None

@@ -7,6 +7,7 @@ them with `shared.jsonbody`, validates them, and tells the OpenAPI document what
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,8 +33,10 @@ from shared.errors import (
     UnsupportedMedia,
 )
 from shared.log import log
+from shared.metrics import BUILD
 from shared.settings import EdgeSettings
 from shared.shedding import LoopLag
+from shared.timing import Timed
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -174,6 +177,8 @@ def install(
 
     `ready` answers what `/readyz` shows; it raises a ServiceError when the service is not ready.
     """
+    app.add_middleware(Timed)
+    BUILD.labels(_version()).set(1)
     app.state.settings = settings
     app.state.lag = lag
     app.add_exception_handler(ServiceError, _on_service_error)
@@ -196,6 +201,13 @@ def install(
     async def metrics() -> Response:
         """Prometheus metrics."""
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _version() -> str:
+    try:
+        return version("headgate")
+    except PackageNotFoundError:
+        return "unknown"  # run from its sources
 
 
 async def _on_service_error(_request: Request, error: Exception) -> Response:

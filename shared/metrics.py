@@ -1,4 +1,5 @@
-"""Metrics, each declared once. Labels are bounded: shards, verbs, states; never ids, never tenants' strings."""
+"""Metrics, each declared once. Labels are bounded: shards, routes, states, and of tenants' strings the names of
+the topics that hold most (`metrics_topics_max`); never ids."""
 
 from __future__ import annotations
 
@@ -6,12 +7,35 @@ from prometheus_client import Counter, Gauge, Histogram
 
 _LATENCY_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
+BUILD = Gauge("headgate_build_info", "1; the version is in the label.", ["version"])
+HTTP_SECONDS = Histogram(
+    "headgate_http_request_seconds",
+    "Time of a request, waiting for items or ends included.",
+    ["route", "method", "status"],
+    buckets=(*_LATENCY_S, 30),
+)
+ITEMS = Gauge("headgate_items", "Items by state, sampled.", ["namespace", "topic", "shard", "state"])
+OLDEST_READY_AGE_SECONDS = Gauge(
+    "headgate_oldest_ready_age_seconds",
+    "For how long the oldest ready item has been so.",
+    ["namespace", "topic", "shard"],
+)
+SCHEDULE_TO_START_SECONDS = Histogram(
+    "headgate_schedule_to_start_seconds",
+    "From becoming deliverable to being handed out: of the first item of each answer, by this process's clock.",
+    ["shard"],
+    buckets=(*_LATENCY_S, 30, 60, 300, 1_800, 7_200),
+)
 ENQUEUED = Counter("headgate_enqueued_total", "Items taken in.", ["shard"])
 DEQUEUED = Counter("headgate_dequeued_total", "Items handed out.", ["shard"])
 ACKED = Counter("headgate_acked_total", "Items acknowledged.", ["shard"])
 NACKED = Counter("headgate_nacked_total", "Items given back.", ["shard"])
 DEAD = Counter("headgate_dead_total", "Items that used up their attempts or were failed for good.", ["shard"])
+REDELIVERED = Counter("headgate_redelivered_total", "Items handed out not for the first time.", ["shard"])
 LEASE_EXPIRED = Counter("headgate_lease_expired_total", "Leases taken back after they ran out.", ["shard"])
+SWEEPER_LAST_RUN = Gauge(
+    "headgate_sweeper_last_run_timestamp_seconds", "When leases that ran out were last looked for.", ["shard"]
+)
 OWNED = Gauge("headgate_shard_owned", "1 while this process owns the shard.", ["shard"])
 SHARD_QUERY_SECONDS = Histogram(
     "headgate_shard_query_seconds", "Time of one statement or transaction.", ["shard"], buckets=_LATENCY_S
@@ -19,6 +43,12 @@ SHARD_QUERY_SECONDS = Histogram(
 SHARD_ERRORS = Counter("headgate_shard_errors_total", "Times that a shard did not answer.", ["shard"])
 SHARD_REFUSED = Counter(
     "headgate_shard_refused_total", "Calls refused at once while a shard did not answer.", ["shard"]
+)
+SHARD_UP = Gauge("headgate_shard_up", "1 while the shard takes items.", ["shard"])
+SHARD_BYTES = Gauge("headgate_shard_db_bytes", "Size of the shard's tables and indexes.", ["shard"])
+SHARD_DEAD_TUPLES = Gauge("headgate_shard_dead_tuples", "Dead rows that vacuum has not removed.", ["shard"])
+SHARD_OLDEST_TRANSACTION_SECONDS = Gauge(
+    "headgate_shard_oldest_xact_age_seconds", "Age of the oldest transaction of the shard's database.", ["shard"]
 )
 SHARD_BREAKER = Gauge("headgate_shard_breaker_state", "0: closed, 1: half-open, 2: open.", ["shard"])
 SHARD_POOL_IN_USE = Gauge("headgate_shard_pool_in_use", "Connections in use.", ["shard", "pool"])
@@ -33,6 +63,12 @@ RELEASE_LAG_SECONDS = Histogram(
     ["shard"],
     buckets=_LATENCY_S,
 )
+DAG_SECONDS = Histogram(
+    "headgate_dag_duration_seconds",
+    "From a DAG's making to its end.",
+    buckets=(0.01, 0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400),
+)
+DAGS = Gauge("headgate_dags", "DAGs by state, sampled.", ["shard", "state"])
 OUTBOX_ROWS = Gauge("headgate_outbox_rows", "Outbox rows that wait to be sent.", ["shard"])
 COMPLETIONS = Counter(
     "headgate_completions_total", "Completion items applied, by what they did.", ["shard", "result"]

@@ -26,6 +26,9 @@ from shared.ownership import Ownership
 from shared.shards import Shard, ShardMap
 from shared.shedding import SAMPLE_S
 
+# Between two samples of the shards for `/metrics`.
+GAUGES_S = 15.0
+
 
 class Loops:
     """The background duties of one process, and what wakes them."""
@@ -39,7 +42,10 @@ class Loops:
         self.sweeper = Sweeper(context, orchestrator.activator, orchestrator.controller)
         self.retention = Retention(context)
         self._polls: list[Loop] = []
-        self._others: list[Loop] = [Loop("lag", context.lag.step, interval_s=SAMPLE_S)]
+        self._others: list[Loop] = [
+            Loop("lag", context.lag.step, interval_s=SAMPLE_S),
+            Loop("gauges", orchestrator.queries.step, interval_s=GAUGES_S),
+        ]
         self._walks: dict[int, Loop] = {}
         for shard in context.shards:
             number, results = shard.number, self.results[shard.number]

@@ -15,7 +15,7 @@ from shared import ids
 from shared.clock import Clock
 from shared.crash import crash_point
 from shared.errors import NotFound, ShuttingDown
-from shared.metrics import RELEASED
+from shared.metrics import DAG_SECONDS, RELEASED
 from shared.ownership import Ownership
 from shared.pg import Transaction
 from shared.shards import Shard, ShardMap
@@ -101,6 +101,9 @@ class Context:
             self.kick_walks(shard)
         if settlement.released:
             RELEASED.labels(shard.number).inc(settlement.released)
+        for dag in settlement.finished:
+            if dag.finished_at is not None:
+                DAG_SECONDS.observe((dag.finished_at - dag.created_at).total_seconds())
         for dag in settlement.written:
             self.watches.tell(shard, dag)
 

@@ -24,6 +24,7 @@ from services.dag.errors import LimitExceeded
 from services.dag.model import UNDO, Dag
 from shared import ids
 from shared.errors import NotFound, ShardUnavailable, invalid
+from shared.metrics import DAGS
 from shared.pg import Transaction
 from shared.shards import Shard
 
@@ -239,6 +240,11 @@ class Queries:
         more = cursors.encode(query, str(after_no - dag.node_no(0))) if after_no < dag.last_no else None
         return [(key, output) for _, key, output in found], more
 
+    async def step(self) -> int:
+        """Sample the health of every shard, for `/metrics`."""
+        await self.shards()
+        return 0
+
     async def shards(self) -> list[dict[str, Any]]:
         """Health of the DAG shards; a shard's counts are at most `health_refresh_s` old."""
         return list(await asyncio.gather(*(self._shard(shard) for shard in self._context.shards)))
@@ -361,6 +367,7 @@ class Queries:
             known["state"] = "healthy" if owner.name else "unowned"
             for row in await store_reads.health(shard):
                 dags[row["state"]] = int(row["dags"])
+                DAGS.labels(shard.number, row["state"]).set(row["dags"])
                 for name in nodes:
                     nodes[name] += int(row[name])
             known["outbox"] = await store_duties.count_outbox(shard, _OUTBOX_COUNTED_MAX)

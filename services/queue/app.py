@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -12,6 +12,7 @@ from services.queue.broker import Broker
 from services.queue.dead import DeadItems
 from services.queue.dispatch import Dispatch
 from services.queue.far_keys import FarKeys
+from services.queue.gauges import Gauges
 from services.queue.health import Health
 from services.queue.hints import Messenger
 from services.queue.lanes import Lanes
@@ -32,7 +33,7 @@ from services.queue.verbs import Verbs
 from shared.access import Access
 from shared.buckets import Buckets
 from shared.clock import SystemClock
-from shared.hotpath import HotPath
+from shared.hotpath import HotPath, Verb
 from shared.http import install
 from shared.loop import Loop
 from shared.ownership import Ownership
@@ -72,6 +73,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     loops = [
         *_loops(dispatch, health, shards),
         Loop("quotas", quotas.step, interval_s=settings.quota_refresh_s),
+        Loop("gauges", Gauges(stores, ownership.owns, settings).step, interval_s=settings.metrics_interval_s),
         Loop("lag", lag.step, interval_s=SAMPLE_S),
         Loop("shares", topics.read_shares, interval_s=1.0),
         Loop("lanes", Lanes(stores, dispatch, settings).step, interval_s=1.0),
@@ -127,10 +129,14 @@ def create_app(settings: QueueSettings) -> HotPath:
     app.state.process = process
     app.state.leave = leave
     install(app, settings, lag, ready=ownership.ready)
+    _add_routes(app, verbs)
+    return HotPath(app, verbs, app.state.access, settings, lag)
+
+
+def _add_routes(app: FastAPI, verbs: Mapping[str, Verb]) -> None:
     add_verbs(app, verbs)
     app.include_router(router)
     app.include_router(operations_router)
-    return HotPath(app, verbs, app.state.access, settings, lag)
 
 
 def _operating(store: Store, operations: Operations, settings: QueueSettings) -> Loop:

@@ -29,16 +29,19 @@ from services.queue.rows import ack_pair, fingerprint, new_row
 from services.queue.settings import QueueSettings
 from services.queue.store import Enqueued, Known, Store
 from shared.access import Caller
+from shared.clock import SystemClock
 from shared.errors import ShardUnavailable, Unavailable, invalid
 from shared.ids import canonical, canonical_token, new_ids, shard_of
 from shared.lanes import Urgency
-from shared.metrics import ACKED, DEQUEUED, ENQUEUED
+from shared.metrics import ACKED, DEQUEUED, ENQUEUED, REDELIVERED, SCHEDULE_TO_START_SECONDS
 from shared.plan import slot_of
 from shared.shards import ShardMap
 from shared.shedding import overloaded
 
 AckEntry = tuple[str, str, int, str | None]
 ReviveEntry = tuple[str, int, str | None, bool]
+
+_clock = SystemClock()
 
 
 class Broker:
@@ -61,6 +64,7 @@ class Broker:
         self._enqueued: dict[int, Any] = {}
         self._dequeued: dict[int, Any] = {}
         self._acked: dict[int, Any] = {}
+        self._started: dict[int, Any] = {}
         self._enqueues: dict[int, Batcher[NewRow, Result]] = {}
         self._acks: dict[tuple[int, bool], Batcher[AckEntry, str]] = {}
         self._revives: dict[int, Batcher[ReviveEntry, str]] = {}
@@ -73,6 +77,7 @@ class Broker:
         self._enqueued[number] = ENQUEUED.labels(number)
         self._dequeued[number] = DEQUEUED.labels(number)
         self._acked[number] = ACKED.labels(number)
+        self._started[number] = SCHEDULE_TO_START_SECONDS.labels(number)
         self._enqueues[number] = Batcher(self._enqueuer(store), limits, Urgency.ENQUEUE, store.pool)
         self._revives[number] = Batcher(self._reviver(store), limits, Urgency.SETTLE, store.pool)
         for relaxed in (False, True):
@@ -282,9 +287,19 @@ class Broker:
         leased = await self.dispatch.dequeue(
             namespace, demands, token=token, lease_s=lease_s, wait_s=wait_s, gone=gone, tenant=tenant
         )
+        if leased:
+            self._measure(leased)
+        return leased
+
+    def _measure(self, leased: Sequence[Leased]) -> None:
         for shard, count in Counter(key.id[-3:] for key, _ in leased).items():
             self._dequeued[int(shard, 16)].inc(count)
-        return leased
+        first = leased[0][0]
+        late_s = _clock.wall_s() - first.deliver_at.timestamp()
+        self._started[shard_of(first.id)].observe(max(late_s, 0.0))
+        for key, row in leased:
+            if row["attempt"] > 1:
+                REDELIVERED.labels(shard_of(key.id)).inc()
 
     # -- ack ----------------------------------------------------------------------------------------------
 

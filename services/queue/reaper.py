@@ -9,6 +9,7 @@ from services.queue.prefetch import START
 from services.queue.settings import QueueSettings
 from services.queue.settle import Settlement
 from services.queue.store import Store
+from shared.metrics import SWEEPER_LAST_RUN
 
 _BEGIN = (datetime(1, 1, 1, tzinfo=UTC), START[2])
 
@@ -21,6 +22,7 @@ class Reaper:
         self._settlement = settlement
         self._settings = settings
         self._ttl_after = _BEGIN
+        self._last_run = SWEEPER_LAST_RUN.labels(store.number)
         self._pause_s = settings.reap_interval_s
 
     def pause_s(self) -> float:
@@ -30,6 +32,7 @@ class Reaper:
     async def step(self) -> int:
         """Promote what is due and take back leases that ran out; else note how long nothing will be due."""
         row = await self._store.pool.row(SQL.next_due_s)
+        self._last_run.set_to_current_time()
         due_s = row["due_s"]
         if due_s is None or due_s > 0:
             self._pause_s = min(self._settings.reap_interval_s, due_s or self._settings.reap_interval_s)

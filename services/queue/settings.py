@@ -48,6 +48,8 @@ class QueueSettings(EdgeSettings):
     promote_items_max: int = 2_000
     page_scan_max: int = 20_000
     chunk_items_max: int = 500
+    metrics_interval_s: float = 15.0
+    metrics_topics_max: int = 100
     operation_rows_max: int = 2_000
     operation_patience_s: float = 5.0
     operation_poll_s: float = 1.0

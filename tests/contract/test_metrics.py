@@ -1,0 +1,137 @@
+"""What an operator's dashboards and alerts stand on: the names, the labels and the values of `/metrics`."""
+
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.queue.gauges import REST, Gauges
+from tests.support.queue_host import Api, QueueHost
+
+NAMES = {
+    "headgate_items",
+    "headgate_oldest_ready_age_seconds",
+    "headgate_schedule_to_start_seconds",
+    "headgate_enqueued",
+    "headgate_dequeued",
+    "headgate_acked",
+    "headgate_nacked",
+    "headgate_dead",
+    "headgate_lease_expired",
+    "headgate_redelivered",
+    "headgate_dependency_released",
+    "headgate_release_lag_seconds",
+    "headgate_dags",
+    "headgate_dag_duration_seconds",
+    "headgate_shard_up",
+    "headgate_shard_breaker_state",
+    "headgate_shard_query_seconds",
+    "headgate_shard_pool_in_use",
+    "headgate_shard_pool_waiting",
+    "headgate_shard_db_bytes",
+    "headgate_shard_dead_tuples",
+    "headgate_shard_oldest_xact_age_seconds",
+    "headgate_sweeper_last_run_timestamp_seconds",
+    "headgate_http_request_seconds",
+    "headgate_rate_limited",
+    "headgate_build_info",
+}
+
+
+async def scrape(host: QueueHost) -> dict[str, list[Any]]:
+    answer = await host.client.get("/metrics")
+    assert answer.status_code == 200
+    return {family.name: family.samples for family in text_string_to_metric_families(answer.text)}
+
+
+def gauges(host: QueueHost, *, owns: bool = True, topics_max: int = 100) -> Gauges:
+    settings = host.settings.model_copy(update={"metrics_topics_max": topics_max})
+    return Gauges(host.stores, lambda _number: owns, settings)
+
+
+def items(found: dict[str, list[Any]], namespace: str) -> dict[tuple[str, str], float]:
+    return {
+        (sample.labels["topic"], sample.labels["state"]): sample.value
+        for sample in found["headgate_items"]
+        if sample.labels["namespace"] == namespace and sample.value
+    }
+
+
+async def test_every_name_that_dashboards_use_is_there(own_host: QueueHost) -> None:
+    assert set(await scrape(own_host)) >= NAMES
+
+
+async def test_items_are_counted_by_topic_and_state(own_api: Api, own_host: QueueHost) -> None:
+    await own_api.enqueue({"topic": "t"}, {"topic": "t"}, {"topic": "t", "disabled": True})
+    await own_api.dequeue("t", 1)
+    sampler = gauges(own_host)
+
+    await sampler.step()
+
+    found = await scrape(own_host)
+    assert items(found, own_api.namespace) == {("t", "ready"): 1, ("t", "leased"): 1, ("t", "disabled"): 1}
+    ages = [s.value for s in found["headgate_oldest_ready_age_seconds"] if s.labels["topic"] == "t"]
+    assert len(ages) == 1 and ages[0] >= 0
+    await gauges(own_host, owns=False).step()
+
+
+async def test_a_shard_that_another_process_owns_is_no_longer_told_of(own_api: Api, own_host: QueueHost) -> None:
+    await own_api.enqueue({"topic": "t"})
+    owned = True
+    sampler = Gauges(own_host.stores, lambda _number: owned, own_host.settings)
+    await sampler.step()
+    assert items(await scrape(own_host), own_api.namespace)
+
+    owned = False
+    await sampler.step()
+
+    assert not items(await scrape(own_host), own_api.namespace)
+
+
+async def test_topics_beyond_the_limit_are_counted_together(own_api: Api, own_host: QueueHost) -> None:
+    shard = 1
+    for topic, count in (("large", 3), ("small", 1), ("tiny", 1)):
+        await own_api.enqueue(*({"topic": topic, "id": own_api.new_id(shard)} for _ in range(count)))
+    sampler = gauges(own_host, topics_max=1)
+
+    await sampler.step()
+
+    found = await scrape(own_host)
+    assert items(found, own_api.namespace) == {("large", "ready"): 3}
+    assert items(found, REST[0]) == {(REST[1], "ready"): 2}
+
+
+async def test_requests_are_timed_by_route_not_by_path(own_api: Api, own_host: QueueHost) -> None:
+    await own_api.enqueue({"topic": "t"})
+    await own_api.get("items/no-such-id")
+    await own_host.client.get("/no/such/path")
+
+    found = await scrape(own_host)
+
+    counted = {
+        (s.labels["method"], s.labels["route"], s.labels["status"])
+        for s in found["headgate_http_request_seconds"]
+        if s.name.endswith("_count")
+    }
+    assert {
+        ("POST", "/v1/namespaces/{ns}/enqueue", "201"),
+        ("GET", "/v1/namespaces/{ns}/items/{item_id}", "404"),
+        ("GET", "none", "404"),
+    } <= counted
+    assert not [route for _, route, _ in counted if "no-such" in route or own_api.namespace in route]
+
+
+async def test_a_redelivery_is_counted(own_api: Api, own_host: QueueHost) -> None:
+    await own_api.enqueue({"topic": "t", "id": own_api.new_id(1)})
+    before = await _redelivered(own_host)
+    held = await own_api.dequeue_one("t")
+    assert await _redelivered(own_host) == before
+    await own_api.results("nack", {"items": [{"id": held["id"], "lease_token": held["lease_token"]}]})
+
+    await own_api.dequeue_one("t")
+
+    assert await _redelivered(own_host) == before + 1
+
+
+async def _redelivered(host: QueueHost) -> float:
+    samples = (await scrape(host))["headgate_redelivered"]
+    return sum(s.value for s in samples if s.name.endswith("_total") and s.labels["shard"] == "1")
