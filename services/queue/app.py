@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -133,7 +133,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     return HotPath(app, verbs, app.state.access, settings, lag)
 
 
-def _add_routes(app: FastAPI, verbs: Mapping[str, Verb]) -> None:
+def _add_routes(app: FastAPI, verbs: dict[str, Verb]) -> None:
     add_verbs(app, verbs)
     app.include_router(router)
     app.include_router(operations_router)
