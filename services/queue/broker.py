@@ -10,12 +10,12 @@ from typing import Any
 
 from services.queue.batcher import Batcher, BatcherLimits
 from services.queue.dispatch import Dispatch, Leased
+from services.queue.enqueues import Enqueues
 from services.queue.model import (
     NO_OUTPUT,
     Demand,
     Key,
     NewItem,
-    NewRow,
     PlainItem,
     Ready,
     Result,
@@ -25,16 +25,14 @@ from services.queue.model import (
 from services.queue.placement import Placement
 from services.queue.plain import PlainEnqueues
 from services.queue.quotas import Tenant
-from services.queue.rows import ack_pair, fingerprint, new_row
 from services.queue.settings import QueueSettings
-from services.queue.store import Enqueued, Known, Store
+from services.queue.store import Known, Store
 from shared.access import Caller
 from shared.clock import SystemClock
-from shared.errors import ShardUnavailable, Unavailable, invalid
-from shared.ids import canonical, canonical_token, new_ids, shard_of
+from shared.errors import Unavailable
+from shared.ids import canonical, canonical_token, shard_of
 from shared.lanes import Urgency
-from shared.metrics import ACKED, DEQUEUED, ENQUEUED, REDELIVERED, SCHEDULE_TO_START_SECONDS
-from shared.plan import slot_of
+from shared.metrics import ACKED, DEQUEUED, REDELIVERED, SCHEDULE_TO_START_SECONDS
 from shared.shards import ShardMap
 from shared.shedding import overloaded
 
@@ -60,12 +58,11 @@ class Broker:
         self.dispatch = dispatch
         self.placement = placement
         self._plain = PlainEnqueues(dispatch, placement, settings)
+        self._others = Enqueues(shards, dispatch, placement, settings)
         self._settings = settings
-        self._enqueued: dict[int, Any] = {}
         self._dequeued: dict[int, Any] = {}
         self._acked: dict[int, Any] = {}
         self._started: dict[int, Any] = {}
-        self._enqueues: dict[int, Batcher[NewRow, Result]] = {}
         self._acks: dict[tuple[int, bool], Batcher[AckEntry, str]] = {}
         self._revives: dict[int, Batcher[ReviveEntry, str]] = {}
         for store in stores.values():
@@ -74,16 +71,15 @@ class Broker:
     def join(self, store: Store) -> None:
         """Serve one more shard."""
         number, limits = store.number, BatcherLimits.of(self._settings)
-        self._enqueued[number] = ENQUEUED.labels(number)
         self._dequeued[number] = DEQUEUED.labels(number)
         self._acked[number] = ACKED.labels(number)
         self._started[number] = SCHEDULE_TO_START_SECONDS.labels(number)
-        self._enqueues[number] = Batcher(self._enqueuer(store), limits, Urgency.ENQUEUE, store.pool)
         self._revives[number] = Batcher(self._reviver(store), limits, Urgency.SETTLE, store.pool)
         for relaxed in (False, True):
             acker = self._acker(store, relaxed)
             self._acks[number, relaxed] = Batcher(acker, limits, Urgency.SETTLE, store.pool)
         self._plain.join(store)
+        self._others.join(store)
         self.stores[number] = store
 
     # -- enqueue ------------------------------------------------------------------------------------------
@@ -97,177 +93,7 @@ class Broker:
         """
         if isinstance(items[0], PlainItem):
             return _answer(await self._plain.enqueue(namespace, items), Urgency.ENQUEUE)
-        return await self._enqueue_each(namespace, items, caller)
-
-    async def _enqueue_each(self, namespace: str, items: list[NewItem], caller: Caller) -> list[Result]:
-        home: Store | None = None
-        results: list[Result | None] = [None] * len(items)
-        groups: dict[int, list[int]] = {}
-        keyed: dict[int, list[int]] = {}
-        ids: list[str] = []
-        for i, item in enumerate(items):
-            if item.id is not None:
-                item_id = canonical(item.id) or item.id
-                ids.append(item_id)
-                shard = shard_of(item_id)
-                if shard not in self.stores:
-                    raise invalid(f"/items/{i}/id", "its last 12 bits are no shard of this service")
-                groups.setdefault(shard, []).append(i)
-                continue
-            if item.idempotency_key is not None:
-                store = self._at(namespace, item.idempotency_key)
-                keyed.setdefault(store.number, []).append(i)
-            elif item.affinity is not None:
-                store = self._at(namespace, item.affinity)
-                groups.setdefault(store.number, []).append(i)
-            else:
-                home = home or self.stores[self.placement.choose(namespace, item.topic, len(items))]
-                store = home
-                groups.setdefault(store.number, []).append(i)
-            ids.append("")
-        for shard, part in (*groups.items(), *keyed.items()):
-            unnamed = [i for i in part if not ids[i]]
-            for i, item_id in zip(unnamed, new_ids(shard, len(unnamed)), strict=True):
-                ids[i] = item_id
-        flushes = [
-            *(self._enqueue_at(n, namespace, items, ids, part, caller, results) for n, part in groups.items()),
-            *(self._keyed_at(n, namespace, items, ids, part, caller, results) for n, part in keyed.items()),
-        ]
-        if len(flushes) == 1:
-            await flushes[0]
-        else:
-            await asyncio.gather(*flushes)
-        return _answer(results, Urgency.ENQUEUE)
-
-    async def _enqueue_at(
-        self,
-        shard: int,
-        namespace: str,
-        items: Sequence[NewItem],
-        ids: Sequence[str] | dict[int, str],
-        part: Sequence[int],
-        caller: Caller,
-        results: list[Result | None],
-        *,
-        spills: bool = True,
-    ) -> None:
-        try:
-            rows = await self._rows(self.stores[shard], namespace, [(items[i], ids[i]) for i in part], caller)
-            flushed = await self._enqueues[shard].submit(rows, namespace)
-        except Unavailable as error:
-            for i in part:
-                results[i] = refused(ids[i], error.code, error.outcome)
-            if spills and error.outcome == "none":
-                await self._spill(shard, namespace, items, part, caller, results)
-            return
-        for i, result in zip(part, flushed, strict=True):
-            results[i] = result
-
-    async def _spill(
-        self,
-        shard: int,
-        namespace: str,
-        items: Sequence[NewItem],
-        part: Sequence[int],
-        caller: Caller,
-        results: list[Result | None],
-    ) -> None:
-        """Items that may live anywhere, and were surely not taken by this shard, go to one that takes items."""
-        free = [i for i in part if items[i].id is None and items[i].affinity is None]
-        other = self.placement.choose(namespace, items[free[0]].topic, 0, but=shard) if free else shard
-        if other != shard:
-            ids = dict(zip(free, new_ids(other, len(free)), strict=True))
-            await self._enqueue_at(other, namespace, items, ids, free, caller, results, spills=False)
-
-    async def _keyed_at(
-        self,
-        shard: int,
-        namespace: str,
-        items: Sequence[NewItem],
-        ids: Sequence[str],
-        part: Sequence[int],
-        caller: Caller,
-        results: list[Result | None],
-    ) -> None:
-        store = self.stores[shard]
-        first: dict[str, int] = {}
-        for i in part:
-            first.setdefault(items[i].idempotency_key or "", i)
-        unique = list(first.values())
-        try:
-            rows = await self._rows(store, namespace, [(items[i], ids[i]) for i in unique], caller)
-            prints = {i: fingerprint(items[i]) for i in part}
-            flushed, holders = await store.enqueue_keyed(
-                rows, list(first), [prints[i] for i in unique], [slot_of(namespace, key) for key in first]
-            )
-        except Unavailable as error:
-            for i in part:
-                results[i] = refused(ids[i], error.code, error.outcome)
-            return
-        await self.dispatch.place_lanes(store.number)
-        taken = set(flushed.taken or ())
-        self._tell_enqueued(store, [row for row in rows if row.id in taken], flushed)
-        namespace_id = rows[0].namespace_id
-        for i in part:
-            holder, print_ = holders.get((namespace_id, items[i].idempotency_key or ""), (None, b""))
-            if holder is None:
-                # The slot has moved, and this process has not heard of it yet.
-                results[i] = refused(ids[i], ShardUnavailable.code)
-            elif holder == ids[i]:
-                results[i] = Result(holder, "enqueued")
-            elif print_ == prints[i]:
-                results[i] = Result(holder, "duplicate")
-            else:
-                results[i] = refused(ids[i], "key_reused")
-
-    async def _rows(
-        self, store: Store, namespace: str, items: Sequence[tuple[NewItem, str]], caller: Caller
-    ) -> list[NewRow]:
-        pairs = {(namespace, item.topic) for item, _ in items}
-        pairs |= {ack_pair(namespace, item.ack_topic) for item, _ in items if item.ack_topic is not None}
-        await store.names.make(pairs)
-        return [new_row(store, namespace, item, item_id, caller) for item, item_id in items]
-
-    def _enqueuer(self, store: Store) -> Any:
-        async def flush(rows: list[NewRow]) -> list[Result]:
-            flushed = await store.enqueue(rows)
-            await self.dispatch.place_lanes(store.number)
-            if flushed.taken is None:
-                self._tell_enqueued(store, rows, flushed)
-                return [Result(row.id, "enqueued") for row in rows]
-            taken = set(flushed.taken)
-            new = [row for row in rows if row.id in taken]
-            self._tell_enqueued(store, new, flushed)
-            known = await store.known([row.id for row in rows if row.id not in taken])
-            return [self._outcome(row, taken, known, flushed) for row in rows]
-
-        return flush
-
-    def _outcome(self, row: NewRow, taken: set[str], known: dict[str, Known], flushed: Enqueued) -> Result:
-        if row.id in taken:
-            taken.discard(row.id)
-            known[row.id] = Known(row.namespace_id, "living")
-            return Result(row.id, "enqueued")
-        found = known.get(row.id)
-        if found is not None:
-            if found.namespace_id != row.namespace_id:
-                return refused(row.id, "id_unavailable")
-            return Result(row.id, "cancelled" if found.outcome == "cancelled" else "duplicate")
-        ahead = row.time_ms is not None and row.time_ms > flushed.at.timestamp() * 1000
-        return refused(row.id, "id_in_future" if ahead else "id_too_old")
-
-    def _tell_enqueued(self, store: Store, rows: Sequence[NewRow], flushed: Enqueued) -> None:
-        self._enqueued[store.number].inc(len(rows))
-        topics: dict[int, list[Key]] = {}
-        at = flushed.at
-        for row in rows:
-            if not row.waits:
-                topics.setdefault(row.topic_id, []).append(Key(row.priority, at, row.id))
-        for topic_id, keys in topics.items():
-            self.dispatch.ready_in(store.number, topic_id, keys)
-
-    def _at(self, namespace: str, key: str) -> Store:
-        return self.stores[self._shards.of_slot(slot_of(namespace, key)).number]
+        return _answer(await self._others.enqueue(namespace, items, caller), Urgency.ENQUEUE)
 
     # -- dequeue ------------------------------------------------------------------------------------------
 

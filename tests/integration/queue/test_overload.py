@@ -16,7 +16,7 @@ class Stuck:
     def __init__(self, host: QueueHost) -> None:
         self.go_on = asyncio.Event()
         self.seen: list[list[str]] = []
-        for one in host.process.broker._enqueues.values():
+        for one in host.process.broker._others._flushes.values():
             flush = one._flush
 
             async def wait(rows: Any, _flush: Any = flush) -> Any:
@@ -77,7 +77,7 @@ async def test_a_shard_whose_line_stands_costs_only_its_own_elements(
     api = Api(own_host)
     await api.enqueue_one("t")
     broker = own_host.process.broker
-    slow = (broker._enqueues[1], broker._plain._flushes[1])
+    slow = (broker._others._flushes[1], broker._plain._flushes[1])
     monkeypatch.setattr(batcher.Batcher, "is_overloaded", property(lambda self: self in slow))
 
     results = await api.enqueue(*({"topic": "t", "id": api.new_id(shard)} for shard in (0, 1)))
@@ -89,7 +89,7 @@ async def test_a_shard_whose_line_stands_costs_only_its_own_elements(
         for plain in ({}, {"max_attempts": 3}):
             results = await api.enqueue({"topic": f"t{n}", **plain})
             assert [r["status"] for r in results] == ["enqueued"], "it goes elsewhere"
-    slow = (*broker._enqueues.values(), *broker._plain._flushes.values())
+    slow = (*broker._others._flushes.values(), *broker._plain._flushes.values())
     for plain in ({}, {"max_attempts": 3}):
         answer = await api.post("enqueue", {"items": [{"topic": "t", **plain}]})
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
@@ -100,7 +100,7 @@ async def test_a_hot_namespace_leaves_room_in_every_flush(own_host: QueueHost) -
     for api in (hot, calm):
         await api.enqueue_one("t", id=api.new_id(0))
     stuck = Stuck(own_host)
-    line = own_host.process.broker._enqueues[0]
+    line = own_host.process.broker._others._flushes[0]
     line._limits = line._limits._replace(items_max=10)
 
     def call(api: Api, count: int, name: str) -> asyncio.Task[Any]:
