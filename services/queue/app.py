@@ -50,7 +50,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     ownership = Ownership("queue", shards, settings, clock)
     dispatch = Dispatch(list(stores.values()), settings, clock, owns=ownership.owns)
     placement = Placement(list(stores), settings, clock)
-    placement.avoids = shards.avoids
+    placement.avoids, placement.owns = shards.avoids, ownership.owns
     broker = Broker(shards, stores, dispatch, placement, settings)
     settlement = Settlement(broker, settings)
     health = Health(broker, shards, clock, ownership)

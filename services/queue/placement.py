@@ -5,7 +5,8 @@ smaller ones. So a topic begins on one shard, chosen by its name, which spreads 
 one more for every `topic_shard_rate_max` items a second, up to `topic_shards_max`, and gives them back one a
 second once it is calm. A shard that is to be avoided (draining, failing, behind) is passed over for the next.
 
-The rates are this process's own, and forgetting them is harmless: living items stay where they are and
+A process places on the shards that it owns, whose keys it hands out, while it owns any that takes items. The
+rates are its own, and forgetting them is harmless: living items stay where they are and
 consumers look everywhere.
 """
 
@@ -39,7 +40,10 @@ class Placement:
 
     def __init__(self, shards: Sequence[int], settings: QueueSettings, clock: Clock) -> None:
         self.avoids: Callable[[int], bool] = lambda _shard: False
+        self.owns: Callable[[int], bool] = lambda _shard: True
         self._shards = sorted(shards)
+        self._own = self._shards
+        self._looked_s = float("-inf")
         self._settings = settings
         self._clock = clock
         self._spreads: dict[tuple[str, str], _Spread] = {}
@@ -47,6 +51,7 @@ class Placement:
     def join(self, shard: int) -> None:
         """There is one more shard; topics that are on others stay there."""
         self._shards = sorted({*self._shards, shard})
+        self._looked_s = float("-inf")
 
     def choose(self, namespace: str, topic: str, items: int, *, but: int | None = None) -> int:
         """The shard for a call of that many items; calls of one topic take turns on its shards.
@@ -59,13 +64,17 @@ class Placement:
             self._measure(spread, now_s)
         spread.items += items
         spread.turn += 1
-        ring = self._shards
-        place = spread.first + spread.turn % spread.width
-        for step in range(len(ring)):
-            shard = ring[(place + step) % len(ring)]
-            if shard != but and not self.avoids(shard):
-                return shard
-        return but if but is not None else ring[place % len(ring)]  # all are to be avoided: the call will say so
+        if now_s - self._looked_s >= _WINDOW_S:
+            self._looked_s = now_s
+            self._own = [shard for shard in self._shards if self.owns(shard)] or self._shards
+        place = spread.first + spread.turn % min(spread.width, len(self._own))
+        for ring in (self._own, self._shards):
+            for step in range(len(ring)):
+                shard = ring[(place + step) % len(ring)]
+                if shard != but and not self.avoids(shard):
+                    return shard
+        # All are to be avoided: the call will say so.
+        return but if but is not None else self._own[place % len(self._own)]
 
     def width(self, namespace: str, topic: str) -> int:
         """How many shards a topic uses now."""
@@ -75,7 +84,7 @@ class Placement:
     def _begin(self, namespace: str, topic: str, now_s: float) -> _Spread:
         if len(self._spreads) >= _TOPICS_MAX:
             self._spreads = {key: kept for key, kept in self._spreads.items() if kept.width > 1}
-        first = zlib.crc32(f"{namespace}\0{topic}".encode()) % len(self._shards)
+        first = zlib.crc32(f"{namespace}\0{topic}".encode())
         spread = self._spreads[namespace, topic] = _Spread(first, now_s)
         return spread
 

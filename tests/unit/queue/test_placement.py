@@ -84,6 +84,20 @@ def test_a_shard_to_be_avoided_is_passed_over() -> None:
     assert home not in used(place)
 
 
+def test_a_process_places_on_its_own_shards_while_one_of_them_takes_items() -> None:
+    place, clock = placement()
+    place.owns = lambda shard: shard in (1, 3)
+    topics = {place.choose("ns", f"t{n}", 1) for n in range(64)}
+    assert topics == {1, 3}
+
+    place.avoids = lambda shard: shard in (1, 3)
+    assert {place.choose("ns", f"t{n}", 1) for n in range(64)} <= {0, 2}
+
+    place.owns, place.avoids = (lambda _shard: False), (lambda _shard: False)
+    clock.advance(1.0)
+    assert {place.choose("ns", f"t{n}", 1) for n in range(64)} == {0, 1, 2, 3}
+
+
 def test_with_every_shard_to_be_avoided_the_call_still_gets_one() -> None:
     place, _ = placement()
     place.avoids = lambda _shard: True
