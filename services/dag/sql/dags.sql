@@ -141,7 +141,7 @@ GROUP BY state;
 -- name: overdue_dags(dags_max)
 -- Running DAGs whose deadline has passed; the transaction that cancels one looks again under its lock.
 SELECT no FROM dag
-WHERE state = 'running' AND deadline_at IS NOT NULL AND deadline_at <= shard_now()
+WHERE state = 'running' AND deadline_at IS NOT NULL AND deadline_at <= (SELECT shard_now())
 ORDER BY deadline_at LIMIT $1;
 
 -- name: past_deadline(no)

@@ -7,7 +7,8 @@ WITH claimed AS (
     UPDATE outbox SET tries = tries + 1,
         due_at = shard_now() + make_interval(secs => least($2::float8 * power(2, least(tries, 20)), $3::float8))
     WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM outbox WHERE due_at <= shard_now() ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
+        SELECT ctid FROM outbox WHERE due_at <= (SELECT shard_now())
+        ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
     RETURNING node_no, generation, action, item_id::text, inputs)
 SELECT c.node_no, c.generation, c.action, c.item_id, d.namespace, c.inputs
 FROM claimed c CROSS JOIN LATERAL (SELECT namespace FROM dag WHERE no = c.node_no >> 22 OFFSET 0) AS d;
@@ -40,7 +41,7 @@ ORDER BY first_no;
 
 -- name: stopped_adds(age_s, rows_max)
 SELECT first_no, last_no FROM adding
-WHERE started_at <= shard_now() - make_interval(secs => $1::float8)
+WHERE started_at <= (SELECT shard_now()) - make_interval(secs => $1::float8)
 ORDER BY first_no LIMIT $2;
 
 -- name: insert_spread(node_nos, generations)
