@@ -69,8 +69,9 @@ class Retention:
         # It runs again, or ended anew and is noted for that: its rows were all brought back before.
         await store_kept.forget_kept(tx, [no for no in gone if noted[no].phase == "due"])
         busy = await store_kept.busy_dags(tx, now) if now else set()
-        if busy:
-            await store_kept.set_phase(tx, sorted(busy), "due", due_in_s=_BUSY_S)
+        for no in sorted(busy):
+            # In the phase that it has: what is partly moved is not `due`, which says that all its rows are here.
+            await store_kept.set_phase(tx, [no], noted[no].phase, due_in_s=_BUSY_S)
         now = [no for no in now if no not in busy]
         if now:
             done = await store_kept.keep_rows(tx, now, self._settings.keep_rows_max)

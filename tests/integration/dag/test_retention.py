@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.dag import keeping
 from tests.support.dag_world import BASE, DagWorld
 
 HOT = ("node", "node_spec", "edge", "external", "change")
@@ -210,6 +211,37 @@ async def test_a_mover_that_had_found_a_dag_due_before_its_thaw_leaves_it(world:
     await world.add(dag, SPEC)
     await world.loops.retention._move(world.shard, [1])
     assert (await phases(world), (await counts(world))[0]) == (["due"], 4)
+
+
+async def test_a_retry_is_not_outrun_by_a_mover_with_an_old_list(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dag = await ended(world)
+    await keep(world)
+    thaw = keeping.thaw
+
+    async def thaw_and_be_too_late(context: Any, shard: Any, found: Any) -> None:
+        await thaw(context, shard, found)
+        for _ in range(5):
+            await world.loops.retention._move(world.shard, [found.no])
+
+    monkeypatch.setattr(keeping, "thaw", thaw_and_be_too_late)
+    await world.verb(dag, "retry")
+    assert ((await world.dag(dag))["state"], len(await world.states(dag))) == ("running", 4)
+
+
+async def test_a_busy_dag_that_is_partly_moved_is_not_taken_for_whole(world: DagWorld) -> None:
+    dag = await ended(world)
+    world.settings.__dict__["keep_rows_max"] = 6
+    await world.loops.retention.step(world.shard)
+    assert (await phases(world), (await counts(world))[0]) == (["moving"], 2)
+    await world.rows(
+        "INSERT INTO outbox SELECT no, 1, 'cancel', item_id, NULL, shard_now(), shard_now(), 0 FROM node LIMIT 1"
+    )
+    await keep(world)
+    assert await phases(world) == ["moving"]
+    await world.verb(dag, "retry")
+    assert len(await world.states(dag)) == (await counts(world))[0] == 4
 
 
 async def test_a_thaw_that_was_left_is_undone(world: DagWorld) -> None:
