@@ -311,7 +311,7 @@ async def test_a_shutdown_ends_waits_and_streams_at_once(world: DagWorld) -> Non
     async with asyncio.timeout(10):
         while len(world.duties.context.watches) < 2:
             await asyncio.sleep(0)
-        world.app.state.leave()
+        await world.app.state.leave()
         refused = await waiting
         assert (refused["code"], refused["outcome"]) == ("shutting_down", "none")
         assert short(events_of((await streaming_all).text)) == ["DAG running", "a released"]
