@@ -5,7 +5,7 @@ READY := .venv/ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-header pyproject.toml
-SOURCES := headgate services shared migrations shards tests examples benchmarks
+SOURCES := headgate services shared migrations shards audit tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("headgate", "services", "shared", "migrations", "shards")
+PRODUCT = ("headgate", "services", "shared", "migrations", "shards", "audit")
 EVERYTHING = (*PRODUCT, "tests", "examples", "benchmarks")
 
 FILE_LINES_MAX = 500

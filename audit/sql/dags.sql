@@ -1,0 +1,94 @@
+-- A DAG shard by itself. Read in one snapshot, in stretches of numbers.
+
+-- name: dags_page(after_no, dag_id, since, rows_max)
+-- DAGs, and whether a transaction has left work to be gone on with, which explains what is not counted yet.
+-- Those on their way out of the hot tables are left out: their rows are in two places.
+SELECT d.no, d.id::text, d.state,
+    EXISTS (SELECT FROM spread s WHERE s.node_no >= d.no << 22 AND s.node_no < (d.no + 1) << 22)
+        OR EXISTS (SELECT FROM scan s WHERE s.dag_no = d.no) AS walking
+FROM dag d
+WHERE d.no > $1 AND ($2::uuid IS NULL OR d.id = $2) AND ($3::timestamptz IS NULL OR d.created_at >= $3)
+    AND NOT EXISTS (SELECT FROM kept k WHERE k.dag_no = d.no AND k.phase IN ('moving', 'thawing', 'dropping'))
+ORDER BY d.no LIMIT $4;
+
+-- name: wrong_totals(nos)
+SELECT d.no, d.id::text FROM dag d CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE state = 'intent') AS intent,
+        count(*) FILTER (WHERE state = 'blocked') AS blocked,
+        count(*) FILTER (WHERE state = 'released') AS released,
+        count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
+        count(*) FILTER (WHERE state = 'failed') AS failed,
+        count(*) FILTER (WHERE state = 'skipped') AS skipped,
+        count(*) FILTER (WHERE state = 'cancelled') AS cancelled
+    FROM (SELECT state FROM node WHERE no >= d.no << 22 AND no < (d.no + 1) << 22
+        UNION ALL SELECT state FROM kept_node WHERE no >= d.no << 22 AND no < (d.no + 1) << 22) AS n) AS f
+WHERE d.no = ANY ($1::bigint[]) AND
+    (d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled)
+    <> (f.intent, f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled);
+
+-- name: wrong_nodes(after_no, last_no, rows_max)
+-- Of the next nodes: which disagree with the facts, and where the stretch ends. A node that was decided keeps the
+-- counts it was decided by; a terminal upstream's edge is flipped, but for what a walk has still to do.
+WITH page AS MATERIALIZED (SELECT * FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3)
+SELECT n.no, n.key, n.up_left <> f.unflipped OR n.ext_left <> x.open
+        OR (n.state IN ('intent', 'blocked') AND (n.up_ok <> f.ok OR n.up_failed <> f.failed
+            OR n.up_skipped <> f.skipped OR n.up_cancelled <> f.cancelled OR f.early > 0)) AS counters,
+    n.state IN ('intent', 'blocked') AND f.late > 0 AND d.state = 'running' AS unflipped,
+    n.state = 'blocked' AND n.run_on IS NULL AND d.state = 'running' AND NOT d.held AND NOT d.paused
+        AND n.up_left = 0 AND n.ext_left = 0 AS stuck
+FROM page n
+JOIN dag d ON d.no = n.dag_no
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE NOT e.satisfied) AS unflipped,
+        count(*) FILTER (WHERE e.satisfied AND u.state = 'succeeded') AS ok,
+        count(*) FILTER (WHERE e.satisfied AND u.state = 'failed') AS failed,
+        count(*) FILTER (WHERE e.satisfied AND u.state = 'skipped') AS skipped,
+        count(*) FILTER (WHERE e.satisfied AND u.state = 'cancelled') AS cancelled,
+        count(*) FILTER (WHERE e.satisfied AND u.state IN ('intent', 'blocked', 'released')) AS early,
+        count(*) FILTER (WHERE NOT e.satisfied AND u.state NOT IN ('intent', 'blocked', 'released')) AS late
+    FROM edge e JOIN node u ON u.no = e.up WHERE e.down = n.no) AS f
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE resolved_at IS NULL) AS open FROM external
+    WHERE dag_no = n.dag_no AND node_key = n.key AND declared) AS x
+WHERE n.up_left <> f.unflipped OR n.ext_left <> x.open
+    OR n.state IN ('intent', 'blocked') AND (n.up_ok <> f.ok OR n.up_failed <> f.failed OR n.up_skipped <> f.skipped
+        OR n.up_cancelled <> f.cancelled OR f.early > 0 OR f.late > 0 OR (n.up_left = 0 AND n.ext_left = 0))
+ORDER BY n.no;
+
+-- name: stretch(after_no, last_no, rows_max)
+-- How far the next stretch of nodes goes.
+SELECT max(no) AS last_no, count(*)::int AS rows FROM (
+    SELECT no FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3) AS page;
+
+-- name: old_outbox(age_s, dag_no, rows_max)
+SELECT o.node_no, o.action, d.id::text, n.key FROM outbox o
+JOIN dag d ON d.no = o.node_no >> 22
+LEFT JOIN node n ON n.no = o.node_no
+WHERE o.created_at <= shard_now() - make_interval(secs => $1::float8) AND ($2::bigint IS NULL OR d.no = $2)
+ORDER BY o.node_no LIMIT $3;
+
+-- name: old_adding(age_s, dag_no, rows_max)
+SELECT a.first_no, d.id::text FROM adding a JOIN dag d ON d.no = a.first_no >> 22
+WHERE a.started_at <= shard_now() - make_interval(secs => $1::float8) AND ($2::bigint IS NULL OR d.no = $2)
+ORDER BY a.first_no LIMIT $3;
+
+-- name: released_page(after_no, last_no, age_s, rows_max)
+-- Nodes whose items the queue should have, or have ended: released for long, and nothing is left to be told.
+SELECT n.no, n.dag_no, d.id::text AS dag, d.namespace, n.key, n.generation, n.item_id::text, n.topic, n.pass_outputs
+FROM (SELECT * FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $4) AS n
+JOIN dag d ON d.no = n.dag_no
+WHERE n.state = 'released' AND NOT n.sub
+    AND n.released_at <= shard_now() - make_interval(secs => $3::float8)
+    AND NOT EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no);
+
+-- name: still_released(nos, generations)
+SELECT n.no FROM unnest($1::bigint[], $2::int[]) AS w(no, generation) JOIN node n ON n.no = w.no
+WHERE n.state = 'released' AND n.generation = w.generation
+    AND NOT EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no);
+
+-- name: owners(dags, keys, item_ids)
+-- Which of these items their nodes know: unfinished ones have them, and the queue is still to be told of others.
+SELECT w.item_id::text FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS w(dag, key, item_id)
+JOIN dag d ON d.id = w.dag JOIN node n ON n.dag_no = d.no AND n.key = w.key
+WHERE (n.item_id = w.item_id AND n.state IN ('intent', 'blocked', 'released'))
+    OR EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no AND o.item_id = w.item_id);
