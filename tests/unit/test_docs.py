@@ -54,3 +54,20 @@ def _shown(default: object) -> str:
     if default in (None, ""):
         return "none"
     return str(int(default) if isinstance(default, float) and default.is_integer() else default)
+
+
+def test_every_test_that_the_table_of_races_names_is_there() -> None:
+    rows = [row for row in (ROOT / "docs" / "testing.md").read_text().splitlines() if re.match(r"\| R\d+ \|", row)]
+    assert [int(re.findall(r"\d+", row)[0]) for row in rows] == list(range(1, 39))
+    missing = []
+    for row in rows:
+        files = [ROOT / "tests" / name for name in re.findall(r"`([a-z0-9_/]+\.py)`", row)]
+        files = [
+            path if path.exists() else ROOT / "tests" / "integration" / path.relative_to(ROOT / "tests")
+            for path in files
+        ]
+        code = "".join(path.read_text() for path in files if path.exists())
+        missing += [path.name for path in files if not path.exists()]
+        missing += [name for name in re.findall(r"`(test_\w+)\*?`", row) if f"def {name}" not in code]
+        assert files or "no test: " in row
+    assert missing == []
