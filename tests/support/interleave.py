@@ -15,10 +15,11 @@ from typing import Any
 import asyncpg
 
 from services.queue.app import create_app
-from services.queue.process import QueueProcess
 from services.queue.settings import QueueSettings
 from shared.pg import PINNED
+from tests.support.dag_world import DagWorld
 from tests.support.databases import Database
+from tests.support.queue_fake import FakeQueue
 
 ORDERS_MAX = 600
 _LOOK_S = 0.002
@@ -111,7 +112,7 @@ class _OneConnection:
 class Actor:
     """One process on the shared shard, slowed down to single statements."""
 
-    process: QueueProcess
+    process: Any
     connection: Any
     gate: Gate = field(default_factory=Gate)
 
@@ -138,6 +139,26 @@ async def actor_on(database: Database) -> AsyncIterator[Actor]:
     try:
         yield actor
     finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def dag_actor_on(database: Database, queue: FakeQueue) -> AsyncIterator[Actor]:
+    """A DAG service on the first shard, with one gated connection; what it decides is told by somebody else."""
+    world = DagWorld(database, queue)
+    connection = await asyncpg.connect(
+        database.dsn,
+        server_settings={**PINNED, "search_path": "dag_000", "deadlock_timeout": "20ms", "lock_timeout": "5s"},
+    )
+    actor = Actor(world, connection)
+    gated = _OneConnection(_Connection(connection, actor.gate))
+    for pool in (world.shard.pool, world.shard.relaxed):
+        pool._pool = gated
+    world.duties.context.dispatch = lambda _shard, _sends: None
+    try:
+        yield actor
+    finally:
+        await world.close()
         await connection.close()
 
 
