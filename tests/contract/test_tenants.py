@@ -69,7 +69,11 @@ DAG_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("put", "/exports/mark"): lambda _: {},
 }
 QUERIES = {"/items": "?topic=t", "/dead": "?topic=t", "/dags/{dag}/node": "?key=a"}
-QUERIES |= {"/dags/{dag}/node/inputs": "?key=b", "/dags/{dag}/timeline": "?key=a"}
+QUERIES |= {
+    "/dags/{dag}/node/inputs": "?key=b",
+    "/dags/{dag}/node/output": "?key=a",
+    "/dags/{dag}/timeline": "?key=a",
+}
 
 
 def routes(service: str) -> list[Route]:
