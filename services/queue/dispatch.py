@@ -380,17 +380,20 @@ class Dispatch:
         by_shard: dict[int, list[Claim]] = {}
         for key in (key for keys in taken for key in keys):
             by_shard.setdefault(int(key.id[-3:], 16), []).append(Claim(key.id, token, lease_s))
-        flushes = [
-            asyncio.create_task(self._claim_at(lines[0].namespace, shard, claims))
-            for shard, claims in by_shard.items()
-        ]
+        namespace = lines[0].namespace
         try:
-            done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX if len(flushes) > 1 else None)
+            if len(by_shard) == 1:
+                [(shard, claims)] = by_shard.items()
+                return await self._claim_at(namespace, shard, claims)
+            flushes = [
+                asyncio.create_task(self._claim_at(namespace, shard, claims)) for shard, claims in by_shard.items()
+            ]
+            done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX)
         finally:
             for line, keys in zip(lines, taken, strict=True):
                 line.buffer.settled(keys)
         for flush in late:
-            self._keep(self._hand_back(lines[0].namespace, flush))
+            self._keep(self._hand_back(namespace, flush))
         rows: dict[str, Any] = {}
         for flush in done:
             rows.update(flush.result())
