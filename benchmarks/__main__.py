@@ -148,9 +148,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _EPILOG = """\
-Without --only, all scenarios but schema are run. Each is measured in rounds: every side of a comparison in turn,
-a few seconds each, so that what slows the machine slows all sides; ratios are taken within rounds, and shown as
-the median with the lowest and highest. A difference smaller than that spread is no result.
+Without --only, all scenarios but schema and million are run. Each is measured in rounds: every side of a
+comparison in turn, a few seconds each, so that what slows the machine slows all sides; ratios are taken within
+rounds, and shown as the median with the lowest and highest. A difference smaller than that spread is no result.
 
 Results go to benchmarks/results/*.json and docs/benchmarks.md; with --quick or --results DIR
 elsewhere. The exit code is 1 when a requirement is not met. Leave the machine alone meanwhile: what other

@@ -40,6 +40,19 @@ def fan(width: int) -> Graph:
     return Graph(("first", *middle, "last"), tuple(edges))
 
 
+def wide(blocks: int, width: int) -> Graph:
+    """Blocks of one, then `width` at once, then one, each after the one before."""
+    keys: list[str] = []
+    edges: list[Edge] = []
+    for block in range(blocks):
+        first, *middle, last = (f"b{block}-{i}" for i in range(width + 2))
+        if keys:
+            edges.append((keys[-1], first))
+        edges += [(first, key) for key in middle] + [(key, last) for key in middle]
+        keys += [first, *middle, last]
+    return Graph(tuple(keys), tuple(edges))
+
+
 def layered(nodes: int, *, layer: int, edges_per_node: int, seed: int) -> Graph:
     """Layers of `layer` nodes; each node below the first layer waits for some of the layer above, at random."""
     choose = random.Random(seed)

@@ -63,7 +63,11 @@ class Meter:
 
     def rss_mib(self, group: str) -> float:
         """Resident memory of the largest process of a group, without its descendants."""
-        return max(_rss_mib(pid) for pid in self._roots[group])
+        return max(_mib(pid, "VmRSS") for pid in self._roots[group])
+
+    def peak_rss_mib(self, group: str) -> float:
+        """The most that the largest process of a group ever had resident, without its descendants."""
+        return max(_mib(pid, "VmHWM") for pid in self._roots[group])
 
     def read(self) -> Use:
         """What has been used until now."""
@@ -103,8 +107,8 @@ def _processes() -> dict[int, tuple[int, float, float]]:
     return found
 
 
-def _rss_mib(pid: int) -> float:
-    return int(_field(f"/proc/{pid}/status", "VmRSS").split()[0]) / 1024
+def _mib(pid: int, field: str) -> float:
+    return int(_field(f"/proc/{pid}/status", field).split()[0]) / 1024
 
 
 def _tree(root: int, processes: Mapping[int, tuple[int, float, float]]) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -70,12 +70,25 @@ class Builder:
         """Hang up."""
         self.http.close()
 
-    async def create(self, graph: Graph, *, hold: bool = False) -> str:
-        """Create a DAG with all of its nodes, each with its edges, in calls of at most 1,000 nodes."""
+    async def create(
+        self, graph: Graph, *, hold: bool = False, after_call: Callable[[], None] = lambda: None
+    ) -> str:
+        """Create a DAG with all of its nodes, each with its edges, in calls of at most 1,000 nodes.
+
+        What a node waits for beyond 1,000 others is added afterwards; only a held DAG may be so wide.
+        """
         upstreams = graph.upstreams()
         # A list may not be empty.
-        nodes = [self._node(key) | ({"upstream": upstreams[key]} if upstreams[key] else {}) for key in graph.keys]
-        return await self._create(nodes, hold=hold)
+        nodes = [
+            self._node(key) | ({"upstream": upstreams[key][:CALL_MAX]} if upstreams[key] else {})
+            for key in graph.keys
+        ]
+        dag = await self._create(nodes, hold=hold, after_call=after_call)
+        left = [(up, key) for key in graph.keys for up in upstreams[key][CALL_MAX:]]
+        assert hold or not left, "edges would come late"
+        for part in chunks(left, CALL_MAX):
+            await self.add_edges(dag, part)
+        return dag
 
     async def create_nodes(self, graph: Graph) -> str:
         """Create a held DAG with all nodes and no edge."""
@@ -100,26 +113,30 @@ class Builder:
         await self.http.call(b"POST", f"/dags/{dag}/cancel", {"reason": "measured"})
         await self.wait(dag)
 
-    async def finish(self, dag: str, nodes: int) -> None:
+    async def finish(self, dag: str, nodes: int, *, wait_s: float = RUN_S_MAX) -> None:
         """Wait until the DAG has ended; every node must have succeeded."""
-        ended = await self.wait(dag)
+        ended = await self.wait(dag, wait_s)
         assert ended.state == "succeeded" and ended.nodes["succeeded"] == nodes, ended
 
-    async def wait(self, dag: str) -> DagState:
+    async def wait(self, dag: str, wait_s: float = RUN_S_MAX) -> DagState:
         """Wait until the DAG has ended."""
-        deadline = time.perf_counter() + RUN_S_MAX
+        deadline = time.perf_counter() + wait_s
         while time.perf_counter() < deadline:
             found = _dag(await self.http.call(b"GET", f"/dags/{dag}/wait?timeout_s={WAIT_S}"))
             if found.state not in ("running", "cancelling"):
                 return found
-        raise TimeoutError(f"the DAG {dag} did not end in {RUN_S_MAX:.0f} s")
+        raise TimeoutError(f"the DAG {dag} did not end in {wait_s:.0f} s")
 
-    async def _create(self, nodes: Sequence[dict[str, Any]], *, hold: bool) -> str:
+    async def _create(
+        self, nodes: Sequence[dict[str, Any]], *, hold: bool, after_call: Callable[[], None] = lambda: None
+    ) -> str:
         first, *rest = chunks(nodes, CALL_MAX)
         made = await self.http.call(b"POST", "/dags", {"nodes": first, "hold": hold})
         dag = _dag(made).id
+        after_call()
         for part in rest:
             await self.http.call(b"POST", f"/dags/{dag}/nodes", {"nodes": part})
+            after_call()
         return dag
 
     def _node(self, key: str) -> dict[str, Any]:

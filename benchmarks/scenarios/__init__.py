@@ -9,6 +9,7 @@ from benchmarks.bench import Bench
 from benchmarks.outcome import Outcome
 from benchmarks.scenarios import (
     backlog,
+    beside,
     build,
     chain,
     cycle,
@@ -18,6 +19,7 @@ from benchmarks.scenarios import (
     large,
     latency,
     layered,
+    million,
     payload,
     peers,
     processes,
@@ -97,6 +99,20 @@ _ALL = (
         minutes=4,
     ),
     Scenario("large", "64,000 nodes, 257,000 edges: built in random order, run, checked", large.run),
+    Scenario(
+        "beside",
+        "the step of a small DAG alone, and beside one of 100,000 nodes",
+        beside.run,
+        minutes=1.5,
+        rounds=3,
+    ),
+    Scenario(
+        "million",
+        "a million nodes, built and run (not among the usual ones)",
+        million.run,
+        usual=False,
+        minutes=15,
+    ),
     Scenario(
         "schema",
         "the queue's tables against alternatives, direct SQL, at backlogs (not among the usual ones)",

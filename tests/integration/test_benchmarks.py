@@ -16,10 +16,10 @@ from tests.support.databases import Databases
 TINY = Plan(rounds=2, slice_s=0.02, warmup_s=0.01, small=True, backlogs=(0, 300), snapshot_s=0.0)
 # These show a price that nothing is promised about.
 FREE = {"spread", "peers", "latency", "shapes"}
-USUAL = [name for name, scenario in SCENARIOS.items() if scenario.usual]
+SERVED = [name for name, scenario in SCENARIOS.items() if scenario.with_services]
 
 
-@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize("name", SERVED)
 async def test_a_scenario_runs_on_a_stack(stack: Stack, name: str) -> None:
     outcome = await SCENARIOS[name].run(Bench(await describe_stack(stack), TINY, Progress()))
     assert outcome.rows and (outcome.requirements or name in FREE)
