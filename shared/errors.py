@@ -18,7 +18,8 @@ ServiceError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -118,6 +119,16 @@ class ShuttingDown(Unavailable):
 
 class Overloaded(Unavailable):
     code = "overloaded"
+
+
+@contextmanager
+def something_done() -> Iterator[None]:
+    """What fails inside fails after something was done: the call's outcome is unknown."""
+    try:
+        yield
+    except ServiceError as error:
+        error.outcome = "unknown"
+        raise
 
 
 def pointer_to(*parts: str) -> str:

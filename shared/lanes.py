@@ -8,11 +8,13 @@ urgency, then by arrival, and no longer than a given time.
 from __future__ import annotations
 
 import asyncio
-import heapq
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import IntEnum
+
+from shared.clock import Clock, SystemClock
 
 WAITING_MAX = 1_000
 
@@ -39,6 +41,11 @@ def urgency(value: Urgency) -> Iterator[None]:
         _urgency.reset(token)
 
 
+def current_urgency() -> Urgency:
+    """Of the running task."""
+    return _urgency.get()
+
+
 def set_urgency(value: Urgency) -> None:
     """As `urgency`, for the rest of the running task."""
     _urgency.set(value)
@@ -47,11 +54,13 @@ def set_urgency(value: Urgency) -> None:
 class Lanes:
     """`size` places. Each level of urgency below the highest leaves one more to those above it."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, clock: Clock | None = None) -> None:
         self._limits = [max(1, size - level) for level in Urgency]
         self._taken = 0
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._turn = 0
+        self._clock = clock or SystemClock()
+        # By urgency, then by arrival: since when, and the place to come.
+        self._lines: tuple[deque[tuple[float, asyncio.Future[None]]], ...] = tuple(deque() for _ in Urgency)
+        self._waiting = 0
 
     @property
     def taken(self) -> int:
@@ -61,12 +70,18 @@ class Lanes:
     @property
     def waiting(self) -> int:
         """Calls that wait for a place."""
-        return sum(not future.done() for _, _, future in self._waiting)
+        return self._waiting
+
+    def oldest_since_s(self, level: Urgency) -> float | None:
+        """Since when the oldest waits of those whom a call of this urgency would wait behind (None: nobody)."""
+        if not self._waiting:
+            return None
+        return min((line[0][0] for line in self._lines[: level + 1] if line), default=None)
 
     def try_enter(self) -> bool:
         """Take a place if one is free and nobody as urgent waits for it."""
         level = _urgency.get()
-        if self._taken >= self._limits[level] or (self._waiting and self._waiting[0][0] <= level):
+        if self._taken >= self._limits[level] or (self._waiting and any(self._lines[: level + 1])):
             return False
         self._taken += 1
         return True
@@ -79,13 +94,13 @@ class Lanes:
         """
         if self.try_enter():
             return
-        if len(self._waiting) >= WAITING_MAX:
+        if self._waiting >= WAITING_MAX:
             raise TimeoutError
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turn += 1
-        entry = (int(_urgency.get()), self._turn, future)
-        heapq.heappush(self._waiting, entry)
-        self._serve()
+        line = self._lines[_urgency.get()]
+        entry = self._clock.monotonic_s(), future
+        line.append(entry)
+        self._waiting += 1
         try:
             async with asyncio.timeout(timeout_s):
                 await future
@@ -94,6 +109,9 @@ class Lanes:
                 self.leave()  # the place came just as the call went
             else:
                 future.cancel()
+                if entry in line:
+                    line.remove(entry)
+                    self._waiting -= 1
                 self._serve()
             raise
 
@@ -103,11 +121,12 @@ class Lanes:
         self._serve()
 
     def _serve(self) -> None:
-        while self._waiting:
-            level, _, future = self._waiting[0]
-            if not future.done():
-                if self._taken >= self._limits[level]:
+        for line, limit in zip(self._lines, self._limits, strict=True):
+            while line:
+                if self._taken >= limit:
                     return
-                self._taken += 1
-                future.set_result(None)
-            heapq.heappop(self._waiting)
+                _, future = line.popleft()
+                self._waiting -= 1
+                if not future.cancelled():
+                    self._taken += 1
+                    future.set_result(None)

@@ -18,9 +18,10 @@ import asyncpg
 from shared.breaker import Breaker
 from shared.clock import SystemClock
 from shared.errors import Invalid, ShardUnavailable, StorageFull
-from shared.lanes import Lanes, Urgency, urgency
+from shared.lanes import Lanes, Urgency, current_urgency, urgency
 from shared.metrics import SHARD_ERRORS, SHARD_QUERY_SECONDS, SHARD_REFUSED
 from shared.settings import EdgeSettings, ShardAddress
+from shared.shedding import Standing, overloaded
 from shared.sql import Statement
 
 T = TypeVar("T")
@@ -120,7 +121,8 @@ class Pool:
     """Connections to one schema. `relaxed` commits do not wait for the disk (their effects must be repeatable).
 
     Calls to a shard that does not answer are refused at once (`breaker`, shared by the pools of one shard);
-    connections are given by urgency (`shared.lanes`).
+    connections are given by urgency (`shared.lanes`). What waits for one has been let in: a call asks `admit`
+    before its first statement, so that it is turned away without waiting, and with nothing done.
     """
 
     def __init__(
@@ -135,7 +137,10 @@ class Pool:
         self._settings = settings
         self._relaxed = relaxed
         self.breaker = breaker or Breaker()
-        self.lanes = Lanes(settings.pool_connections_max)
+        self.lanes = Lanes(settings.pool_connections_max, _clock)
+        self._standings = [
+            Standing(settings.standing_wait_s_max, _clock, settings.acquire_timeout_s) for _ in Urgency
+        ]
         self._probing: asyncio.Task[None] | None = None
         self._pool: Any = None
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_MAX)
@@ -228,6 +233,27 @@ class Pool:
             self._probing = asyncio.create_task(self._probe())
         self._refused.inc()
         raise self.away(self.breaker.retry_after_s)
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether the line for a connection, as far as the running task would wait in it, does not move."""
+        level = current_urgency()
+        oldest_since_s = self.lanes.oldest_since_s(level)
+        if oldest_since_s is None:
+            self._standings[level].served(None)
+            return False
+        return self._standings[level].sheds(oldest_since_s, level)
+
+    def admit(self) -> None:
+        """Refuse a call that would wait for nothing. To be asked before anything is done for it.
+
+        Raises:
+            ShardUnavailable: the shard does not answer.
+            Overloaded: who waits for a connection waits for too long.
+        """
+        self.check()
+        if self.is_standing:
+            raise overloaded(current_urgency())
 
     async def _probe(self) -> None:
         try:

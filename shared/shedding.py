@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from math import inf
 
 from shared.clock import Clock, SystemClock
 from shared.errors import Overloaded
@@ -30,11 +31,15 @@ def overloaded(level: Urgency) -> Overloaded:
 
 
 class Standing:
-    """Whether one queue is standing. Asked only by calls that would have to wait in it."""
+    """Whether one queue is standing. Asked only by calls that would have to wait in it.
 
-    def __init__(self, target_s: float, clock: Clock) -> None:
+    Where nobody waits for longer than `wait_s_max`, patience ends at half of that.
+    """
+
+    def __init__(self, target_s: float, clock: Clock, wait_s_max: float = inf) -> None:
         self._target_s = target_s
         self._clock = clock
+        self._patience_s_max = wait_s_max / 2
         self._above_since_s: float | None = None
 
     def sheds(self, oldest_since_s: float, level: Urgency) -> bool:
@@ -45,7 +50,7 @@ class Standing:
             return False
         if self._above_since_s is None:
             self._above_since_s = now_s
-        patience_s = self._target_s * PATIENCE[level]
+        patience_s = min(self._target_s * PATIENCE[level], self._patience_s_max)
         return now_s - oldest_since_s >= patience_s and now_s - self._above_since_s >= patience_s
 
     def served(self, oldest_since_s: float | None) -> None:

@@ -80,6 +80,8 @@ class Batcher(Generic[E, R]):
     @property
     def is_overloaded(self) -> bool:
         """Whether a call that came now would be refused."""
+        if self._pool is not None and self._pool.is_standing:
+            return True
         oldest_since_s = self._waiting.oldest_since_s
         if oldest_since_s is None:
             return False

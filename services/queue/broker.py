@@ -29,7 +29,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store import Known, Store
 from shared.access import Caller
 from shared.clock import SystemClock
-from shared.errors import Unavailable
+from shared.errors import Unavailable, something_done
 from shared.ids import canonical, canonical_token, shard_of
 from shared.lanes import Urgency
 from shared.metrics import ACKED, DEQUEUED, REDELIVERED, SCHEDULE_TO_START_SECONDS
@@ -76,8 +76,8 @@ class Broker:
         self._started[number] = SCHEDULE_TO_START_SECONDS.labels(number)
         self._revives[number] = Batcher(self._reviver(store), limits, Urgency.SETTLE, store.pool)
         for relaxed in (False, True):
-            acker = self._acker(store, relaxed)
-            self._acks[number, relaxed] = Batcher(acker, limits, Urgency.SETTLE, store.pool)
+            acker, pool = self._acker(store, relaxed), store.shard.relaxed if relaxed else store.pool
+            self._acks[number, relaxed] = Batcher(acker, limits, Urgency.SETTLE, pool)
         self._plain.join(store)
         self._others.join(store)
         self.stores[number] = store
@@ -92,8 +92,8 @@ class Broker:
         Keyless items of a call that bring no id and no affinity go to one shard, in one transaction.
         """
         if isinstance(items[0], PlainItem):
-            return _answer(await self._plain.enqueue(namespace, items), Urgency.ENQUEUE)
-        return _answer(await self._others.enqueue(namespace, items, caller), Urgency.ENQUEUE)
+            return answered(await self._plain.enqueue(namespace, items), Urgency.ENQUEUE)
+        return answered(await self._others.enqueue(namespace, items, caller), Urgency.ENQUEUE)
 
     # -- dequeue ------------------------------------------------------------------------------------------
 
@@ -150,6 +150,7 @@ class Broker:
 
         async def flush(shard: int, part: list[tuple[int, AckEntry]]) -> None:
             try:
+                self.stores[shard].pool.admit()
                 namespace_id = await self.stores[shard].names.namespace_id(namespace)
                 if namespace_id is None:
                     statuses: Sequence[str] = ["not_found"] * len(part)
@@ -168,7 +169,7 @@ class Broker:
             await flush(shard, part)
         else:
             await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
-        return _answer(results, Urgency.SETTLE)
+        return answered(results, Urgency.SETTLE)
 
     def _acker(self, store: Store, relaxed: bool) -> Any:
         async def flush_with_care(entries: list[AckEntry]) -> list[str]:
@@ -176,7 +177,9 @@ class Broker:
             lost = [position for position, status in enumerate(statuses) if status == "lease_lost"]
             if lost:
                 # An extend of the same holder may have moved its lease while this waited for it: look afresh.
-                for position, status in zip(lost, await flush([entries[i] for i in lost]), strict=True):
+                with something_done():
+                    again = await flush([entries[i] for i in lost])
+                for position, status in zip(lost, again, strict=True):
                     if status in ("acked", "already_acked"):
                         statuses[position] = status
             return statuses
@@ -198,9 +201,10 @@ class Broker:
         self, store: Store, entries: list[AckEntry], acked: set[str], held: set[str]
     ) -> list[str]:
         # Also ids acked in this very flush: a superseded holder may share it with the winner.
-        known = await store.known(
-            [id_ for id_, token, _, _ in entries if id_ not in acked or id_ + token not in held]
-        )
+        with something_done():
+            known = await store.known(
+                [id_ for id_, token, _, _ in entries if id_ not in acked or id_ + token not in held]
+            )
         statuses = []
         for item_id, token, namespace_id, _ in entries:
             if item_id + token in held and item_id in acked:
@@ -228,6 +232,7 @@ class Broker:
 
         async def flush(shard: int, part: list[tuple[int, str, str | None]]) -> None:
             try:
+                self.stores[shard].pool.admit()
                 namespace_id = await self.stores[shard].names.namespace_id(namespace)
                 if namespace_id is None:
                     return
@@ -242,7 +247,7 @@ class Broker:
                 results[i].status = status
 
         await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
-        return _answer(results, Urgency.SETTLE)
+        return answered(results, Urgency.SETTLE)
 
     def _reviver(self, store: Store) -> Any:
         async def flush(entries: list[ReviveEntry]) -> list[str]:
@@ -261,9 +266,10 @@ class Broker:
             )
             await self.dispatch.place_lanes(store.number)
             others = [entry[0] for entry in entries if entry[0] not in opened]
-            states = await store.states(others) if others else {}
-            known = await store.known(others) if others else {}
-            known |= await _acked_lately(store, entries, {*opened, *states, *known})
+            with something_done():
+                states = await store.states(others) if others else {}
+                known = await store.known(others) if others else {}
+                known |= await _acked_lately(store, entries, {*opened, *states, *known})
             statuses = []
             for item_id, namespace_id, _, manages in entries:
                 row = opened.get(item_id)
@@ -292,7 +298,7 @@ async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set
     }
 
 
-def _answer(results: Sequence[Result | None], level: Urgency) -> list[Result]:
+def answered(results: Sequence[Result | None], level: Urgency) -> list[Result]:
     """The results of a call; one of which nothing at all could be taken for the load is refused as a whole."""
     found = [result for result in results if result is not None]
     if found and all(result.code == "overloaded" for result in found):

@@ -100,6 +100,7 @@ class DeadItems:
             if number < after[0]:
                 continue
             place = after[1] if number == after[0] else FIRST
+            self._stores[number].pool.admit()
             scope = await self._scope(self._stores[number], namespace, topic)
             while scope is not None:
                 page = min(left, PAGE_ITEMS)

@@ -94,8 +94,9 @@ class Dispatch:
         """Serve from one more shard."""
         self._stores[store.number] = store
         for relaxed in (False, True):
+            pool = store.shard.relaxed if relaxed else store.pool
             claims = Batcher[Claim, Any](
-                _claimer(store, relaxed), BatcherLimits.of(self._settings), Urgency.DEQUEUE, store.pool
+                _claimer(store, relaxed), BatcherLimits.of(self._settings), Urgency.DEQUEUE, pool
             )
             self._claims[store.number, relaxed] = claims
             self._claiming[relaxed].append(claims)

@@ -17,7 +17,7 @@ from services.queue.rows import ack_pair, fingerprint, new_row
 from services.queue.settings import QueueSettings
 from services.queue.store import Enqueued, Known, Store
 from shared.access import Caller
-from shared.errors import ShardUnavailable, Unavailable, invalid
+from shared.errors import ShardUnavailable, Unavailable, invalid, something_done
 from shared.ids import canonical, new_ids, shard_of
 from shared.lanes import Urgency
 from shared.metrics import ENQUEUED
@@ -171,6 +171,7 @@ class Enqueues:
     async def _rows(
         self, store: Store, namespace: str, items: Sequence[tuple[NewItem, str]], caller: Caller
     ) -> list[NewRow]:
+        store.pool.admit()
         pairs = {(namespace, item.topic) for item, _ in items}
         pairs |= {ack_pair(namespace, item.ack_topic) for item, _ in items if item.ack_topic is not None}
         await store.names.make(pairs)
@@ -186,7 +187,8 @@ class Enqueues:
             taken = set(flushed.taken)
             new = [row for row in rows if row.id in taken]
             self._tell_enqueued(store, new, flushed)
-            known = await store.known([row.id for row in rows if row.id not in taken])
+            with something_done():
+                known = await store.known([row.id for row in rows if row.id not in taken])
             return [self._outcome(row, taken, known, flushed) for row in rows]
 
         return flush

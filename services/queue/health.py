@@ -11,7 +11,7 @@ from services.queue.broker import Broker
 from services.queue.names import SQL
 from services.queue.store import Store
 from shared.clock import Clock
-from shared.errors import NotFound, ShardUnavailable
+from shared.errors import NotFound, Overloaded, ShardUnavailable, Unavailable
 from shared.metrics import ACKED, DEQUEUED, ENQUEUED
 from shared.ownership import Ownership
 from shared.pg import Pool
@@ -57,14 +57,15 @@ class Health:
         found: dict[str, Any] = {"shard": store.number, **self._rates(store.number), **_latency(store.pool)}
         is_hurt = found["errors_per_s"] or not store.shard.breaker.takes_items
         try:
+            store.pool.admit()
             owner = await self._ownership.look(store.shard)
             found["state"] = "degraded" if is_hurt else "healthy" if owner.name else "unowned"
             if self._map.is_draining(store.number):
                 found["state"] = "draining"
             found |= await self._ask(store)
-        except ShardUnavailable:
+        except Unavailable as error:
             owner = self._ownership.seen(store.number)
-            found["state"] = "open"
+            found["state"] = "degraded" if isinstance(error, Overloaded) else "open"
         return found | {"owner": owner.name, "epoch": owner.epoch}
 
     async def _ask(self, store: Store) -> dict[str, Any]:

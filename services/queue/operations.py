@@ -73,6 +73,7 @@ class Operations:
             TooManyOperations: the namespace has `operations_running_max` at work.
             ShardUnavailable: no shard answers.
         """
+        rows.refuse_if_standing(self._stores.values())
         operation_id = await self.place(namespace, kind, given)
         deadline_s = self._clock.monotonic_s() + self._settings.operation_patience_s
 
@@ -86,10 +87,11 @@ class Operations:
                 log.warning("an operation waits for its shard", operation=operation_id, detail=failure.detail)
             elif isinstance(failure, BaseException):
                 raise failure
-        return await self.get(namespace, operation_id)
+        return await self._found(namespace, operation_id)
 
     async def preview(self, namespace: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
         """What an operation would take now: a count, exact if a few seconds were enough, and some ids."""
+        rows.refuse_if_standing(self._stores.values())
         wanted = Filter.of(kind, given)
         deadline_s = self._clock.monotonic_s() + self._settings.operation_patience_s
 
@@ -128,6 +130,10 @@ class Operations:
             NotFound: none of that id, another namespace's, or dropped since.
             ShardUnavailable: no shard answers.
         """
+        rows.refuse_if_standing(self._stores.values())
+        return await self._found(namespace, operation_id)
+
+    async def _found(self, namespace: str, operation_id: str) -> dict[str, Any]:
         known_id = canonical(operation_id)
         found = await self._views(namespace, [known_id]) if known_id else []
         if not found:
@@ -138,6 +144,8 @@ class Operations:
         self, namespace: str, limit: int, before: str | None
     ) -> tuple[list[dict[str, Any]], str | None]:
         """Operations of a namespace, newest first, and the id behind which the next page begins."""
+
+        rows.refuse_if_standing(self._stores.values())
 
         async def at(store: Store) -> list[str]:
             listed = await store.pool.fetch(
@@ -168,7 +176,7 @@ class Operations:
                     for store in self._stores.values()
                 )
             )
-        return await self.get(namespace, operation_id)
+        return await self._found(namespace, operation_id)
 
     # -- carrying on --------------------------------------------------------------------------------------
 

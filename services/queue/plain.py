@@ -61,6 +61,7 @@ class PlainEnqueues:
     async def _enqueue_at(
         self, shard: int, namespace: str, items: Sequence[PlainItem], ids: list[str]
     ) -> list[Result]:
+        self._stores[shard].pool.admit()
         names = self._stores[shard].names
         topics = {item.topic for item in items}
         await names.make([(namespace, topic) for topic in topics])

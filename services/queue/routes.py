@@ -34,7 +34,16 @@ async def process_of(request: Request) -> QueueProcess:
     return process
 
 
+async def steered_of(request: Request) -> QueueProcess:
+    """A dependency: this process's parts, for calls by which operators end an overload."""
+    process: QueueProcess = request.app.state.process
+    request.app.state.lag.check(Urgency.SETTLE)
+    set_urgency(Urgency.SETTLE)
+    return process
+
+
 ProcessOf = Annotated[QueueProcess, Depends(process_of)]
+SteeredOf = Annotated[QueueProcess, Depends(steered_of)]
 
 
 def add_verbs(app: FastAPI, verbs: dict[str, Verb]) -> None:
@@ -170,7 +179,7 @@ def _read_cursor(cursor: str | None) -> tuple[int, str]:
 async def put_namespace(
     ns: str,
     caller: CallerOf,
-    process: ProcessOf,
+    process: SteeredOf,
     body: Annotated[wire.NamespaceSpec, body_of(wire.NamespaceSpec)],
 ) -> Response:
     """Declare a namespace and set its quotas."""
@@ -222,6 +231,8 @@ def _page(found: list[dict[str, Any]], field: str, limit: int, cursor: str | Non
 
 
 def _topic_verb(name: str, scope: str, summary: str) -> None:
+    steers = name in ("pause", "resume")
+
     async def handle(
         ns: str,
         caller: CallerOf,
@@ -232,12 +243,14 @@ def _topic_verb(name: str, scope: str, summary: str) -> None:
         if body.topic.startswith("_") and not caller.is_dag_service:
             raise Forbidden("topics that begin with `_` are the system's")
         topics = process.topics
-        if name in ("pause", "resume"):
+        if steers:
             return json_response(await topics.pause(ns, body.topic, name == "pause"))
         act = topics.purge if name == "purge" else topics.redrive
         return json_response(await act(ns, body.topic))
 
     handle.__doc__ = summary
+    if steers:
+        handle.__annotations__["process"] = SteeredOf
     router.post(
         f"/v1/namespaces/{{ns}}/topics/{name}",
         operation_id=f"{name}_topic",
@@ -256,7 +269,7 @@ _topic_verb("redrive", "admin", "Put dead items back, with fresh attempts; a DAG
 async def configure_topic(
     ns: str,
     caller: CallerOf,
-    process: ProcessOf,
+    process: SteeredOf,
     body: Annotated[wire.TopicSettings, body_of(wire.TopicSettings)],
 ) -> Response:
     """Give a topic its settings: minimum shares for worse priorities. What is left out is taken away.

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 
 from headgate import wire
 from services.queue.dead import FIRST, TOPIC_IDS, Place
-from services.queue.routes import CallerOf, Limit, ProcessOf
+from services.queue.routes import CallerOf, Limit, ProcessOf, SteeredOf
 from services.queue.verbs import enter
 from shared.access import Caller
 from shared.errors import Forbidden, invalid
@@ -79,7 +79,7 @@ async def cancel_operation(
     ns: str,
     operation: str,
     caller: CallerOf,
-    process: ProcessOf,
+    process: SteeredOf,
     _body: Annotated[wire.Empty, body_of(wire.Empty)],
 ) -> Response:
     """Stop an operation where it is; what it did stays done. One that has ended stays as it is."""

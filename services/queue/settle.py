@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 
 from services.queue import attempts
 from services.queue import store as rows
-from services.queue.broker import Broker, lost_status
+from services.queue.broker import Broker, answered, lost_status
 from services.queue.model import Ready, Result, backoff_s, refused
 from services.queue.names import SQL
 from services.queue.settings import QueueSettings
 from services.queue.store import Removal, Requeue, Store
 from shared.access import Caller
-from shared.errors import Invalid, ShardUnavailable
+from shared.errors import Invalid, Unavailable, something_done
 from shared.ids import canonical, canonical_token, shard_of, time_ms_of
+from shared.lanes import Urgency
 from shared.log import log
 from shared.metrics import DEAD, LEASE_EXPIRED, NACKED
 from shared.pg import Transaction
@@ -78,9 +79,10 @@ class Settlement:
             store = self._broker.stores[shard]
             wanted = [canonical(ids[i]) or "" for i in part]
             try:
+                store.pool.admit()
                 namespace_id = await store.names.make_namespace(namespace)
                 statuses = await Cancel(store, self._settings, namespace_id, caller.is_dag_service).run(wanted)
-            except ShardUnavailable as error:
+            except Unavailable as error:
                 for i in part:
                     results[i] = refused(ids[i], error.code, error.outcome)
                 return
@@ -90,7 +92,7 @@ class Settlement:
                 results[i] = refused(ids[i], status) if status == "cancel_limit" else Result(ids[i], status)
 
         await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
-        return results
+        return answered(results, Urgency.SETTLE)
 
     async def sweep(self, store: Store, limit: int) -> int:
         """Take back leases of one shard that ran out; how many items that met.
@@ -143,11 +145,12 @@ class Settlement:
         async def at(shard: int, part: list[tuple[int, Any]]) -> None:
             store = self._broker.stores[shard]
             try:
+                store.pool.admit()
                 namespace_id = await store.names.namespace_id(namespace)
                 if namespace_id is None:
                     return
                 statuses = await act(store, namespace_id, [entry for _, entry in part])
-            except ShardUnavailable as error:
+            except Unavailable as error:
                 for i, _ in part:
                     results[i] = refused(items[i].id, error.code, error.outcome)
                 return
@@ -155,7 +158,7 @@ class Settlement:
                 results[i].status = statuses[position]
 
         await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
-        return results
+        return answered(results, Urgency.SETTLE)
 
     async def _nack_at(self, store: Store, namespace_id: int, nacks: list[Nack]) -> dict[int, str]:
         async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready]]:
@@ -184,7 +187,8 @@ class Settlement:
         NACKED.labels(store.number).inc(len(statuses))
         self._broker.dispatch.ready(store.number, ready)
         await self._broker.dispatch.place_lanes(store.number)
-        return statuses | await _lost(store, namespace_id, nacks, statuses)
+        with something_done():
+            return statuses | await _lost(store, namespace_id, nacks, statuses)
 
     async def _extend_at(self, store: Store, namespace_id: int, extensions: list[Extension]) -> dict[int, str]:
         async def work(tx: Transaction) -> dict[int, str]:
@@ -203,7 +207,8 @@ class Settlement:
             return dict.fromkeys(held, "extended")
 
         statuses = await store.pool.transaction(work)
-        return statuses | await _lost(store, namespace_id, extensions, statuses)
+        with something_done():
+            return statuses | await _lost(store, namespace_id, extensions, statuses)
 
     async def _sweep(self, tx: Transaction, limit: int, *, singly: bool) -> Swept:
         groups = await rows.take_expired(tx, limit)
@@ -266,19 +271,25 @@ class Cancel:
         unique = list(dict.fromkeys(ids))
         statuses: dict[str, str] = {}
         completions: list[Ready] = []
-        for _ in range(LOOKS_MAX):
-            rest = [item_id for item_id in unique if item_id not in statuses]
-            if not rest:
-                break
-            found, ready = await self._store.pool.transaction(lambda tx, ids=rest: self._living(tx, ids))  # type: ignore[misc]
-            completions += ready
-            statuses |= found
-            statuses |= await self._ended([item_id for item_id in rest if item_id not in statuses])
-            unseen = [item_id for item_id in rest if item_id not in statuses]
-            if unseen:
-                statuses |= await self._unseen(unseen)
+        await self._look(unique, statuses, completions)
+        with something_done():
+            for _ in range(LOOKS_MAX - 1):
+                rest = [item_id for item_id in unique if item_id not in statuses]
+                if not rest:
+                    break
+                await self._look(rest, statuses, completions)
         statuses |= {item_id: "not_found" for item_id in unique if item_id not in statuses}
         return Cancelled(statuses, completions)
+
+    async def _look(self, ids: list[str], statuses: dict[str, str], completions: list[Ready]) -> None:
+        found, ready = await self._store.pool.transaction(lambda tx: self._living(tx, ids))
+        completions += ready
+        statuses |= found
+        with something_done():
+            statuses |= await self._ended([item_id for item_id in ids if item_id not in statuses])
+            unseen = [item_id for item_id in ids if item_id not in statuses]
+            if unseen:
+                statuses |= await self._unseen(unseen)
 
     async def _living(self, tx: Transaction, ids: list[str]) -> tuple[dict[str, str], list[Ready]]:
         states = {row["id"]: row for row in await tx.fetch(SQL.states, ids=ids)}

@@ -11,8 +11,10 @@ from services.queue.broker import Broker
 from services.queue.names import SQL
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
-from shared.errors import ShardUnavailable
+from shared.errors import Overloaded, Unavailable
 from shared.ids import canonical, shard_of
+from shared.lanes import Urgency
+from shared.shedding import overloaded
 
 
 class Standings:
@@ -28,6 +30,7 @@ class Standings:
         store = self._stores.get(shard_of(known_id)) if known_id else None
         if store is None or known_id is None:
             return []
+        store.pool.admit()
         return await attempts.of_item(store.pool, known_id, namespace, self._settings.logged_attempts_max)
 
     async def look(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -42,8 +45,9 @@ class Standings:
 
         async def at(shard: int, part: list[tuple[int, str]]) -> None:
             try:
+                self._stores[shard].pool.admit()
                 found = await _look_at(self._stores[shard], namespace, sorted({known for _, known in part}))
-            except ShardUnavailable as error:
+            except Unavailable as error:
                 for position, _ in part:
                     answers[position] |= {"status": "refused", "code": error.code, "outcome": error.outcome}
                 return
@@ -52,6 +56,8 @@ class Standings:
                     answers[position] |= found[known_id]
 
         await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
+        if all(answer.get("code") == Overloaded.code for answer in answers):
+            raise overloaded(Urgency.LIST)
         return answers
 
 

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 from services.queue.model import Claim, Key, Kind, NewRow, Ready
 from services.queue.names import SQL, Names
 from services.queue.settings import QueueSettings
+from shared.lanes import current_urgency
 from shared.pg import Transaction
 from shared.shards import Shard
+from shared.shedding import overloaded
 
 _COLUMNS = (
     "ids",
@@ -230,6 +232,16 @@ class Store:
     async def states(self, ids: Sequence[str]) -> dict[str, Any]:
         """Namespace, managed flag and state (`enabled`, `disabled`, `dead`) of living items."""
         return {row["id"]: row for row in await self.pool.fetch(SQL.states, ids=list(ids))}
+
+
+def refuse_if_standing(stores: Iterable[Store]) -> None:
+    """For calls that change something on every shard: nothing is done while one could not do its part.
+
+    Raises:
+        Overloaded: who waits for a connection waits for too long on one of them.
+    """
+    if any(store.pool.is_standing for store in stores):
+        raise overloaded(current_urgency())
 
 
 async def lock_groups(tx: Transaction, tokens: Sequence[str]) -> dict[str, list[LeaseGroup]]:

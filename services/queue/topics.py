@@ -13,8 +13,8 @@ from services.queue.operations import Operations
 from services.queue.prefetch import START
 from services.queue.quotas import Quotas, Use
 from services.queue.settings import QueueSettings
-from services.queue.store import Store
-from shared.errors import NotFound, ShardUnavailable
+from services.queue.store import Store, refuse_if_standing
+from shared.errors import NotFound, Unavailable
 from shared.ids import canonical, shard_of
 
 FIRST_ID = START[2]
@@ -36,6 +36,7 @@ class Topics:
     async def set_namespace(self, namespace: str, settings: dict[str, Any]) -> dict[str, Any]:
         """Declare a namespace on every shard and give it these settings."""
         text = json.dumps(settings)
+        refuse_if_standing(self._all())
         await asyncio.gather(
             *(store.pool.fetch(SQL.set_namespace, name=namespace, settings=text) for store in self._all())
         )
@@ -100,6 +101,7 @@ class Topics:
             assert ref is not None
             await store.pool.fetch(SQL.pause_topic, topic_id=ref.topic_id, paused=paused)
 
+        refuse_if_standing(self._all())
         await asyncio.gather(*map(at, self._all()))
         self._broker.dispatch.changed(namespace, topic)
         return {"topic": topic, "paused": paused, "items": 0}
@@ -114,6 +116,7 @@ class Topics:
             assert ref is not None
             await store.pool.fetch(SQL.set_min_share, topic_id=ref.topic_id, min_share=text)
 
+        refuse_if_standing(self._all())
         await asyncio.gather(*map(at, self._all()))
         await self.read_shares()
 
@@ -152,7 +155,10 @@ class Topics:
         """
         known_id = canonical(item_id)
         store = self._stores.get(shard_of(known_id)) if known_id else None
-        row = await store.pool.row(SQL.item, id=known_id) if store is not None else None
+        row = None
+        if store is not None:
+            store.pool.admit()
+            row = await store.pool.row(SQL.item, id=known_id)
         if row is None or row["namespace"] != namespace:
             raise NotFound("there is no such item here; an item is gone once it has ended")
         return dict(row)
@@ -171,6 +177,7 @@ class Topics:
         for store in sorted(self._all(), key=lambda store: store.number):
             if store.number < shard:
                 continue
+            store.pool.admit()
             start = after_id if store.number == shard else FIRST_ID
             end = await store.pool.row(SQL.page_end, after_id=start, scan_max=scan_max)
             part = await store.pool.fetch(
@@ -193,16 +200,17 @@ class Topics:
         return list(self._stores.values())
 
     async def _gather(self, ask: Any) -> list[Any]:
-        """Ask every shard; one that does not answer is left out, unless none does."""
+        """Ask every shard; one that does not answer, or not now, is left out, unless none does."""
         answers = await asyncio.gather(*map(ask, self._all()), return_exceptions=True)
         good = [answer for answer in answers if not isinstance(answer, BaseException)]
         for answer in answers:
-            if isinstance(answer, BaseException) and (not good or not isinstance(answer, ShardUnavailable)):
+            if isinstance(answer, BaseException) and (not good or not isinstance(answer, Unavailable)):
                 raise answer
         return good
 
 
 async def _namespaces(store: Store) -> list[tuple[str, str]]:
+    store.pool.admit()
     return await store.names.read_namespaces()
 
 
@@ -213,6 +221,7 @@ async def _shares(store: Store) -> dict[tuple[str, str], Shares]:
 
 
 async def _counted(store: Store) -> list[dict[str, Any]]:
+    store.pool.admit()
     counts = {row["topic_id"]: row for row in await store.pool.fetch(SQL.counts)}
     paused = {row["topic_id"] for row in await store.pool.fetch(SQL.paused_topics)}
     live = [topic_id for topic_id, row in counts.items() if row["ready"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from services.queue.quotas import Use
 from services.queue.settle import Extension, Nack
 from shared import jsonbody
 from shared.access import Caller
-from shared.errors import Forbidden, invalid
+from shared.errors import Forbidden, Overloaded, invalid
 from shared.hotpath import Call, Verb
 from shared.http import M, validate
 from shared.lanes import Urgency
@@ -160,7 +161,8 @@ class Verbs:
         ]
         log.info("nobody waits for these items any more; they are handed back", items=len(nacks))
         if nacks:
-            await self._process.settlement.nack(namespace, nacks)
+            with suppress(Overloaded):  # their leases run out
+                await self._process.settlement.nack(namespace, nacks)
 
     def _leased(self, leased: list[Leased]) -> list[dict[str, Any]]:
         stores = self._process.broker.stores
