@@ -16,7 +16,7 @@ from benchmarks.spread import Spread
 BEGIN = "<!-- results: written by python -m benchmarks, do not edit -->"
 END = "<!-- end of results -->"
 ORDER = (
-    *("cycle", "peers", "latency", "backlog", "snapshot", "spread", "payload", "processes"),
+    *("cycle", "peers", "latency", "backlog", "snapshot", "spread", "payload", "processes", "overload"),
     *("chain", "fan", "dags", "layered", "build", "shapes", "large", "schema"),
 )
 

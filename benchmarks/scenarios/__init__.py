@@ -20,6 +20,7 @@ from benchmarks.scenarios import (
     latency,
     layered,
     million,
+    overload,
     payload,
     peers,
     processes,
@@ -70,6 +71,13 @@ _ALL = (
     Scenario("snapshot", "rate and p99 while an old snapshot is held", snapshot.run, minutes=10.5),
     Scenario("spread", "one topic, 10,000 topics, 1,000 namespaces", spread_out.run, minutes=2),
     Scenario("payload", "payloads of 100 bytes and 10 KB; log written per item", payload.run, minutes=2.5),
+    Scenario(
+        "overload",
+        "how fast calls are refused at twice what can be done, and what is done meanwhile",
+        overload.run,
+        minutes=1.5,
+        rounds=3,
+    ),
     Scenario("processes", "1 and 4 queue processes on 4 shards", processes.run),
     Scenario(
         "chain",

@@ -158,6 +158,11 @@ async def test_a_line_of_lists_turns_away_nobody_more_urgent(
     item = await api.enqueue_one("t", id=api.new_id(0))
     await jam.begin(Urgency.LIST)
     await jam.stand(clock, Urgency.LIST)
+    for level in (Urgency.SETTLE, Urgency.DEQUEUE, Urgency.ENQUEUE) * 2:
+        clock[0] += 60
+        set_urgency(level)
+        assert not own_host.stores[0].pool.is_standing, "before it stands nobody"
+    set_urgency(Urgency.DEQUEUE)
     for name in ("keyed", "nack", "revive"):
         waits = asyncio.create_task(send(api, calls(api, item)[name]))
         async with asyncio.timeout(10):

@@ -1,0 +1,221 @@
+"""Twice what the service can do is offered: how fast it refuses, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from benchmarks.bench import Bench
+from benchmarks.floors import Cycle
+from benchmarks.load import PAYLOAD, Http, Leased, Refused, Slice
+from benchmarks.machine import Meter
+from benchmarks.outcome import Outcome
+from benchmarks.spread import percentile, ratios, spread
+from headgate import AsyncClient
+
+TOPIC = "overload"
+BATCH, CLIENTS, CONSUMERS, COUNT = 10, 64, 8, 100
+FACTOR, SLICES, SENDERS_MAX = 2.0, 4, 2_000
+REFUSAL_MS, GOODPUT_RATIO = 100.0, 0.5
+
+METHOD = f"""\
+{CONSUMERS} consumers take up to {COUNT} items at a time and ack them; what of theirs is refused they send again
+after 50 ms. First the rates at saturation: {CLIENTS} clients enqueue batches of {BATCH} one after another; the
+median of the rounds. Then batches of {BATCH} are enqueued at {FACTOR:g} times what these clients did, for
+{SLICES} slices: the times of all arrivals are drawn in advance (a Poisson process), each is sent when it is due,
+on a connection that is free or a new one up to {SENDERS_MAX:,}, and nobody sends again what was refused. The
+first half is not counted. A refusal is an answer 429 or 503; its time, as that of an accepted ack, is from
+sending to answer, the client's own lateness included. Goodput is items acked per second. What was left is
+purged after each round."""
+
+
+@dataclass
+class Seen:
+    """What was answered in the second half of an overload."""
+
+    since: float
+    until: float
+    refused_ms: list[float] = field(default_factory=list)
+    acks_ms: list[float] = field(default_factory=list)
+    sent: int = 0
+    acked: int = 0
+
+    def counts(self) -> bool:
+        """Whether what ends now is counted."""
+        return self.since <= time.perf_counter() < self.until
+
+    @property
+    def items_per_s(self) -> float:
+        """Items acked; at least one, so that it can be divided by."""
+        return max(self.acked, 1) / (self.until - self.since)
+
+
+async def run(bench: Bench) -> Outcome:
+    """Find the rates at saturation, then offer twice as much."""
+    outcome = Outcome("overload", METHOD)
+    plan = bench.plan
+    bench.progress.begin("overload", plan.rounds * 2)
+    taken: list[float] = []
+    acked: list[float] = []
+    for turn in range(plan.rounds):
+        enqueued, seen = await _saturate(bench, outcome, f"{TOPIC}-s{turn}")
+        taken.append(max(enqueued.items, 1) / enqueued.elapsed_s)
+        acked.append(seen.items_per_s)
+        bench.progress.step(f"saturation: {taken[-1]:,.0f} items/s enqueued, {acked[-1]:,.0f} acked")
+    rate = FACTOR * spread(taken).median
+    found = []
+    for turn in range(plan.rounds):
+        before = bench.stack.meter.read()
+        found.append(await _overload(bench, f"{TOPIC}-{turn}", rate / BATCH))
+        bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
+        refused = len(found[-1].refused_ms)
+        shown = f"{found[-1].items_per_s:,.0f} items/s acked, {refused:,} calls refused"
+        bench.progress.step(f"offered {rate:,.0f} items/s: {shown}")
+    outcome.add("enqueued at saturation", "items/s", taken)
+    _report(outcome, rate, acked, found)
+    return outcome
+
+
+def _report(outcome: Outcome, rate: float, rates: Sequence[float], found: Sequence[Seen]) -> None:
+    outcome.add("acked at saturation", "items/s", rates)
+    outcome.add("goodput", "items/s", [seen.items_per_s for seen in found], f"{rate:,.0f} items/s offered")
+    goodput = ratios([seen.items_per_s for seen in found], rates)
+    outcome.add("goodput / acked at saturation", "ratio", goodput.values)
+    outcome.details["refused"] = [len(seen.refused_ms) for seen in found]
+    outcome.details["sent"] = [seen.sent for seen in found]
+    for name, rounds in (
+        ("refusal", [seen.refused_ms for seen in found]),
+        ("accepted ack", [seen.acks_ms for seen in found]),
+    ):
+        answered = [times for times in rounds if times]
+        for which in (0.5, 0.99):
+            if not answered:
+                continue
+            measured = outcome.add(
+                f"{name}, p{which * 100:g}", "ms", [percentile(times, which) for times in answered]
+            )
+            if (name, which) == ("refusal", 0.99):
+                outcome.require_below("p99 of a refusal", measured, REFUSAL_MS, "ms")
+    outcome.require_at_least("goodput / acked at saturation", goodput, GOODPUT_RATIO)
+
+
+async def _saturate(bench: Bench, outcome: Outcome, topic: str) -> tuple[Slice, Seen]:
+    connections = [Http(bench.stack.queue_url) for _ in range(CLIENTS)]
+
+    def enqueuer(http: Http) -> Cycle:
+        async def cycle() -> int:
+            return len(await http.enqueue([{"topic": topic, "payload": PAYLOAD}] * BATCH))
+
+        return cycle
+
+    cycles = [enqueuer(http) for http in connections]
+    await bench.warm_up(cycles)
+    begun = time.perf_counter()
+    seen = Seen(begun, begun + bench.plan.slice_s)
+    async with _consumers(bench, topic, seen):
+        done, _ = await bench.slice(outcome, cycles)
+    for http in connections:
+        http.close()
+    await _purge(bench, topic)
+    return done, seen
+
+
+async def _purge(bench: Bench, topic: str) -> None:
+    async with AsyncClient(queue_url=bench.stack.queue_url) as client:
+        await client.purge_topic(topic)
+
+
+async def _overload(bench: Bench, topic: str, calls_per_s: float) -> Seen:
+    choose = random.Random(1)
+    duration_s = bench.plan.slice_s * SLICES
+    begun = time.perf_counter() + 0.2
+    seen = Seen(begun + duration_s / 2, begun + duration_s)
+    free: list[Http] = []
+    running: set[asyncio.Task[None]] = set()
+    turn = asyncio.Semaphore(SENDERS_MAX)
+
+    async def send() -> None:
+        async with turn:
+            http = free.pop() if free else Http(bench.stack.queue_url)
+            seen.sent += seen.counts()
+            sent = time.perf_counter()
+            try:
+                await http.enqueue([{"topic": topic, "payload": PAYLOAD}] * BATCH)
+            except Refused as error:
+                _note(seen, error, sent)
+            free.append(http)
+
+    async with _consumers(bench, topic, seen):
+        at = 0.0
+        while (at := at + choose.expovariate(calls_per_s)) < duration_s:
+            await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
+            task = asyncio.create_task(send())
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await asyncio.sleep(max(0.0, seen.until - time.perf_counter()))
+    await asyncio.gather(*running)
+    for http in free:
+        http.close()
+    await _purge(bench, topic)
+    return seen
+
+
+@asynccontextmanager
+async def _consumers(bench: Bench, topic: str, seen: Seen) -> AsyncIterator[None]:
+    async def consume(http: Http) -> None:
+        while True:
+            leased: list[Leased] = []
+            while not leased:
+                with contextlib.suppress(Retry):
+                    async with _again(seen):
+                        leased = await http.dequeue(topic, COUNT, wait_s=5.0)
+            acked = 0
+            while not acked:
+                sent = time.perf_counter()
+                with contextlib.suppress(Retry):
+                    async with _again(seen):
+                        acked = await http.ack(leased)
+            if seen.counts():
+                seen.acks_ms.append((time.perf_counter() - sent) * 1000)
+                seen.acked += acked
+
+    connections = [Http(bench.stack.queue_url) for _ in range(CONSUMERS)]
+    tasks = [asyncio.create_task(consume(http)) for http in connections]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for http in connections:
+            http.close()
+    for end in ends:
+        if not isinstance(end, asyncio.CancelledError):
+            raise AssertionError("a consumer stopped") from (end if isinstance(end, BaseException) else None)
+
+
+class Retry(Exception):
+    """The call was refused, and may be sent again now."""
+
+
+@asynccontextmanager
+async def _again(seen: Seen) -> AsyncIterator[None]:
+    sent = time.perf_counter()
+    try:
+        yield
+    except Refused as error:
+        _note(seen, error, sent)
+        await asyncio.sleep(0.05)
+        raise Retry from error
+
+
+def _note(seen: Seen, error: Refused, sent: float) -> None:
+    if error.status not in (429, 503):
+        raise error
+    if seen.counts():
+        seen.refused_ms.append((time.perf_counter() - sent) * 1000)
