@@ -11,6 +11,7 @@ Where to look
     reading       connections and snapshots
     dags          a DAG shard by itself: counters and states against nodes, edges and externals
     queues        a queue shard by itself: every item in one place, counts against rows
-    between       DAG shards against the queue: items that one side knows and the other has lost
+    between       DAG shards against the queue and each other: what one side knows and the other has lost
     mending       the repairs
+    metrics       findings as Prometheus text
 """

@@ -16,6 +16,7 @@ import asyncpg
 from audit import between, dags, queues
 from audit.finding import Finding, table
 from audit.mending import mend
+from audit.metrics import write_metrics
 from audit.reading import Reader, Scope, Tick, reader
 from services.queue.app import create_app
 from services.queue.settings import QueueSettings
@@ -37,6 +38,8 @@ examples:
   python -m audit                          look at everything
   python -m audit --dag 0198...            one DAG and its items
   python -m audit --since 2026-11-20       DAGs and items made since then
+  python -m audit --metrics /var/lib/node_exporter/textfile/headgate_audit.prom
+                                           the same, for the node exporter to pick up
   python -m audit repair                   say what would be mended
   python -m audit repair --yes             mend it
 
@@ -64,7 +67,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=300.0,
         help="how long something may be on its way before it counts as lost (default: 300)",
     )
+    parser.add_argument(
+        "--metrics",
+        metavar="FILE",
+        type=Path,
+        help="write findings by kind and the time into FILE as Prometheus text; with neither --dag nor --since",
+    )
     options = parser.parse_args(arguments)
+    if options.metrics is not None and (options.verb != "find" or options.dag or options.since):
+        parser.error("--metrics goes with a look at everything: without repair, --dag and --since")
     try:
         shards = _shards(os.environ)
         return asyncio.run(_run(shards, options))
@@ -100,6 +111,8 @@ async def _run(addresses: Mapping[str, list[ShardAddress]], options: argparse.Na
         progress = Progress()
         found = await look(opened["dag"], opened["queue"], scope, progress.add)
         progress.close()
+        if options.metrics is not None:
+            write_metrics(options.metrics, found)
         if not found:
             print("audit: nothing found")
             return 0

@@ -1,8 +1,9 @@
-"""DAG shards against the queue: items that one side knows and the other has lost.
+"""DAG shards against the queue and each other: items and sub-DAGs that one side knows and the other has lost.
 
 The two are never read at one moment, so every difference is looked at again on the side that was read first. An
 item's end and its completion are one transaction, and a completion is acked only after the DAG has committed it:
-whoever finds neither item nor completion, and then the node still released, has found a loss.
+whoever finds neither item nor completion, and then the node as it was, has found a loss. A sub-DAG's end
+and the outbox row that tells it are one transaction too.
 """
 
 from __future__ import annotations
@@ -23,38 +24,65 @@ _STATES = {"disabled": "revive_lost", "dead": "end_lost"}
 async def check(
     dag_shards: Sequence[Reader], queue_shards: Sequence[Reader], scope: Scope, tick: Tick = silent
 ) -> list[Finding]:
-    """Released nodes without items, items without nodes."""
+    """Nodes without items or sub-DAGs, items without nodes."""
     queues = {shard.address.number: shard for shard in queue_shards}
+    homes = {shard.address.number: shard for shard in dag_shards}
     found: list[Finding] = []
     for shard in dag_shards:
         async for page in pages(shard, scope):
-            found += await _released(shard, page, queues, scope, tick)
+            found += await _waiting(shard, page, homes, queues, scope, tick)
     if scope.dag is None:
         for shard in queue_shards:
-            found += await _managed(shard, {s.address.number: s for s in dag_shards}, scope, tick)
+            found += await _managed(shard, homes, scope, tick)
     return found
 
 
-async def _released(
-    shard: Reader, page: dict[int, Any], queues: dict[int, Reader], scope: Scope, tick: Tick
+async def _waiting(
+    shard: Reader,
+    page: dict[int, Any],
+    dag_shards: dict[int, Reader],
+    queues: dict[int, Reader],
+    scope: Scope,
+    tick: Tick,
 ) -> list[Finding]:
     found: list[Finding] = []
     async for after, last in stretches(shard, page, tick):
         rows = await shard.fetch(
-            SQL.released_page, after_no=after, last_no=last, age_s=scope.age_s, rows_max=CHUNK_ROWS
+            SQL.waiting_page, after_no=after, last_no=last, age_s=scope.age_s, rows_max=CHUNK_ROWS
         )
-        nodes = [row for row in rows if row["dag_no"] in page]
-        suspects = await _suspects(shard.address.schema, nodes, queues)
+        nodes = [row for row in rows if row["dag_no"] in page and not page[row["dag_no"]]["cancelling"]]
+        schema = shard.address.schema
+        suspects = await _suspects(schema, [node for node in nodes if not node["sub"]], queues)
+        suspects += await _sub_suspects(schema, [node for node in nodes if node["sub"]], dag_shards)
         if not suspects:
             continue
         still = await shard.fetch(
-            SQL.still_released,
+            SQL.still_waiting,
             nos=[finding.detail["no"] for finding in suspects],
             generations=[finding.detail["generation"] for finding in suspects],
+            states=[finding.detail["state"] for finding in suspects],
         )
         lost = {row["no"] for row in still}
         found += [finding for finding in suspects if finding.detail["no"] in lost]
     return found
+
+
+async def _sub_suspects(schema: str, nodes: Sequence[Any], dag_shards: dict[int, Reader]) -> list[Finding]:
+    suspects: list[Finding] = []
+    for number in sorted({ids.shard_of(node["item_id"]) for node in nodes} & dag_shards.keys()):
+        wanted = [node for node in nodes if ids.shard_of(node["item_id"]) == number]
+        home = dag_shards[number]
+        facts = await home.fetch(SQL.sub_facts, ids=[node["item_id"] for node in wanted])
+        known = {fact["id"]: fact for fact in facts}
+        for node in wanted:
+            fact = known.get(node["item_id"])
+            ident = f"{node['dag']} {node['key']}"
+            if fact is None or fact["generation"] < node["generation"]:
+                suspects.append(Finding("sub_lost", schema, ident, dict(node)))
+            elif fact["over"] and not fact["telling"]:
+                detail = {**dict(node), "home": home.address.schema, "sub_no": fact["no"]}
+                suspects.append(Finding("sub_end_lost", schema, ident, detail))
+    return suspects
 
 
 async def _suspects(schema: str, nodes: Sequence[Any], queues: dict[int, Reader]) -> list[Finding]:
@@ -72,22 +100,24 @@ async def _suspects(schema: str, nodes: Sequence[Any], queues: dict[int, Reader]
             told = await queue.fetch(SQL.waiting_completions, ids=asked) if asked else []
         waiting = {row["id"]: row["reason"] for row in told}
         for row in facts:
-            kind = _judge(row, waiting)
+            node = wanted[row["id"]]
+            kind = _judge(row, node["state"], waiting)
             if kind is not None:
-                node = wanted[row["id"]]
                 outcome = "dead" if row["parked"] == "dead" else row["outcome"]
                 detail = {**dict(node), "outcome": outcome, "attempts": row["attempts"], "error": row["error"]}
                 suspects.append(Finding(kind, schema, f"{node['dag']} {node['key']}", detail))
     return suspects
 
 
-def _judge(fact: Any, waiting: dict[str, str | None]) -> str | None:
-    """What is wrong with a released node's item; None when nothing is."""
+def _judge(fact: Any, state: str, waiting: dict[str, str | None]) -> str | None:
+    """What is wrong with the item of a node in this state; None when nothing is."""
     if fact["id"] in waiting:
         return "end_given_up" if waiting[fact["id"]] == "dead" else None
     if fact["lives"]:
-        return _STATES.get(fact["parked"])
-    return "end_lost" if fact["outcome"] else "item_lost"
+        return None if (state, fact["parked"]) == ("blocked", "disabled") else _STATES.get(fact["parked"])
+    if fact["outcome"]:
+        return "end_lost"
+    return "item_lost" if state == "released" else "disabled_lost"
 
 
 async def _managed(shard: Reader, dag_shards: dict[int, Reader], scope: Scope, tick: Tick) -> list[Finding]:

@@ -20,6 +20,9 @@ async def check(shard: Reader, scope: Scope, tick: Tick = silent) -> list[Findin
             only_no = next(iter(page))
             for row in await shard.fetch(SQL.wrong_totals, nos=list(page)):
                 found.append(_finding("dag_totals", shard, row["id"], row["no"], None))
+            still = [no for no, dag in page.items() if not dag["walking"]]
+            for row in await shard.fetch(SQL.unended, nos=still):
+                found.append(_finding("dag_unended", shard, row["id"], row["no"], None))
             await _nodes(shard, page, found, tick)
             if len(found) >= FINDINGS_MAX:
                 return found

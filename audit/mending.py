@@ -26,8 +26,12 @@ async def mend(findings: Sequence[Finding], shards: Mapping[str, Reader], cancel
         shard = shards[finding.shard]
         if finding.kind == "item_orphaned":
             orphans.setdefault(finding.detail["namespace"], []).append(finding.ident)
-        elif finding.kind in ("item_lost", "revive_lost"):
+        elif finding.kind in ("item_lost", "revive_lost", "sub_lost"):
             done += await _send_again(shard, finding.detail)
+        elif finding.kind == "disabled_lost":
+            done += await _make_anew(shard, finding.detail)
+        elif finding.kind == "sub_end_lost":
+            done += await _report_again(shards[finding.detail["home"]], finding.detail["sub_no"])
         elif finding.kind == "end_lost":
             done += await _tell_end(shards, finding)
         elif finding.kind == "item_nowhere":
@@ -46,7 +50,7 @@ async def _mend_dags(findings: Sequence[Finding], shards: Mapping[str, Reader]) 
     wrong: dict[tuple[str, int], list[int]] = {}
     counted = 0
     for finding in findings:
-        if finding.kind in ("node_counters", "edge_unflipped", "dag_totals", "node_stuck"):
+        if finding.kind in ("node_counters", "edge_unflipped", "dag_totals", "dag_unended", "node_stuck"):
             nos = wrong.setdefault((finding.shard, finding.detail["dag_no"]), [])
             if finding.detail["node_no"] is not None:
                 nos.append(finding.detail["node_no"])
@@ -60,8 +64,7 @@ async def _mend_dags(findings: Sequence[Finding], shards: Mapping[str, Reader]) 
                 await shard.fetch(SQL.flag_edges, nos=part)
                 await shard.fetch(SQL.recount_nodes, nos=part)
                 await shard.fetch(SQL.recount_totals, no=dag_no)
-                if part:
-                    await shard.fetch(SQL.decide_again, no=dag_no)
+                await shard.fetch(SQL.decide_again, no=dag_no)
     return counted
 
 
@@ -94,6 +97,22 @@ async def _send_again(shard: Reader, node: Mapping[str, Any]) -> int:
             item_id=node["item_id"],
             inputs=inputs,
         )
+    return int(row is not None)
+
+
+async def _make_anew(shard: Reader, node: Mapping[str, Any]) -> int:
+    async with shard.connection.transaction():
+        await shard.fetch(SQL.lock_dag, no=node["dag_no"])
+        row = await shard.row(
+            SQL.make_anew, node_no=node["no"], generation=node["generation"], item_id=node["item_id"]
+        )
+    return int(row is not None)
+
+
+async def _report_again(shard: Reader, dag_no: int) -> int:
+    async with shard.connection.transaction():
+        await shard.fetch(SQL.lock_dag, no=dag_no)
+        row = await shard.row(SQL.report_again, no=dag_no)
     return int(row is not None)
 
 

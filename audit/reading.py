@@ -14,7 +14,8 @@ import asyncpg
 from shared.settings import ShardAddress
 from shared.sql import Statement, load
 
-SQL = load(Path(__file__).parent / "sql")
+# By whose shards they are for.
+SQL = load(Path(__file__).parent / "sql" / "dag", Path(__file__).parent / "sql" / "queue")
 
 CHUNK_ROWS: int = 2_000
 FINDINGS_MAX: int = 10_000

@@ -47,14 +47,14 @@ class Statements:
         return iter(self._statements.values())
 
 
-def load(directory: Path) -> Statements:
-    """Read every `*.sql` file of a directory.
+def load(*directories: Path) -> Statements:
+    """Read every `*.sql` file of these directories.
 
     Raises:
         ValueError: a header and its body disagree, or two blocks share a name.
     """
     found: dict[str, Statement] = {}
-    for path in sorted(directory.glob("*.sql")):
+    for path in (path for directory in directories for path in sorted(directory.glob("*.sql"))):
         for statement in _parse(path.read_text(encoding="utf-8"), path.name):
             if statement.name in found:
                 raise ValueError(f"{path.name}: {statement.name} is defined twice")

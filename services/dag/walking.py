@@ -78,6 +78,9 @@ class Walker:
             reached = await cleaning.step(tx, settlement, dag, after_no, self._settings.scan_nodes_max)
         if reached is None:
             await store_duties.delete_scan(tx, dag.no, kind)
+            if kind != "cleanup" and not dag.over:
+                # So a walk that is begun again also ends a DAG whose end was lost.
+                settlement.changed(dag)
         else:
             await store_duties.advance_scan(tx, dag.no, kind, reached)
 

@@ -1,6 +1,7 @@
 """Every named SQL block fits the schema it was written for, and is asked by the code beside it."""
 
 import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from tests.support.databases import Databases
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("queue", "dag")
-# What both services need is beside its module in `shared`, and fits the shards of both.
-PLACES = {service: (ROOT / "services" / service / "sql", ROOT / "shared") for service in SERVICES}
+# What both services need is beside its module in `shared`, and fits the shards of both. The audit looks at both.
+PLACES = {
+    service: (ROOT / "services" / service / "sql", ROOT / "shared", ROOT / "audit" / "sql" / service)
+    for service in SERVICES
+}
 BLOCKS = [(service, block) for service, places in PLACES.items() for place in places for block in load(place)]
 
 
@@ -38,9 +42,18 @@ async def test_every_block_is_prepared_by_a_migrated_shard(
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_block_is_asked_by_the_code_beside_it(service: str) -> None:
-    folders = (ROOT / "services" / service, ROOT / "shared")
-    code = "\n".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
-    names = [block.name for of, block in BLOCKS if of == service]
+    check((ROOT / "services" / service, ROOT / "shared"), PLACES[service][:2])
 
-    assert [name for name in names if not re.search(rf"\bSQL\.{name}\b", code)] == []
-    assert set(re.findall(r"\bSQL\.(\w+)", code)) <= set(names)
+
+def test_every_block_of_the_audit_is_asked_by_it() -> None:
+    # Places of items are dropped by their name.
+    dropped = {f"drop_{place}" for place in ("ready", "deferred", "parked")}
+    check([ROOT / "audit"], [PLACES[service][2] for service in SERVICES], besides=dropped)
+
+
+def check(folders: Iterable[Path], places: Iterable[Path], besides: Collection[str] = ()) -> None:
+    code = "\n".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    names = {block.name for block in load(*places)}
+
+    assert {name for name in names if not re.search(rf"\bSQL\.{name}\b", code)} == set(besides)
+    assert set(re.findall(r"\bSQL\.(\w+)", code)) <= names

@@ -2,16 +2,20 @@
 
 import asyncio
 import os
+import time
 from argparse import Namespace
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from audit import __main__ as command
-from audit.finding import Finding
+from audit import between
+from audit.finding import KINDS, Finding
 from audit.mending import mend
 from audit.reading import Reader, Scope, reader, silent
 from headgate import AsyncClient
@@ -60,8 +64,8 @@ class Both:
             while await self.sql("queue_000", UNTOLD) or await self.look():
                 await asyncio.sleep(0.05)
 
-    async def make(self, nodes: dict[str, list[str]]) -> str:
-        body = {"nodes": specs(nodes)}
+    async def make(self, nodes: Any) -> str:
+        body = {"nodes": specs(nodes) if isinstance(nodes, dict) else nodes}
         made = await self.dag.client.post("/v1/namespaces/default/dags", json=body)
         assert made.status_code == 201, made.text
         await self.healthy()
@@ -113,25 +117,46 @@ SELECT count(*) FROM i
 """
 
 
+DISABLE = """
+WITH r AS (DELETE FROM ready RETURNING *), i AS (UPDATE item SET deliver_at = NULL),
+p AS (INSERT INTO parked SELECT r.id, i.namespace_id, r.topic_id, 'disabled', true, now() FROM r
+    JOIN item i USING (id))
+INSERT INTO stat_delta SELECT topic_id, -1, 0, 0, 1, 0 FROM r
+"""
+
+
 async def test_r28_items_that_a_restored_queue_has_never_seen_are_made_again(both: Both) -> None:
     dag = await both.make({"a": [], "b": ["a"]})
     await both.sql("queue_000", FORGET)
-    assert await both.kinds() == ["item_lost"]
-    assert await both.mend() == 1
+    assert await both.kinds() == ["disabled_lost", "item_lost"]
+    assert await both.mend() == 2
     await both.healthy()
     assert await both.mend() == 0
     await both.run("a", "b")
     assert await both.ended(dag) == "succeeded"
 
 
+FORGET_DISABLED = """
+WITH p AS (DELETE FROM parked RETURNING id),
+i AS (DELETE FROM item USING p WHERE item.id = p.id RETURNING item.topic_id, octet_length(item.payload) AS bytes)
+INSERT INTO stat_delta SELECT topic_id, 0, 0, 0, -1, 0, -bytes FROM i
+"""
+
+
+async def test_d11_a_disabled_item_that_the_queue_lost_is_made_at_its_release(both: Both) -> None:
+    dag = await both.make({"a": [], "b": ["a"]})
+    assert await both.sql("dag_000", "SELECT enqueued FROM node WHERE key = 'b'")
+    await both.sql("queue_000", FORGET_DISABLED)
+    assert await both.kinds() == ["disabled_lost"]
+    assert await both.mend() == 1
+    assert await both.kinds() == []
+    await both.run("a", "b")
+    assert await both.ended(dag) == "succeeded"
+
+
 async def test_r28_a_revive_that_the_queue_lost_is_told_again(both: Both) -> None:
     dag = await both.make({"a": []})
-    await both.sql(
-        "queue_000",
-        "WITH r AS (DELETE FROM ready RETURNING *), i AS (UPDATE item SET deliver_at = NULL),"
-        " p AS (INSERT INTO parked SELECT r.id, i.namespace_id, r.topic_id, 'disabled', true, now() FROM r"
-        " JOIN item i USING (id)) INSERT INTO stat_delta SELECT topic_id, -1, 0, 0, 1, 0 FROM r",
-    )
+    await both.sql("queue_000", DISABLE)
     assert await both.kinds() == ["revive_lost"]
     assert await both.mend() == 1
     await both.healthy()
@@ -162,6 +187,117 @@ async def test_r29_an_end_that_a_restored_dag_shard_has_forgotten_is_told_again(
     # b was revived before the loss, and is told so: its item is the same.
     await both.run("b", "c")
     assert await both.ended(dag) == "succeeded"
+
+
+class Slow(Reader):
+    """A reader of a queue that looks at items only after `first` was done."""
+
+    def __init__(self, shard: Reader, first: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(shard.connection, shard.address)
+        self._first = first
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[None]:
+        await self._first()
+        async with super().snapshot():
+            yield
+
+
+async def test_a_node_that_ends_between_two_looks_is_not_lost(both: Both) -> None:
+    """The node was read as released; by the look at the queue its item and its completion are gone."""
+    dag = await both.make({"a": []})
+
+    async def end() -> None:
+        await both.run("a")
+        async with asyncio.timeout(20):
+            while await both.sql("queue_000", "SELECT count(*) FROM item"):
+                await asyncio.sleep(0.05)
+
+    slow = Slow(both.shards["queue_000"], end)
+    assert await between.check([both.shards["dag_000"]], [slow], Scope(dag=dag, age_s=0.0)) == []
+    assert await both.ended(dag) == "succeeded"
+
+
+@pytest.mark.parametrize("state", ["running", "cancelling"])
+async def test_a_dag_whose_end_was_lost_ends(both: Both, state: str) -> None:
+    dag = await both.make({"a": []})
+    await both.run("a")
+    assert await both.ended(dag) == "succeeded"
+    await both.sql("dag_000", "UPDATE dag SET state = $1, finished_at = NULL, cancel_cause = 'call'", state)
+    assert await both.kinds() == ["dag_unended"]
+    assert await both.mend() == 1
+    assert await both.ended(dag) == ("succeeded" if state == "running" else "cancelled")
+    await both.healthy()
+
+
+async def test_a_dag_that_is_open_or_held_or_empty_has_not_come_to_its_end(both: Both) -> None:
+    for body in ({"open": True}, {"hold": True}, {}):
+        made = await both.dag.client.post("/v1/namespaces/default/dags", json=body)
+        assert made.status_code == 201, made.text
+    assert await both.kinds() == []
+
+
+async def test_totals_that_kept_a_dag_from_ending_are_mended_and_it_ends(both: Both) -> None:
+    dag = await both.make({"a": []})
+    await both.run("a")
+    assert await both.ended(dag) == "succeeded"
+    await both.sql("dag_000", "UPDATE dag SET state = 'running', finished_at = NULL, released = 1")
+    assert await both.kinds() == ["dag_totals"]
+    assert await both.mend() == 1
+    assert await both.ended(dag) == "succeeded"
+
+
+async def test_a_cancel_that_nobody_goes_on_with_is_walked_again(both: Both) -> None:
+    dag = await both.make({"a": [], "b": ["a"]})
+    await both.sql("dag_000", "UPDATE dag SET state = 'cancelling', cancel_cause = 'call'")
+    assert await both.kinds() == ["node_stuck"]
+    assert await both.mend() == 1
+    assert await both.ended(dag) == "cancelled"
+    await both.healthy()
+
+
+async def test_what_a_cancelled_dag_has_out_is_not_revived(both: Both) -> None:
+    """Its disabled item is told to be cancelled, by the repair of a lost revive too."""
+    dag = await both.make({"a": []})
+    await both.sql("queue_000", DISABLE)
+    await both.sql("dag_000", "UPDATE dag SET state = 'cancelling', cancel_cause = 'call'")
+    assert await both.kinds() == ["revive_lost"]
+    assert await both.mend() == 1
+    assert await both.ended(dag) == "cancelled"
+    await both.healthy()
+
+
+SUB = [{"key": "sub", "dag": {"nodes": specs({"a": []})}}]
+
+
+async def test_r29_a_sub_dag_that_was_lost_is_begun_again(both: Both) -> None:
+    dag = await both.make(SUB)
+    child = await both.sql("dag_000", "SELECT no FROM dag WHERE parent_dag IS NOT NULL")
+    await both.sql("queue_000", FORGET)
+    for table, column in (("node_spec", "node_no >> 22"), ("node", "dag_no"), ("change", "dag_no"), ("dag", "no")):
+        await both.sql("dag_000", f"DELETE FROM {table} WHERE {column} = $1", child)
+    assert await both.kinds() == ["sub_lost"]
+    assert await both.mend() == 1
+    await both.healthy()
+    await both.run("a")
+    assert await both.ended(dag) == "succeeded"
+
+
+async def test_r29_an_end_of_a_sub_dag_that_its_node_was_not_told_is_told_again(both: Both) -> None:
+    dag = await both.make(SUB)
+    await both.run("a")
+    assert await both.ended(dag) == "succeeded"
+    await both.healthy()
+    await both.sql("dag_000", "UPDATE node SET state = 'released', finished_at = NULL WHERE sub")
+    await both.sql(
+        "dag_000",
+        "UPDATE dag SET state = 'running', finished_at = NULL, released = 1, succeeded = 0"
+        " WHERE parent_dag IS NULL",
+    )
+    assert await both.kinds() == ["sub_end_lost"]
+    assert await both.mend() == 1
+    assert await both.ended(dag) == "succeeded"
+    await both.healthy()
 
 
 async def test_an_item_without_a_node_is_cancelled(both: Both) -> None:
@@ -283,30 +419,50 @@ async def test_nothing_is_found_while_everything_moves(both: Both) -> None:
 
 
 async def test_the_command_prints_a_table_and_asks_before_it_mends(
-    both: Both, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    both: Both, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     dag = await both.make({"a": []})
+    metrics = tmp_path / "audit.prom"
     database = both.dag.database
     monkeypatch.setenv("HEADGATE_QUEUE_SHARDS", database.queue_shards)
     monkeypatch.setenv("HEADGATE_DAG_SHARDS", database.dag_shards)
     monkeypatch.setenv("HEADGATE_DAG_TOKEN", DAG_TOKEN)
 
     async def run(*, verb: str = "find", yes: bool = False, only: str | None = None) -> tuple[int, str]:
-        options = Namespace(verb=verb, yes=yes, dag=only, since=None, age_s=0.0)
+        options = Namespace(
+            verb=verb,
+            yes=yes,
+            dag=only,
+            since=None,
+            age_s=0.0,
+            metrics=None if only or verb != "find" else metrics,
+        )
         code = await command._run(command._shards(os.environ), options)
         return code, capsys.readouterr().out
 
+    def gauges() -> dict[str, float]:
+        families = text_string_to_metric_families(metrics.read_text())
+        return {"/".join([s.name, *s.labels.values()]): s.value for family in families for s in family.samples}
+
     assert await run() == (0, "audit: nothing found\n")
+    found = gauges()
+    ran_at = found.pop("headgate_audit_last_run_timestamp_seconds")
+    assert ran_at == pytest.approx(time.time(), abs=60)
+    assert set(found) == {f"headgate_audit_findings/{kind}" for kind in KINDS} and not any(found.values())
     await both.sql("dag_000", "DELETE FROM node")
     await both.sql("dag_000", "DELETE FROM dag")
     code, out = await run()
     assert code == 1 and "item_orphaned" in out and "1 of 1" not in out
+    assert gauges()["headgate_audit_findings/item_orphaned"] == 1
     assert (await run(only=dag))[0] == 0
     assert "1 of 1 would be mended" in (await run(verb="repair"))[1]
     assert await both.kinds() == ["item_orphaned"]
     code, out = await run(verb="repair", yes=True)
     assert code == 0 and "1 of 1 mended" in out
     await both.healthy()
+    assert (await run())[0] == 0
+    assert gauges()["headgate_audit_findings/item_orphaned"] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["audit.prom"]
 
 
 def test_a_command_without_shards_or_with_a_bad_id_says_so(
@@ -316,5 +472,7 @@ def test_a_command_without_shards_or_with_a_bad_id_says_so(
     monkeypatch.delenv("HEADGATE_DAG_SHARDS", raising=False)
     assert command.main([]) == 2
     assert "HEADGATE_QUEUE_SHARDS" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        command.main(["--dag", "x"])
+    for bad in (["--dag", "x"], ["--metrics", "x", "--since", "2030-01-01"], ["repair", "--metrics", "x"]):
+        with pytest.raises(SystemExit):
+            command.main(bad)
+        assert "error: " in capsys.readouterr().err

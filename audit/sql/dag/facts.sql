@@ -1,11 +1,13 @@
 -- A DAG shard by itself. Read in one snapshot, in stretches of numbers.
 
 -- name: dags_page(after_no, dag_id, since, rows_max)
--- DAGs, and whether a transaction has left work to be gone on with, which explains what is not counted yet.
+-- DAGs, and whether a transaction has left work to be gone on with, which explains what is not counted yet; and of
+-- those being cancelled, whether the queue is still to be told of items.
 -- Those on their way out of the hot tables are left out: their rows are in two places.
 SELECT d.no, d.id::text, d.state,
     EXISTS (SELECT FROM spread s WHERE s.node_no >= d.no << 22 AND s.node_no < (d.no + 1) << 22)
-        OR EXISTS (SELECT FROM scan s WHERE s.dag_no = d.no) AS walking
+        OR EXISTS (SELECT FROM scan s WHERE s.dag_no = d.no) AS walking,
+    d.state = 'cancelling' AND EXISTS (SELECT FROM scan s WHERE s.dag_no = d.no) AS cancelling
 FROM dag d
 WHERE d.no > $1 AND ($2::uuid IS NULL OR d.id = $2) AND ($3::timestamptz IS NULL OR d.created_at >= $3)
     AND NOT EXISTS (SELECT FROM kept k WHERE k.dag_no = d.no AND k.phase IN ('moving', 'thawing', 'dropping'))
@@ -26,6 +28,16 @@ WHERE d.no = ANY ($1::bigint[]) AND
     (d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled)
     <> (f.intent, f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled);
 
+-- name: unended(nos)
+-- Which of these have come to their end and do not say so; totals decide it, as in the service. What cleans up
+-- once its DAG's end is decided is left out: it comes by turns.
+SELECT no, id::text FROM dag
+WHERE no = ANY ($1::bigint[]) AND state IN ('running', 'cancelling')
+    AND intent + blocked + released <= cleanup_left AND (cleanup_left = 0 OR verdict IS NULL)
+    AND (state = 'cancelling' OR NOT open AND NOT held
+        AND (closed OR intent + blocked + released + succeeded + failed + skipped + cancelled > cleanups))
+ORDER BY no;
+
 -- name: wrong_nodes(after_no, last_no, rows_max)
 -- Of the next nodes: which disagree with the facts, and where the stretch ends. A node that was decided keeps the
 -- counts it was decided by; a terminal upstream's edge is flipped, but for what a walk has still to do.
@@ -34,8 +46,9 @@ SELECT n.no, n.key, n.up_left <> f.unflipped OR n.ext_left <> x.open
         OR (n.state IN ('intent', 'blocked') AND (n.up_ok <> f.ok OR n.up_failed <> f.failed
             OR n.up_skipped <> f.skipped OR n.up_cancelled <> f.cancelled OR f.early > 0)) AS counters,
     n.state IN ('intent', 'blocked') AND f.late > 0 AND d.state = 'running' AS unflipped,
-    n.state = 'blocked' AND n.run_on IS NULL AND d.state = 'running' AND NOT d.held AND NOT d.paused
-        AND n.up_left = 0 AND n.ext_left = 0 AS stuck
+    n.state = 'blocked' AND n.run_on IS NULL AND (
+        d.state = 'running' AND NOT d.held AND NOT d.paused AND n.up_left = 0 AND n.ext_left = 0
+        OR d.state = 'cancelling' AND NOT EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no)) AS stuck
 FROM page n
 JOIN dag d ON d.no = n.dag_no
 CROSS JOIN LATERAL (
@@ -52,7 +65,8 @@ CROSS JOIN LATERAL (
     WHERE dag_no = n.dag_no AND node_key = n.key AND declared) AS x
 WHERE n.up_left <> f.unflipped OR n.ext_left <> x.open
     OR n.state IN ('intent', 'blocked') AND (n.up_ok <> f.ok OR n.up_failed <> f.failed OR n.up_skipped <> f.skipped
-        OR n.up_cancelled <> f.cancelled OR f.early > 0 OR f.late > 0 OR (n.up_left = 0 AND n.ext_left = 0))
+        OR n.up_cancelled <> f.cancelled OR f.early > 0 OR f.late > 0 OR (n.up_left = 0 AND n.ext_left = 0)
+        OR d.state = 'cancelling')
 ORDER BY n.no;
 
 -- name: stretch(after_no, last_no, rows_max)
@@ -72,19 +86,30 @@ SELECT a.first_no, d.id::text FROM adding a JOIN dag d ON d.no = a.first_no >> 2
 WHERE a.started_at <= shard_now() - make_interval(secs => $1::float8) AND ($2::bigint IS NULL OR d.no = $2)
 ORDER BY a.first_no LIMIT $3;
 
--- name: released_page(after_no, last_no, age_s, rows_max)
--- Nodes whose items the queue should have, or have ended: released for long, and nothing is left to be told.
-SELECT n.no, n.dag_no, d.id::text AS dag, d.namespace, n.key, n.generation, n.item_id::text, n.topic, n.pass_outputs
+-- name: waiting_page(after_no, last_no, age_s, rows_max)
+-- Nodes whose items the queue should have, or have ended: released for long, or blocked with an item that was given
+-- to the queue disabled; and nothing is left to be told. Of sub-DAGs, those that should have been begun.
+SELECT n.no, n.dag_no, d.id::text AS dag, d.namespace, n.key, n.state, n.generation, n.item_id::text, n.topic,
+    n.pass_outputs, n.sub
 FROM (SELECT * FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $4) AS n
 JOIN dag d ON d.no = n.dag_no
-WHERE n.state = 'released' AND NOT n.sub
-    AND n.released_at <= shard_now() - make_interval(secs => $3::float8)
+WHERE (n.state = 'released' AND n.released_at <= shard_now() - make_interval(secs => $3::float8)
+        OR n.state = 'blocked' AND n.enqueued AND d.state = 'running'
+            AND n.created_at <= shard_now() - make_interval(secs => $3::float8))
     AND NOT EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no);
 
--- name: still_released(nos, generations)
-SELECT n.no FROM unnest($1::bigint[], $2::int[]) AS w(no, generation) JOIN node n ON n.no = w.no
-WHERE n.state = 'released' AND n.generation = w.generation
+-- name: still_waiting(nos, generations, states)
+SELECT n.no FROM unnest($1::bigint[], $2::int[], $3::text[]) AS w(no, generation, state) JOIN node n ON n.no = w.no
+WHERE n.state = w.state AND n.generation = w.generation
     AND NOT EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no);
+
+-- name: sub_facts(ids)
+-- What is known of the DAGs that run in nodes' places: for which generation, whether they have ended, whether their
+-- ends are still to be told.
+SELECT d.id::text, d.no, coalesce(d.parent_generation, 0) AS generation,
+    d.state NOT IN ('running', 'cancelling') AS over,
+    EXISTS (SELECT FROM outbox o WHERE o.node_no = d.no << 22 AND o.action = 'report') AS telling
+FROM unnest($1::uuid[]) AS w(id) JOIN dag d ON d.id = w.id;
 
 -- name: owners(dags, keys, item_ids)
 -- Which of these items their nodes know: unfinished ones have them, and the queue is still to be told of others.

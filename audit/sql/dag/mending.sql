@@ -1,4 +1,4 @@
--- Repairs. Those of a DAG follow a statement that locks its row; each looks again at what it mends.
+-- Repairs of a DAG shard. All follow a statement that locks the DAG's row, and look again at what they mend.
 
 -- name: lock_dag(no)
 SELECT no, state, id::text FROM dag WHERE no = $1 FOR UPDATE;
@@ -52,57 +52,35 @@ FROM facts f WHERE node.no = f.no
 RETURNING node.no;
 
 -- name: decide_again(no)
--- The service walks over the DAG's blocked nodes and decides each.
-INSERT INTO scan (dag_no, kind, after_no) SELECT no, 'release', (no << 22) - 1 FROM dag WHERE no = $1 AND state = 'running'
+-- The service walks over the DAG's nodes once more: decides each blocked one, or tells the queue to cancel each that
+-- is unfinished; and looks at last whether the DAG has ended.
+INSERT INTO scan (dag_no, kind, after_no)
+SELECT no, CASE state WHEN 'running' THEN 'release' ELSE 'cancel' END, (no << 22) - 1 FROM dag
+WHERE no = $1 AND state IN ('running', 'cancelling')
 ON CONFLICT (dag_no, kind) DO UPDATE SET after_no = excluded.after_no;
 
 -- name: send_again(node_no, generation, item_id, inputs)
--- The queue is told once more; where it knows nothing of the item, the service makes it, or another.
+-- The queue is told once more; where it knows nothing of the item, the service makes it, or another. What a DAG that
+-- is being cancelled has out is not to run.
 INSERT INTO outbox (node_no, generation, action, item_id, inputs, created_at, due_at)
-SELECT no, generation, 'revive', item_id, $4, shard_now(), shard_now() FROM node
-WHERE no = $1 AND generation = $2 AND item_id = $3::uuid AND state = 'released'
+SELECT n.no, n.generation, CASE WHEN d.state = 'cancelling' AND n.run_on IS NULL
+        THEN CASE WHEN n.sub THEN 'stop' ELSE 'cancel' END
+        ELSE CASE WHEN n.sub THEN 'start' ELSE 'revive' END END, n.item_id, $4, shard_now(), shard_now()
+FROM node n JOIN dag d ON d.no = n.dag_no
+WHERE n.no = $1 AND n.generation = $2 AND n.item_id = $3::uuid AND n.state = 'released'
 ON CONFLICT (node_no, generation, action) DO NOTHING
 RETURNING node_no;
 
--- name: serialize(name)
-SELECT pg_advisory_xact_lock(hashtextextended('headgate audit ' || current_schema() || $1, 0));
+-- name: make_anew(node_no, generation, item_id)
+-- A blocked node of whose item the queue knows nothing is one that was never given to it: it is made at the release.
+UPDATE node SET enqueued = false
+WHERE no = $1 AND generation = $2 AND item_id = $3::uuid AND state = 'blocked' AND enqueued
+RETURNING no;
 
--- name: tell_end(item_id, topic, namespace, dag_shard, outcome, attempt, error, context)
--- The completion that the DAG service should have had, once more, in place of the one that was lost. Not while one
--- waits for it: the caller holds a lock, and this statement looks again.
-SELECT e.o_id::text AS id FROM emit_completions(
-    ARRAY[$1::uuid],
-    ARRAY(SELECT t.topic_id FROM topic t JOIN namespace n USING (namespace_id) WHERE n.name = $3 AND t.name = $2),
-    ARRAY(SELECT t.topic_id FROM topic t JOIN namespace n USING (namespace_id) WHERE n.name = '_dag' AND t.name = $4),
-    ARRAY[$5::text], ARRAY[$6::int], ARRAY[NULL::text], ARRAY[$7::text], ARRAY[$8::text]) AS e;
-
--- name: place_item(id)
--- Back among the ready, with its counts; only where it is still nowhere.
-WITH nowhere AS MATERIALIZED (
-    SELECT id, topic_id, priority FROM item i WHERE id = $1::uuid
-        AND NOT EXISTS (SELECT FROM ready r WHERE r.id = i.id AND r.topic_id = i.topic_id)
-        AND NOT EXISTS (SELECT FROM deferred d WHERE d.id = i.id)
-        AND NOT EXISTS (SELECT FROM parked p WHERE p.id = i.id)
-        AND NOT EXISTS (SELECT FROM lease l WHERE i.id = ANY (l.ids))
-    FOR UPDATE),
-moved AS (
-    UPDATE item i SET deliver_at = shard_now() FROM nowhere w WHERE i.id = w.id
-    RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
-counted AS (INSERT INTO stat_delta SELECT topic_id, 1, 0, 0, 0, 0 FROM moved)
-INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM moved RETURNING id::text;
-
--- name: drop_ready(id)
-DELETE FROM ready r WHERE r.id = $1::uuid AND NOT EXISTS (
-    SELECT FROM item i WHERE i.id = r.id AND i.topic_id = r.topic_id AND i.priority = r.priority
-        AND i.deliver_at = r.deliver_at) RETURNING id::text;
-
--- name: drop_deferred(id)
-DELETE FROM deferred d WHERE d.id = $1::uuid AND NOT EXISTS (
-    SELECT FROM item i WHERE i.id = d.id AND i.deliver_at = d.due_at) RETURNING id::text;
-
--- name: drop_parked(id)
-DELETE FROM parked p WHERE p.id = $1::uuid AND NOT EXISTS (SELECT FROM item i WHERE i.id = p.id) RETURNING id::text;
-
--- name: add_counts(topic_id, ready, delayed, leased, disabled, dead, bytes)
-INSERT INTO stat_delta (topic_id, ready, delayed, leased, disabled, dead, bytes)
-VALUES ($1, $2::bigint, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::bigint);
+-- name: report_again(no)
+-- The node in whose place an ended DAG ran is told its end once more.
+INSERT INTO outbox (node_no, generation, action, item_id, created_at, due_at)
+SELECT no << 22, endings, 'report', parent_dag, shard_now(), shard_now() FROM dag
+WHERE no = $1 AND parent_dag IS NOT NULL AND state NOT IN ('running', 'cancelling')
+ON CONFLICT (node_no, generation, action) DO NOTHING
+RETURNING node_no;
