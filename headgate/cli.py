@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 from headgate import _commands as commands
 from headgate import _explain, _export, _import_commands, wire
 from headgate import _operation_commands as operations
+from headgate import _quota_commands as quotas
 from headgate._output import printable, stderr_line
 from headgate.errors import (
     BadRequest,
@@ -32,6 +33,7 @@ examples:
   headgate topics                                     what is waiting where
   headgate dead                                       what died, by error
   headgate redrive --topic mail                       put dead items back
+  headgate quotas set shop --in-flight-max 200        what a namespace may use
   headgate dag submit graph.json --watch              submit a DAG and follow it
   headgate dag run build.json --slots 4               run a DAG of shell commands here
 
@@ -168,6 +170,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_topics(root)
     _add_import(root)
     _add_operations(root, shared)
+    _add_quotas(_Commands(root.add("quotas", None, "what a namespace may use", epilog=quotas.QUOTAS), shared))
     _add_dags(_Commands(root.add("dag", None, "DAGs: submit, watch, retry and more", epilog=SPEC), shared))
     return parser
 
@@ -259,6 +262,16 @@ def _add_operations(root: _Commands, shared: argparse.ArgumentParser) -> None:
         ("stop", operations.stop, "leave the rest of an operation undone"),
     ):
         nested.add(name, run, about).add_argument("id")
+
+
+def _add_quotas(verbs: _Commands) -> None:
+    verbs.add("list", quotas.listing, "show limits and use of every namespace")
+    show = verbs.add("show", quotas.show, "show limits and use of a namespace")
+    show.add_argument("ns", nargs="?", metavar="namespace", help="by default the client's own")
+    change = verbs.add("set", quotas.change, "change limits; what is not named stays", epilog=quotas.QUOTAS)
+    quotas.add_limits(change)
+    for parser in (change, verbs.add("clear", quotas.clear, "take all limits away")):
+        parser.add_argument("ns", metavar="namespace")
 
 
 def _add_dags(dags: _Commands) -> None:

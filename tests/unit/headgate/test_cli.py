@@ -454,3 +454,31 @@ def test_shares_of_a_topic(service: Service, run: Run) -> None:
     assert service.asked("/topics/configure")[-1]["min_share"] == []
     for wrong in ("5", "a=0.1", "5=x", "5=0.1=2"):
         assert run("share", "t", wrong)[0] == 2
+
+
+def test_setting_one_quota_keeps_the_others(service: Service, run: Run) -> None:
+    there = {"namespace": "shop", "items_max": 5_000, "in_flight_max": 7, "in_flight": 3, "items": 1_234}
+    service.reply = lambda method, _p, body: there if method == "GET" else {"namespace": "shop", **body}
+    code, out, _ = run("quotas", "set", "shop", "--enqueues-per-minute", "6000", "--in-flight-max", "none")
+    assert code == 0
+    assert service.calls[-1] == (
+        "PUT",
+        "/v1/namespaces/shop",
+        {"enqueues_per_minute": 6_000, "items_max": 5_000},
+    )
+    assert "0 of 6,000" in out and "no limit" in out
+    code, out, _ = run("quotas", "show", "shop")
+    assert "3 of 7" in out and "1,234 of 5,000" in out
+    assert run("quotas", "clear", "shop")[0] == 0
+    assert service.calls[-1] == ("PUT", "/v1/namespaces/shop", {})
+
+
+def test_quotas_need_a_limit_to_set(service: Service, run: Run) -> None:
+    assert run("quotas", "set", "shop")[0] == 2
+    assert service.calls == []
+    with pytest.raises(SystemExit):
+        run("quotas", "set", "shop", "--items-max", "many")
+    service.reply = lambda *_: {"items": [{"namespace": "shop", "items_max": 9, "items": 4}], "next_cursor": None}
+    code, out, _ = run("quotas", "list")
+    assert code == 0 and "shop" in out and "ITEMS_MAX" in out
+    assert json.loads(run("quotas", "list", "-o", "json")[1])[0]["items_max"] == 9
