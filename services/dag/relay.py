@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from services.dag import items, store, store_duties
@@ -29,6 +30,9 @@ from shared.shards import Shard
 
 _TOLD = frozenset({"enqueued", "duplicate", "revived", "already_enabled", "finished"})
 _CANCELLED = frozenset({"cancelled", "already_cancelled"})
+
+# For how long told rows are gathered before they are deleted; telling once more would have no effect.
+DELETES_GATHER_S = 0.025
 
 _RowKey = tuple[int, int, int, str]
 
@@ -64,6 +68,7 @@ class Relay:
         self._lost_since_s: dict[_RowKey, float] = {}
         self._slots = asyncio.Semaphore(self._settings.sends_in_flight_max)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
 
     def dispatch(self, shard: Shard, sends: Sequence[Send]) -> None:
         """Send rows now; those that are being sent already are left out."""
@@ -93,6 +98,7 @@ class Relay:
 
     async def close(self) -> None:
         """Wait for what is on its way; what is not stays in the outbox."""
+        self._closing.set()
         for lane in self._lanes.values():
             lane.clear()
         await self.idle()
@@ -253,8 +259,10 @@ class Relay:
 
     async def _delete(self, shard: Shard) -> None:
         try:
-            while sends := self._sent[shard.number]:
-                self._sent[shard.number] = []
+            while self._sent[shard.number]:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), DELETES_GATHER_S)
+                sends, self._sent[shard.number] = self._sent[shard.number], []
                 await store_duties.delete_sent(shard, sends)
         except Unavailable as error:
             log.warning("sent rows stay in the outbox", rows=len(sends), error=error.detail)

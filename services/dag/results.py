@@ -1,14 +1,16 @@
 """Completion items of one DAG shard, from the queue to the DAG.
 
-A step takes a batch, applies it, and acks it without keeping the next step waiting. What cannot be applied
-as a batch is applied one by one, so that one bad completion holds up nobody; it comes again after a pause,
-and is given up for good after `completion_attempts_max` times.
+A step takes a batch and applies it. Acks go later, those of several steps in one call: nobody waits for them,
+and a completion that comes again before is without effect. What cannot be applied as a batch is applied one by
+one, so that one bad completion holds up nobody; it comes again after a pause, and is given up for good after
+`completion_attempts_max` times.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +27,9 @@ from shared.log import log
 from shared.metrics import COMPLETIONS
 from shared.shards import Shard
 
+# For how long acks are gathered: much less than a lease, much more than a step.
+ACKS_GATHER_S = 0.025
+
 
 class Results:
     """Takes the completions of one shard."""
@@ -35,7 +40,9 @@ class Results:
         self._completer = completer
         self._shard = shard
         self._polls: set[asyncio.Task[list[Completion]]] = set()
-        self._acks: set[asyncio.Task[None]] = set()
+        self._done: list[Completion] = []
+        self._acking: asyncio.Task[None] | None = None
+        self._closed = asyncio.Event()
         self._closing = False
 
     async def step(self) -> int:
@@ -69,8 +76,10 @@ class Results:
             poll.cancel()
 
     async def close(self) -> None:
-        """Wait for acks on their way."""
-        await asyncio.gather(*self._acks, return_exceptions=True)
+        """Ack what is applied, now."""
+        self._closed.set()
+        if self._acking is not None:
+            await asyncio.gather(self._acking, return_exceptions=True)
 
     async def _take(self, wait_s: float) -> list[Completion]:
         return await self._context.queue.take(
@@ -85,9 +94,9 @@ class Results:
             return
         done = await self._apply(leased)
         crash_point("after_commit_before_ack")
-        task = asyncio.create_task(self._ack(done))
-        self._acks.add(task)
-        task.add_done_callback(self._acks.discard)
+        self._done += done
+        if self._acking is None:
+            self._acking = asyncio.create_task(self._ack())
 
     async def _apply(self, leased: Sequence[Completion]) -> list[Completion]:
         """Apply a batch; those to be acked."""
@@ -132,10 +141,20 @@ class Results:
             final=final,
         )
 
-    async def _ack(self, done: Sequence[Completion]) -> None:
+    async def _ack(self) -> None:
         try:
-            if done:
-                await self._context.queue.done(done)
+            while self._done:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), ACKS_GATHER_S)
+                done = self._done[: self._settings.completions_per_step_max]
+                del self._done[: len(done)]
+                await self._ack_some(done)
+        finally:
+            self._acking = None
+
+    async def _ack_some(self, done: Sequence[Completion]) -> None:
+        try:
+            await self._context.queue.done(done)
         except Unavailable as error:
             # They come again when their lease has run out, to no effect.
             log.warning("completions were not acked", count=len(done), error=error.detail)
