@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.breaker import Breaker
+from shared.clock import Clock, SystemClock
 from shared.errors import ShardUnavailable, Unavailable
 from shared.log import log
 from shared.metrics import SHARD_BREAKER, SHARD_POOL_IN_USE, SHARD_POOL_WAITING
@@ -86,11 +87,13 @@ class ShardMap:
     """All shards of one service, by number.
 
     Where the map is a file, it may change: `on_join` is told of a shard that is new, `on_move` of one that moved.
-    Without an `on_join` new shards wait for the process' next start.
-    `writable` are the numbers of those that take what may live anywhere.
+    `writable` are the numbers of those that take what may live anywhere; one that is new takes it `join_s` after
+    this process has heard of it, when others have too: until then they would say that it does not exist.
     """
 
-    def __init__(self, plan: Plan, settings: EdgeSettings) -> None:
+    def __init__(
+        self, plan: Plan, settings: EdgeSettings, *, clock: Clock | None = None, join_s: float = 0.0
+    ) -> None:
         assert plan.shards, "a service needs at least one shard"
         self._settings = settings
         self._plan = plan
@@ -98,7 +101,10 @@ class ShardMap:
         self._turn = 0
         self._seen: tuple[int, ...] | None = None
         self.writable: Sequence[int] = _writable(plan)
-        self.on_join: Callable[[Shard], None] | None = None
+        self._clock = clock or SystemClock()
+        self._join_s = join_s
+        self._joining: dict[int, float] = {}
+        self.on_join: Callable[[Shard], None] = lambda _shard: None
         self.on_move: Callable[[Shard], None] = lambda _shard: None
 
     def __iter__(self) -> Iterator[Shard]:
@@ -141,6 +147,7 @@ class ShardMap:
 
     async def reload(self) -> int:
         """Look whether the map's file was replaced, and follow it; a file that is no good changes nothing."""
+        self._open_joined()
         path = self._settings.shards_file
         stamp = None if path is None else _stamp(path)
         if path is None or stamp is None or stamp == self._seen:
@@ -171,12 +178,13 @@ class ShardMap:
             if shard is not None:
                 if shard.relocate(address):
                     moved.append(shard)
-            elif self.on_join is not None:
+            else:
                 joined.append(self._shards.setdefault(address.number, Shard(address, self._settings)))
+                self._joining[address.number] = self._clock.monotonic_s() + self._join_s
                 # Whoever keeps something by shard knows it before anything can be sent there.
                 self.on_join(joined[-1])
         self._plan = plan
-        self.writable = [number for number in _writable(plan) if number in self._shards]
+        self._open_joined()
         for shard in moved:
             self.on_move(shard)
         log.info(
@@ -185,6 +193,13 @@ class ShardMap:
             joined=[shard.number for shard in joined],
             moved=[shard.number for shard in moved],
         )
+
+    def _open_joined(self) -> None:
+        """Let shards take what may live anywhere that joined long enough ago."""
+        now_s = self._clock.monotonic_s()
+        self._joining = {number: at_s for number, at_s in self._joining.items() if at_s > now_s}
+        wanted = _writable(self._plan)
+        self.writable = [number for number in wanted if number not in self._joining] or wanted
 
     async def _is_migrated(self, plan: Plan) -> bool:
         """Whether this code may serve the shards that are new in a map; one that is away is given the benefit."""

@@ -35,9 +35,10 @@ class Loops:
 
     def __init__(self, orchestrator: Orchestrator) -> None:
         context = orchestrator.context
+        self._orchestrator = orchestrator
         self._ownership = context.ownership
         self._settings = context.settings
-        self.results = {shard.number: Results(context, orchestrator.completer, shard) for shard in context.shards}
+        self.results: dict[int, Results] = {}
         self.relay = Relay(context, orchestrator.completer, orchestrator.sub_dags, self._drain)
         self.sweeper = Sweeper(context, orchestrator.activator, orchestrator.controller)
         self.retention = Retention(context)
@@ -48,18 +49,7 @@ class Loops:
         ]
         self._walks: dict[int, Loop] = {}
         for shard in context.shards:
-            number, results = shard.number, self.results[shard.number]
-            self._polls += [
-                self._ownership.duty(f"results {i}", number, results.step, interval_s=0.2)
-                for i in range(self._settings.completion_pollers)
-            ]
-            self._walks[number] = self._loop("walks", shard, orchestrator.walker.step)
-            self._others += [
-                self._loop("outbox", shard, self.relay.step),
-                self._loop("sweeper", shard, self.sweeper.step),
-                Loop(f"watches {number}", partial(context.watches.step, shard), interval_s=self._settings.watch_s),
-                self._loop("retention", shard, self.retention.step, interval_s=self._settings.keep_interval_s),
-            ]
+            self._serve(shard)
         context.dispatch = self.relay.dispatch
         context.kick_walks = lambda shard: self._walks[shard.number].kick()
 
@@ -67,6 +57,31 @@ class Loops:
         """Start all loops."""
         for loop in (*self._polls, *self._walks.values(), *self._others):
             loop.start()
+
+    def join(self, shard: Shard) -> None:
+        """Serve a shard that is new in the map."""
+        begun = self._serve(shard)
+        if self._others[0].is_running:
+            for loop in begun:
+                loop.start()
+
+    def _serve(self, shard: Shard) -> list[Loop]:
+        context, number = self._orchestrator.context, shard.number
+        results = self.results[number] = Results(context, self._orchestrator.completer, shard)
+        polls = [
+            self._ownership.duty(f"results {i}", number, results.step, interval_s=0.2)
+            for i in range(self._settings.completion_pollers)
+        ]
+        walks = self._walks[number] = self._loop("walks", shard, self._orchestrator.walker.step)
+        others = [
+            self._loop("outbox", shard, self.relay.step),
+            self._loop("sweeper", shard, self.sweeper.step),
+            Loop(f"watches {number}", partial(context.watches.step, shard), interval_s=self._settings.watch_s),
+            self._loop("retention", shard, self.retention.step, interval_s=self._settings.keep_interval_s),
+        ]
+        self._polls += polls
+        self._others += others
+        return [*polls, walks, *others]
 
     def stop_polling(self) -> None:
         """Leave completions to other processes."""
@@ -100,7 +115,7 @@ class Loops:
 def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Clock | None = None) -> FastAPI:
     """The DAG service as an ASGI app; its lifespan checks the schema and starts the background loops."""
     clock = clock or SystemClock()
-    shards = ShardMap(settings.plan(), settings)
+    shards = ShardMap(settings.plan(), settings, clock=clock, join_s=settings.shard_join_s)
     if queue is None:
         queue = HeadgateQueue(
             settings.queue_url, settings.dag_token, clock=clock, shards_refresh_s=settings.shards_refresh_s
@@ -109,6 +124,12 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     orchestrator = Orchestrator(Context(shards, queue, settings, clock, ownership))
     loops = Loops(orchestrator)
     following = Loop("shard map", shards.reload, interval_s=1.0)
+
+    def join(shard: Shard) -> None:
+        orchestrator.context.join(shard)
+        loops.join(shard)
+
+    shards.on_join = join
 
     async def leave() -> None:
         orchestrator.context.watches.leave()
@@ -122,9 +143,9 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         following.start()
         loops.start()
         yield
+        await following.stop()
         await leave()
         await loops.stop()
-        await following.stop()
         await ownership.stop()
         await queue.close()
         await shards.close()

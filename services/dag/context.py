@@ -70,6 +70,10 @@ class Context:
         self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
         self.kick_walks: Callable[[Shard], None] = lambda _shard: None
 
+    def join(self, shard: Shard) -> None:
+        """A shard is new in the map."""
+        self.gauges[shard.number] = ShardGauges()
+
     def shard_of(self, dag_id: str) -> tuple[Shard, str]:
         """The shard of a DAG's id, and the id in its canonical form.
 

@@ -11,6 +11,7 @@ from services.queue.settings import QueueSettings
 from shared.plan import SLOTS, Plan, load, ranges, read, spread, write
 from shared.settings import ShardAddress
 from shared.shards import ShardMap
+from tests.support.clocks import ManualClock
 
 DSN = "postgresql://someone:secret@127.0.0.1:1/db"
 
@@ -126,12 +127,20 @@ async def test_a_shard_that_joins_takes_calls_but_no_slots(shards: ShardMap, pat
     assert [shards.of_slot(slot).number for slot in range(SLOTS)] == homes
 
 
-async def test_where_none_can_join_a_new_shard_waits_for_the_next_start(shards: ShardMap, path: Path) -> None:
-    write(path, Plan("queue", 2, tuple(map(address, (0, 1, 2))), spread([0, 1])))
+async def test_a_shard_that_joins_takes_what_may_live_anywhere_once_others_know_it(path: Path) -> None:
+    settings, clock = QueueSettings(shards_file=path), ManualClock()
+    shards = ShardMap(settings.plan(), settings, clock=clock, join_s=5.0)
+    shards.follow(Plan("queue", 2, tuple(map(address, (0, 1, 2))), spread([0, 1])))
+    clock.advance(4.9)
     await shards.reload()
 
-    assert numbers(shards) == {0, 1}
-    assert shards.get(2) is None
+    assert shards.get(2) is not None and numbers(shards) == {0, 1}
+    # Another change does not let it in earlier, nor later.
+    shards.follow(Plan("queue", 3, (address(0, draining=True), address(1), address(2)), spread([0, 1])))
+    assert numbers(shards) == {1}
+    clock.advance(0.2)
+    await shards.reload()
+    assert numbers(shards) == {1, 2}
 
 
 async def test_a_draining_shard_takes_nothing_that_may_live_elsewhere(shards: ShardMap, path: Path) -> None:
