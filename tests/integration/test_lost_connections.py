@@ -181,3 +181,21 @@ async def test_a_shard_that_is_not_there_is_unavailable_and_nothing_was_done(dat
     finally:
         await connection.close()
         await pool.close()
+
+
+async def test_a_plan_that_a_migration_made_void_is_made_again_and_costs_no_call(database: Database) -> None:
+    """A column joins a table while this process holds prepared statements that answer all of its columns."""
+    pool = Pool(database.addresses[0], SETTINGS)
+    every = Statement("every", (), "SELECT * FROM seen")
+    connection = await database.connect("queue_000")
+    try:
+        await connection.execute("CREATE TABLE seen (n int PRIMARY KEY); INSERT INTO seen VALUES (1)")
+        for column in ("", "a", "b"):
+            if column:
+                await connection.execute(f"ALTER TABLE seen ADD COLUMN {column} int")
+            # In a transaction the driver cannot help itself.
+            assert (await pool.transaction(lambda tx: tx.row(every)))["n"] == 1
+            assert (await pool.row(every))["n"] == 1
+    finally:
+        await connection.close()
+        await pool.close()

@@ -122,6 +122,40 @@ async def test_a_hot_namespace_leaves_room_in_every_flush(own_host: QueueHost) -
     assert stuck.seen[1].count('"calm"') == 5
 
 
+async def test_a_hot_namespace_leaves_room_for_acks_of_others(own_host: QueueHost) -> None:
+    """A hundred times as many acks of one namespace cost another's one flush."""
+    hot, calm = Api(own_host), Api(own_host)
+    for api, count in ((hot, 101), (calm, 1)):
+        await api.enqueue(*({"topic": "t", "id": api.new_id(0)} for _ in range(count)))
+    [first, *rest] = await hot.dequeue("t", 101)
+    [other] = await calm.dequeue("t")
+    line = own_host.process.broker._acks[0, False]
+    line._limits = line._limits._replace(items_max=10)
+    flush, go_on = line._flush, asyncio.Event()
+    seen: list[list[str]] = []
+
+    async def wait(entries: Any) -> Any:
+        seen.append([entry[0] for entry in entries])
+        await go_on.wait()
+        return await flush(entries)
+
+    line._flush = wait
+    calls = [asyncio.create_task(hot.ack(first))]
+    async with asyncio.timeout(10):
+        while not seen:
+            await asyncio.sleep(0.005)
+        for start in range(0, 100, 10):
+            calls.append(asyncio.create_task(hot.ack(*rest[start : start + 10])))
+        while line._waiting.size < 100:
+            await asyncio.sleep(0.005)
+        calls.append(asyncio.create_task(calm.ack(other)))
+        while line._waiting.size < 101:
+            await asyncio.sleep(0.005)
+    go_on.set()
+    assert {status for statuses in await asyncio.gather(*calls) for status in statuses} == {"acked"}
+    assert other["id"] in [*seen[1], *seen[2]]
+
+
 async def test_a_late_event_loop_turns_away_lists_and_enqueues_before_dequeues_before_acks(
     own_host: QueueHost,
 ) -> None:
