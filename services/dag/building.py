@@ -37,7 +37,7 @@ from services.dag.settling import Settlement
 from services.dag.store import IntentItem, NodeRow
 from services.dag.subspec import SubSpec, given
 from shared import ids
-from shared.errors import ShardUnavailable
+from shared.errors import ShardUnavailable, Unavailable
 from shared.pg import Transaction
 from shared.plan import SLOTS
 from shared.shards import Shard
@@ -174,6 +174,7 @@ class Builder:
         dag_id: str,
         work: Callable[[Transaction], Awaitable[tuple[Settlement | None, _Written]]],
     ) -> _Written:
+        refusal: Unavailable = unfinished_error()
         for _ in range(_ATTEMPTS_MAX):
             try:
                 async with self._orders.gate(dag_id):
@@ -185,9 +186,11 @@ class Builder:
             except Undecided as undecided:
                 for unfinished in undecided.additions:
                     await self._activator.drive(shard, unfinished)
+                refusal = unfinished_error()
             except keeping.Kept as kept:
                 await keeping.thaw(self._context, shard, kept.dag)
-        raise unfinished_error()
+                refusal = keeping.thawing_error()
+        raise refusal
 
     async def _settle_with_order(
         self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, _Written]]]

@@ -10,7 +10,7 @@ from services.dag.context import Context, own
 from services.dag.errors import DagFinished, LimitExceeded, NodeReleased, UnknownNode
 from services.dag.model import Cause, Dag, Node, Resolved
 from services.dag.settling import Settlement
-from shared.errors import FieldError
+from shared.errors import FieldError, Unavailable
 from shared.pg import Transaction
 from shared.shards import Shard
 
@@ -255,12 +255,15 @@ class Controller:
             await settlement.run()
             return settlement, dag
 
+        refusal: Unavailable = unfinished_error()
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return await self._context.settle(shard, work)
             except Undecided as undecided:
                 for unfinished in undecided.additions:
                     await self._activator.drive(shard, unfinished)
+                refusal = unfinished_error()
             except keeping.Kept as kept:
                 await keeping.thaw(self._context, shard, kept.dag)
-        raise unfinished_error()
+                refusal = keeping.thawing_error()
+        raise refusal

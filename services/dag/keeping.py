@@ -61,4 +61,9 @@ async def thaw(context: Context, shard: Shard, dag: Dag) -> None:
 
     while not await shard.pool.transaction(step):
         if context.clock.monotonic_s() > until_s:
-            raise DagThawing("the DAG is being brought back from the archive; try again", retry_after_s=1.0)
+            raise thawing_error()
+
+
+def thawing_error() -> DagThawing:
+    """What a call answers when a DAG's rows could not be brought back, or were taken away again, in its time."""
+    return DagThawing("the DAG is being brought back from the archive; try again", retry_after_s=1.0)

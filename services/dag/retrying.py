@@ -18,7 +18,7 @@ from services.dag.model import Dag, Parent, Retry, Send
 from services.dag.settling import Settlement
 from services.dag.store import Replaced
 from shared import ids
-from shared.errors import FieldError, Invalid, pointer_to
+from shared.errors import FieldError, Invalid, Unavailable, pointer_to
 from shared.pg import Transaction
 
 T = TypeVar("T")
@@ -74,15 +74,18 @@ class Retrier:
             await settlement.run()
             return settlement, dag
 
+        refusal: Unavailable = unfinished_error()
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return await self._context.settle(shard, work)
             except Undecided as undecided:
                 for unfinished in undecided.additions:
                     await self._activator.drive(shard, unfinished)
+                refusal = unfinished_error()
             except keeping.Kept as kept:
                 await keeping.thaw(self._context, shard, kept.dag)
-        raise unfinished_error()
+                refusal = keeping.thawing_error()
+        raise refusal
 
     async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[int]:
         """All nodes that are to run again, ascending."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.dag import keeping
-from tests.support.dag_world import BASE, DagWorld
+from tests.support.dag_world import BASE, DagWorld, specs
 
 HOT = ("node", "node_spec", "edge", "external", "change")
 SPEC: list[dict[str, Any]] = [
@@ -263,6 +263,24 @@ async def test_a_thaw_that_takes_too_long_says_so_and_goes_on_with_the_next_call
     assert (found["code"], found["outcome"]) == ("dag_thawing", "none")
     world.settings.__dict__["drive_wait_s"] = 5.0
     await world.verb(dag, "retry")
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [("retry", {}), ("nodes", {"nodes": specs(SPEC)}), ("resolve", {"external": [{"node": "a", "name": "x"}]})],
+)
+async def test_a_dag_that_is_moved_away_again_and_again_is_told_from_an_unfinished_add(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch, verb: str, body: Any
+) -> None:
+    dag = await ended(world)
+    await keep(world)
+
+    async def thaw_to_no_avail(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(keeping, "thaw", thaw_to_no_avail)
+    found = await world.verb(dag, verb, body, expect=503)
+    assert (found["code"], found["outcome"]) == ("dag_thawing", "none")
 
 
 async def test_dags_are_dropped_after_their_time_in_bounded_steps(world: DagWorld) -> None:
