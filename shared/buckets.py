@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 
 from shared.clock import Clock
 from shared.log import log
-from shared.redis import PREFIX, Lost
+from shared.redis import Lost
 
 AHEAD_S = 0.1
 # How long a host goes on by itself before it asks Redis again.
@@ -82,12 +82,12 @@ class _Local:
 
 
 class Buckets:
-    """The buckets of one service, by key."""
+    """The buckets of one service of an installation, by key; `prefix` is that of their names in Redis."""
 
     def __init__(
-        self, service: str, redis: Redis | None, clock: Clock, *, shared_now: Callable[[], float] | None = None
+        self, prefix: str, redis: Redis | None, clock: Clock, *, shared_now: Callable[[], float] | None = None
     ) -> None:
-        self._prefix = f"{PREFIX}{service}:bucket:"
+        self._prefix = f"{prefix}:bucket:"
         self._redis = redis
         self._clock = clock
         self._shared_now = shared_now

@@ -1,8 +1,8 @@
 """Which processes of a service there are, by Redis: each says every few seconds that it is there.
 
-One sorted set per service, scored by Redis' own clock, so hosts' clocks do not matter. What it says is used
-to share out shards, never to decide anything: a member that is not there makes shards be owned later, one
-that is not seen keeps what it has.
+One sorted set per service of an installation, scored by Redis' own clock, so hosts' clocks do not matter. What
+it says is used to share out shards, never to decide anything: a member that is not there makes shards be owned
+later, one that is not seen keeps what it has.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from shared.log import log
-from shared.redis import CALL_TIMEOUT_S, PREFIX, Lost, connect, listen
+from shared.redis import CALL_TIMEOUT_S, Lost, connect, listen
 
 _BEAT = """
 local time = redis.call('TIME')
@@ -29,11 +29,11 @@ return redis.call('ZRANGE', KEYS[1], 0, -1)
 class Membership:
     """This process among those of its service."""
 
-    def __init__(self, url: str | None, service: str, name: str) -> None:
+    def __init__(self, url: str | None, prefix: str, service: str, name: str) -> None:
         self._redis: Redis | None = connect(url) if url else None
         self._ear: Redis | None = connect(url, patient=True) if url else None
-        self._key = f"{PREFIX}{service}:members"
-        self._channel = f"{PREFIX}{service}:owners"
+        self._key = f"{prefix}:{service}:members"
+        self._channel = f"{prefix}:{service}:owners"
         self._name = name
         self._listening: asyncio.Task[None] | None = None
 

@@ -66,7 +66,7 @@ class Ownership:
         self._ttl_s = settings.owner_ttl_s
         self._everyone = settings.ownership == "everyone"
         self._clock = clock
-        self._membership = Membership(settings.redis_url, service, self.name)
+        self._membership = Membership(settings.redis_url, settings.redis_prefix, service, self.name)
         self._loop = Loop("ownership", self.step, interval_s=lambda: self._pause_s)
         self._pause_s = self._ttl_s / 3
         self._held: dict[int, _Hold] = {}

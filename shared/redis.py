@@ -17,7 +17,6 @@ from shared.log import log
 
 CALL_TIMEOUT_S = 0.5
 LISTEN_AGAIN_S = 1.0
-PREFIX = "headgate:"
 
 Lost = (RedisError, OSError, TimeoutError)
 

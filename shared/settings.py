@@ -77,6 +77,10 @@ class EdgeSettings(BaseSettings):
     shards: str = ""
     shards_file: Path | None = None
     redis_url: Annotated[str | None, Field(validation_alias="HEADGATE_REDIS_URL")] = None
+    # Of every key and channel there: one per installation, where several share a server.
+    redis_prefix: Annotated[
+        str, Field(validation_alias="HEADGATE_REDIS_PREFIX", pattern=r"^[A-Za-z0-9._:-]{1,64}$")
+    ] = "headgate"
     dag_token: Annotated[str | None, Field(validation_alias="HEADGATE_DAG_TOKEN")] = None
     tokens_file: Annotated[Path | None, Field(validation_alias="HEADGATE_TOKENS_FILE")] = None
     log_level: Annotated[str, Field(validation_alias="HEADGATE_LOG_LEVEL")] = "info"

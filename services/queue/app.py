@@ -54,9 +54,12 @@ def create_app(settings: QueueSettings) -> HotPath:
     broker = Broker(shards, stores, dispatch, placement, settings)
     settlement = Settlement(broker, settings)
     health = Health(broker, shards, clock, ownership)
-    buckets = Buckets("queue", connect(settings.redis_url) if settings.redis_url else None, clock)
+    redis = connect(settings.redis_url) if settings.redis_url else None
+    buckets = Buckets(f"{settings.redis_prefix}:queue", redis, clock)
     quotas = Quotas(stores, buckets, clock)
-    messenger = Messenger(settings.redis_url, dispatch, clock) if settings.redis_url else None
+    messenger = (
+        Messenger(settings.redis_url, settings.redis_prefix, dispatch, clock) if settings.redis_url else None
+    )
     dispatch.tell = messenger.tell if messenger else None
     operations = Operations(broker, settings, clock)
     topics = Topics(broker, operations, quotas, settings)

@@ -19,9 +19,8 @@ from services.queue.dispatch import Dispatch
 from services.queue.model import Key
 from shared.clock import Clock
 from shared.log import log
-from shared.redis import PREFIX, Lost, connect, listen
+from shared.redis import Lost, connect, listen
 
-CHANNEL = PREFIX + "queue:ready"
 KEYS_PER_TOPIC_MAX = 256
 TOPICS_MAX = 1_000
 PROBE_S = 1.0
@@ -52,9 +51,10 @@ _decoder = msgspec.msgpack.Decoder(Hints)
 class Messenger:
     """Tells other hosts what became ready, and this host what they tell."""
 
-    def __init__(self, url: str, dispatch: Dispatch, clock: Clock) -> None:
+    def __init__(self, url: str, prefix: str, dispatch: Dispatch, clock: Clock) -> None:
         self._redis: Redis = connect(url)
         self._ear: Redis = connect(url, patient=True)
+        self._channel = f"{prefix}:queue:ready"
         self._dispatch = dispatch
         self._clock = clock
         self._origin = secrets.token_hex(8)
@@ -78,7 +78,7 @@ class Messenger:
         """Begin to speak and to listen."""
         self._tasks = [
             asyncio.create_task(self._speak()),
-            asyncio.create_task(listen(self._ear, CHANNEL, self.heard)),
+            asyncio.create_task(listen(self._ear, self._channel, self.heard)),
         ]
 
     async def stop(self) -> None:
@@ -98,7 +98,7 @@ class Messenger:
                 continue
             self._probed_s = now_s
             try:
-                heard = await self._redis.publish(CHANNEL, self._message(gathered))
+                heard = await self._redis.publish(self._channel, self._message(gathered))
                 self._listeners = max(0, int(heard) - 1)
             except Lost as error:
                 self._listeners = 0
