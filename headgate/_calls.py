@@ -7,9 +7,10 @@ safe where the caller's ids or keys make them so, which is decided per call.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -94,6 +95,14 @@ EXPORT_MARK_PUT = Verb("dag", "PUT", _NS + "/exports/mark", safe=True)
 DAG_SHARDS = Verb("dag", "GET", "/v1/shards", safe=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which elements of a batch may be sent again by themselves, and the call of some of them."""
+
+    positions: Collection[int]
+    call: Callable[[Sequence[int]], "Call[list[Result]]"]
+
+
 @dataclass(slots=True)
 class Call(Generic[T]):
     """One request, ready to send. `wait_s` is how long the service may hold the answer back."""
@@ -105,6 +114,7 @@ class Call(Generic[T]):
     safe: bool
     wait_s: float = 0.0
     text: bool = False
+    parts: Parts | None = None
 
 
 def call(
@@ -176,14 +186,29 @@ def as_is(answer: Any) -> Any:
     return answer
 
 
-def batch(verb: Verb, ns: str, elements: Sequence[Any], *, field: str = "items") -> Call[list[Result]]:
-    """A batch verb of the queue on up to 1,000 elements."""
-    return call(verb, results, ns=ns, body={field: elements})
+def batch(
+    verb: Verb, ns: str, elements: Sequence[Any], *, field: str = "items", again: bool = True
+) -> Call[list[Result]]:
+    """A batch verb of the queue on up to 1,000 elements; with `again`, refused ones are sent again."""
+    made = call(verb, results, ns=ns, body={field: elements})
+    if again:
+        build = partial(batch, verb, ns, field=field)
+        made.parts = Parts(range(len(elements)), lambda chosen: build([elements[at] for at in chosen]))
+    return made
 
 
-def enqueue(ns: str, items: Sequence[Mapping[str, Any]]) -> Call[list[Result]]:
-    safe = all(item.get("id") is not None or item.get("idempotency_key") is not None for item in items)
-    return call(ENQUEUE, results, ns=ns, body={"items": items}, safe=safe)
+def enqueue(ns: str, items: Sequence[Mapping[str, Any]], movable: Collection[str] = ()) -> Call[list[Result]]:
+    """Enqueue items. Refused ones are sent again if they are known by an id that is not `movable`, or by a key."""
+    named = [
+        at
+        for at, item in enumerate(items)
+        if item.get("id") is not None or item.get("idempotency_key") is not None
+    ]
+    made = call(ENQUEUE, results, ns=ns, body={"items": items}, safe=len(named) == len(items))
+    if named:
+        staying = {at for at in named if items[at].get("id") not in movable}
+        made.parts = Parts(staying, lambda chosen: enqueue(ns, [items[at] for at in chosen]))
+    return made
 
 
 def dequeue(

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from headgate import _calls
 from headgate._calls import Call
 from headgate._elements import Item, Result
-from headgate.errors import Forbidden, HeadgateError, NotFound
+from headgate.errors import FOR_NOW, Forbidden, HeadgateError, NotFound
 from headgate.ids import new_ids
 from headgate.wire import BATCH_MAX, BODY_BYTES_MAX, PAGE_LIMIT_MAX, DeadGroup, ShardHealth
 
@@ -163,7 +163,9 @@ def enqueue(ns: str, items: Sequence[Item], shards: Shards, *, make_ids: bool = 
 def _enqueue_chunk(ns: str, items: Sequence[Item], shards: Shards, make_ids: bool) -> Flow[list[Result]]:
     nameless = [position for position, item in enumerate(items) if _nameless(item)] if make_ids else []
     sent = yield from _with_ids(items, nameless, shards)
-    found = yield from batches(lambda part: _calls.enqueue(ns, part), sent)
+    # These had better go to another shard than wait for theirs.
+    movable = {str(sent[position]["id"]) for position in nameless if "id" in sent[position]}
+    found = yield from batches(lambda part: _calls.enqueue(ns, part, movable), sent)
     refused = [position for position in nameless if _elsewhere(found[position])]
     if refused:
         shards.forget()
@@ -189,4 +191,4 @@ def _nameless(item: Item) -> bool:
 
 def _elsewhere(result: Result) -> bool:
     """Whether an item refused under our own id may have better luck on another shard."""
-    return result.status == "refused" and result.outcome == "none" and (result.code or "").startswith("shard_")
+    return result.status == "refused" and result.outcome == "none" and result.code in FOR_NOW

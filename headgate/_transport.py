@@ -6,7 +6,9 @@ would add cookies, redirects and authentication flows that no call here has.
 
 Sent again, with full jitter and no earlier than Retry-After says: calls whose answer was `outcome: none`
 and worth another try; calls for which no connection could be made; and `safe` calls also when nobody knows.
-A budget shared by all calls of a client stops retries from multiplying the load on a service that is down.
+Elements of a batch that were refused for now (their shard is away, or has too much to do) are sent again in the
+same way, in calls of their own. A budget shared by all calls of a client stops retries from multiplying the
+load on a service that is down.
 """
 
 import asyncio
@@ -22,13 +24,23 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from headgate._calls import Call
+from headgate._elements import Result
 from headgate._http1 import Http1Transport
-from headgate.errors import BadAnswer, ConnectionFailed, HeadgateError, TimedOut, from_problem
+from headgate.errors import (
+    FOR_NOW,
+    BadAnswer,
+    ConnectionFailed,
+    HeadgateError,
+    TimedOut,
+    Unavailable,
+    from_problem,
+)
 
 T = TypeVar("T")
 
 VERSION: Final = "0.1.0"
 CONNECT_S: Final = 5.0
+REFUSED: Final = Unavailable("elements of a call were refused for now", outcome="none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +49,7 @@ class RetryPolicy:
 
     The wait before retry n is random between 0 and `min(base_s * 2**n, delay_s_max)`. An answer that asks
     for more than `retry_after_s_max` is not waited for. Each retry takes one from the budget, each success
-    gives back a fifth.
+    gives back a fifth. `elements`: whether refused elements of a batch are sent again too.
     """
 
     attempts_max: int = 8
@@ -45,6 +57,7 @@ class RetryPolicy:
     delay_s_max: float = 5.0
     retry_after_s_max: float = 30.0
     budget: float = 50.0
+    elements: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +161,19 @@ class Exchange:
         self._budget.earn()
         return found
 
+    def refused(self, call: Call[Any], found: Any) -> list[int]:
+        """The elements of an answered batch that may be sent again by themselves."""
+        if call.parts is None or not self.retry.elements:
+            return []
+        return [
+            at
+            for at, result in enumerate(found)
+            if result.status == "refused"
+            and result.code in FOR_NOW
+            and (result.outcome == "none" or call.safe)
+            and at in call.parts.positions
+        ]
+
     def delay_s(self, call: Call[Any], error: HeadgateError, attempt: int) -> float | None:
         """How long to wait before attempt `attempt` + 1; None: give up."""
         again = error.retryable and (call.safe or error.outcome == "none")
@@ -158,6 +184,25 @@ class Exchange:
             return None
         ceiling_s = min(self.retry.base_s * 2 ** (attempt - 1), self.retry.delay_s_max)
         return asked_s + self._rng.uniform(0, ceiling_s)
+
+
+def part(call: Call[Any], positions: list[int]) -> Call[list[Result]]:
+    """The call of some elements of a batch."""
+    assert call.parts is not None
+    return call.parts.call(positions)
+
+
+def merge(found: Any, positions: list[int], answers: list[Result]) -> None:
+    """What elements that were sent again were answered."""
+    for at, answer in zip(positions, answers, strict=True):
+        found[at] = answer
+
+
+def spoil(found: Any, positions: list[int], error: HeadgateError) -> None:
+    """Elements were sent again, and nobody knows what became of them: then nobody may say that nothing did."""
+    if error.outcome == "unknown":
+        for at in positions:
+            found[at] = found[at]._replace(code=error.code, outcome="unknown")
 
 
 def failure(error: httpx.TransportError, call: Call[Any], url: httpx.URL) -> HeadgateError:
@@ -190,6 +235,21 @@ class SyncTransport:
         self._sleep = sleep
 
     def send(self, call: Call[T]) -> T:
+        found, attempt = self._whole(call), 1
+        while refused := self.exchange.refused(call, found):
+            delay_s = self.exchange.delay_s(call, REFUSED, attempt)
+            if delay_s is None:
+                break
+            self._sleep(delay_s)
+            attempt += 1
+            try:
+                merge(found, refused, self._whole(part(call, refused)))
+            except HeadgateError as error:
+                spoil(found, refused, error)
+                break
+        return found
+
+    def _whole(self, call: Call[T]) -> T:
         attempt = 1
         while True:
             try:
@@ -249,6 +309,21 @@ class AsyncTransport:
         self._sleep = sleep
 
     async def send(self, call: Call[T]) -> T:
+        found, attempt = await self._whole(call), 1
+        while refused := self.exchange.refused(call, found):
+            delay_s = self.exchange.delay_s(call, REFUSED, attempt)
+            if delay_s is None:
+                break
+            await self._sleep(delay_s)
+            attempt += 1
+            try:
+                merge(found, refused, await self._whole(part(call, refused)))
+            except HeadgateError as error:
+                spoil(found, refused, error)
+                break
+        return found
+
+    async def _whole(self, call: Call[T]) -> T:
         attempt = 1
         while True:
             try:

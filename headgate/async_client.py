@@ -35,7 +35,7 @@ class AsyncClient:
     What is not given comes from `HEADGATE_QUEUE_URL`, `HEADGATE_DAG_URL`, `HEADGATE_NAMESPACE` and
     `HEADGATE_TOKEN`, or is the embedded default. Batches of any size are sent in calls of at most 1,000
     elements; what happens to an element is its `Result`, what happens to a call is a `HeadgateError`. Calls
-    are sent again by themselves where that is safe.
+    are sent again by themselves where that is safe, and so are elements that were refused for now.
 
     Making a client sends nothing. `transport` is any httpx transport; `namespace` of a method overrides the
     client's.
@@ -371,9 +371,11 @@ class AsyncClient:
 
     # How calls are sent
 
-    async def _batch(self, verb: Verb, elements: Sequence[Any], namespace: str | None) -> list[Result]:
+    async def _batch(
+        self, verb: Verb, elements: Sequence[Any], namespace: str | None, *, again: bool = True
+    ) -> list[Result]:
         ns = namespace or self.namespace
-        return await self._run(_flows.batches(lambda part: _calls.batch(verb, ns, part), elements))
+        return await self._run(_flows.batches(lambda part: _calls.batch(verb, ns, part, again=again), elements))
 
     async def _topic(self, verb: Verb, topic: str, namespace: str | None) -> int | None:
         ns = namespace or self.namespace

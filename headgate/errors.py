@@ -30,9 +30,12 @@ What happens to single elements of a batch (a lost lease, a duplicate, a refused
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from headgate.wire import FieldError
+
+# Why an element is refused that may be taken a moment later, as it is.
+FOR_NOW: Final = frozenset({"shard_unavailable", "overloaded"})
 
 
 class HeadgateError(Exception):

@@ -15,7 +15,7 @@ from services.dag.items import SYSTEM_NAMESPACE
 from shared.clock import Clock
 
 # What failed is sent again by the outbox; here only a connection that broke in between is worth a retry.
-_RETRY = RetryPolicy(attempts_max=2, base_s=0.02, delay_s_max=0.1, retry_after_s_max=0.1)
+_RETRY = RetryPolicy(attempts_max=2, base_s=0.02, delay_s_max=0.1, retry_after_s_max=0.1, elements=False)
 
 
 class Answer(NamedTuple):

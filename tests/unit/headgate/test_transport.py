@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from headgate import _calls, errors
-from headgate._transport import Endpoints, Exchange, RetryPolicy, SyncTransport
+from headgate._transport import AsyncTransport, Endpoints, Exchange, RetryPolicy, SyncTransport
 from tests.unit.headgate.fakes import Service, problem
 
 SAFE = _calls.batch(_calls.ACK, "default", [{"id": "a", "lease_token": "b"}])
@@ -165,3 +165,83 @@ def test_the_verbs_are_those_of_the_contract() -> None:
     unsafe = {name for name, verb in vars(_calls).items() if isinstance(verb, _calls.Verb) and not verb.safe}
     queue = {"ENQUEUE", "DEQUEUE", "NACK", "TOPIC_PURGE", "TOPIC_REDRIVE", "OPERATION_BEGIN"}
     assert unsafe == queue | {"DAG_CREATE", "DAG_RETRY"}
+
+
+def refused(item: str, code: str = "overloaded", outcome: str = "none") -> dict[str, str]:
+    return {"id": item, "status": "refused", "code": code, "outcome": outcome}
+
+
+def ids_of(service: Any) -> list[list[str]]:
+    return [[item["id"] for item in body["items"]] for _, _, body in service.calls]
+
+
+@pytest.mark.parametrize("code", ["overloaded", "shard_unavailable"])
+def test_elements_that_were_refused_for_now_are_sent_again_by_themselves(code: str) -> None:
+    answers = [
+        {"results": [{"id": "a", "status": "acked"}, refused("b", code), refused("c", code)]},
+        {"results": [refused("b", code), {"id": "c", "status": "acked"}]},
+        {"results": [{"id": "b", "status": "lease_lost"}]},
+    ]
+    transport, service, slept = sending(*(httpx.Response(200, json=answer) for answer in answers))
+    found = transport.send(_calls.batch(_calls.NACK, "default", [{"id": one} for one in "abc"]))
+    assert [(one.id, one.status) for one in found] == [("a", "acked"), ("b", "lease_lost"), ("c", "acked")]
+    assert ids_of(service) == [["a", "b", "c"], ["b", "c"], ["b"]]
+    assert len(slept) == 2
+
+
+@pytest.mark.parametrize("code", ["key_reused", "over_quota", "id_too_old", "storage_full"])
+def test_elements_that_another_try_cannot_help_stay_refused(code: str) -> None:
+    transport, service, _ = sending(httpx.Response(200, json={"results": [refused("a", code)]}))
+    assert transport.send(_calls.batch(_calls.ACK, "default", [{"id": "a"}]))[0].code == code
+    assert len(service.calls) == 1
+
+
+def test_elements_of_which_nobody_knows_are_sent_again_only_where_that_is_safe() -> None:
+    for verb, calls in ((_calls.ACK, 2), (_calls.NACK, 1)):
+        unknown = httpx.Response(200, json={"results": [refused("a", "shard_unavailable", "unknown")]})
+        done = httpx.Response(200, json={"results": [{"id": "a", "status": "acked"}]})
+        transport, service, _ = sending(unknown, done)
+        transport.send(_calls.batch(verb, "default", [{"id": "a"}]))
+        assert len(service.calls) == calls
+
+
+def test_only_items_that_are_known_by_an_id_or_key_are_enqueued_again() -> None:
+    items = [{"id": "a"}, {"idempotency_key": "k"}, {"topic": "t"}, {"id": "m"}]
+    first = {"results": [refused(one) for one in ("a", "k", "n", "m")]}
+    then = {"results": [{"id": one, "status": "enqueued"} for one in ("a", "k")]}
+    transport, service, _ = sending(httpx.Response(200, json=first), httpx.Response(200, json=then))
+    found = transport.send(_calls.enqueue("default", items, movable={"m"}))
+    assert [one.status for one in found] == ["enqueued", "enqueued", "refused", "refused"]
+    assert [body["items"] for _, _, body in service.calls][1] == items[:2]
+
+
+def test_refused_elements_are_given_up_within_the_policy() -> None:
+    never = [httpx.Response(200, json={"results": [refused("a")]}) for _ in range(20)]
+    for policy, calls in (
+        (RetryPolicy(attempts_max=3), 3),
+        (RetryPolicy(budget=0.5), 1),
+        (RetryPolicy(elements=False), 1),
+    ):
+        transport, service, _ = sending(*never, retry=policy)
+        assert transport.send(_calls.batch(_calls.ACK, "default", [{"id": "a"}]))[0].status == "refused"
+        assert len(service.calls) == calls
+
+
+def test_an_element_whose_second_answer_was_lost_is_not_called_undone() -> None:
+    first = httpx.Response(200, json={"results": [refused("a"), {"id": "b", "status": "requeued"}]})
+    transport, _, _ = sending(first, httpx.ReadError("cut"))
+    found = transport.send(_calls.batch(_calls.NACK, "default", [{"id": "a"}, {"id": "b"}]))
+    assert [(one.status, one.outcome) for one in found] == [("refused", "unknown"), ("requeued", None)]
+
+
+async def test_coroutines_send_refused_elements_again_too() -> None:
+    answers = [{"results": [refused("a")]}, {"results": [{"id": "a", "status": "acked"}]}]
+    service = Service(lambda *_: answers.pop(0))
+    slept: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+
+    exchange = Exchange(Endpoints("http://queue.test", "http://dag.test"), RetryPolicy(), random.Random(1))
+    found = await AsyncTransport(exchange, service, sleep).send(SAFE)
+    assert (found[0].status, len(service.calls), len(slept)) == ("acked", 2, 1)
