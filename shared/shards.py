@@ -87,13 +87,11 @@ class ShardMap:
     """All shards of one service, by number.
 
     Where the map is a file, it may change: `on_join` is told of a shard that is new, `on_move` of one that moved.
-    `writable` are the numbers of those that take what may live anywhere; one that is new takes it `join_s` after
-    this process has heard of it, when others have too: until then they would say that it does not exist.
+    `writable` are the numbers of those that take what may live anywhere; one that is new takes it `shard_join_s`
+    after this process has heard of it, when others have too: until then they would not know what lives there.
     """
 
-    def __init__(
-        self, plan: Plan, settings: EdgeSettings, *, clock: Clock | None = None, join_s: float = 0.0
-    ) -> None:
+    def __init__(self, plan: Plan, settings: EdgeSettings, clock: Clock | None = None) -> None:
         assert plan.shards, "a service needs at least one shard"
         self._settings = settings
         self._plan = plan
@@ -102,7 +100,6 @@ class ShardMap:
         self._seen: tuple[int, ...] | None = None
         self.writable: Sequence[int] = _writable(plan)
         self._clock = clock or SystemClock()
-        self._join_s = join_s
         self._joining: dict[int, float] = {}
         self.on_join: Callable[[Shard], None] = lambda _shard: None
         self.on_move: Callable[[Shard], None] = lambda _shard: None
@@ -136,8 +133,8 @@ class ShardMap:
         return shard
 
     def is_draining(self, number: int) -> bool:
-        """Whether a shard takes nothing new without an id."""
-        return self._shards[number].address.draining
+        """Whether a shard takes nothing new without an id: it is to run empty, or has only just joined."""
+        return self._shards[number].address.draining or number in self._joining
 
     def avoids(self, number: int) -> bool:
         """Whether what may live anywhere had better live elsewhere: on a shard that is well, and stays."""
@@ -180,7 +177,7 @@ class ShardMap:
                     moved.append(shard)
             else:
                 joined.append(self._shards.setdefault(address.number, Shard(address, self._settings)))
-                self._joining[address.number] = self._clock.monotonic_s() + self._join_s
+                self._joining[address.number] = self._clock.monotonic_s() + self._settings.shard_join_s
                 # Whoever keeps something by shard knows it before anything can be sent there.
                 self.on_join(joined[-1])
         self._plan = plan

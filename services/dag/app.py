@@ -115,7 +115,7 @@ class Loops:
 def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Clock | None = None) -> FastAPI:
     """The DAG service as an ASGI app; its lifespan checks the schema and starts the background loops."""
     clock = clock or SystemClock()
-    shards = ShardMap(settings.plan(), settings, clock=clock, join_s=settings.shard_join_s)
+    shards = ShardMap(settings.plan(), settings, clock)
     if queue is None:
         queue = HeadgateQueue(
             settings.queue_url, settings.dag_token, clock=clock, shards_refresh_s=settings.shards_refresh_s

@@ -104,8 +104,6 @@ class DagSettings(EdgeSettings):
     keep_rows_max: int = 5_000
     keep_interval_s: float = 5.0
     shards_refresh_s: float = 10.0
-    # A DAG shard that joins gets no new DAGs before every process has heard of it.
-    shard_join_s: float = 5.0
     health_refresh_s: float = 2.0
 
     def plan(self) -> Plan:

@@ -44,9 +44,9 @@ from shared.shedding import SAMPLE_S, LoopLag
 
 def create_app(settings: QueueSettings) -> HotPath:
     """The queue service as an ASGI app; its lifespan checks the schema and starts the background loops."""
-    shards = ShardMap(settings.plan(), settings)
-    stores = {shard.number: Store(shard, settings) for shard in shards}
     clock = SystemClock()
+    shards = ShardMap(settings.plan(), settings, clock)
+    stores = {shard.number: Store(shard, settings) for shard in shards}
     ownership = Ownership("queue", shards, settings, clock)
     dispatch = Dispatch(list(stores.values()), settings, clock, owns=ownership.owns)
     placement = Placement(list(stores), settings, clock)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from services.queue.far_keys import FarKeys
+from shared import ids
 from shared.plan import read, slot_of
 from tests.support.queue_host import Api, QueueHost
 from tests.support.shard_world import CRASHED, END_S, SHUT, WAITING, World, follow, host, refusals, world
@@ -35,6 +36,22 @@ async def test_a_shard_that_joins_is_served_and_leaves_keys_where_they_are(world
     rows = (await host.client.get("/v1/shards")).json()["items"]
     assert [row["shard"] for row in rows] == [0, 1, 2]
     assert rows[2]["leased"] == 1
+
+
+async def test_a_shard_that_joins_gets_items_once_every_host_knows_it(world: World, host: QueueHost) -> None:
+    """Until then another host would call an item there unknown, and its lease lost."""
+    async with world.host(shard_join_s=0.0) as late:
+        await world.run("add", "2", "--dsn", world.other.dsn, "--yes")
+        await follow(host)
+        await follow(late)
+        topics = [{"topic": f"t{n}"} for n in range(30)]
+        homes = {
+            made: {ids.shard_of((await Api(made, "default").enqueue(topic))[0]["id"]) for topic in topics}
+            for made in (host, late)
+        }
+        assert homes == {host: {0, 1}, late: {0, 1, 2}}
+        rows = {made: (await made.client.get("/v1/shards")).json()["items"] for made in (host, late)}
+        assert (rows[host][2]["state"], rows[late][2]["state"]) == ("draining", "healthy")
 
 
 async def test_one_key_before_and_after_its_slot_moved_is_one_item(world: World, host: QueueHost) -> None:

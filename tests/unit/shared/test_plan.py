@@ -101,7 +101,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def shards(path: Path, monkeypatch: pytest.MonkeyPatch) -> ShardMap:
     """A process on that map; new shards are taken for migrated."""
-    settings = QueueSettings(shards_file=path)
+    settings = QueueSettings(shards_file=path, shard_join_s=0.0)
 
     async def migrated(_self: ShardMap, _plan: Plan) -> bool:
         return True
@@ -128,19 +128,21 @@ async def test_a_shard_that_joins_takes_calls_but_no_slots(shards: ShardMap, pat
 
 
 async def test_a_shard_that_joins_takes_what_may_live_anywhere_once_others_know_it(path: Path) -> None:
-    settings, clock = QueueSettings(shards_file=path), ManualClock()
-    shards = ShardMap(settings.plan(), settings, clock=clock, join_s=5.0)
+    settings, clock = QueueSettings(shards_file=path, shard_join_s=5.0), ManualClock()
+    shards = ShardMap(settings.plan(), settings, clock)
     shards.follow(Plan("queue", 2, tuple(map(address, (0, 1, 2))), spread([0, 1])))
     clock.advance(4.9)
     await shards.reload()
 
     assert shards.get(2) is not None and numbers(shards) == {0, 1}
+    assert shards.is_draining(2) and not shards.is_draining(1)
     # Another change does not let it in earlier, nor later.
     shards.follow(Plan("queue", 3, (address(0, draining=True), address(1), address(2)), spread([0, 1])))
     assert numbers(shards) == {1}
     clock.advance(0.2)
     await shards.reload()
     assert numbers(shards) == {1, 2}
+    assert not shards.is_draining(2)
 
 
 async def test_a_draining_shard_takes_nothing_that_may_live_elsewhere(shards: ShardMap, path: Path) -> None:
