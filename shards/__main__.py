@@ -11,10 +11,11 @@ from pathlib import Path
 
 import asyncpg
 
-from shards import growing, moving, slots, status
+from shards import growing, moving, removing, slots, status
 from shards.door import Refused, server
 from shards.held import Held, hold
 from shared.plan import load, ranges
+from shared.settings import fenced
 
 _EPILOG = """\
 The map is the file that HEADGATE_QUEUE_SHARDS_FILE (with --service dag: HEADGATE_DAG_SHARDS_FILE) names, which
@@ -27,6 +28,7 @@ run it again to finish it.
   python -m shards slots --rebalance --yes          give the new shard its share of keys and affinities
   python -m shards move 2 --to postgresql://db3/headgate --yes
   python -m shards drain 0 --yes
+  python -m shards remove 0 --yes                   once it is empty, and what ended there forgotten
 """
 
 
@@ -83,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("number", type=int)
     made.add_argument("--keep-slots", action="store_true", help="keys and affinities go on coming")
     verb("undrain", _undrain, "let a shard take new items again").add_argument("number", type=int)
+    made = verb("remove", _remove, "take a drained shard out of the map, once nothing lives there")
+    made.add_argument("number", type=int)
     made = verb("move", _move, "move a whole shard to another server")
     made.add_argument("number", type=int)
     made.add_argument("--to", required=True, metavar="DSN", help="the database it moves to")
@@ -138,6 +142,15 @@ async def _undrain(held: Held, options: argparse.Namespace) -> None:
     if _may(options):
         growing.set_draining(held, options.number, False)
         print(f"active; `slots --rebalance` gives it its share of slots. {_version(held)}")
+
+
+async def _remove(held: Held, options: argparse.Namespace) -> None:
+    address = held.address(options.number)
+    await removing.remove(held, options.number, only_look=True)
+    print(f"close shard {address.number} at {server(address.dsn)} for good, and take it out of the map")
+    if _may(options):
+        await removing.remove(held, options.number)
+        print(f"removed. {_version(held)} What is left is closed: DROP SCHEMA {fenced(address.schema)} CASCADE")
 
 
 async def _move(held: Held, options: argparse.Namespace) -> None:

@@ -32,6 +32,12 @@ class Held:
                 return address
         raise Refused(f"the map has no shard {number}; it has {[a.number for a in self.plan.shards]}")
 
+    def drop(self, number: int) -> None:
+        """Take an entry out that no slot calls home, and write the next version."""
+        kept = tuple(address for address in self.plan.shards if address.number != number)
+        self.plan = replace(self.plan, version=self.plan.version + 1, shards=kept)
+        write(self.path, self.plan)
+
     def put(self, *addresses: ShardAddress, homes: tuple[int, ...] | None = None) -> None:
         """Replace or add entries, and write the next version."""
         numbers = {address.number for address in addresses}

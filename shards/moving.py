@@ -193,13 +193,14 @@ async def _fence(places: Places) -> None:
             break
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if attempt == FENCE_TRIES - 1:
-                raise Refused(await _who_holds(source, schema)) from error
+                raise Refused(await who_holds(source, schema)) from error
     found = await identity(source, fenced(schema))
     assert found is not None
     places.here = found
 
 
-async def _who_holds(source: Any, schema: str) -> str:
+async def who_holds(source: Any, schema: str) -> str:
+    """Why a schema could not be locked: the transactions that hold its tables, in words."""
     rows = await source.fetch(
         "SELECT DISTINCT a.pid, a.application_name, coalesce(a.xact_start::text, '') AS since FROM pg_locks l "
         "JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace "

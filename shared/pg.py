@@ -149,6 +149,7 @@ class Pool:
         self._refused = SHARD_REFUSED.labels(address.schema)
         self._idle: list[Any] = []
         self._generation = 0
+        self.is_retired = False
         self._closing: set[asyncio.Task[None]] = set()
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
@@ -227,6 +228,8 @@ class Pool:
         Raises:
             ShardUnavailable: it does not answer; nothing was done.
         """
+        if self.is_retired:
+            raise self.away()
         if not self.breaker.refuses:
             return
         if self.breaker.take_probe():

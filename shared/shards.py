@@ -75,6 +75,11 @@ class Shard:
             self.breaker.succeeded()  # nothing is known against the other server
         return moved
 
+    def retire(self) -> None:
+        """It was taken out of the map: it is away for good."""
+        for pool in (self.pool, self.relaxed):
+            pool.is_retired = True
+
     async def close(self) -> None:
         """Close both pools."""
         await asyncio.gather(self.pool.close(), self.relaxed.close())
@@ -168,7 +173,9 @@ class ShardMap:
             return
         left = set(self._shards) - {address.number for address in plan.shards}
         if left:
-            log.error("the shard map names these no more; they are served until the restart", shards=sorted(left))
+            log.info("the shard map names these no more; nothing is asked of them any more", shards=sorted(left))
+        for number in left:
+            self._shards[number].retire()
         joined, moved = [], []
         for address in plan.shards:
             shard = self._shards.get(address.number)

@@ -1,0 +1,104 @@
+"""A drained shard leaves the map: never while anything lives or is remembered there, and nobody misses it."""
+
+import asyncio
+
+from shared.plan import read
+from tests.integration.test_moving_shards import loaded
+from tests.support.queue_host import Api, QueueHost
+from tests.support.shard_world import CRASHED, END_S, World, follow, host, world
+
+__all__ = ["host", "world"]
+
+REMOVE = ("remove", "0", "--yes")
+
+
+async def test_a_shard_on_which_anything_lives_or_is_remembered_stays_in_the_map(
+    world: World, host: QueueHost
+) -> None:
+    api = Api(host)
+    mine = api.new_id(0)
+    await api.enqueue_one("t", id=mine)
+    assert "`drain 0` first" in await world.run(*REMOVE, code=1)
+    await world.run("drain", "0", "--keep-slots", "--yes")
+    assert "slots call shard 0 home" in await world.run(*REMOVE, code=1)
+    await world.run("slots", "--rebalance", "--yes")
+    await follow(host)
+    assert "still holds items" in await world.run(*REMOVE, code=1)
+    assert await api.ack(await api.dequeue_one("t")) == ["acked"]
+    assert "still holds" in await world.run(*REMOVE, code=1)
+    assert [r["status"] for r in await api.enqueue({"topic": "t", "id": mine})] == ["duplicate"]
+    for _ in range(2):
+        await host.pass_time(host.settings.id_window_s + 200)
+        assert read(world.map, "queue").shards[0].number == 0
+        await host.retain()
+    assert "nothing was done" in await world.run("remove", "0")
+    assert "removed" in await world.run(*REMOVE)
+
+    assert [address.number for address in read(world.map, "queue").shards] == [1]
+    await follow(host)
+    results = await api.enqueue({"topic": "t", "id": api.new_id(0)}, {"topic": "t", "id": api.new_id(1)})
+    assert [(r["status"], r.get("code"), r.get("outcome")) for r in results] == [
+        ("refused", "shard_unavailable", "none"),
+        ("enqueued", None, None),
+    ]
+    assert len(await api.dequeue("t", 9)) == 1
+    async with world.host(clock=host.clock) as fresh:
+        answer = await Api(fresh).post("enqueue", {"items": [{"topic": "t", "id": api.new_id(0)}]})
+        assert answer.status_code == 422
+        assert [row["shard"] for row in (await fresh.client.get("/v1/shards")).json()["items"]] == [1]
+
+
+async def test_a_host_with_the_old_map_puts_nothing_on_a_shard_that_was_removed(
+    world: World, host: QueueHost
+) -> None:
+    api = Api(host)
+    await api.enqueue_one("t", id=api.new_id(0))
+    await api.ack(await api.dequeue_one("t"))
+    await world.run("drain", "0", "--yes")
+    connection = await world.database.connect("queue_000")
+    await connection.execute("TRUNCATE ended, ended_old, lease")
+    await connection.close()
+    await world.run(*REMOVE)
+    [result] = await api.enqueue({"topic": "t", "id": api.new_id(0)})
+    assert (result["status"], result["code"], result["outcome"]) == ("refused", "shard_unavailable", "none")
+
+
+async def test_a_removal_that_dies_is_finished_by_the_same_command(world: World) -> None:
+    await world.run("drain", "0", "--yes")
+    await world.run(*REMOVE, crash_at="shard_closed", code=CRASHED)
+    assert [address.number for address in read(world.map, "queue").shards] == [0, 1]
+    await world.run(*REMOVE)
+    assert [address.number for address in read(world.map, "queue").shards] == [1]
+
+
+async def test_the_last_shard_and_dag_shards_stay(world: World) -> None:
+    await world.run("drain", "0", "--yes")
+    await world.run(*REMOVE)
+    await world.run("drain", "1", "--yes", code=1)
+    await world.run("remove", "1", "--yes", code=1)
+    assert "no shard 0" in await world.run(*REMOVE, code=1)
+
+
+async def test_a_shard_is_drained_and_removed_under_load(world: World) -> None:
+    async with loaded(world) as load:
+        await load.until(50)
+        await world.run("drain", "0", "--yes")
+        async with asyncio.timeout(END_S):
+            while True:
+                load.client._shards.forget()  # within a minute it would by itself
+                await load.until(20)
+                # What ended there shall be long ago.
+                connection = await world.database.connect("queue_000")
+                await connection.execute("TRUNCATE ended, ended_old")
+                await connection.execute(
+                    "DELETE FROM lease l WHERE NOT EXISTS (SELECT FROM item i WHERE i.id = ANY(l.ids))"
+                )
+                await connection.close()
+                try:
+                    await world.run(*REMOVE)
+                except AssertionError as error:
+                    assert "still holds" in str(error)
+                else:
+                    break
+        await load.until(50)
+    assert [address.number for address in read(world.map, "queue").shards] == [1]
