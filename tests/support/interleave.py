@@ -7,10 +7,12 @@ again. `explore` walks the tree of choices depth first, each time from a fresh s
 """
 
 import asyncio
+import functools
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 
@@ -24,6 +26,43 @@ from tests.support.queue_fake import FakeQueue
 ORDERS_MAX = 600
 _LOOK_S = 0.002
 _PATIENCE_S = 10.0
+_BLOCKED = "SELECT pid FROM unnest($1::int[]) AS pid WHERE cardinality(pg_blocking_pids(pid)) > 0"
+
+
+class Step(NamedTuple):
+    """What an actor does next, by tables: what it looks at, locks (or lets go), and lets others see.
+
+    A transaction's end has looked at all it will.
+    """
+
+    reads: frozenset[str]
+    locks: frozenset[str]
+    shows: frozenset[str]
+    ends: bool = False
+
+    def moves_past(self, other: "Step") -> bool:
+        """True when it is all the same which of two actors' steps comes first.
+
+        Under READ COMMITTED a statement sees what is committed as it begins, and waits for locks; nothing else
+        of another transaction matters to it.
+        """
+        if self.ends and other.ends:
+            return True
+        return not (self.locks & other.locks or self.shows & other.reads or other.shows & self.reads)
+
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+@functools.cache
+def tables_of(sql: str) -> tuple[frozenset[str], bool, bool]:
+    """The tables that a statement names; whether it locks any, and whether it writes to any."""
+    text = re.sub(r"--.*", "", sql)
+    named = set(re.findall(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)\b(?!\()", text))
+    queries = set(re.findall(r"\b(\w+) AS (?:MATERIALIZED )?\(", text))
+    unlocked, locks = re.subn(r"\bFOR (?:NO KEY )?(?:UPDATE|SHARE)\b", "", text)
+    writes = re.search(r"\b(?:INSERT|UPDATE|DELETE|TRUNCATE)\b", unlocked) is not None
+    return frozenset(named - queries - {"LATERAL", "SET"}), writes or locks > 0, writes
 
 
 class Gate:
@@ -33,11 +72,32 @@ class Gate:
         self.open = asyncio.Event()
         self.arrived = asyncio.Event()
         self.passes = True
+        self.next = Step(_NOTHING, _NOTHING, _NOTHING)
+        self.ends = 0  # of transactions, and of statements without one
+        self._locked = self._written = _NOTHING
 
-    async def step(self) -> None:
+    def statement(self, sql: str, in_transaction: bool) -> Step:
+        """The step that a statement is; alone, it is its own commit."""
+        tables, locks, writes = tables_of(sql)
+        if in_transaction:
+            self._locked |= tables if locks else _NOTHING
+            self._written |= tables if writes else _NOTHING
+        return Step(tables, tables if locks else _NOTHING, tables if writes and not in_transaction else _NOTHING)
+
+    def commit(self) -> Step:
+        """The step that the end of the transaction is."""
+        return Step(_NOTHING, self._locked, self._written, ends=True)
+
+    def ended(self) -> None:
+        """The transaction, or a statement without one, is over."""
+        self.ends += 1
+        self._locked = self._written = _NOTHING
+
+    async def step(self, coming: Step) -> None:
         """Wait for the next turn, unless the actor runs freely."""
         if self.passes:
             return
+        self.next = coming
         self.open.clear()
         self.arrived.set()
         await self.open.wait()
@@ -52,17 +112,23 @@ class _Connection:
         self._gate = gate
         self.generation = 0  # as a connection of a pool that has lost none
 
-    async def fetch(self, *args: Any, **options: Any) -> Any:
-        await self._gate.step()
-        return await self._connection.fetch(*args, **options)
+    async def fetch(self, sql: str, *args: Any, **options: Any) -> Any:
+        return await self._run(self._connection.fetch, sql, args, options)
 
-    async def fetchrow(self, *args: Any, **options: Any) -> Any:
-        await self._gate.step()
-        return await self._connection.fetchrow(*args, **options)
+    async def fetchrow(self, sql: str, *args: Any, **options: Any) -> Any:
+        return await self._run(self._connection.fetchrow, sql, args, options)
 
-    async def execute(self, *args: Any, **options: Any) -> Any:
-        await self._gate.step()
-        return await self._connection.execute(*args, **options)
+    async def execute(self, sql: str, *args: Any, **options: Any) -> Any:
+        return await self._run(self._connection.execute, sql, args, options)
+
+    async def _run(self, verb: Any, sql: str, args: Any, options: Any) -> Any:
+        inside = self._connection.is_in_transaction()
+        await self._gate.step(self._gate.statement(sql, inside))
+        try:
+            return await verb(sql, *args, **options)
+        finally:
+            if not inside:
+                self._gate.ended()
 
     def transaction(self) -> "_Transaction":
         return _Transaction(self._connection.transaction(), self._gate)
@@ -85,11 +151,17 @@ class _Transaction:
         await self._transaction.start()
 
     async def commit(self) -> None:
-        await self._gate.step()
-        await self._transaction.commit()
+        await self._gate.step(self._gate.commit())
+        try:
+            await self._transaction.commit()
+        finally:
+            self._gate.ended()
 
     async def rollback(self) -> None:
-        await self._transaction.rollback()
+        try:
+            await self._transaction.rollback()
+        finally:
+            self._gate.ended()
 
 
 class _OneConnection:
@@ -165,83 +237,125 @@ async def dag_actor_on(database: Database, queue: FakeQueue) -> AsyncIterator[Ac
 Work = Callable[[], Awaitable[Any]]
 
 
+class _Choice(NamedTuple):
+    """Where several actors could go on: who did, who did in earlier runs, and who may in later ones."""
+
+    taken: int
+    done: frozenset[int]
+    left: tuple[int, ...]
+
+
 async def explore(
     watcher: Any,
     actors: list[Actor],
     begin: Callable[[], Awaitable[list[Work]]],
     check: Callable[[list[Any]], Awaitable[None]],
+    *,
+    whole: bool = False,
+    interruptions_max: int | None = None,
 ) -> int:
     """Run the actors' work in every order of their statements; how many orders there were.
 
     `begin` sets the scene (gates are open) and gives one piece of work per actor; `check` gets their results,
-    and looks at what is left. A failed check names the order.
+    and looks at what is left. A failed check names the order. Of orders that differ only in steps which may
+    change places one is run, unless `whole` (Godefroid's sleep sets). Where there are too many orders, with
+    `interruptions_max` an actor that could go on is so often interrupted at most (Musuvathi and Qadeer's bound).
     """
-    prefix: list[int] = []
+    prefix: list[_Choice] = []
     orders = 0
     while True:
         works = await begin()
-        choices, results = await _run(watcher, actors, works, prefix)
-        orders += 1
-        try:
-            await check(results)
-        except AssertionError as error:
-            order = "".join("ABC"[taken] for taken, _ in choices)
-            raise AssertionError(f"in the order {order} the results were {results}: {error}") from error
-        while choices and choices[-1][1] == []:
+        choices, results = await _run(watcher, actors, works, prefix, whole, interruptions_max)
+        if results is not None:
+            orders += 1
+            try:
+                await check(results)
+            except AssertionError as error:
+                order = "".join("ABC"[choice.taken] for choice in choices)
+                raise AssertionError(f"in the order {order} the results were {results}: {error}") from error
+        while choices and not choices[-1].left:
             choices.pop()
         if not choices:
             return orders
         assert orders < ORDERS_MAX, "too many orders; make the scene smaller"
-        prefix = [taken for taken, _ in choices[:-1]] + [choices[-1][1][0]]
+        taken, done, left = choices.pop()
+        prefix = [*choices, _Choice(left[0], done | {taken}, left[1:])]
 
 
 async def _run(
-    watcher: Any, actors: list[Actor], works: list[Work], prefix: list[int]
-) -> tuple[list[tuple[int, list[int]]], list[Any]]:
+    watcher: Any,
+    actors: list[Actor],
+    works: list[Work],
+    prefix: list[_Choice],
+    whole: bool,
+    interruptions_max: int | None,
+) -> tuple[list[_Choice], list[Any] | None]:
+    """One order. Its results are None when it comes to the same as one that was run before."""
     for actor in actors:
         actor.gate.passes = False
         actor.gate.arrived.clear()
     tasks = [asyncio.ensure_future(work()) for work in works]
-    choices: list[tuple[int, list[int]]] = []
+    choices: list[_Choice] = []
+    asleep: frozenset[int] = frozenset()  # their next step was taken in an earlier run, and comes to the same
+    blocked: dict[int, int] = {}
+    last, interruptions = -1, 0
     try:
         while True:
-            await _settle(watcher, actors, tasks)
+            await _settle(watcher, actors, tasks, blocked)
             able = [n for n, actor in enumerate(actors) if actor.gate.arrived.is_set() and not tasks[n].done()]
             if not able:
-                break
-            depth = len(choices)
-            taken = prefix[depth] if depth < len(prefix) else able[0]
-            assert taken in able, "the scene is not the same from run to run"
-            choices.append((taken, [n for n in able if n > taken]))
-            actors[taken].gate.arrived.clear()
-            actors[taken].gate.open.set()
-        return choices, list(await asyncio.gather(*tasks))
+                return choices, list(await asyncio.gather(*tasks))
+            if len(choices) < len(prefix):
+                choice = prefix[len(choices)]
+                assert choice.taken in able, "the scene is not the same from run to run"
+            else:
+                awake = [n for n in able if n not in asleep]
+                if interruptions == interruptions_max and last in able:
+                    awake = [last]
+                if not awake:
+                    return choices, None
+                choice = _Choice(awake[0], frozenset(), tuple(awake[1:]))
+            choices.append(choice)
+            interruptions += last in able and choice.taken != last
+            last = choice.taken
+            step = actors[choice.taken].gate.next
+            if not whole and interruptions_max is None:
+                others = (asleep | choice.done) - {choice.taken}
+                asleep = frozenset(n for n in others if actors[n].gate.next.moves_past(step))
+            actors[choice.taken].gate.arrived.clear()
+            actors[choice.taken].gate.open.set()
     finally:
         for actor in actors:
             actor.gate.passes = True
             actor.gate.open.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _settle(watcher: Any, actors: list[Actor], tasks: list[Any]) -> None:
-    """Wait until every actor is at its gate, at its end, or blocked by another's lock."""
+async def _settle(watcher: Any, actors: list[Actor], tasks: list[Any], blocked: dict[int, int]) -> None:
+    """Wait until every actor is at its gate, at its end, or blocked by another's lock.
+
+    `blocked` remembers those by how many transactions had ended then: before the next one ends they stay so.
+    """
+
+    def moving() -> list[int]:
+        return [n for n, actor in enumerate(actors) if not actor.gate.arrived.is_set() and not tasks[n].done()]
+
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             await asyncio.sleep(0)
-            moving = [
-                n for n, actor in enumerate(actors) if not actor.gate.arrived.is_set() and not tasks[n].done()
-            ]
-            if not moving:
+            ends = sum(actor.gate.ends for actor in actors)
+            free = [n for n in moving() if blocked.get(n) != ends]
+            if not free:
                 return
-            waits = [asyncio.ensure_future(actors[n].gate.arrived.wait()) for n in moving]
+            waits = [asyncio.ensure_future(actors[n].gate.arrived.wait()) for n in free]
             await asyncio.wait(
-                [*waits, *(tasks[n] for n in moving)], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
+                [*waits, *(tasks[n] for n in free)], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
             )
             for wait in waits:
                 wait.cancel()
-            moving = [n for n in moving if not actors[n].gate.arrived.is_set() and not tasks[n].done()]
-            pids = [actors[n].connection.get_server_pid() for n in moving]
-            blocked = await watcher.fetchval(
-                "SELECT count(*) FROM unnest($1::int[]) AS pid WHERE cardinality(pg_blocking_pids(pid)) > 0", pids
-            )
-            if moving and blocked == len(moving) < len(actors):
-                return
+            free = [n for n in moving() if blocked.get(n) != ends]
+            pids = [actors[n].connection.get_server_pid() for n in free]
+            found = await watcher.fetch(_BLOCKED, pids) if free else []
+            # A deadlock of all is the database's to end.
+            if len(moving()) < len(actors):
+                blocked.update((n, ends) for n, pid in zip(free, pids, strict=True) if (pid,) in found)

@@ -78,6 +78,11 @@ class FakeQueue:
 
     # What tests do
 
+    def forget(self) -> None:
+        """Be empty, as at first."""
+        for known in (self.items, self.ended, self.calls, self.delivered, self._topics):
+            known.clear()
+
     def ready(self, topic: str | None = None) -> list[FakeItem]:
         """Deliverable items, in order."""
         found = [i for i in self.items.values() if i.state == "ready" and topic in (None, i.body["topic"])]

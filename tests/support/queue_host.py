@@ -33,7 +33,7 @@ CREATE OR REPLACE FUNCTION {schema}.shard_now() RETURNS timestamptz LANGUAGE sql
 
 
 class ShardClock:
-    """The time of every queue shard of one database."""
+    """The time of every shard of one database."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -45,8 +45,7 @@ class ShardClock:
         connection = await asyncpg.connect(database.dsn)
         await connection.execute(_CLOCK)
         for address in database.addresses:
-            if address.schema.startswith("queue_"):
-                await connection.execute(_SHARD_NOW.format(schema=address.schema))
+            await connection.execute(_SHARD_NOW.format(schema=address.schema))
         return cls(connection)
 
     async def advance(self, seconds: float) -> None:

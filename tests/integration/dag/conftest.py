@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.dag_scene import Scene, scene_on
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Database, Databases
 from tests.support.queue_fake import FakeQueue
@@ -24,15 +25,31 @@ async def dag_database(databases: Databases) -> AsyncIterator[Database]:
     await databases.drop(made)
 
 
+async def _empty(database: Database) -> None:
+    connection = await database.connect("dag_000")
+    await connection.execute(_EMPTY)
+    await connection.close()
+
+
 @pytest.fixture
 async def world(dag_database: Database) -> AsyncIterator[DagWorld]:
     """Each test its own service; every one ends with an audit of counters against facts."""
-    connection = await dag_database.connect("dag_000")
-    await connection.execute(_EMPTY)
-    await connection.close()
+    await _empty(dag_database)
     made = DagWorld(dag_database, FakeQueue())
     try:
         yield made
         await made.audit()
     finally:
         await made.close()
+
+
+@pytest.fixture(scope="module")
+async def scene(dag_database: Database) -> AsyncIterator[Scene]:
+    """Shared by the races of a module: each makes DAGs of its own."""
+    await _empty(dag_database)
+    world = DagWorld(dag_database, FakeQueue())
+    try:
+        async with scene_on(dag_database, world) as made:
+            yield made
+    finally:
+        await world.close()
