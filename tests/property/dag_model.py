@@ -1,4 +1,4 @@
-"""A DAG, as two pages of plain Python: what every verb may answer, and where every node is once all has settled."""
+"""A DAG, as two pages of plain Python: what every verb may answer, and where every node is once all settled."""
 
 from dataclasses import dataclass, field
 
@@ -174,10 +174,13 @@ class Model:
                 if node.state in UNFINISHED:
                     self._end(key, "cancelled")
             self.state = "cancelled" if self.cause == "call" else "failed"
-        elif not any(node.state in UNFINISHED for node in self.nodes.values()):
-            if not self.open and not self.held and (self.nodes or self.closed):
-                failed = any(node.state == "failed" for node in self.nodes.values())
-                self.state = "failed" if failed else "succeeded"
+        elif self._ends():
+            failed = any(node.state == "failed" for node in self.nodes.values())
+            self.state = "failed" if failed else "succeeded"
+
+    def _ends(self) -> bool:
+        unfinished = any(node.state in UNFINISHED for node in self.nodes.values())
+        return not unfinished and not self.open and not self.held and bool(self.nodes or self.closed)
 
     def _decided(self, key: str) -> bool:
         """Decide a node; True when it moved."""

@@ -1,4 +1,4 @@
-"""The real services against a model of one DAG: every answer, every node's state, every delivery, after every step.
+"""The real services against a model of one DAG: every answer, every node, every delivery, after every step.
 
 A step is a call and all that follows from it: outbox rows are sent, completions applied and walks walked until
 nothing is left to do. In the end everything is let go and acked, and the DAG must come to its end.
