@@ -21,5 +21,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
-    monotonic_s = staticmethod(time.monotonic)
-    wall_s = staticmethod(time.time)
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wall_s(self) -> float:
+        return time.time()

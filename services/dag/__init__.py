@@ -21,6 +21,7 @@ in effect; a call either changes all that it names or nothing; what a caller was
 
 What a crash leaves, and who goes on
 
+    after a birth (a new DAG written)    `adding` row, and outbox rows of what is released; the same
     after A (nodes written)              `adding` row; the sweeper, or whoever names one of the nodes
     after the disabled enqueues          the same; the queue knows the items already and says `duplicate`
     after a commit, before the queue     outbox row; sent when it is overdue
@@ -36,6 +37,7 @@ Where to look
     routes, intake, cursors, drawing     the shape of requests and answers
     subdags, subspec                     DAGs that run in the place of nodes
     expanding, cleaning, ranking         children of running nodes; what runs at the end; what goes first
+    births                               new DAGs, several in one statement
     building, activating, addition,      creating and adding: A, the queue, B; cycle checks
       orders
     settling                             what one transaction decides; everything that changes nodes uses it

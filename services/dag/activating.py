@@ -156,6 +156,8 @@ class Activator:
             settlement = Settlement(tx, [dag], self._settings)
             nodes = await store.nodes_between(tx, *unfinished, list(TRANSITIONS))
             for node in nodes:
+                if node.state == "blocked" and node.no in ends and node.enqueued:
+                    settlement.end(node, *ends[node.no])
                 if node.state != "intent":
                     continue
                 if dag.state != "running":

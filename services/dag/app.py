@@ -51,6 +51,7 @@ class Loops:
         for shard in context.shards:
             self._serve(shard)
         context.dispatch = self.relay.dispatch
+        context.forget = self.relay.forget
         context.kick_walks = lambda shard: self._walks[shard.number].kick()
 
     def start(self) -> None:

@@ -11,7 +11,17 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from services.dag import addition, expanding, gateway, keeping, store, store_cleanup, store_duties, store_edges
+from services.dag import (
+    addition,
+    births,
+    expanding,
+    gateway,
+    keeping,
+    store,
+    store_cleanup,
+    store_duties,
+    store_edges,
+)
 from services.dag.activating import Activator, Added, Undecided, attach_items, unfinished_error
 from services.dag.addition import Plan, Standing
 from services.dag.context import Context, own
@@ -64,6 +74,7 @@ class Builder:
         self._activator = activator
         self._settings = context.settings
         self._orders = Orders(context.settings.order_edges_max)
+        self._births = births.Births(context, activator)
         self._quotas = Quotas(context.shards, context.settings, context.clock)
 
     async def create(
@@ -95,6 +106,10 @@ class Builder:
     ) -> tuple[Dag, bool]:
         edges = addition.edges_of(nodes, dependencies)
         queue_shard = await self._pick_shard(shard, nodes)
+        if parent is None and not self._quotas.is_limited:
+            birth = births.plan(dag_id, namespace, new, nodes, edges, queue_shard, self._settings)
+            if birth is not None and (made := await self._births.make(shard, birth)) is not None:
+                return made, True
         await self._quotas.look(namespace)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written | list[Addition]]:

@@ -54,7 +54,7 @@ class ShardGauges:
 
 
 class Context:
-    """The process, as its duties see it. `dispatch` and `kick_walks` are set by who owns the loops."""
+    """The process, as its duties see it. `dispatch`, `forget` and `kick_walks` are set by who owns the loops."""
 
     def __init__(
         self, shards: ShardMap, queue: Queue, settings: DagSettings, clock: Clock, ownership: Ownership
@@ -68,6 +68,7 @@ class Context:
         self.lag = LoopLag(settings.standing_wait_s_max)
         self.gauges = {shard.number: ShardGauges() for shard in shards}
         self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
+        self.forget: Callable[[Shard, list[Send], list[int]], None] = lambda _shard, _sends, _added: None
         self.kick_walks: Callable[[Shard], None] = lambda _shard: None
 
     def join(self, shard: Shard) -> None:

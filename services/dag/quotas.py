@@ -33,7 +33,7 @@ class Quotas:
         self._clock = clock
         limits = (settings.namespace_dags_max, settings.namespace_nodes_max, settings.namespace_edges_max)
         self._limits = tuple(zip(("DAGs", "nodes", "edges"), limits, strict=True))
-        self._is_limited = any(limit is not None for limit in limits)
+        self.is_limited = any(limit is not None for limit in limits)
         self._uses: dict[str, list[int]] = {}
         self._looked_s: dict[str, float] = {}
         self._seen: dict[tuple[int, str], Use] = {}
@@ -41,7 +41,7 @@ class Quotas:
     async def look(self, namespace: str) -> None:
         """Read the use of a namespace, if that was not done lately; a shard that is away counts as last seen."""
         now_s = self._clock.monotonic_s()
-        if not self._is_limited or now_s - self._looked_s.get(namespace, float("-inf")) < LOOK_S:
+        if not self.is_limited or now_s - self._looked_s.get(namespace, float("-inf")) < LOOK_S:
             return
         if len(self._looked_s) >= _NAMESPACES_MAX:
             self._looked_s.clear()
@@ -56,7 +56,7 @@ class Quotas:
         Raises:
             OverQuota: it would be too much; nothing was written.
         """
-        if not self._is_limited:
+        if not self.is_limited:
             return
         use = self._uses.setdefault(namespace, [0, 0, 0])
         added = (dags, nodes, edges)

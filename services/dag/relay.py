@@ -64,6 +64,7 @@ class Relay:
         self._ranks = Ranks(context)
         self._lanes: dict[tuple[str, str, int], deque[_Entry]] = {}
         self._sent: dict[int, list[Send]] = {}
+        self._added: dict[int, list[int]] = {}
         self._held: set[_RowKey] = set()
         self._lost_since_s: dict[_RowKey, float] = {}
         self._slots = asyncio.Semaphore(self._settings.sends_in_flight_max)
@@ -161,7 +162,7 @@ class Relay:
             log.warning("a sub-DAG could not be told", action=entry.send.action, error=error.detail)
         else:
             crash_point("after_carry_before_delete")
-            self._forget(entry.shard, [entry.send])
+            self.forget(entry.shard, [entry.send], [])
 
     async def _tell(self, namespace: str, action: str, batch: list[_Entry]) -> list[Answer]:
         queue = self._context.queue
@@ -229,7 +230,7 @@ class Relay:
             await self._completer.fail(shard, errors)
         crash_point("after_relay_before_delete")
         for shard, sends in done.items():
-            self._forget(shard, sends)
+            self.forget(shard, sends, [])
 
     async def _renew_lost(self, entry: _Entry) -> bool:
         """The queue knows nothing of an item, and its id is too old to tell whether it never came or has
@@ -249,22 +250,26 @@ class Relay:
         self._lost_since_s.pop(entry.key, None)
         return True
 
-    def _forget(self, shard: Shard, sends: list[Send]) -> None:
-        """Delete rows, many at a time, off the path of the next call."""
+    def forget(self, shard: Shard, sends: list[Send], added: list[int]) -> None:
+        """Delete rows that are done, and those of adds that begin at `added`; many at a time, off the way."""
         if shard.number in self._sent:
             self._sent[shard.number] += sends
+            self._added[shard.number] += added
         else:
-            self._sent[shard.number] = sends
+            self._sent[shard.number] = list(sends)
+            self._added[shard.number] = list(added)
             self._spawn(self._delete(shard))
 
     async def _delete(self, shard: Shard) -> None:
+        sends: list[Send] = []
         try:
-            while self._sent[shard.number]:
+            while self._sent[shard.number] or self._added[shard.number]:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), DELETES_GATHER_S)
                 sends, self._sent[shard.number] = self._sent[shard.number], []
-                await store_duties.delete_sent(shard, sends)
+                added, self._added[shard.number] = self._added[shard.number], []
+                await store_duties.delete_sent(shard, sends, added)
         except Unavailable as error:
             log.warning("sent rows stay in the outbox", rows=len(sends), error=error.detail)
         finally:
-            del self._sent[shard.number]
+            del self._sent[shard.number], self._added[shard.number]

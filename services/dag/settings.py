@@ -76,6 +76,10 @@ class DagSettings(EdgeSettings):
     completion_delay_s: float = 2.0
     completion_pollers: int = 2
 
+    # New DAGs that one statement makes, and how many nodes one may have to share it.
+    births_per_flush_max: int = 32
+    birth_nodes_max: int = 100
+
     send_items_max: int = 1_000
     sub_dags_per_send_max: int = 16
     send_bytes_max: int = 8 * 1024 * 1024

@@ -18,13 +18,15 @@ async def claim_overdue(shard: Shard, *, rows_max: int, retry_s: float, retry_s_
     return [Send(*row) for row in rows]
 
 
-async def delete_sent(shard: Shard, sends: Sequence[Send]) -> None:
-    """Forget rows that were sent. A relaxed commit: a row that comes back is sent twice, to no effect."""
+async def delete_sent(shard: Shard, sends: Sequence[Send], added: Sequence[int]) -> None:
+    """Forget rows that were sent, and add calls (by their first node) whose items the queue was given. A relaxed
+    commit: a row that comes back is sent twice, to no effect."""
     await shard.relaxed.fetch(
         SQL.delete_sent,
         node_nos=[s.no for s in sends],
         generations=[s.generation for s in sends],
         actions=[s.action for s in sends],
+        added=added,
     )
 
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from services.queue.batcher import Batcher, BatcherLimits
 from services.queue.dispatch import Dispatch, Leased
 from services.queue.enqueues import Enqueues
 from services.queue.model import (
@@ -28,6 +27,7 @@ from services.queue.quotas import Tenant
 from services.queue.settings import QueueSettings
 from services.queue.store import Known, Store
 from shared.access import Caller
+from shared.batcher import Batcher
 from shared.clock import SystemClock
 from shared.errors import Unavailable, something_done
 from shared.ids import canonical, canonical_token, shard_of
@@ -70,7 +70,7 @@ class Broker:
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
-        number, limits = store.number, BatcherLimits.of(self._settings)
+        number, limits = store.number, self._settings.flush_limits
         self._dequeued[number] = DEQUEUED.labels(number)
         self._acked[number] = ACKED.labels(number)
         self._started[number] = SCHEDULE_TO_START_SECONDS.labels(number)
@@ -118,12 +118,9 @@ class Broker:
         return leased
 
     def _measure(self, leased: Sequence[Leased]) -> None:
+        for shard, count in Counter(key.id[-3:] for key, _ in leased).items():
+            self._dequeued[int(shard, 16)].inc(count)
         first = leased[0][0]
-        if len(leased) == 1:
-            self._dequeued[shard_of(first.id)].inc()
-        else:
-            for shard, count in Counter([key.id[-3:] for key, _ in leased]).items():
-                self._dequeued[int(shard, 16)].inc(count)
         late_s = _clock.wall_s() - first.deliver_at.timestamp()
         self._started[shard_of(first.id)].observe(max(late_s, 0.0))
         for key, row in leased:
@@ -189,9 +186,7 @@ class Broker:
 
         async def flush(entries: list[AckEntry]) -> list[str]:
             ids, tokens, namespace_ids, outputs = zip(*entries, strict=True)
-            given = {}
-            if outputs.count(None) < len(outputs):
-                given = {item: output for item, output in zip(ids, outputs, strict=True) if output is not None}
+            given = {item: output for item, output in zip(ids, outputs, strict=True) if output is not None}
             flushed = await store.ack(ids, tokens, namespace_ids, given, relaxed=relaxed)
             self.dispatch.ready(store.number, flushed.completions)
             if flushed.acked is None:

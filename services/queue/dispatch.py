@@ -17,13 +17,13 @@ from datetime import datetime
 from typing import Any
 
 from services.queue.bands import Bands, Shares
-from services.queue.batcher import Batcher, BatcherLimits
 from services.queue.heads import Heads
 from services.queue.model import Claim, Demand, Key, Ready
 from services.queue.names import SQL
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
+from shared.batcher import Batcher
 from shared.clock import Clock
 from shared.errors import ShardUnavailable, Unavailable
 from shared.lanes import Urgency
@@ -96,7 +96,7 @@ class Dispatch:
         for relaxed in (False, True):
             pool = store.shard.relaxed if relaxed else store.pool
             claims = Batcher[Claim, Any](
-                _claimer(store, relaxed), BatcherLimits.of(self._settings), Urgency.DEQUEUE, pool
+                _claimer(store, relaxed), self._settings.flush_limits, Urgency.DEQUEUE, pool
             )
             self._claims[store.number, relaxed] = claims
             self._claiming[relaxed].append(claims)

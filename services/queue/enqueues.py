@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from services.queue.batcher import Batcher, BatcherLimits
 from services.queue.dispatch import Dispatch
 from services.queue.model import Key, NewItem, NewRow, Result, refused
 from services.queue.placement import Placement
@@ -17,6 +16,7 @@ from services.queue.rows import ack_pair, fingerprint, new_row
 from services.queue.settings import QueueSettings
 from services.queue.store import Enqueued, Known, Store
 from shared.access import Caller
+from shared.batcher import Batcher
 from shared.errors import ShardUnavailable, Unavailable, invalid, something_done
 from shared.ids import canonical, new_ids, shard_of
 from shared.lanes import Urgency
@@ -41,7 +41,7 @@ class Enqueues:
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
-        limits = BatcherLimits.of(self._settings)
+        limits = self._settings.flush_limits
         self._enqueued[store.number] = ENQUEUED.labels(store.number)
         self._flushes[store.number] = Batcher(self._enqueuer(store), limits, Urgency.ENQUEUE, store.pool)
         self._stores[store.number] = store

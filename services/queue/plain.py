@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
-from services.queue.batcher import Batcher, BatcherLimits
 from services.queue.dispatch import Dispatch
 from services.queue.model import Key, Kind, PlainItem, Result, refused
 from services.queue.placement import Placement
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
+from shared.batcher import Batcher
 from shared.errors import Unavailable
 from shared.ids import new_ids
 from shared.lanes import Urgency
@@ -38,7 +38,7 @@ class PlainEnqueues:
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
-        limits = BatcherLimits.of(self._settings)
+        limits = self._settings.flush_limits
         self._flushes[store.number] = Batcher(self._flusher(store), limits, Urgency.ENQUEUE, store.pool)
         self._stores[store.number] = store
 

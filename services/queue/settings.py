@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from shared.batcher import BatcherLimits
 from shared.plan import Plan, load
 from shared.settings import EdgeSettings
 
@@ -56,6 +57,11 @@ class QueueSettings(EdgeSettings):
     operation_retention_s: float = 7 * 24 * 3600.0
     operations_running_max: Annotated[int, Field(description="per namespace")] = 100
     dead_scan_items_max: int = 10_000
+
+    @property
+    def flush_limits(self) -> BatcherLimits:
+        """What one flush takes, and who may join the line for it."""
+        return BatcherLimits(self.flush_items_max, self.waiting_items_max, self.standing_wait_s_max)
 
     def plan(self) -> Plan:
         """The shard map; a ValueError says what is wrong with it."""

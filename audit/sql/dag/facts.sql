@@ -96,7 +96,8 @@ JOIN dag d ON d.no = n.dag_no
 WHERE (n.state = 'released' AND n.released_at <= shard_now() - make_interval(secs => $3::float8)
         OR n.state = 'blocked' AND n.enqueued AND d.state = 'running'
             AND n.created_at <= shard_now() - make_interval(secs => $3::float8))
-    AND NOT EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no);
+    AND NOT EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no)
+    AND NOT EXISTS (SELECT FROM adding a WHERE n.no BETWEEN a.first_no AND a.last_no);
 
 -- name: still_waiting(nos, generations, states)
 SELECT n.no FROM unnest($1::bigint[], $2::int[], $3::text[]) AS w(no, generation, state) JOIN node n ON n.no = w.no

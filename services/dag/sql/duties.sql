@@ -13,7 +13,11 @@ WITH claimed AS (
 SELECT c.node_no, c.generation, c.action, c.item_id, d.namespace, c.inputs
 FROM claimed c CROSS JOIN LATERAL (SELECT namespace FROM dag WHERE no = c.node_no >> 22 OFFSET 0) AS d;
 
--- name: delete_sent(node_nos, generations, actions)
+-- name: delete_sent(node_nos, generations, actions, added)
+WITH added AS (
+    DELETE FROM adding WHERE ctid = ANY(ARRAY(
+        SELECT a.ctid FROM unnest($4::bigint[]) AS w(first_no)
+        CROSS JOIN LATERAL (SELECT ctid FROM adding WHERE first_no = w.first_no OFFSET 0) AS a)))
 DELETE FROM outbox WHERE ctid = ANY(ARRAY(
     SELECT o.ctid FROM unnest($1::bigint[], $2::int[], $3::text[]) AS w(node_no, generation, action)
     CROSS JOIN LATERAL (

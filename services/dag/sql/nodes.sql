@@ -113,7 +113,7 @@ UPDATE node SET by_call = true, error = coalesce($2, error) WHERE no = ANY($1::b
 WITH found AS MATERIALIZED (
     SELECT n.tid, w.item_id
     FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
-    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = w.no AND state = 'intent' OFFSET 0) AS n
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = w.no AND state IN ('intent', 'blocked') AND enqueued OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
 UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 
@@ -136,10 +136,10 @@ CROSS JOIN LATERAL (
     FROM dag WHERE no = n.dag_no OFFSET 0) AS d;
 
 -- name: intent_items(first_no, last_no)
--- The nodes of an add that is not decided yet, with their items.
+-- The nodes of an add that are not decided yet, or that the queue may not have been given; with their items.
 SELECT n.no, n.key, n.item_id, n.generation, n.enqueued, s.item
 FROM (SELECT no, key, item_id::text, generation, enqueued FROM node
-      WHERE no BETWEEN $1 AND $2 AND state = 'intent' ORDER BY no OFFSET 0) AS n
+      WHERE no BETWEEN $1 AND $2 AND (state = 'intent' OR state = 'blocked' AND enqueued) ORDER BY no OFFSET 0) AS n
 CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = n.no OFFSET 0) AS s;
 
 -- name: retry_roots(first_no, last_no, states, by_call_too)

@@ -45,7 +45,7 @@ async def test_r2_a_create_repeated_after_a_lost_answer_makes_one_dag(world: Dag
     world.queue.down = set()
     found = await world.call("POST", "", body, expect=200)
     assert found["nodes"]["total"] == 2
-    await world.settle()
+    await world.sweep()
     assert world.queue.deliverable() == ["a"]
     assert len(await world.rows("SELECT * FROM dag")) == 1
 

@@ -74,16 +74,15 @@ async def test_every_change_is_told_once_and_in_order(world: DagWorld) -> None:
     events = await replay(world, dag)
     assert short(events) == [
         "DAG running",
-        "a blocked",
-        "b blocked",
         "a released",
+        "b blocked",
         "a succeeded",
         "b released",
         "b succeeded",
         "DAG succeeded",
     ]
-    assert [event["id"] for event in events] == [str(i) for i in range(1, 9)]
-    assert (await world.dag(dag))["last_event_id"] == "8"
+    assert [event["id"] for event in events] == [str(i) for i in range(1, 8)]
+    assert (await world.dag(dag))["last_event_id"] == "7"
     assert {event["dag"] for event in events} == {dag}
     assert [event["at"] for event in events] == sorted(event["at"] for event in events)
     assert events[0] | {"at": ""} == {
@@ -96,8 +95,8 @@ async def test_every_change_is_told_once_and_in_order(world: DagWorld) -> None:
         "held": False,
         "paused": False,
     }
-    assert events[3] | {"at": ""} == {
-        "id": "4",
+    assert events[1] | {"at": ""} == {
+        "id": "2",
         "kind": "node",
         "dag": dag,
         "at": "",
@@ -132,7 +131,7 @@ async def test_more_changes_than_a_row_or_a_page_holds_come_whole(world: DagWorl
     dag = await finished(world, {"r": [], **{f"n{i}": ["r"] for i in range(999)}})
     events = await replay(world, dag)
     assert [int(event["id"]) for event in events] == list(range(1, len(events) + 1))
-    assert len(events) == 2 + 3 * 1000
+    assert len(events) == 2 + 3 * 1000 - 1, "`r` was released as it was made"
     assert len({(event.get("key"), event["state"]) for event in events}) == len(events)
     longest = await world.rows("SELECT max(length(nodes)) AS chars FROM change")
     assert longest[0]["chars"] < 2000
@@ -229,7 +228,7 @@ async def test_a_stream_opened_between_an_end_and_a_retry_goes_on(world: DagWorl
 async def test_a_cancel_is_told_from_its_beginning_to_its_end(world: DagWorld) -> None:
     dag = await world.create({"a": [], "b": ["a"]})
     await world.settle()
-    async with streaming(world, dag, 4) as frames:
+    async with streaming(world, dag, 3) as frames:
         await world.verb(dag, "cancel", expect=202)
         await world.settle()
         told = await following(frames)

@@ -71,7 +71,7 @@ async def test_a_dag_that_does_not_ask_costs_no_other_call(world: DagWorld) -> N
     world.queue.ack("a")
     await world.settle()
     verbs = [verb for verb, _, _ in world.queue.calls if verb in ("enqueue", "revive")]
-    assert verbs == ["enqueue", "enqueue", "revive"]
+    assert verbs == ["enqueue", "revive"]
     assert (await world.dag(dag))["priority"] is None
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.queue.batcher import Batcher, BatcherLimits
+from shared.batcher import Batcher, BatcherLimits
 from shared.errors import Invalid, Overloaded, ShardUnavailable
 from shared.lanes import Urgency
 
@@ -168,7 +168,7 @@ async def test_a_line_behind_a_flush_that_hangs_refuses_enqueues_and_not_acks(
     flushes = {level: Flushes() for level in (Urgency.ENQUEUE, Urgency.SETTLE)}
     batchers = {level: Batcher[Any, Any](flush, BatcherLimits(4), level) for level, flush in flushes.items()}
     now_s = 1000.0
-    monkeypatch.setattr("services.queue.batcher._clock.monotonic_s", lambda: now_s)
+    monkeypatch.setattr("shared.batcher._clock.monotonic_s", lambda: now_s)
     calls = []
     refused: list[Urgency] = []
     for _ in range(3):

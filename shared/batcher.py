@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from services.queue.settings import QueueSettings
 from shared.clock import SystemClock
 from shared.errors import Invalid
 from shared.fairness import FairLine
@@ -33,10 +32,6 @@ class BatcherLimits(NamedTuple):
     items_max: int
     waiting_max: int = 50_000
     wait_s: float = 1.0
-
-    @classmethod
-    def of(cls, settings: QueueSettings) -> BatcherLimits:
-        return cls(settings.flush_items_max, settings.waiting_items_max, settings.standing_wait_s_max)
 
 
 class Batcher(Generic[E, R]):
@@ -74,8 +69,8 @@ class Batcher(Generic[E, R]):
         self._waiting.push((entries, future), tenant, len(entries), _clock.monotonic_s())
         if self._running is None:
             self._running = asyncio.create_task(self._run())
-        # A caller that is cancelled takes only its own future with it: the flush that carries it goes on.
-        return await future
+        # A caller that hangs up must not undo what others share: the flush goes on without it.
+        return await asyncio.shield(future)
 
     @property
     def is_overloaded(self) -> bool:
