@@ -25,7 +25,7 @@ async def add(world: World, host: QueueHost) -> None:
 
 
 async def test_a_shard_that_joins_is_served_and_leaves_keys_where_they_are(world: World, host: QueueHost) -> None:
-    api = Api(host)
+    api = Api(host, "default")
     first = await api.enqueue(*keyed())
     await add(world, host)
 
@@ -55,7 +55,7 @@ async def test_a_shard_that_joins_gets_items_once_every_host_knows_it(world: Wor
 
 
 async def test_one_key_before_and_after_its_slot_moved_is_one_item(world: World, host: QueueHost) -> None:
-    api = Api(host)
+    api = Api(host, "default")
     first = await api.enqueue(*keyed())
     await add(world, host)
     output = await world.run("slots", "--rebalance", "--yes")
@@ -93,7 +93,7 @@ async def test_a_host_with_the_old_map_takes_no_key_of_a_slot_that_moved(world: 
 
 
 async def test_a_key_that_waits_while_its_slot_goes_is_not_taken(world: World, host: QueueHost) -> None:
-    api = Api(host)
+    api = Api(host, "default")
     await add(world, host)
     connection = await world.database.connect("queue_001")
     watch = await world.database.connect("queue_001")
@@ -125,7 +125,7 @@ async def test_a_key_that_waits_while_its_slot_goes_is_not_taken(world: World, h
 async def test_a_rebalance_that_dies_is_finished_by_the_same_command(
     world: World, host: QueueHost, step: str
 ) -> None:
-    api = Api(host)
+    api = Api(host, "default")
     first = await api.enqueue(*keyed())
     await add(world, host)
     await world.run("slots", "--rebalance", "--yes", crash_at=step, code=CRASHED)
@@ -144,7 +144,7 @@ async def test_a_rebalance_that_dies_is_finished_by_the_same_command(
 async def test_a_key_whose_item_stayed_is_kept_until_that_has_ended_and_a_day_more(
     world: World, host: QueueHost
 ) -> None:
-    api = Api(host)
+    api = Api(host, "default")
     await api.enqueue(*keyed())
     await world.run("add", "2", "--dsn", world.other.dsn, "--yes")
     await world.run("drain", "0", "--yes")
@@ -169,7 +169,7 @@ async def test_a_key_whose_item_stayed_is_kept_until_that_has_ended_and_a_day_mo
 
 
 async def test_a_draining_shard_runs_empty_and_says_so(world: World, host: QueueHost) -> None:
-    api = Api(host)
+    api = Api(host, "default")
     there = [await api.enqueue_one("t", id=api.new_id(0)) for _ in range(5)]
     await world.run("drain", "0", "--yes")
     await follow(host)
@@ -193,7 +193,7 @@ async def test_what_the_new_home_has_decided_is_not_overwritten_by_finishing(
     world: World, host: QueueHost
 ) -> None:
     """The command died after the map's flip: a key ran out at its new home and was taken anew."""
-    api = Api(host)
+    api = Api(host, "default")
     await api.enqueue(*keyed())
     await add(world, host)
     await world.run("slots", "--rebalance", "--yes", crash_at="slots_flipped", code=CRASHED)
