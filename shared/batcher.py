@@ -69,8 +69,8 @@ class Batcher(Generic[E, R]):
         self._waiting.push((entries, future), tenant, len(entries), _clock.monotonic_s())
         if self._running is None:
             self._running = asyncio.create_task(self._run())
-        # A caller that hangs up must not undo what others share: the flush goes on without it.
-        return await asyncio.shield(future)
+        # A caller that is cancelled takes only its own future with it: the flush that carries it goes on.
+        return await future
 
     @property
     def is_overloaded(self) -> bool:

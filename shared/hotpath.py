@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from fastapi import Request, Response
@@ -20,7 +21,7 @@ from shared.access import Access, Caller
 from shared.clock import SystemClock
 from shared.errors import ServiceError, TooLarge, UnsupportedMedia
 from shared.http import check_media, problem
-from shared.lanes import Urgency, urgency
+from shared.lanes import Urgency, set_urgency, urgency
 from shared.log import log
 from shared.metrics import HTTP_SECONDS
 from shared.settings import EdgeSettings
@@ -31,6 +32,14 @@ Send: TypeAlias = Callable[[Any], Awaitable[None]]
 App: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
+class Client(Protocol):
+    """Who waits for an answer."""
+
+    def gone(self) -> asyncio.Future[None]:
+        """A future that is done once the client has hung up."""
+        ...
+
+
 @dataclass(slots=True)
 class Call:
     """One request to a hot verb."""
@@ -38,19 +47,8 @@ class Call:
     namespace: str
     body: bytes
     caller: Caller
-    receive: Receive
+    client: Client
     retry_after_s: float | None = None  # set by a verb that refused a part for now
-
-    def watch(self) -> tuple[asyncio.Future[None], asyncio.Task[None]]:
-        """A future that is done once the client has hung up, and the task to cancel afterwards."""
-        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        return gone, asyncio.create_task(self._watch(gone))
-
-    async def _watch(self, gone: asyncio.Future[None]) -> None:
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
-        if not gone.done():
-            gone.set_result(None)
 
 
 class Verb(NamedTuple):
@@ -60,8 +58,28 @@ class Verb(NamedTuple):
     urgency: Urgency
 
 
+class Target(NamedTuple):
+    """What a hot path leads to."""
+
+    namespace: str
+    name: str
+    verb: Verb
+
+
+class Answer(NamedTuple):
+    """Status, body and headers (names in lower case, without Content-Length)."""
+
+    status: int
+    body: bytes
+    headers: Sequence[tuple[bytes, bytes]]
+
+
 _PREFIX = "/v1/namespaces/"
+_PLAIN_PATH = re.compile(rb"/[A-Za-z0-9._/-]*").fullmatch
+_TARGETS_MAX = 1_000
+_JSON = ((b"content-type", b"application/json"),)
 _clock = SystemClock()
+_encode = msgspec.json.Encoder().encode
 
 
 class HotPath:
@@ -76,57 +94,94 @@ class HotPath:
         self._access = access
         self._settings = settings
         self._seconds: dict[tuple[str, int], Any] = {}
+        self._targets: dict[bytes, Target] = {}
 
     @property
     def state(self) -> Any:
         """The state of the app behind."""
         return self.app.state
 
+    def target(self, url: bytes) -> Target | None:
+        """The verb that a POST to this URL asks for, if it is a hot one and the URL is as plain as can be."""
+        target = self._targets.get(url)
+        if target is None and _PLAIN_PATH(url):
+            target = self._target(url.decode())
+            if target is not None:
+                if len(self._targets) >= _TARGETS_MAX:
+                    self._targets.clear()
+                self._targets[url] = target
+        return target
+
+    def _target(self, path: str) -> Target | None:
+        if not path.startswith(_PREFIX):
+            return None
+        namespace, _, name = path[len(_PREFIX) :].partition("/")
+        verb = self._verbs.get(name)
+        return None if verb is None else Target(namespace, name, verb)
+
+    async def answer(self, target: Target, body: bytes, authorization: str | None, client: Client) -> Answer:
+        """Do what a call asks for. To be run in a task of its own: its urgency is set."""
+        begun_s = _clock.monotonic_s()
+        answer = await self._answer(target, body, authorization, client)
+        self._measure(target.name, answer.status, begun_s)
+        return answer
+
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith(_PREFIX):
-            namespace, _, name = scope["path"][len(_PREFIX) :].partition("/")
-            verb = self._verbs.get(name)
-            if verb is not None:
-                await self._serve(verb, namespace, scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "POST":
+            target = self._target(scope["path"])
+            if target is not None:
+                await self._serve(target, scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
-    async def _serve(self, verb: Verb, namespace: str, scope: Any, receive: Receive, send: Send) -> None:
+    async def _serve(self, target: Target, scope: Any, receive: Receive, send: Send) -> None:
         begun_s = _clock.monotonic_s()
-        status = await self._answer(verb, namespace, scope, receive, send)
-        taken_s = _clock.monotonic_s() - begun_s
-        name = scope["path"][len(_PREFIX) + len(namespace) :]
-        seconds = self._seconds.get((name, status))
-        if seconds is None:
-            seconds = HTTP_SECONDS.labels(f"{_PREFIX}{{ns}}{name}", "POST", status)
-            self._seconds[name, status] = seconds
-        seconds.observe(taken_s)
+        listener = _Listener(receive)
+        try:
+            authorization, media = self.read_headers(scope["headers"])
+            body = await self.read(receive, media)
+        except ServiceError as error:
+            answer = _refusal(error)
+            self._measure(target.name, answer.status, begun_s)
+        else:
+            answer = await self.answer(target, body, authorization, listener)
+        finally:
+            listener.stop()
+        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
 
-    async def _answer(self, verb: Verb, namespace: str, scope: Any, receive: Receive, send: Send) -> int:
+    async def _answer(self, target: Target, body: bytes, authorization: str | None, client: Client) -> Answer:
+        namespace, name, verb = target
         try:
             self._lag.check(verb.urgency)
-            authorization, expected = self._read_headers(scope["headers"])
-            body = await self._read(receive, expected)
-            call = Call(namespace, body, self._access.caller(authorization), receive)
-            with urgency(verb.urgency):
-                status, value = await verb.serve(call)
+            call = Call(namespace, body, self._access.caller(authorization), client)
+            set_urgency(verb.urgency)
+            status, value = await verb.serve(call)
+            text = _encode(value)
         except ServiceError as error:
-            await problem(error)(scope, receive, send)
-            return error.status
+            return _refusal(error)
         except Exception as error:
-            log.error("request failed", path=scope["path"], exc_info=error)
-            lost = ServiceError("the service failed on this request; it was logged", outcome="unknown")
-            await problem(lost)(scope, receive, send)
-            return lost.status
-        answer = msgspec.json.encode(value)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
-        if call.retry_after_s is not None:
-            headers.append((b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1))))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer})
-        return status
+            log.error("request failed", path=f"{_PREFIX}{namespace}/{name}", exc_info=error)
+            return _refusal(ServiceError("the service failed on this request; it was logged", outcome="unknown"))
+        if call.retry_after_s is None:
+            return Answer(status, text, _JSON)
+        return Answer(status, text, (*_JSON, (b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1)))))
 
-    def _read_headers(self, headers: Any) -> tuple[str | None, str | None]:
+    def _measure(self, name: str, status: int, begun_s: float) -> None:
+        seconds = self._seconds.get((name, status))
+        if seconds is None:
+            seconds = HTTP_SECONDS.labels(f"{_PREFIX}{{ns}}/{name}", "POST", status)
+            self._seconds[name, status] = seconds
+        seconds.observe(_clock.monotonic_s() - begun_s)
+
+    def read_headers(self, headers: Any) -> tuple[str | None, str | None]:
+        """The Authorization and Content-Type of a request.
+
+        Raises:
+            TooLarge: its Content-Length is over the limit.
+            UnsupportedMedia: its body is encoded.
+        """
         authorization = media = None
         for name, value in headers:
             if name == b"content-type":
@@ -139,7 +194,8 @@ class HotPath:
                 raise UnsupportedMedia("send the body without Content-Encoding")
         return authorization, media
 
-    async def _read(self, receive: Receive, media: str | None) -> bytes:
+    async def read(self, receive: Receive, media: str | None) -> bytes:
+        """A request's body, checked as `read_headers` does."""
         message = await receive()
         body: bytes = message.get("body", b"")
         while message.get("more_body", False):
@@ -154,17 +210,51 @@ class HotPath:
         return body
 
 
+class _Listener:
+    """Hears over ASGI when the client hangs up."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._watching: asyncio.Task[None] | None = None
+
+    def gone(self) -> asyncio.Future[None]:
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watching = asyncio.create_task(self._watch(gone))
+        return gone
+
+    def stop(self) -> None:
+        """Nobody wants to know any more."""
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _watch(self, gone: asyncio.Future[None]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not gone.done():
+            gone.set_result(None)
+
+
+def _refusal(error: ServiceError) -> Answer:
+    response = problem(error)
+    headers = [(name, value) for name, value in response.raw_headers if name != b"content-length"]
+    return Answer(error.status, bytes(response.body), headers)
+
+
 def documented(verb: Verb) -> Callable[[str, Request], Awaitable[Response]]:
     """The framework's own route to a hot verb: what the OpenAPI document describes."""
 
     async def endpoint(ns: str, request: Request) -> Response:
         state = request.app.state
         hot = HotPath(None, {}, state.access, state.settings, state.lag)
-        authorization, media = hot._read_headers(request.scope["headers"])
-        body = await hot._read(request.receive, media)
-        call = Call(ns, body, state.access.caller(authorization), request.receive)
-        with urgency(verb.urgency):
-            status, value = await verb.serve(call)
+        authorization, media = hot.read_headers(request.scope["headers"])
+        body = await hot.read(request.receive, media)
+        listener = _Listener(request.receive)
+        call = Call(ns, body, state.access.caller(authorization), listener)
+        try:
+            with urgency(verb.urgency):
+                status, value = await verb.serve(call)
+        finally:
+            listener.stop()
         return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
 
     return endpoint

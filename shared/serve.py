@@ -8,6 +8,7 @@ read what was asked for is cut.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from contextlib import suppress
 from typing import Any
@@ -17,6 +18,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from shared.draining import DrainingServer, Leave, listen_on
+from shared.exchange import Exchange
+from shared.hotpath import HotPath
 from shared.settings import EdgeSettings
 
 _TITLES = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 431: "Request Header Fields Too Large"}
@@ -25,13 +28,19 @@ _CODES = {400: "bad_request", 408: "too_slow", 414: "url_too_long", 431: "header
 
 _STARTUP_FAILURE = 3
 
+# Who sends one of these wants more than a verb, or a verb in a way that costs a look.
+_UNUSUAL = frozenset((b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"))
+# Allocations between two looks for garbage that refers to itself; the interpreter's 700 are for small programs.
+_GC_THRESHOLDS = (20_000, 20, 20)
+
 
 class _Refused(Exception):
     """Raised inside a parser callback to stop reading."""
 
 
-def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
-    """An HTTP/1.1 protocol with the limits of `settings`."""
+def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
+    """An HTTP/1.1 protocol with the limits of `settings`; plain requests for hot verbs go to `app` directly."""
+    hot = app if isinstance(app, HotPath) else None
 
     class Guarded(HttpToolsProtocol):
         leaving = False
@@ -44,6 +53,9 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
             self._head_bytes = 0
             self._refusal = 400
             self._unread: asyncio.TimerHandle | None = None
+            self._exchange: Exchange | None = None  # of the request that is read or served now
+            self._idle_since_s: float | None = None
+            self._idle_look: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -52,6 +64,8 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             self._disarm()
             self._taken()
+            if self._idle_look is not None:
+                self._idle_look.cancel()
             super().connection_lost(exc)
 
         def pause_writing(self) -> None:
@@ -87,7 +101,10 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
                 self._refuse(414)
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            super().on_header(name, value)
+            name = name.lower()
+            self.headers.append((name, value))
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
             self._head_bytes += len(name) + len(value) + 4
             if self._head_bytes > settings.head_bytes_max or len(self.headers) > settings.head_fields_max:
                 self._refuse(431)
@@ -95,16 +112,77 @@ def guarded(settings: EdgeSettings) -> type[HttpToolsProtocol]:
         def on_headers_complete(self) -> None:
             # HTTP/0.9 has no headers to answer with; without a host HTTP/1.1 is not HTTP/1.1 (RFC 9112, 3.2).
             version = self.parser.get_http_version()
-            if version == "0.9" or (version == "1.1" and not any(name == b"host" for name, _ in self.headers)):
-                self._refuse(400)
+            self._exchange = self._plain_exchange() if hot is not None and version == "1.1" else None
+            if self._exchange is not None:
+                self.cycle = self._exchange  # type: ignore[assignment]
+            else:
+                if version == "0.9" or (version == "1.1" and not any(name == b"host" for name, _ in self.headers)):
+                    self._refuse(400)
+                super().on_headers_complete()
             self._in_head = False
-            super().on_headers_complete()
             if self.leaving and self.cycle is not None:
                 self.cycle.keep_alive = False
 
+        def on_body(self, body: bytes) -> None:
+            if self._exchange is None:
+                super().on_body(body)
+            else:
+                self._exchange.parts.append(body)
+
         def on_message_complete(self) -> None:
             self._reading = False
-            super().on_message_complete()
+            if self._exchange is None:
+                super().on_message_complete()
+            else:
+                self._exchange.begin()
+
+        def _plain_exchange(self) -> Exchange | None:
+            """An exchange, if the head asks for a hot verb and for nothing else that would need a look."""
+            assert hot is not None
+            is_first = self.cycle is None or self.cycle.response_complete
+            target = hot.target(self.url) if is_first and self.parser.get_method() == b"POST" else None
+            if target is None or self._is_full():
+                return None
+            given = dict(self.headers)
+            length, connection = given.get(b"content-length"), given.get(b"connection")
+            if length is None or int(length) > settings.body_bytes_max or not _UNUSUAL.isdisjoint(given):
+                return None
+            if given.get(b"content-type") != b"application/json" or b"host" not in given:
+                return None
+            if connection is not None and connection.lower() != b"keep-alive":
+                return None
+            authorization = given.get(b"authorization")
+            return Exchange(self, hot, target, None if authorization is None else authorization.decode("latin-1"))
+
+        def _is_full(self) -> bool:
+            limit = self.limit_concurrency
+            return limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit)
+
+        def on_response_complete(self) -> None:
+            self.server_state.total_requests += 1
+            if self.transport.is_closing():
+                return
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+                return
+            # A timer for every answer costs more than one that looks, now and then, how long nothing has come.
+            self._idle_since_s = self.loop.time()
+            if self._idle_look is None:
+                self._idle_look = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+
+        def _unset_keepalive_if_required(self) -> None:
+            self._idle_since_s = None
+
+        def _close_if_idle(self) -> None:
+            self._idle_look = None
+            if self._idle_since_s is None:
+                return
+            left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+            if left_s <= 0:
+                self.timeout_keep_alive_handler()
+            else:
+                self._idle_look = self.loop.call_later(left_s, self._close_if_idle)
 
         def send_400_response(self, msg: str) -> None:
             self._answer(self._refusal, msg)
@@ -158,7 +236,7 @@ def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Leave | None = 
         app,
         host=settings.host,
         port=port,
-        http=guarded(settings),
+        http=guarded(settings, app),
         ws="none",
         log_level="warning",
         access_log=False,
@@ -170,6 +248,8 @@ def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Leave | None = 
         timeout_keep_alive=75,
     )
     server = DrainingServer(config, leave, settings.drain_s)
+    gc.freeze()  # what was made until now stays: it need not be looked through again
+    gc.set_threshold(*_GC_THRESHOLDS)
     with suppress(KeyboardInterrupt):
         server.run(shared)
     if not server.started:

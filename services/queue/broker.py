@@ -118,9 +118,12 @@ class Broker:
         return leased
 
     def _measure(self, leased: Sequence[Leased]) -> None:
-        for shard, count in Counter(key.id[-3:] for key, _ in leased).items():
-            self._dequeued[int(shard, 16)].inc(count)
         first = leased[0][0]
+        if len(leased) == 1:
+            self._dequeued[shard_of(first.id)].inc()
+        else:
+            for shard, count in Counter([key.id[-3:] for key, _ in leased]).items():
+                self._dequeued[int(shard, 16)].inc(count)
         late_s = _clock.wall_s() - first.deliver_at.timestamp()
         self._started[shard_of(first.id)].observe(max(late_s, 0.0))
         for key, row in leased:

@@ -18,6 +18,7 @@ from services.queue.model import (
     NO_OUTPUT,
     NULL,
     Acks,
+    Demand,
     Demands,
     NewItem,
     NewItems,
@@ -36,6 +37,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 _TOPIC = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 _INT32 = 2**31
+_DEMAND_NAMES = tuple(b'"%s"' % name.encode() for name in (*Demands.__struct_fields__, *Demand.__struct_fields__))
 
 _plain_items = msgspec.json.Decoder(PlainItems)
 _new_items = msgspec.json.Decoder(NewItems)
@@ -99,12 +101,29 @@ def _is_bare(body: bytes, acks: Acks, items_max: int) -> bool:
 
 def demands(body: bytes, settings: QueueSettings) -> Demands:
     """A dequeue call."""
+    plain = _decode(_demands, body)
+    if plain is not None and _is_bare_demand(body, plain) and plain.wait_s <= settings.wait_s_max:
+        return plain
     value = jsonbody.check(body, depth_max=settings.json_depth_max)
     validate(wire.DequeueRequest, value)
     decoded = _decode(_demands, body) or _demands.decode(msgspec.json.encode(value))
     if decoded.wait_s > settings.wait_s_max:
         raise invalid("/wait_s", f"at most {settings.wait_s_max} s")
     return decoded
+
+
+def _is_bare_demand(body: bytes, demands: Demands) -> bool:
+    """True for a demand for one topic that names every member once and is within all bounds; see `_is_bare`."""
+    return (
+        len(demands.topics) == 1
+        and _TOPIC(demands.topics[0].topic) is not None
+        and 1 <= demands.topics[0].count <= wire.BATCH_MAX
+        and 0 <= demands.wait_s <= wire.WAIT_S_MAX
+        and (demands.lease_s is None or 1 <= demands.lease_s <= wire.LEASE_S_MAX)
+        and demands.worker is None
+        and b"\\" not in body
+        and all(body.count(name) <= 1 for name in _DEMAND_NAMES)
+    )
 
 
 def check_sizes(pointer: str, sizes: Sequence[tuple[str, Any, int]]) -> None:

@@ -85,11 +85,8 @@ class Verbs:
         if wanted.wait_s <= 0:
             leased = await lease()
             return 200, {"items": self._leased(leased)}
-        gone, watching = call.watch()
-        try:
-            leased = await lease(wait_s=wanted.wait_s, gone=gone)
-        finally:
-            watching.cancel()
+        gone = call.client.gone()
+        leased = await lease(wait_s=wanted.wait_s, gone=gone)
         if leased and gone.done():
             await self._hand_back(call.namespace, [row for _, row in leased])
             leased = []

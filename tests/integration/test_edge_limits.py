@@ -1,8 +1,10 @@
 """The edge on a raw socket: framing, sizes and slow senders, as the served process meets them."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import uvicorn
@@ -33,14 +35,16 @@ async def port(database: Database) -> AsyncIterator[int]:
         shards=database.queue_shards, body_bytes_max=LIMIT, head_s_max=0.3, body_s_max=0.3, connections_max=20
     )
     port = free_port()
+    app = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         host="127.0.0.1",
         port=port,
-        http=guarded(settings),
+        http=guarded(settings, app),
         log_level="warning",
         limit_concurrency=settings.connections_max,
         timeout_graceful_shutdown=1,
+        timeout_keep_alive=1,
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve())
@@ -162,3 +166,111 @@ async def test_methods_that_no_route_has(port: int) -> None:
     for method in (b"TRACE", b"BREW", b"OPTIONS"):
         answer = await talk(port, method + b" /v1/shards HTTP/1.1\r\nhost: x\r\n\r\n")
         assert status(answer) in (400, 405), answer
+
+
+class Talk:
+    """One connection that is kept, to the verbs of one topic."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+
+    @classmethod
+    async def open(cls, port: int) -> "Talk":
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    def send(self, verb: str, body: str, *, fields: str = "") -> None:
+        head = f"POST /v1/namespaces/default/{verb} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        self.writer.write(f"{head}{fields}content-length: {len(body)}\r\n\r\n{body}".encode())
+
+    async def answer(self) -> tuple[int, bytes, dict[str, Any]]:
+        """Status, head and decoded body of the next answer."""
+        async with asyncio.timeout(END_S):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            length = next(
+                int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"
+            )
+            return status(head), head.lower(), json.loads(await self._reader.readexactly(length))
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(END_S):
+            return await self._reader.read() == b""
+
+
+@pytest.fixture
+async def talk_on(port: int) -> AsyncIterator[Talk]:
+    talk_on = await Talk.open(port)
+    yield talk_on
+    talk_on.writer.close()
+
+
+ITEM = '{"items":[{"topic":"edge"}]}'
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ["", "connection: keep-alive\r\n", "expect: 100-continue\r\n", "accept: */*\r\nx-other: 1\r\n"],
+    ids=["plain", "keep-alive", "expect", "others"],
+)
+async def test_a_verb_answers_alike_however_it_is_asked(talk_on: Talk, fields: str) -> None:
+    talk_on.send("enqueue", ITEM, fields=fields)
+    if "expect" in fields:
+        assert (await talk_on._reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+    code, head, body = await talk_on.answer()
+    assert code == 201
+    assert b"content-type: application/json\r\n" in head
+    assert body["results"][0]["status"] == "enqueued"
+    talk_on.send("enqueue", '{"items":[]}', fields=fields.replace("expect: 100-continue\r\n", ""))
+    code, head, body = await talk_on.answer()
+    assert code == 422
+    assert b"content-type: application/problem+json\r\n" in head
+    assert body["code"] == "invalid"
+
+
+async def test_requests_sent_without_waiting_are_answered_in_their_order(talk_on: Talk) -> None:
+    """The second is still a verb, the third is not; none may overtake the first, which waits."""
+    talk_on.send("dequeue", '{"topics":[{"topic":"never"}],"wait_s":0.3}')
+    talk_on.send("enqueue", ITEM)
+    talk_on.writer.write(GET + b"\r\n")
+    talk_on.send("enqueue", '{"items":[]}')
+    answers = [await talk_on.answer() for _ in range(4)]
+    assert [code for code, _, _ in answers] == [200, 201, 200, 422]
+    assert answers[0][2] == {"items": []}
+    assert answers[2][2] == {"status": "ok"}
+
+
+async def test_a_verb_asked_to_close_closes_after_its_answer(talk_on: Talk) -> None:
+    talk_on.send("enqueue", ITEM, fields="connection: close\r\n")
+    code, head, _ = await talk_on.answer()
+    assert code == 201
+    assert b"connection: close\r\n" in head
+    assert await talk_on.is_closed()
+
+
+async def test_a_connection_that_stays_idle_after_an_answer_is_closed(talk_on: Talk) -> None:
+    talk_on.send("enqueue", ITEM)
+    assert (await talk_on.answer())[0] == 201
+    talk_on.send("enqueue", ITEM)
+    assert (await talk_on.answer())[0] == 201
+    assert await talk_on.is_closed()
+
+
+async def test_a_body_that_comes_in_parts_is_one_body(talk_on: Talk) -> None:
+    for part in (ENQUEUE, b"content-length: %d\r\n\r\n" % len(ITEM), ITEM[:9].encode(), ITEM[9:].encode()):
+        talk_on.writer.write(part)
+        await talk_on.writer.drain()
+        await asyncio.sleep(0.01)
+    assert (await talk_on.answer())[0] == 201
+
+
+async def test_what_waited_for_a_client_that_hung_up_stays_ready(port: int, talk_on: Talk) -> None:
+    gone = await Talk.open(port)
+    gone.send("dequeue", '{"topics":[{"topic":"gone"}],"wait_s":20}')
+    await asyncio.sleep(0.1)
+    gone.writer.transport.abort()
+    await asyncio.sleep(0.1)
+    talk_on.send("enqueue", '{"items":[{"topic":"gone"}]}')
+    assert (await talk_on.answer())[0] == 201
+    talk_on.send("dequeue", '{"topics":[{"topic":"gone"}],"wait_s":5}')
+    code, _, body = await talk_on.answer()
+    assert code == 200
+    assert [item["attempt"] for item in body["items"]] == [1]

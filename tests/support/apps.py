@@ -10,6 +10,7 @@ import httpx
 import uvicorn
 
 from services.local.ports import free_port
+from shared.serve import guarded
 from tests.support.databases import Database
 
 DAG_TOKEN = "the-dag-service-of-the-tests"
@@ -80,7 +81,7 @@ async def _served(app: Any, database: Database) -> AsyncIterator[Service]:
         app,
         host="127.0.0.1",
         port=port,
-        http="httptools",
+        http=guarded(app.state.settings, app),
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=5,
