@@ -189,7 +189,9 @@ class Broker:
 
         async def flush(entries: list[AckEntry]) -> list[str]:
             ids, tokens, namespace_ids, outputs = zip(*entries, strict=True)
-            given = {item: output for item, output in zip(ids, outputs, strict=True) if output is not None}
+            given = {}
+            if outputs.count(None) < len(outputs):
+                given = {item: output for item, output in zip(ids, outputs, strict=True) if output is not None}
             flushed = await store.ack(ids, tokens, namespace_ids, given, relaxed=relaxed)
             self.dispatch.ready(store.number, flushed.completions)
             if flushed.acked is None:

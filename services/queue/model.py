@@ -119,6 +119,23 @@ class Demands(msgspec.Struct, forbid_unknown_fields=True):
     worker: str | None = None
 
 
+class LeasedItem(msgspec.Struct, gc=False):
+    """One element of a dequeue's answer, in wire names."""
+
+    id: str
+    topic: str
+    payload: msgspec.Raw
+    metadata: msgspec.Raw
+    inputs: msgspec.Raw
+    priority: int
+    attempt: int
+    lease_token: str
+    lease_expires_at: datetime
+    enqueued_at: datetime
+    headers: msgspec.Raw
+    dag: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
 class NewRow(NamedTuple):
     """One row of an enqueue flush, in the order of the statement's parameters."""
 

@@ -182,7 +182,10 @@ class Store:
         ids, tokens, lease_ss = zip(*sorted(claims), strict=True)
         pool = self.shard.relaxed if relaxed else self.pool
         rows = await pool.fetch(
-            SQL.claim, ids=ids, tokens=_once(tokens), lease_ss=_once([lease_s or 0.0 for lease_s in lease_ss])
+            SQL.claim,
+            ids=uuids(ids),
+            tokens=uuids(_once(tokens)),
+            lease_ss=[lease_s or 0.0 for lease_s in _once(lease_ss)],
         )
         return {row["id"]: row for row in rows}
 
@@ -201,10 +204,10 @@ class Store:
         pool = self.shard.relaxed if relaxed else self.pool
         row = await pool.row(
             SQL.ack,
-            ids=ids,
-            tokens=_once(tokens),
+            ids=uuids(ids),
+            tokens=uuids(_once(tokens)),
             namespace_ids=_once(namespace_ids),
-            outputs=json.dumps(outputs),
+            outputs=json.dumps(outputs) if outputs else "{}",
         )
         return AckFlush(
             None if row["acked_ids"] is None else set(row["acked_ids"]),

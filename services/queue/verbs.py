@@ -13,7 +13,7 @@ import msgspec
 from headgate import wire
 from services.queue import hot
 from services.queue.dispatch import Leased
-from services.queue.model import NULL, NewItem, PlainItem, Result
+from services.queue.model import NULL, LeasedItem, NewItem, PlainItem, Result
 from services.queue.process import QueueProcess
 from services.queue.quotas import Use
 from services.queue.settle import Extension, Nack
@@ -161,25 +161,35 @@ class Verbs:
             with suppress(Overloaded):  # their leases run out
                 await self._process.settlement.nack(namespace, nacks)
 
-    def _leased(self, leased: list[Leased]) -> list[dict[str, Any]]:
-        stores = self._process.broker.stores
-        return [
-            {
-                "id": key.id,
-                "topic": (stores[int(key.id[-3:], 16)].names.pair(row["topic_id"]) or ("", ""))[1],
-                "payload": msgspec.Raw(row["payload"].encode()),
-                "metadata": raw(row["metadata"]),
-                "inputs": raw(row["inputs"]),
-                "priority": row["priority"],
-                "attempt": row["attempt"],
-                "lease_token": row["token"],
-                "lease_expires_at": row["lease_until"],
-                "enqueued_at": row["enqueued_at"],
-                "headers": raw(row["headers"]),
-                **({} if row["dag"] is None else {"dag": dag_of(row["dag"])}),
-            }
-            for key, row in leased
-        ]
+    def _leased(self, leased: list[Leased]) -> list[LeasedItem]:
+        topics: dict[tuple[str, int], str] = {}
+        items = []
+        for key, row in leased:
+            place = key.id[-3:], row["topic_id"]
+            topic = topics.get(place)
+            if topic is None:
+                topic = topics[place] = self._topic(*place)
+            metadata, inputs, headers, dag = row["metadata"], row["inputs"], row["headers"], row["dag"]
+            items.append(
+                LeasedItem(
+                    key.id,
+                    topic,
+                    msgspec.Raw(row["payload"].encode()),
+                    NULL if metadata is None else raw(metadata),
+                    NULL if inputs is None else raw(inputs),
+                    row["priority"],
+                    row["attempt"],
+                    row["token"],
+                    row["lease_until"],
+                    row["enqueued_at"],
+                    NULL if headers is None else raw(headers),
+                    msgspec.UNSET if dag is None else dag_of(dag),
+                )
+            )
+        return items
+
+    def _topic(self, shard: str, topic_id: int) -> str:
+        return (self._process.broker.stores[int(shard, 16)].names.pair(topic_id) or ("", ""))[1]
 
 
 def raw(text: str | None) -> msgspec.Raw:

@@ -6,18 +6,21 @@
 
 -- name: claim(ids, tokens, lease_ss)
 -- The only statement that creates leases. Ids come from the host's memory of keys, sorted and once each, so that
--- two hosts cannot deadlock and a found row's token is searched for by halves. `tokens` and `lease_ss` have one
--- element for all, or one for each; a lease_s of 0 stands for the item's own. An id that another took, or a paused topic's, simply yields nothing: what decides is the DELETE of
--- its row in ready. An item past its TTL goes into a group that ends at once and is never shown to anybody: the
--- reaper ends it as expired.
+-- two hosts cannot deadlock and a found row's token is searched for by halves. `ids` and `tokens` are texts of
+-- arrays, which the driver need not look through; `tokens` and `lease_ss` have one element for all, or one for
+-- each; a lease_s of 0 stands for the item's own. An id that another took, or a paused topic's, simply yields
+-- nothing: what decides is the DELETE of its row in ready. An item past its TTL goes into a group that ends at
+-- once and is never shown to anybody: the reaper ends it as expired.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+w AS MATERIALIZED (SELECT $1::text::uuid[] AS ids, $2::text::uuid[] AS tokens),
 f AS MATERIALIZED (
-    SELECT r.place, ($2::uuid[])[least(i.nth, cardinality($2::uuid[]))] AS token,
+    SELECT r.place, (SELECT tokens FROM w)[least(i.nth, cardinality((SELECT tokens FROM w)))] AS token,
         nullif(($3::float8[])[least(i.nth, cardinality($3::float8[]))], 0) AS wanted_s, i.*
     FROM (
-        SELECT width_bucket(id, $1::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at, attempts,
-            lease_s, payload, metadata, inputs, headers, enqueued_at, expires_at, at_most_once, managed, ack_context
-        FROM item WHERE item.id = ANY ($1::uuid[]) OFFSET 0) AS i
+        SELECT width_bucket(id, (SELECT ids FROM w)) AS nth, id, namespace_id, topic_id, priority, deliver_at,
+            attempts, lease_s, payload, metadata, inputs, headers, enqueued_at, expires_at, at_most_once, managed,
+            ack_context
+        FROM item WHERE item.id = ANY ((SELECT ids FROM w)::uuid[]) OFFSET 0) AS i
     CROSS JOIN LATERAL (
         SELECT ctid AS place FROM ready
         WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority AND ready.deliver_at = i.deliver_at
@@ -41,14 +44,15 @@ FROM g WHERE NOT ttl_passed;
 
 -- name: ack(ids, tokens, namespace_ids, outputs)
 -- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
--- token but has no row any more was acked under it before. `tokens` and `namespace_ids` have one element for all,
--- or one for each; `outputs` maps ids to JSON texts.
-WITH g AS MATERIALIZED (
+-- token but has no row any more was acked under it before. `ids` and `tokens` are texts of arrays; `tokens` and
+-- `namespace_ids` have one element for all, or one for each; `outputs` maps ids to JSON texts.
+WITH w AS MATERIALIZED (SELECT $1::text::uuid[] AS ids, $2::text::uuid[] AS tokens),
+g AS MATERIALIZED (
     SELECT token, namespace_id, ids FROM lease
-    WHERE token = ANY (ARRAY(SELECT DISTINCT unnest($2::uuid[]))) ORDER BY token FOR UPDATE),
+    WHERE token = ANY (ARRAY(SELECT DISTINCT unnest(tokens) FROM w)) ORDER BY token FOR UPDATE),
 h (id, token, namespace_id) AS MATERIALIZED (
-    SELECT w.id, coalesce(w.token, ($2::uuid[])[1]), coalesce(w.namespace_id, ($3::int[])[1])
-    FROM unnest($1::uuid[], $2::uuid[], $3::int[]) AS w(id, token, namespace_id)
+    SELECT a.id, coalesce(a.token, (SELECT tokens[1] FROM w)), coalesce(a.namespace_id, ($3::int[])[1])
+    FROM w, unnest(w.ids, w.tokens, $3::int[]) AS a(id, token, namespace_id)
     INTERSECT
     SELECT m.id, g.token, g.namespace_id FROM g, unnest(g.ids) AS m(id)),
 d AS (
@@ -73,12 +77,12 @@ c AS MATERIALIZED (
             array_agg(ack_context) AS contexts
         FROM d WHERE ack_topic_id IS NOT NULL) AS x,
         emit_completions(x.ids, x.topics, x.ack_topics, x.outcomes, x.attempts, x.outputs, x.errors, x.contexts) AS e)
-SELECT CASE WHEN t.acked < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
-    CASE WHEN t.acked < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
+SELECT CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
+    CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
     (SELECT array_agg(o_topic_id) FROM c) AS topic_ids,
     (SELECT array_agg(o_deliver_at) FROM c) AS deliver_ats,
     (SELECT array_agg(o_id::text) FROM c) AS completion_ids
-FROM (SELECT count(*) AS acked FROM d) AS t;
+FROM (SELECT count(*) AS acked, (SELECT cardinality(ids) FROM w) AS asked FROM d) AS t;
 
 -- name: lock_leases(tokens)
 SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, ids::text[] FROM lease
