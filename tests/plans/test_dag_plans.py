@@ -46,6 +46,16 @@ WHOLE = {
     "expire_externals": ("dag_no", "node_key", "name ="),
     "overdue_externals": ("deadline_at",),
     "overdue_dags": ("deadline_at",),
+    "edges_page": ("ROW(up, down) >", "up <="),
+    "nodes_page": ("no >", "no <="),
+    "nodes_page_by_state": ("no >", "no <="),
+    "graph_nodes": ("no >", "no <="),
+    "frontier_page": ("no >", "no <="),
+    "chain_nodes": ("no >", "no <="),
+    "nodes_between": ("no >=", "no <="),
+    "retry_roots": ("no >=", "no <="),
+    "cleanup_page": ("dag_no =", "node_no >"),
+    "adding_of": ("first_no >=", "first_no <"),
 }
 FILL = """
 INSERT INTO dag (id, namespace, open, held, on_failure)
