@@ -19,7 +19,7 @@ from typing import Any
 from services.queue.bands import Bands, Shares
 from services.queue.heads import Heads
 from services.queue.model import Claim, Demand, Key, Ready
-from services.queue.names import SQL
+from services.queue.names import SQL, TopicRef
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
@@ -31,10 +31,14 @@ from shared.log import log
 from shared.shedding import overloaded
 
 Leased = tuple[Key, Any]
+# A topic's number on a shard, and behind what to look.
+Look = tuple[int, tuple[int, datetime, str]]
 
 # A shard that takes longer is passed over, so that it holds up nobody who wants items of others.
 PEEK_S_MAX = 1.0
 CLAIM_S_MAX = 2.0
+# Topics looked at by one statement.
+LOOKS_MAX = 32
 
 
 class Line:
@@ -86,6 +90,9 @@ class Dispatch:
         self._is_leaving = False
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
         self._claims: dict[tuple[int, bool], Batcher[Claim, Any]] = {}
+        self._looks: dict[int, Batcher[Look, list[Key]]] = {}
+        self._finds: dict[int, Batcher[tuple[str, str], TopicRef | None]] = {}
+        self._joined_s = float("-inf")
         self._claiming: dict[bool, list[Batcher[Claim, Any]]] = {False: [], True: []}
         for store in stores:
             self.join(store)
@@ -93,6 +100,10 @@ class Dispatch:
     def join(self, store: Store) -> None:
         """Serve from one more shard."""
         self._stores[store.number] = store
+        limits = self._settings.flush_limits._replace(items_max=LOOKS_MAX)
+        looker = _looker(store, self._settings.peek_keys_max)
+        self._looks[store.number] = Batcher(looker, limits, Urgency.DEQUEUE, store.pool)
+        self._finds[store.number] = Batcher(store.names.find_all, limits, Urgency.DEQUEUE, store.pool)
         for relaxed in (False, True):
             pool = store.shard.relaxed if relaxed else store.pool
             claims = Batcher[Claim, Any](
@@ -309,9 +320,11 @@ class Dispatch:
 
     async def _fill(self, line: Line, count: int) -> None:
         async with line.filling:
-            if self._clock.monotonic_s() - line.refreshed_s >= self._settings.poll_s:
-                line.refreshed_s = self._clock.monotonic_s()
+            now_s = self._clock.monotonic_s()
+            if now_s - line.refreshed_s >= self._settings.poll_s:
+                line.refreshed_s = now_s
                 line.buffer.rewind()
+                self._join_looks(now_s)
             peeks = {}
             for shard, bound in line.buffer.behind(count):
                 if shard in line.late:
@@ -325,6 +338,24 @@ class Dispatch:
                 line.late[peeks[task]] = task
                 line.buffer.pass_over(peeks[task])
 
+    def _join_looks(self, now_s: float) -> None:
+        """Look afresh at other lines in use too, if their turn is near: one statement a shard serves many."""
+        half_s = self._settings.poll_s / 2
+        if now_s - self._joined_s < half_s:
+            return
+        self._joined_s = now_s
+        for line in self._lines.values():
+            in_use = line.waiting or now_s - line.used_s < self._settings.poll_s
+            if in_use and now_s - line.refreshed_s >= half_s and not line.filling.locked():
+                line.refreshed_s = now_s
+                line.buffer.rewind()
+                self._keep(self._fill_ahead(line))
+
+    async def _fill_ahead(self, line: Line) -> None:
+        await self._fill(line, 1)
+        if len(line.buffer):
+            line.wake_one()
+
     async def _peek(self, line: Line, shard: int, after: tuple[int, datetime, str]) -> None:
         limit = self._settings.peek_keys_max
         keys: list[Key] = []
@@ -332,8 +363,8 @@ class Dispatch:
         try:
             topic_id = await self._topic_id(line, shard)
             if topic_id is not None:
-                keys = await self._stores[shard].peek(topic_id, after, limit)
-        except ShardUnavailable as error:
+                [keys] = await self._looks[shard].submit([(topic_id, after)])
+        except Unavailable as error:
             # A shard that does not answer costs only itself: the others go on being served.
             log.warning("peek failed", shard=shard, detail=error.detail)
         finally:
@@ -344,7 +375,7 @@ class Dispatch:
     async def _topic_id(self, line: Line, shard: int) -> int | None:
         topic_id = line.topic_ids.get(shard)
         if topic_id is None:
-            found = await self._stores[shard].names.find(line.namespace, line.topic)
+            [found] = await self._finds[shard].submit([(line.namespace, line.topic)])
             if found is None:
                 return None
             topic_id = line.topic_ids[shard] = found.topic_id
@@ -432,6 +463,15 @@ class Dispatch:
                 place.cancel()
                 with contextlib.suppress(ValueError):
                     line.waiting.remove(place)
+
+
+def _looker(store: Store, limit: int) -> Any:
+    async def flush(looks: list[Look]) -> list[list[Key]]:
+        if len(looks) == 1:
+            return [await store.peek(*looks[0], limit)]
+        return await store.peek_many(looks, limit)
+
+    return flush
 
 
 def _claimer(store: Store, relaxed: bool) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,9 +57,15 @@ class Names:
 
     async def find(self, namespace: str, topic: str) -> TopicRef | None:
         """The numbers of a topic, or None while no item of it has ever come to this shard."""
-        if (namespace, topic) not in self._topics:
-            await self._find([(namespace, topic)])
-        return self._topics.get((namespace, topic))
+        [found] = await self.find_all([(namespace, topic)])
+        return found
+
+    async def find_all(self, pairs: Sequence[tuple[str, str]]) -> list[TopicRef | None]:
+        """As `find`, for several (namespace, topic), in their order."""
+        missing = sorted({pair for pair in pairs if pair not in self._topics})
+        if missing:
+            await self._find(missing)
+        return [self._topics.get(pair) for pair in pairs]
 
     async def namespace_id(self, namespace: str) -> int | None:
         """The number of a namespace, or None while it is unknown here."""

@@ -177,6 +177,25 @@ class Store:
         )
         return [Key(*row) for row in rows]
 
+    async def peek_many(
+        self, looks: Sequence[tuple[int, tuple[int, datetime, str]]], limit: int
+    ) -> list[list[Key]]:
+        """As `peek`, for several (topic_id, after) in one statement; the keys of each, up to `limit`."""
+        topic_ids, afters = zip(*looks, strict=True)
+        priorities, deliver_ats, ids = zip(*afters, strict=True)
+        rows = await self.pool.fetch(
+            SQL.peek_many,
+            topic_ids=topic_ids,
+            after_priorities=priorities,
+            after_deliver_ats=deliver_ats,
+            after_ids=ids,
+            limit=limit,
+        )
+        found: list[list[Key]] = [[] for _ in looks]
+        for nth, *key in rows:
+            found[nth - 1].append(Key(*key))
+        return found
+
     async def claim(self, claims: Sequence[Claim], *, relaxed: bool) -> dict[str, Any]:
         """Lease items; rows by id, without those that are not ready any more, expired or paused."""
         ids, tokens, lease_ss = zip(*sorted(claims), strict=True)

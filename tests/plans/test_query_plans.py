@@ -21,6 +21,7 @@ HOT: dict[str, set[tuple[str, str]]] = {
     "enqueue": set(),
     "enqueue_plain": set(),
     "peek": {("ready", "ready_order")},
+    "peek_many": {("ready", "ready_order")},
     "claim": {("item", "item_pkey"), ("ready", "ready_order")},
     "ack": {("lease", "lease_token"), ("item", "item_pkey")},
     "revive": {("parked", "parked_pkey"), ("item", "item_pkey")},

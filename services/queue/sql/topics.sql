@@ -85,6 +85,18 @@ SELECT priority, deliver_at, id::text FROM ready
 WHERE topic_id = $1::int AND NOT (SELECT paused FROM topic WHERE topic_id = $1::int) AND (priority, deliver_at, id) > ($2::int, $3::timestamptz, $4::uuid)
 ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $5::int;
 
+-- name: peek_many(topic_ids, after_priorities, after_deliver_ats, after_ids, limit)
+-- As `peek`, for several looks at once, each with the limit for itself; `nth` says which look found a key.
+SELECT a.nth::int AS nth, r.priority, r.deliver_at, r.id::text
+FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[]) WITH ORDINALITY
+    AS a(topic_id, priority, deliver_at, id, nth)
+CROSS JOIN LATERAL (
+    SELECT ready.priority, ready.deliver_at, ready.id FROM ready
+    WHERE ready.topic_id = a.topic_id AND NOT (SELECT paused FROM topic WHERE topic.topic_id = a.topic_id)
+        AND (ready.priority, ready.deliver_at, ready.id) > (a.priority, a.deliver_at, a.id)
+    ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $5::int) AS r
+ORDER BY a.nth, r.priority, r.deliver_at, r.id;
+
 -- name: oldest_ready(topic_ids)
 -- The oldest key of each topic: one probe per priority that the topic uses (a loose index scan).
 WITH RECURSIVE head AS (

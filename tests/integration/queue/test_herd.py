@@ -122,3 +122,28 @@ async def test_a_poll_of_a_thousand_consumers_is_one_look_at_each_shard(
 
     assert set(looks.values()) == {len(shards)}
     assert set(looks) == {"own peek", "other peek"}
+
+
+async def test_topics_whose_looks_are_near_share_one_statement(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = {"a", "b", "c"}
+    for topic in topics:
+        await own_api.enqueue_one(topic)
+        await own_api.dequeue_one(topic)
+    dispatch = own_api.host.dispatch
+    [store] = [store for store in own_api.host.stores.values() if store.names.known(own_api.namespace, "a")]
+    await store.names.make((own_api.namespace, topic) for topic in topics)
+    joined: list[int] = []
+    peek_many = store.peek_many
+
+    async def asked(looks: Any, limit: int) -> Any:
+        joined.append(len(looks))
+        return await peek_many(looks, limit)
+
+    monkeypatch.setattr(store, "peek_many", asked)
+    dispatch._joined_s = float("-inf")
+    for topic in topics:
+        dispatch._line(own_api.namespace, topic).refreshed_s = float("-inf")
+    await own_api.dequeue("a")
+    assert joined == [3]
