@@ -25,6 +25,7 @@ from headgate._flows import Flow, Shards
 from headgate._transport import AsyncTransport, Exchange, RetryPolicy
 from headgate.dag import Dag, create, submission
 from headgate.errors import HeadgateError
+from headgate.ids import new_ids
 
 T = TypeVar("T")
 
@@ -385,10 +386,14 @@ class AsyncClient:
     async def _begin(
         self, kind: str, wanted: ItemFilter, model: type[_calls.M], namespace: str | None, *, dry_run: bool
     ) -> _calls.M:
-        body = {"kind": kind, "filter": wanted, "dry_run": dry_run}
+        body: dict[str, Any] = {"kind": kind, "filter": wanted, "dry_run": dry_run}
         ns = namespace or self.namespace
+        shard = None if dry_run else await self._run(self._shards.pick())
+        if shard is not None:
+            body["id"] = new_ids(shard, 1)[0]
+        safe = dry_run or shard is not None
         return await self._send(
-            _calls.call(_calls.OPERATION_BEGIN, model.model_validate, body=body, ns=ns, safe=dry_run)
+            _calls.call(_calls.OPERATION_BEGIN, model.model_validate, body=body, ns=ns, safe=safe)
         )
 
     async def _operation(self, verb: Verb, operation_id: str, namespace: str | None) -> wire.Operation:

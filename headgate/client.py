@@ -25,6 +25,7 @@ from headgate._handle import DagHandle
 from headgate._transport import Exchange, RetryPolicy, SyncTransport
 from headgate.dag import Dag, create, submission
 from headgate.errors import HeadgateError
+from headgate.ids import new_ids
 
 T = TypeVar("T")
 
@@ -379,11 +380,13 @@ class Client:
     def _begin(
         self, kind: str, wanted: ItemFilter, model: type[_calls.M], namespace: str | None, *, dry_run: bool
     ) -> _calls.M:
-        body = {"kind": kind, "filter": wanted, "dry_run": dry_run}
+        body: dict[str, Any] = {"kind": kind, "filter": wanted, "dry_run": dry_run}
         ns = namespace or self.namespace
-        return self._send(
-            _calls.call(_calls.OPERATION_BEGIN, model.model_validate, body=body, ns=ns, safe=dry_run)
-        )
+        shard = None if dry_run else self._run(self._shards.pick())
+        if shard is not None:
+            body["id"] = new_ids(shard, 1)[0]
+        safe = dry_run or shard is not None
+        return self._send(_calls.call(_calls.OPERATION_BEGIN, model.model_validate, body=body, ns=ns, safe=safe))
 
     def _operation(self, verb: Verb, operation_id: str, namespace: str | None) -> wire.Operation:
         ns = namespace or self.namespace

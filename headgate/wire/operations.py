@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from headgate.wire.base import (
     METADATA_BYTES_MAX,
     ErrorText,
+    ItemId,
     ItemState,
     JsonObject,
     Moment,
@@ -50,9 +51,10 @@ class OperationFilter(Request):
 
 
 class OperationSpec(Request):
-    """`dry_run` shows what would be taken, and changes nothing."""
+    """`dry_run` shows what would be taken, and changes nothing. The same `id` again is the same operation."""
 
     kind: OperationKind
+    id: ItemId | None = None
     filter: OperationFilter = OperationFilter()
     dry_run: bool = False
 

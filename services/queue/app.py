@@ -142,10 +142,6 @@ def _add_routes(app: FastAPI, verbs: dict[str, Verb]) -> None:
     app.include_router(operations_router)
 
 
-def _operating(store: Store, operations: Operations, settings: QueueSettings) -> Loop:
-    return Loop(f"operations {store.number}", lambda: operations.step(store), interval_s=settings.operation_poll_s)
-
-
 def _loops(dispatch: Dispatch, health: Health, shards: ShardMap) -> list[Loop]:
     async def forget_idle() -> int:
         return dispatch.forget_idle()
@@ -195,7 +191,9 @@ def _duties(
     retention = Retention(store, settlement.dispatch, settings)
     far_keys = FarKeys(store, stores, settings)
     return [
-        _operating(store, operations, settings),
+        ownership.duty(
+            "operations", number, partial(operations.step, store), interval_s=settings.operation_poll_s
+        ),
         ownership.duty("reaper", number, reaper.step, interval_s=reaper.pause_s),
         ownership.duty("ttl", number, reaper.expire_step, interval_s=0.5),
         ownership.duty("counts", number, retention.fold_step, interval_s=2.0),

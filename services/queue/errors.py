@@ -25,6 +25,12 @@ class PayloadTooLarge(ServiceError):
     code, status, title = "too_large", 413, "A value is over a size limit"
 
 
+class OperationExists(ServiceError):
+    """The id that a caller gave stands for another operation."""
+
+    code, status, title = "operation_exists", 409, "Another operation has this id"
+
+
 class TooManyOperations(ServiceError):
     """A namespace has as many operations at work as it may."""
 

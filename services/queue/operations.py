@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from services.queue import store as rows
 from services.queue.broker import Broker
-from services.queue.errors import TooManyOperations
+from services.queue.errors import OperationExists, TooManyOperations
 from services.queue.model import Key, Ready
 from services.queue.names import SQL
 from services.queue.selecting import Filter, Look, Scope, look
@@ -25,8 +25,8 @@ from services.queue.settings import QueueSettings
 from services.queue.store import Removal, Store
 from shared.clock import Clock
 from shared.crash import crash_point
-from shared.errors import Invalid, NotFound, ShardUnavailable
-from shared.ids import canonical, new_id
+from shared.errors import Invalid, NotFound, ShardUnavailable, invalid
+from shared.ids import canonical, new_id, shard_of, time_ms_of
 from shared.log import log
 from shared.pg import Transaction
 
@@ -66,15 +66,18 @@ class Operations:
 
     # -- the calls ----------------------------------------------------------------------------------------
 
-    async def start(self, namespace: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
-        """Begin an operation and carry it on for a few seconds; how far it is then.
+    async def start(
+        self, namespace: str, kind: str, given: dict[str, Any], wanted_id: str | None = None
+    ) -> dict[str, Any]:
+        """Begin an operation, or find the one of this id, and carry it on for a few seconds; how far it is then.
 
         Raises:
+            OperationExists: the id is another operation's.
             TooManyOperations: the namespace has `operations_running_max` at work.
             ShardUnavailable: no shard answers.
         """
         rows.refuse_if_standing(self._stores.values())
-        operation_id = await self.place(namespace, kind, given)
+        operation_id = await self.place(namespace, kind, given, wanted_id)
         deadline_s = self._clock.monotonic_s() + self._settings.operation_patience_s
 
         async def at(store: Store) -> None:
@@ -246,16 +249,26 @@ class Operations:
 
     # -- rows ---------------------------------------------------------------------------------------------
 
-    async def place(self, namespace: str, kind: str, given: dict[str, Any]) -> str:
-        """Write the rows: first one that names all shards, so that from then on none can be forgotten."""
+    async def place(self, namespace: str, kind: str, given: dict[str, Any], wanted_id: str | None = None) -> str:
+        """Write the rows: first one that names all shards, so that from then on none can be forgotten.
+
+        With an id of the caller's the first is on the shard that the id names: there a repeated call meets it.
+        """
         wanted = Filter.of(kind, given)
+        if wanted_id is not None and await self._is_there(namespace, kind, given, wanted_id):
+            return wanted_id
 
         async def scope_at(store: Store) -> Any:
             return await store.pool.row(SQL.operation_scope, namespace=namespace, topic=wanted.topic)
 
         scopes, silent = await self._ask(scope_at)
-        first, *rest = sorted(scopes)
-        operation_id = new_id(first)
+        first = min(scopes) if wanted_id is None else shard_of(wanted_id)
+        if first not in scopes:
+            raise ShardUnavailable(f"shard {first}, which the id names, does not answer", retry_after_s=1.0)
+        rest = sorted(scopes.keys() - {first})
+        operation_id = new_id(first) if wanted_id is None else wanted_id
+        if wanted_id is not None:
+            self._check_age(wanted_id, scopes[first]["at"].timestamp())
         shards = sorted(self._stores)
         row = {"id": operation_id, "namespace": namespace, "kind": kind, "filter": json.dumps(given)}
 
@@ -273,6 +286,8 @@ class Operations:
 
         missing = [number for number in shards if number != first]
         if await write(first, missing, self._settings.operations_running_max) is None:
+            if wanted_id is not None and await self._is_there(namespace, kind, given, wanted_id):
+                return wanted_id  # the same call came twice at once
             raise TooManyOperations(
                 f"{self._settings.operations_running_max} operations of this namespace are running; "
                 "wait for one to end, or cancel one"
@@ -287,6 +302,21 @@ class Operations:
         if missing:
             await self._stores[first].pool.fetch(SQL.set_unplaced, id=operation_id, unplaced=sorted(silent))
         return operation_id
+
+    async def _is_there(self, namespace: str, kind: str, given: dict[str, Any], wanted_id: str) -> bool:
+        store = self._stores.get(shard_of(wanted_id))
+        if store is None:
+            raise invalid("/id", "its last 12 bits are no shard of this service")
+        row = await store.pool.row(SQL.operations, ids=[wanted_id], namespace=namespace)
+        if row is not None and (row["kind"], json.loads(row["filter"])) != (kind, given):
+            raise OperationExists("this id stands for another kind or filter; make a new id for a new operation")
+        return row is not None
+
+    def _check_age(self, wanted_id: str, now_s: float) -> None:
+        """An id that may have been an operation's, and is forgotten, must not begin it anew."""
+        age_s = now_s - time_ms_of(wanted_id) / 1000
+        if not -self._settings.id_ahead_s_max <= age_s <= self._settings.id_window_s:
+            raise invalid("/id", "it is too old, or from the future; make a new id")
 
     async def _place_rest(self, tx: Transaction) -> None:
         """Write the rows that an operation still lacks on other shards."""

@@ -37,14 +37,15 @@ async def begin_operation(
     """Purge, redrive or cancel all items that a filter means; or with `dry_run` show which these are.
 
     Answers when it is done (200), or after a few seconds with how far it is (202): it goes on by itself.
-    Items that are enqueued later, or die later, are not touched; a DAG's are left alone.
+    Items that are enqueued later, or die later, are not touched; a DAG's are left alone. With an `id` of the
+    caller's (as an item's) the call may be repeated: the same id is the same operation.
     """
     enter(ns, caller, "admin")
     given = body.filter.model_dump(mode="json", exclude_none=True)
     _may_touch(caller, given.get("topic"))
     if body.dry_run:
         return json_response(await process.operations.preview(ns, body.kind, given))
-    found = await process.operations.start(ns, body.kind, given)
+    found = await process.operations.start(ns, body.kind, given, body.id)
     return json_response(found, 202 if found["state"] == "running" else 200)
 
 

@@ -1,5 +1,6 @@
 """Many items at once: purge, redrive and cancel by filter, their previews and progress."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -441,3 +442,34 @@ async def test_lists_out_of_shape_are_refused(api: Api, path: str, query: dict[s
     answer = await api.get(path, **query)
 
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), answer.text
+
+
+async def test_an_operation_whose_answer_was_lost_is_one_operation(api: Api) -> None:
+    for _ in range(3):
+        await api.enqueue_one("t")
+    wanted = {"id": api.new_id(1), "kind": "purge", "filter": {"topic": "t"}}
+    first = (await api.post("operations", wanted)).json()
+    assert (first["id"], first["changed"]) == (wanted["id"], 3)
+    await api.enqueue_one("t")
+    again = await api.post("operations", wanted)
+    assert (again.status_code, again.json()["changed"]) == (200, 3), "what came since is not touched"
+    assert [one["id"] for one in (await api.get("operations")).json()["items"]] == [wanted["id"]]
+    other = await api.post("operations", {**wanted, "filter": {"topic": "u"}})
+    assert (other.status_code, other.json()["code"], other.json()["outcome"]) == (409, "operation_exists", "none")
+
+
+async def test_two_calls_for_one_operation_at_once_begin_it_once(api: Api) -> None:
+    await api.enqueue_one("t")
+    wanted = {"id": api.new_id(0), "kind": "purge", "filter": {"topic": "t"}}
+    answers = await asyncio.gather(*(api.post("operations", wanted) for _ in range(5)))
+    assert {answer.json()["id"] for answer in answers} == {wanted["id"]}
+    assert [one["changed"] for one in (await api.get("operations")).json()["items"]] == [1]
+
+
+async def test_an_operation_that_is_forgotten_does_not_begin_again(own_api: Api) -> None:
+    """Nor does one of an id that no clock has come to, or that names no shard."""
+    for wrong in (own_api.new_id(0, age_s=3600), own_api.new_id(0, age_s=-3600), own_api.new_id(9)):
+        answer = await own_api.post("operations", {"id": wrong, "kind": "purge", "filter": {"topic": "t"}})
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["errors"][0]["pointer"] == "/id"
+    assert (await own_api.get("operations")).json()["items"] == []

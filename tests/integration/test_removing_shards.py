@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+
+from shared.errors import ShardUnavailable
 from shared.plan import read
 from tests.integration.test_moving_shards import loaded
 from tests.support.queue_host import Api, QueueHost
@@ -41,6 +44,8 @@ async def test_a_shard_on_which_anything_lives_or_is_remembered_stays_in_the_map
         ("refused", "shard_unavailable", "none"),
         ("enqueued", None, None),
     ]
+    with pytest.raises(ShardUnavailable):
+        host.stores[0].pool.check()
     assert len(await api.dequeue("t", 9)) == 1
     async with world.host(clock=host.clock) as fresh:
         answer = await Api(fresh).post("enqueue", {"items": [{"topic": "t", "id": api.new_id(0)}]})

@@ -407,7 +407,11 @@ def test_a_purge_by_filter_shows_what_it_would_take_and_asks(service: Service, r
 def test_an_operation_is_followed_to_its_end(service: Service, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_operation_commands, "POLL_S", 0)
     done = {**OPERATION, "state": "done", "changed": 9, "scanned": 10, "finished_at": "2030-01-01T00:00:09Z"}
-    service.reply = lambda method, _path, _body: OPERATION if method == "POST" else done
+
+    def reply(method: str, path: str, _body: Any) -> Any:
+        return shards(1) if "shards" in path else OPERATION if method == "POST" else done
+
+    service.reply = reply
     code, out, err = run("operations", "cancel", "--topic", "t", "--metadata", '{"a": 1}', "--yes")
 
     assert code == 0

@@ -242,3 +242,31 @@ def test_the_public_names_are_sorted_and_there() -> None:
         if not name.startswith("_") and getattr(thing, "__module__", "").startswith("headgate")
     }
     assert imported == set(headgate.__all__)
+
+
+def test_an_operation_whose_answer_was_lost_is_begun_under_the_same_id() -> None:
+    lost = [httpx.ReadError("cut")]
+
+    def reply(_method: str, path: str, body: Any) -> Any:
+        if "shards" in path:
+            return shards(5)
+        if lost:
+            raise lost.pop()
+        return {
+            "id": body["id"],
+            "namespace": "default",
+            "kind": "purge",
+            "filter": {},
+            "state": "done",
+            "total": 0,
+            "scanned": 0,
+            "changed": 0,
+            "skipped": 0,
+            "requested_at": "2030-01-01T00:00:00Z",
+            "shards": [],
+        }
+
+    client, service = client_of(reply)
+    begun = client.begin_operation("purge", topic="t")
+    first, second = service.asked("/operations")
+    assert first == second and first["id"] == begun.id and shard_of(begun.id) == 5
