@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.queue import batcher
+from shared import batcher
 from shared.lanes import Urgency
 from tests.support.queue_host import Api, QueueHost
 
