@@ -79,12 +79,16 @@ class DagMachine(RuleBasedStateMachine):
     leases = Bundle("leases")
 
     @initialize(
-        opened=st.booleans(),
+        target=keys,
+        opened=st.sampled_from([True, True, True, False]),
         hold=st.sampled_from([False, False, True]),
         on_failure=st.sampled_from(["continue", "continue", "cancel"]),
         deadline_s=st.sampled_from([None, None, 25.0]),
+        specs=st.lists(SPECS, min_size=2, max_size=4),
     )
-    def begin(self, opened: bool, hold: bool, on_failure: str, deadline_s: float | None) -> None:
+    def begin(
+        self, opened: bool, hold: bool, on_failure: str, deadline_s: float | None, specs: list[dict[str, Any]]
+    ) -> Any:
         self.queue = Api(self.world.host, "default")
         self.topic = Api(self.world.host).namespace  # one that no other history has
         self.run(self.world.host.clock.reset())
@@ -95,6 +99,9 @@ class DagMachine(RuleBasedStateMachine):
         if deadline_s is not None:
             body["deadline_s"] = deadline_s
         self.dag = self.run(self.world.dags.create(**body))
+        for spec in specs:
+            self._add(spec)
+        return multiple(*self.model.nodes)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.world.run(work)
@@ -109,6 +116,10 @@ class DagMachine(RuleBasedStateMachine):
     @rule(target=keys, spec=SPECS)
     @precondition(lambda self: len(self.model.nodes) < 12)
     def add(self, spec: dict[str, Any]) -> Any:
+        key = self._add(spec)
+        return key if key in self.model.nodes else multiple()
+
+    def _add(self, spec: dict[str, Any]) -> str:
         known = list(self.model.nodes)
         ups = {known[-back] for back in spec["ups"] if back <= len(known)}
         key = f"n{len(known)}"
@@ -119,7 +130,7 @@ class DagMachine(RuleBasedStateMachine):
         answer = self.post("nodes", {"nodes": [body]})
         node = Node(trigger, ups, dict.fromkeys(spec["external"], "open"), spec["max_attempts"])
         assert answer.status_code == self.model.add(key, node), answer.text
-        return key if key in self.model.nodes else multiple()
+        return key
 
     @rule(up=keys, down=keys)
     def link(self, up: str, down: str) -> None:
@@ -182,7 +193,7 @@ class DagMachine(RuleBasedStateMachine):
     def cancel_node(self, key: str) -> None:
         assert self.post("nodes/cancel", {"nodes": [key]}).status_code == self.model.cancel_node(key)
 
-    @rule(sure=st.integers(0, 3))
+    @rule(sure=st.integers(0, 7))
     def cancel(self, sure: int) -> None:
         if sure == 0:
             assert self.post("cancel").status_code in (200, 202)
@@ -194,7 +205,7 @@ class DagMachine(RuleBasedStateMachine):
         answer = self.post("retry", body)
         assert answer.status_code == self.model.retry(key, everything), answer.text
 
-    @rule(verb=st.sampled_from(["release", "close", "pause", "resume"]))
+    @rule(verb=st.sampled_from(["pause", "pause", "resume", "release", "close"]))
     def control(self, verb: str) -> None:
         assert self.post(verb).status_code == 200
         self._control(verb)
@@ -216,7 +227,7 @@ class DagMachine(RuleBasedStateMachine):
     def explain(self, key: str) -> None:
         """What a node waits for is what keeps it, and nothing else."""
         node, model = self.model.nodes[key], self.model
-        found = self.run(self.world.dags.blocked_by(self.dag, key))
+        found = self.run(self.world.dags.node(self.dag, key))["blocked_by"]
         assert bool(found) == (node.state == "blocked")
         if found:
             ups = {up for up in node.ups if model.nodes[up].state in ("blocked", "released")}
