@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from services.queue.dispatch import Dispatch, Leased
+from services.queue.dispatch import Dispatch
 from services.queue.enqueues import Enqueues
 from services.queue.model import (
     NO_OUTPUT,
@@ -26,6 +26,7 @@ from services.queue.plain import PlainEnqueues
 from services.queue.quotas import Tenant
 from services.queue.settings import QueueSettings
 from services.queue.store import Known, Store
+from services.queue.waiting import Leased
 from shared.access import Caller
 from shared.batcher import Batcher
 from shared.clock import SystemClock
@@ -192,7 +193,12 @@ class Broker:
             given = {}
             if outputs.count(None) < len(outputs):
                 given = {item: output for item, output in zip(ids, outputs, strict=True) if output is not None}
-            flushed = await store.ack(ids, tokens, namespace_ids, given, relaxed=relaxed)
+            with self.dispatch.handing(store.number, "ack", len(entries)) as handing:
+                flushed = await handing.flush(
+                    lambda offers: store.ack(ids, tokens, namespace_ids, given, relaxed=relaxed, offers=offers)
+                )
+                handing.hand(flushed.handed)
+                handing.saw([ready.topic_id for ready in flushed.completions])
             self.dispatch.ready(store.number, flushed.completions)
             if flushed.acked is None:
                 self._acked[store.number].inc(len(entries))
@@ -259,16 +265,18 @@ class Broker:
             # Once per id and claim to it: another namespace's call for the same id must not take its place.
             first = {(entry[0], entry[1], entry[3]): entry for entry in reversed(entries)}
             ids, namespace_ids, inputs, may_manage = zip(*(first[key] for key in sorted(first)), strict=True)
-            rows = await store.revive(ids, namespace_ids, inputs, may_manage)
+            with self.dispatch.handing(store.number, "revive", len(entries)) as handing:
+                rows = await handing.flush(
+                    lambda offers: store.revive(ids, namespace_ids, inputs, may_manage, offers)
+                )
+                open_now = [
+                    (Key(row["priority"], row["deliver_at"], row["id"]), row) for row in rows if row["is_ready"]
+                ]
+                handing.hand([(key, row) for key, row in open_now if row.get("token")])
+                ready = [Ready(row["topic_id"], key) for key, row in open_now if not row.get("token")]
+                handing.saw([row.topic_id for row in ready])
             opened = {row["id"]: row for row in rows}
-            self.dispatch.ready(
-                store.number,
-                [
-                    Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"]))
-                    for row in rows
-                    if row["is_ready"]
-                ],
-            )
+            self.dispatch.ready(store.number, ready)
             await self.dispatch.place_lanes(store.number)
             others = [entry[0] for entry in entries if entry[0] not in opened]
             with something_done():

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +22,7 @@ from services.queue.names import SQL, TopicRef
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
+from services.queue.waiting import HANDED_ENTRIES_MAX, Handing, Leased, Line, Terms
 from shared.batcher import Batcher
 from shared.clock import Clock
 from shared.errors import ShardUnavailable, Unavailable
@@ -30,7 +30,6 @@ from shared.lanes import Urgency
 from shared.log import log
 from shared.shedding import overloaded
 
-Leased = tuple[Key, Any]
 # A topic's number on a shard, and behind what to look.
 Look = tuple[int, tuple[int, datetime, str]]
 
@@ -39,36 +38,6 @@ PEEK_S_MAX = 1.0
 CLAIM_S_MAX = 2.0
 # Topics looked at by one statement.
 LOOKS_MAX = 32
-
-
-class Line:
-    """One topic: keys ahead, and the calls that wait for more."""
-
-    def __init__(self, namespace: str, topic: str, buffer: Heads | Bands) -> None:
-        self.namespace = namespace
-        self.topic = topic
-        self.buffer = buffer
-        self.waiting: deque[asyncio.Future[None]] = deque()
-        self.topic_ids: dict[int, int] = {}
-        self.refreshed_s = float("-inf")
-        self.used_s = 0.0
-        self.filling = asyncio.Lock()
-        self.late: dict[int, asyncio.Task[None]] = {}
-
-    def wake_one(self) -> bool:
-        """Let the call that waits longest look again; whether one waited."""
-        while self.waiting:
-            future = self.waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                return True
-        return False
-
-    def wait(self) -> asyncio.Future[None]:
-        """A place at the end of the line."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.append(future)
-        return future
 
 
 class Dispatch:
@@ -87,6 +56,7 @@ class Dispatch:
         self.shares: dict[tuple[str, str], Shares] = {}
         self._lines: dict[tuple[str, str], Line] = {}
         self._by_id: dict[tuple[int, int], Line] = {}
+        self._recent: dict[tuple[int, str], dict[int, None]] = {}
         self._is_leaving = False
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
         self._claims: dict[tuple[int, bool], Batcher[Claim, Any]] = {}
@@ -139,6 +109,15 @@ class Dispatch:
         if self.tell is not None and len(keys) > woken:
             # One key is as good as taken by who was woken here.
             self.tell(*pair, shard, keys[1:] if woken else keys)
+
+    def handing(self, shard: int, verb: str, entries: int) -> Handing:
+        """What a flush of so many entries may lease at once to calls that wait, by what became ready before."""
+        recent = self._recent.setdefault((shard, verb), {})
+        lines: list[tuple[int, Line]] = []
+        if entries <= HANDED_ENTRIES_MAX and not self._is_leaving:
+            known = ((topic_id, self._by_id.get((shard, topic_id))) for topic_id in recent)
+            lines = [(topic_id, line) for topic_id, line in known if line is not None]
+        return Handing(lines, recent, self._give_back)
 
     async def promote(self, shard: int) -> int:
         """Make ready what is due on a shard, a bounded number; how many items that were."""
@@ -248,9 +227,10 @@ class Dispatch:
             left_s = deadline_s - self._clock.monotonic_s()
             if missed and any(counts):
                 continue  # others may be ready in the place of what is gone
-            if any(leased) or left_s <= 0 or self._is_leaving != was_leaving:
+            terms = None if tenant is not None or len(lines) > 1 else Terms(token, lease_s, counts[0], gone)
+            is_over = any(leased) or left_s <= 0 or self._is_leaving != was_leaving
+            if is_over or await self._wait(lines, left_s, gone, terms, leased[0]):
                 break
-            await self._wait(lines, left_s, gone)
         if gone is not None and gone.done():
             for line in lines:
                 line.wake_one()  # the wake-up that this call may have swallowed is passed on
@@ -262,7 +242,7 @@ class Dispatch:
         idle = [
             line
             for line in self._lines.values()
-            if not line.waiting and now_s - line.used_s > self._settings.buffer_idle_s
+            if not line.waiting and not line.offered and now_s - line.used_s > self._settings.buffer_idle_s
         ]
         for line in idle:
             del self._lines[line.namespace, line.topic]
@@ -445,24 +425,50 @@ class Dispatch:
         if rows and self.hand_back is not None:
             await self.hand_back(namespace, list(rows.values()))
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _give_back(self, namespace: str, rows: list[Any]) -> None:
+        """What was leased for a call that was cut short."""
+        if self.hand_back is not None:
+            self._keep(self.hand_back(namespace, rows))
+
+    def _keep(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
         self._late.add(task)
         task.add_done_callback(self._late.discard)
 
-    async def _wait(self, lines: Sequence[Line], left_s: float, gone: asyncio.Future[None] | None) -> None:
-        places = [line.wait() for line in lines]
-        wanted = places if gone is None else [*places, gone]
+    async def _wait(
+        self,
+        lines: Sequence[Line],
+        left_s: float,
+        gone: asyncio.Future[None] | None,
+        terms: Terms | None,
+        leased: list[Leased],
+    ) -> bool:
+        """Until there is something to look for; true when items were handed to this call: they are in `leased`."""
+        places = [line.wait(terms) for line in lines]
+        wanted: list[asyncio.Future[Any]] = [*places] if gone is None else [*places, gone]
         poll_s = self._settings.poll_s * random.uniform(1.0, 1.5)  # noqa: S311 - jitter
         try:
             await asyncio.wait(wanted, timeout=min(left_s, poll_s), return_when=asyncio.FIRST_COMPLETED)
+            offered = [place for place in places if place.is_offered and not place.done()]
+            for place in offered:
+                place.is_awaited = True
+            if offered:
+                await asyncio.wait(offered)  # a flush is about to say what it has leased to this call
+        except asyncio.CancelledError:
+            for line, place in zip(lines, places, strict=True):
+                place.is_left = True
+                if place.done() and not place.cancelled() and place.result():
+                    self._give_back(line.namespace, [row for _, row in place.result()])
+            raise
         finally:
             for line, place in zip(lines, places, strict=True):
-                if place.done():
+                if place.done() or place.is_offered:
                     continue
                 place.cancel()
                 with contextlib.suppress(ValueError):
                     line.waiting.remove(place)
+        leased += [entry for place in places if not place.cancelled() for entry in place.result()]
+        return bool(leased)
 
 
 def _looker(store: Store, limit: int) -> Any:

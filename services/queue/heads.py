@@ -112,6 +112,12 @@ class Heads:
             keys += self._rest.take(min(1, count - len(keys)))
         return keys
 
+    @property
+    def hands_over(self) -> bool:
+        """Whether the next item to become ready is the one to be served: nothing else is in sight."""
+        dry = self._own.is_dry() and (not self._others or self._rest.is_dry())
+        return dry and not self.takes_turns
+
     def settled(self, keys: Sequence[Key]) -> None:
         """Keys taken before are claimed or gone."""
         self._own.settled(keys)

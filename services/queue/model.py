@@ -173,6 +173,15 @@ class Claim(NamedTuple):
     lease_s: float | None
 
 
+class Offer(NamedTuple):
+    """What a waiting call would take of a topic: up to `items_max`, for `lease_s` (0: each item's own)."""
+
+    topic_id: int
+    token: str
+    lease_s: float
+    items_max: int
+
+
 class Result(msgspec.Struct, omit_defaults=True):
     """What became of one element of a batch."""
 

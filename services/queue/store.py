@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from services.queue.model import Claim, Key, Kind, NewRow, Ready
+from services.queue.model import Claim, Key, Kind, NewRow, Offer, Ready
 from services.queue.names import SQL, Names
 from services.queue.settings import QueueSettings
 from shared.lanes import current_urgency
@@ -30,6 +30,9 @@ _COLUMNS = (
     "extras",
 )
 
+
+# What an ack with offers says of each completion item besides.
+_HANDED = ("handed_to", "lease_untils", "payloads")
 
 T = TypeVar("T")
 
@@ -62,11 +65,13 @@ class Known(NamedTuple):
 
 
 class AckFlush(NamedTuple):
-    """One flush of acks: the ids acked and the (id, token) pairs held, None where that is all; completions."""
+    """One flush of acks: the ids acked and the (id, token) pairs held, None where that is all; completions that
+    are ready, and those that were leased at once, as rows of a claim."""
 
     acked: set[str] | None
     held: set[str] | None
     completions: list[Ready]
+    handed: list[tuple[Key, Any]]
 
 
 class LeaseGroup(NamedTuple):
@@ -218,26 +223,30 @@ class Store:
         outputs: dict[str, str],
         *,
         relaxed: bool,
+        offers: Sequence[Offer] = (),
     ) -> AckFlush:
         """End items that are held under their tokens."""
         pool = self.shard.relaxed if relaxed else self.pool
         row = await pool.row(
-            SQL.ack,
+            SQL.ack_handing if offers else SQL.ack,
             ids=uuids(ids),
             tokens=uuids(_once(tokens)),
             namespace_ids=_once(namespace_ids),
             outputs=json.dumps(outputs) if outputs else "{}",
+            **_offered(offers),
         )
-        return AckFlush(
-            None if row["acked_ids"] is None else set(row["acked_ids"]),
-            None if row["held"] is None else set(row["held"]),
-            [
-                Ready(topic_id, Key(0, at, item_id))
-                for topic_id, at, item_id in zip(
-                    row["topic_ids"] or (), row["deliver_ats"] or (), row["completion_ids"] or (), strict=True
-                )
-            ],
-        )
+        acked = None if row["acked_ids"] is None else set(row["acked_ids"])
+        held = None if row["held"] is None else set(row["held"])
+        completions: list[Ready] = []
+        handed: list[tuple[Key, Any]] = []
+        columns = ("topic_ids", "deliver_ats", "completion_ids", *(_HANDED if offers else ()))
+        for topic_id, at, item_id, *lease in zip(*(row[name] or () for name in columns), strict=True):
+            key = Key(0, at, item_id)
+            if lease and lease[0] is not None:
+                handed.append((key, _completion(topic_id, key, *lease)))
+            else:
+                completions.append(Ready(topic_id, key))
+        return AckFlush(acked, held, completions, handed)
 
     async def revive(
         self,
@@ -245,15 +254,52 @@ class Store:
         namespace_ids: Sequence[int],
         inputs: Sequence[str | None],
         may_manage: Sequence[bool],
+        offers: Sequence[Offer] = (),
     ) -> list[Any]:
-        """Open disabled items; rows of those that were."""
+        """Open disabled items; rows of those that were. One with a `token` is leased, as by a claim."""
         return await self.pool.fetch(
-            SQL.revive, ids=ids, namespace_ids=namespace_ids, inputs=inputs, may_manage=may_manage
+            SQL.revive_handing if offers else SQL.revive,
+            ids=ids,
+            namespace_ids=namespace_ids,
+            inputs=inputs,
+            may_manage=may_manage,
+            **_offered(offers),
         )
 
     async def states(self, ids: Sequence[str]) -> dict[str, Any]:
         """Namespace, managed flag and state (`enabled`, `disabled`, `dead`) of living items."""
         return {row["id"]: row for row in await self.pool.fetch(SQL.states, ids=list(ids))}
+
+
+def _offered(offers: Sequence[Offer]) -> dict[str, Any]:
+    if not offers:
+        return {}
+    topic_ids, tokens, lease_ss, maxima = zip(*offers, strict=True)
+    return {
+        "offer_topic_ids": topic_ids,
+        "offer_tokens": tokens,
+        "offer_lease_ss": lease_ss,
+        "offer_maxima": maxima,
+    }
+
+
+def _completion(topic_id: int, key: Key, token: str, until: datetime, payload: str) -> dict[str, Any]:
+    """A completion item as the row of its claim."""
+    return {
+        "id": key.id,
+        "topic_id": topic_id,
+        "token": token,
+        "payload": payload,
+        "metadata": None,
+        "inputs": None,
+        "headers": None,
+        "priority": key.priority,
+        "attempt": 1,
+        "lease_until": until,
+        "enqueued_at": key.deliver_at,
+        "at_most_once": False,
+        "dag": None,
+    }
 
 
 def refuse_if_standing(stores: Iterable[Store]) -> None:

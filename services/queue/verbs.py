@@ -12,11 +12,11 @@ import msgspec
 
 from headgate import wire
 from services.queue import hot
-from services.queue.dispatch import Leased
 from services.queue.model import NULL, LeasedItem, NewItem, PlainItem, Result
 from services.queue.process import QueueProcess
 from services.queue.quotas import Use
 from services.queue.settle import Extension, Nack
+from services.queue.waiting import Leased
 from shared import jsonbody
 from shared.access import Caller
 from shared.errors import Forbidden, Overloaded, invalid

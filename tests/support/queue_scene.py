@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.ids import new_id
-from services.queue.model import Claim, NewItem, Settled
+from services.queue.model import Claim, NewItem, Offer, Settled
 from services.queue.settle import Extension, Nack
 from shared.access import Caller
 from tests.support.interleave import Actor, explore
@@ -120,6 +120,14 @@ class Scene:
     async def revive(self, actor: Actor) -> str:
         [result] = await actor.process.broker.revive(NS, [(self.item_id, None)], ANYBODY)
         return str(result.status)
+
+    async def revive_for_a_waiter(self, actor: Actor) -> str:
+        """The revive's statement with an offer, as of a call that waits for the topic."""
+        found = await actor.store.names.find(NS, "t")
+        assert found is not None
+        offer = Offer(found.topic_id, str(uuid.uuid4()), 60.0, 1)
+        rows = await actor.store.revive([self.item_id], [found.namespace_id], [None], [True], [offer])
+        return "handed" if [row["token"] for row in rows] == [offer.token] else "nothing"
 
     async def sweep(self, actor: Actor) -> str:
         return f"swept {await actor.process.settlement.sweep(actor.store, 10)}"

@@ -1,0 +1,79 @@
+"""Completion items that are leased, in the transaction that writes them, to calls that wait for them."""
+
+from migrations.script import run_sql
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+SQL = r"""
+-- As emit_completions, with the offers of calls that wait: each takes up to `items_max` of a topic for `wanted_s`
+-- (0: the item's own time). What nobody waits for goes to ready.
+CREATE FUNCTION hand_completions(
+    item_ids uuid[], topic_ids int[], ack_topic_ids int[], outcomes text[], attempt_numbers int[],
+    outputs text[], errors text[], contexts text[],
+    offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[])
+RETURNS TABLE (
+    o_topic_id int, o_deliver_at timestamptz, o_id uuid, o_token uuid, o_lease_until timestamptz, o_payload text)
+LANGUAGE plpgsql VOLATILE STRICT AS $$
+DECLARE
+    at timestamptz := shard_now();
+    finished_at text := to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+    time_hex text := lpad(to_hex(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0');
+    -- Ids of the same form as headgate.ids makes: UUIDv7, the shard's number in the last 12 bits.
+    head text := left(time_hex, 8) || '-' || right(time_hex, 4) || '-7';
+    tail text := (SELECT lpad(to_hex(number), 3, '0') FROM shard);
+BEGIN
+    RETURN QUERY
+    WITH u AS MATERIALIZED (
+        SELECT (head || substr(gen_random_uuid()::text, 16, 18) || tail)::uuid AS new_id, x.*
+        FROM unnest(item_ids, topic_ids, ack_topic_ids, outcomes, attempt_numbers, outputs, errors, contexts)
+            AS x(item_id, topic_id, ack_topic_id, outcome, attempt, output, error, context)),
+    i AS (
+        INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, lease_s,
+            at_most_once, managed, remembered, payload)
+        SELECT u.new_id, a.namespace_id, u.ack_topic_id, 0, 0, at, at, 60, false, false, false,
+            '{"id":"' || u.item_id || '","topic":' || to_json(t.name) || ',"outcome":"' || u.outcome
+            || '","attempt":' || u.attempt
+            || coalesce(',"output":' || u.output, '')
+            || coalesce(',"error":' || to_json(u.error), '')
+            || ',"finished_at":"' || finished_at || '"'
+            || coalesce(',"ack_context":' || u.context, '') || '}'
+        FROM u
+        CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = u.ack_topic_id OFFSET 0) AS a
+        CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = u.topic_id OFFSET 0) AS t
+        RETURNING item.id, item.namespace_id, item.topic_id, item.lease_s, octet_length(item.payload) AS bytes,
+            CASE WHEN item.topic_id = ANY (offer_topic_ids) THEN item.payload END AS payload),
+    h AS MATERIALIZED (
+        SELECT x.id, x.namespace_id, x.topic_id, o.token,
+            at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
+        FROM unnest(offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
+            AS o(topic_id, token, wanted_s, items_max)
+        CROSS JOIN LATERAL (
+            SELECT i.id, i.namespace_id, i.topic_id, i.lease_s FROM i
+            WHERE i.topic_id = o.topic_id ORDER BY i.id LIMIT o.items_max) AS x
+        WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))),
+    l AS (
+        INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
+        SELECT h.token, h.lease_until, h.namespace_id, h.topic_id, array_agg(h.id) FROM h
+        GROUP BY h.token, h.lease_until, h.namespace_id, h.topic_id),
+    r AS (
+        INSERT INTO ready SELECT i.topic_id, 0, at, i.id FROM i
+        WHERE NOT EXISTS (SELECT FROM h WHERE h.id = i.id)),
+    s AS (
+        INSERT INTO stat_delta
+        SELECT i.topic_id, count(*) - x.handed, 0, x.handed, 0, 0, sum(i.bytes)
+        FROM i CROSS JOIN LATERAL (SELECT count(*) AS handed FROM h WHERE h.topic_id = i.topic_id) AS x
+        GROUP BY i.topic_id, x.handed)
+    SELECT i.topic_id, at, i.id, h.token, h.lease_until, i.payload FROM i LEFT JOIN h ON h.id = i.id;
+END $$;
+"""
+
+
+def upgrade() -> None:
+    run_sql(SQL)
+
+
+def downgrade() -> None:
+    raise NotImplementedError("migrations only go forward")

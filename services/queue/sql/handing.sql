@@ -1,0 +1,98 @@
+-- The two verbs by which items become ready while somebody waits for them, for flushes that have offers (see
+-- services.queue.waiting). Without offers `revive` and `ack` do the same for less. What is said there of locks, plans
+-- and order holds here word for word; an offer is a topic, a call's token, its lease_s (0: each item's own) and how
+-- many items it takes, and a paused topic's is not taken up.
+
+-- name: revive_handing(ids, namespace_ids, inputs, may_manage, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
+-- `revive` with offers: of a topic on offer the first items are leased at once to the call that waits for them, as by
+-- `claim`; what is in `h` never comes to `ready`.
+WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+f AS MATERIALIZED (
+    SELECT p.place, w.inputs
+    FROM unnest($1::uuid[], $2::int[], $3::text[], $4::bool[]) AS w(id, namespace_id, inputs, may_manage)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place, namespace_id, reason, managed FROM parked WHERE parked.id = w.id OFFSET 0) AS p
+    WHERE p.namespace_id = w.namespace_id AND p.reason = 'disabled' AND (w.may_manage OR NOT p.managed)),
+p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id, f.inputs),
+g AS MATERIALIZED (
+    SELECT p.inputs, i.place FROM p
+    CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = p.id OFFSET 0) AS i),
+u AS (
+    UPDATE item i SET inputs = coalesce(g.inputs, i.inputs),
+        deliver_at = greatest(n.at + make_interval(secs => coalesce(i.delay_s, 0)), i.deliver_after),
+        expires_at = n.at + make_interval(secs => i.ttl_s)
+    FROM g, n WHERE i.ctid = g.place
+    RETURNING i.id, i.namespace_id, i.managed, i.topic_id, i.priority, i.deliver_at,
+        i.deliver_at <= n.at AND i.fairness_key IS NULL AS is_ready,
+        CASE WHEN i.topic_id = ANY ($5::int[]) THEN i END AS whole),
+h AS MATERIALIZED (
+    SELECT x.id, x.namespace_id, x.topic_id, o.token,
+        n.at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
+    FROM n, unnest($5::int[], $6::uuid[], $7::float8[], $8::int[]) AS o(topic_id, token, wanted_s, items_max)
+    CROSS JOIN LATERAL (
+        SELECT u.id, u.namespace_id, u.topic_id, (u.whole).lease_s FROM u
+        WHERE u.topic_id = o.topic_id AND u.is_ready ORDER BY u.priority, u.deliver_at, u.id LIMIT o.items_max) AS x
+    WHERE o.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))),
+l AS (
+    INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
+    SELECT token, lease_until, namespace_id, topic_id, array_agg(id) FROM h
+    GROUP BY token, lease_until, namespace_id, topic_id),
+r AS (
+    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u
+    WHERE is_ready AND NOT EXISTS (SELECT FROM h WHERE h.id = u.id)),
+d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE NOT is_ready),
+s AS (
+    INSERT INTO stat_delta
+    SELECT u.topic_id, count(*) FILTER (WHERE is_ready) - x.handed, count(*) FILTER (WHERE NOT is_ready), x.handed,
+        -count(*), 0
+    FROM u CROSS JOIN LATERAL (SELECT count(*) AS handed FROM h WHERE h.topic_id = u.topic_id) AS x
+    GROUP BY u.topic_id, x.handed)
+SELECT u.id::text, u.namespace_id, u.managed, u.topic_id, u.priority, u.deliver_at, u.is_ready, h.token::text,
+    h.lease_until, (u.whole).payload, (u.whole).metadata, (u.whole).inputs, (u.whole).headers,
+    (u.whole).attempts + 1 AS attempt, (u.whole).enqueued_at, (u.whole).at_most_once,
+    CASE WHEN u.managed THEN (u.whole).ack_context END AS dag
+FROM u LEFT JOIN h ON h.id = u.id;
+
+-- name: ack_handing(ids, tokens, namespace_ids, outputs, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
+-- `ack` with offers, for completion items.
+WITH w AS MATERIALIZED (SELECT $1::text::uuid[] AS ids, $2::text::uuid[] AS tokens),
+g AS MATERIALIZED (
+    SELECT token, namespace_id, ids FROM lease
+    WHERE token = ANY (ARRAY(SELECT DISTINCT unnest(tokens) FROM w)) ORDER BY token FOR UPDATE),
+h (id, token, namespace_id) AS MATERIALIZED (
+    SELECT a.id, coalesce(a.token, (SELECT tokens[1] FROM w)), coalesce(a.namespace_id, ($3::int[])[1])
+    FROM w, unnest(w.ids, w.tokens, $3::int[]) AS a(id, token, namespace_id)
+    INTERSECT
+    SELECT m.id, g.token, g.namespace_id FROM g, unnest(g.ids) AS m(id)),
+d AS (
+    DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h))
+    RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + 1 AS attempts, i.ack_topic_id, i.ack_context,
+        i.remembered, i.idempotency_key, octet_length(i.payload) AS bytes),
+e AS (
+    INSERT INTO ended (id, namespace_id, outcome)
+    SELECT id, namespace_id, 'acked' FROM d WHERE remembered ON CONFLICT (id) DO NOTHING),
+y AS MATERIALIZED (
+    SELECT x.place FROM d CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM dedup
+        WHERE dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key OFFSET 0) AS x
+    WHERE d.idempotency_key IS NOT NULL),
+k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
+s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0, -sum(bytes) FROM d GROUP BY topic_id),
+c AS MATERIALIZED (
+    SELECT e.* FROM (
+        SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
+            array_agg('acked'::text) AS outcomes, array_agg(attempts) AS attempts,
+            array_agg($4::jsonb ->> id::text) AS outputs, array_agg(NULL::text) AS errors,
+            array_agg(ack_context) AS contexts
+        FROM d WHERE ack_topic_id IS NOT NULL) AS x,
+        hand_completions(x.ids, x.topics, x.ack_topics, x.outcomes, x.attempts, x.outputs, x.errors, x.contexts,
+            $5::int[], $6::uuid[], $7::float8[], $8::int[]) AS e)
+SELECT CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
+    CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
+    (SELECT array_agg(o_topic_id) FROM c) AS topic_ids,
+    (SELECT array_agg(o_deliver_at) FROM c) AS deliver_ats,
+    (SELECT array_agg(o_id::text) FROM c) AS completion_ids,
+    (SELECT array_agg(o_token::text) FROM c) AS handed_to,
+    (SELECT array_agg(o_lease_until) FROM c) AS lease_untils,
+    (SELECT array_agg(o_payload) FROM c) AS payloads
+FROM (SELECT count(*) AS acked, (SELECT cardinality(ids) FROM w) AS asked FROM d) AS t;
