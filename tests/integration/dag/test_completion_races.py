@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.support.dag_world import DagWorld
 from tests.support.locks import locked
 
@@ -251,3 +253,24 @@ async def test_a_walk_left_over_from_an_older_generation_is_void(world: DagWorld
     await world.settle()
     assert not await world.rows("SELECT * FROM spread")
     assert await world.states(dag) == {"f": "released", "c": "blocked"}
+
+
+async def test_acks_and_deletions_of_several_steps_go_together_and_before_the_process_leaves(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for them; what is still gathered when the process leaves is done then."""
+    monkeypatch.setattr("services.dag.results.ACKS_GATHER_S", 3600.0)
+    monkeypatch.setattr("services.dag.relay.DELETES_GATHER_S", 3600.0)
+    await world.create({"a": [], "b": ["a"], "c": ["b"]})
+    for key in ("a", "b"):
+        while not any(item.node == key and item.state == "ready" for item in world.queue.items.values()):
+            await asyncio.sleep(0.001)
+        world.queue.ack(key)
+        await world.loops.results[0].drain()
+    assert not [call for call in world.queue.calls if call[0] == "done"]
+    assert len(await world.rows("SELECT FROM outbox")) >= 2
+
+    await world.loops.results[0].close()
+    await world.loops.relay.close()
+    assert [len(call[2]) for call in world.queue.calls if call[0] == "done"] == [2]
+    assert await world.rows("SELECT FROM outbox") == []
