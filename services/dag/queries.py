@@ -125,7 +125,9 @@ class Queries:
         shard, dag_id = self._context.shard_of(dag_id)
         with self._context.watches.watching(shard, dag_id) as watch:
             while True:
-                _, dag = await self.find(namespace, dag_id)
+                dag, watch.dag = watch.dag, None
+                if dag is None:
+                    _, dag = await self.find(namespace, dag_id)
                 left_s = until_s - clock.monotonic_s()
                 if dag.over or left_s <= 0:
                     return dag

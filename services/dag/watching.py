@@ -20,11 +20,13 @@ _OVER = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Watch:
-    """One waiter. `seen` is the last change that it knows; None: only the DAG's end matters."""
+    """One waiter. `seen` is the last change that it knows; None: only the DAG's end matters. `dag` is the DAG as
+    it ended, where this process has ended it."""
 
     def __init__(self, seen: int | None) -> None:
         self.seen = seen
         self.event = asyncio.Event()
+        self.dag: Dag | None = None
 
 
 class Watches:
@@ -55,7 +57,10 @@ class Watches:
     def tell(self, shard: Shard, dag: Dag) -> None:
         """A transaction has written this DAG."""
         if dags := self._by_shard.get(shard.number):
-            self._wake(dags.get(dag.id, ()), dag.last_event, dag.over)
+            watches = dags.get(dag.id, ())
+            for watch in watches:
+                watch.dag = dag if dag.over else None
+            self._wake(watches, dag.last_event, dag.over)
 
     def leave(self) -> None:
         """The process shuts down: nobody is to wait any longer."""

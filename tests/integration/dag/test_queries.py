@@ -3,6 +3,9 @@
 import asyncio
 from typing import Any
 
+import pytest
+
+from services.dag import store_reads
 from tests.support.dag_world import BASE, DagWorld
 
 
@@ -138,3 +141,27 @@ async def test_shard_health_counts_dags_and_nodes_over_ends_and_retries(world: D
     [shard] = (await world.http.get("/v1/shards")).json()["items"]
     assert (shard["state"], shard["outbox"]) == ("healthy", 0)
     assert shard["ack_lag_s"] is not None and shard["db_latency_ms_p50"] > 0
+
+
+async def test_a_wait_is_told_the_end_by_its_commit_and_reads_the_dag_once(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dag = await world.create({"a": []})
+    await world.settle()
+    reads: list[str] = []
+    get_dag = store_reads.get_dag
+
+    async def counted(shard: Any, dag_id: str, namespace: str) -> Any:
+        reads.append(dag_id)
+        return await get_dag(shard, dag_id, namespace)
+
+    monkeypatch.setattr(store_reads, "get_dag", counted)
+    waiting = asyncio.create_task(world.call("GET", f"/{dag}/wait?timeout_s=30", expect=200))
+    async with asyncio.timeout(10):
+        while not reads:
+            await asyncio.sleep(0)
+        world.queue.ack("a")
+        await world.settle()
+        told = await waiting
+    assert reads == [dag]
+    assert told == await world.dag(dag), "what was told is what is kept"
