@@ -92,6 +92,7 @@ class Loops:
     async def stop(self) -> None:
         """Stop taking completions, finish what is at hand, then stop the rest."""
         self.stop_polling()
+        self._orchestrator.walker.leave()
         await asyncio.gather(*(loop.stop() for loop in self._polls))
         await asyncio.gather(*(loop.stop() for loop in (*self._walks.values(), *self._others)))
         await self.relay.close()

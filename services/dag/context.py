@@ -66,6 +66,7 @@ class Context:
         self.clock = clock
         self.watches = Watches()
         self.lag = LoopLag(settings.standing_wait_s_max)
+        self._settled: list[tuple[int, int, float]] = [(-1, -1, 0.0), (-1, -1, 0.0)]
         self.gauges = {shard.number: ShardGauges() for shard in shards}
         self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
         self.forget: Callable[[Shard, list[Send], list[int]], None] = lambda _shard, _sends, _added: None
@@ -86,6 +87,11 @@ class Context:
         if shard is None or canonical is None:
             raise NotFound("there is no such DAG in this namespace")
         return shard, canonical
+
+    def neighbour_s(self, shard: Shard, dag_no: int) -> float:
+        """When a transaction about any other DAG last ended here, on the clock's monotonic scale."""
+        latest, before = self._settled
+        return before[2] if latest[:2] == (shard.number, dag_no) else latest[2]
 
     async def settle(
         self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, T]]]
@@ -109,8 +115,12 @@ class Context:
         for dag in settlement.finished:
             if dag.finished_at is not None:
                 DAG_SECONDS.observe((dag.finished_at - dag.created_at).total_seconds())
+        now_s = self.clock.monotonic_s()
         for dag in settlement.written:
             self.watches.tell(shard, dag)
+            if self._settled[0][:2] != (shard.number, dag.no):
+                self._settled[1] = self._settled[0]
+            self._settled[0] = (shard.number, dag.no, now_s)
 
 
 def own(dags: list[Dag], namespace: str) -> Dag:

@@ -37,6 +37,15 @@ DELETES_GATHER_S = 0.025
 _RowKey = tuple[int, int, int, str]
 
 
+class _Lane(NamedTuple):
+    """What goes in one call. A large DAG's fan-out does not hold up what others have to tell: it is `bulk`."""
+
+    namespace: str
+    action: str
+    queue_shard: int
+    bulk: bool
+
+
 class _Entry(NamedTuple):
     shard: Shard
     send: Send
@@ -62,7 +71,7 @@ class Relay:
         self._sub_dags = sub_dags
         self._drain = drain
         self._ranks = Ranks(context)
-        self._lanes: dict[tuple[str, str, int], deque[_Entry]] = {}
+        self._lanes: dict[_Lane, deque[_Entry]] = {}
         self._sent: dict[int, list[Send]] = {}
         self._added: dict[int, list[int]] = {}
         self._held: set[_RowKey] = set()
@@ -73,12 +82,13 @@ class Relay:
 
     def dispatch(self, shard: Shard, sends: Sequence[Send]) -> None:
         """Send rows now; those that are being sent already are left out."""
+        bulk = len(sends) >= self._settings.bulk_sends_min
         for send in sends:
             entry = _Entry(shard, send)
             if entry.key in self._held:
                 continue
             self._held.add(entry.key)
-            lane = (send.namespace, send.action, ids.shard_of(send.item_id))
+            lane = _Lane(send.namespace, send.action, ids.shard_of(send.item_id), bulk)
             if lane in self._lanes:
                 self._lanes[lane].append(entry)
             else:
@@ -115,21 +125,22 @@ class Relay:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run_lane(self, lane: tuple[str, str, int]) -> None:
+    async def _run_lane(self, lane: _Lane) -> None:
         waiting = self._lanes[lane]
+        count_max = self._settings.bulk_send_items_max if lane.bulk else self._settings.send_items_max
         try:
             while waiting:
                 async with self._slots:
-                    batch = self._batch(waiting)
+                    batch = self._batch(waiting, count_max)
                     if batch:
-                        await self._send(lane[0], lane[1], batch)
+                        await self._send(lane.namespace, lane.action, batch)
         finally:
             del self._lanes[lane]
 
-    def _batch(self, waiting: deque[_Entry]) -> list[_Entry]:
+    def _batch(self, waiting: deque[_Entry], count_max: int) -> list[_Entry]:
         batch: list[_Entry] = []
         size = 0
-        while waiting and len(batch) < self._settings.send_items_max and size < self._settings.send_bytes_max:
+        while waiting and len(batch) < count_max and size < self._settings.send_bytes_max:
             entry = waiting.popleft()
             size += len(entry.send.inputs or "") + 256
             if entry.send.action in SUB_DAG_ACTIONS and len(batch) >= self._settings.sub_dags_per_send_max:

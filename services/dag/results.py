@@ -9,10 +9,11 @@ one, so that one bad completion holds up nobody; it comes again after a pause, a
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from services.dag.completing import Completer
 from services.dag.context import Context
@@ -31,6 +32,13 @@ from shared.shards import Shard
 ACKS_GATHER_S = 0.025
 
 
+class _Known(NamedTuple):
+    """A completion and what it says; None when it is not one of ours."""
+
+    completion: Completion
+    ending: Ending | None
+
+
 class Results:
     """Takes the completions of one shard."""
 
@@ -42,6 +50,8 @@ class Results:
         self._polls: set[asyncio.Task[list[Completion]]] = set()
         self._done: list[Completion] = []
         self._acking: asyncio.Task[None] | None = None
+        self._bulk: list[_Known] = []
+        self._bulk_task: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
         self._closing = False
 
@@ -68,6 +78,7 @@ class Results:
         """Apply everything that waits in the queue now."""
         while leased := await self._take(0.0):
             await self._handle(leased)
+        await self._bulk_applied()
 
     def stop_polling(self) -> None:
         """End long polls; what they would have taken is taken by somebody else."""
@@ -77,9 +88,14 @@ class Results:
 
     async def close(self) -> None:
         """Ack what is applied, now."""
+        await self._bulk_applied()
         self._closed.set()
         if self._acking is not None:
             await asyncio.gather(self._acking, return_exceptions=True)
+
+    async def _bulk_applied(self) -> None:
+        if self._bulk_task is not None:
+            await asyncio.wait([self._bulk_task])
 
     async def _take(self, wait_s: float) -> list[Completion]:
         return await self._context.queue.take(
@@ -90,36 +106,62 @@ class Results:
         )
 
     async def _handle(self, leased: Sequence[Completion]) -> None:
-        if not leased:
+        """Apply a batch; what it has many of, of one DAG, goes beside it, so that no small DAG waits for it."""
+        known = [_Known(completion, ending_of(completion.payload)) for completion in leased]
+        counts = Counter(each.ending.dag_id for each in known if each.ending is not None)
+        large = {dag_id for dag_id, count in counts.items() if count >= self._settings.bulk_endings_min}
+        if large:
+            await self._apply_later([each for each in known if each.ending and each.ending.dag_id in large])
+            known = [each for each in known if each.ending is None or each.ending.dag_id not in large]
+        await self._finish(known)
+
+    async def _apply_later(self, known: list[_Known]) -> None:
+        while self._bulk_task is not None and len(self._bulk) >= self._settings.completions_per_step_max:
+            await asyncio.wait([self._bulk_task])
+        self._bulk += known
+        if self._bulk_task is None:
+            self._bulk_task = asyncio.create_task(self._apply_bulk())
+
+    async def _apply_bulk(self) -> None:
+        """Completions of large DAGs, as many at once as have gathered."""
+        try:
+            while self._bulk:
+                known = self._bulk[: self._settings.completions_per_step_max]
+                del self._bulk[: len(known)]
+                await self._finish(known)
+        except Unavailable as error:
+            # They come again when their lease has run out.
+            log.warning("completions must wait", count=len(known) + len(self._bulk), error=error.detail)
+            self._bulk.clear()
+        finally:
+            self._bulk_task = None
+
+    async def _finish(self, known: Sequence[_Known]) -> None:
+        if not known:
             return
-        done = await self._apply(leased)
+        self._done += await self._apply(known)
         crash_point("after_commit_before_ack")
-        self._done += done
-        if self._acking is None:
+        if self._done and self._acking is None:
             self._acking = asyncio.create_task(self._ack())
 
-    async def _apply(self, leased: Sequence[Completion]) -> list[Completion]:
+    async def _apply(self, known: Sequence[_Known]) -> list[Completion]:
         """Apply a batch; those to be acked."""
-        endings = {completion.id: ending_of(completion.payload) for completion in leased}
-        known = [ending for ending in endings.values() if ending is not None]
-        self._count("unreadable", len(leased) - len(known))
+        endings = [each.ending for each in known if each.ending is not None]
+        self._count("unreadable", len(known) - len(endings))
         try:
-            applied = await self._completer.apply(self._shard, known) if known else 0
+            applied = await self._completer.apply(self._shard, endings) if endings else 0
         except Unavailable:
             raise
         except Exception:
-            log.exception("completions are applied one by one", count=len(known))
-            return await self._apply_singly(leased, endings)
+            log.exception("completions are applied one by one", count=len(endings))
+            return await self._apply_singly(known)
         self._count("applied", applied)
-        self._count("without_effect", len(known) - applied)
-        return list(leased)
+        self._count("without_effect", len(endings) - applied)
+        return [each.completion for each in known]
 
-    async def _apply_singly(
-        self, leased: Sequence[Completion], endings: dict[str, Ending | None]
-    ) -> list[Completion]:
+    async def _apply_singly(self, known: Sequence[_Known]) -> list[Completion]:
         done = []
-        for completion in leased:
-            ending = endings[completion.id]
+        for completion, ending in known:
             try:
                 if ending is not None:
                     self._count("applied", await self._completer.apply(self._shard, [ending]))

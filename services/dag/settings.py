@@ -59,6 +59,8 @@ class DagSettings(EdgeSettings):
 
     # One transaction flips at most so many edges, walks so many levels of skips, and scans so many nodes.
     edges_per_step_max: int = 1_000
+    # What follows in later steps goes in smaller ones, so that other DAGs come in between.
+    walk_edges_max: int = 250
     skip_levels_per_step_max: int = 16
     scan_nodes_max: int = 2_000
     list_scan_nodes_max: int = 50_000
@@ -75,12 +77,17 @@ class DagSettings(EdgeSettings):
     completion_attempts_max: int = 20
     completion_delay_s: float = 2.0
     completion_pollers: int = 2
+    # A batch's completions of one DAG, if so many, are applied beside those of others.
+    bulk_endings_min: int = 50
 
     # New DAGs that one statement makes, and how many nodes one may have to share it.
     births_per_flush_max: int = 32
     birth_nodes_max: int = 100
 
     send_items_max: int = 1_000
+    # What a transaction decided of so many nodes at once is told in calls of its own, of so many.
+    bulk_sends_min: int = 100
+    bulk_send_items_max: int = 250
     sub_dags_per_send_max: int = 16
     send_bytes_max: int = 8 * 1024 * 1024
     sends_in_flight_max: int = 16

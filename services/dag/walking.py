@@ -6,6 +6,9 @@ in the same transaction. A walk whose node or DAG has moved on is dropped.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from services.dag import cleaning, store, store_duties, store_edges
 from services.dag.context import Context
 from services.dag.model import UNFINISHED, Dag
@@ -16,6 +19,7 @@ from shared.pg import Transaction
 from shared.shards import Shard
 
 _DAGS_PER_STEP = 8
+_PAUSE_S_MAX = 0.1
 
 
 class Walker:
@@ -24,6 +28,11 @@ class Walker:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """The process goes: no more pauses."""
+        self._leaving.set()
 
     async def step(self, shard: Shard) -> int:
         """One step of each of a few DAGs' walks; how many DAGs there were."""
@@ -42,14 +51,20 @@ class Walker:
             await settlement.run()
             return settlement, None
 
+        begun_s = self._context.clock.monotonic_s()
         try:
             await self._context.settle(shard, work)
+            if self._context.neighbour_s(shard, dag_no) >= begun_s:
+                # Other DAGs are at work too: they get as much of the machine as this walk.
+                pause_s = min(self._context.clock.monotonic_s() - begun_s, _PAUSE_S_MAX)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._leaving.wait(), pause_s)
         except ServiceError:
             # One DAG's trouble must not hold up the others; its rows are still there.
             log.exception("a walk failed", shard=shard.number, dag_no=dag_no)
 
     async def _spread(self, tx: Transaction, settlement: Settlement, dag: Dag) -> None:
-        budget = self._settings.edges_per_step_max
+        budget = self._settings.walk_edges_max
         done = []
         for walk in await store_duties.spread_of(tx, dag.no, budget):
             if budget <= 0:
