@@ -31,6 +31,7 @@ class Load:
         self.acked: set[str] = set()
         self.refused = 0
         self.stopping = False
+        self.all_sent = False
         self.tasks: list[asyncio.Task[None]] = []
 
     async def produce(self, name: str) -> None:
@@ -57,7 +58,7 @@ class Load:
     async def consume(self) -> None:
         while True:
             jobs = await self.client.dequeue({"t": 20}, wait_s=0.2)
-            if not jobs and self.stopping and self.got.keys() >= self.sent:
+            if not jobs and self.all_sent and self.got.keys() >= self.sent:
                 return
             self.got.update(job.payload for job in jobs)
             left = {job.id: job for job in jobs}
@@ -94,6 +95,8 @@ async def loaded(world: World) -> AsyncIterator[Load]:
             yield load
             load.stopping = True
             async with asyncio.timeout(END_S):
+                await asyncio.gather(*tasks[:3])
+                load.all_sent = True
                 await asyncio.gather(*tasks)
         finally:
             for task in tasks:
