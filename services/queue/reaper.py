@@ -11,6 +11,9 @@ from services.queue.settle import Settlement
 from services.queue.store import Store
 from shared.metrics import SWEEPER_LAST_RUN
 
+# Leases, most of them empty by then, end all the time: those of such a while are looked at together.
+LEASES_PAUSE_S = 0.1
+
 _BEGIN = (datetime(1, 1, 1, tzinfo=UTC), START[2])
 
 
@@ -33,9 +36,11 @@ class Reaper:
         """Promote what is due and take back leases that ran out; else note how long nothing will be due."""
         row = await self._store.pool.row(SQL.next_due_s)
         self._last_run.set_to_current_time()
-        due_s = row["due_s"]
-        if due_s is None or due_s > 0:
-            self._pause_s = min(self._settings.reap_interval_s, due_s or self._settings.reap_interval_s)
+        interval_s = self._settings.reap_interval_s
+        delay_s = interval_s if row["delay_s"] is None else row["delay_s"]
+        lease_s = interval_s if row["lease_s"] is None else row["lease_s"]
+        if delay_s > 0 and lease_s > 0:
+            self._pause_s = min(interval_s, delay_s, max(lease_s, LEASES_PAUSE_S))
             return 0
         promoted = await self._settlement.dispatch.promote(self._store.number)
         return promoted + await self._settlement.sweep(self._store, self._settings.reap_groups_max)

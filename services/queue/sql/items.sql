@@ -301,10 +301,10 @@ ON CONFLICT (namespace_id) DO UPDATE SET cancels = unseen_cancel.cancels + exclu
 RETURNING cancels;
 
 -- name: next_due_s()
--- Seconds until something is due: the end of a delay or of a lease; NULL while nothing is.
-SELECT extract(epoch FROM least(
-    (SELECT due_at FROM deferred ORDER BY due_at, id LIMIT 1),
-    (SELECT expires_at FROM lease ORDER BY expires_at LIMIT 1)) - shard_now())::float8 AS due_s;
+-- Seconds until the next end of a delay and of a lease; NULL while there is none.
+SELECT extract(epoch FROM (SELECT due_at FROM deferred ORDER BY due_at, id LIMIT 1) - n.at)::float8 AS delay_s,
+    extract(epoch FROM (SELECT expires_at FROM lease ORDER BY expires_at LIMIT 1) - n.at)::float8 AS lease_s
+FROM (SELECT shard_now() AS at) AS n;
 
 -- name: promote(limit)
 -- Due items leave deferred for ready, bounded; hosts pass one another. Those of lanes get a place in turn.

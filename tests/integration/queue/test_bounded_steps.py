@@ -3,8 +3,10 @@
 import pytest
 
 from services.queue.names import SQL
+from services.queue.reaper import LEASES_PAUSE_S
 from services.queue.settle import Settlement
 from services.queue.store import take_expired
+from shared.ids import shard_of
 from tests.support.queue_host import Api
 
 
@@ -59,3 +61,20 @@ async def test_counts_are_folded_without_losing_one(own_api: Api) -> None:
         await own_api.host.fold()
         assert (await own_api.topic("t"))["ready"] == 2 * (turn + 1)
     assert await own_api.host.count("stat_delta") == 0
+
+
+async def test_the_end_of_a_delay_is_met_at_once_and_ends_of_leases_together(own_api: Api) -> None:
+    await own_api.clock.freeze()
+    affine = {"topic": "t", "affinity": "x"}
+    [made] = await own_api.enqueue({**affine, "lease_s": 1})
+    reaper = next(each for each in own_api.host.reapers if each._store.number == shard_of(made["id"]))
+    assert [await reaper.step(), reaper.pause_s()] == [0, 0.25]
+
+    await own_api.dequeue_one("t")
+    await own_api.clock.advance(0.99)
+    assert [await reaper.step(), reaper.pause_s()] == [0, LEASES_PAUSE_S]
+    await own_api.enqueue({**affine, "delay_s": 0.005})
+    assert await reaper.step() == 0
+    assert reaper.pause_s() == pytest.approx(0.005)
+    await own_api.clock.advance(0.02)
+    assert await reaper.step() == 2
