@@ -195,7 +195,7 @@ WITH undone AS (
         SELECT x.ctid FROM unnest($2::bigint[]) AS w(no)
         CROSS JOIN LATERAL (SELECT key FROM node WHERE no = w.no OFFSET 0) AS n
         CROSS JOIN LATERAL (
-            SELECT ctid FROM external WHERE dag_no = $1 AND node_key = n.key AND failed OFFSET 0) AS x))
+            SELECT ctid FROM external WHERE dag_no = $1 AND node_key = n.key AND declared AND failed OFFSET 0) AS x))
     RETURNING node_key),
 renewed AS (
     UPDATE external SET deadline_at = shard_now() + make_interval(secs => deadline_s)

@@ -312,6 +312,17 @@ async def test_a_retry_asks_again_for_externals_that_failed(world: DagWorld) -> 
     assert world.queue.deliverable() == ["a"]
 
 
+async def test_a_retry_does_not_wait_for_an_external_that_nobody_declared(world: DagWorld) -> None:
+    dag = await world.create({"a": []})
+    await world.verb(dag, "resolve", {"external": [{"node": "a", "name": "other", "failed": True}]})
+    await world.settle()
+    world.queue.die("a")
+    await world.settle()
+    await world.verb(dag, "retry")
+    await world.settle()
+    assert world.queue.deliverable() == ["a"]
+
+
 async def test_skip_takes_blocked_nodes_only_and_survives_a_retry(world: DagWorld) -> None:
     dag = await world.create({"a": [], "b": ["a"], "c": ["b"], "d": ["a"]})
     await world.settle()
