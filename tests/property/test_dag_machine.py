@@ -93,8 +93,6 @@ class DagMachine(RuleBasedStateMachine):
         self.topic = Api(self.world.host).namespace  # one that no other history has
         self.run(self.world.host.clock.reset())
         self.run(self.world.host.clock.freeze())
-        # Nodes that stay ended keep the counts of the time when their DAG ended; the audit does not know that.
-        self.reopened = False
         self.model = Model(opened, hold, on_failure, deadline_s)
         self.delivered: set[tuple[str, int, int]] = set()
         body = {"open": opened, "hold": hold, "on_failure": on_failure}
@@ -204,7 +202,6 @@ class DagMachine(RuleBasedStateMachine):
     @rule(key=st.none() | keys, everything=st.sampled_from([False, False, False, True]))
     def retry(self, key: str | None, everything: bool) -> None:
         body: dict[str, Any] = {"all": True} if everything else {"nodes": [key]} if key else {}
-        self.reopened |= self.model.over
         answer = self.post("retry", body)
         assert answer.status_code == self.model.retry(key, everything), answer.text
 
@@ -259,8 +256,7 @@ class DagMachine(RuleBasedStateMachine):
         assert living == (len(model.ready()), len(model.leased()))
         if model.over:
             assert not topic.get("disabled"), "an ended DAG has items in the queue"
-        if not self.reopened:
-            await dags.audit(self.dag)
+        await dags.audit(self.dag)
 
     def teardown(self) -> None:
         """Nothing is stuck: what can come still comes, and then the DAG ends."""
