@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headgate import _calls
 from headgate._elements import Result
 from headgate._job import Job
 from headgate._leases import Leases
@@ -18,7 +17,6 @@ from headgate.wire import BATCH_MAX
 log = logging.getLogger("headgate.worker")
 
 DELAY_S_MAX: Final = 5.0
-_VERBS: Final = {"ack": _calls.ACK, "nack": _calls.NACK}
 
 
 @dataclass(slots=True)
@@ -84,10 +82,11 @@ class Settler:
 
     async def _send(self, verb: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Send verdicts of one verb; those to be sent again."""
-        elements = [verdict.element for verdict in verdicts]
+        call = self._client.ack if verb == "ack" else self._client.nack
         try:
+            elements: Any = [verdict.element for verdict in verdicts]
             # What is refused is sent again here, with what has gathered meanwhile: it must not hold that up.
-            results = await self._client._batch(_VERBS[verb], elements, self._namespace, again=False)
+            results = await call(elements, namespace=self._namespace, again=False)
         except HeadgateError as error:
             if error.retryable or isinstance(error, ServerError | BadAnswer):
                 log.warning("could not %s %d items, trying again: %s", verb, len(verdicts), error)

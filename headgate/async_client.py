@@ -109,17 +109,25 @@ class AsyncClient:
         found = await self.dequeue({topic: 1}, wait_s=wait_s, lease_s=lease_s, namespace=namespace)
         return found[0] if found else None
 
-    async def ack(self, items: Sequence[Ack], *, namespace: str | None = None) -> list[Result]:
-        """End leased items: "acked", "already_acked", "lease_lost", "cancelled" or "not_found", each."""
-        return await self._batch(_calls.ACK, items, namespace)
+    async def ack(self, items: Sequence[Ack], *, namespace: str | None = None, again: bool = True) -> list[Result]:
+        """End leased items: "acked", "already_acked", "lease_lost", "cancelled" or "not_found", each.
+
+        Without `again`, what was refused for now is not sent again here.
+        """
+        return await self._batch(_calls.ACK, items, namespace, again=again)
 
     async def ack_one(self, item: Leased, output: Any = None, *, namespace: str | None = None) -> Result:
         """End one leased item."""
         return (await self.ack([item.ack(output)], namespace=namespace))[0]
 
-    async def nack(self, items: Sequence[Nack], *, namespace: str | None = None) -> list[Result]:
-        """Give leased items back: "requeued", "dead", "lease_lost", "cancelled" or "not_found", each."""
-        return await self._batch(_calls.NACK, items, namespace)
+    async def nack(
+        self, items: Sequence[Nack], *, namespace: str | None = None, again: bool = True
+    ) -> list[Result]:
+        """Give leased items back: "requeued", "dead", "lease_lost", "cancelled" or "not_found", each.
+
+        Without `again`, what was refused for now is not sent again here.
+        """
+        return await self._batch(_calls.NACK, items, namespace, again=again)
 
     async def nack_one(
         self,

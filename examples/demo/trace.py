@@ -52,10 +52,10 @@ class TracedClient(AsyncClient):
             self._trace.write("delivered", now, **about)
         return items
 
-    async def ack(self, items: Sequence[Ack], *, namespace: str | None = None) -> list[Result]:
+    async def ack(self, items: Sequence[Ack], **options: Any) -> list[Result]:
         """As the client's own."""
         sent = time.monotonic()
-        results = await super().ack(items, namespace=namespace)
+        results = await super().ack(items, **options)
         answered = time.monotonic()
         for result in results:
             self._trace.write("acked", sent, item=result.id, status=result.status, answered=answered)

@@ -53,6 +53,7 @@ for _ in range(40):
 async def dag(world: DagWorld) -> AsyncIterator[str]:
     """A DAG of two nodes, which must be unchanged after the test."""
     made = await world.create({"a": [], "b": ["a"]}, name="untouched")
+    await world.loops.relay.idle()
     before = await _everything(world)
     yield made
     assert await _everything(world) == before
