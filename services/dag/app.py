@@ -95,6 +95,9 @@ class Loops:
         self._orchestrator.walker.leave()
         await asyncio.gather(*(loop.stop() for loop in self._polls))
         await asyncio.gather(*(loop.stop() for loop in (*self._walks.values(), *self._others)))
+        # The last that is applied is still told to the queue.
+        for results in self.results.values():
+            await results.applied()
         await self.relay.close()
         for results in self.results.values():
             await results.close()

@@ -78,7 +78,7 @@ class Results:
         """Apply everything that waits in the queue now."""
         while leased := await self._take(0.0):
             await self._handle(leased)
-        await self._bulk_applied()
+        await self.applied()
 
     def stop_polling(self) -> None:
         """End long polls; what they would have taken is taken by somebody else."""
@@ -88,12 +88,13 @@ class Results:
 
     async def close(self) -> None:
         """Ack what is applied, now."""
-        await self._bulk_applied()
+        await self.applied()
         self._closed.set()
         if self._acking is not None:
             await asyncio.gather(self._acking, return_exceptions=True)
 
-    async def _bulk_applied(self) -> None:
+    async def applied(self) -> None:
+        """Wait until nothing that was taken waits to be applied."""
         if self._bulk_task is not None:
             await asyncio.wait([self._bulk_task])
 
@@ -110,10 +111,9 @@ class Results:
         known = [_Known(completion, ending_of(completion.payload)) for completion in leased]
         counts = Counter(each.ending.dag_id for each in known if each.ending is not None)
         large = {dag_id for dag_id, count in counts.items() if count >= self._settings.bulk_endings_min}
+        await self._finish([each for each in known if each.ending is None or each.ending.dag_id not in large])
         if large:
             await self._apply_later([each for each in known if each.ending and each.ending.dag_id in large])
-            known = [each for each in known if each.ending is None or each.ending.dag_id not in large]
-        await self._finish(known)
 
     async def _apply_later(self, known: list[_Known]) -> None:
         while self._bulk_task is not None and len(self._bulk) >= self._settings.completions_per_step_max:

@@ -41,6 +41,23 @@ async def test_completions_of_a_large_dag_that_wait_are_all_applied_before_a_pro
     assert [len(body) for verb, _, body in world.queue.calls if verb == "done"] == [6]
 
 
+async def test_what_a_leaving_process_applies_last_is_told_to_the_queue(world: DagWorld) -> None:
+    world.settings.__dict__["bulk_endings_min"] = 5
+    await world.create({**LARGE, "end": list(LARGE)})
+    await world.settle()
+    for key in LARGE:
+        world.queue.ack(key)
+    await world.loops.results[world.shard.number].step()
+    async with world.queue.hold("revive") as held:
+        stopping = asyncio.create_task(world.loops.stop())
+        await held.reached()
+        gone, _ = await asyncio.wait([stopping], timeout=0.3)
+        assert not gone, "it left while a call was on its way"
+        held.released.set()
+        await stopping
+    assert world.queue.deliverable() == ["end"]
+
+
 async def test_a_fan_out_is_told_in_pieces_and_others_do_not_wait_behind_it(world: DagWorld) -> None:
     world.settings.__dict__.update(bulk_sends_min=5, bulk_send_items_max=4)
     middle = {f"m{i}": ["root"] for i in range(10)}
