@@ -1,8 +1,11 @@
-"""The short way in for hot verbs: `POST /v1/namespaces/{ns}/{verb}` answered before the framework's stack.
+"""The short way in for hot verbs: `/v1/namespaces/{ns}/{verb}` answered before the framework's stack.
 
 A framework's routing, dependency and middleware layers cost several times what a small batch costs the
 database. A verb here gets the same checks (size, media type, token, errors as problem+json) in one pass, and
 stays an ordinary documented route of the app behind it: `documented` makes that route from the same function.
+
+`HotPath` as an app serves its verbs over ASGI too. An app that has one as `app.state.hot` serves them by its own
+routes; then only what comes plainly goes the short way (see `shared.exchange`).
 """
 
 from __future__ import annotations
@@ -48,22 +51,37 @@ class Call:
     body: bytes
     caller: Caller
     client: Client
+    of: str = ""  # what the verb's path names: the part that stands for `{...}`
+    query: str = ""
     retry_after_s: float | None = None  # set by a verb that refused a part for now
 
 
 class Verb(NamedTuple):
-    """What serves a verb, and how urgent it is when not all can be served."""
+    """What serves a verb, and how urgent it is when not all can be served. One that is asked for by GET says of
+    which query it is the verb; another query is the framework's business."""
 
     serve: Callable[[Call], Awaitable[tuple[int, Any]]]
     urgency: Urgency
+    reads: Callable[[str], bool] | None = None
+
+    @property
+    def method(self) -> str:
+        """By which HTTP method it is asked for."""
+        return "POST" if self.reads is None else "GET"
+
+    def takes(self, method: str, query: str) -> bool:
+        """Whether a request to its path is one for it."""
+        return method == self.method and (self.reads is None or self.reads(query))
 
 
 class Target(NamedTuple):
-    """What a hot path leads to."""
+    """What a hot path leads to. `name` is the path behind the namespace, as it is documented."""
 
     namespace: str
     name: str
     verb: Verb
+    of: str = ""
+    query: str = ""
 
 
 class Answer(NamedTuple):
@@ -76,6 +94,8 @@ class Answer(NamedTuple):
 
 _PREFIX = "/v1/namespaces/"
 _PLAIN_PATH = re.compile(rb"/[A-Za-z0-9._/-]*").fullmatch
+_PLAIN_QUERY = re.compile(rb"[a-z_]*=[0-9.]*").fullmatch
+_NAMED = re.compile(r"[^/]+/\{[a-z]+\}/[^/]+").fullmatch
 _TARGETS_MAX = 1_000
 _JSON = ((b"content-type", b"application/json"),)
 _clock = SystemClock()
@@ -91,6 +111,8 @@ class HotPath:
         self.app = app
         self._lag = lag
         self._verbs = verbs
+        # Those whose paths name something, by what stands around the name.
+        self._named = {tuple(path.split("/")[::2]): path for path in verbs if _NAMED(path)}
         self._access = access
         self._settings = settings
         self._seconds: dict[tuple[str, int], Any] = {}
@@ -101,35 +123,44 @@ class HotPath:
         """The state of the app behind."""
         return self.app.state
 
-    def target(self, url: bytes) -> Target | None:
-        """The verb that a POST to this URL asks for, if it is a hot one and the URL is as plain as can be."""
+    def target(self, method: bytes, url: bytes) -> Target | None:
+        """The verb that a request's head asks for, if it is a hot one and the URL is as plain as can be."""
         target = self._targets.get(url)
-        if target is None and _PLAIN_PATH(url):
-            target = self._target(url.decode())
-            if target is not None:
+        if target is None:
+            path, asks, query = url.partition(b"?")
+            if not _PLAIN_PATH(path) or (asks and not _PLAIN_QUERY(query)):
+                return None
+            target = self._target(path.decode(), query.decode())
+            if target is None:
+                return None
+            if not target.of:
                 if len(self._targets) >= _TARGETS_MAX:
                     self._targets.clear()
                 self._targets[url] = target
-        return target
+        return target if target.verb.takes(method.decode(), target.query) else None
 
-    def _target(self, path: str) -> Target | None:
+    def _target(self, path: str, query: str = "") -> Target | None:
         if not path.startswith(_PREFIX):
             return None
         namespace, _, name = path[len(_PREFIX) :].partition("/")
+        of = ""
+        if name not in self._verbs and name.count("/") == 2:
+            kind, of, rest = name.split("/")
+            name = self._named.get((kind, rest), "") if of else ""
         verb = self._verbs.get(name)
-        return None if verb is None else Target(namespace, name, verb)
+        return None if verb is None else Target(namespace, name, verb, of, query)
 
     async def answer(self, target: Target, body: bytes, authorization: str | None, client: Client) -> Answer:
         """Do what a call asks for. To be run in a task of its own: its urgency is set."""
         begun_s = _clock.monotonic_s()
         answer = await self._answer(target, body, authorization, client)
-        self._measure(target.name, answer.status, begun_s)
+        self._measure(target, answer.status, begun_s)
         return answer
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            target = self._target(scope["path"])
-            if target is not None:
+        if scope["type"] == "http":
+            target = self._target(scope["path"], scope["query_string"].decode("latin-1"))
+            if target is not None and target.verb.takes(scope["method"], target.query):
                 await self._serve(target, scope, receive, send)
                 return
         await self.app(scope, receive, send)
@@ -142,7 +173,7 @@ class HotPath:
             body = await self.read(receive, media)
         except ServiceError as error:
             answer = _refusal(error)
-            self._measure(target.name, answer.status, begun_s)
+            self._measure(target, answer.status, begun_s)
         else:
             answer = await self.answer(target, body, authorization, listener)
         finally:
@@ -152,27 +183,28 @@ class HotPath:
         await send({"type": "http.response.body", "body": answer.body})
 
     async def _answer(self, target: Target, body: bytes, authorization: str | None, client: Client) -> Answer:
-        namespace, name, verb = target
+        verb = target.verb
         try:
             self._lag.check(verb.urgency)
-            call = Call(namespace, body, self._access.caller(authorization), client)
+            caller = self._access.caller(authorization)
+            call = Call(target.namespace, body, caller, client, target.of, target.query)
             set_urgency(verb.urgency)
             status, value = await verb.serve(call)
             text = _encode(value)
         except ServiceError as error:
             return _refusal(error)
         except Exception as error:
-            log.error("request failed", path=f"{_PREFIX}{namespace}/{name}", exc_info=error)
+            log.error("request failed", path=f"{_PREFIX}{target.namespace}/{target.name}", exc_info=error)
             return _refusal(ServiceError("the service failed on this request; it was logged", outcome="unknown"))
         if call.retry_after_s is None:
             return Answer(status, text, _JSON)
         return Answer(status, text, (*_JSON, (b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1)))))
 
-    def _measure(self, name: str, status: int, begun_s: float) -> None:
-        seconds = self._seconds.get((name, status))
+    def _measure(self, target: Target, status: int, begun_s: float) -> None:
+        seconds = self._seconds.get((target.name, status))
         if seconds is None:
-            seconds = HTTP_SECONDS.labels(f"{_PREFIX}{{ns}}/{name}", "POST", status)
-            self._seconds[name, status] = seconds
+            seconds = HTTP_SECONDS.labels(f"{_PREFIX}{{ns}}/{target.name}", target.verb.method, status)
+            self._seconds[target.name, status] = seconds
         seconds.observe(_clock.monotonic_s() - begun_s)
 
     def read_headers(self, headers: Any) -> tuple[str | None, str | None]:

@@ -38,9 +38,17 @@ class _Refused(Exception):
     """Raised inside a parser callback to stop reading."""
 
 
+def _is_plain_body(headers: dict[bytes, bytes], bytes_max: int) -> bool:
+    """True for JSON that says how long it is, up to `bytes_max`; 0: for no body at all."""
+    length = headers.get(b"content-length")
+    if bytes_max == 0:
+        return length is None or length == b"0"
+    return length is not None and int(length) <= bytes_max and headers.get(b"content-type") == b"application/json"
+
+
 def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
-    """An HTTP/1.1 protocol with the limits of `settings`; plain requests for hot verbs go to `app` directly."""
-    hot = app if isinstance(app, HotPath) else None
+    """An HTTP/1.1 protocol with the limits of `settings`; plain requests for hot verbs go to them directly."""
+    hot: HotPath | None = app if isinstance(app, HotPath) else getattr(app.state, "hot", None)
 
     class Guarded(HttpToolsProtocol):
         leaving = False
@@ -140,14 +148,15 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             """An exchange, if the head asks for a hot verb and for nothing else that would need a look."""
             assert hot is not None
             is_first = self.cycle is None or self.cycle.response_complete
-            target = hot.target(self.url) if is_first and self.parser.get_method() == b"POST" else None
+            method = self.parser.get_method()
+            target = hot.target(method, self.url) if is_first else None
             if target is None or self._is_full():
                 return None
             given = dict(self.headers)
-            length, connection = given.get(b"content-length"), given.get(b"connection")
-            if length is None or int(length) > settings.body_bytes_max or not _UNUSUAL.isdisjoint(given):
+            connection = given.get(b"connection")
+            if not _UNUSUAL.isdisjoint(given) or b"host" not in given:
                 return None
-            if given.get(b"content-type") != b"application/json" or b"host" not in given:
+            if not _is_plain_body(given, settings.body_bytes_max if method == b"POST" else 0):
                 return None
             if connection is not None and connection.lower() != b"keep-alive":
                 return None

@@ -9,7 +9,7 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from services.dag import routes, routes_events, routes_explain, routes_export, routes_families
+from services.dag import routes, routes_events, routes_explain, routes_export, routes_families, verbs
 from services.dag.context import Context
 from services.dag.gateway import HeadgateQueue, Queue
 from services.dag.orchestrator import Orchestrator
@@ -20,6 +20,7 @@ from services.dag.settings import DagSettings
 from services.dag.sweeper import Sweeper
 from shared.access import Access
 from shared.clock import Clock, SystemClock
+from shared.hotpath import HotPath
 from shared.http import install
 from shared.loop import Loop
 from shared.ownership import Ownership
@@ -161,11 +162,12 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         description="Items that wait for other items.",
         lifespan=lifespan,
     )
-    app.state.access = Access(settings.dag_token, settings.tokens_file)
+    app.state.access = access = Access(settings.dag_token, settings.tokens_file)
     app.state.orchestrator = orchestrator
     app.state.loops = loops
     app.state.leave = leave
     install(app, settings, orchestrator.context.lag, ready=ownership.ready)
+    app.state.hot = HotPath(app, verbs.Hot(orchestrator).by_path(), access, settings, orchestrator.context.lag)
     app.include_router(routes.router)
     app.include_router(routes_explain.router)
     app.include_router(routes_families.router)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from fastapi import APIRouter, Query, Response
 
 from headgate import wire
-from services.dag import drawing, intake
-from services.dag.activating import Added
-from services.dag.model import Dag
-from services.dag.queries import Graph, NodeDetail, public_state
+from services.dag import drawing, intake, verbs
+from services.dag.queries import public_state
 from services.dag.routing import DAG_PATH, DAGS_PATH, CallerOf, Key, Limit, NamespaceOf, OrchestratorOf, clean
 from services.dag.settings import DagSettings
+from services.dag.views import dag_view, graph_view, node_view
 from shared.http import body_of, json_response
 
 router = APIRouter()
@@ -30,14 +27,8 @@ async def create(
     ns: NamespaceOf, duties: OrchestratorOf, body: Annotated[wire.DagSpec, body_of(wire.DagSpec)]
 ) -> Response:
     """Create a DAG. The same `key` again answers the first one, with 200, whatever else the body says."""
-    settings = duties.context.settings
-    dag, made = await duties.builder.create(
-        ns,
-        intake.new_dag(body, settings),
-        intake.new_nodes(body.nodes or (), settings),
-        intake.new_edges(body.dependencies or ()),
-    )
-    return json_response(dag_view(dag), 201 if made else 200)
+    status, made = await verbs.create(duties, ns, body)
+    return json_response(made, status)
 
 
 @router.post(
@@ -54,9 +45,7 @@ async def add_nodes(
     body: Annotated[wire.AddNodes, body_of(wire.AddNodes)],
 ) -> Response:
     """Add nodes and edges, all or nothing. What exists already is recognised."""
-    nodes = intake.new_nodes(body.nodes, duties.context.settings)
-    added = await duties.builder.add(ns, dag, nodes, intake.new_edges(body.dependencies or ()))
-    return json_response({"nodes": added_view(added)}, 201)
+    return json_response(await verbs.add_nodes(duties, ns, dag, body), 201)
 
 
 @router.post(
@@ -73,9 +62,7 @@ async def add_dependencies(
     body: Annotated[wire.AddDependencies, body_of(wire.AddDependencies)],
 ) -> Response:
     """Add edges between nodes, all or nothing. An edge that exists is a no-op."""
-    await duties.builder.add(ns, dag, [], intake.new_edges(body.dependencies))
-    edges = [{"upstream": edge.upstream, "downstream": edge.downstream} for edge in body.dependencies]
-    return json_response({"dependencies": edges}, 201)
+    return json_response(await verbs.add_dependencies(duties, ns, dag, body), 201)
 
 
 @router.post(DAG_PATH + "/resolve", response_model=wire.Resolutions, operation_id="dag_resolve", tags=["dags"])
@@ -86,13 +73,7 @@ async def resolve(
     body: Annotated[wire.ResolveRequest, body_of(wire.ResolveRequest)],
 ) -> Response:
     """Say that externals have happened; also before they, or their nodes, are declared."""
-    facts = intake.resolutions(body.external, duties.context.settings)
-    news = await duties.controller.resolve(ns, dag, facts)
-    results = [
-        {"node": fact.node, "name": fact.name, "status": "resolved" if new else "already_resolved"}
-        for fact, new in zip(facts, news, strict=True)
-    ]
-    return json_response({"results": results})
+    return json_response(await verbs.resolve(duties, ns, dag, body))
 
 
 # -- control --------------------------------------------------------------------------------------------------
@@ -276,98 +257,3 @@ async def shards(caller: CallerOf, duties: OrchestratorOf) -> Response:
     """Health of the DAG shards, as this process sees them (scope `ops`)."""
     caller.need("ops")
     return json_response({"items": await duties.queries.shards(), "next_cursor": None})
-
-
-# -- views ----------------------------------------------------------------------------------------------------
-
-
-def dag_view(dag: Dag) -> dict[str, Any]:
-    """A DAG as callers see it."""
-    return {
-        "id": dag.id,
-        "key": dag.key,
-        "name": dag.name,
-        "namespace": dag.namespace,
-        "state": dag.state,
-        "open": dag.open,
-        "held": dag.held,
-        "paused": dag.paused,
-        "created_at": dag.created_at,
-        "finished_at": dag.finished_at,
-        "deadline_at": dag.deadline_at,
-        "nodes": {
-            "total": dag.total,
-            "blocked": dag.intent + dag.blocked,
-            "released": dag.released,
-            "succeeded": dag.succeeded,
-            "failed": dag.failed,
-            "skipped": dag.skipped,
-            "cancelled": dag.cancelled,
-        },
-        "on_failure": dag.on_failure,
-        "metadata": raw(dag.metadata),
-        "reason": dag.reason,
-        "priority": {"inherit": dag.started_lift, "critical_path": dag.path_lift} if dag.lifted else None,
-        "cleaning": dag.cleanup_phase > 0 and not dag.over,
-        "parent": None
-        if dag.parent_dag is None
-        else {"dag": dag.parent_dag, "node": dag.parent_node, "generation": dag.parent_generation},
-        "last_event_id": str(dag.last_event),
-    }
-
-
-def added_view(added: Sequence[Added]) -> list[dict[str, str]]:
-    """Nodes of an add call as callers see them."""
-    return [{"key": node.key, "item_id": node.item_id, "state": public_state(node.state)} for node in added]
-
-
-def node_view(detail: NodeDetail) -> dict[str, Any]:
-    """A node as callers see it."""
-    row = detail.row
-    return {
-        "key": row["key"],
-        "item_id": row["item_id"],
-        "state": public_state(row["state"]),
-        "generation": row["generation"],
-        "topic": row["topic"] or None,
-        "dag": row["item_id"] if row["sub"] else None,
-        "run_on": None if detail.compensates else row["run_on"],
-        "compensates": detail.compensates,
-        "trigger": row["trigger"],
-        "upstream": detail.upstream,
-        "downstream": detail.downstream,
-        "external": detail.externals,
-        "blocked_by": detail.blocked_by,
-        "attempts": row["attempts"],
-        "output": raw(row["output"]),
-        "error": row["error"],
-        "created_at": row["created_at"],
-        "released_at": row["released_at"],
-        "finished_at": row["finished_at"],
-    }
-
-
-def graph_view(graph: Graph) -> dict[str, Any]:
-    """A whole DAG as JSON."""
-    keys = [row["key"] for row in graph.nodes]
-    return {
-        "id": graph.dag.id,
-        "name": graph.dag.name,
-        "state": graph.dag.state,
-        "nodes": [
-            {
-                "key": row["key"],
-                "state": public_state(row["state"]),
-                "topic": row["topic"] or None,
-                "generation": row["generation"],
-                **({"dag": row["item_id"]} if row["sub"] else {}),
-            }
-            for row in graph.nodes
-        ],
-        "edges": [{"upstream": keys[up], "downstream": keys[down]} for up, down in graph.edges],
-    }
-
-
-def raw(text: str | None) -> msgspec.Raw | None:
-    """JSON text as it is."""
-    return None if text is None else msgspec.Raw(text.encode())

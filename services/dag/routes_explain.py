@@ -9,8 +9,8 @@ from fastapi import APIRouter, Response
 from headgate import wire
 from services.dag.explaining import Frontier, FrontierNode, Timeline
 from services.dag.queries import public_state
-from services.dag.routes import dag_view
 from services.dag.routing import DAG_PATH, Key, Limit, NamespaceOf, OrchestratorOf, clean
+from services.dag.views import dag_view
 from shared.http import json_response
 
 router = APIRouter()

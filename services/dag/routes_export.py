@@ -9,8 +9,8 @@ import msgspec
 from fastapi import APIRouter, Response
 
 from headgate import wire
-from services.dag.routes import dag_view, node_view
 from services.dag.routing import Limit, NamespaceOf, OrchestratorOf
+from services.dag.views import dag_view, node_view
 from shared.errors import invalid
 from shared.http import body_of, json_response
 

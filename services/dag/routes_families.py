@@ -9,8 +9,8 @@ from fastapi import APIRouter, Response
 from headgate import wire
 from services.dag import intake
 from services.dag.expanding import Expansion
-from services.dag.routes import added_view, raw
 from services.dag.routing import DAG_PATH, Limit, NamespaceOf, OrchestratorOf
+from services.dag.views import added_view, raw
 from shared.http import body_of, json_response
 
 router = APIRouter()

@@ -40,15 +40,21 @@ def _urgency(request: Request) -> Urgency:
     return Urgency.ENQUEUE if builds else Urgency.DEQUEUE
 
 
-async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:
-    """A dependency: the namespace of the path, open to the caller; changing anything needs `enqueue`."""
+def enter(ns: str, caller: Caller, *, reads: bool) -> None:
+    """Raises Invalid for a malformed namespace, Forbidden when it is not open to the caller; changing anything
+    needs `enqueue`."""
     if _NAMESPACE(ns) is None:
         raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
     caller.enter(ns)
-    if request.method == "GET":
+    if reads:
         caller.need("consume", "enqueue", "ops")
     else:
         caller.need("enqueue")
+
+
+async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:
+    """A dependency: the namespace of the path, open to the caller."""
+    enter(ns, caller, reads=request.method == "GET")
     return ns
 
 

@@ -1,0 +1,125 @@
+"""The verbs that build DAGs and wait for them: what their routes answer, and the short way to them.
+
+What a program does with every DAG (create it, add to it, resolve, wait for its end) comes by the short way of
+`shared.hotpath` when it is asked for plainly, and by its route otherwise; both end in the same function here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from headgate import wire
+from services.dag import intake
+from services.dag.orchestrator import Orchestrator
+from services.dag.routing import enter
+from services.dag.views import added_view, dag_view
+from shared import jsonbody
+from shared.hotpath import Call, Verb
+from shared.http import M, validate
+from shared.lanes import Urgency
+
+Answer = tuple[int, Any]
+
+_SECONDS = re.compile(r"timeout_s=([0-9]{1,3}(?:\.[0-9]{1,6})?)").fullmatch
+
+
+async def create(duties: Orchestrator, namespace: str, body: wire.DagSpec) -> Answer:
+    """201 and the DAG that was made, or 200 and the one of the same key."""
+    settings = duties.context.settings
+    dag, made = await duties.builder.create(
+        namespace,
+        intake.new_dag(body, settings),
+        intake.new_nodes(body.nodes or (), settings),
+        intake.new_edges(body.dependencies or ()),
+    )
+    return 201 if made else 200, dag_view(dag)
+
+
+async def add_nodes(duties: Orchestrator, namespace: str, dag: str, body: wire.AddNodes) -> dict[str, Any]:
+    """The call's nodes as they stand now."""
+    nodes = intake.new_nodes(body.nodes, duties.context.settings)
+    added = await duties.builder.add(namespace, dag, nodes, intake.new_edges(body.dependencies or ()))
+    return {"nodes": added_view(added)}
+
+
+async def add_dependencies(
+    duties: Orchestrator, namespace: str, dag: str, body: wire.AddDependencies
+) -> dict[str, Any]:
+    """The call's edges, all of which exist now."""
+    await duties.builder.add(namespace, dag, [], intake.new_edges(body.dependencies))
+    return {
+        "dependencies": [{"upstream": edge.upstream, "downstream": edge.downstream} for edge in body.dependencies]
+    }
+
+
+async def resolve(duties: Orchestrator, namespace: str, dag: str, body: wire.ResolveRequest) -> dict[str, Any]:
+    """What each fact was: news, or known."""
+    facts = intake.resolutions(body.external, duties.context.settings)
+    news = await duties.controller.resolve(namespace, dag, facts)
+    results = [
+        {"node": fact.node, "name": fact.name, "status": "resolved" if new else "already_resolved"}
+        for fact, new in zip(facts, news, strict=True)
+    ]
+    return {"results": results}
+
+
+class Hot:
+    """The short way in: one method per verb, each the same as its route."""
+
+    def __init__(self, duties: Orchestrator) -> None:
+        self._duties = duties
+        self._settings = duties.context.settings
+
+    def by_path(self) -> dict[str, Verb]:
+        """The verbs by the part of their path behind the namespace."""
+        return {
+            "dags": Verb(self.create, Urgency.ENQUEUE),
+            "dags/{dag}/nodes": Verb(self.add_nodes, Urgency.ENQUEUE),
+            "dags/{dag}/dependencies": Verb(self.add_dependencies, Urgency.ENQUEUE),
+            "dags/{dag}/resolve": Verb(self.resolve, Urgency.DEQUEUE),
+            "dags/{dag}/wait": Verb(self.wait, Urgency.LIST, is_plain_wait),
+        }
+
+    async def create(self, call: Call) -> Answer:
+        """`dag_create`."""
+        return await create(self._duties, call.namespace, self._body(call, wire.DagSpec))
+
+    async def add_nodes(self, call: Call) -> Answer:
+        """`dag_add_nodes`."""
+        body = self._body(call, wire.AddNodes)
+        return 201, await add_nodes(self._duties, call.namespace, call.of, body)
+
+    async def add_dependencies(self, call: Call) -> Answer:
+        """`dag_add_dependencies`."""
+        body = self._body(call, wire.AddDependencies)
+        return 201, await add_dependencies(self._duties, call.namespace, call.of, body)
+
+    async def resolve(self, call: Call) -> Answer:
+        """`dag_resolve`."""
+        body = self._body(call, wire.ResolveRequest)
+        return 200, await resolve(self._duties, call.namespace, call.of, body)
+
+    async def wait(self, call: Call) -> Answer:
+        """`dag_wait`."""
+        enter(call.namespace, call.caller, reads=True)
+        timeout_s = _timeout_s(call.query)
+        assert timeout_s is not None, "the short way takes no other query"
+        return 200, dag_view(await self._duties.queries.wait(call.namespace, call.of, timeout_s))
+
+    def _body(self, call: Call, model: type[M]) -> M:
+        enter(call.namespace, call.caller, reads=False)
+        return validate(model, jsonbody.check(call.body, depth_max=self._settings.json_depth_max))
+
+
+def is_plain_wait(query: str) -> bool:
+    """True for the query of a wait that gives a time within its bounds, or nothing."""
+    return _timeout_s(query) is not None
+
+
+def _timeout_s(query: str) -> float | None:
+    if not query:
+        return wire.WAIT_S_MAX
+    found = _SECONDS(query)
+    seconds = float(found[1]) if found else wire.WAIT_S_MAX + 1
+    return seconds if seconds <= wire.WAIT_S_MAX else None
