@@ -31,6 +31,7 @@ What a crash leaves, and who goes on
       before it was acked
     half-way through a fan-out, a        `spread` or `scan` row; gone on with from its cursor
       cancel or a release
+    half-way through a large retry       `reopening` and `reach` rows; the same, and nothing is decided before
 
 Where to look
 
@@ -43,7 +44,8 @@ Where to look
       orders
     settling                             what one transaction decides; everything that changes nodes uses it
     completing, walking                  ends of nodes, and work too long for one transaction
-    control, retrying, queries           the other verbs
+    control, retrying, reopening,        the other verbs
+      queries
     explaining, chains                   what a DAG waits for, and for how long still
     relay, results, sweeper              the loops: outbox to queue, completions to DAG, what was left
     retention, keeping, exporting        ended DAGs: out of the way, back again, out of the door

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from services.dag.errors import Cycle, DagFinished, LimitExceeded, NodeExists, NodeReleased, UnknownNode
+from services.dag.errors import (
+    Cycle,
+    DagFinished,
+    LimitExceeded,
+    NodeExists,
+    NodeReleased,
+    UnknownNode,
+    reopening_error,
+)
 from services.dag.graph import sort
 from services.dag.model import UNDO, Counts, Dag, NewEdge, NewNode, Node
 from services.dag.settings import DagSettings
@@ -79,6 +87,7 @@ def plan(
         NodeExists: a key is taken by another node.
         UnknownNode: an edge names a node that is neither there nor in the call.
         DagFinished: there is something to add, and the DAG takes nothing more.
+        DagReopening: an edge leads to a node that a retry has perhaps still to reopen.
         NodeReleased: an edge comes too late.
         Cycle: the call's own edges close one, with its own nodes.
     """
@@ -93,12 +102,14 @@ def plan(
             continue
         if down is not None and down.state != "blocked":
             up = standing.nodes.get(edge.upstream)
-            if up is None or up.state != "succeeded":
+            if up is None or up.state != "succeeded" or dag.reopening:
                 released.append(edge)
             continue
         wanted.append(edge)
-    if (new or wanted or released) and (dag.state != "running" or dag.cleanup_phase):
+    if (new or wanted or released) and (dag.state != "running" or dag.cleanup_phase > 0):
         raise DagFinished("the DAG has ended or is being cancelled; nothing can be added to it")
+    if released and dag.reopening:
+        raise reopening_error()
     if released:
         raise NodeReleased("an edge leads into a node that is already released or over", errors=_faults(released))
     order = _order(new, wanted)

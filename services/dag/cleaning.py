@@ -49,7 +49,7 @@ def waves(spans: Iterable[Span]) -> dict[int, int]:
 
 async def step(tx: Transaction, settlement: Settlement, dag: Dag, after_no: int, nodes_max: int) -> int | None:
     """Go on cleaning up; where to go on from in the next step, None when ends will bring the next one."""
-    if dag.cleanup_phase == 0 or dag.over:
+    if dag.cleanup_phase <= 0 or dag.over:
         return None
     if dag.cleanup_phase == 1:
         await _plan(tx, settlement, dag)
@@ -99,7 +99,7 @@ async def widen_retry(tx: Transaction, dag: Dag, nos: Sequence[int]) -> list[int
     known = {node.no: node for node in await store_cleanup.all_of(tx, dag)}
     reach = set(nos)
     if reach - known.keys():
-        reach.update(no for node in known.values() for no in _again(node))
+        reach.update(_again(known.values()))
         dag.verdict, dag.cleanup_phase = None, 0
     else:
         dag.cleanup_phase = 1
@@ -109,6 +109,20 @@ async def widen_retry(tx: Transaction, dag: Dag, nos: Sequence[int]) -> list[int
     return sorted(reach)
 
 
-def _again(node: CleanupNode) -> list[int]:
-    found = [] if node.by_call else [node.no]
-    return [*found, node.of_no] if node.ran and node.of_no is not None else found
+async def again(tx: Transaction, dag: Dag) -> list[int]:
+    """What a retry of ordinary nodes reopens with them in an ended DAG."""
+    return sorted(_again(await store_cleanup.all_of(tx, dag)))
+
+
+async def plan_again(tx: Transaction, dag: Dag) -> None:
+    """Reopened compensations have no turn yet."""
+    of_nos = {node.no: node.of_no for node in await store_cleanup.all_of(tx, dag) if node.of_no is not None}
+    nodes = await store.nodes_by_no(tx, list(of_nos)) if of_nos else []
+    undone: dict[int, int | None] = {node.no: 0 for node in nodes if node.state == "blocked"}
+    if undone:
+        await store_cleanup.set_waves(tx, dag, undone)
+
+
+def _again(known: Iterable[CleanupNode]) -> set[int]:
+    found = {node.no for node in known if not node.by_call}
+    return found | {node.of_no for node in known if node.ran and node.of_no is not None}

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from services.dag import keeping, store, store_duties, store_edges
 from services.dag.activating import Activator, Undecided, unfinished_error
 from services.dag.context import Context, own
-from services.dag.errors import DagFinished, LimitExceeded, NodeReleased, UnknownNode
+from services.dag.errors import DagFinished, LimitExceeded, NodeReleased, UnknownNode, reopening_error
 from services.dag.model import Cause, Dag, Node, Resolved
 from services.dag.settling import Settlement
 from shared.errors import FieldError, Unavailable
@@ -234,7 +234,10 @@ class Controller:
 
         Raises:
             UnknownNode, Undecided
+            DagReopening: some are perhaps still to be reopened.
         """
+        if dag.reopening:
+            raise reopening_error()
         await keeping.check(tx, dag)
         found, _ = await store.nodes_by_key(tx, dag.no, dict.fromkeys(keys))
         unknown = [i for i, key in enumerate(keys) if key not in found]

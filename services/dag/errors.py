@@ -77,5 +77,14 @@ class DagThawing(Unavailable):
     code, title = "dag_thawing", "The DAG is being brought back from the archive"
 
 
+class DagReopening(Unavailable):
+    code, title = "dag_reopening", "Nodes of the DAG are being reopened"
+
+
 class QueueUnavailable(Unavailable):
     code, title = "queue_unavailable", "The queue service did not answer"
+
+
+def reopening_error() -> DagReopening:
+    """What a call answers that depends on which nodes run again, while that is still being found out."""
+    return DagReopening("a retry of many nodes is under way in the DAG; try again", retry_after_s=1.0)

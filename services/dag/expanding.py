@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from services.dag import store, store_edges, store_expansions
 from services.dag.addition import Plan, Standing
-from services.dag.errors import LimitExceeded, NodeNotRunning, UnknownNode
+from services.dag.errors import LimitExceeded, NodeNotRunning, UnknownNode, reopening_error
 from services.dag.model import Dag, NewEdge, NewNode, Node
 from shared.errors import FieldError, invalid
 from shared.pg import Transaction
@@ -42,6 +42,7 @@ async def widen(
     Raises:
         UnknownNode: the DAG does not have the node that expands itself.
         NodeNotRunning: it is not released, or in another generation.
+        DagReopening: what waits for it is perhaps still to be reopened.
         LimitExceeded: that would be over `edges_max` edges.
     """
     fresh: list[str] = []
@@ -58,6 +59,8 @@ async def widen(
         if adding.empty and not fresh:
             return []
         _check_running(mapper, expansion)
+        if dag.reopening:
+            raise reopening_error()
         if mapper.run_on is not None or any(node.run_on is not None for node in nodes):
             raise invalid("/nodes", "cleanup and compensation are no children of a node")
         waiters = await store_expansions.downstreams(tx, mapper.no)

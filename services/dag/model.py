@@ -25,6 +25,9 @@ CLEANUP_ENDS: Final[dict[str, frozenset[str]]] = {
     "unsuccessful": frozenset({"failed", "cancelled"}),
 }
 
+# `cleanup_phase` of a DAG while a retry reopens its nodes.
+REOPENING: Final = -1
+
 # A node's number: its DAG's, shifted, and its own within the DAG. Unique in the shard.
 NODE_BITS: Final = 22
 
@@ -122,7 +125,12 @@ class Dag:
     @property
     def releasing(self) -> bool:
         """True when a node whose trigger fires may be released."""
-        return self.state == "running" and not self.held and not self.paused
+        return self.state == "running" and not self.held and not self.paused and not self.reopening
+
+    @property
+    def reopening(self) -> bool:
+        """True while a retry reopens nodes in steps: nothing is decided so long."""
+        return self.cleanup_phase == REOPENING
 
     @property
     def lifted(self) -> bool:

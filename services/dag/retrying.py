@@ -1,7 +1,8 @@
 """Retry: nodes run again, each in a new generation.
 
 By default these are the failed ones and what was skipped or cancelled because of them; a caller may name
-nodes from which on everything below runs again, what succeeded too, or have all of the DAG run again.
+nodes from which on everything below runs again, what succeeded too, or have all of the DAG run again. Up to
+`retry_at_once_nodes_max` nodes are one transaction; more are begun here and gone on with in steps (`reopening`).
 """
 
 from __future__ import annotations
@@ -9,28 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from services.dag import cleaning, items, keeping, store, store_duties, store_edges, store_subdags
+from services.dag import cleaning, items, keeping, reopening, store, store_duties, store_edges, store_subdags
 from services.dag.activating import Activator, Undecided, unfinished_error
 from services.dag.context import Context, own
-from services.dag.errors import DagCancelling, DagFinished, LimitExceeded, NothingToRetry, UnknownNode
+from services.dag.errors import (
+    DagCancelling,
+    DagFinished,
+    LimitExceeded,
+    NothingToRetry,
+    UnknownNode,
+    reopening_error,
+)
 from services.dag.gateway import pick_shard
-from services.dag.model import Dag, Parent, Retry, Send
+from services.dag.model import Dag, Parent, Retry
+from services.dag.reopening import BEGUN, ENDED, SPARED
 from services.dag.settling import Settlement
-from services.dag.store import Replaced
-from shared import ids
+from services.dag.store_reopening import Plan
 from shared.errors import FieldError, Invalid, Unavailable, pointer_to
 from shared.pg import Transaction
 
 T = TypeVar("T")
 
 _ATTEMPTS_MAX = 8
-_SPARED = ("skipped", "cancelled")
-_ENDED = ("succeeded", "failed", *_SPARED)
-_BEGUN = (*_ENDED, "released")
 
 
 class Retrier:
-    """Begins new generations. One transaction, in chunks: half a retry would be a DAG nobody asked for."""
+    """Begins new generations; nothing runs before all of them are begun."""
 
     def __init__(self, context: Context, activator: Activator) -> None:
         self._context = context
@@ -46,7 +51,8 @@ class Retrier:
             DagCancelling: a cancel has not been confirmed yet.
             DagFinished: the DAG was cancelled by call.
             UnknownNode: a key that the DAG does not have.
-            LimitExceeded: more nodes than one retry may run again.
+            DagReopening: an earlier retry is still finding out what runs again.
+            LimitExceeded: payloads, with a retry of more nodes than one transaction reopens.
             Invalid: a payload for a node that would not run again.
         """
         shard, dag_id = self._context.shard_of(dag_id)
@@ -62,15 +68,22 @@ class Retrier:
                 raise DagCancelling("a cancel of the DAG has not been confirmed yet")
             if dag.state == "cancelled":
                 raise DagFinished("the DAG was cancelled; create another one")
+            if dag.reopening:
+                raise reopening_error()
             if dag.cleanup_phase and not dag.over:
                 raise DagCancelling("the DAG is cleaning up; retry it when it has ended")
             await keeping.check(tx, dag)
-            nos = await cleaning.widen_retry(tx, dag, await self._wanted(tx, dag, wanted))
-            await self._change_payloads(tx, dag, set(nos), wanted.payloads)
+            found = await self._wanted(tx, dag, wanted)
             settlement = Settlement(tx, [dag], self._settings)
-            if dag.cleanups:
-                settlement.cleanup_changed(dag)
-            await self._reopen(tx, settlement, dag, nos, queue_shards)
+            queue_shard = pick_shard(queue_shards, shard.number)
+            if isinstance(found, Plan):
+                await reopening.begin(self._context, settlement, dag, found, queue_shard)
+            else:
+                nos = await cleaning.widen_retry(tx, dag, found)
+                await self._change_payloads(tx, dag, set(nos), wanted.payloads)
+                if dag.cleanups:
+                    settlement.cleanup_changed(dag)
+                await self._reopen(tx, settlement, dag, nos, queue_shard)
             await settlement.run()
             return settlement, dag
 
@@ -87,28 +100,36 @@ class Retrier:
                 refusal = keeping.thawing_error()
         raise refusal
 
-    async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[int]:
-        """All nodes that are to run again, ascending."""
-        if wanted.everything:
-            found = set(await self._all_in(tx, dag, _BEGUN, by_call_too=True))
-        elif wanted.down_from is not None:
-            roots = await self._named(tx, dag, wanted.down_from, "/from", _ENDED)
-            found = await self._below(tx, roots, _BEGUN)
-        elif wanted.nodes is not None:
-            roots = await self._named(tx, dag, wanted.nodes, "/nodes", ("failed", "cancelled"))
-            found = await self._below(tx, roots, _SPARED)
-        else:
-            found = await self._below(tx, await self._all_in(tx, dag, ["failed"]), _SPARED)
+    async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[int] | Plan:
+        """All nodes that are to run again, ascending; or how to find them, when they are too many for one
+        transaction."""
         by_policy = dag.over and dag.cancel_cause in ("failure", "deadline")
-        if by_policy and (found or not (wanted.nodes or wanted.down_from)):
-            # What failure or a deadline cancelled comes back with what is retried.
-            found |= await self._below(tx, await self._all_in(tx, dag, ["cancelled"]), _SPARED)
-        if not found:
+        # What failure or a deadline cancelled comes back with what is retried.
+        again = ["cancelled"] if by_policy else []
+        if wanted.everything:
+            plan = Plan(roots=BEGUN, by_call_too=True)
+        elif wanted.down_from is not None:
+            plan = Plan(await self._named(tx, dag, wanted.down_from, "/from", ENDED), BEGUN, again)
+        elif wanted.nodes is not None:
+            named = await self._named(tx, dag, wanted.nodes, "/nodes", ("failed", "cancelled"))
+            plan = Plan(named, SPARED, again)
+        else:
+            plan = Plan(roots=["failed", *again])
+        if (wanted.nodes or wanted.down_from) and not plan.named:
             raise NothingToRetry("none of these nodes failed" if wanted.nodes else "there is nothing to run again")
-        if len(found) > self._settings.retry_nodes_max:
-            limit = self._settings.retry_nodes_max
-            raise LimitExceeded(f"over {limit} nodes would run again; name some of them, a part at a time")
-        return sorted(found)
+        found = await self._below(tx, plan.named, plan.below)
+        roots = await self._all_in(tx, dag, plan.roots, by_call_too=plan.by_call_too) if plan.roots else []
+        found |= set(roots) if plan.by_call_too else await self._below(tx, roots, SPARED)
+        if not found:
+            raise NothingToRetry("there is nothing to run again")
+        if len(found) <= self._settings.retry_at_once_nodes_max:
+            return sorted(found)
+        if wanted.payloads:
+            limit = self._settings.retry_at_once_nodes_max
+            raise LimitExceeded(
+                f"over {limit} nodes would run again; give payloads with a retry of a part of them"
+            )
+        return plan
 
     async def _all_in(
         self, tx: Transaction, dag: Dag, states: Sequence[str], *, by_call_too: bool = False
@@ -117,12 +138,16 @@ class Retrier:
         step = self._settings.list_scan_nodes_max
         for no in range(dag.node_no(0), dag.last_no + 1, step):
             found += await store.retry_roots(tx, no, no + step - 1, states, by_call_too=by_call_too)
-            if len(found) > self._settings.retry_nodes_max:
+            if len(found) > self._settings.retry_at_once_nodes_max:
                 break
         return found
 
     async def _below(self, tx: Transaction, roots: Sequence[int], states: Sequence[str]) -> set[int]:
-        return await store.retry_reach(tx, roots, states, self._settings.retry_nodes_max + 1) if roots else set()
+        return (
+            await store.retry_reach(tx, roots, states, self._settings.retry_at_once_nodes_max + 1)
+            if roots
+            else set()
+        )
 
     async def _named(
         self, tx: Transaction, dag: Dag, keys: Sequence[str], pointer: str, states: Sequence[str]
@@ -156,28 +181,12 @@ class Retrier:
         await store.set_specs(tx, specs)
 
     async def _reopen(
-        self,
-        tx: Transaction,
-        settlement: Settlement,
-        dag: Dag,
-        nos: Sequence[int],
-        queue_shards: Sequence[int],
+        self, tx: Transaction, settlement: Settlement, dag: Dag, nos: Sequence[int], queue_shard: int
     ) -> None:
         await store.reopen_dag(tx, dag)
         settlement.restart(dag)
-        subs: list[Replaced] = []
         for chunk in self._chunks(nos):
-            await store_duties.drop_sends(tx, chunk)
-            await store_duties.delete_spread(tx, chunk)
-            await store.retry_externals(tx, dag.no, chunk)
-            queue_shard = pick_shard(queue_shards, ids.shard_of(dag.id))
-            for old in await store.retry_nodes(tx, {no: ids.new_id(queue_shard) for no in chunk}):
-                settlement.reopened(dag, old)
-                if old.sub:
-                    subs.append(old)
-                elif old.made:
-                    settlement.sends.append(Send(old.no, old.generation, "cancel", old.item_id, dag.namespace))
-        await self._renew_subs(tx, settlement, dag, subs)
+            await reopening.reopen(self._context, settlement, dag, chunk, queue_shard)
         # Only now does every upstream stand as it will; what it stood as before is counted out.
         touched = set(nos)
         for chunk in self._chunks(nos):
@@ -186,18 +195,6 @@ class Retrier:
             await store_edges.recount_edges(tx, chunk)
             for node in await store.nodes_by_no(tx, chunk):
                 settlement.consider(node)
-
-    async def _renew_subs(
-        self, tx: Transaction, settlement: Settlement, dag: Dag, subs: Sequence[Replaced]
-    ) -> None:
-        """A sub-DAG that failed goes on from where it failed; in any other's place another one is made."""
-        others = [old for old in subs if old.was != "failed"]
-        if others:
-            new_ids = {old.no: ids.new_id(self._context.shards.next().number) for old in others}
-            await store.rename_items(tx, new_ids)
-        for old in others:
-            if old.was == "released":
-                settlement.sends.append(Send(old.no, old.generation, "stop", old.item_id, dag.namespace))
 
     def _chunks(self, nos: Sequence[T]) -> Iterator[Sequence[T]]:
         size = self._settings.retry_chunk_nodes

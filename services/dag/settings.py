@@ -65,8 +65,12 @@ class DagSettings(EdgeSettings):
     scan_nodes_max: int = 2_000
     list_scan_nodes_max: int = 50_000
     page_edges_max: int = 50_000
+    # A retry of so many nodes is one transaction, in chunks; a larger one goes on in steps of so many nodes and
+    # edges.
+    retry_at_once_nodes_max: int = 20_000
     retry_chunk_nodes: int = 5_000
-    retry_nodes_max: int = 250_000
+    retry_step_nodes: int = 2_000
+    retry_step_edges: int = 10_000
 
     # Topological orders kept in memory for cycle checks, by edges in all of them.
     order_edges_max: int = 1_000_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.dag import changes, items, store, store_cleanup, store_duties, store_edges
+from services.dag import changes, items, store, store_cleanup, store_duties, store_edges, store_reopening
 from services.dag.graph import decide
 from services.dag.model import CLEANUP_ENDS, UNDO, Cause, Dag, DagState, Node, Ref, Send
 from services.dag.settings import DagSettings
@@ -39,6 +39,7 @@ class Settlement:
         self._changed: set[int] = set()
         self._cleaning: set[int] = set()
         self._cleanup_changed: set[int] = set()
+        self._left_closed: set[int] = set()
 
     def changed(self, dag: Dag) -> None:
         """Write this DAG's row, and look whether the DAG has ended."""
@@ -96,11 +97,12 @@ class Settlement:
         self._changed.add(dag.no)
 
     def consider(self, node: Node) -> None:
-        """Decide a blocked node by its counts; any other, or one of a DAG that is being cancelled, is left."""
+        """Decide a blocked node by its counts; any other, or one of a DAG that is being cancelled or reopened, is
+        left."""
         dag = self.dags[node.dag_no]
         # A row read in this transaction does not show yet what the transaction has decided.
         state = self._moved[node.no].state if node.no in self._moved else node.state
-        if state != "blocked" or (dag.state != "running" and node.run_on is None):
+        if state != "blocked" or dag.reopening or (dag.state != "running" and node.run_on is None):
             return
         if node.run_on is not None and (node.run_on == UNDO or dag.cleanup_phase < 2):
             return
@@ -127,8 +129,12 @@ class Settlement:
     def cancel_rest(self, dag: Dag, cause: Cause) -> None:
         """Begin to cancel all unfinished nodes, but for what cleans up. A call's cancel overrides another
         cause; one that comes when all that is left cleans up changes nothing."""
-        if dag.cleanup_phase:
+        if dag.cleanup_phase > 0:
             return
+        if dag.reopening:
+            dag.cleanup_phase = 0
+            self._left_closed.add(dag.no)
+            self.cleanup_changed(dag)
         if dag.state == "running":
             dag.state = "cancelling"
             dag.cancel_cause = cause
@@ -237,6 +243,8 @@ class Settlement:
                 await store_duties.clear_spread(self.tx, no)
                 await store_duties.insert_scan(self.tx, no, "cancel", self.dags[no].node_no(0) - 1)
                 self.walking = True
+        for no in self._left_closed:
+            await store_reopening.drop(self.tx, self.dags[no])
 
     async def _pass_outputs(self) -> None:
         if not self._passing:
@@ -260,7 +268,7 @@ class Settlement:
         return items.inputs_reference(dag.namespace, dag.id, node.key)
 
     def _finish(self, dag: Dag) -> None:
-        if dag.unfinished > dag.cleanup_left or dag.over:
+        if dag.unfinished > dag.cleanup_left or dag.over or dag.reopening:
             return
         verdict = dag.verdict or _verdict(dag)
         if verdict is not None and not dag.cleanup_left:

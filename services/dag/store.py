@@ -422,6 +422,6 @@ async def retry_nodes(tx: Transaction, item_ids: dict[int, str]) -> list[Replace
     return [Replaced(*row) for row in rows]
 
 
-async def retry_externals(tx: Transaction, dag_no: int, nos: Sequence[int]) -> None:
-    """Externals of these nodes that were resolved as failed are unresolved again."""
-    await tx.fetch(SQL.retry_externals, dag_no=dag_no, nos=nos)
+async def retry_externals(tx: Transaction, dag_no: int, nos: Sequence[int], since: datetime | None = None) -> None:
+    """Externals of these nodes that were resolved as failed, but not after `since`, are unresolved again."""
+    await tx.fetch(SQL.retry_externals, dag_no=dag_no, nos=nos, since=since)

@@ -1,4 +1,4 @@
-"""Work too long for one transaction, step by step: fan-outs, skips, cancels, the end of a hold or pause.
+"""Work too long for one transaction, step by step: fan-outs, skips, cancels, large retries, the end of a pause.
 
 Each step locks its DAG, looks at what is left by its rows, does a bounded part of it and moves the cursor
 in the same transaction. A walk whose node or DAG has moved on is dropped.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from services.dag import cleaning, store, store_duties, store_edges
+from services.dag import cleaning, reopening, store, store_duties, store_edges
 from services.dag.context import Context
 from services.dag.model import UNFINISHED, Dag
 from services.dag.settling import Settlement
@@ -48,6 +48,8 @@ class Walker:
             await self._spread(tx, settlement, dag)
             for kind, after_no in (await store_duties.scans_of(tx, dag_no)).items():
                 await self._scan(tx, settlement, dag, kind, after_no)
+            if dag.reopening:
+                await reopening.step(self._context, settlement, dag)
             await settlement.run()
             return settlement, None
 
@@ -85,7 +87,7 @@ class Walker:
 
     async def _scan(self, tx: Transaction, settlement: Settlement, dag: Dag, kind: str, after_no: int) -> None:
         reached: int | None = None
-        if kind == "release" and dag.state == "running":
+        if kind == "release" and dag.state == "running" and not dag.reopening:
             reached = await settlement.walk_blocked(dag, after_no)
         elif kind == "cancel" and dag.state == "cancelling":
             reached = await self._cancel(tx, settlement, dag, after_no)

@@ -29,6 +29,7 @@ class Scene:
         """Nothing is on its way, as after a run that was not carried on."""
         self.world.queue.forget()
         await self.watcher.execute("DELETE FROM outbox; DELETE FROM adding; DELETE FROM spread; DELETE FROM scan")
+        await self.watcher.execute("DELETE FROM reopening; DELETE FROM reach")
         await self.watcher.execute("UPDATE dag SET deadline_at = NULL WHERE deadline_at IS NOT NULL")
 
     async def rows_of(self, key: str) -> list[Any]:

@@ -3,7 +3,8 @@
 -- name: dags_page(after_no, dag_id, since, rows_max)
 -- DAGs, and whether a transaction has left work to be gone on with, which explains what is not counted yet; and of
 -- those being cancelled, whether the queue is still to be told of items.
--- Those on their way out of the hot tables are left out: their rows are in two places.
+-- Those on their way out of the hot tables are left out: their rows are in two places. So are those whose nodes a
+-- retry reopens: what is counted in them it counts anew.
 SELECT d.no, d.id::text, d.state,
     EXISTS (SELECT FROM spread s WHERE s.node_no >= d.no << 22 AND s.node_no < (d.no + 1) << 22)
         OR EXISTS (SELECT FROM scan s WHERE s.dag_no = d.no) AS walking,
@@ -11,6 +12,7 @@ SELECT d.no, d.id::text, d.state,
 FROM dag d
 WHERE d.no > $1 AND ($2::uuid IS NULL OR d.id = $2) AND ($3::timestamptz IS NULL OR d.created_at >= $3)
     AND NOT EXISTS (SELECT FROM kept k WHERE k.dag_no = d.no AND k.phase IN ('moving', 'thawing', 'dropping'))
+    AND d.cleanup_phase >= 0
 ORDER BY d.no LIMIT $4;
 
 -- name: wrong_totals(nos)

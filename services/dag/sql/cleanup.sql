@@ -6,9 +6,9 @@ SELECT $1, w.node_no, w.of_no, CASE WHEN w.of_no IS NOT NULL THEN 0 END
 FROM unnest($2::bigint[], $3::bigint[]) AS w(node_no, of_no);
 
 -- name: set_cleanup(no, cleanups, cleanup_left, cleanup_phase, verdict)
--- Once it cleans up, a DAG has no deadline.
+-- Once it cleans up, a DAG has no deadline; while it is reopened (-1) it has.
 UPDATE dag SET cleanups = $2, cleanup_left = $3, cleanup_phase = $4, verdict = $5,
-    deadline_at = CASE WHEN $4::int = 0 THEN deadline_at END
+    deadline_at = CASE WHEN $4::int <= 0 THEN deadline_at END
 WHERE no = $1;
 
 -- name: unplanned(dag_no)

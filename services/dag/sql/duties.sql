@@ -88,5 +88,7 @@ DELETE FROM scan WHERE dag_no = $1 AND kind = $2;
 SELECT dag_no FROM (
     (SELECT node_no >> 22 AS dag_no FROM spread ORDER BY node_no LIMIT $1)
     UNION
-    (SELECT dag_no FROM scan ORDER BY dag_no LIMIT $1)) AS both_kinds
+    (SELECT dag_no FROM scan ORDER BY dag_no LIMIT $1)
+    UNION
+    (SELECT dag_no FROM reopening ORDER BY dag_no LIMIT $1)) AS all_kinds
 ORDER BY dag_no LIMIT $1;

@@ -186,8 +186,9 @@ WITH found AS MATERIALIZED (
     LIMIT cardinality($1::bigint[]))
 UPDATE node_spec SET item = f.item FROM found f WHERE node_spec.ctid = f.tid;
 
--- name: retry_externals(dag_no, nos)
--- What was resolved as failed is to be resolved again; deadlines count anew.
+-- name: retry_externals(dag_no, nos, since)
+-- What was resolved as failed is to be resolved again, but for what was resolved after `since`, when there is one;
+-- deadlines count anew.
 WITH undone AS (
     UPDATE external SET resolved_at = NULL, failed = false, data = NULL, reason = NULL,
         deadline_at = shard_now() + make_interval(secs => deadline_s)
@@ -195,7 +196,8 @@ WITH undone AS (
         SELECT x.ctid FROM unnest($2::bigint[]) AS w(no)
         CROSS JOIN LATERAL (SELECT key FROM node WHERE no = w.no OFFSET 0) AS n
         CROSS JOIN LATERAL (
-            SELECT ctid FROM external WHERE dag_no = $1 AND node_key = n.key AND declared AND failed OFFSET 0) AS x))
+            SELECT ctid FROM external WHERE dag_no = $1 AND node_key = n.key AND declared AND failed
+                AND ($3::timestamptz IS NULL OR resolved_at <= $3) OFFSET 0) AS x))
     RETURNING node_key),
 renewed AS (
     UPDATE external SET deadline_at = shard_now() + make_interval(secs => deadline_s)
@@ -206,11 +208,15 @@ renewed AS (
             SELECT ctid FROM external WHERE dag_no = $1 AND node_key = n.key
                 AND resolved_at IS NULL AND deadline_s IS NOT NULL OFFSET 0) AS x))),
 counted AS MATERIALIZED (
-    SELECT n.tid, u.undone
+    SELECT n.tid, u.undone, x.failed
     FROM (SELECT node_key, count(*)::int AS undone FROM undone GROUP BY node_key) AS u
     CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE dag_no = $1 AND key = u.node_key OFFSET 0) AS n
+    CROSS JOIN LATERAL (
+        SELECT $3 IS NOT NULL AND EXISTS (
+            SELECT FROM external WHERE dag_no = $1 AND node_key = u.node_key AND declared AND failed
+                AND resolved_at > $3) AS failed) AS x
     LIMIT cardinality($2::bigint[]))
-UPDATE node SET ext_left = ext_left + counted.undone, ext_failed = false
+UPDATE node SET ext_left = ext_left + counted.undone, ext_failed = counted.failed
 FROM counted WHERE node.ctid = counted.tid;
 
 -- name: inputs_sizes(nos)

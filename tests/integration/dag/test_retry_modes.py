@@ -167,17 +167,6 @@ async def test_nothing_to_run_again(world: DagWorld) -> None:
     assert (await world.verb(held, "retry", {"all": True}, expect=409))["code"] == "nothing_to_retry"
 
 
-async def test_a_retry_runs_no_more_nodes_than_it_may(world: DagWorld) -> None:
-    world.settings.__dict__["retry_nodes_max"] = 3
-    dag = await ended(world, {"a": [], "b": ["a"], "c": ["b"], "d": ["c"]})
-    for body in ({"all": True}, {"from": ["a"]}):
-        assert (await world.verb(dag, "retry", body, expect=422))["code"] == "limit_exceeded"
-    await world.verb(dag, "retry", {"from": ["b"]})
-    assert await run_out(world) == ["b", "c", "d"]
-    failing = await ended(world, {"a": [], "b": ["a"], "c": ["b"], "d": ["c"]}, dying=("a",))
-    assert (await world.verb(failing, "retry", expect=422))["code"] == "limit_exceeded"
-
-
 async def test_what_the_policy_cancelled_comes_back_with_a_retry_from_a_node(world: DagWorld) -> None:
     dag = await world.create({"a": [], "b": ["a"], "other": []}, on_failure="cancel")
     await world.settle()
