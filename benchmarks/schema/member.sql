@@ -112,5 +112,5 @@ INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM i;
 
 -- name: ended_fill(first, count)
 -- What a busy id window leaves in `ended`.
-INSERT INTO ended (id, namespace_id, outcome, token)
-SELECT f.id, 1, 'acked', f.id FROM backlog($1::bigint, $2::int) AS f;
+INSERT INTO ended (id, namespace_id, outcome)
+SELECT f.id, 1, 'acked' FROM backlog($1::bigint, $2::int) AS f;
