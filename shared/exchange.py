@@ -8,12 +8,16 @@ protocol, for requests whose head is of the plainest form; all others go the ord
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any
 
-from shared.hotpath import Answer, HotPath, Target
+from shared.clock import SystemClock
+from shared.entrance import weigh
+from shared.hotpath import OVERLOADED, Answer, HotPath, Target
 
 _HEADS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_clock = SystemClock()
 
 
 class _NobodyWaits:
@@ -24,7 +28,7 @@ class _NobodyWaits:
 
 
 class Exchange:
-    """Looks to the protocol like a `RequestResponseCycle`."""
+    """Looks to the protocol like a `RequestResponseCycle`, and to the entrance like a call."""
 
     message_event = _NobodyWaits()
 
@@ -32,6 +36,11 @@ class Exchange:
         self._protocol = protocol
         self._hot = hot
         self._target = target
+        self.level = target.verb.urgency
+        self.tenant = target.namespace
+        self.kib = 1
+        self._since_s = 0.0
+        self._is_refused = False
         self._authorization = authorization
         self._task: asyncio.Task[None] | None = None
         self._gone: asyncio.Future[None] | None = None
@@ -41,9 +50,34 @@ class Exchange:
         self._disconnected = False
 
     def begin(self) -> None:
-        """The body is complete: do what the call asks for."""
+        """The body is complete: join the line for the verb, where nobody stands mostly."""
+        self.kib = weigh(sum(map(len, self.parts)))
+        self._since_s = _clock.monotonic_s()
+        self._hot.entrance.enter(self)
+
+    def start(self) -> None:
+        """Do what the call asks for."""
         self._task = self._protocol.loop.create_task(self._run())
         self._protocol.tasks.add(self._task)
+
+    def refuse(self) -> None:
+        """Answer, without having looked at the body, that too much stands."""
+        self._hot.measure(self._target, OVERLOADED.status, self._since_s)
+        if self._protocol.flow.write_paused and not self._disconnected:
+            # Who does not read his answers is given no next one: as any other, this one waits for him.
+            self.kib, self._is_refused = 0, True
+            self.start()
+            return
+        if not self._disconnected:
+            self._write(OVERLOADED)
+        self.response_complete = True
+        self._protocol.on_response_complete()
+
+    def step_aside(self) -> None:
+        """The call waits: it is not worked on."""
+        kib, self.kib = self.kib, 0
+        if kib:
+            self._hot.entrance.leave(kib)
 
     def gone(self) -> asyncio.Future[None]:
         """A future that is done once the client has hung up."""
@@ -65,16 +99,21 @@ class Exchange:
     async def _run(self) -> None:
         protocol = self._protocol
         try:
-            body = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-            answer = await self._hot.answer(self._target, body, self._authorization, self)
+            answer = OVERLOADED if self._is_refused else await self._answer()
             if protocol.flow.write_paused and not self._disconnected:
+                self.step_aside()
                 await protocol.flow.drain()
             if not self._disconnected:
                 self._write(answer)
         finally:
+            self.step_aside()
             self.response_complete = True
             protocol.tasks.discard(self._task)
             protocol.on_response_complete()
+
+    def _answer(self) -> Coroutine[Any, Any, Answer]:
+        body = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        return self._hot.answer(self._target, body, self._authorization, self, self._since_s)
 
     def _write(self, answer: Answer) -> None:
         parts = [_HEADS[answer.status]]

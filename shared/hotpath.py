@@ -22,13 +22,14 @@ from fastapi import Request, Response
 
 from shared.access import Access, Caller
 from shared.clock import SystemClock
-from shared.errors import ServiceError, TooLarge, UnsupportedMedia
+from shared.entrance import Entrance, weigh
+from shared.errors import Overloaded, ServiceError, TooLarge, UnsupportedMedia
 from shared.http import check_media, problem
 from shared.lanes import Urgency, set_urgency, urgency
 from shared.log import log
 from shared.metrics import HTTP_SECONDS
 from shared.settings import EdgeSettings
-from shared.shedding import LoopLag
+from shared.shedding import RETRY_S, TOO_MUCH, LoopLag
 
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
 Send: TypeAlias = Callable[[Any], Awaitable[None]]
@@ -40,6 +41,10 @@ class Client(Protocol):
 
     def gone(self) -> asyncio.Future[None]:
         """A future that is done once the client has hung up."""
+        ...
+
+    def step_aside(self) -> None:
+        """The call waits for something to happen: until it ends it is not worked on."""
         ...
 
 
@@ -109,6 +114,7 @@ class HotPath:
         self, app: Any, verbs: Mapping[str, Verb], access: Access, settings: EdgeSettings, lag: LoopLag
     ) -> None:
         self.app = app
+        self.entrance = Entrance(settings.working_kib_max, settings.start_wait_s_max)
         self._lag = lag
         self._verbs = verbs
         # Those whose paths name something, by what stands around the name.
@@ -150,11 +156,12 @@ class HotPath:
         verb = self._verbs.get(name)
         return None if verb is None else Target(namespace, name, verb, of, query)
 
-    async def answer(self, target: Target, body: bytes, authorization: str | None, client: Client) -> Answer:
-        """Do what a call asks for. To be run in a task of its own: its urgency is set."""
-        begun_s = _clock.monotonic_s()
+    async def answer(
+        self, target: Target, body: bytes, authorization: str | None, client: Client, since_s: float
+    ) -> Answer:
+        """Do what a call that came at `since_s` asks for. To be run in a task of its own: its urgency is set."""
         answer = await self._answer(target, body, authorization, client)
-        self._measure(target, answer.status, begun_s)
+        self.measure(target, answer.status, since_s)
         return answer
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -166,18 +173,22 @@ class HotPath:
         await self.app(scope, receive, send)
 
     async def _serve(self, target: Target, scope: Any, receive: Receive, send: Send) -> None:
-        begun_s = _clock.monotonic_s()
-        listener = _Listener(receive)
+        since_s = _clock.monotonic_s()
+        visitor = _Visitor(receive, target, self.entrance)
         try:
-            authorization, media = self.read_headers(scope["headers"])
-            body = await self.read(receive, media)
+            authorization, media = read_headers(scope["headers"], self._settings)
+            body = await read(receive, media, self._settings)
         except ServiceError as error:
-            answer = _refusal(error)
-            self._measure(target, answer.status, begun_s)
+            answer = refusal(error)
+            self.measure(target, answer.status, since_s)
         else:
-            answer = await self.answer(target, body, authorization, listener)
+            if await visitor.enter(len(body)):
+                answer = await self.answer(target, body, authorization, visitor, since_s)
+            else:
+                answer = OVERLOADED
+                self.measure(target, answer.status, since_s)
         finally:
-            listener.stop()
+            visitor.stop()
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
@@ -192,54 +203,57 @@ class HotPath:
             status, value = await verb.serve(call)
             text = _encode(value)
         except ServiceError as error:
-            return _refusal(error)
+            return refusal(error)
         except Exception as error:
             log.error("request failed", path=f"{_PREFIX}{target.namespace}/{target.name}", exc_info=error)
-            return _refusal(ServiceError("the service failed on this request; it was logged", outcome="unknown"))
+            return refusal(ServiceError("the service failed on this request; it was logged", outcome="unknown"))
         if call.retry_after_s is None:
             return Answer(status, text, _JSON)
         return Answer(status, text, (*_JSON, (b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1)))))
 
-    def _measure(self, target: Target, status: int, begun_s: float) -> None:
+    def measure(self, target: Target, status: int, since_s: float) -> None:
+        """A call to a verb, which came at `since_s`, is answered."""
         seconds = self._seconds.get((target.name, status))
         if seconds is None:
             seconds = HTTP_SECONDS.labels(f"{_PREFIX}{{ns}}/{target.name}", target.verb.method, status)
             self._seconds[target.name, status] = seconds
-        seconds.observe(_clock.monotonic_s() - begun_s)
+        seconds.observe(_clock.monotonic_s() - since_s)
 
-    def read_headers(self, headers: Any) -> tuple[str | None, str | None]:
-        """The Authorization and Content-Type of a request.
 
-        Raises:
-            TooLarge: its Content-Length is over the limit.
-            UnsupportedMedia: its body is encoded.
-        """
-        authorization = media = None
-        for name, value in headers:
-            if name == b"content-type":
-                media = value.decode("latin-1")
-            elif name == b"authorization":
-                authorization = value.decode("latin-1")
-            elif name == b"content-length" and int(value) > self._settings.body_bytes_max:
-                raise TooLarge(f"the body has over {self._settings.body_bytes_max} bytes")
-            elif name == b"content-encoding" and value != b"identity":
-                raise UnsupportedMedia("send the body without Content-Encoding")
-        return authorization, media
+def read_headers(headers: Any, settings: EdgeSettings) -> tuple[str | None, str | None]:
+    """The Authorization and Content-Type of a request.
 
-    async def read(self, receive: Receive, media: str | None) -> bytes:
-        """A request's body, checked as `read_headers` does."""
+    Raises:
+        TooLarge: its Content-Length is over the limit.
+        UnsupportedMedia: its body is encoded.
+    """
+    authorization = media = None
+    for name, value in headers:
+        if name == b"content-type":
+            media = value.decode("latin-1")
+        elif name == b"authorization":
+            authorization = value.decode("latin-1")
+        elif name == b"content-length" and int(value) > settings.body_bytes_max:
+            raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
+        elif name == b"content-encoding" and value != b"identity":
+            raise UnsupportedMedia("send the body without Content-Encoding")
+    return authorization, media
+
+
+async def read(receive: Receive, media: str | None, settings: EdgeSettings) -> bytes:
+    """A request's body, checked as `read_headers` does."""
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    while message.get("more_body", False):
+        if len(body) > settings.body_bytes_max:
+            break
         message = await receive()
-        body: bytes = message.get("body", b"")
-        while message.get("more_body", False):
-            if len(body) > self._settings.body_bytes_max:
-                break
-            message = await receive()
-            body += message.get("body", b"")
-        if len(body) > self._settings.body_bytes_max:
-            raise TooLarge(f"the body has over {self._settings.body_bytes_max} bytes")
-        if body and media != "application/json":
-            check_media(media or "")
-        return body
+        body += message.get("body", b"")
+    if len(body) > settings.body_bytes_max:
+        raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
+    if body and media != "application/json":
+        check_media(media or "")
+    return body
 
 
 class _Listener:
@@ -254,6 +268,9 @@ class _Listener:
         self._watching = asyncio.create_task(self._watch(gone))
         return gone
 
+    def step_aside(self) -> None:
+        pass
+
     def stop(self) -> None:
         """Nobody wants to know any more."""
         if self._watching is not None:
@@ -266,10 +283,54 @@ class _Listener:
             gone.set_result(None)
 
 
-def _refusal(error: ServiceError) -> Answer:
+class _Visitor(_Listener):
+    """A call over ASGI, as the entrance sees it."""
+
+    def __init__(self, receive: Receive, target: Target, entrance: Entrance) -> None:
+        super().__init__(receive)
+        self.level = target.verb.urgency
+        self.tenant = target.namespace
+        self.kib = 1
+        self._entrance = entrance
+        self._turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._is_working = False
+
+    async def enter(self, body_bytes: int) -> bool:
+        """Begin when it is this call's turn; false when too much stands."""
+        self.kib = weigh(body_bytes)
+        self._entrance.enter(self)
+        return await self._turn
+
+    @property
+    def disconnected(self) -> bool:
+        return self._turn.cancelled()
+
+    def start(self) -> None:
+        self._is_working = True
+        self._turn.set_result(True)
+
+    def refuse(self) -> None:
+        if not self._turn.done():
+            self._turn.set_result(False)
+
+    def step_aside(self) -> None:
+        if self._is_working:
+            self._is_working = False
+            self._entrance.leave(self.kib)
+
+    def stop(self) -> None:
+        self.step_aside()
+        super().stop()
+
+
+def refusal(error: ServiceError) -> Answer:
+    """An error as an answer."""
     response = problem(error)
     headers = [(name, value) for name, value in response.raw_headers if name != b"content-length"]
     return Answer(error.status, bytes(response.body), headers)
+
+
+OVERLOADED = refusal(Overloaded(TOO_MUCH, retry_after_s=RETRY_S))
 
 
 def documented(verb: Verb) -> Callable[[str, Request], Awaitable[Response]]:
@@ -277,9 +338,8 @@ def documented(verb: Verb) -> Callable[[str, Request], Awaitable[Response]]:
 
     async def endpoint(ns: str, request: Request) -> Response:
         state = request.app.state
-        hot = HotPath(None, {}, state.access, state.settings, state.lag)
-        authorization, media = hot.read_headers(request.scope["headers"])
-        body = await hot.read(request.receive, media)
+        authorization, media = read_headers(request.scope["headers"], state.settings)
+        body = await read(request.receive, media, state.settings)
         listener = _Listener(request.receive)
         call = Call(ns, body, state.access.caller(authorization), listener)
         try:

@@ -54,6 +54,9 @@ SHARD_BREAKER = Gauge("headgate_shard_breaker_state", "0: closed, 1: half-open, 
 SHARD_POOL_IN_USE = Gauge("headgate_shard_pool_in_use", "Connections in use.", ["shard", "pool"])
 SHARD_POOL_WAITING = Gauge("headgate_shard_pool_waiting", "Calls that wait for a connection.", ["shard", "pool"])
 SHED = Counter("headgate_shed_total", "Calls turned away because too much waited.", ["urgency"])
+CALLS_STANDING = Gauge(
+    "headgate_calls_standing", "Calls that stand before they are begun: the processor is short."
+)
 LOOP_LAG_SECONDS = Gauge("headgate_loop_lag_seconds", "How long a round of the event loop took last.")
 RATE_LIMITED = Counter("headgate_rate_limited_total", "Elements or calls refused over a quota.", ["quota"])
 RELEASED = Counter("headgate_dependency_released_total", "Nodes released.", ["shard"])

@@ -112,6 +112,9 @@ class EdgeSettings(BaseSettings):
     ownership: Literal["exclusive", "everyone"] = "exclusive"
 
     standing_wait_s_max: float = 1.0
+    # The line in front of the verbs, for when the processor is short; a call counts as one, and those of its body.
+    working_kib_max: Annotated[int, Field(ge=1)] = 128
+    start_wait_s_max: Annotated[float, Field(gt=0)] = 0.5
     pool_connections_max: int = 6
     command_timeout_s: float = 10.0
     connect_timeout_s: float = 5.0

@@ -20,6 +20,7 @@ from shared.metrics import LOOP_LAG_SECONDS, SHED
 # How many times the target a call of this urgency puts up with: acks are refused last.
 PATIENCE = {Urgency.SETTLE: 10.0, Urgency.DEQUEUE: 2.0, Urgency.ENQUEUE: 1.0, Urgency.LIST: 1.0}
 RETRY_S = 1.0
+TOO_MUCH = "more work waits than can be done in time; come back later"
 
 SAMPLE_S = 0.1
 
@@ -27,7 +28,7 @@ SAMPLE_S = 0.1
 def overloaded(level: Urgency) -> Overloaded:
     """The refusal of a call; counted."""
     SHED.labels(level.name.lower()).inc()
-    return Overloaded("more work waits than can be done in time; come back later", retry_after_s=RETRY_S)
+    return Overloaded(TOO_MUCH, retry_after_s=RETRY_S)
 
 
 class Standing:

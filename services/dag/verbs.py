@@ -105,6 +105,7 @@ class Hot:
         enter(call.namespace, call.caller, reads=True)
         timeout_s = _timeout_s(call.query)
         assert timeout_s is not None, "the short way takes no other query"
+        call.client.step_aside()
         return 200, dag_view(await self._duties.queries.wait(call.namespace, call.of, timeout_s))
 
     def _body(self, call: Call, model: type[M]) -> M:

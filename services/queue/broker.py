@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.queue.dispatch import Dispatch
@@ -107,12 +107,20 @@ class Broker:
         wait_s: float = 0.0,
         gone: asyncio.Future[None] | None = None,
         tenant: Tenant | None = None,
+        waits: Callable[[], None] = lambda: None,
     ) -> list[Leased]:
         """Lease ready items; (key, row of the claim) in order of service."""
         self.dispatch.check(namespace)
         token = _token()
         leased = await self.dispatch.dequeue(
-            namespace, demands, token=token, lease_s=lease_s, wait_s=wait_s, gone=gone, tenant=tenant
+            namespace,
+            demands,
+            token=token,
+            lease_s=lease_s,
+            wait_s=wait_s,
+            gone=gone,
+            tenant=tenant,
+            waits=waits,
         )
         if leased:
             self._measure(leased)

@@ -194,11 +194,12 @@ class Dispatch:
         wait_s: float = 0.0,
         gone: asyncio.Future[None] | None = None,
         tenant: Tenant | None = None,
+        waits: Callable[[], None] = lambda: None,
     ) -> list[Leased]:
         """Lease all that is ready up to each demand's count, best first; wait only when there is nothing.
 
         Returns rows of the claim statement, topic by topic, each topic in its order of service. Nothing is
-        claimed for a call after its `gone` is done.
+        claimed for a call after its `gone` is done. `waits` is told before each wait.
         """
         lines = [self._line(namespace, demand.topic) for demand in demands]
         counts = [demand.count for demand in demands]
@@ -210,6 +211,7 @@ class Dispatch:
                 left_s = deadline_s - self._clock.monotonic_s()
                 if any(leased) or left_s <= 0:
                     break
+                waits()
                 await tenant.wait_for_room(left_s, gone)
                 counts = [demand.count for demand in demands]
                 continue
@@ -229,7 +231,7 @@ class Dispatch:
                 continue  # others may be ready in the place of what is gone
             terms = None if tenant is not None or len(lines) > 1 else Terms(token, lease_s, counts[0], gone)
             is_over = any(leased) or left_s <= 0 or self._is_leaving != was_leaving
-            if is_over or await self._wait(lines, left_s, gone, terms, leased[0]):
+            if is_over or await self._wait(lines, left_s, gone, terms, leased[0], waits):
                 break
         if gone is not None and gone.done():
             for line in lines:
@@ -442,8 +444,10 @@ class Dispatch:
         gone: asyncio.Future[None] | None,
         terms: Terms | None,
         leased: list[Leased],
+        waits: Callable[[], None],
     ) -> bool:
         """Until there is something to look for; true when items were handed to this call: they are in `leased`."""
+        waits()
         places = [line.wait(terms) for line in lines]
         wanted: list[asyncio.Future[Any]] = [*places] if gone is None else [*places, gone]
         poll_s = self._settings.poll_s * random.uniform(1.0, 1.5)  # noqa: S311 - jitter

@@ -86,7 +86,7 @@ class Verbs:
             leased = await lease()
             return 200, {"items": self._leased(leased)}
         gone = call.client.gone()
-        leased = await lease(wait_s=wanted.wait_s, gone=gone)
+        leased = await lease(wait_s=wanted.wait_s, gone=gone, waits=call.client.step_aside)
         if leased and gone.done():
             await self._hand_back(call.namespace, [row for _, row in leased])
             leased = []

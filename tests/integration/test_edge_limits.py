@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import uvicorn
@@ -12,6 +12,7 @@ import uvicorn
 from services.local.ports import free_port
 from services.queue.app import create_app
 from services.queue.settings import QueueSettings
+from shared.hotpath import HotPath
 from shared.serve import guarded
 from tests.support.databases import Database
 
@@ -28,9 +29,18 @@ class _Server(uvicorn.Server):
         yield
 
 
+class Served(NamedTuple):
+    """A queue service behind the real edge."""
+
+    port: int
+    app: HotPath
+    server: uvicorn.Server
+    ended: asyncio.Task[None]
+
+
 @pytest.fixture
-async def port(database: Database) -> AsyncIterator[int]:
-    """A queue service behind the real edge, with small limits."""
+async def served(database: Database) -> AsyncIterator[Served]:
+    """One with small limits."""
     settings = QueueSettings(
         shards=database.queue_shards, body_bytes_max=LIMIT, head_s_max=0.3, body_s_max=0.3, connections_max=20
     )
@@ -51,9 +61,15 @@ async def port(database: Database) -> AsyncIterator[int]:
     async with asyncio.timeout(END_S):
         while not server.started:
             await asyncio.sleep(0.01)
-    yield port
+    yield Served(port, app, server, serving)
     server.should_exit = True
     await serving
+
+
+@pytest.fixture
+def port(served: Served) -> int:
+    """Where it listens."""
+    return served.port
 
 
 async def talk(port: int, *parts: bytes) -> bytes:
@@ -262,15 +278,114 @@ async def test_a_body_that_comes_in_parts_is_one_body(talk_on: Talk) -> None:
     assert (await talk_on.answer())[0] == 201
 
 
-async def test_what_waited_for_a_client_that_hung_up_stays_ready(port: int, talk_on: Talk) -> None:
+async def test_what_waited_for_a_client_that_hung_up_stays_ready(port: int) -> None:
     gone = await Talk.open(port)
     gone.send("dequeue", '{"topics":[{"topic":"gone"}],"wait_s":20}')
     await asyncio.sleep(0.1)
     gone.writer.transport.abort()
     await asyncio.sleep(0.1)
+    talk_on = await Talk.open(port)
     talk_on.send("enqueue", '{"items":[{"topic":"gone"}]}')
     assert (await talk_on.answer())[0] == 201
     talk_on.send("dequeue", '{"topics":[{"topic":"gone"}],"wait_s":5}')
     code, _, body = await talk_on.answer()
     assert code == 200
     assert [item["attempt"] for item in body["items"]] == [1]
+    talk_on.writer.close()
+
+
+class Door:
+    """The entrance of a served app, shut: every call stands. Its clock goes when it is told."""
+
+    def __init__(self, app: HotPath, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entrance = app.entrance
+        self.now_s = 1000.0
+        self._limits = self.entrance._limits
+        self.entrance._limits = [0] * len(self._limits)
+        self.entrance._over_max = self.entrance._over = 0
+        monkeypatch.setattr(self.entrance, "_clock", self)
+        for line in self.entrance._lines:
+            monkeypatch.setattr(line, "_clock", self)
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def open(self) -> None:
+        self.entrance._limits = self._limits
+        self.entrance.leave(0)
+
+    async def stand(self, calls: int) -> None:
+        async with asyncio.timeout(END_S):
+            while self.entrance.standing != calls:
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def door(served: Served, monkeypatch: pytest.MonkeyPatch) -> Door:
+    return Door(served.app, monkeypatch)
+
+
+@pytest.mark.parametrize("fields", ["", "x-other: 1\r\nconnection: close\r\n"], ids=["below ASGI", "over ASGI"])
+async def test_a_call_behind_a_line_that_stands_is_refused_unread(port: int, door: Door, fields: str) -> None:
+    first, second = await Talk.open(port), await Talk.open(port)
+    first.send("enqueue", ITEM, fields=fields)
+    await door.stand(1)
+    door.now_s += QueueSettings().start_wait_s_max
+    second.send("enqueue", "no JSON at all", fields=fields)
+    code, head, body = await second.answer()
+    assert (code, body["code"], body["outcome"]) == (503, "overloaded", "none")
+    assert b"content-type: application/problem+json\r\n" in head
+    assert b"retry-after: 1\r\n" in head
+    door.open()
+    assert (await first.answer())[0] == 201
+    if not fields:
+        second.send("enqueue", ITEM)
+        assert (await second.answer())[0] == 201
+    for one in (first, second):
+        one.writer.close()
+
+
+async def test_what_stood_when_its_client_hung_up_is_not_done(port: int, talk_on: Talk, door: Door) -> None:
+    gone = await Talk.open(port)
+    gone.send("enqueue", ITEM)
+    await door.stand(1)
+    gone.writer.transport.abort()
+    talk_on.send("enqueue", ITEM.replace("edge", "other"))
+    await door.stand(2)
+    async with asyncio.timeout(END_S):
+        while not any(call.disconnected for _, call in door.entrance._lines[2]._turns[0][2].calls):
+            await asyncio.sleep(0.005)
+    door.open()
+    assert (await talk_on.answer())[0] == 201
+    talk_on.send("dequeue", '{"topics":[{"topic":"edge"},{"topic":"other"}]}')
+    assert [item["topic"] for item in (await talk_on.answer())[2]["items"]] == ["other"]
+
+
+async def test_what_stands_when_the_process_leaves_is_answered_first(
+    served: Served, talk_on: Talk, door: Door
+) -> None:
+    talk_on.send("enqueue", ITEM)
+    await door.stand(1)
+    served.server.should_exit = True
+    async with asyncio.timeout(END_S):
+        while served.server.servers and served.server.servers[0].is_serving():
+            await asyncio.sleep(0.005)
+    door.open()
+    assert (await talk_on.answer())[0] == 201
+    assert await talk_on.is_closed()
+    await served.ended
+
+
+async def test_a_dequeue_that_waits_is_not_worked_on(talk_on: Talk, port: int, served: Served) -> None:
+    talk_on.send("dequeue", '{"topics":[{"topic":"edge"}],"wait_s":20}')
+    lines = served.app.state.process.broker.dispatch._lines
+    async with asyncio.timeout(END_S):
+        while ("default", "edge") not in lines or not lines["default", "edge"].waiting:
+            await asyncio.sleep(0.005)
+    assert served.app.entrance._working == 0
+    other = await Talk.open(port)
+    other.send("enqueue", ITEM)
+    assert (await other.answer())[0] == 201
+    assert len((await talk_on.answer())[2]["items"]) == 1
+    assert served.app.entrance._working == 0
+    other.writer.close()
