@@ -69,13 +69,14 @@ def plan(
     counts = addition.new_counts(adding, _NOTHING)
     log = Log([dag])
     rows = []
+    item_ids = ids.new_ids(queue_shard, len(adding.nodes))
     for n, node in enumerate(adding.nodes):
         verdict = decide(node.trigger, counts[node.key])
         if verdict == "skip":
             return None
         state = "released" if verdict == "fire" and dag.releasing else "blocked"
         given = state == "blocked" and not dag.lifted
-        rows.append(NodeRow(n, node, ids.new_id(queue_shard), state, given, counts[node.key], 0, False))
+        rows.append(NodeRow(n, node, item_ids[n], state, given, counts[node.key], 0, False))
         log.node(n, 1, state)
         dag.move(None, state)
     numbers = {row.new.key: row.no for row in rows}

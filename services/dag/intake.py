@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headgate import wire
@@ -15,7 +15,7 @@ from services.dag.model import UNDO, NewDag, NewEdge, NewNode, Resolved, Retry
 from services.dag.settings import DagSettings
 from shared.errors import FieldError, Forbidden, ServiceError, pointer_to
 
-_fingerprint = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
+_canonical = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
 
 def new_dag(spec: wire.DagSpec | wire.SubDag, settings: DagSettings) -> NewDag:
@@ -59,15 +59,15 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
     deadlines = sorted((name, limit_s) for name, limit_s in limits.items() if limit_s is not None)
     if node.dag is not None:
         item, levels = _sub_dag(node.dag, f"/nodes/{i}/dag", settings)
-        said: Any = {"dag": item}
+        said = encode({"dag": item})
     else:
-        said, levels = _item(i, node, settings), 0
-        item = encode(said)
-    whole = [said, node.trigger, node.pass_outputs, sorted(upstream), sorted(external)]
+        (item, said), levels = _item(i, node, settings), 0
+    rest: list[Any] = [node.trigger, node.pass_outputs, sorted(upstream), sorted(external)]
     if node.run_on is not None or node.compensates is not None:
-        whole.append([node.run_on, node.compensates])
+        rest.append([node.run_on, node.compensates])
     if deadlines:
-        whole.append(deadlines)
+        rest.append(deadlines)
+    whole = f"[{said},{_canonical(rest)[1:]}"
     return NewNode(
         key=node.key,
         topic=node.topic or "",
@@ -76,7 +76,7 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
         upstream=upstream,
         external=external,
         item=item,
-        fingerprint=hashlib.blake2b(_fingerprint(whole).encode(), digest_size=16).digest(),
+        fingerprint=hashlib.blake2b(whole.encode(), digest_size=16).digest(),
         levels=levels,
         run_on=node.run_on if node.compensates is None else UNDO,
         compensates=node.compensates,
@@ -104,30 +104,38 @@ def _sub_dag(spec: wire.SubDag, at: str, settings: DagSettings) -> tuple[str, in
     return text, levels
 
 
-def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> dict[str, Any]:
+def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> tuple[str, str]:
+    """A node's queue item as JSON text, and the same with all names sorted. Both are put together from texts of
+    the values: most have one form only, and an encoder costs more than a node's whole rest here."""
     assert node.topic is not None, "the model sees to that"
     if node.topic.startswith("_"):
         raise Forbidden("topics that begin with `_` are the system's; use another name")
-    _checked(node.payload, settings.payload_bytes_max, f"/nodes/{i}/payload")
-    if node.metadata is not None:
-        _checked(node.metadata, settings.metadata_bytes_max, f"/nodes/{i}/metadata")
-    item: dict[str, Any] = {
-        "topic": node.topic,
-        "payload": node.payload,
-        "priority": node.priority,
-        "lease_s": node.lease_s,
-        "max_attempts": node.max_attempts,
+    fields = {
+        "topic": f'"{node.topic}"',
+        "payload": _checked(node.payload, settings.payload_bytes_max, f"/nodes/{i}/payload"),
+        "priority": str(node.priority),
+        "lease_s": repr(node.lease_s),
+        "max_attempts": str(node.max_attempts),
     }
     if node.metadata is not None:
-        item["metadata"] = node.metadata
+        fields["metadata"] = _checked(node.metadata, settings.metadata_bytes_max, f"/nodes/{i}/metadata")
     if node.delay_s is not None:
-        item["delay_s"] = node.delay_s
+        fields["delay_s"] = repr(node.delay_s)
     if node.ttl_s is not None:
-        item["ttl_s"] = node.ttl_s
+        fields["ttl_s"] = repr(node.ttl_s)
     if node.backoff is not None:
         backoff = node.backoff
-        item["backoff"] = {"base_s": backoff.base_s, "factor": backoff.factor, "max_s": backoff.max_s}
-    return item
+        fields["backoff"] = encode({"base_s": backoff.base_s, "factor": backoff.factor, "max_s": backoff.max_s})
+    item = _object(fields.items())
+    if "{" in fields["payload"]:
+        fields["payload"] = _canonical(node.payload)
+    if node.metadata is not None:
+        fields["metadata"] = _canonical(node.metadata)
+    return item, _object(sorted(fields.items()))
+
+
+def _object(fields: Iterable[tuple[str, str]]) -> str:
+    return "{" + ",".join([f'"{name}":{text}' for name, text in fields]) + "}"
 
 
 def new_edges(dependencies: Sequence[wire.Dependency]) -> list[NewEdge]:
@@ -166,7 +174,7 @@ def resolutions(facts: Sequence[wire.ExternalResolution], settings: DagSettings)
 
 
 def _checked(value: Any, bytes_max: int, pointer: str) -> str:
-    text = encode(value)
+    text = "null" if value is None else encode(value)
     if len(text) > bytes_max or len(text.encode()) > bytes_max:
         detail = f"it has over {bytes_max} bytes as JSON"
         raise ValueTooLarge(f"a value is too large: {detail}", errors=[FieldError(pointer, detail)])

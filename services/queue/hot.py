@@ -25,7 +25,7 @@ from services.queue.model import (
     PlainItem,
     PlainItems,
     Settled,
-    is_plain,
+    is_simple,
 )
 from services.queue.settings import QueueSettings
 from shared import jsonbody
@@ -35,6 +35,7 @@ from shared.http import validate
 S = TypeVar("S", bound=msgspec.Struct)
 
 _TOPIC = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
+_ACK_TOPIC = re.compile(r"(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}").fullmatch
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 _INT32 = 2**31
 _DEMAND_NAMES = tuple(b'"%s"' % name.encode() for name in (*Demands.__struct_fields__, *Demand.__struct_fields__))
@@ -147,13 +148,16 @@ def _decode(decoder: msgspec.json.Decoder[S], body: bytes) -> S | None:
 
 
 def _is_common(item: NewItem) -> bool:
-    """True for an item whose every given field is judged right here."""
+    """True for an item whose every given field is judged right here: plain ones, and those of DAGs."""
     return bool(
-        is_plain(item)
+        is_simple(item)
         and _TOPIC(item.topic)
         and (item.id is None or _ID(item.id))
         and -_INT32 <= item.priority < _INT32
         and 1 <= item.lease_s <= wire.LEASE_S_MAX
+        and 0 <= item.max_attempts < _INT32
+        and (item.ack_topic is None or _ACK_TOPIC(item.ack_topic))
+        and (item.ack_context is NULL or bytes(item.ack_context)[:1] == b"{")
     )
 
 

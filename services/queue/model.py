@@ -39,14 +39,13 @@ class NewItem(msgspec.Struct, forbid_unknown_fields=True):
     fairness_key: str | None = None
 
 
-def is_plain(item: NewItem) -> bool:
-    """True for an item that uses only topic, id, payload, priority and lease_s."""
+def is_simple(item: NewItem) -> bool:
+    """True for an item that uses only topic, id, payload, priority, lease_s, max_attempts, disabled, ack_topic and
+    ack_context: what a DAG's items are made of."""
     return (
         item.metadata is NULL
         and item.inputs is NULL
         and item.headers is NULL
-        and item.ack_context is NULL
-        and item.ack_topic is None
         and item.deliver_after is None
         and item.delay_s is None
         and item.ttl_s is None
@@ -54,8 +53,17 @@ def is_plain(item: NewItem) -> bool:
         and item.idempotency_key is None
         and item.affinity is None
         and item.fairness_key is None
-        and item.max_attempts == 0
         and item.delivery == "at_least_once"
+    )
+
+
+def is_plain(item: NewItem) -> bool:
+    """True for an item that uses only topic, id, payload, priority and lease_s."""
+    return (
+        is_simple(item)
+        and item.ack_context is NULL
+        and item.ack_topic is None
+        and item.max_attempts == 0
         and not item.disabled
     )
 
