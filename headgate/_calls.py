@@ -60,6 +60,8 @@ DEAD = Verb("queue", "GET", _NS + "/dead", safe=True)
 NAMESPACE_PUT = Verb("queue", "PUT", _NS, safe=True)
 NAMESPACE = Verb("queue", "GET", _NS, safe=True)
 NAMESPACES = Verb("queue", "GET", "/v1/namespaces", safe=True)
+DAG_QUOTA_PUT = Verb("dag", "PUT", _NS, safe=True)
+DAG_QUOTA = Verb("dag", "GET", _NS, safe=True)
 SHARD = Verb("queue", "GET", "/v1/shards/{shard}", safe=True)
 SHARDS = Verb("queue", "GET", "/v1/shards", safe=True)
 

@@ -15,6 +15,8 @@ examples:
   headgate quotas set shop --enqueues-per-minute 6000 --in-flight-max 200
   headgate quotas set shop --items-max none              no limit any more; the others stay
   headgate quotas clear shop                             no limits at all
+  headgate quotas dags shop                              unfinished DAGs, their nodes and edges
+  headgate quotas dags shop --dags-max 100 --nodes-max default
 
 what is over a quota:
   enqueues-per-minute   items are refused as `over_quota` until Retry-After; a minute's worth may come at once
@@ -27,6 +29,7 @@ Needs a token with scope `admin` for the namespace; list needs `ops`.
 """
 
 _LIMITS: Final = ("enqueues_per_minute", "in_flight_max", "items_max", "stored_bytes_max")
+_DAG_KINDS: Final = ("dags", "nodes", "edges")
 _USES: Final = {
     "enqueues_per_minute": "enqueued_last_minute",
     "in_flight_max": "in_flight",
@@ -85,6 +88,44 @@ def change(args: Args) -> int:
     with commands.client_of(args) as client:
         now = client.get_namespace(args.ns)
         return _show(args, client.put_namespace(args.ns, **{name: getattr(now, name) for name in _LIMITS} | given))
+
+
+def dag_limit(text: str) -> int | None:
+    """A limit, or None for the word `default`."""
+    return None if text == "default" else int(text)
+
+
+def add_dag_limits(parser: argparse.ArgumentParser) -> None:
+    """An option for each quota of DAGs; one that is not given is left as it is."""
+    for what in _DAG_KINDS:
+        parser.add_argument(
+            f"--{what}-max",
+            type=dag_limit,
+            metavar="N",
+            default=argparse.SUPPRESS,
+            help=f"unfinished {what}; default: what the service says",
+        )
+
+
+def dags(args: Args) -> int:
+    """quotas dags: show what a namespace may have of unfinished DAGs, or change it."""
+    names = [f"{what}_max" for what in _DAG_KINDS]
+    given = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    with commands.client_of(args) as client:
+        found = client.dag_quota(args.ns)
+        if given:
+            found = client.put_dag_quota(found.namespace, **{n: getattr(found, n) for n in names} | given)
+    if args.output == "json":
+        show_json(found, sys.stdout)
+        return commands.OK
+    fields: dict[str, Any] = {"namespace": found.namespace}
+    for what, name in zip(_DAG_KINDS, names, strict=True):
+        own, default = getattr(found, name), getattr(found.default, name)
+        allowed = own if own is not None else default
+        said = ", no limit" if allowed is None else f" of {allowed:,}{'' if own is not None else ' (default)'}"
+        fields[what] = f"{getattr(found, what):,}{said}"
+    show_fields(fields, sys.stdout)
+    return commands.OK
 
 
 def clear(args: Args) -> int:

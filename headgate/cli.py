@@ -270,6 +270,9 @@ def _add_quotas(verbs: _Commands) -> None:
     show.add_argument("ns", nargs="?", metavar="namespace", help="by default the client's own")
     change = verbs.add("set", quotas.change, "change limits; what is not named stays", epilog=quotas.QUOTAS)
     quotas.add_limits(change)
+    dags = verbs.add("dags", quotas.dags, "show or change limits of unfinished DAGs", epilog=quotas.QUOTAS)
+    quotas.add_dag_limits(dags)
+    dags.add_argument("ns", nargs="?", metavar="namespace", help="by default the client's own")
     for parser in (change, verbs.add("clear", quotas.clear, "take all limits away")):
         parser.add_argument("ns", metavar="namespace")
 

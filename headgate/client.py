@@ -287,6 +287,23 @@ class Client:
         )
         return self._send(_calls.call(_calls.NAMESPACE_PUT, wire.Namespace.model_validate, body=body, ns=name))
 
+    def put_dag_quota(
+        self,
+        name: str,
+        *,
+        dags_max: int | None = None,
+        nodes_max: int | None = None,
+        edges_max: int | None = None,
+    ) -> wire.DagQuota:
+        """Limit a namespace's unfinished DAGs, and nodes and edges in them; what is left out is as the service's
+        default."""
+        body = present(dags_max=dags_max, nodes_max=nodes_max, edges_max=edges_max)
+        return self._send(_calls.call(_calls.DAG_QUOTA_PUT, wire.DagQuota.model_validate, body=body, ns=name))
+
+    def dag_quota(self, name: str | None = None) -> wire.DagQuota:
+        """A namespace's quotas for DAGs, the service's defaults, and the use of them."""
+        return self._send(_calls.call(_calls.DAG_QUOTA, wire.DagQuota.model_validate, ns=name or self.namespace))
+
     def get_namespace(self, name: str | None = None) -> wire.Namespace:
         """A namespace with its quotas and their use."""
         return self._send(_calls.call(_calls.NAMESPACE, wire.Namespace.model_validate, ns=name or self.namespace))

@@ -10,6 +10,7 @@ from headgate.wire.base import (
     AttemptOutcome,
     Batch,
     BlockKind,
+    ByteQuota,
     DagState,
     ErrorText,
     EventKind,
@@ -360,6 +361,28 @@ class Timeline(Response):
     lease_expires_at: datetime | None = None
     ended_at: datetime | None = None
     error: str | None = None
+
+
+class DagQuotaSpec(Request):
+    dags_max: ByteQuota | None = None
+    nodes_max: ByteQuota | None = None
+    edges_max: ByteQuota | None = None
+
+
+class DagQuotas(Response):
+    dags_max: int | None = None
+    nodes_max: int | None = None
+    edges_max: int | None = None
+
+
+class DagQuota(DagQuotas):
+    """A namespace's own quotas (null: as `default`), and its unfinished DAGs with their nodes and edges."""
+
+    namespace: str
+    default: DagQuotas
+    dags: int = 0
+    nodes: int = 0
+    edges: int = 0
 
 
 class DagShardHealth(Response):

@@ -9,7 +9,15 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from services.dag import routes, routes_events, routes_explain, routes_export, routes_families, verbs
+from services.dag import (
+    routes,
+    routes_events,
+    routes_explain,
+    routes_export,
+    routes_families,
+    routes_quotas,
+    verbs,
+)
 from services.dag.context import Context
 from services.dag.gateway import HeadgateQueue, Queue
 from services.dag.orchestrator import Orchestrator
@@ -171,6 +179,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.include_router(routes.router)
     app.include_router(routes_explain.router)
     app.include_router(routes_families.router)
+    app.include_router(routes_quotas.router)
     app.include_router(routes_events.router)
     app.include_router(routes_export.router)
     return app

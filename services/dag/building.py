@@ -75,7 +75,7 @@ class Builder:
         self._settings = context.settings
         self._orders = Orders(context.settings.order_edges_max)
         self._births = births.Births(context, activator)
-        self._quotas = Quotas(context.shards, context.settings, context.clock)
+        self.quotas = Quotas(context.shards, context.settings, context.clock)
 
     async def create(
         self, namespace: str, new: NewDag, nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]
@@ -106,11 +106,11 @@ class Builder:
     ) -> tuple[Dag, bool]:
         edges = addition.edges_of(nodes, dependencies)
         queue_shard = await self._pick_shard(shard, nodes)
-        if parent is None and not self._quotas.is_limited:
+        await self.quotas.look(namespace)
+        if parent is None and not self.quotas.is_limited(namespace):
             birth = births.plan(dag_id, namespace, new, nodes, edges, queue_shard, self._settings)
             if birth is not None and (made := await self._births.make(shard, birth)) is not None:
                 return made, True
-        await self._quotas.look(namespace)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written | list[Addition]]:
             dag = await store.insert_dag(tx, dag_id, namespace, new, parent)
@@ -120,7 +120,7 @@ class Builder:
                 unfinished = await store_duties.adding_of(tx, found.no)
                 return None, unfinished or _Written(found, False, {}, [])
             if parent is None:
-                self._quotas.add(namespace, dags=1)
+                self.quotas.add(namespace, dags=1)
             else:
                 await self._give(tx, dag, nodes, parent)
             return await self._write(tx, shard, dag, nodes, edges, queue_shard)
@@ -158,7 +158,7 @@ class Builder:
         shard, dag_id = self._context.shard_of(dag_id)
         edges = addition.edges_of(nodes, dependencies)
         queue_shard = await self._pick_shard(shard, nodes)
-        await self._quotas.look(namespace)
+        await self.quotas.look(namespace)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written]:
             dag = own(await store.lock_dags(tx, [dag_id]), namespace)
@@ -244,7 +244,7 @@ class Builder:
             return None, _Written(dag, True, found, [])
         addition.check_limits(dag, adding, standing, self._settings)
         if not dag.depth:
-            self._quotas.add(dag.namespace, nodes=len(adding.nodes), edges=len(adding.edges))
+            self.quotas.add(dag.namespace, nodes=len(adding.nodes), edges=len(adding.edges))
         await self._check_out_degrees(tx, dag, adding, standing)
         numbers = {key: node.no for key, node in standing.nodes.items()}
         numbers |= {node.key: dag.node_no(dag.next_n + i) for i, node in enumerate(adding.nodes)}

@@ -40,12 +40,17 @@ def _urgency(request: Request) -> Urgency:
     return Urgency.ENQUEUE if builds else Urgency.DEQUEUE
 
 
-def enter(ns: str, caller: Caller, *, reads: bool) -> None:
-    """Raises Invalid for a malformed namespace, Forbidden when it is not open to the caller; changing anything
-    needs `enqueue`."""
+def admit(ns: str, caller: Caller) -> None:
+    """Raises Invalid for a malformed namespace, NotFound or Forbidden when it is not open to the caller."""
     if _NAMESPACE(ns) is None:
         raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
     caller.enter(ns)
+
+
+def enter(ns: str, caller: Caller, *, reads: bool) -> None:
+    """Raises Invalid for a malformed namespace, Forbidden when it is not open to the caller; changing anything
+    needs `enqueue`."""
+    admit(ns, caller)
     if reads:
         caller.need("consume", "enqueue", "ops")
     else:

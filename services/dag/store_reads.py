@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from services.dag.model import Dag
 from services.dag.store import SQL
@@ -123,3 +123,29 @@ async def namespace_use(shard: Shard, namespace: str) -> tuple[int, int, int]:
     """DAGs that have not ended, and nodes and edges in them."""
     row = await shard.pool.row(SQL.namespace_use, namespace=namespace)
     return int(row["dags"]), int(row["nodes"]), int(row["edges"])
+
+
+class Limits(NamedTuple):
+    """How many unfinished DAGs a namespace may have, and nodes and edges in them; None: not said."""
+
+    dags_max: int | None = None
+    nodes_max: int | None = None
+    edges_max: int | None = None
+
+    def over(self, default: Limits) -> Limits:
+        """These, where they say nothing the default."""
+        return Limits(*(own if own is not None else other for own, other in zip(self, default, strict=True)))
+
+
+async def quotas(shard: Shard) -> list[tuple[str, Limits, datetime]]:
+    """Namespaces with quotas of their own, and when they were given them."""
+    rows = await shard.pool.fetch(SQL.quotas)
+    return [
+        (row["namespace"], Limits(row["dags_max"], row["nodes_max"], row["edges_max"]), row["updated_at"])
+        for row in rows
+    ]
+
+
+async def set_quota(shard: Shard, namespace: str, limits: Limits) -> None:
+    """Give a namespace quotas of its own."""
+    await shard.pool.fetch(SQL.set_quota, namespace=namespace, **limits._asdict())

@@ -57,3 +57,12 @@ FROM unnest(ARRAY['running', 'cancelling']) AS w(state)
 CROSS JOIN LATERAL (
     SELECT next_n, edges FROM dag WHERE namespace = $1::text AND state >= w.state AND state <= w.state
     ORDER BY state, id OFFSET 0) AS d;
+
+-- name: quotas()
+-- The namespaces that were given quotas of their own.
+SELECT namespace, dags_max, nodes_max, edges_max, updated_at FROM quota;
+
+-- name: set_quota(namespace, dags_max, nodes_max, edges_max)
+INSERT INTO quota (namespace, dags_max, nodes_max, edges_max) VALUES ($1, $2, $3, $4)
+ON CONFLICT (namespace) DO UPDATE SET dags_max = excluded.dags_max, nodes_max = excluded.nodes_max,
+    edges_max = excluded.edges_max, updated_at = shard_now();

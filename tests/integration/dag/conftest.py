@@ -12,7 +12,7 @@ from tests.support.queue_fake import FakeQueue
 _EMPTY = """
 TRUNCATE dag, node, node_spec, edge, external, outbox, adding, spread, scan, tally, change, kept, kept_node,
     kept_node_spec, kept_change, kept_edge, kept_external, export_mark, expansion, cleanup, reopening,
-    reach RESTART IDENTITY;
+    reach, quota RESTART IDENTITY;
 UPDATE retention_mark SET finished_at = '2000-01-01', id = '00000000-0000-0000-0000-000000000000';
 CREATE OR REPLACE FUNCTION shard_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()';
 """

@@ -56,3 +56,54 @@ async def test_another_namespace_has_its_own(world: DagWorld, dag_database: Data
         await small.create([node("a")])
         answer = await small.http.post("/v1/namespaces/other/dags", json={"nodes": [node("a")]})
         assert answer.status_code == 201
+
+
+async def give(world: DagWorld, namespace: str, **quotas: int) -> Any:
+    answer = await world.http.put(f"/v1/namespaces/{namespace}", json=quotas)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_a_namespace_is_given_quotas_of_its_own(world: DagWorld, dag_database: Database) -> None:
+    async with limited(dag_database, namespace_dags_max=1) as small:
+        given = await give(small, "default", dags_max=2, nodes_max=3)
+        assert given == {
+            "namespace": "default",
+            **{"dags_max": 2, "nodes_max": 3, "edges_max": None},
+            "default": {"dags_max": 1, "nodes_max": None, "edges_max": None},
+            **{"dags": 0, "nodes": 0, "edges": 0},
+        }
+        await small.create([node("a")])
+        dag = await small.create([node("a")])
+        await over(small, "", {"nodes": [node("a")]})
+        await over(small, f"/{dag}/nodes", {"nodes": [node("b"), node("c")]})
+        await small.add(dag, [node("b", "a")])
+        seen = (await small.http.get("/v1/namespaces/default")).json()
+        assert (seen["dags"], seen["nodes"], seen["edges"]) == (2, 3, 1)
+        for expect in (201, 429):
+            answer = await small.http.post("/v1/namespaces/other/dags", json={"nodes": [node("a")]})
+            assert answer.status_code == expect, "another namespace has the default"
+
+
+async def test_quotas_are_known_to_every_process_and_taken_away_again(
+    world: DagWorld, dag_database: Database
+) -> None:
+    await give(world, "default", dags_max=1)
+    await world.create([node("a")])
+    async with limited(dag_database) as other:
+        await over(other, "", {"nodes": [node("a")]})
+        await give(other, "default")
+        await other.create([node("a")])
+
+
+async def test_a_quota_of_nothing_takes_nothing(world: DagWorld) -> None:
+    await give(world, "default", dags_max=0)
+    await over(world, "", {"nodes": [node("a")]})
+    await over(world, "", {"nodes": [node("a")], "key": "k"})
+
+
+async def test_quotas_that_cannot_be_are_refused(world: DagWorld) -> None:
+    for body in ({"dags_max": -1}, {"dags_max": "1"}, {"nodes_max": 2**60}, {"other": 1}):
+        assert (await world.http.put("/v1/namespaces/default", json=body)).status_code == 422
+    assert (await world.http.put("/v1/namespaces/a b", json={})).status_code == 422
+    assert (await world.http.get("/v1/namespaces/_dag")).status_code == 403

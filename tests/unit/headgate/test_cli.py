@@ -477,6 +477,17 @@ def test_setting_one_quota_keeps_the_others(service: Service, run: Run) -> None:
     assert service.calls[-1] == ("PUT", "/v1/namespaces/shop", {})
 
 
+def test_setting_one_quota_of_dags_keeps_the_others(service: Service, run: Run) -> None:
+    default = {"dags_max": 10, "nodes_max": None, "edges_max": None}
+    there = {"namespace": "shop", "nodes_max": 5_000, "edges_max": 7, "default": default, "dags": 3}
+    service.reply = lambda method, _p, body: there if method == "GET" else {**there, "nodes_max": None, **body}
+    code, out, _ = run("quotas", "dags", "shop")
+    assert code == 0 and "3 of 10 (default)" in out and "0 of 5,000" in out
+    code, out, _ = run("quotas", "dags", "shop", "--dags-max", "4", "--nodes-max", "default")
+    assert service.calls[-1] == ("PUT", "/v1/namespaces/shop", {"dags_max": 4, "edges_max": 7})
+    assert code == 0 and "3 of 4" in out and "0, no limit" in out
+
+
 def test_quotas_need_a_limit_to_set(service: Service, run: Run) -> None:
     assert run("quotas", "set", "shop")[0] == 2
     assert service.calls == []
