@@ -84,11 +84,19 @@ class DagMachine(RuleBasedStateMachine):
         hold=st.sampled_from([False, False, True]),
         on_failure=st.sampled_from(["continue", "continue", "cancel"]),
         deadline_s=st.sampled_from([None, None, 25.0]),
+        at_once=st.sampled_from([0, 100]),
         specs=st.lists(SPECS, min_size=2, max_size=4),
     )
     def begin(
-        self, opened: bool, hold: bool, on_failure: str, deadline_s: float | None, specs: list[dict[str, Any]]
+        self,
+        opened: bool,
+        hold: bool,
+        on_failure: str,
+        deadline_s: float | None,
+        at_once: int,
+        specs: list[dict[str, Any]],
     ) -> Any:
+        self.world.dags.settings.__dict__.update(retry_at_once_nodes_max=at_once, retry_step_nodes=2)
         self.queue = Api(self.world.host, "default")
         self.topic = Api(self.world.host).namespace  # one that no other history has
         self.run(self.world.host.clock.reset())

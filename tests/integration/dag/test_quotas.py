@@ -69,9 +69,13 @@ async def test_a_namespace_is_given_quotas_of_its_own(world: DagWorld, dag_datab
         given = await give(small, "default", dags_max=2, nodes_max=3)
         assert given == {
             "namespace": "default",
-            **{"dags_max": 2, "nodes_max": 3, "edges_max": None},
+            "dags_max": 2,
+            "nodes_max": 3,
+            "edges_max": None,
             "default": {"dags_max": 1, "nodes_max": None, "edges_max": None},
-            **{"dags": 0, "nodes": 0, "edges": 0},
+            "dags": 0,
+            "nodes": 0,
+            "edges": 0,
         }
         await small.create([node("a")])
         dag = await small.create([node("a")])
