@@ -16,6 +16,7 @@ from services.queue.gauges import Gauges
 from services.queue.health import Health
 from services.queue.hints import Messenger
 from services.queue.lanes import Lanes
+from services.queue.notices import Notices
 from services.queue.operations import Operations
 from services.queue.placement import Placement
 from services.queue.process import QueueProcess
@@ -63,6 +64,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     dispatch.tell = messenger.tell if messenger else None
     operations = Operations(broker, settings, clock)
     topics = Topics(broker, operations, quotas, settings)
+    notices = Notices(stores, quotas, topics, Lanes(stores, dispatch, settings))
 
     duties = partial(
         _duties,
@@ -75,11 +77,9 @@ def create_app(settings: QueueSettings) -> HotPath:
     lag = LoopLag(settings.standing_wait_s_max)
     loops = [
         *_loops(dispatch, health, shards),
-        Loop("quotas", quotas.step, interval_s=settings.quota_refresh_s),
+        Loop("notices", notices.step, interval_s=settings.quota_refresh_s),
         Loop("gauges", Gauges(stores, ownership.owns, settings).step, interval_s=settings.metrics_interval_s),
         Loop("lag", lag.step, interval_s=SAMPLE_S),
-        Loop("shares", topics.read_shares, interval_s=1.0),
-        Loop("lanes", Lanes(stores, dispatch, settings).step, interval_s=1.0),
         *(loop for store in stores.values() for loop in duties(store)),
     ]
 

@@ -156,6 +156,11 @@ class Quotas:
         """The namespace, if it has quotas."""
         return self._tenants.get(namespace)
 
+    @property
+    def knows_any(self) -> bool:
+        """Whether any were there at the last look."""
+        return any(self._settings.values())
+
     async def step(self) -> int:
         """Read quotas, and the use of those who have any; a shard that is away counts as it was last seen."""
         await asyncio.gather(*map(self._read_settings, self._stores.values()))

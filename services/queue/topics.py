@@ -120,13 +120,17 @@ class Topics:
         await asyncio.gather(*map(at, self._all()))
         await self.read_shares()
 
-    async def read_shares(self) -> int:
-        """Learn the minimum shares that other processes have set; 0, for a loop."""
+    @property
+    def knows_shares(self) -> bool:
+        """Whether any were there at the last look."""
+        return bool(self._broker.dispatch.shares)
+
+    async def read_shares(self) -> None:
+        """Learn the minimum shares that other processes have set."""
         found: dict[tuple[str, str], Shares] = {}
         for part in await self._gather(_shares):
             found |= part
         self._broker.dispatch.set_shares(found)
-        return 0
 
     async def purge(self, namespace: str, topic: str) -> dict[str, Any]:
         """Cancel every item that the topic holds now, in any state; a DAG's items are left alone."""

@@ -42,6 +42,11 @@ HOT: dict[str, set[tuple[str, str]]] = {
     "past_ttl": {("item", "item_expiry")},
     "drop_keys": {("dedup", "dedup_until")},
     "old_dead": {("parked", "parked_age")},
+    "notices": {
+        ("namespace", "namespace_limited"),
+        ("topic", "topic_min_share"),
+        ("lane_clock", "lane_clock_pkey"),
+    },
     "lane_heads": {("ready", "ready_order")},
     "adopt_strays": {("ready", "ready_order"), ("item", "item_pkey")},
     "look_by_id": {("item", "item_pkey")},

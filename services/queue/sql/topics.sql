@@ -11,8 +11,14 @@ SELECT namespace_id, name, settings, updated_at FROM namespace ORDER BY name;
 INSERT INTO namespace (name, settings, declared, updated_at) VALUES ($1::text, $2::text, true, shard_now())
 ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, declared = true, updated_at = shard_now();
 
+-- name: notices()
+-- Whether anything here has quotas, minimum shares or lanes: asked all the time, of indexes that mostly are empty.
+SELECT EXISTS (SELECT FROM namespace WHERE settings <> '{}') AS quotas,
+    EXISTS (SELECT FROM topic WHERE min_share IS NOT NULL) AS shares,
+    EXISTS (SELECT FROM lane_clock) AS lanes;
+
 -- name: limited()
--- The namespaces that have quotas; asked every second, so they have an index.
+-- The namespaces that have quotas.
 SELECT namespace_id, name, settings, updated_at FROM namespace WHERE settings <> '{}';
 
 -- name: usage(namespace_ids)

@@ -1,0 +1,90 @@
+"""One question a round for what is rarely there: nothing set by another process may be missed, nor its removal."""
+
+from typing import Any
+
+import pytest
+
+from services.queue.lanes import Lanes
+from services.queue.names import SQL
+from services.queue.notices import Notices
+from tests.support.queue_host import Api, QueueHost
+
+RARE = {id(SQL.limited): "limited", id(SQL.min_shares): "min_shares", id(SQL.lane_heads): "lane_heads"}
+
+
+def notices(host: QueueHost) -> Notices:
+    process = host.process
+    return Notices(host.stores, process.quotas, process.topics, Lanes(host.stores, host.dispatch, host.settings))
+
+
+@pytest.fixture
+def read(own_host: QueueHost, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The rare statements that were run since the list was cleared."""
+    seen: list[str] = []
+    for store in own_host.stores.values():
+        fetch = store.pool.fetch
+
+        async def watched(statement: Any, *args: Any, _fetch: Any = fetch, **given: Any) -> Any:
+            if id(statement) in RARE:
+                seen.append(RARE[id(statement)])
+            return await _fetch(statement, *args, **given)
+
+        monkeypatch.setattr(store.pool, "fetch", watched)
+    return seen
+
+
+async def test_what_nobody_uses_is_not_read(own_host: QueueHost, read: list[str]) -> None:
+    await notices(own_host).step()
+    read.clear()
+    await notices(own_host).step()
+    assert read == []
+
+
+async def test_what_another_process_sets_on_any_shard_is_read(own_host: QueueHost, read: list[str]) -> None:
+    api = Api(own_host)
+    await api.enqueue(*({"topic": "t", "id": api.new_id(shard)} for shard in own_host.stores))
+    last = own_host.stores[max(own_host.stores)]
+    steps = notices(own_host)
+    [known] = [ref for ref in [last.names.known(api.namespace, "t")] if ref]
+    topic_id = known.topic_id
+
+    async def set_there(settings: str, shares: str | None) -> None:
+        await last.pool.fetch(SQL.set_namespace, name=api.namespace, settings=settings)
+        await last.pool.fetch(SQL.set_min_share, topic_id=topic_id, min_share=shares)
+
+    await set_there('{"items_max": 3}', "[[5, 0.5]]")
+    await steps.step()
+    tenant = own_host.process.quotas.of(api.namespace)
+    assert tenant is not None
+    assert tenant.quota.items_max == 3
+    assert (api.namespace, "t") in own_host.dispatch.shares
+
+    await set_there("{}", None)
+    await steps.step()
+    assert own_host.process.quotas.of(api.namespace) is None
+    assert own_host.dispatch.shares == {}
+    read.clear()
+    await steps.step()
+    assert read == []
+
+
+async def test_lanes_are_looked_after_wherever_there_are_any(own_host: QueueHost, read: list[str]) -> None:
+    api = Api(own_host)
+    await api.enqueue(*[{"topic": "t", "fairness_key": "a", "id": api.new_id(1)}])
+    read.clear()
+    await notices(own_host).step()
+    assert read == ["lane_heads"] * len(own_host.stores)
+
+
+async def test_a_shard_that_is_away_keeps_what_it_set(
+    own_host: QueueHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Api(own_host)
+    await own_host.client.put(f"/v1/namespaces/{api.namespace}", json={"items_max": 3})
+    await notices(own_host).step()
+    for store in own_host.stores.values():
+        monkeypatch.setattr(store.shard.breaker, "state", "open")
+        monkeypatch.setattr(store.shard.breaker, "_retry_at_s", float("inf"))
+    with pytest.raises(Exception, match="shard"):
+        await notices(own_host).step()
+    assert own_host.process.quotas.of(api.namespace) is not None
