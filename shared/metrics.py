@@ -32,6 +32,14 @@ ACKED = Counter("headgate_acked_total", "Items acknowledged.", ["shard"])
 NACKED = Counter("headgate_nacked_total", "Items given back.", ["shard"])
 DEAD = Counter("headgate_dead_total", "Items that used up their attempts or were failed for good.", ["shard"])
 REDELIVERED = Counter("headgate_redelivered_total", "Items handed out not for the first time.", ["shard"])
+FOLDED = Counter(
+    "headgate_folded_total", "Ends of DAGs' nodes that were applied in the transaction of their ack.", ["shard"]
+)
+FOLDED_RELEASES = Counter(
+    "headgate_folded_releases_total",
+    "Nodes that were released in the transaction of an upstream's ack.",
+    ["shard"],
+)
 LEASE_EXPIRED = Counter("headgate_lease_expired_total", "Leases taken back after they ran out.", ["shard"])
 SWEEPER_LAST_RUN = Gauge(
     "headgate_sweeper_last_run_timestamp_seconds", "When leases that ran out were last looked for.", ["shard"]

@@ -134,7 +134,7 @@ class Activator:
         """New ids for nodes whose ids grew too old before the queue had seen them."""
         if not old:
             return []
-        queue_shard = gateway.pick_shard(await self._context.queue.shards(), shard.number)
+        queue_shard = await self._context.queue_shard(shard)
         renewed = [intent._replace(item_id=ids.new_id(queue_shard)) for intent in old]
 
         async def work(tx: Transaction) -> None:

@@ -15,7 +15,6 @@ from services.dag import (
     addition,
     births,
     expanding,
-    gateway,
     keeping,
     store,
     store_cleanup,
@@ -418,7 +417,7 @@ class Builder:
         if not nodes:
             return 0
         try:
-            return gateway.pick_shard(await self._context.queue.shards(), shard.number)
+            return await self._context.queue_shard(shard)
         except QueueUnavailable as error:
             raise QueueUnavailable(error.detail, retry_after_s=1.0) from error
 

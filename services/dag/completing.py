@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from services.dag import store
 from services.dag.context import Context
-from services.dag.gateway import pick_shard
 from services.dag.model import Dag, Ending, Ref, Send, dag_of
 from services.dag.settling import Settlement
 from shared import ids
@@ -58,7 +57,7 @@ class Completer:
 
         Only once every completion written before is applied; the caller sees to that.
         """
-        item_id = ids.new_id(pick_shard(await self._context.queue.shards(), shard.number))
+        item_id = ids.new_id(await self._context.queue_shard(shard))
 
         async def work(tx: Transaction) -> tuple[Settlement | None, None]:
             dags = await store.lock_dag_nos(tx, [dag_of(send.no)])

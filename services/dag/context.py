@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from services.dag.gateway import Queue
+from services.dag import store_duties
+from services.dag.gateway import Queue, pick_shard
 from services.dag.model import Dag, Send
 from services.dag.settings import DagSettings
 from services.dag.settling import Settlement
@@ -18,6 +19,7 @@ from shared.errors import NotFound, ShuttingDown
 from shared.metrics import DAG_SECONDS, RELEASED
 from shared.ownership import Ownership
 from shared.pg import Transaction
+from shared.settings import ShardAddress
 from shared.shards import Shard, ShardMap
 from shared.shedding import LoopLag
 
@@ -53,6 +55,14 @@ class ShardGauges:
         self.db_latency_s = Samples()
 
 
+class _Beside(NamedTuple):
+    """Which queue shards were found beside a DAG shard, until when that holds, and where it lived then."""
+
+    numbers: frozenset[int]
+    until_s: float
+    at: ShardAddress
+
+
 class Context:
     """The process, as its duties see it. `dispatch`, `forget` and `kick_walks` are set by who owns the loops."""
 
@@ -66,11 +76,23 @@ class Context:
         self.clock = clock
         self.watches = Watches()
         self.lag = LoopLag(settings.standing_wait_s_max)
+        self._beside: dict[int, _Beside] = {}
         self._settled: list[tuple[int, int, float]] = [(-1, -1, 0.0), (-1, -1, 0.0)]
         self.gauges = {shard.number: ShardGauges() for shard in shards}
         self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
         self.forget: Callable[[Shard, list[Send], list[int]], None] = lambda _shard, _sends, _added: None
         self.kick_walks: Callable[[Shard], None] = lambda _shard: None
+
+    async def queue_shard(self, shard: Shard) -> int:
+        """The queue's shard for new items of a DAG shard."""
+        numbers = await self.queue.shards()
+        now_s = self.clock.monotonic_s()
+        known = self._beside.get(shard.number)
+        if known is None or known.until_s <= now_s or known.at != shard.address:
+            found = await store_duties.queue_shards_beside(shard)
+            known = _Beside(found, now_s + self.settings.shards_refresh_s, shard.address)
+            self._beside[shard.number] = known
+        return pick_shard(numbers, shard.number, known.numbers)
 
     def join(self, shard: Shard) -> None:
         """A shard is new in the map."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
@@ -102,15 +102,17 @@ class Queue(Protocol):
         ...
 
 
-def pick_shard(numbers: Sequence[int], dag_shard: int) -> int:
+def pick_shard(numbers: Sequence[int], dag_shard: int, beside: Collection[int] = ()) -> int:
     """The queue's shard for items of a DAG shard, of those that take items.
 
     All of a DAG shard's items live on one, so that a batch of its enqueues, revives and completions is one
-    statement there; DAG shards take turns on the queue's.
+    statement there; DAG shards take turns on the queue's. Shards `beside` it, in its own database, come first:
+    there an ack goes on with its DAG by itself.
     """
     if not numbers:
         raise QueueUnavailable("the queue names no shard that takes items")
-    return numbers[dag_shard % len(numbers)]
+    near = [number for number in numbers if number in beside] or numbers
+    return near[dag_shard % len(near)]
 
 
 class HeadgateQueue:

@@ -21,7 +21,6 @@ from services.dag.errors import (
     UnknownNode,
     reopening_error,
 )
-from services.dag.gateway import pick_shard
 from services.dag.model import Dag, Parent, Retry
 from services.dag.reopening import BEGUN, ENDED, SPARED
 from services.dag.settling import Settlement
@@ -56,7 +55,7 @@ class Retrier:
             Invalid: a payload for a node that would not run again.
         """
         shard, dag_id = self._context.shard_of(dag_id)
-        queue_shards = await self._context.queue.shards()
+        queue_shard = await self._context.queue_shard(shard)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, Dag]:
             dag = own(await store.lock_dags(tx, [dag_id]), namespace)
@@ -75,7 +74,6 @@ class Retrier:
             await keeping.check(tx, dag)
             found = await self._wanted(tx, dag, wanted)
             settlement = Settlement(tx, [dag], self._settings)
-            queue_shard = pick_shard(queue_shards, shard.number)
             if isinstance(found, Plan):
                 await reopening.begin(self._context, settlement, dag, found, queue_shard)
             else:

@@ -136,3 +136,8 @@ async def fold_tally(shard: Shard, *, rows_min: int, rows_max: int) -> int:
         return 0
     await shard.pool.fetch(SQL.fold_tally, rows_max=rows_max)
     return int(row["rows"])
+
+
+async def queue_shards_beside(shard: Shard) -> frozenset[int]:
+    """Numbers of the queue's shards in a DAG shard's own database."""
+    return frozenset(row["number"] for row in await shard.pool.fetch(SQL.queue_shards_beside))

@@ -33,7 +33,7 @@ from shared.clock import SystemClock
 from shared.errors import Unavailable, something_done
 from shared.ids import canonical, canonical_token, shard_of
 from shared.lanes import Urgency
-from shared.metrics import ACKED, DEQUEUED, REDELIVERED, SCHEDULE_TO_START_SECONDS
+from shared.metrics import ACKED, DEQUEUED, FOLDED, FOLDED_RELEASES, REDELIVERED, SCHEDULE_TO_START_SECONDS
 from shared.shards import ShardMap
 from shared.shedding import overloaded
 
@@ -206,8 +206,13 @@ class Broker:
                     lambda offers: store.ack(ids, tokens, namespace_ids, given, relaxed=relaxed, offers=offers)
                 )
                 handing.hand(flushed.handed)
-                handing.saw([ready.topic_id for ready in flushed.completions])
-            self.dispatch.ready(store.number, flushed.completions)
+                handing.saw([ready.topic_id for ready in flushed.ready])
+            self.dispatch.ready(store.number, flushed.ready)
+            if flushed.folded:
+                FOLDED.labels(store.number).inc(flushed.folded)
+                FOLDED_RELEASES.labels(store.number).inc(flushed.revived)
+            if flushed.delayed:
+                await self.dispatch.place_lanes(store.number)
             if flushed.acked is None:
                 self._acked[store.number].inc(len(entries))
                 return ["acked"] * len(entries)

@@ -33,6 +33,9 @@ class QueueSettings(EdgeSettings):
     logged_attempts_max: int = 20
     attempt_retention_s: float = 14 * 24 * 3600.0
 
+    # An ack of a DAG's item goes on with its DAG in its own transaction where both are in one database.
+    fold_completions: bool = True
+
     topic_shards_max: Annotated[int, Field(ge=1, description="shards that one topic's new items go to")] = 16
     topic_shard_rate_max: Annotated[float, Field(gt=0, description="items a second, per host")] = 20_000.0
     flush_items_max: int = 2_000

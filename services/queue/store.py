@@ -31,8 +31,20 @@ _COLUMNS = (
 )
 
 
-# What an ack with offers says of each completion item besides.
-_HANDED = ("handed_to", "lease_untils", "payloads")
+# What an ack says of each item that it made ready, and one with offers besides.
+_TOLD = ("topic_ids", "priorities", "deliver_ats", "ids", "reviveds", "are_ready")
+_HANDED = (
+    "handed_to",
+    "lease_untils",
+    "payloads",
+    "metadatas",
+    "inputs",
+    "headers",
+    "attempts",
+    "enqueued_ats",
+    "at_most_onces",
+    "dags",
+)
 
 T = TypeVar("T")
 
@@ -65,13 +77,17 @@ class Known(NamedTuple):
 
 
 class AckFlush(NamedTuple):
-    """One flush of acks: the ids acked and the (id, token) pairs held, None where that is all; completions that
-    are ready, and those that were leased at once, as rows of a claim."""
+    """One flush of acks: the ids acked and the (id, token) pairs held, None where that is all; completions and
+    revived items that are ready, and those that were leased at once, as rows of a claim. `folded` ends were
+    applied in the flush itself; `delayed` of what they revived are not ready yet."""
 
     acked: set[str] | None
     held: set[str] | None
-    completions: list[Ready]
+    ready: list[Ready]
     handed: list[tuple[Key, Any]]
+    folded: int = 0
+    revived: int = 0
+    delayed: int = 0
 
 
 class LeaseGroup(NamedTuple):
@@ -94,6 +110,7 @@ class Store:
         self.has_lanes = False  # whether this process has met a fairness key here
         self._window_ms = int(settings.id_window_s * 1000)
         self._ahead_ms = int(settings.id_ahead_s_max * 1000)
+        self._folds = settings.fold_completions
 
     # -- enqueue ------------------------------------------------------------------------------------------
 
@@ -233,20 +250,30 @@ class Store:
             tokens=uuids(_once(tokens)),
             namespace_ids=_once(namespace_ids),
             outputs=json.dumps(outputs) if outputs else "{}",
+            folds=self._folds,
             **_offered(offers),
         )
         acked = None if row["acked_ids"] is None else set(row["acked_ids"])
         held = None if row["held"] is None else set(row["held"])
-        completions: list[Ready] = []
+        if row["ends"] is None:
+            return AckFlush(acked, held, [], [])
+        ready: list[Ready] = []
         handed: list[tuple[Key, Any]] = []
-        columns = ("topic_ids", "deliver_ats", "completion_ids", *(_HANDED if offers else ()))
-        for topic_id, at, item_id, *lease in zip(*(row[name] or () for name in columns), strict=True):
-            key = Key(0, at, item_id)
+        told = revived = delayed = 0
+        columns = (*_TOLD, *_HANDED) if offers else _TOLD
+        for topic_id, priority, at, item_id, is_revived, is_ready, *lease in zip(
+            *(row[name] or () for name in columns), strict=True
+        ):
+            key = Key(priority, at, item_id)
+            told += not is_revived
+            revived += is_revived
             if lease and lease[0] is not None:
-                handed.append((key, _completion(topic_id, key, *lease)))
+                handed.append((key, _claimed(topic_id, key, *lease)))
+            elif is_ready:
+                ready.append(Ready(topic_id, key))
             else:
-                completions.append(Ready(topic_id, key))
-        return AckFlush(acked, held, completions, handed)
+                delayed += 1
+        return AckFlush(acked, held, ready, handed, row["ends"] - told, revived, delayed)
 
     async def revive(
         self,
@@ -283,22 +310,23 @@ def _offered(offers: Sequence[Offer]) -> dict[str, Any]:
     }
 
 
-def _completion(topic_id: int, key: Key, token: str, until: datetime, payload: str) -> dict[str, Any]:
-    """A completion item as the row of its claim."""
+def _claimed(topic_id: int, key: Key, token: str, until: datetime, payload: str, *rest: Any) -> dict[str, Any]:
+    """What an ack has leased, as the row of its claim."""
+    metadata, inputs, headers, attempt, enqueued_at, at_most_once, dag = rest
     return {
         "id": key.id,
         "topic_id": topic_id,
         "token": token,
         "payload": payload,
-        "metadata": None,
-        "inputs": None,
-        "headers": None,
+        "metadata": metadata,
+        "inputs": inputs,
+        "headers": headers,
         "priority": key.priority,
-        "attempt": 1,
+        "attempt": attempt,
         "lease_until": until,
-        "enqueued_at": key.deliver_at,
-        "at_most_once": False,
-        "dag": None,
+        "enqueued_at": enqueued_at,
+        "at_most_once": at_most_once,
+        "dag": dag,
     }
 
 

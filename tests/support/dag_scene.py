@@ -6,9 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.dag.model import Ending, Ref
+from shared.pg import Transaction
+from shared.sql import Statement
 from tests.support.dag_world import BASE, DagWorld, specs
 from tests.support.databases import Database
 from tests.support.interleave import Actor, dag_actor_on, explore
+
+_COMPLETE_HERE = Statement(
+    "complete_here",
+    ("dag_ids", "node_keys", "generations", "item_ids", "attempts", "outputs", "queue_shard"),
+    "SELECT o_taken::text[] AS taken, o_released::text[] AS released "
+    "FROM complete_here($1, $2, $3, $4::uuid[], $5, $6, $7)",
+)
 
 Verb = Callable[[Actor], Awaitable[Any]]
 # The nodes' states after two answers, and the state that the DAG comes to when all is acked then.
@@ -63,6 +72,33 @@ class Scene:
             return int(await actor.process.duties.completer.apply(actor.process.shard, [ending]))
 
         return end
+
+    def folds(self, key: str) -> Verb:
+        """The ack of a node's item, that is delivered, goes on with its DAG if it can: `folded`, or `told` by a
+        completion item."""
+
+        async def fold(actor: Actor) -> str:
+            queue = self.world.queue
+            item = queue.item_of(key)
+            assert item.state == "ready", f"{key} is {item.state}"
+            context = item.body["ack_context"]
+            given = {"dag_ids": [context["dag"]], "node_keys": [key], "generations": [item.generation]}
+            given |= {"item_ids": [item.body["id"]], "attempts": [1], "outputs": [None], "queue_shard": 0}
+
+            async def work(tx: Transaction) -> list[str] | None:
+                [row] = await tx.fetch(_COMPLETE_HERE, **given) or [None]
+                if row is None or not row["taken"]:
+                    return None
+                opened = row["released"] or []
+                assert all(queue.items[item_id].state == "disabled" for item_id in opened)
+                return list(opened)
+
+            opened = await actor.process.shard.pool.transaction(work)
+            queue.ack(key, told=opened is None)
+            await queue.revive("default", [(item_id, None) for item_id in opened or ()])
+            return "told" if opened is None else "folded"
+
+        return fold
 
     async def walk(self, actor: Actor) -> None:
         """One step of the DAG's walks."""

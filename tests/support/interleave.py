@@ -54,10 +54,17 @@ class Step(NamedTuple):
 _NOTHING: frozenset[str] = frozenset()
 
 
+# What functions lock and write that a statement calls.
+_BEHIND = {"complete_here": frozenset({"dag", "node", "edge", "change"})}
+
+
 @functools.cache
 def tables_of(sql: str) -> tuple[frozenset[str], bool, bool]:
     """The tables that a statement names; whether it locks any, and whether it writes to any."""
     text = re.sub(r"--.*", "", sql)
+    for name, tables in _BEHIND.items():
+        if f"{name}(" in text:
+            return tables, True, True
     named = set(re.findall(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)\b(?!\()", text))
     queries = set(re.findall(r"\b(\w+) AS (?:MATERIALIZED )?\(", text))
     unlocked, locks = re.subn(r"\bFOR (?:NO KEY )?(?:UPDATE|SHARE)\b", "", text)

@@ -98,12 +98,16 @@ class FakeQueue:
             item for item in self.items.values() if item.node == node and generation in (None, item.generation)
         )
 
-    def ack(self, node: str, **output: Any) -> None:
-        """Deliver a node's item and ack it, with `output=...` or without."""
+    def ack(self, node: str, *, told: bool = True, **output: Any) -> None:
+        """Deliver a node's item and ack it, with `output=...` or without; not `told` to the DAG service if its end
+        was applied with the ack."""
         item = self.item_of(node)
         assert item.state == "ready", f"{node} is {item.state}"
         self.delivered.append((node, item.generation))
-        self.end(item, "acked", **output)
+        if told:
+            self.end(item, "acked", **output)
+        else:
+            self._drop(item, "acked")
 
     def die(self, node: str, error: str = "boom") -> None:
         """A node's item uses up its attempts."""
@@ -111,10 +115,13 @@ class FakeQueue:
 
     def end(self, item: FakeItem, outcome: str, **more: Any) -> None:
         """An item ends; its completion item is there at once."""
+        self._drop(item, outcome)
+        self.complete(item.body, outcome, **more)
+
+    def _drop(self, item: FakeItem, outcome: str) -> None:
         item_id = item.body["id"]
         del self.items[item_id]
         self.ended[item_id] = outcome
-        self.complete(item.body, outcome, **more)
 
     def complete(self, body: dict[str, Any], outcome: str, **more: Any) -> None:
         """A completion item, again if need be."""

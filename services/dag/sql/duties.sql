@@ -1,6 +1,10 @@
 -- What transactions leave to be done: outbox rows, add calls, walks. These tables are empty most of the time, so
 -- their statements find rows by LATERAL lookups and touch them by ctid: no statistics can turn that round.
 
+-- name: queue_shards_beside()
+-- Numbers of the queue's shards in this very database.
+SELECT substring(nspname FROM '[0-9]+$')::int AS number FROM pg_namespace WHERE nspname ~ '^queue_[0-9]+$';
+
 -- name: claim_overdue(rows_max, retry_s, retry_s_max)
 -- Rows that nobody has sent yet; they come again later, each time after a longer pause.
 WITH claimed AS (

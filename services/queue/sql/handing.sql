@@ -53,8 +53,8 @@ SELECT u.id::text, u.namespace_id, u.managed, u.topic_id, u.priority, u.deliver_
     CASE WHEN u.managed THEN (u.whole).ack_context END AS dag
 FROM u LEFT JOIN h ON h.id = u.id;
 
--- name: ack_handing(ids, tokens, namespace_ids, outputs, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
--- `ack` with offers, for completion items.
+-- name: ack_handing(ids, tokens, namespace_ids, outputs, folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
+-- `ack` with offers, for completion items and for what is revived.
 WITH w AS MATERIALIZED (SELECT $1::text::uuid[] AS ids, $2::text::uuid[] AS tokens),
 g AS MATERIALIZED (
     SELECT token, namespace_id, ids FROM lease
@@ -78,21 +78,32 @@ y AS MATERIALIZED (
     WHERE d.idempotency_key IS NOT NULL),
 k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
 s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0, -sum(bytes) FROM d GROUP BY topic_id),
+x AS MATERIALIZED (
+    SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
+        array_agg(attempts) AS attempts, array_agg($4::jsonb ->> id::text) AS outputs,
+        array_agg(ack_context) AS contexts
+    FROM d WHERE ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
-    SELECT e.* FROM (
-        SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
-            array_agg('acked'::text) AS outcomes, array_agg(attempts) AS attempts,
-            array_agg($4::jsonb ->> id::text) AS outputs, array_agg(NULL::text) AS errors,
-            array_agg(ack_context) AS contexts
-        FROM d WHERE ack_topic_id IS NOT NULL) AS x,
-        hand_completions(x.ids, x.topics, x.ack_topics, x.outcomes, x.attempts, x.outputs, x.errors, x.contexts,
-            $5::int[], $6::uuid[], $7::float8[], $8::int[]) AS e)
+    SELECT e.* FROM x,
+        tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $5::boolean,
+            $6::int[], $7::uuid[], $8::float8[], $9::int[]) AS e)
 SELECT CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
     CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
-    (SELECT array_agg(o_topic_id) FROM c) AS topic_ids,
-    (SELECT array_agg(o_deliver_at) FROM c) AS deliver_ats,
-    (SELECT array_agg(o_id::text) FROM c) AS completion_ids,
-    (SELECT array_agg(o_token::text) FROM c) AS handed_to,
-    (SELECT array_agg(o_lease_until) FROM c) AS lease_untils,
-    (SELECT array_agg(o_payload) FROM c) AS payloads
+    (SELECT cardinality(ids) FROM x) AS ends,
+    (SELECT array_agg(topic_id) FROM c) AS topic_ids,
+    (SELECT array_agg(priority) FROM c) AS priorities,
+    (SELECT array_agg(deliver_at) FROM c) AS deliver_ats,
+    (SELECT array_agg(id::text) FROM c) AS ids,
+    (SELECT array_agg(revived) FROM c) AS reviveds,
+    (SELECT array_agg(is_ready) FROM c) AS are_ready,
+    (SELECT array_agg(token::text) FROM c) AS handed_to,
+    (SELECT array_agg(lease_until) FROM c) AS lease_untils,
+    (SELECT array_agg(payload) FROM c) AS payloads,
+    (SELECT array_agg(metadata) FROM c) AS metadatas,
+    (SELECT array_agg(inputs) FROM c) AS inputs,
+    (SELECT array_agg(headers) FROM c) AS headers,
+    (SELECT array_agg(attempt) FROM c) AS attempts,
+    (SELECT array_agg(enqueued_at) FROM c) AS enqueued_ats,
+    (SELECT array_agg(at_most_once) FROM c) AS at_most_onces,
+    (SELECT array_agg(dag) FROM c) AS dags
 FROM (SELECT count(*) AS acked, (SELECT cardinality(ids) FROM w) AS asked FROM d) AS t;

@@ -42,10 +42,11 @@ SELECT id::text, topic_id, token::text, payload, metadata, inputs, headers, prio
     lease_until, enqueued_at, at_most_once, dag
 FROM g WHERE NOT ttl_passed;
 
--- name: ack(ids, tokens, namespace_ids, outputs)
+-- name: ack(ids, tokens, namespace_ids, outputs, folds)
 -- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
 -- token but has no row any more was acked under it before. `ids` and `tokens` are texts of arrays; `tokens` and
--- `namespace_ids` have one element for all, or one for each; `outputs` maps ids to JSON texts.
+-- `namespace_ids` have one element for all, or one for each; `outputs` maps ids to JSON texts. Of ends that somebody
+-- wants to hear of, `folds` says whether they may be applied here (see tell_acked); what that made ready comes back.
 WITH w AS MATERIALIZED (SELECT $1::text::uuid[] AS ids, $2::text::uuid[] AS tokens),
 g AS MATERIALIZED (
     SELECT token, namespace_id, ids FROM lease
@@ -69,19 +70,24 @@ y AS MATERIALIZED (
     WHERE d.idempotency_key IS NOT NULL),
 k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
 s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0, -sum(bytes) FROM d GROUP BY topic_id),
+x AS MATERIALIZED (
+    SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
+        array_agg(attempts) AS attempts, array_agg($4::jsonb ->> id::text) AS outputs,
+        array_agg(ack_context) AS contexts
+    FROM d WHERE ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
-    SELECT e.* FROM (
-        SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
-            array_agg('acked'::text) AS outcomes, array_agg(attempts) AS attempts,
-            array_agg($4::jsonb ->> id::text) AS outputs, array_agg(NULL::text) AS errors,
-            array_agg(ack_context) AS contexts
-        FROM d WHERE ack_topic_id IS NOT NULL) AS x,
-        emit_completions(x.ids, x.topics, x.ack_topics, x.outcomes, x.attempts, x.outputs, x.errors, x.contexts) AS e)
+    SELECT e.* FROM x,
+        tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $5::boolean,
+            '{}'::int[], '{}'::uuid[], '{}'::float8[], '{}'::int[]) AS e)
 SELECT CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
     CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
-    (SELECT array_agg(o_topic_id) FROM c) AS topic_ids,
-    (SELECT array_agg(o_deliver_at) FROM c) AS deliver_ats,
-    (SELECT array_agg(o_id::text) FROM c) AS completion_ids
+    (SELECT cardinality(ids) FROM x) AS ends,
+    (SELECT array_agg(topic_id) FROM c) AS topic_ids,
+    (SELECT array_agg(priority) FROM c) AS priorities,
+    (SELECT array_agg(deliver_at) FROM c) AS deliver_ats,
+    (SELECT array_agg(id::text) FROM c) AS ids,
+    (SELECT array_agg(revived) FROM c) AS reviveds,
+    (SELECT array_agg(is_ready) FROM c) AS are_ready
 FROM (SELECT count(*) AS acked, (SELECT cardinality(ids) FROM w) AS asked FROM d) AS t;
 
 -- name: lock_leases(tokens)

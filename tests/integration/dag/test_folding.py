@@ -1,0 +1,271 @@
+"""Acks that go on with their DAG in the queue's own transaction, on a real queue and DAG shard of one database."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from migrations.shard import upgrade
+from tests.integration.queue.test_hung_up_consumer import spy_on_claims, until_waiting
+from tests.support.databases import Database, Databases
+from tests.support.folding import Folding, folding_on
+
+
+@pytest.fixture(scope="module")
+async def database(databases: Databases) -> AsyncIterator[Database]:
+    made = await databases.create(queue_shards=1, dag_shards=1)
+    yield made
+    await databases.drop(made)
+
+
+@pytest.fixture
+async def folding(database: Database) -> AsyncIterator[Folding]:
+    async with folding_on(database) as made:
+        yield made
+
+
+def acked(item: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": item["id"], "lease_token": item["lease_token"], **more}
+
+
+async def test_a_chain_goes_on_by_acks_alone(folding: Folding) -> None:
+    dag = await folding.dags.create({"a": [], "b": ["a"], "c": ["b"]})
+
+    for key in ("a", "b"):
+        item = (await folding.take())[key]
+        assert await folding.queue.ack(item) == ["acked"]
+
+    assert folding.told.taken == 0
+    assert await folding.completions() == 0
+    assert await folding.states(dag) == {"a": "succeeded", "b": "succeeded", "c": "released"}
+    await folding.queue.ack((await folding.take())["c"])
+    assert await folding.completions() == 1  # the end of the DAG is the DAG service's
+    await folding.settle()
+    assert (await folding.dags.dag(dag))["state"] == "succeeded"
+
+
+async def test_an_end_that_cannot_be_folded_fails_no_ack(folding: Folding) -> None:
+    """A fault in the DAG's function, after it has written: nothing of that stays, and the end is told."""
+    dag = await folding.dags.create({"a": [], "b": ["a"]})
+    await folding.execute(
+        "ALTER FUNCTION complete_here(uuid[], text[], int[], uuid[], int[], text[], int) RENAME TO complete_well;"
+        "CREATE FUNCTION complete_here(uuid[], text[], int[], uuid[], int[], text[], int) "
+        "RETURNS TABLE (o_taken uuid[], o_released uuid[]) LANGUAGE plpgsql AS $$ BEGIN "
+        "RETURN QUERY SELECT * FROM complete_well($1, $2, $3, $4, $5, $6, $7); PERFORM 1 / 0; END $$"
+    )
+    try:
+        assert await folding.queue.ack((await folding.take())["a"]) == ["acked"]
+    finally:
+        await folding.execute("DROP FUNCTION complete_here; ALTER FUNCTION complete_well RENAME TO complete_here")
+
+    assert await folding.states(dag) == {"a": "released", "b": "blocked"}
+    assert await folding.completions() == 1
+    await folding.finish(dag)
+    assert folding.told.taken == 2
+
+
+async def test_a_child_whose_item_is_not_there_is_released_the_ordinary_way(folding: Folding) -> None:
+    """And with it the others of the same ack."""
+    dag = await folding.dags.create({"a": [], "b": ["a"], "c": ["b"]})
+    other = await folding.dags.create({"x": [], "y": ["x"], "z": ["y"]})
+    parked = await folding.host.rows(
+        "DELETE FROM parked WHERE id = $1 RETURNING *", await folding.item_of(dag, "b")
+    )
+    taken = await folding.take()
+
+    assert await folding.queue.ack(taken["a"], taken["x"]) == ["acked", "acked"]
+
+    assert await folding.completions() == 2
+    assert await folding.states(dag) == {"a": "released", "b": "blocked", "c": "blocked"}
+    await folding.host.rows(
+        "INSERT INTO parked SELECT $1::uuid, 1, $2::int, 'disabled', true, shard_now()",
+        parked[0]["id"],
+        parked[0]["topic_id"],
+    )
+    await folding.finish(dag)
+    await folding.finish(other)
+
+
+async def test_nobody_is_waited_for(folding: Folding) -> None:
+    """Neither for a DAG whose row is locked, nor for its tables, nor for an item of the queue."""
+    for lock in (
+        "SELECT FROM dag_000.dag WHERE id = $1 FOR UPDATE",
+        "LOCK TABLE dag_000.change IN ACCESS EXCLUSIVE MODE",
+        "SELECT FROM queue_000.parked FOR UPDATE",
+    ):
+        dag = await folding.dags.create({"a": [], "b": ["a"]})
+        item = (await folding.take())["a"]
+        connection = await folding.dags.connect()
+        async with connection.transaction():
+            await connection.fetch(lock, *([dag] if "$1" in lock else []))
+            assert await folding.queue.ack(item) == ["acked"]
+            assert await folding.completions() == 1
+        await connection.close()
+        await folding.finish(dag)
+
+
+async def test_a_fenced_shard_is_not_folded_into(folding: Folding) -> None:
+    """Until it is opened again, nothing of that name is there."""
+    dag = await folding.dags.create({"a": [], "b": ["a"], "c": ["b"]})
+    item = (await folding.take())["a"]
+    await folding.execute("ALTER SCHEMA dag_000 RENAME TO fenced_dag_000")
+    assert await folding.queue.ack(item) == ["acked"]
+    assert await folding.completions() == 1
+    await folding.execute("ALTER SCHEMA fenced_dag_000 RENAME TO dag_000")
+    await folding.settle()
+
+    assert await folding.queue.ack((await folding.take())["b"]) == ["acked"]
+
+    assert await folding.completions() == 0
+    assert await folding.states(dag) == {"a": "succeeded", "b": "succeeded", "c": "released"}
+    await folding.finish(dag)
+
+
+async def test_a_shard_that_is_made_under_another_name_is_folded_into(databases: Databases) -> None:
+    """As one that was moved here: its schema gets its name when it is whole."""
+    made = await databases.create_empty(queue_shards=1, dag_shards=1)
+    [queue, dag] = made.addresses
+    await upgrade(queue)
+    await upgrade(replace(dag, schema="incoming_dag_000"))
+    connection = await made.connect("public")
+    await connection.execute("ALTER SCHEMA incoming_dag_000 RENAME TO dag_000")
+    await connection.close()
+    async with folding_on(made) as folding:
+        found = await folding.dags.create({"a": [], "b": ["a"]})
+        await folding.queue.ack((await folding.take())["a"])
+        assert await folding.states(found) == {"a": "succeeded", "b": "released"}
+    await databases.drop(made)
+
+
+async def test_folding_can_be_switched_off(database: Database) -> None:
+    async with folding_on(database, fold_completions=False) as folding:
+        dag = await folding.dags.create({"a": [], "b": ["a"]})
+        await folding.queue.ack((await folding.take())["a"])
+        assert await folding.completions() == 1
+        await folding.finish(dag)
+
+
+KEPT: dict[str, list[dict[str, Any]]] = {
+    "the last node": [{"key": "a"}],
+    "outputs to pass": [{"key": "a"}, {"key": "b", "upstream": ["a"], "pass_outputs": True}],
+    "a sub-DAG to begin": [
+        {"key": "a"},
+        {"key": "b", "upstream": ["a"], "dag": {"nodes": [{"key": "s", "topic": "work"}]}},
+    ],
+    "one below to be skipped": [
+        {"key": "a"},
+        {"key": "b", "upstream": ["a"], "trigger": "any_failed"},
+        {"key": "z"},
+    ],
+    "too many below": [{"key": "a"}, *({"key": f"b{n}", "upstream": ["a"]} for n in range(33))],
+}
+FOLDED: dict[str, list[dict[str, Any]]] = {
+    "many below": [{"key": "a"}, *({"key": f"b{n}", "upstream": ["a"]} for n in range(32))],
+    "another above": [{"key": "a"}, {"key": "x"}, {"key": "b", "upstream": ["a", "x"]}],
+    "an external": [{"key": "a"}, {"key": "b", "upstream": ["a"], "external": ["go"]}],
+    "outputs that wait for an external": [
+        {"key": "a"},
+        {"key": "b", "upstream": ["a"], "external": ["go"], "pass_outputs": True},
+    ],
+    "a cleanup": [{"key": "a"}, {"key": "b", "upstream": ["a"]}, {"key": "c", "run_on": "always"}],
+    "a delay": [{"key": "a"}, {"key": "b", "upstream": ["a"], "delay_s": 3600}],
+    "any of two": [{"key": "a"}, {"key": "x"}, {"key": "b", "upstream": ["a", "x"], "trigger": "any_succeeded"}],
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+async def test_what_is_not_simple_goes_the_ordinary_way(folding: Folding, case: str) -> None:
+    nodes = [node if "dag" in node else {"topic": "work", **node} for node in KEPT[case]]
+    dag = (await folding.dags.call("POST", "", {"nodes": nodes}, expect=201))["id"]
+    await folding.queue.ack((await folding.take())["a"])
+    assert await folding.completions() == 1
+    await folding.cancel(dag)
+
+
+# What may have come to be so since the item was delivered, and how it was.
+CHANGED = {
+    "held": ("UPDATE dag SET held = true", "UPDATE dag SET held = false"),
+    "paused": ("UPDATE dag SET paused = true", "UPDATE dag SET paused = false"),
+    "being cancelled": ("UPDATE dag SET state = 'cancelling'", "UPDATE dag SET state = 'running'"),
+    "being reopened": ("UPDATE dag SET cleanup_phase = -1", "UPDATE dag SET cleanup_phase = 0"),
+    "a younger generation": (
+        "UPDATE node SET generation = 2 WHERE key = 'a'",
+        "UPDATE node SET generation = 1 WHERE key = 'a'",
+    ),
+    "not released": (
+        "UPDATE node SET state = 'blocked' WHERE key = 'a'",
+        "UPDATE node SET state = 'released' WHERE key = 'a'",
+    ),
+    "a child that the queue does not have": (
+        "UPDATE node SET enqueued = false WHERE key = 'b'",
+        "UPDATE node SET enqueued = true WHERE key = 'b'",
+    ),
+    "a child whose external has failed": (
+        "UPDATE node SET ext_failed = true WHERE key = 'b'",
+        "UPDATE node SET ext_failed = false WHERE key = 'b'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+async def test_an_end_that_meets_something_else_is_told(folding: Folding, case: str) -> None:
+    await folding.execute("DELETE FROM node; DELETE FROM dag; DELETE FROM edge; DELETE FROM change")
+    dag = await folding.dags.create({"a": [], "b": ["a"], "c": ["b"]})
+    item = (await folding.take())["a"]
+    await folding.execute(CHANGED[case][0])
+
+    assert await folding.queue.ack(item) == ["acked"]
+
+    assert await folding.completions() == 1
+    await folding.execute(CHANGED[case][1])
+    assert await folding.states(dag) == {"a": "released", "b": "blocked", "c": "blocked"}
+    await folding.finish(dag)
+
+
+@pytest.mark.parametrize("case", FOLDED)
+async def test_what_is_simple_is_folded(folding: Folding, case: str) -> None:
+    dag = await folding.dags.create(FOLDED[case])
+    await folding.queue.ack((await folding.take())["a"])
+    assert await folding.completions() == 0
+    assert (await folding.states(dag))["a"] == "succeeded"
+    await folding.cancel(dag)
+
+
+async def test_an_output_that_is_escaped_goes_the_ordinary_way(folding: Folding) -> None:
+    """It is stored as the DAG service writes it; of others the text is the same."""
+    dag = await folding.dags.create({"a": [], "b": [], "c": ["a", "b"]})
+    taken = await folding.take()
+    await folding.queue.results("ack", {"items": [acked(taken["a"], output={"k": ["x y", 1.5, None]})]})
+    assert await folding.completions() == 0
+    body = acked(taken["b"]) | {"output": "\N{SNOWMAN}"}
+    await folding.queue.results("ack", {"items": [body]})
+    await folding.settle()
+    assert (await folding.dags.node(dag, "a"))["output"] == {"k": ["x y", 1.5, None]}
+    assert (await folding.dags.node(dag, "b"))["output"] == "\N{SNOWMAN}"
+    await folding.finish(dag)
+
+
+async def test_what_is_released_is_handed_to_who_waits(folding: Folding) -> None:
+    """With all that a claim would have said of it, and counted as one."""
+    spec = {"topic": "t", "payload": {"n": 1}, "metadata": {"m": 1}, "priority": 7, "lease_s": 30}
+    nodes = [{"key": f"n{i}", **spec} | ({"upstream": [f"n{i - 1}"]} if i else {}) for i in range(5)]
+    dag = await folding.dags.create(nodes)
+    await folding.dags.loops.relay.idle()
+    [item] = await folding.queue.dequeue("t")
+    named = ("id", "lease_token", "dag", "lease_expires_at")
+    before = {name: value for name, value in item.items() if name not in named}
+    context, claims = item["dag"], spy_on_claims(folding.queue)
+    for n in range(1, 5):
+        waiting = asyncio.create_task(folding.queue.dequeue("t", 1, wait_s=20))
+        await until_waiting(folding.queue, 1)
+        await folding.queue.ack(item)
+        [item] = await waiting
+        assert item["dag"] == {**context, "node": f"n{n}"}
+        assert {name: value for name, value in item.items() if name not in named} == before
+    assert len(claims) == 1, "only the first was claimed: by it the process met the topic"
+    await folding.queue.ack(item)
+    await folding.settle()
+    assert (await folding.dags.dag(dag))["state"] == "succeeded"
+    assert folding.told.taken == 1
