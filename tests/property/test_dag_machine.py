@@ -7,7 +7,7 @@ nothing is left to do. In the end everything is let go and acked, and the DAG mu
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -217,6 +217,24 @@ class DagMachine(RuleBasedStateMachine):
     def control(self, verb: str) -> None:
         assert self.post(verb).status_code == 200
         self._control(verb)
+
+    @rule(held=leases)
+    def end_while_paused(self, held: tuple[str, Any]) -> None:
+        """What an end lets go stays where it is until the pause is over."""
+        self._paused(lambda: self.ack(held))
+
+    @rule(target=keys, spec=SPECS)
+    @precondition(lambda self: len(self.model.nodes) < 12)
+    def add_while_paused(self, spec: dict[str, Any]) -> Any:
+        key = self._paused(lambda: self._add(spec | {"external": set()}))
+        return key if key in self.model.nodes else multiple()
+
+    def _paused(self, act: Callable[[], Any]) -> Any:
+        self.control("pause")
+        found = act()
+        self.as_in_the_model()
+        self.control("resume")
+        return found
 
     def _control(self, verb: str) -> None:
         model = self.model
