@@ -20,6 +20,7 @@ from benchmarks.scenarios import (
     latency,
     layered,
     million,
+    neighbours,
     overload,
     payload,
     peers,
@@ -105,6 +106,9 @@ _ALL = (
         "what fairness keys and minimum shares do, by count, and what a key costs",
         fairness.run,
         minutes=4,
+    ),
+    Scenario(
+        "neighbours", "the age of items beside a namespace that sends a hundred times as many", neighbours.run
     ),
     Scenario("large", "64,000 nodes, 257,000 edges: built in random order, run, checked", large.run),
     Scenario(
