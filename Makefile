@@ -7,6 +7,9 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-header pyproject.toml
 SOURCES := headgate services shared migrations shards audit tests examples benchmarks
 
+# The tests start some hundred processes; each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo run test check bench fmt fmt-check lint types imports tidy test-unit test-contract \

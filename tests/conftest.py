@@ -4,14 +4,21 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.local.ports import free_port
 from services.local.postgres import VOLATILE
 from services.local.settings import LocalSettings
 from services.local.stack import Stack
 from tests.support import apps
 from tests.support.apps import Service
 from tests.support.databases import Database, Databases
+from tests.support.ports import free_port
 from tests.support.servers import ServerAddresses, Servers
+from tests.support.workers import (
+    pytest_collection_modifyitems,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
+
+__all__ = ["pytest_collection_modifyitems", "pytest_xdist_auto_num_workers", "pytest_xdist_make_scheduler"]
 
 
 @pytest.fixture(scope="session")

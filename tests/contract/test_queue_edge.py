@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headgate import wire
-from services.local.ports import free_port
 from tests.support.databases import Database
+from tests.support.ports import free_port
 from tests.support.queue_host import Api, QueueHost, ShardClock
 
 TABLE = {

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 import uvicorn
 
-from services.local.ports import free_port
 from services.queue.app import create_app
 from services.queue.settings import QueueSettings
 from shared.hotpath import HotPath
 from shared.serve import guarded
 from tests.support.databases import Database
+from tests.support.ports import free_port
 
 ENQUEUE = b"POST /v1/namespaces/default/enqueue HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n"

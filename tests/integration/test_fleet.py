@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from headgate import AsyncClient
-from services.local.ports import free_port
 from services.local.valkey import Valkey, ValkeySettings
 from tests.support.databases import Database
 from tests.support.fleet import Fleet, fleet_on
+from tests.support.ports import free_port
 
 TTL_S = 1.5
 

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from services.local.ports import free_port
 from services.local.postgres import DURABLE, VOLATILE
 from services.local.settings import LocalSettings
 from services.local.stack import Stack
+from tests.support.ports import free_port
 
 LAYERS, WIDTH = 12, 8
 NODES = LAYERS * WIDTH
@@ -77,7 +77,7 @@ async def consume(stack: Stack, topic: str, history: History) -> None:
 
 async def until_finished(stack: Stack, dag_id: str) -> dict[str, Any]:
     """The DAG once it has ended; asked again while the service is away."""
-    async with asyncio.timeout(60), httpx.AsyncClient(base_url=stack.dag_url, timeout=10.0) as client:
+    async with asyncio.timeout(120), httpx.AsyncClient(base_url=stack.dag_url, timeout=10.0) as client:
         while True:
             try:
                 answer = await client.get(f"{_NAMESPACE}/dags/{dag_id}/wait", params={"timeout_s": 2})

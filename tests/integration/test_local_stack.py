@@ -14,13 +14,14 @@ import pytest
 
 from services.local import account
 from services.local.errors import LocalError
-from services.local.ports import free_port, is_free
+from services.local.ports import is_free
 from services.local.postgres import VOLATILE, Postgres, PostgresSettings
 from services.local.process import Child, Command, stop_leftover
 from services.local.settings import LocalSettings, from_environment
 from services.local.stack import Stack
 from services.local.supervisor import RESTARTS_MAX, Supervisor
-from tests.support.launcher import CHILDREN, Launcher, is_running
+from tests.support.launcher import CHILDREN, SMALL, Launcher, is_running
+from tests.support.ports import free_port
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ async def launcher(tmp_path: Path) -> AsyncIterator[Launcher]:
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Launcher]:
     """A stack for tests that only look at it."""
     made = Launcher(tmp_path_factory.mktemp("running") / "data")
-    await made.start()
+    await made.start(*SMALL)
     yield made
     await made.stop()
 
@@ -44,7 +45,7 @@ async def enqueue(launcher: Launcher, payload: str) -> None:
     url = f"{launcher.queue_url}/v1/namespaces/default/enqueue"
     body = {"items": [{"topic": "kept", "payload": payload, "idempotency_key": payload}]}
     status = "refused"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while status == "refused":  # by a shard that is coming back
             answer = await launcher.until_answered("POST", url, body)
             status = answer.json()["results"][0]["status"]
@@ -52,7 +53,7 @@ async def enqueue(launcher: Launcher, payload: str) -> None:
 
 
 async def payloads(launcher: Launcher) -> set[str]:
-    """Every payload that a consumer gets."""
+    """Every payload that a consumer gets, and acks."""
     found: set[str] = set()
     async with httpx.AsyncClient(base_url=f"{launcher.queue_url}/v1/namespaces/default") as client:
         while True:
@@ -61,6 +62,9 @@ async def payloads(launcher: Launcher) -> set[str]:
             if not items:
                 return found
             found |= {item["payload"] for item in items}
+            acks = [{"id": item["id"], "lease_token": item["lease_token"]} for item in items]
+            results = (await client.post("/ack", json={"items": acks})).json()["results"]
+            assert {result["status"] for result in results} == {"acked"}
 
 
 async def test_everything_starts_and_nothing_stays(launcher: Launcher) -> None:
@@ -80,44 +84,59 @@ async def test_everything_starts_and_nothing_stays(launcher: Launcher) -> None:
     assert is_free(launcher.queue_port) and is_free(launcher.postgres_port)
 
 
+@pytest.fixture(scope="module")
+async def directory(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Launcher]:
+    """One directory, on which tests that kill follow one another."""
+    made = Launcher(tmp_path_factory.mktemp("mortal") / "data")
+    yield made
+    if made.process is not None:
+        await made.stop()
+
+
+@pytest.fixture
+async def mortal(directory: Launcher) -> Launcher:
+    """A stack that runs, whatever the test before did to it."""
+    if directory.process is None or directory.process.returncode is not None:
+        await directory.start(*SMALL)
+    return directory
+
+
 @pytest.mark.parametrize("victims", ["nobody", "the launcher", "everybody"])
-async def test_the_next_start_finds_what_was_acknowledged(launcher: Launcher, victims: str) -> None:
-    await launcher.start()
-    await enqueue(launcher, "precious")
-    pids = launcher.pids()
+async def test_the_next_start_finds_what_was_acknowledged(mortal: Launcher, victims: str) -> None:
+    precious = f"precious after {victims}"
+    await enqueue(mortal, precious)
+    pids = mortal.pids()
     if victims == "everybody":
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-    await launcher.stop(signal.SIGTERM if victims == "nobody" else signal.SIGKILL)
+    await mortal.stop(signal.SIGTERM if victims == "nobody" else signal.SIGKILL)
 
-    await launcher.start()
+    await mortal.start()
 
     assert not any(map(is_running, pids))
-    assert await payloads(launcher) == {"precious"}
+    assert await payloads(mortal) == {precious}
 
 
-async def test_children_end_with_a_killed_launcher(launcher: Launcher) -> None:
-    await launcher.start()
-    pids = launcher.pids()
+async def test_children_end_with_a_killed_launcher(mortal: Launcher) -> None:
+    pids = mortal.pids()
 
-    await launcher.stop(signal.SIGKILL)
+    await mortal.stop(signal.SIGKILL)
 
-    await launcher.until_gone(pids)
+    await mortal.until_gone(pids)
 
 
-async def test_a_killed_child_is_started_again(launcher: Launcher) -> None:
-    await launcher.start()
+async def test_a_killed_child_is_started_again(mortal: Launcher) -> None:
     for name in CHILDREN:
-        before = launcher.pid(name)
+        before = mortal.pid(name)
         os.kill(before, signal.SIGKILL)
-        await launcher.until_gone([before])
-        await enqueue(launcher, f"after {name}")
-    for url in (launcher.queue_url, launcher.dag_url):
-        await launcher.until_answered("GET", f"{url}/readyz")
+        await mortal.until_gone([before])
+        await enqueue(mortal, f"after {name}")
+    for url in (mortal.queue_url, mortal.dag_url):
+        await mortal.until_answered("GET", f"{url}/readyz")
 
-    assert await payloads(launcher) == {f"after {name}" for name in CHILDREN}
-    await launcher.stop()
-    told = await launcher.errors()
+    assert await payloads(mortal) == {f"after {name}" for name in CHILDREN}
+    await mortal.stop()
+    told = await mortal.errors()
     assert [f"{name} was killed by SIGKILL; starting it again" in told for name in CHILDREN] == [True] * 4
 
 
@@ -164,13 +183,13 @@ async def test_the_number_of_shards_is_decided_once(launcher: Launcher) -> None:
 
 
 async def test_a_fresh_start_deletes_what_was_there(launcher: Launcher) -> None:
-    await launcher.start()
+    await launcher.start(*SMALL)
     await enqueue(launcher, "forgotten")
     kept = launcher.data_dir / "not-ours"
     kept.write_text("stays")
     await launcher.stop()
 
-    await launcher.start("--fresh")
+    await launcher.start("--fresh", *SMALL)
 
     assert await payloads(launcher) == set()
     assert kept.read_text() == "stays"
@@ -311,13 +330,15 @@ async def test_several_processes_share_the_port_and_the_shards(tmp_path: Path) -
         dag_port=free_port(),
         postgres_port=free_port(),
         redis_port=free_port(),
+        queue_shards=2,
+        dag_shards=2,
         queue_processes=2,
         dag_processes=2,
         postgres_options=VOLATILE,
     )
     async with Stack(settings) as stack, httpx.AsyncClient() as client:
         for url, names in ((stack.queue_url, {"queue", "queue-2"}), (stack.dag_url, {"dag", "dag-2"})):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 owners: set[str] = set()
                 while owners != names:
                     rows = (await client.get(f"{url}/v1/shards")).json()["items"]

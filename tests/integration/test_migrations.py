@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from migrations import heads
-from services.local.ports import free_port
 from shared.schema import head
 from tests.support.databases import Database, Databases
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 UNREACHABLE = "postgresql://someone:secret@127.0.0.1:1/nowhere"

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.local.ports import free_port
 from services.local.valkey import Valkey, ValkeySettings
 from shared.redis import connect
 from tests.support.databases import Database, Databases
 from tests.support.owners import Owners, owners_of
+from tests.support.ports import free_port
 
 
 @pytest.fixture

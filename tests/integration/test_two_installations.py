@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from services.local.ports import free_port
 from services.local.valkey import Valkey, ValkeySettings
 from shared.redis import connect
 from tests.support.apps import dag_service, queue_service
 from tests.support.databases import Databases
 from tests.support.owners import Owners, owners_of
+from tests.support.ports import free_port
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import uvicorn
 
-from services.local.ports import free_port
 from shared.serve import guarded
 from tests.support.databases import Database
+from tests.support.ports import free_port
 
 DAG_TOKEN = "the-dag-service-of-the-tests"
 _START_TIMEOUT_S = 30.0

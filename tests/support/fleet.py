@@ -12,11 +12,11 @@ from typing import Any
 
 import httpx
 
-from services.local.ports import free_port
 from services.local.process import Child, Command
 from services.local.stack import ROOT
 from tests.support.apps import DAG_TOKEN
 from tests.support.databases import Database
+from tests.support.ports import free_port
 
 _TIMEOUT_S = 60.0
 _POLL_S = 0.02

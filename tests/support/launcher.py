@@ -9,11 +9,13 @@ from pathlib import Path
 
 import httpx
 
-from services.local.ports import free_port
 from services.local.process import tied_to_parent
+from tests.support.ports import free_port
 
-_READY_TIMEOUT_S = 60.0
+_READY_TIMEOUT_S = 120.0
 _POLL_S = 0.02
+# One schema of each service is made sooner than six.
+SMALL = ("--queue-shards", "1", "--dag-shards", "1")
 CHILDREN = ("postgres", "valkey", "queue", "dag")
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from services.local.ports import free_port
 from services.local.postgres import VOLATILE, Postgres, PostgresSettings
 from services.local.valkey import Valkey, ValkeySettings
+from tests.support.ports import free_port
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,24 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from headgate import AsyncClient
-from services.local.ports import free_port
 from tests.support.apps import DAG_TOKEN, Service, queue_service
 from tests.support.databases import Databases
+from tests.support.ports import free_port
 from tests.support.servers import ServerAddresses
 
+END_S = 120.0
 GRAPH: dict[str, list[str]] = {
     "a": [],
     "b": ["a"],
@@ -45,11 +49,14 @@ SUB_DAG_POINTS = [
 
 
 class MortalDag:
-    """A DAG service in a process of its own. It dies at a crash point once, and is then started again."""
+    """A DAG service in a process of its own, started again whenever it dies; `crash_at` says where next."""
 
-    def __init__(self, queue: Service, redis_url: str, crash_at: str) -> None:
+    def __init__(self, queue: Service, redis_url: str, armed: Path) -> None:
+        self.queue = queue
         self.port = free_port()
+        self.base = f"http://127.0.0.1:{self.port}/v1/namespaces/default/dags"
         self.exit_codes: list[int] = []
+        self._armed = armed
         self._environment = {
             **os.environ,
             "HEADGATE_DAG_SHARDS": queue.database.dag_shards,
@@ -58,23 +65,48 @@ class MortalDag:
             "HEADGATE_REDIS_URL": redis_url,
             "HEADGATE_DAG_TOKEN": DAG_TOKEN,
             "HEADGATE_DAG_STOPPED_ADD_S": "0.5",
+            # Its shards and what it had taken are not waited for, and nobody has to hear that it goes.
+            "HEADGATE_DAG_OWNER_NAME": "mortal",
+            "HEADGATE_DAG_COMPLETION_LEASE_S": "1",
+            "HEADGATE_DAG_DRAIN_S": "0",
+            "HEADGATE_CRASH_AT": str(armed),
         }
-        self._crash_at = crash_at
-        self._process: asyncio.subprocess.Process | None = None
 
     async def run(self) -> None:
         """Run until cancelled."""
-        environment = {**self._environment, "HEADGATE_CRASH_AT": self._crash_at}
+        process: asyncio.subprocess.Process | None = None
         try:
             while True:
+                self._armed.write_text("")
                 command = (sys.executable, "-m", "services.dag")
-                self._process = await asyncio.create_subprocess_exec(*command, env=environment)
-                self.exit_codes.append(await self._process.wait())
-                environment = self._environment
+                process = await asyncio.create_subprocess_exec(*command, env=self._environment)
+                self.exit_codes.append(await process.wait())
         finally:
-            if self._process is not None and self._process.returncode is None:
-                self._process.terminate()
-                await self._process.wait()
+            if process is not None and process.returncode is None:
+                process.terminate()
+                await process.wait()
+
+    async def crash_at(self, point: str) -> None:
+        """Die there next, once; not for the sake of anything that came before."""
+        async with asyncio.timeout(END_S):
+            await until_answered("GET", self.base)
+            while await self._unfinished():
+                await asyncio.sleep(0.02)
+        self.exit_codes.clear()
+        self._armed.write_text(point)
+
+    async def _unfinished(self) -> bool:
+        connection = await asyncpg.connect(self.queue.database.dsn)
+        try:
+            return bool(await connection.fetchval(_UNFINISHED))
+        finally:
+            await connection.close()
+
+
+_UNFINISHED = """
+SELECT EXISTS (SELECT FROM queue_000.item) OR EXISTS (SELECT FROM queue_001.item)
+    OR EXISTS (SELECT FROM dag_000.outbox) OR EXISTS (SELECT FROM dag_000.adding)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +116,18 @@ async def queue(databases: Databases, servers: ServerAddresses) -> AsyncIterator
     async with queue_service(database, f"{servers.redis_url}/0") as made:
         yield made
     await databases.drop(database)
+
+
+@pytest.fixture(scope="module")
+async def mortal(
+    queue: Service, servers: ServerAddresses, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[MortalDag]:
+    """The same for all points: to start one takes longer than to die."""
+    made = MortalDag(queue, f"{servers.redis_url}/0", tmp_path_factory.mktemp("crash") / "at")
+    running = asyncio.create_task(made.run())
+    yield made
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def until_answered(method: str, url: str, body: Any = None) -> Any:
@@ -112,11 +156,11 @@ async def consume(client: AsyncClient, topic: str, delivered: list[str]) -> None
     ("point", "external"), [*((point, ["go"]) for point in POINTS), *((point, []) for point in BIRTH_POINTS)]
 )
 async def test_a_service_that_dies_at_a_crash_point_leaves_nothing_undone(
-    queue: Service, redis_url: str, point: str, external: list[str]
+    mortal: MortalDag, point: str, external: list[str]
 ) -> None:
-    dag = MortalDag(queue, redis_url, point)
+    await mortal.crash_at(point)
     delivered: list[str] = []
-    base = f"http://127.0.0.1:{dag.port}/v1/namespaces/default/dags"
+    base = mortal.base
     # What waits for externals is added in two steps, what does not is made whole.
     topic = f"{point}-{len(external)}"
     nodes = [
@@ -126,11 +170,10 @@ async def test_a_service_that_dies_at_a_crash_point_leaves_nothing_undone(
         for key, ups in GRAPH.items()
     ]
     facts = {"external": [{"node": key, "name": name} for key in GRAPH for name in external]}
-    running = asyncio.create_task(dag.run())
-    async with AsyncClient(queue_url=queue.url) as client:
+    async with AsyncClient(queue_url=mortal.queue.url) as client:
         consuming = asyncio.create_task(consume(client, topic, delivered))
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(END_S):
                 made = await until_answered("POST", base, {"key": topic, "nodes": nodes})
                 if external:
                     await until_answered("POST", f"{base}/{made['id']}/resolve", facts)
@@ -138,10 +181,9 @@ async def test_a_service_that_dies_at_a_crash_point_leaves_nothing_undone(
                 while not found["finished_at"]:
                     found = await until_answered("GET", f"{base}/{made['id']}/wait?timeout_s=5")
         finally:
-            for task in (consuming, running):
-                task.cancel()
-            await asyncio.gather(consuming, running, return_exceptions=True)
-    assert dag.exit_codes[0] == -9, "the service was to die here"
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)
+    assert mortal.exit_codes == [-signal.SIGKILL], "the service was to die here, once"
     assert found["state"] == "succeeded"
     assert Counter(delivered) == Counter(list(GRAPH))
     assert all(delivered.index(up) < delivered.index(key) for key, ups in GRAPH.items() for up in ups)
@@ -149,32 +191,30 @@ async def test_a_service_that_dies_at_a_crash_point_leaves_nothing_undone(
 
 @pytest.mark.parametrize("point", SUB_DAG_POINTS)
 async def test_a_service_that_dies_between_a_dag_and_its_sub_dag_makes_and_ends_it_once(
-    queue: Service, redis_url: str, point: str
+    mortal: MortalDag, point: str
 ) -> None:
+    await mortal.crash_at(point)
     topic = f"sub-{point}"
-    dag = MortalDag(queue, redis_url, point)
     delivered: list[str] = []
-    base = f"http://127.0.0.1:{dag.port}/v1/namespaces/default/dags"
+    base = mortal.base
     inner = {"nodes": [{"key": "x", "topic": topic}, {"key": "y", "topic": topic, "upstream": ["x"]}]}
     nodes = [
         {"key": "a", "topic": topic},
         {"key": "mid", "dag": inner, "upstream": ["a"]},
         {"key": "z", "topic": topic, "upstream": ["mid"]},
     ]
-    running = asyncio.create_task(dag.run())
-    async with AsyncClient(queue_url=queue.url) as client:
+    async with AsyncClient(queue_url=mortal.queue.url) as client:
         consuming = asyncio.create_task(consume(client, topic, delivered))
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(END_S):
                 found = await until_answered("POST", base, {"key": topic, "nodes": nodes})
                 while not found["finished_at"]:
                     found = await until_answered("GET", f"{base}/{found['id']}/wait?timeout_s=5")
                 dags = await until_answered("GET", f"{base}?limit=1000")
         finally:
-            for task in (consuming, running):
-                task.cancel()
-            await asyncio.gather(consuming, running, return_exceptions=True)
-    assert dag.exit_codes[0] == -9, "the service was to die here"
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)
+    assert mortal.exit_codes == [-signal.SIGKILL], "the service was to die here, once"
     assert found["state"] == "succeeded"
     assert delivered == ["a", "x", "y", "z"]
     children = [each for each in dags["items"] if (each["parent"] or {}).get("dag") == found["id"]]

@@ -11,11 +11,11 @@ import asyncpg
 import httpx
 import pytest
 
-from services.local.ports import free_port
 from services.queue import operations
 from services.queue.names import SQL
 from tests.support.databases import Database, Databases
 from tests.support.interleave import Actor, actor_on
+from tests.support.ports import free_port
 from tests.support.queue_host import Api, QueueHost, queue_host
 from tests.support.queue_scene import NS, Scene, race
 
@@ -249,6 +249,8 @@ class MortalQueue:
             "HEADGATE_QUEUE_PORT": str(self.port),
             "HEADGATE_QUEUE_CHUNK_ITEMS_MAX": "10",
             "HEADGATE_QUEUE_OPERATION_POLL_S": "0.1",
+            "HEADGATE_QUEUE_OWNER_NAME": "mortal",
+            "HEADGATE_QUEUE_DRAIN_S": "0",
         }
         self._crash_at = crash_at
         self._process: asyncio.subprocess.Process | None = None

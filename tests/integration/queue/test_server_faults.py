@@ -11,12 +11,12 @@ import asyncpg
 import pytest
 
 from headgate.ids import shard_of
-from services.local.ports import free_port
 from services.local.postgres import VOLATILE, Postgres, PostgresSettings
 from tests.support.databases import Database, Databases
+from tests.support.ports import free_port
 from tests.support.queue_host import Api, QueueHost, queue_host
 
-END_S = 20.0
+END_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +37,18 @@ async def other_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     postgres.remove()
 
 
+@pytest.fixture(scope="module")
+def other_databases(other_server: Postgres) -> Databases:
+    """Makes databases on that server; they go with it."""
+    return Databases(other_server.dsn())
+
+
 @pytest.fixture
-async def there(other_server: Postgres) -> AsyncIterator[Database]:
+async def there(other_databases: Databases) -> AsyncIterator[Database]:
     """A migrated database on that server."""
-    databases = Databases(other_server.dsn())
-    made = await databases.create(queue_shards=2, dag_shards=1)
+    made = await other_databases.create(queue_shards=2, dag_shards=1)
     yield made
-    await databases.drop(made)
-    await databases.drop_templates()
+    await other_databases.drop(made)
 
 
 @pytest.fixture

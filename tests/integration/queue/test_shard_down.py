@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headgate.ids import shard_of
-from services.local.ports import free_port
 from shared.sql import Statement
+from tests.support.ports import free_port
 from tests.support.queue_host import Api, QueueHost, queue_host
 
 

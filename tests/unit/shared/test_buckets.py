@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.local.ports import free_port
 from services.local.valkey import Valkey, ValkeySettings
 from shared.buckets import AHEAD_S, ALONE_S, Buckets, Rate
 from shared.redis import connect
+from tests.support.ports import free_port
 
 _keys = itertools.count()
 

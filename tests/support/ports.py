@@ -1,0 +1,24 @@
+"""Ports for the tests' servers: no two workers of a run are ever given the same one."""
+
+import itertools
+import os
+import random
+
+from services.local.ports import is_free
+
+# Below what programs choose for themselves (`services.local.ports.free_port`), in a part for each worker.
+_FIRST, _PER_WORKER, _WORKERS_MAX = 10_000, 1_250, 8
+_TRIES_MAX = 200
+
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS_MAX
+# Somewhere within it, for the sake of other runs on this machine.
+_offsets = itertools.count(random.randrange(_PER_WORKER))
+
+
+def free_port() -> int:
+    """A port that is free now, and that this process has not been given lately."""
+    for offset in itertools.islice(_offsets, _TRIES_MAX):
+        port = _FIRST + _worker * _PER_WORKER + offset % _PER_WORKER
+        if is_free(port):
+            return port
+    raise AssertionError(f"none of {_TRIES_MAX} ports is free")
