@@ -160,6 +160,8 @@ async def tenancy(databases: Databases, tmp_path_factory: pytest.TempPathFactory
         watcher = await asyncpg.connect(database.dsn)
         made = Tenancy(tokens, queue, dag, watcher, await _dump_of(watcher))
         await _furnish(made, queue)
+        # What is on its way to the queue would leave while a test looks.
+        await dag.settle()
         yield made
         await watcher.close()
         await dag.close()

@@ -60,7 +60,7 @@ class Both:
 
     async def healthy(self) -> None:
         """Wait until everything is on its way no more."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await self.sql("queue_000", UNTOLD) or await self.look():
                 await asyncio.sleep(0.05)
 
@@ -74,7 +74,7 @@ class Both:
     async def run(self, *keys: str) -> None:
         """Deliver and ack items of these nodes, whichever comes first."""
         for _ in keys:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 items: list[Any] = []
                 while not items:
                     items = list(await self.client.dequeue({"work": 1}, wait_s=1.0))
@@ -82,7 +82,7 @@ class Both:
             await self.client.ack([{"id": item.id, "lease_token": item.lease_token}])
 
     async def ended(self, dag: str) -> str:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 state = (await self.dag.client.get(f"/v1/namespaces/default/dags/{dag}")).json()["state"]
                 if state not in ("running", "cancelling"):
@@ -213,7 +213,7 @@ async def test_a_node_that_ends_between_two_looks_is_not_lost(both: Both) -> Non
 
     async def end() -> None:
         await both.run("a")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await both.sql("queue_000", "SELECT count(*) FROM item"):
                 await asyncio.sleep(0.05)
 
@@ -414,7 +414,7 @@ async def test_nothing_is_found_while_everything_moves(both: Both) -> None:
             # What is told in a moment may be 0 s old.
             found = [finding for finding in await both.look() if finding.kind not in ("outbox_old", "adding_old")]
             assert found == []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await both.sql("dag_000", "SELECT count(*) FROM dag WHERE state = 'running'"):
                 assert [f for f in await both.look() if f.kind not in ("outbox_old", "adding_old")] == []
     finally:

@@ -22,7 +22,7 @@ UPSTREAM = {"a": [], "b": ["a"], "c": ["a", "b"]}
 async def test_demo_passes_its_checks_and_leaves_nothing(tmp_path: Path) -> None:
     process = await start_demo(tmp_path, "--workers", "2")
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             output, errors = await process.communicate()
         printed = output.decode()
         assert process.returncode == 0, printed + errors.decode()
@@ -40,7 +40,7 @@ async def test_interrupt_cleans_up(moment: str, tmp_path: Path) -> None:
     process = await start_demo(tmp_path)
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while moment not in (line := (await process.stdout.readline()).decode()):
                 assert line, "the demo ended"
             process.send_signal(signal.SIGINT)

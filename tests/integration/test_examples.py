@@ -63,7 +63,7 @@ async def test_example_runs_to_its_end(name: str, stack: Stack) -> None:
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             output, _ = await process.communicate()
     finally:
         if process.returncode is None:

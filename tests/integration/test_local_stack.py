@@ -234,7 +234,7 @@ async def test_postgres_is_ready_when_it_says_so_also_after_a_kill(tmp_path: Pat
         for _ in range(3):
             os.kill(postgres.child.pid, signal.SIGKILL)
             await postgres.child.wait()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not postgres.child.running:
                     # Backends of the killed server may still hold its shared memory.
                     with contextlib.suppress(LocalError):
@@ -301,7 +301,7 @@ async def test_a_child_that_never_lives_is_given_up(tmp_path: Path, monkeypatch:
     supervisor = Supervisor(told.append)
     supervisor.watch(child, start)
     with pytest.raises(LocalError, match="doomed ended with exit code 3: FATAL: no luck"):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await supervisor.failure
     await supervisor.close()
 

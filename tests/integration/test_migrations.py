@@ -46,7 +46,7 @@ async def run(*argv: str, cwd: Path = ROOT, **environment: str) -> tuple[int, st
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         output, errors = await process.communicate()
     assert process.returncode is not None
     return process.returncode, output.decode(), errors.decode()
@@ -105,7 +105,7 @@ async def test_a_migrator_waits_for_another_ones_lock(empty: Database) -> None:
     connection = await empty.connect("queue_000")
     await connection.execute("SELECT pg_advisory_lock(hashtext('headgate.migrations'), hashtext('queue_000'))")
     migrating = asyncio.create_task(migrate("up", empty))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while not await connection.fetchval(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         ):

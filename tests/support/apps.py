@@ -14,7 +14,7 @@ from tests.support.databases import Database
 from tests.support.ports import free_port
 
 DAG_TOKEN = "the-dag-service-of-the-tests"
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 60.0
 _POLL_S = 0.01
 
 

@@ -18,7 +18,7 @@ from tests.support.apps import DAG_TOKEN
 from tests.support.databases import Database
 from tests.support.ports import free_port
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 120.0
 _POLL_S = 0.02
 
 

@@ -25,7 +25,7 @@ from tests.support.queue_fake import FakeQueue
 
 ORDERS_MAX = 600
 _LOOK_S = 0.002
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 _BLOCKED = "SELECT pid FROM unnest($1::int[]) AS pid WHERE cardinality(pg_blocking_pids(pid)) > 0"
 
 

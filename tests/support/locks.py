@@ -23,7 +23,7 @@ async def locked(world: DagWorld, dag: str) -> AsyncIterator[Any]:
     await connection.execute("SELECT FROM dag WHERE id = $1 FOR UPDATE", dag)
 
     async def until_waiting(count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await watcher.fetchval(_WAITING) < count:
                 await asyncio.sleep(0.005)
 

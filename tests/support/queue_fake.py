@@ -52,7 +52,7 @@ class Hold:
 
     async def reached(self) -> None:
         """Wait until a call waits here."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.arrived.wait()
 
 

@@ -34,7 +34,7 @@ async def test_a_shard_that_is_added_gets_dags_and_runs_them(
                 *("--service", "dag", "--map", str(path), "add", "1", "--dsn", database.dsn, "--yes")
             )
             assert code == 0, said
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 for service in (one, two):
                     while [row["shard"] for row in (await service.client.get("/v1/shards")).json()["items"]] != [
                         0,

@@ -54,7 +54,7 @@ async def streaming(world: DagWorld, dag: str, after: int = 0) -> AsyncIterator[
 
 
 async def following(frames: AsyncIterator[bytes]) -> list[dict[str, Any]]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return events_of((await anext(frames)).decode())
 
 
@@ -270,7 +270,7 @@ async def test_streams_are_as_many_as_allowed_and_a_reader_that_leaves_makes_roo
         "headers": [],
         "asgi": {"version": "3.0", "spec_version": "2.3"},
     }
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await world.app(scope, receive, send)  # type: ignore[arg-type]
     assert b"running" in sent[2]["body"]
     assert world.duties.streams.open_now == len(world.duties.context.watches) == 0
@@ -307,7 +307,7 @@ async def test_a_shutdown_ends_waits_and_streams_at_once(world: DagWorld) -> Non
     dag = await world.create({"a": []}, open=True)
     waiting = asyncio.create_task(world.call("GET", f"/{dag}/wait?timeout_s=30"))
     streaming_all = asyncio.create_task(world.http.get(f"{BASE}/{dag}/events"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(world.duties.context.watches) < 2:
             await asyncio.sleep(0)
         await world.app.state.leave()

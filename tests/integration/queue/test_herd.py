@@ -67,7 +67,7 @@ class Crowd:
     async def served(self, count: int) -> list[dict[str, Any]]:
         """So many items that the calls were answered with."""
         items: list[dict[str, Any]] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(items) < count:
                 for call in [call for call in self.calls if call.done()]:
                     self.calls.remove(call)

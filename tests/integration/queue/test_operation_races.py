@@ -276,7 +276,7 @@ async def test_kill_9_in_the_middle_of_a_purge(own_host: QueueHost) -> None:
     queue = MortalQueue(own_host.database, "operation_chunk_written")
     running = asyncio.create_task(queue.run())
     try:
-        async with asyncio.timeout(60), httpx.AsyncClient(base_url=queue.url, timeout=10) as http:
+        async with asyncio.timeout(240), httpx.AsyncClient(base_url=queue.url, timeout=10) as http:
             while not queue.exit_codes:
                 with suppress(httpx.TransportError):
                     await http.post("/v1/namespaces/default/topics/purge", json={"topic": "t"})

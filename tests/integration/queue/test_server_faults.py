@@ -55,7 +55,7 @@ async def there(other_databases: Databases) -> AsyncIterator[Database]:
 async def split(own_host: QueueHost, there: Database) -> AsyncIterator[QueueHost]:
     """A process whose shard 0 is on the run's server and whose shard 1 is on the other."""
     shards = f"0={own_host.database.dsn} 1={there.dsn}"
-    limits = {"command_timeout_s": 1.0, "connect_timeout_s": 0.5, "acquire_timeout_s": 0.5}
+    limits = {"command_timeout_s": 2.0, "connect_timeout_s": 1.5, "acquire_timeout_s": 1.5}
     async with queue_host(own_host.database, own_host.clock, shards=shards, **limits) as made:
         yield made
 

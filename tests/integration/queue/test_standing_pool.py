@@ -165,7 +165,7 @@ async def test_a_line_of_lists_turns_away_nobody_more_urgent(
     set_urgency(Urgency.DEQUEUE)
     for name in ("keyed", "nack", "revive"):
         waits = asyncio.create_task(send(api, calls(api, item)[name]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while sum(jam.counts()) == 4:
                 await asyncio.sleep(0)
         waits.cancel()
