@@ -111,9 +111,9 @@ SELECT EXISTS (SELECT FROM queue_000.item) OR EXISTS (SELECT FROM queue_001.item
 
 @pytest.fixture(scope="module")
 async def queue(databases: Databases, servers: ServerAddresses) -> AsyncIterator[Service]:
-    """A queue service that stays up."""
+    """A queue service that stays up, and leaves every end to the DAG service, which is to die of it."""
     database = await databases.create(queue_shards=2, dag_shards=1)
-    async with queue_service(database, f"{servers.redis_url}/0") as made:
+    async with queue_service(database, f"{servers.redis_url}/0", fold_completions=False) as made:
         yield made
     await databases.drop(database)
 
