@@ -90,7 +90,7 @@ INSERT INTO deferred SELECT deliver_at, id FROM item WHERE topic_id = 2;
 INSERT INTO parked SELECT id, 1, 3, CASE WHEN priority = 0 THEN 'dead' ELSE 'disabled' END, false, shard_now()
 FROM item WHERE topic_id = 3;
 INSERT INTO lease SELECT gen_random_uuid(), shard_now(), 1, 4, ARRAY[id] FROM item WHERE topic_id = 4;
-INSERT INTO ended SELECT gen_random_uuid(), 1, 'acked', gen_random_uuid() FROM generate_series(1, 10000);
+INSERT INTO ended SELECT gen_random_uuid(), 1, 'acked' FROM generate_series(1, 10000);
 INSERT INTO dedup SELECT 1, n::text, gen_random_uuid(), '', shard_now() FROM generate_series(1, 5000) AS n;
 -- The shard is as old as the template it was copied from; a rotation would build an index anew, which is a scan.
 UPDATE ended_rotation SET rotated_at = shard_now();
