@@ -54,6 +54,7 @@ QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
 }
 _NODES = {"nodes": [{"key": "new", "topic": "t", "upstream": ["a"]}]}
 DAG_BODIES: dict[Route, Callable[[Things], Any]] = {
+    ("put", ""): lambda _: {"dags_max": 7},
     ("post", "/dags"): lambda _: {"key": "theirs", "nodes": []},
     ("post", "/dags/{dag}/nodes"): lambda _: _NODES,
     ("post", "/dags/{dag}/dependencies"): lambda _: {"dependencies": [{"upstream": "a", "downstream": "b"}]},

@@ -345,20 +345,22 @@ async def test_a_call_behind_a_line_that_stands_is_refused_unread(port: int, doo
         one.writer.close()
 
 
-async def test_what_stood_when_its_client_hung_up_is_not_done(port: int, talk_on: Talk, door: Door) -> None:
+async def test_what_stood_when_its_client_hung_up_is_not_done(port: int, door: Door) -> None:
     gone = await Talk.open(port)
     gone.send("enqueue", ITEM)
     await door.stand(1)
     gone.writer.transport.abort()
-    talk_on.send("enqueue", ITEM.replace("edge", "other"))
+    other = await Talk.open(port)
+    other.send("enqueue", ITEM.replace("edge", "other"))
     await door.stand(2)
     async with asyncio.timeout(END_S):
         while not any(call.disconnected for _, call in door.entrance._lines[2]._turns[0][2].calls):
             await asyncio.sleep(0.005)
     door.open()
-    assert (await talk_on.answer())[0] == 201
-    talk_on.send("dequeue", '{"topics":[{"topic":"edge"},{"topic":"other"}]}')
-    assert [item["topic"] for item in (await talk_on.answer())[2]["items"]] == ["other"]
+    assert (await other.answer())[0] == 201
+    other.send("dequeue", '{"topics":[{"topic":"edge"},{"topic":"other"}]}')
+    assert [item["topic"] for item in (await other.answer())[2]["items"]] == ["other"]
+    other.writer.close()
 
 
 async def test_what_stands_when_the_process_leaves_is_answered_first(
