@@ -113,8 +113,8 @@ class EdgeSettings(BaseSettings):
 
     standing_wait_s_max: float = 1.0
     # The line in front of the verbs, for when the processor is short; a call counts as one, and those of its body.
-    working_kib_max: Annotated[int, Field(ge=1)] = 128
-    start_wait_s_max: Annotated[float, Field(gt=0)] = 0.5
+    working_kib_max: Annotated[int, Field(ge=1)] = 256
+    start_wait_s_max: Annotated[float, Field(gt=0)] = 5.0
     pool_connections_max: int = 6
     command_timeout_s: float = 10.0
     connect_timeout_s: float = 5.0

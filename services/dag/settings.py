@@ -19,6 +19,9 @@ class DagSettings(EdgeSettings):
     port: int = 8081
     queue_url: Annotated[str, Field(validation_alias="HEADGATE_QUEUE_URL")] = "http://127.0.0.1:8080"
 
+    # A call that makes a thousand nodes is large, and mostly waits: for its shard, and for the queue.
+    working_kib_max: Annotated[int, Field(ge=1)] = 8192
+
     payload_bytes_max: int = 10 * 1024
     data_bytes_max: int = 10 * 1024
     metadata_bytes_max: int = 1024
