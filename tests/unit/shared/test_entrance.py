@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from services.dag.settings import DagSettings
+from services.queue.settings import QueueSettings
 from shared.entrance import TICK_S, Entrance, weigh
 from shared.lanes import Urgency
 from shared.metrics import SHED
@@ -49,8 +51,13 @@ class Door:
     refused: list[str] = field(default_factory=list)
     timers: list[Callable[[], None]] = field(default_factory=list)
 
+    room_kib: int = ROOM
+    wait_s: float = WAIT_S
+
     def __post_init__(self) -> None:
-        self.entrance = Entrance(ROOM, WAIT_S, self.clock, lambda _s, callback: self.timers.append(callback))
+        self.entrance = Entrance(
+            self.room_kib, self.wait_s, self.clock, lambda _s, callback: self.timers.append(callback)
+        )
 
     def come(self, name: str, level: Urgency = ENQUEUE, tenant: str = "a", kib: int = 1) -> Call:
         call = Call(self, name, level, tenant, kib)
@@ -240,3 +247,26 @@ def test_when_all_is_calm_again_no_timer_runs(door: Door) -> None:
 
 def test_a_call_counts_for_itself_and_its_body() -> None:
     assert [weigh(n) for n in (0, 1023, 1024, 10_240)] == [1, 1, 2, 11]
+
+
+@pytest.mark.parametrize(
+    ("settings", "callers", "kib", "work_s"),
+    [(QueueSettings(), 12, 150, 0.07), (DagSettings(), 8, 250, 0.7)],
+    ids=["batches of a thousand items", "DAGs of a thousand nodes"],
+)
+def test_callers_who_only_wait_their_turn_on_a_slow_machine_are_not_refused(
+    settings: QueueSettings | DagSettings, callers: int, kib: int, work_s: float
+) -> None:
+    """Each sends its next call when the last one is answered; the loop is late all the time."""
+    door = Door(room_kib=settings.working_kib_max, wait_s=settings.start_wait_s_max)
+    for n in range(callers):
+        door.come(str(n), kib=kib)
+    for n in range(callers, 40 * callers):
+        if door.timers:
+            door.late(work_s)
+        else:
+            door.clock.now_s += work_s
+        door.entrance.leave(kib)
+        door.come(str(n), kib=kib)
+    assert door.refused == []
+    assert len(door.started) >= 39 * callers
