@@ -178,7 +178,7 @@ async def test_a_line_that_moves_turns_away_nobody(own_host: QueueHost, clock: l
     await jam.begin(Urgency.ENQUEUE)
     await jam.stand(clock, Urgency.ENQUEUE)
     await jam.end()
-    assert [r["status"] for r in await api.enqueue({"topic": "t", "idempotency_key": "k"})] == ["enqueued"]
+    assert [r["status"] for r in await api.enqueue({"topic": "t", "id": api.new_id(0)})] == ["enqueued"]
     await jam.begin(Urgency.ENQUEUE)
     clock[0] += 60
     set_urgency(Urgency.ENQUEUE)
