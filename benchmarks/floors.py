@@ -18,7 +18,7 @@ from benchmarks.direct import DirectShard
 from benchmarks.load import PAYLOAD
 from benchmarks.stack import BenchStack
 from headgate.ids import new_ids, time_ms_of
-from services.queue.model import Claim, NewRow
+from services.queue.model import Claim, Key, NewRow
 from services.queue.store import Store
 from shared.pg import PINNED
 from shared.sql import load
@@ -108,12 +108,12 @@ def _reference_cycle(connection: Any, batch: int, payload: str) -> Cycle:
 def _own_cycle(store: Store, namespace_id: int, topic_id: int, batch: int) -> Cycle:
     async def cycle() -> int:
         ids = new_ids(store.number, batch)
-        await store.enqueue([new_row(item, namespace_id, topic_id) for item in ids])
+        enqueued = await store.enqueue([new_row(item, namespace_id, topic_id) for item in ids])
         token = str(UUID(bytes=secrets.token_bytes(16)))
-        claims = [Claim(item, token, LEASE_S) for item in ids]
-        rows = await store.claim(claims, relaxed=False)
-        acked = await store.ack(list(rows), [token] * len(rows), [namespace_id] * len(rows), {}, relaxed=False)
-        assert len(rows) == batch and acked.acked is None
+        claim = Claim(topic_id, [Key(0, enqueued.at, item) for item in ids], token, LEASE_S)
+        [group] = await store.claim([claim], relaxed=False)
+        acked = await store.ack(ids, [token] * batch, [namespace_id] * batch, {}, relaxed=False)
+        assert group.items == batch and acked.acked is None
         return batch
 
     return cycle

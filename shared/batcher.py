@@ -54,8 +54,10 @@ class Batcher(Generic[E, R]):
         self._standing = Standing(limits.wait_s, _clock)
         self._running: asyncio.Task[None] | None = None
 
-    async def submit(self, entries: list[E], tenant: Hashable = None) -> Sequence[R]:
+    async def submit(self, entries: list[E], tenant: Hashable = None, *, size: int | None = None) -> Sequence[R]:
         """The results of `entries`, in their order, after the flush that carried them.
+
+        `size` is what they count for in a flush, where that is not one each.
 
         Raises:
             Overloaded: too much waits already, or for too long: nothing was done.
@@ -66,7 +68,8 @@ class Batcher(Generic[E, R]):
         if self.is_overloaded:
             raise overloaded(self._level)
         future: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
-        self._waiting.push((entries, future), tenant, len(entries), _clock.monotonic_s())
+        size = len(entries) if size is None else size
+        self._waiting.push((entries, future), tenant, size, _clock.monotonic_s())
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         # A caller that is cancelled takes only its own future with it: the flush that carries it goes on.

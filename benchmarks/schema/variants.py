@@ -70,12 +70,12 @@ class Keys:
         """Items have just become ready."""
         self._buffer.push(self._number, [Key(0, at, item) for item in ids])
 
-    async def take(self, store: Store, count: int) -> list[str]:
-        """The ids of the next items, sorted."""
+    async def take(self, store: Store, count: int) -> list[Key]:
+        """The keys of the next items, in order."""
         if self._is_old() or self._buffer.behind(count):
             async with self._filling:
                 await self._fill(store, count)
-        return sorted(key.id for key in self._buffer.take(count))
+        return self._buffer.take(count)
 
     async def _fill(self, store: Store, count: int) -> None:
         if self._is_old():
@@ -89,9 +89,9 @@ class Keys:
     def _is_old(self) -> bool:
         return time.perf_counter() - self._rewound_s >= _REWIND_S
 
-    def settled(self, ids: Ids) -> None:
+    def settled(self, keys: Sequence[Key]) -> None:
         """These have been claimed, or were gone."""
-        self._buffer.settled([Key(0, None, item) for item in ids])  # type: ignore[arg-type]
+        self._buffer.settled(keys)
 
 
 @dataclass
@@ -164,7 +164,9 @@ async def start_idle(shard: DirectShard, topic_id: int) -> None:
     for _ in range(_IDLE_CALLS):
         await shard.store.peek(topic_id, START, _PEEK_KEYS)
         ids = new_ids(shard.number, 2)
-        await shard.store.claim([Claim(item, item, LEASE_S) for item in ids], relaxed=False)
+        await shard.store.claim(
+            [Claim(topic_id, [Key(*START[:2], item)], item, LEASE_S) for item in ids], relaxed=False
+        )
         await shard.store.ack(ids, ids, [NAMESPACE_ID] * len(ids), {}, relaxed=False)
 
 
@@ -234,11 +236,13 @@ async def service_enqueue_remembered(site: Site, shard: DirectShard, ids: Ids) -
 
 async def service_claim(site: Site, shard: DirectShard, token: str) -> Ids:
     store = shard.store
-    ids = await site.keys.take(store, BATCH)
+    keys = await site.keys.take(store, BATCH)
     try:
-        return list(await store.claim([Claim(item, token, LEASE_S) for item in ids], relaxed=False)) if ids else []
+        claim = Claim(site.topic_id, keys, token, LEASE_S)
+        groups = await store.claim([claim], relaxed=False) if keys else []
+        return [item for group in groups for item, _ in group.returnable()]
     finally:
-        site.keys.settled(ids)
+        site.keys.settled(keys)
 
 
 async def service_ack(site: Site, shard: DirectShard, ids: Ids, token: str) -> int:
@@ -254,11 +258,12 @@ async def _service_enqueue(site: Site, shard: DirectShard, ids: Ids, *, remember
 
 
 async def _claim_keys(statement: Any, site: Site, shard: DirectShard, token: str) -> Ids:
-    ids = await site.keys.take(shard.store, BATCH)
+    keys = await site.keys.take(shard.store, BATCH)
+    ids = sorted(key.id for key in keys)
     try:
         found = await shard.fetch(statement, ids=ids, topic_id=site.topic_id, token=token, lease_s=LEASE_S)
     finally:
-        site.keys.settled(ids)
+        site.keys.settled(keys)
     return [row["id"] for row in found]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.queue.dispatch import Dispatch
 from services.queue.enqueues import Enqueues
+from services.queue.leased import Leased
 from services.queue.model import (
     NO_OUTPUT,
     Demand,
@@ -26,7 +26,6 @@ from services.queue.plain import PlainEnqueues
 from services.queue.quotas import Tenant
 from services.queue.settings import QueueSettings
 from services.queue.store import Known, Store
-from services.queue.waiting import Leased
 from shared.access import Caller
 from shared.batcher import Batcher
 from shared.clock import SystemClock
@@ -108,8 +107,8 @@ class Broker:
         gone: asyncio.Future[None] | None = None,
         tenant: Tenant | None = None,
         waits: Callable[[], None] = lambda: None,
-    ) -> list[Leased]:
-        """Lease ready items; (key, row of the claim) in order of service."""
+    ) -> Leased:
+        """Lease ready items."""
         self.dispatch.check(namespace)
         token = _token()
         leased = await self.dispatch.dequeue(
@@ -122,22 +121,14 @@ class Broker:
             tenant=tenant,
             waits=waits,
         )
-        if leased:
-            self._measure(leased)
+        if leased.first is not None:
+            late_s = _clock.wall_s() - leased.first.deliver_at.timestamp()
+            self._started[shard_of(leased.first.id)].observe(max(late_s, 0.0))
+        for group in leased.groups:
+            self._dequeued[group.shard].inc(group.items)
+            if group.again:
+                REDELIVERED.labels(group.shard).inc(group.again)
         return leased
-
-    def _measure(self, leased: Sequence[Leased]) -> None:
-        first = leased[0][0]
-        if len(leased) == 1:
-            self._dequeued[shard_of(first.id)].inc()
-        else:
-            for shard, count in Counter([key.id[-3:] for key, _ in leased]).items():
-                self._dequeued[int(shard, 16)].inc(count)
-        late_s = _clock.wall_s() - first.deliver_at.timestamp()
-        self._started[shard_of(first.id)].observe(max(late_s, 0.0))
-        for key, row in leased:
-            if row["attempt"] > 1:
-                REDELIVERED.labels(shard_of(key.id)).inc()
 
     # -- ack ----------------------------------------------------------------------------------------------
 

@@ -16,22 +16,21 @@ from datetime import datetime
 from typing import Any
 
 from services.queue.bands import Bands, Shares
+from services.queue.flushes import Look, by_shard, claimer, looker
 from services.queue.heads import Heads
+from services.queue.leased import Group, Leased, returnable
 from services.queue.model import Claim, Demand, Key, Ready
 from services.queue.names import SQL, TopicRef
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
-from services.queue.waiting import HANDED_ENTRIES_MAX, Handing, Leased, Line, Terms
+from services.queue.waiting import HANDED_ENTRIES_MAX, Handing, Line, Terms
 from shared.batcher import Batcher
 from shared.clock import Clock
 from shared.errors import ShardUnavailable, Unavailable
 from shared.lanes import Urgency
 from shared.log import log
 from shared.shedding import overloaded
-
-# A topic's number on a shard, and behind what to look.
-Look = tuple[int, tuple[int, datetime, str]]
 
 # A shard that takes longer is passed over, so that it holds up nobody who wants items of others.
 PEEK_S_MAX = 1.0
@@ -51,7 +50,7 @@ class Dispatch:
         self._settings = settings
         self._clock = clock
         self.tell: Callable[[str, str, int, Sequence[Key]], None] | None = None
-        self.hand_back: Callable[[str, list[Any]], Awaitable[None]] | None = None
+        self.hand_back: Callable[[str, list[tuple[str, str]]], Awaitable[None]] | None = None
         self._late: set[asyncio.Task[None]] = set()
         self.shares: dict[tuple[str, str], Shares] = {}
         self._lines: dict[tuple[str, str], Line] = {}
@@ -59,11 +58,11 @@ class Dispatch:
         self._recent: dict[tuple[int, str], dict[int, None]] = {}
         self._is_leaving = False
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
-        self._claims: dict[tuple[int, bool], Batcher[Claim, Any]] = {}
+        self._claims: dict[tuple[int, bool], Batcher[Claim, list[Group]]] = {}
         self._looks: dict[int, Batcher[Look, list[Key]]] = {}
         self._finds: dict[int, Batcher[tuple[str, str], TopicRef | None]] = {}
         self._joined_s = float("-inf")
-        self._claiming: dict[bool, list[Batcher[Claim, Any]]] = {False: [], True: []}
+        self._claiming: dict[bool, list[Batcher[Claim, list[Group]]]] = {False: [], True: []}
         for store in stores:
             self.join(store)
 
@@ -71,13 +70,13 @@ class Dispatch:
         """Serve from one more shard."""
         self._stores[store.number] = store
         limits = self._settings.flush_limits._replace(items_max=LOOKS_MAX)
-        looker = _looker(store, self._settings.peek_keys_max)
-        self._looks[store.number] = Batcher(looker, limits, Urgency.DEQUEUE, store.pool)
+        look = looker(store, self._settings.peek_keys_max)
+        self._looks[store.number] = Batcher(look, limits, Urgency.DEQUEUE, store.pool)
         self._finds[store.number] = Batcher(store.names.find_all, limits, Urgency.DEQUEUE, store.pool)
         for relaxed in (False, True):
             pool = store.shard.relaxed if relaxed else store.pool
-            claims = Batcher[Claim, Any](
-                _claimer(store, relaxed), self._settings.flush_limits, Urgency.DEQUEUE, pool
+            claims = Batcher[Claim, list[Group]](
+                claimer(store, relaxed), self._settings.flush_limits, Urgency.DEQUEUE, pool
             )
             self._claims[store.number, relaxed] = claims
             self._claiming[relaxed].append(claims)
@@ -195,21 +194,21 @@ class Dispatch:
         gone: asyncio.Future[None] | None = None,
         tenant: Tenant | None = None,
         waits: Callable[[], None] = lambda: None,
-    ) -> list[Leased]:
+    ) -> Leased:
         """Lease all that is ready up to each demand's count, best first; wait only when there is nothing.
 
-        Returns rows of the claim statement, topic by topic, each topic in its order of service. Nothing is
-        claimed for a call after its `gone` is done. `waits` is told before each wait.
+        The answer goes topic by topic, each in its order of service. Nothing is claimed for a call after its
+        `gone` is done. `waits` is told before each wait.
         """
         lines = [self._line(namespace, demand.topic) for demand in demands]
         counts = [demand.count for demand in demands]
-        leased: list[list[Leased]] = [[] for _ in demands]
+        leased = Leased(len(demands))
         was_leaving = self._is_leaving
         deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
         while gone is None or not gone.done():
             if tenant is not None and not any(counts := tenant.cut(counts)):
                 left_s = deadline_s - self._clock.monotonic_s()
-                if any(leased) or left_s <= 0:
+                if leased or left_s <= 0:
                     break
                 waits()
                 await tenant.wait_for_room(left_s, gone)
@@ -225,18 +224,18 @@ class Dispatch:
                 if len(line.buffer):
                     line.wake_one()
             missed = await self._serve(lines, taken, lease_s, token, leased, tenant)
-            counts = [demand.count - len(part) for demand, part in zip(demands, leased, strict=True)]
+            counts = [demand.count - got for demand, got in zip(demands, leased.counts, strict=True)]
             left_s = deadline_s - self._clock.monotonic_s()
             if missed and any(counts):
                 continue  # others may be ready in the place of what is gone
             terms = None if tenant is not None or len(lines) > 1 else Terms(token, lease_s, counts[0], gone)
-            is_over = any(leased) or left_s <= 0 or self._is_leaving != was_leaving
-            if is_over or await self._wait(lines, left_s, gone, terms, leased[0], waits):
+            is_over = bool(leased) or left_s <= 0 or self._is_leaving != was_leaving
+            if is_over or await self._wait(lines, left_s, gone, terms, leased, waits):
                 break
         if gone is not None and gone.done():
             for line in lines:
                 line.wake_one()  # the wake-up that this call may have swallowed is passed on
-        return [entry for part in leased for entry in part]
+        return leased
 
     def forget_idle(self) -> int:
         """Drop lines that nobody has wanted for a while."""
@@ -315,10 +314,14 @@ class Dispatch:
                     peeks[asyncio.create_task(self._peek(line, shard, bound))] = shard
             if not peeks:
                 return
-            _, late = await asyncio.wait(peeks, timeout=PEEK_S_MAX)
-            for task in late:
-                line.late[peeks[task]] = task
-                line.buffer.pass_over(peeks[task])
+            try:
+                await asyncio.wait(peeks, timeout=PEEK_S_MAX)
+            finally:
+                # Also when this call is cut off here: they go on, and no second one may overtake them.
+                for task, shard in peeks.items():
+                    if not task.done():
+                        line.late[shard] = task
+                        line.buffer.pass_over(shard)
 
     def _join_looks(self, now_s: float) -> None:
         """Look afresh at other lines in use too, if their turn is near: one statement a shard serves many."""
@@ -370,37 +373,46 @@ class Dispatch:
         taken: Sequence[list[Key]],
         lease_s: float | None,
         token: str,
-        leased: list[list[Leased]],
+        leased: Leased,
         tenant: Tenant | None,
     ) -> bool:
-        """Claim keys and add them to `leased`; true when some were gone."""
-        if not any(taken):
+        """Claim keys and add what was got to `leased`; true when some were gone."""
+        wanted = sum(map(len, taken))
+        if not wanted:
             return False
         if tenant is not None:
-            tenant.gain(Use(leased=sum(map(len, taken))))
-        rows: dict[str, Any] = {}
+            tenant.gain(Use(leased=wanted))
+        groups: list[Group] = []
         try:
-            rows = await self._claim(lines, taken, lease_s, token)
+            groups = await self._claim(lines, taken, lease_s, token)
         finally:
+            got = sum([group.items for group in groups])
             if tenant is not None:
-                tenant.lose(Use(leased=sum(map(len, taken)) - len(rows)))
-        for part, keys in zip(leased, taken, strict=True):
-            part += [(key, rows[key.id]) for key in keys if key.id in rows]
-        return len(rows) < sum(map(len, taken))
+                tenant.lose(Use(leased=wanted - got))
+        if len(groups) == 1 and len(lines) == 1:
+            leased.add(0, taken[0], groups[0], self._topic(groups[0]))
+        else:
+            leased.add_mixed(taken, [(group, self._topic(group)) for group in groups])
+        return got < wanted
+
+    def _topic(self, group: Group) -> str:
+        return (self._stores[group.shard].names.pair(group.topic_id) or ("", ""))[1]
 
     async def _claim(
         self, lines: Sequence[Line], taken: Sequence[list[Key]], lease_s: float | None, token: str
-    ) -> dict[str, Any]:
-        by_shard: dict[int, list[Claim]] = {}
-        for key in (key for keys in taken for key in keys):
-            by_shard.setdefault(int(key.id[-3:], 16), []).append(Claim(key.id, token, lease_s))
+    ) -> list[Group]:
+        groups: dict[int, list[tuple[Line, list[Key]]]] = {}
+        for line, keys in zip(lines, taken, strict=True):
+            for shard, part in by_shard(keys).items():
+                groups.setdefault(shard, []).append((line, part))
         namespace = lines[0].namespace
         try:
-            if len(by_shard) == 1:
-                [(shard, claims)] = by_shard.items()
-                return await self._claim_at(namespace, shard, claims)
+            if len(groups) == 1:
+                [(shard, parts)] = groups.items()
+                return await self._claim_at(namespace, shard, parts, lease_s, token)
             flushes = [
-                asyncio.create_task(self._claim_at(namespace, shard, claims)) for shard, claims in by_shard.items()
+                asyncio.create_task(self._claim_at(namespace, shard, parts, lease_s, token))
+                for shard, parts in groups.items()
             ]
             done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX)
         finally:
@@ -408,29 +420,38 @@ class Dispatch:
                 line.buffer.settled(keys)
         for flush in late:
             self._keep(self._hand_back(namespace, flush))
-        rows: dict[str, Any] = {}
-        for flush in done:
-            rows.update(flush.result())
-        return rows
+        return [group for flush in done for group in flush.result()]
 
-    async def _claim_at(self, namespace: str, shard: int, claims: list[Claim]) -> dict[str, Any]:
+    async def _claim_at(
+        self,
+        namespace: str,
+        shard: int,
+        parts: Sequence[tuple[Line, list[Key]]],
+        lease_s: float | None,
+        token: str,
+    ) -> list[Group]:
+        size = sum([len(keys) for _, keys in parts])
         try:
-            rows = await self._claims[shard, namespace == "_dag"].submit(claims, namespace)
+            met = [(await self._topic_id(line, shard), keys) for line, keys in parts]
+            claims = [Claim(topic_id, keys, token, lease_s) for topic_id, keys in met if topic_id is not None]
+            if not claims:
+                return []  # another process told of a topic that is not here
+            found = await self._claims[shard, namespace == "_dag"].submit(claims, namespace, size=size)
         except Unavailable as error:
             log.warning("claim failed", shard=shard, detail=error.detail)
-            return {}
-        return {row["id"]: row for row in rows if row is not None}
+            return []
+        return [group for groups in found for group in groups]
 
-    async def _hand_back(self, namespace: str, flush: asyncio.Task[dict[str, Any]]) -> None:
+    async def _hand_back(self, namespace: str, flush: asyncio.Task[list[Group]]) -> None:
         """What a slow shard leased in the end, for a call that did not wait for it."""
-        rows = await flush
-        if rows and self.hand_back is not None:
-            await self.hand_back(namespace, list(rows.values()))
+        held = [pair for group in await flush for pair in group.returnable()]
+        if held and self.hand_back is not None:
+            await self.hand_back(namespace, held)
 
-    def _give_back(self, namespace: str, rows: list[Any]) -> None:
+    def _give_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
         """What was leased for a call that was cut short."""
         if self.hand_back is not None:
-            self._keep(self.hand_back(namespace, rows))
+            self._keep(self.hand_back(namespace, held))
 
     def _keep(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -443,7 +464,7 @@ class Dispatch:
         left_s: float,
         gone: asyncio.Future[None] | None,
         terms: Terms | None,
-        leased: list[Leased],
+        leased: Leased,
         waits: Callable[[], None],
     ) -> bool:
         """Until there is something to look for; true when items were handed to this call: they are in `leased`."""
@@ -462,7 +483,7 @@ class Dispatch:
             for line, place in zip(lines, places, strict=True):
                 place.is_left = True
                 if place.done() and not place.cancelled() and place.result():
-                    self._give_back(line.namespace, [row for _, row in place.result()])
+                    self._give_back(line.namespace, returnable(place.result()))
             raise
         finally:
             for line, place in zip(lines, places, strict=True):
@@ -471,22 +492,7 @@ class Dispatch:
                 place.cancel()
                 with contextlib.suppress(ValueError):
                     line.waiting.remove(place)
-        leased += [entry for place in places if not place.cancelled() for entry in place.result()]
+        for line, place in zip(lines, places, strict=True):
+            if not place.cancelled():
+                leased.add_handed(place.result(), line.topic)
         return bool(leased)
-
-
-def _looker(store: Store, limit: int) -> Any:
-    async def flush(looks: list[Look]) -> list[list[Key]]:
-        if len(looks) == 1:
-            return [await store.peek(*looks[0], limit)]
-        return await store.peek_many(looks, limit)
-
-    return flush
-
-
-def _claimer(store: Store, relaxed: bool) -> Any:
-    async def flush(claims: list[Claim]) -> list[Any]:
-        rows = await store.claim(claims, relaxed=relaxed)
-        return [rows.get(claim.id) for claim in claims]
-
-    return flush

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
@@ -127,23 +128,6 @@ class Demands(msgspec.Struct, forbid_unknown_fields=True):
     worker: str | None = None
 
 
-class LeasedItem(msgspec.Struct, gc=False):
-    """One element of a dequeue's answer, in wire names."""
-
-    id: str
-    topic: str
-    payload: msgspec.Raw
-    metadata: msgspec.Raw
-    inputs: msgspec.Raw
-    priority: int
-    attempt: int
-    lease_token: str
-    lease_expires_at: datetime
-    enqueued_at: datetime
-    headers: msgspec.Raw
-    dag: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-
-
 class NewRow(NamedTuple):
     """One row of an enqueue flush, in the order of the statement's parameters."""
 
@@ -174,11 +158,26 @@ class Ready(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An id that a consumer wants, under its call's token."""
+    """Keys of one topic and shard that a call wants, in its order of service, under its token."""
 
-    id: str
+    topic_id: int
+    keys: Sequence[Key]
     token: str
     lease_s: float | None
+
+    def stretches(self) -> list[tuple[Key, Key]]:
+        """First and last of the parts that ascend within one priority: few other ready items lie between them."""
+        keys = self.keys
+        if keys[0].priority == keys[-1].priority and list(keys) == sorted(keys):
+            return [(keys[0], keys[-1])]
+        found: list[tuple[Key, Key]] = []
+        first = last = keys[0]
+        for key in keys[1:]:
+            if key.priority != last.priority or key < last:
+                found.append((first, last))
+                first = key
+            last = key
+        return [*found, (first, last)]
 
 
 class Offer(NamedTuple):

@@ -1,14 +1,15 @@
 """Keys of ready items, kept ahead in order: never claimed items, and never the truth.
 
-A `Buffer` holds one topic's keys over all shards in one heap, so merging shards is reading the heap. For each
-shard it knows a bound below which every key that the shard has is in the heap; the best key may be served
-only while it lies under every bound, else that shard is peeked again from its bound on. Scans therefore never
-walk over what was served before, however many dead rows lie there.
+A `Buffer` holds one topic's keys over all shards in one sorted list: what becomes ready mostly belongs at its
+end, and a call takes its keys from the front at once. For each shard it knows a bound below which every key that
+the shard has is in the list; the best key may be served only while it lies under every bound, else that shard is
+peeked again from its bound on. Scans therefore never walk over what was served before, however many dead rows lie
+there.
 """
 
 from __future__ import annotations
 
-import heapq
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -24,23 +25,26 @@ _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 START: Bound = (-(2**31), _EARLIEST, _FIRST_ID)
 END: Bound = (2**31, _LATEST, "")
 
+# So many keys are put in one by one; more are sorted in together.
+_SINGLY_MAX = 8
+
 
 class Buffer:
     """The keys of one topic that this process knows to be ready."""
 
     def __init__(self, shards: Iterable[int], *, keys_max: int) -> None:
-        self._heap: list[Key] = []
+        self._keys: list[Key] = []
         self._known: set[str] = set()
         self._bounds: dict[int, Bound] = dict.fromkeys(shards, START)
         self._peeking: dict[int, Bound] = {}
         self._keys_max = keys_max
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._keys)
 
     def __iter__(self) -> Iterator[Key]:
-        """All keys, in no order."""
-        return iter(self._heap)
+        """All keys, in order."""
+        return iter(self._keys)
 
     def push(self, shard: int, keys: Iterable[Key]) -> None:
         """Take in keys of a shard that have become ready; those known already are passed over.
@@ -62,7 +66,7 @@ class Buffer:
         # What was forgotten while the peek was on its way lies before what it found: the bound stays there.
         if self._bounds[shard] >= after:
             self._bounds[shard] = END if len(keys) < limit else keys[-1]
-        if len(self._heap) > limit * (len(self._bounds) + 1):
+        if len(self._keys) > limit * (len(self._bounds) + 1):
             self._drop_beyond_bounds()
         self._shrink()
 
@@ -81,7 +85,7 @@ class Buffer:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._heap.clear()
+        self._keys.clear()
         self._known.clear()
         self.rewind()
 
@@ -89,67 +93,65 @@ class Buffer:
         """The shards to peek, and from where, before `count` keys can be served in order."""
         if self._holds(count, self._bound()):
             return []
-        limit = heapq.nsmallest(count, self._heap)[-1] if len(self._heap) >= count else END
+        limit = self._keys[count - 1] if len(self._keys) >= count else END
         return [(shard, bound) for shard, bound in self._bounds.items() if bound < limit]
 
     def take(self, count: int, limit: Bound = END) -> list[Key]:
         """The best keys up to `limit`, in order, as far as every shard is known."""
         bound = min(self._bound(), limit)
-        keys: list[Key] = []
-        while self._heap and len(keys) < count and self._heap[0] <= bound:
-            keys.append(heapq.heappop(self._heap))
+        end = min(count, len(self._keys))
+        if bound is not END:
+            end = bisect_right(self._keys, bound, hi=end)
+        keys = self._keys[:end]
+        del self._keys[:end]
         return keys
 
     def head(self) -> Key | None:
         """The key that `take` would give next."""
-        return self._heap[0] if self._heap and self._heap[0] <= self._bound() else None
+        return self._keys[0] if self._keys and self._keys[0] <= self._bound() else None
 
     def is_dry(self) -> bool:
         """Whether no shard has a key left, as far as this process can know."""
-        return not self._heap and self._bound() is END
+        return not self._keys and self._bound() is END
 
     def settled(self, keys: Iterable[Key]) -> None:
         """Keys taken before are claimed or gone: from now on their ids would be news."""
-        self._known.difference_update(key.id for key in keys)
+        self._known.difference_update([key.id for key in keys])
 
     def _bound(self) -> Bound:
         return min(self._bounds.values(), default=END)
 
     def _add(self, keys: Iterable[Key], bound: Bound) -> None:
-        for key in keys:
-            if key.id not in self._known and key < bound:
-                self._known.add(key.id)
-                heapq.heappush(self._heap, key)
+        fresh = {key.id: key for key in keys if bound is END or key < bound}
+        if not self._known.isdisjoint(fresh):
+            fresh = {item_id: key for item_id, key in fresh.items() if item_id not in self._known}
+        self._known.update(fresh)
+        if len(fresh) <= _SINGLY_MAX:
+            for key in fresh.values():
+                insort(self._keys, key)
+        else:
+            added = sorted(fresh.values())
+            behind = bisect_right(self._keys, added[0])
+            added += self._keys[behind:]
+            self._keys[behind:] = sorted(added)
 
     def _holds(self, count: int, bound: Bound) -> bool:
-        """Whether `count` keys lie within a bound; looks only at that part of the heap."""
-        if bound is END:
-            return True
-        found, places = 0, [0]
-        while places:
-            place = places.pop()
-            if place < len(self._heap) and self._heap[place] <= bound:
-                found += 1
-                if found >= count:
-                    return True
-                places += (2 * place + 1, 2 * place + 2)
-        return False
+        """Whether `count` keys lie within a bound."""
+        return bound is END or (len(self._keys) >= count and self._keys[count - 1] <= bound)
 
     def _drop_beyond_bounds(self) -> None:
         """Let go of keys told while peeks were on their way: a later peek will find them."""
-        kept = [key for key in self._heap if key <= self._bounds[int(key.id[-3:], 16)]]
-        self._known.difference_update({key.id for key in self._heap}.difference(key.id for key in kept))
-        heapq.heapify(kept)
-        self._heap = kept
+        kept = [key for key in self._keys if key <= self._bounds[int(key.id[-3:], 16)]]
+        self._known.difference_update({key.id for key in self._keys}.difference(key.id for key in kept))
+        self._keys = kept
 
     def _shrink(self) -> None:
-        if len(self._heap) <= self._keys_max:
+        if len(self._keys) <= self._keys_max:
             return
         kept = self._keys_max // 2
-        ordered = sorted(self._heap)
-        self._heap, dropped = ordered[:kept], ordered[kept:]
+        self._keys, dropped = self._keys[:kept], self._keys[kept:]
         self._known.difference_update(key.id for key in dropped)
         # Up to the last key kept nothing is missing of any shard; from there they are peeked again.
-        edge = self._heap[-1]
+        edge = self._keys[-1]
         for shard in {int(key.id[-3:], 16) for key in dropped}:
             self._bounds[shard] = min(self._bounds[shard], edge)

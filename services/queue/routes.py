@@ -10,9 +10,11 @@ import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 
 from headgate import wire
+from services.queue.leased import dag_of
+from services.queue.model import NULL
 from services.queue.prefetch import START
 from services.queue.process import QueueProcess
-from services.queue.verbs import dag_of, enter, raw
+from services.queue.verbs import enter
 from shared.access import Caller
 from shared.errors import Forbidden, NotFound, invalid
 from shared.hotpath import Verb, documented
@@ -123,16 +125,16 @@ async def item_attempts(ns: str, item_id: str, caller: CallerOf, process: Proces
 
 
 def _view(row: dict[str, Any]) -> dict[str, Any]:
-    context = raw(row["ack_context"])
+    context = _raw(row["ack_context"])
     view = {
         "id": row["id_text"],
         "namespace": row["namespace"],
         "topic": row["topic"],
         "state": row["state"],
         "payload": msgspec.Raw(row["payload"].encode()),
-        "metadata": raw(row["metadata"]),
-        "inputs": raw(row["inputs"]),
-        "headers": raw(row["headers"]),
+        "metadata": _raw(row["metadata"]),
+        "inputs": _raw(row["inputs"]),
+        "headers": _raw(row["headers"]),
         "priority": row["priority"],
         "attempt": row["attempts"] + (row["state"] == "leased"),
         "max_attempts": row["max_attempts"],
@@ -309,3 +311,8 @@ async def get_shard(shard: str, caller: CallerOf, process: ProcessOf) -> Respons
     if not shard.isdecimal() or not shard.isascii() or len(shard) > 4:
         raise NotFound("no shard has this number; see GET /v1/shards")
     return json_response(await process.health.shard(int(shard)))
+
+
+def _raw(text: str | None) -> msgspec.Raw:
+    """Stored JSON text as a part of an answer."""
+    return NULL if text is None else msgspec.Raw(text.encode())

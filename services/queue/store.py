@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+from services.queue.leased import Group
 from services.queue.model import Claim, Key, Kind, NewRow, Offer, Ready
 from services.queue.names import SQL, Names
 from services.queue.settings import QueueSettings
@@ -218,17 +219,30 @@ class Store:
             found[nth - 1].append(Key(*key))
         return found
 
-    async def claim(self, claims: Sequence[Claim], *, relaxed: bool) -> dict[str, Any]:
-        """Lease items; rows by id, without those that are not ready any more, expired or paused."""
-        ids, tokens, lease_ss = zip(*sorted(claims), strict=True)
+    async def claim(self, claims: Sequence[Claim], *, relaxed: bool) -> list[Group]:
+        """Lease items: what was got, without those that are not ready any more, expired or paused."""
+        parts = [(claim.topic_id, first, last) for claim in claims for first, last in claim.stretches()]
+        topic_ids, firsts, lasts = zip(*parts, strict=True)
+        if len(claims) == 1:
+            [(_, keys, token, lease_s)] = claims
+            ids, tokens, lease_ss = sorted([key.id for key in keys]), [token], [lease_s]
+        else:
+            wanted = sorted([(key.id, claim.token, claim.lease_s) for claim in claims for key in claim.keys])
+            ids, tokens, lease_ss = map(list, zip(*wanted, strict=True))
         pool = self.shard.relaxed if relaxed else self.pool
         rows = await pool.fetch(
             SQL.claim,
+            topic_ids=topic_ids,
+            priorities=[key.priority for key in firsts],
+            from_ats=[key.deliver_at for key in firsts],
+            from_ids=uuids([key.id for key in firsts]),
+            to_ats=[key.deliver_at for key in lasts],
+            to_ids=uuids([key.id for key in lasts]),
             ids=uuids(ids),
             tokens=uuids(_once(tokens)),
             lease_ss=[lease_s or 0.0 for lease_s in _once(lease_ss)],
         )
-        return {row["id"]: row for row in rows}
+        return [Group(self.number, *row) for row in rows]
 
     # -- settle -------------------------------------------------------------------------------------------
 

@@ -8,15 +8,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from headgate import wire
 from services.queue import hot
-from services.queue.model import NULL, LeasedItem, NewItem, PlainItem, Result
+from services.queue.leased import Leased
+from services.queue.model import NewItem, PlainItem, Result
 from services.queue.process import QueueProcess
 from services.queue.quotas import Use
 from services.queue.settle import Extension, Nack
-from services.queue.waiting import Leased
 from shared import jsonbody
 from shared.access import Caller
 from shared.errors import Forbidden, Overloaded, invalid
@@ -83,14 +81,13 @@ class Verbs:
             tenant=self._process.quotas.of(call.namespace),
         )
         if wanted.wait_s <= 0:
-            leased = await lease()
-            return 200, {"items": self._leased(leased)}
+            return 200, (await lease()).answer()
         gone = call.client.gone()
         leased = await lease(wait_s=wanted.wait_s, gone=gone, waits=call.client.step_aside)
         if leased and gone.done():
-            await self._hand_back(call.namespace, [row for _, row in leased])
-            leased = []
-        return 200, {"items": self._leased(leased)}
+            await self._hand_back(call.namespace, leased.returnable())
+            leased = Leased(0)
+        return 200, leased.answer()
 
     async def ack(self, call: Call) -> Answer:
         """End leased items as done. One result per item, in order."""
@@ -152,55 +149,12 @@ class Verbs:
     def _body(self, call: Call, model: type[M]) -> M:
         return validate(model, jsonbody.check(call.body, depth_max=self._settings.json_depth_max))
 
-    async def _hand_back(self, namespace: str, rows: list[Any]) -> None:
-        nacks = [
-            Nack(row["id"], row["token"], 0.0, None, None, False, False) for row in rows if not row["at_most_once"]
-        ]
+    async def _hand_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
+        nacks = [Nack(item_id, token, 0.0, None, None, False, False) for item_id, token in held]
         log.info("nobody waits for these items any more; they are handed back", items=len(nacks))
         if nacks:
             with suppress(Overloaded):  # their leases run out
                 await self._process.settlement.nack(namespace, nacks)
-
-    def _leased(self, leased: list[Leased]) -> list[LeasedItem]:
-        topics: dict[tuple[str, int], str] = {}
-        items = []
-        for key, row in leased:
-            place = key.id[-3:], row["topic_id"]
-            topic = topics.get(place)
-            if topic is None:
-                topic = topics[place] = self._topic(*place)
-            metadata, inputs, headers, dag = row["metadata"], row["inputs"], row["headers"], row["dag"]
-            items.append(
-                LeasedItem(
-                    key.id,
-                    topic,
-                    msgspec.Raw(row["payload"].encode()),
-                    NULL if metadata is None else raw(metadata),
-                    NULL if inputs is None else raw(inputs),
-                    row["priority"],
-                    row["attempt"],
-                    row["token"],
-                    row["lease_until"],
-                    row["enqueued_at"],
-                    NULL if headers is None else raw(headers),
-                    msgspec.UNSET if dag is None else dag_of(dag),
-                )
-            )
-        return items
-
-    def _topic(self, shard: str, topic_id: int) -> str:
-        return (self._process.broker.stores[int(shard, 16)].names.pair(topic_id) or ("", ""))[1]
-
-
-def raw(text: str | None) -> msgspec.Raw:
-    """Stored JSON text as a part of an answer."""
-    return NULL if text is None else msgspec.Raw(text.encode())
-
-
-def dag_of(context: str) -> dict[str, Any]:
-    """The DAG, node and generation that a managed item stands for."""
-    found = json.loads(context)
-    return {"id": found.get("dag"), "node": found.get("node"), "generation": found.get("generation")}
 
 
 def _check_topics(items: list[NewItem] | list[PlainItem], caller: Caller) -> None:

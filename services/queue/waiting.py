@@ -15,16 +15,15 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from services.queue.bands import Bands
 from services.queue.heads import Heads
-from services.queue.model import Key, Offer
+from services.queue.leased import Handed, returnable
+from services.queue.model import Offer
 from shared.errors import Invalid
 
 T = TypeVar("T")
-
-Leased = tuple[Key, Any]
 
 # Flushes of more are as fast by the usual way, and so is a process that keeps more topics ready by one verb.
 HANDED_ENTRIES_MAX = 64
@@ -40,7 +39,7 @@ class Terms(NamedTuple):
     gone: asyncio.Future[None] | None
 
 
-class Place(asyncio.Future[list[Leased]]):
+class Place(asyncio.Future[list[Handed]]):
     """A call's place in a line. Its result are the items handed to it; none: it is to look for itself."""
 
     def __init__(self, terms: Terms | None) -> None:
@@ -114,7 +113,7 @@ class Handing:
         self,
         lines: Sequence[tuple[int, Line]],
         recent: dict[int, None],
-        hand_back: Callable[[str, list[Any]], None],
+        hand_back: Callable[[str, list[tuple[str, str]]], None],
     ) -> None:
         self._recent = recent
         self._hand_back = hand_back
@@ -160,17 +159,17 @@ class Handing:
         while len(self._recent) > HANDED_TOPICS_MAX:
             del self._recent[next(iter(self._recent))]
 
-    def hand(self, leased: Sequence[Leased]) -> None:
+    def hand(self, leased: Sequence[Handed]) -> None:
         """Tell the calls what the flush, committed, has leased to them."""
         self.saw([row["topic_id"] for _, row in leased])
-        parts: dict[str, list[Leased]] = {}
+        parts: dict[str, list[Handed]] = {}
         for entry in leased:
             parts.setdefault(entry[1]["token"], []).append(entry)
         for token, part in parts.items():
             line, place, _ = self._open.pop(token)
             line.offered -= 1
             if place.is_left:
-                self._hand_back(line.namespace, [row for _, row in part])
+                self._hand_back(line.namespace, returnable(part))
                 place.cancel()
             else:
                 place.set_result(sorted(part, key=lambda entry: entry[0]))

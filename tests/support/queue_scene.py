@@ -1,12 +1,14 @@
 """One shard, two slowed-down processes on it, and one item that they fight over."""
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.ids import new_id
-from services.queue.model import Claim, NewItem, Offer, Settled
+from services.queue.model import Claim, Key, NewItem, Offer, Settled
+from services.queue.prefetch import START
 from services.queue.settle import Extension, Nack
 from shared.access import Caller
 from tests.support.interleave import Actor, explore
@@ -24,6 +26,7 @@ SELECT (SELECT count(*) FROM item WHERE id = $1) AS item, (SELECT count(*) FROM 
     (SELECT array_agg(outcome) FROM (SELECT * FROM ended UNION ALL SELECT * FROM ended_old) AS e
         WHERE id = $1) AS ended
 """
+PLACE = "SELECT topic_id, priority, deliver_at FROM item WHERE id = $1 AND deliver_at IS NOT NULL"
 EMPTY = (
     "TRUNCATE item, ready, deferred, parked, lease, ended, ended_old, unseen_cancel, dedup, stat_delta, topic_stat"
 )
@@ -31,14 +34,16 @@ EMPTY = (
 
 @dataclass
 class Scene:
-    """One shard, two processes on it, and a plain connection."""
+    """One shard, two processes on it, and two plain connections: `reader` is for use between their steps."""
 
     a: Actor
     b: Actor
     watcher: Any
+    reader: Any
     item_id: str = ""
     token: str = ""
     operation_id: str = ""
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def enqueue(self, **fields: Any) -> None:
         """A fresh item with an id of its caller, on an empty shard."""
@@ -64,9 +69,14 @@ class Scene:
         await self.watcher.execute("UPDATE lease SET expires_at = clock_timestamp() - interval '1 second'")
 
     async def claim(self, actor: Actor, lease_s: float = 60.0) -> str:
-        """Claim the item by the statement itself; its token, or nothing."""
+        """Claim the item by the statement itself, at its place if it has one; its token, or nothing."""
         token = str(uuid.uuid4())
-        rows = await actor.store.claim([Claim(self.item_id, token, lease_s)], relaxed=False)
+        async with self.reading:
+            place = await self.reader.fetchrow(PLACE, self.item_id)
+        topic_id, *order = place or (0, *START[:2])
+        rows = await actor.store.claim(
+            [Claim(topic_id, [Key(*order, self.item_id)], token, lease_s)], relaxed=False
+        )
         return token if rows else ""
 
     async def places(self) -> dict[str, Any]:

@@ -134,7 +134,8 @@ r AS MATERIALIZED (
     SELECT f.id, q.place FROM f CROSS JOIN LATERAL (
         SELECT ctid AS place FROM ready
         WHERE ready.topic_id = f.topic_id AND ready.priority = f.priority AND ready.deliver_at = f.deliver_at
-            AND ready.id = f.id OFFSET 0) AS q),
+            AND ready.id = f.id OFFSET 0) AS q
+    ORDER BY q.place),
 d AS MATERIALIZED (
     SELECT f.id, q.place FROM f CROSS JOIN LATERAL (
         SELECT ctid AS place FROM deferred WHERE deferred.due_at = f.deliver_at AND deferred.id = f.id OFFSET 0) AS q),

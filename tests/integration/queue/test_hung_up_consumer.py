@@ -67,7 +67,7 @@ def spy_on_claims(api: Api) -> list[str]:
         original = store.claim
 
         async def claim(wanted: Any, _original: Any = original, **options: Any) -> Any:
-            claims.extend(one.id for one in wanted)
+            claims.extend(key.id for one in wanted for key in one.keys)
             return await _original(wanted, **options)
 
         store.claim = claim  # type: ignore[method-assign]

@@ -19,8 +19,9 @@ from tests.support.queue_scene import NS, Scene, race
 async def scene(databases: Databases) -> AsyncIterator[Scene]:
     database = await databases.create(queue_shards=1, dag_shards=1)
     watcher = await asyncpg.connect(database.dsn, server_settings={"search_path": "queue_000"})
+    reader = await asyncpg.connect(database.dsn, server_settings={"search_path": "queue_000"})
     async with actor_on(database) as a, actor_on(database) as b:
-        made = Scene(a, b, watcher)
+        made = Scene(a, b, watcher, reader)
         await made.enqueue()
         for actor in (a, b):
             # Names are looked up once per process; the scenes begin after that.
@@ -29,6 +30,7 @@ async def scene(databases: Databases) -> AsyncIterator[Scene]:
             await made.cancel(actor)
         yield made
     await watcher.close()
+    await reader.close()
     await databases.drop(database)
 
 

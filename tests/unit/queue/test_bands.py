@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.queue.bands import Bands, Shares
@@ -107,6 +107,7 @@ SHARES = st.sampled_from([((5, 0.1),), ((5, 0.9),), ((0, 0.25), (5, 0.25)), ((1,
 ADDED = st.lists(st.tuples(st.sampled_from([-1, 0, 1, 5, 6, 9, 50]), st.integers(1, 40)), max_size=6)
 
 
+@settings(deadline=None)
 @given(shares=SHARES, steps=st.lists(st.tuples(ADDED, st.integers(1, 30)), min_size=1, max_size=12))
 def test_everything_is_handed_out_once_and_each_band_in_order(
     shares: Shares, steps: list[tuple[list[tuple[int, int]], int]]

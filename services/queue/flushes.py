@@ -1,0 +1,49 @@
+"""Keys and claims of many calls, brought together for a shard and told apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from services.queue.leased import Group
+from services.queue.model import Claim, Key
+from services.queue.store import Store
+from shared.ids import shard_of
+
+# A topic's number on a shard, and behind what to look.
+Look = tuple[int, tuple[int, datetime, str]]
+
+
+def by_shard(keys: Sequence[Key]) -> dict[int, list[Key]]:
+    """Keys by their shards, in their order."""
+    if len({key.id[-3:] for key in keys}) == 1:
+        return {shard_of(keys[0].id): list(keys)}
+    found: dict[int, list[Key]] = {}
+    for key in keys:
+        found.setdefault(shard_of(key.id), []).append(key)
+    return found
+
+
+def looker(store: Store, limit: int) -> Any:
+    """A flush of looks: the keys of each."""
+
+    async def flush(looks: list[Look]) -> list[list[Key]]:
+        if len(looks) == 1:
+            return [await store.peek(*looks[0], limit)]
+        return await store.peek_many(looks, limit)
+
+    return flush
+
+
+def claimer(store: Store, relaxed: bool) -> Any:
+    """A flush of claims: what was got for each."""
+
+    async def flush(claims: list[Claim]) -> list[list[Group]]:
+        groups: dict[str, list[Group]] = {}
+        for group in await store.claim(claims, relaxed=relaxed):
+            groups.setdefault(group.token, []).append(group)
+        # A call's claims have one token: the first of them is given all that was got.
+        return [groups.pop(claim.token, []) for claim in claims]
+
+    return flush

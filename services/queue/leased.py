@@ -1,0 +1,133 @@
+"""What a dequeue call is given: its items as JSON text, which the database has all but finished.
+
+A claim answers in pieces: of each item the id and the members of its JSON that only its row knows. What is the
+same for all items of a group (topic, token, end of the lease) is put between them here, by two replacements
+over the whole text, so that an item costs no object of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from services.queue.model import Key
+
+# Between two pieces, and between an id and the rest of its piece. Neither can stand in JSON text.
+PIECES, PARTS = "\x1e", "\x1f"
+
+# A completion, or a disabled item, that was leased as it became ready: its key and its columns.
+Handed = tuple[Key, Any]
+
+
+class Group(NamedTuple):
+    """Items leased under one token until one time: a row of a claim. `again`: how many had a delivery before."""
+
+    shard: int
+    topic_id: int
+    token: str
+    until: datetime
+    items: int
+    again: int
+    once: Sequence[str] | None  # the ids of those that are delivered at most once
+    pieces: str
+
+    def text(self, topic: str) -> str:
+        """The items' JSON, in order of service, as elements of an array."""
+        tail = f',"lease_token":"{self.token}","lease_expires_at":{_moment(self.until)}}}'
+        inner = self.pieces.replace(PARTS, f'","topic":"{topic}","payload":').replace(PIECES, tail + ',{"id":"')
+        return f'{{"id":"{inner}{tail}'
+
+    def texts(self, topic: str) -> dict[str, str]:
+        """The same by id."""
+        return {
+            piece[: piece.index(PARTS)]: self._replace(pieces=piece).text(topic)
+            for piece in self.pieces.split(PIECES)
+        }
+
+    def returnable(self) -> list[tuple[str, str]]:
+        """(id, token) of what may be given back unseen: all but what is delivered at most once."""
+        ids = (piece[: piece.index(PARTS)] for piece in self.pieces.split(PIECES))
+        once = set(self.once or ())
+        return [(item_id, self.token) for item_id in ids if item_id not in once]
+
+
+class Leased:
+    """The items of one call, by its demands."""
+
+    def __init__(self, demands: int) -> None:
+        self._texts: list[list[str]] = [[] for _ in range(demands)]
+        self.counts = [0] * demands
+        self.groups: list[Group] = []
+        self.first: Key | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    def add(self, demand: int, keys: Sequence[Key], group: Group, topic: str) -> None:
+        """A group that is all that was got of these keys, for one demand."""
+        self.groups.append(group)
+        self.counts[demand] += group.items
+        self._texts[demand].append(group.text(topic))
+        if self.first is None:
+            first_id = group.pieces[: group.pieces.index(PARTS)]
+            self.first = next(key for key in keys if key.id == first_id)
+
+    def add_mixed(self, taken: Sequence[Sequence[Key]], groups: Sequence[tuple[Group, str]]) -> None:
+        """Groups, and their topics, of keys of several demands: each item goes to the place of its key."""
+        texts: dict[str, str] = {}
+        for group, topic in groups:
+            self.groups.append(group)
+            texts.update(group.texts(topic))
+        for demand, keys in enumerate(taken):
+            got = [key for key in keys if key.id in texts]
+            self.counts[demand] += len(got)
+            self._texts[demand] += [texts[key.id] for key in got]
+            if got:
+                self.first = self.first or got[0]
+
+    def add_handed(self, handed: Sequence[Handed], topic: str) -> None:
+        """What was handed over to a call with one demand."""
+        for key, row in handed:
+            group = _group(key, row)
+            self.add(0, [key], group, topic)
+
+    def answer(self) -> msgspec.Raw:
+        """The body of the answer: demand by demand, each in its order of service."""
+        items = ",".join([text for texts in self._texts for text in texts])
+        return msgspec.Raw(f'{{"items":[{items}]}}'.encode())
+
+    def returnable(self) -> list[tuple[str, str]]:
+        """See `Group.returnable`."""
+        return [pair for group in self.groups for pair in group.returnable()]
+
+
+def returnable(handed: Sequence[Handed]) -> list[tuple[str, str]]:
+    """(id, token) of what was handed over and may be given back unseen."""
+    return [(key.id, row["token"]) for key, row in handed if not row["at_most_once"]]
+
+
+def dag_of(context: str) -> dict[str, Any]:
+    """The DAG, node and generation that a managed item stands for."""
+    found = json.loads(context)
+    return {"id": found.get("dag"), "node": found.get("node"), "generation": found.get("generation")}
+
+
+def _group(key: Key, row: Any) -> Group:
+    """An item that was handed over, as a claim would have told it."""
+    texts = [row[name] or "null" for name in ("metadata", "inputs", "headers")]
+    members = '{},"metadata":{},"inputs":{},"headers":{}'.format(row["payload"], *texts)
+    if row["dag"] is not None:
+        members += f',"dag":{json.dumps(dag_of(row["dag"]))}'
+    attempt, at = row["attempt"], _moment(row["enqueued_at"])
+    piece = f'{key.id}{PARTS}{members},"priority":{row["priority"]},"attempt":{attempt},"enqueued_at":{at}'
+    once = [key.id] if row["at_most_once"] else None
+    shard = int(key.id[-3:], 16)
+    return Group(shard, row["topic_id"], row["token"], row["lease_until"], 1, int(attempt > 1), once, piece)
+
+
+def _moment(at: datetime) -> str:
+    return msgspec.json.encode(at).decode()
