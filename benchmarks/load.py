@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -26,6 +27,11 @@ class Refused(Exception):
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"{status}: {body[:500].decode(errors='replace')}")
         self.status = status
+
+    @property
+    def for_now(self) -> bool:
+        """It was turned away: too much is asked for, by everybody or by this namespace."""
+        return self.status in (429, 503)
 
 
 class LeasedDag(msgspec.Struct):
@@ -205,6 +211,23 @@ class Slice:
     @property
     def items_per_s(self) -> float:
         return self.items / self.elapsed_s
+
+
+@asynccontextmanager
+async def alongside(connections: Sequence[Http], act: Callable[[Http], Awaitable[None]]) -> AsyncIterator[None]:
+    """Have every connection `act`, without end, while the block runs; then hang up. Raises if one stopped."""
+    tasks = [asyncio.ensure_future(act(http)) for http in connections]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for http in connections:
+            http.close()
+    for end in ends:
+        if not isinstance(end, asyncio.CancelledError):
+            raise AssertionError("a client stopped") from (end if isinstance(end, BaseException) else None)
 
 
 async def drive(cycles: Sequence[Callable[[], Awaitable[int]]], duration_s: float) -> Slice:

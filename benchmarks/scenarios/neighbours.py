@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from benchmarks.bench import Bench
-from benchmarks.load import PAYLOAD, Http, Refused
+from benchmarks.load import PAYLOAD, Http, Refused, alongside
 from benchmarks.outcome import Outcome
 from benchmarks.spread import percentile, ratios
 from headgate import AsyncClient
@@ -90,22 +90,12 @@ async def _hot(bench: Bench, clients: int) -> AsyncIterator[list[int]]:
                 if b'"refused"' in answer:
                     turned_away.append(200)
             except Refused as error:
-                if error.status not in (429, 503):
+                if not error.for_now:
                     raise
                 turned_away.append(error.status)
             due = max(due + every_s, time.perf_counter() - 1.0)
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
 
     connections = [Http(bench.stack.queue_url, namespace=HOT) for _ in range(clients)]
-    tasks = [asyncio.create_task(send(http)) for http in connections]
-    try:
+    async with alongside(connections, send):
         yield turned_away
-    finally:
-        for task in tasks:
-            task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-        for http in connections:
-            http.close()
-    for end in ends:
-        if not isinstance(end, asyncio.CancelledError):
-            raise AssertionError("a sender stopped") from (end if isinstance(end, BaseException) else None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.bench import Bench
 from benchmarks.floors import Cycle
-from benchmarks.load import PAYLOAD, Http, Leased, Refused, Slice
+from benchmarks.load import PAYLOAD, Http, Leased, Refused, Slice, alongside
 from benchmarks.machine import Meter
 from benchmarks.outcome import Outcome
 from benchmarks.spread import percentile, ratios, spread
@@ -21,6 +21,7 @@ from headgate import AsyncClient
 TOPIC = "overload"
 BATCH, CLIENTS, CONSUMERS, COUNT = 10, 64, 8, 100
 FACTOR, SLICES, SENDERS_MAX = 2.0, 4, 2_000
+CROWD, CROWD_BATCH, CROWD_S, AGAIN_S = 2_000, 100, 16.0, 1.0
 REFUSAL_MS, GOODPUT_RATIO = 100.0, 0.5
 
 METHOD = f"""\
@@ -28,10 +29,12 @@ METHOD = f"""\
 after 50 ms. First the rates at saturation: {CLIENTS} clients enqueue batches of {BATCH} one after another; the
 median of the rounds. Then batches of {BATCH} are enqueued at {FACTOR:g} times what these clients did, for
 {SLICES} slices: the times of all arrivals are drawn in advance (a Poisson process), each is sent when it is due,
-on a connection that is free or a new one up to {SENDERS_MAX:,}, and nobody sends again what was refused. The
-first half is not counted. A refusal is an answer 429 or 503; its time, as that of an accepted ack, is from
-sending to answer, the client's own lateness included. Goodput is items acked per second. What was left is
-purged after each round."""
+on a connection that is free or a new one up to {SENDERS_MAX:,}, and nobody sends again what was refused. Then
+a crowd, far more than the service lets stand: {CROWD:,} clients enqueue batches of {CROWD_BATCH} one after
+another for {CROWD_S:g} s, and who is refused sends the next one {AGAIN_S:g} s later, as the answer asks. The
+first half of each is not counted. A refusal is an answer 429 or 503; its time, as that of an accepted ack, is
+from sending to answer, the client's own lateness included. Goodput is items acked per second. What was left
+is purged after each round."""
 
 
 @dataclass
@@ -45,9 +48,10 @@ class Seen:
     sent: int = 0
     acked: int = 0
 
-    def counts(self) -> bool:
-        """Whether what ends now is counted."""
-        return self.since <= time.perf_counter() < self.until
+    def counts(self, sent: float | None = None) -> bool:
+        """Whether what ends now is counted; of a call's time, also that it was sent no earlier."""
+        now = time.perf_counter()
+        return self.since <= (now if sent is None else sent) and now < self.until
 
     @property
     def items_per_s(self) -> float:
@@ -56,10 +60,10 @@ class Seen:
 
 
 async def run(bench: Bench) -> Outcome:
-    """Find the rates at saturation, then offer twice as much."""
+    """Find the rates at saturation, then offer twice as much; then send a crowd."""
     outcome = Outcome("overload", METHOD)
     plan = bench.plan
-    bench.progress.begin("overload", plan.rounds * 2)
+    bench.progress.begin("overload", plan.rounds * 3)
     taken: list[float] = []
     acked: list[float] = []
     for turn in range(plan.rounds):
@@ -76,8 +80,14 @@ async def run(bench: Bench) -> Outcome:
         refused = len(found[-1].refused_ms)
         shown = f"{found[-1].items_per_s:,.0f} items/s acked, {refused:,} calls refused"
         bench.progress.step(f"offered {rate:,.0f} items/s: {shown}")
+    crowds = []
+    for turn in range(plan.rounds):
+        crowds.append(await _crowd(bench, f"{TOPIC}-c{turn}"))
+        shown = f"{crowds[-1].items_per_s:,.0f} items/s acked, {len(crowds[-1].refused_ms):,} calls refused"
+        bench.progress.step(f"{CROWD:,} clients: {shown}")
     outcome.add("enqueued at saturation", "items/s", taken)
     _report(outcome, rate, acked, found)
+    _report_crowd(outcome, acked, crowds)
     return outcome
 
 
@@ -88,20 +98,26 @@ def _report(outcome: Outcome, rate: float, rates: Sequence[float], found: Sequen
     outcome.add("goodput / acked at saturation", "ratio", goodput.values)
     outcome.details["refused"] = [len(seen.refused_ms) for seen in found]
     outcome.details["sent"] = [seen.sent for seen in found]
-    for name, rounds in (
-        ("refusal", [seen.refused_ms for seen in found]),
-        ("accepted ack", [seen.acks_ms for seen in found]),
-    ):
-        answered = [times for times in rounds if times]
-        for which in (0.5, 0.99):
-            if not answered:
-                continue
-            measured = outcome.add(
-                f"{name}, p{which * 100:g}", "ms", [percentile(times, which) for times in answered]
-            )
-            if (name, which) == ("refusal", 0.99):
-                outcome.require_below("p99 of a refusal", measured, REFUSAL_MS, "ms")
+    _times(outcome, "refusal", [seen.refused_ms for seen in found])
+    _times(outcome, "accepted ack", [seen.acks_ms for seen in found])
     outcome.require_at_least("goodput / acked at saturation", goodput, GOODPUT_RATIO)
+
+
+def _report_crowd(outcome: Outcome, rates: Sequence[float], found: Sequence[Seen]) -> None:
+    outcome.details["crowd: refused"] = [len(seen.refused_ms) for seen in found]
+    outcome.details["crowd: sent"] = [seen.sent for seen in found]
+    goodput = ratios([seen.items_per_s for seen in found], rates)
+    outcome.add("crowd: goodput / acked at saturation", "ratio", goodput.values)
+    _times(outcome, "crowd: refusal", [seen.refused_ms for seen in found])
+    _times(outcome, "crowd: accepted ack", [seen.acks_ms for seen in found])
+
+
+def _times(outcome: Outcome, name: str, rounds: Sequence[Sequence[float]]) -> None:
+    answered = [times for times in rounds if times]
+    for which in (0.5, 0.99) if answered else ():
+        measured = outcome.add(f"{name}, p{which * 100:g}", "ms", [percentile(times, which) for times in answered])
+        if name.endswith("refusal") and which > 0.5:
+            outcome.require_below(f"p99 of a {name}", measured, REFUSAL_MS, "ms")
 
 
 async def _saturate(bench: Bench, outcome: Outcome, topic: str) -> tuple[Slice, Seen]:
@@ -165,6 +181,28 @@ async def _overload(bench: Bench, topic: str, calls_per_s: float) -> Seen:
     return seen
 
 
+async def _crowd(bench: Bench, topic: str) -> Seen:
+    begun = time.perf_counter()
+    seen = Seen(begun + CROWD_S / 2, begun + CROWD_S)
+    items = [{"topic": topic, "payload": PAYLOAD}] * CROWD_BATCH
+
+    async def send(http: Http) -> None:
+        while True:
+            seen.sent += seen.counts()
+            sent = time.perf_counter()
+            try:
+                await http.enqueue(items)
+            except Refused as error:
+                _note(seen, error, sent)
+                await asyncio.sleep(AGAIN_S)
+
+    crowd = [Http(bench.stack.queue_url) for _ in range(CROWD)]
+    async with _consumers(bench, topic, seen), alongside(crowd, send):
+        await asyncio.sleep(CROWD_S)
+    await _purge(bench, topic)
+    return seen
+
+
 @asynccontextmanager
 async def _consumers(bench: Bench, topic: str, seen: Seen) -> AsyncIterator[None]:
     async def consume(http: Http) -> None:
@@ -180,23 +218,13 @@ async def _consumers(bench: Bench, topic: str, seen: Seen) -> AsyncIterator[None
                 with contextlib.suppress(Retry):
                     async with _again(seen):
                         acked = await http.ack(leased)
-            if seen.counts():
+            if seen.counts(sent):
                 seen.acks_ms.append((time.perf_counter() - sent) * 1000)
-                seen.acked += acked
+            seen.acked += acked * seen.counts()
 
     connections = [Http(bench.stack.queue_url) for _ in range(CONSUMERS)]
-    tasks = [asyncio.create_task(consume(http)) for http in connections]
-    try:
+    async with alongside(connections, consume):
         yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-        for http in connections:
-            http.close()
-    for end in ends:
-        if not isinstance(end, asyncio.CancelledError):
-            raise AssertionError("a consumer stopped") from (end if isinstance(end, BaseException) else None)
 
 
 class Retry(Exception):
@@ -215,7 +243,7 @@ async def _again(seen: Seen) -> AsyncIterator[None]:
 
 
 def _note(seen: Seen, error: Refused, sent: float) -> None:
-    if error.status not in (429, 503):
+    if not error.for_now:
         raise error
-    if seen.counts():
+    if seen.counts(sent):
         seen.refused_ms.append((time.perf_counter() - sent) * 1000)
