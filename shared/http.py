@@ -19,6 +19,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from headgate import wire
@@ -224,7 +225,7 @@ class _HttpError(ServiceError):
     """The framework's own refusals (no such route, method not allowed)."""
 
 
-async def _on_http_error(_request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
 
     refusal = _HttpError(str(error.detail))
@@ -233,7 +234,15 @@ async def _on_http_error(_request: Request, error: Exception) -> Response:
     refusal.title = str(error.detail)  # type: ignore[misc]
     response = problem(refusal)
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["allow"] = ", ".join(_methods(request)) or response.headers.get("allow", "")
     return response
+
+
+def _methods(request: Request) -> list[str]:
+    """What the path of a request may be asked with: the framework tells of one of its routes only."""
+    found = [route for route in _api_routes(request.app.routes) if route.matches(request.scope)[0] != Match.NONE]
+    return sorted({method for route in found for method in route.methods or ()})
 
 
 async def _on_crash(request: Request, error: Exception) -> Response:

@@ -36,7 +36,7 @@ What a crash leaves, and who goes on
 Where to look
 
     routes, verbs, intake, views,        the shape of requests and answers; `verbs` also the short way to some
-      cursors, drawing
+      drawing
     subdags, subspec                     DAGs that run in the place of nodes
     expanding, cleaning, ranking         children of running nodes; what runs at the end; what goes first
     births                               new DAGs, several in one statement

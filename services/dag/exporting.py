@@ -6,10 +6,11 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from services.dag import cursors, store_kept
+from services.dag import store_kept
 from services.dag.context import Context
 from services.dag.model import Dag
 from services.dag.queries import NodeDetail, Queries
+from shared import cursors
 from shared.errors import invalid
 from shared.shards import Shard
 

@@ -12,6 +12,7 @@ from services.dag.queries import public_state
 from services.dag.routing import DAG_PATH, DAGS_PATH, CallerOf, Key, Limit, NamespaceOf, OrchestratorOf, clean
 from services.dag.settings import DagSettings
 from services.dag.views import dag_view, graph_view, node_view
+from shared import cursors
 from shared.http import body_of, json_response
 
 router = APIRouter()
@@ -253,7 +254,12 @@ async def graph(ns: NamespaceOf, dag: str, duties: OrchestratorOf, format: Forma
 @router.get(
     "/v1/shards", response_model=wire.Page[wire.DagShardHealth], operation_id="dag_shards", tags=["shards"]
 )
-async def shards(caller: CallerOf, duties: OrchestratorOf) -> Response:
+async def shards(
+    caller: CallerOf,
+    duties: OrchestratorOf,
+    limit: Limit = wire.PAGE_LIMIT_DEFAULT,
+    cursor: str | None = None,
+) -> Response:
     """Health of the DAG shards, as this process sees them (scope `ops`)."""
     caller.need("ops")
-    return json_response({"items": await duties.queries.shards(), "next_cursor": None})
+    return json_response(cursors.cut("shards", await duties.queries.shards(), "shard", limit, cursor))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ from services.queue.model import NULL
 from services.queue.prefetch import START
 from services.queue.process import QueueProcess
 from services.queue.verbs import enter
+from shared import cursors
 from shared.access import Caller
 from shared.errors import Forbidden, NotFound, invalid
 from shared.hotpath import Verb, documented
@@ -22,6 +22,8 @@ from shared.http import body_of, caller_of, json_response
 from shared.lanes import Urgency, set_urgency
 
 router = APIRouter()
+
+_PLACE = re.compile(r"[0-9a-f]{3}[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 CallerOf = Annotated[Caller, Depends(caller_of)]
 Limit = Annotated[int, Query(ge=1, le=wire.PAGE_LIMIT_MAX)]
@@ -96,8 +98,10 @@ async def list_items(
 ) -> Response:
     """A page of items, oldest first; it may hold fewer than `limit` and still have a next."""
     enter(ns, caller, "consume")
-    items, after = await process.topics.page(ns, topic, state, limit, _read_cursor(cursor))
-    return json_response({"items": [_view(item) for item in items], "next_cursor": _cursor(after)})
+    query = f"items|{ns}|{topic}|{state}"
+    items, after = await process.topics.page(ns, topic, state, limit, _place(query, cursor))
+    more = None if after is None else cursors.encode(query, f"{after[0]:03x}{after[1]}")
+    return json_response({"items": [_view(item) for item in items], "next_cursor": more})
 
 
 @router.post("/v1/namespaces/{ns}/items/states", response_model=wire.Results[wire.ItemStanding], tags=["items"])
@@ -118,10 +122,18 @@ async def item_states(
     operation_id="item_attempts",
     tags=["items"],
 )
-async def item_attempts(ns: str, item_id: str, caller: CallerOf, process: ProcessOf) -> Response:
+async def item_attempts(
+    ns: str,
+    item_id: str,
+    caller: CallerOf,
+    process: ProcessOf,
+    limit: Limit = wire.PAGE_LIMIT_DEFAULT,
+    cursor: str | None = None,
+) -> Response:
     """The first deliveries of a DAG's item that failed, oldest first; also of one that has ended."""
     enter(ns, caller, "consume")
-    return json_response({"items": await process.standings.attempts(ns, item_id), "next_cursor": None})
+    found = await process.standings.attempts(ns, item_id)
+    return json_response(cursors.cut(f"attempts|{item_id}", found, "attempt", limit, cursor))
 
 
 def _view(row: dict[str, Any]) -> dict[str, Any]:
@@ -155,23 +167,14 @@ def _view(row: dict[str, Any]) -> dict[str, Any]:
     return view
 
 
-def _cursor(after: tuple[int, str] | None) -> str | None:
-    if after is None:
-        return None
-    return base64.urlsafe_b64encode(f"{after[0]:03x}{after[1]}".encode()).decode()
-
-
-def _read_cursor(cursor: str | None) -> tuple[int, str]:
+def _place(query: str, cursor: str | None) -> tuple[int, str]:
+    """The shard and id that a cursor goes on after."""
     if cursor is None:
         return 0, START[2]
-    try:
-        text = base64.urlsafe_b64decode(cursor.encode()).decode()
-        shard, item_id = int(text[:3], 16), text[3:]
-    except ValueError:
-        shard, item_id = 0, ""
-    if re.fullmatch(r"[0-9a-f-]{36}", item_id) is None:
+    position = cursors.decode(query, cursor)
+    if _PLACE(position) is None:
         raise invalid("/cursor", "pass next_cursor of the page before, unchanged")
-    return shard, item_id
+    return int(position[:3], 16), position[3:]
 
 
 # -- topics, namespaces, shards -----------------------------------------------------------------------------
@@ -199,7 +202,7 @@ async def list_namespaces(
     """Namespaces with quota and use."""
     caller.need("ops")
     found = [entry for entry in await process.topics.namespaces() if caller.may_enter(entry["namespace"])]
-    return _page(found, "namespace", limit, cursor)
+    return json_response(cursors.cut("namespaces", found, "namespace", limit, cursor))
 
 
 @router.get("/v1/namespaces/{ns}", response_model=wire.Namespace, tags=["namespaces"])
@@ -219,17 +222,8 @@ async def list_topics(
 ) -> Response:
     """Active topics with their counts."""
     enter(ns, caller, "consume")
-    return _page(await process.topics.active(ns), "topic", limit, cursor)
-
-
-def _page(found: list[dict[str, Any]], field: str, limit: int, cursor: str | None) -> Response:
-    try:
-        after = base64.urlsafe_b64decode((cursor or "").encode()).decode()
-    except ValueError:
-        raise invalid("/cursor", "pass next_cursor of the page before, unchanged") from None
-    rest = [entry for entry in found if entry[field] > after]
-    more = base64.urlsafe_b64encode(rest[limit - 1][field].encode()).decode() if len(rest) > limit else None
-    return json_response({"items": rest[:limit], "next_cursor": more})
+    found = await process.topics.active(ns)
+    return json_response(cursors.cut(f"topics|{ns}", found, "topic", limit, cursor))
 
 
 def _topic_verb(name: str, scope: str, summary: str) -> None:
@@ -295,13 +289,7 @@ async def list_shards(
 ) -> Response:
     """Health of all shards, as this process sees them."""
     caller.need("ops")
-    try:
-        after = -1 if cursor is None else int(cursor)
-    except ValueError:
-        raise invalid("/cursor", "pass next_cursor of the page before, unchanged") from None
-    rest = [shard for shard in await process.health.shards() if shard["shard"] > after]
-    more = str(rest[limit - 1]["shard"]) if len(rest) > limit else None
-    return json_response({"items": rest[:limit], "next_cursor": more})
+    return json_response(cursors.cut("shards", await process.health.shards(), "shard", limit, cursor))
 
 
 @router.get("/v1/shards/{shard}", response_model=wire.ShardHealth, tags=["shards"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import datetime
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from headgate import wire
 from services.queue.dead import FIRST, TOPIC_IDS, Place
 from services.queue.routes import CallerOf, Limit, ProcessOf, SteeredOf
 from services.queue.verbs import enter
+from shared import cursors
 from shared.access import Caller
 from shared.errors import Forbidden, invalid
 from shared.http import body_of, json_response
@@ -103,8 +103,9 @@ async def list_dead(
     items; groups that come on several pages are to be added up.
     """
     enter(ns, caller, "consume")
-    groups, after = await process.dead.groups(ns, topic, limit, _read_cursor(cursor))
-    return json_response({"items": groups, "next_cursor": _cursor(after)})
+    query = f"dead|{ns}|{topic}"
+    groups, after = await process.dead.groups(ns, topic, limit, _place(query, cursor))
+    return json_response({"items": groups, "next_cursor": None if after is None else _cursor(query, *after)})
 
 
 def _may_touch(caller: Caller, topic: str | None) -> None:
@@ -112,18 +113,17 @@ def _may_touch(caller: Caller, topic: str | None) -> None:
         raise Forbidden("topics that begin with `_` are the system's")
 
 
-def _cursor(after: tuple[int, Place] | None) -> str | None:
-    if after is None:
-        return None
-    shard, (topic_id, at, item_id) = after
-    return base64.urlsafe_b64encode(f"{shard}|{topic_id}|{at.isoformat()}|{item_id}".encode()).decode()
+def _cursor(query: str, shard: int, place: Place) -> str:
+    topic_id, at, item_id = place
+    return cursors.encode(query, f"{shard}|{topic_id}|{at.isoformat()}|{item_id}")
 
 
-def _read_cursor(cursor: str | None) -> tuple[int, Place]:
+def _place(query: str, cursor: str | None) -> tuple[int, Place]:
+    """The shard, and the place in it, that a cursor goes on after."""
     if cursor is None:
         return 0, FIRST
     try:
-        shard, topic_id, at, item_id = base64.urlsafe_b64decode(cursor.encode()).decode().split("|")
+        shard, topic_id, at, item_id = cursors.decode(query, cursor).split("|")
         place = int(topic_id), datetime.fromisoformat(at), canonical(item_id) or FIRST[2]
         if place[1].tzinfo is None or not TOPIC_IDS[0] <= place[0] <= TOPIC_IDS[1]:
             raise ValueError(cursor)

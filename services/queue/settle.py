@@ -29,6 +29,8 @@ from shared.pg import Transaction
 LOOKS_MAX = 5
 PUT_OFF_S = 60.0
 
+_REFUSALS = ("cancel_limit", "id_in_future")
+
 
 class Nack(NamedTuple):
     """One element of a nack call."""
@@ -87,9 +89,13 @@ class Settlement:
                     results[i] = refused(ids[i], error.code, error.outcome)
                 return
             self._broker.dispatch.ready(shard, statuses.completions)
+            named: set[str] = set()
             for i, item_id in zip(part, wanted, strict=True):
                 status = statuses.by_id[item_id]
-                results[i] = refused(ids[i], status) if status == "cancel_limit" else Result(ids[i], status)
+                if status == "cancelled" and item_id in named:
+                    status = "already_cancelled"
+                named.add(item_id)
+                results[i] = refused(ids[i], status) if status in _REFUSALS else Result(ids[i], status)
 
         await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
         return answered(results, Urgency.SETTLE)
@@ -193,18 +199,19 @@ class Settlement:
     async def _extend_at(self, store: Store, namespace_id: int, extensions: list[Extension]) -> dict[int, str]:
         async def work(tx: Transaction) -> dict[int, str]:
             held, items, claimed = await _lock_held(tx, namespace_id, extensions)
-            pairs, again = [], []
-            for position in held:
-                wanted = extensions[position]
-                item = items[wanted.id]
-                lease_s = item["lease_s"] if wanted.lease_s is None else wanted.lease_s
-                pairs.append((wanted.lease_token, wanted.id))
-                topic_id, claimed_at = item["topic_id"], claimed[wanted.id]
-                again.append((wanted.lease_token, lease_s, namespace_id, topic_id, wanted.id, claimed_at))
-            if pairs:
-                await rows.leave_groups(tx, pairs)
+            leases = {(extensions[position].lease_token, extensions[position].id) for position in held}
+            named = [i for i, wanted in enumerate(extensions) if (wanted.lease_token, wanted.id) in leases]
+            # Of a lease that is named twice the last word counts.
+            wanted_s = {extensions[i].id: extensions[i].lease_s for i in named}
+            again = []
+            for token, item_id in sorted(leases):
+                item, lease_s = items[item_id], wanted_s[item_id]
+                lease_s = item["lease_s"] if lease_s is None else lease_s
+                again.append((token, lease_s, namespace_id, item["topic_id"], item_id, claimed[item_id]))
+            if again:
+                await rows.leave_groups(tx, sorted(leases))
                 await rows.lease_again(tx, again)
-            return dict.fromkeys(held, "extended")
+            return dict.fromkeys(named, "extended")
 
         statuses = await store.pool.transaction(work)
         with something_done():
@@ -345,7 +352,11 @@ class Cancel:
         oldest_ms = await self._store.time_ms() - int(self._settings.id_window_s * 1000)
         newest_ms = oldest_ms + int((self._settings.id_window_s + self._settings.id_ahead_s_max) * 1000)
         young = [item_id for item_id in ids if oldest_ms <= time_ms_of(item_id) <= newest_ms]
-        statuses = {item_id: "not_found" for item_id in ids if item_id not in young}
+        statuses = {
+            item_id: "not_found" if time_ms_of(item_id) < oldest_ms else "id_in_future"
+            for item_id in ids
+            if item_id not in young
+        }
         if not young:
             return statuses
         cap = 2**31 - 1 if self._may_manage else self._settings.unseen_cancels_max

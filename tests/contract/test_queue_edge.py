@@ -167,3 +167,18 @@ async def test_what_is_not_there_is_a_problem_too(
     assert answer.json()["status"] == status
     if status == 405:
         assert answer.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("default", "GET, PUT"),
+        ("default/enqueue", "POST"),
+        ("default/items", "GET"),
+        ("default/operations", "GET, POST"),
+    ],
+)
+async def test_a_refused_method_is_told_all_that_are_allowed(host: QueueHost, path: str, methods: str) -> None:
+    for method in ("DELETE", "OPTIONS", "HEAD"):
+        answer = await host.client.request(method, f"/v1/namespaces/{path}")
+        assert (answer.status_code, answer.headers["allow"]) == (405, methods)

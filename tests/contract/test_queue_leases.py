@@ -166,6 +166,19 @@ async def test_extend_moves_the_end_of_the_named_items_only(api: Api) -> None:
     assert [item["payload"] for item in await api.dequeue("t", 9)] == [0, 2]
 
 
+async def test_of_a_lease_that_one_call_extends_twice_the_last_word_counts(api: Api) -> None:
+    await api.enqueue_one("t", lease_s=100)
+    leased = await api.dequeue_one("t")
+    lost = {**leased, "lease_token": "00000000-0000-4000-8000-000000000000"}
+    wanted = [(leased, 300.0), (lost, 900.0), (leased, 4.0)]
+    body = [{"id": item["id"], "lease_token": item["lease_token"], "lease_s": end} for item, end in wanted]
+    found = await api.results("extend", {"items": body})
+    assert [result["status"] for result in found] == ["extended", "lease_lost", "extended"]
+
+    await api.host.pass_time(5)
+    assert await api.ack(leased) == ["lease_lost"]
+
+
 async def test_extend_counts_from_now_and_may_shorten(api: Api) -> None:
     await api.enqueue_one("t", lease_s=1000)
     leased = await api.dequeue_one("t")

@@ -153,13 +153,27 @@ async def test_cancel_of_malformed_old_and_foreign_ids_is_not_found(api: Api) ->
     assert await api.host.count("ended", f"id = '{old}'") == 0
 
 
+async def test_a_cancel_that_cannot_be_kept_is_refused(api: Api) -> None:
+    """The enqueue of such an id is refused now and taken later, when nothing would remember the cancel."""
+    early = api.new_id(0, age_s=-api.host.settings.id_ahead_s_max - 10)
+    [found] = await api.results("cancel", {"ids": [early]})
+    assert found == {"id": early, "status": "refused", "code": "id_in_future", "outcome": "none"}
+
+    await api.host.pass_time(20)
+    assert await api.cancel(early) == ["cancelled"]
+    assert [result["status"] for result in await api.enqueue({"topic": "t", "id": early})] == ["cancelled"]
+
+
 async def test_results_of_a_cancel_call_are_in_order(api: Api) -> None:
     ids = [await api.enqueue_one("t", id=api.new_id(shard)) for shard in (2, 0, 1)]
     unseen = api.new_id(1)
     results = await api.results("cancel", {"ids": [ids[1], unseen, "x", ids[0], ids[1], ids[2]]})
 
     assert [r["id"] for r in results] == [ids[1], unseen, "x", ids[0], ids[1], ids[2]]
-    assert [r["status"] for r in results] == ["cancelled"] * 2 + ["not_found"] + ["cancelled"] * 3
+    assert [r["status"] for r in results] == [
+        *("cancelled", "cancelled", "not_found", "cancelled"),
+        *("already_cancelled", "cancelled"),
+    ]
 
 
 async def test_cancels_of_unseen_ids_are_capped_and_said_so(api: Api) -> None:

@@ -74,6 +74,10 @@ async def test_deliveries_of_a_dags_item_that_failed_are_logged_and_others_are_n
     entry = (await api.get(f"items/{item}/attempts")).json()["items"][0]
     took = datetime.fromisoformat(entry["ended_at"]) - datetime.fromisoformat(entry["started_at"])
     assert 4.9 < took.total_seconds() < 60
+    first = (await api.get(f"items/{item}/attempts", limit=2)).json()
+    rest = (await api.get(f"items/{item}/attempts", limit=2, cursor=first["next_cursor"])).json()
+    assert [entry["attempt"] for entry in first["items"] + rest["items"]] == [1, 2, 3]
+    assert rest["next_cursor"] is None
     assert await logged(api, plain) == [] and await logged(Api(api.host), item) == []
     assert await logged(api, "nonsense") == []
 

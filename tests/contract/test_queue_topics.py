@@ -190,6 +190,19 @@ async def test_queries_out_of_shape_are_refused(api: Api, query: dict[str, Any])
     assert answer.json()["errors"]
 
 
+async def test_a_cursor_is_good_for_the_list_that_gave_it(api: Api) -> None:
+    for topic in ("a", "b", "c"):
+        await api.enqueue_one(topic)
+    page = (await api.get("topics", limit=1)).json()
+    assert [row["topic"] for row in page["items"]] == ["a"]
+
+    for path in ("", "/default/topics", f"/{api.namespace}/items", f"/{api.namespace}/dead"):
+        for cursor in (page["next_cursor"], "", "AAAA", "\u0000", "é", "-1", "3", "A" * 3000):
+            answer = await api.host.client.get(f"/v1/namespaces{path}", params={"cursor": cursor})
+            assert (answer.status_code, answer.json().get("code")) == (422, "invalid"), (path, cursor, answer.text)
+            assert answer.json()["errors"][0]["pointer"] == "/cursor"
+
+
 @pytest.mark.parametrize("topic", ["\u0000", "é", "a b", "x" * 5000, "'; DROP TABLE item; --"])
 async def test_a_topic_that_cannot_be_is_no_servers_fault(api: Api, topic: str) -> None:
     answer = await api.get("items", topic=topic)
@@ -404,3 +417,6 @@ async def test_shards_are_paged(api: Api) -> None:
 
     assert [row["shard"] for row in first["items"] + rest["items"]] == [0, 1, 2]
     assert rest["next_cursor"] is None
+    for cursor in ("-1", "1", "x", "", "9" * 5000):
+        answer = await api.host.client.get("/v1/shards", params={"cursor": cursor})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), answer.text

@@ -274,6 +274,11 @@ async def test_b11_cursors_of_other_lists_are_422(world: DagWorld, dag: str) -> 
         refused(await world.http.get(BASE + path), 422, "invalid", "/cursor")
 
 
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "cursor=", "cursor=-1", "cursor=AAAA"])
+async def test_b11_b45_the_list_of_shards_is_a_list_like_others(world: DagWorld, query: str) -> None:
+    refused(await world.http.get(f"/v1/shards?{query}"), 422, "invalid")
+
+
 @pytest.mark.parametrize(
     "path",
     [

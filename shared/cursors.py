@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import zlib
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from shared.errors import invalid
 
@@ -31,3 +32,15 @@ def decode(query: str, cursor: str) -> str:
     if not separator or mark != f"{zlib.crc32(query.encode()):08x}":
         raise invalid("/cursor", "this is not a cursor of this list; pass `next_cursor` as it came")
     return position
+
+
+def cut(query: str, found: Sequence[dict[str, Any]], field: str, limit: int, cursor: str | None) -> dict[str, Any]:
+    """A page of a list that was read whole, in ascending order of `field` (text, or a number from 0)."""
+    after = "" if cursor is None else decode(query, cursor)
+    rest = [entry for entry in found if _position(entry[field]) > after]
+    more = encode(query, _position(rest[limit - 1][field])) if len(rest) > limit else None
+    return {"items": rest[:limit], "next_cursor": more}
+
+
+def _position(value: str | int) -> str:
+    return value if isinstance(value, str) else f"{value:010d}"
