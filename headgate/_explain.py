@@ -109,6 +109,8 @@ def _obstacle(obstacle: wire.Obstacle) -> str:
             return "release (it is held)"
         case "pause":
             return "resume (it is paused)"
+        case "retry":
+            return "a retry, which is still at work"
         case _:
             return "close (it is open, or empty)"
 

@@ -63,10 +63,10 @@ NodeState = Literal["blocked", "released", "succeeded", "failed", "skipped", "ca
 StandingKind = Literal[
     "sending", "queued", "delayed", "running", "ending", "unknown", "kept", "adding", "releasing", "cancelling"
 ]
-ObstacleKind = Literal["external", "hold", "pause", "close"]
+ObstacleKind = Literal["external", "hold", "pause", "retry", "close"]
 AttemptOutcome = Literal["running", "acked", "failed", "lease_expired", "dead", "expired", "cancelled"]
 EventKind = Literal["dag", "node"]
-BlockKind = Literal["node", "external", "hold", "pause", "end"]
+BlockKind = Literal["node", "external", "hold", "pause", "retry", "end"]
 
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ][0-2]\d:[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:[Zz]|[+-][0-2]\d:[0-5]\d)", re.ASCII

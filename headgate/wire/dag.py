@@ -210,7 +210,8 @@ class ExternalView(Response):
 
 
 class BlockedBy(Response):
-    """What a node waits for: a `node` (`key`, `state`), an `external` (`name`), a hold, a pause, the DAG's end."""
+    """What a node waits for: a `node` (`key`, `state`), an `external` (`name`), a hold, a pause, a retry
+    that is still at work, the DAG's end."""
 
     kind: BlockKind
     key: str | None = None

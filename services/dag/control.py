@@ -181,7 +181,11 @@ class Controller:
         return [(key, statuses[key]) for key in keys]
 
     async def resolve(self, namespace: str, dag_id: str, facts: Sequence[Resolved]) -> list[bool]:
-        """Resolve externals, declared or not yet; True for each that was not resolved before."""
+        """Resolve externals, declared or not yet; True for each that was not resolved before.
+
+        Raises:
+            DagReopening: one that failed before a retry is perhaps still to be opened again.
+        """
         first: dict[tuple[str, str], Resolved] = {}
         for fact in facts:
             first.setdefault((fact.node, fact.name), fact)
@@ -190,7 +194,7 @@ class Controller:
         async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
             news.clear()
             await keeping.check(tx, dag)
-            await self._check_room(tx, dag, list(first))
+            await self._check(tx, dag, list(first))
             rows = await store_edges.resolve_externals(tx, dag.no, list(first.values()))
             counts: dict[str, tuple[int, bool]] = {}
             for key, name, declared, failed in rows:
@@ -211,9 +215,11 @@ class Controller:
             seen.add(pair)
         return answers
 
-    async def _check_room(self, tx: Transaction, dag: Dag, wanted: Sequence[tuple[str, str]]) -> None:
-        """Facts about externals that nobody declared take room too."""
+    async def _check(self, tx: Transaction, dag: Dag, wanted: Sequence[tuple[str, str]]) -> None:
         known = await store_edges.find_externals(tx, dag.no, wanted)
+        if dag.reopening and any(known.values()):
+            raise reopening_error()
+        # Facts about externals that nobody declared take room too.
         dag.externals += len(wanted) - len(known)
         if dag.externals > self._settings.externals_per_dag_max:
             limit = self._settings.externals_per_dag_max

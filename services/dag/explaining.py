@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from services.dag import chains, cursors, store_edges, store_explain, store_reads
+from services.dag import chains, store_edges, store_explain, store_reads
 from services.dag.context import Context
 from services.dag.errors import QueueUnavailable
 from services.dag.gateway import Attempt, Standing
 from services.dag.model import Dag
 from services.dag.queries import Queries, begun_at, obstacles
+from services.dag.store_reads import Kept
+from shared import cursors
 from shared.errors import NotFound, invalid
 from shared.shards import Shard
 
@@ -82,16 +84,16 @@ class Explainer:
             if not position.isdecimal() or len(position) > 9:
                 raise invalid("/cursor", "this is not a cursor of this list")
             after_no = dag.node_no(min(int(position), dag.next_n))
-        paused_at = await store_reads.paused_at(shard, dag.no) if dag.paused else None
+        since = await store_reads.kept_since(shard, dag)
         rows, reached = ([], dag.last_no) if dag.over else await self._page(shard, dag, after_no, limit)
         out = [row for row in rows if row["state"] == "released"]
         kept = [row for row in rows if row["state"] != "released"]
         found = {row["no"]: node for row, node in zip(out, await self._out(shard, dag, out), strict=True)}
-        found |= {node.row["no"]: node for node in await self._kept(shard, dag, kept, paused_at)}
+        found |= {node.row["no"]: node for node in await self._kept(shard, dag, kept, since)}
         more = reached < dag.last_no
         return Frontier(
             dag,
-            _waits_of(dag, paused_at),
+            _waits_of(dag, since),
             [found[row["no"]] for row in rows],
             cursors.encode(query, str(reached - dag.node_no(0))) if more else None,
             await self._chain(shard, dag) if cursor is None else None,
@@ -154,10 +156,8 @@ class Explainer:
             nodes.append(FrontierNode(row, since or row["created_at"], standing, item))
         return nodes
 
-    async def _kept(
-        self, shard: Shard, dag: Dag, rows: Sequence[Any], paused_at: datetime | None
-    ) -> list[FrontierNode]:
-        """Blocked nodes whose upstreams are done: externals, a hold or a pause keep them."""
+    async def _kept(self, shard: Shard, dag: Dag, rows: Sequence[Any], since: Kept) -> list[FrontierNode]:
+        """Blocked nodes whose upstreams are done: externals, a hold, a pause or a retry at work keep them."""
         if not rows:
             return []
         ended = await store_explain.upstreams_ended(shard, [row["no"] for row in rows])
@@ -169,7 +169,7 @@ class Explainer:
             if not resolved:
                 nodes[key].waits_for.append({"kind": "external", "name": name, "since": nodes[key].since})
         for node in nodes.values():
-            node.waits_for += obstacles(dag, node.since, paused_at)
+            node.waits_for += obstacles(dag, node.since, since)
             if node.row["state"] == "intent":
                 node.standing = "adding"
             elif not node.waits_for:
@@ -223,11 +223,11 @@ class Explainer:
         }
 
 
-def _waits_of(dag: Dag, paused_at: datetime | None) -> list[dict[str, Any]]:
+def _waits_of(dag: Dag, since: Kept) -> list[dict[str, Any]]:
     """What keeps the DAG itself from going on, or from its end."""
     if dag.over:
         return []
-    found = obstacles(dag, dag.created_at, paused_at)
+    found = obstacles(dag, dag.created_at, since)
     if dag.state == "running" and not dag.unfinished and (dag.open or not (dag.total or dag.closed)):
         found.append({"kind": "close", "since": dag.created_at})
     return found

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.dag import (
-    cursors,
     items,
     store,
     store_cleanup,
@@ -22,7 +21,8 @@ from services.dag import (
 from services.dag.context import Context, shutting_down
 from services.dag.errors import LimitExceeded
 from services.dag.model import UNDO, Dag
-from shared import ids
+from services.dag.store_reads import Kept
+from shared import cursors, ids
 from shared.errors import NotFound, ShardUnavailable, invalid
 from shared.metrics import DAGS
 from shared.pg import Transaction
@@ -68,11 +68,13 @@ def begun_at(row: Any) -> datetime:
     return max(created_at, datetime.fromtimestamp(ids.time_ms_of(row["item_id"]) / 1000, UTC))
 
 
-def obstacles(dag: Dag, since: datetime, paused_at: datetime | None) -> list[dict[str, Any]]:
+def obstacles(dag: Dag, since: datetime, kept: Kept) -> list[dict[str, Any]]:
     """The DAG's own obstacles, for a node that has been waiting since then."""
     found: list[dict[str, Any]] = [{"kind": "hold", "since": since}] if dag.held else []
     if dag.paused:
-        found.append({"kind": "pause", "since": max(since, paused_at or since)})
+        found.append({"kind": "pause", "since": max(since, kept.paused_at or since)})
+    if dag.reopening:
+        found.append({"kind": "retry", "since": max(since, kept.retried_at or since)})
     return found
 
 
@@ -314,7 +316,7 @@ class Queries:
             return []
         nos = list(found)
         waiting = {no for no, detail in found.items() if public_state(detail.row["state"]) == "blocked"}
-        paused_at = await store_reads.paused_at(shard, dag.no) if dag.paused and waiting else None
+        kept = await store_reads.kept_since(shard, dag) if waiting else Kept()
         for no, key, state, satisfied, since in await store_reads.upstreams_of(shard, nos, over=dag.over):
             found[no].upstream.append(key)
             if no in waiting and not satisfied:
@@ -335,7 +337,7 @@ class Queries:
                 since = begun_at(found[no].row)
                 found[no].blocked_by.append({"kind": "external", "name": name, "since": since})
         for no in waiting:
-            found[no].blocked_by += obstacles(dag, begun_at(found[no].row), paused_at)
+            found[no].blocked_by += obstacles(dag, begun_at(found[no].row), kept)
             if found[no].row["run_on"] is not None and dag.cleanup_phase < 2:
                 found[no].blocked_by.append({"kind": "end", "since": begun_at(found[no].row)})
         if undo := [no for no, detail in found.items() if detail.row["run_on"] == UNDO]:

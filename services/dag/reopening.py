@@ -18,6 +18,7 @@ from services.dag.settling import Settlement
 from services.dag.store import Replaced
 from services.dag.store_reopening import Plan, Reopening
 from shared import ids
+from shared.crash import crash_point
 
 SPARED: Final = ("skipped", "cancelled")
 ENDED: Final = ("succeeded", "failed", *SPARED)
@@ -75,6 +76,7 @@ async def step(context: Context, settlement: Settlement, dag: Dag) -> None:
     """A bounded part of what is left; the last one lets the DAG go on."""
     tx = settlement.tx
     found = await store_reopening.of(tx, dag)
+    crash_point(f"before_reopening_{found.stage}")
     if found.stage == "count":
         await _count(context, settlement, dag, found)
         return

@@ -104,14 +104,14 @@ async def declare_externals(
 async def find_externals(
     tx: Transaction, dag_no: int, wanted: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], bool]:
-    """Which of (node key, name) are known, and whether they are resolved."""
+    """Which of (node key, name) are known, and whether they are resolved as failed."""
     rows = await tx.fetch(
         SQL.find_externals,
         dag_no=dag_no,
         node_keys=[key for key, _ in wanted],
         names=[name for _, name in wanted],
     )
-    return {(row["node_key"], row["name"]): row["resolved"] for row in rows}
+    return {(row["node_key"], row["name"]): row["failed"] for row in rows}
 
 
 async def overdue_externals(shard: Shard, rows_max: int) -> dict[int, list[tuple[str, str]]]:

@@ -13,6 +13,13 @@ from shared.shards import Shard
 from shared.sql import Statement
 
 
+class Kept(NamedTuple):
+    """Since when a DAG is paused, and since when a retry of it goes on, as far as that is so."""
+
+    paused_at: datetime | None = None
+    retried_at: datetime | None = None
+
+
 async def get_dag(shard: Shard, dag_id: str, namespace: str) -> Dag | None:
     """A DAG of this namespace."""
     row = await shard.pool.row(SQL.get_dag, id=dag_id, namespace=namespace)
@@ -64,10 +71,10 @@ async def upstreams_of(shard: Shard, nos: Sequence[int], *, over: bool = False) 
     return await shard.pool.fetch(_where(SQL.upstreams_of, over), nos=nos)
 
 
-async def paused_at(shard: Shard, dag_no: int) -> datetime | None:
-    """Since when a DAG is paused."""
-    row = await shard.pool.row(SQL.paused_at, no=dag_no)
-    return row["paused_at"] if row else None
+async def kept_since(shard: Shard, dag: Dag) -> Kept:
+    """Since when a DAG's nodes are kept."""
+    row = await shard.pool.row(SQL.kept_since, no=dag.no) if dag.paused or dag.reopening else None
+    return Kept(row["paused_at"], row["retried_at"]) if row else Kept()
 
 
 async def downstreams_of(shard: Shard, nos: Sequence[int], *, over: bool = False) -> list[Any]:

@@ -17,8 +17,8 @@ SELECT w.no, (
     WHERE edge.down = w.no) AS at
 FROM unnest($1::bigint[]) AS w(no);
 
--- name: paused_at(no)
-SELECT paused_at FROM dag WHERE no = $1;
+-- name: kept_since(no)
+SELECT paused_at, (SELECT started_at FROM reopening WHERE dag_no = $1) AS retried_at FROM dag WHERE no = $1;
 
 -- name: unsent(nos)
 -- Which of these the queue is still to be told about.

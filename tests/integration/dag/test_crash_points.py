@@ -40,6 +40,9 @@ POINTS = [
 # Where a new DAG that is made whole is left.
 BIRTH_POINTS = ["after_birth", "after_give", "after_relay_before_delete", "after_commit_before_ack"]
 
+# What the steps before left of a retry that is too large for one transaction.
+RETRY_POINTS = ["before_reopening_named", "before_reopening_roots", "before_reopening_count"]
+
 SUB_DAG_POINTS = [
     "after_commit_before_relay",
     "after_child_made",
@@ -65,6 +68,9 @@ class MortalDag:
             "HEADGATE_REDIS_URL": redis_url,
             "HEADGATE_DAG_TOKEN": DAG_TOKEN,
             "HEADGATE_DAG_STOPPED_ADD_S": "0.5",
+            "HEADGATE_DAG_RETRY_AT_ONCE_NODES_MAX": "2",
+            "HEADGATE_DAG_RETRY_STEP_NODES": "2",
+            "HEADGATE_DAG_RETRY_STEP_EDGES": "2",
             # Its shards and what it had taken are not waited for, and nobody has to hear that it goes.
             "HEADGATE_DAG_OWNER_NAME": "mortal",
             "HEADGATE_DAG_COMPLETION_LEASE_S": "1",
@@ -187,6 +193,42 @@ async def test_a_service_that_dies_at_a_crash_point_leaves_nothing_undone(
     assert found["state"] == "succeeded"
     assert Counter(delivered) == Counter(list(GRAPH))
     assert all(delivered.index(up) < delivered.index(key) for key, ups in GRAPH.items() for up in ups)
+
+
+@pytest.mark.parametrize("point", RETRY_POINTS)
+async def test_a_service_that_dies_between_the_steps_of_a_retry_leaves_it_to_the_next(
+    mortal: MortalDag, point: str
+) -> None:
+    topic = f"retry-{point}"
+    delivered: list[str] = []
+    chain = [{"key": f"n{i}", "topic": topic} | ({"upstream": [f"n{i - 1}"]} if i else {}) for i in range(8)]
+    chain[1]["external"] = ["go"]
+    # Steps follow the nodes named, or look for all that failed.
+    body = {"nodes": ["n1"]} if point.endswith("named") else {}
+
+    def fact(failed: bool) -> Any:
+        return {"external": [{"node": "n1", "name": "go", "failed": failed}]}
+
+    async with AsyncClient(queue_url=mortal.queue.url) as client:
+        consuming = asyncio.create_task(consume(client, topic, delivered))
+        try:
+            async with asyncio.timeout(END_S):
+                found = await until_answered("POST", mortal.base, {"key": topic, "nodes": chain})
+                dag = f"{mortal.base}/{found['id']}"
+                await until_answered("POST", f"{dag}/resolve", fact(failed=True))
+                while not found["finished_at"]:
+                    found = await until_answered("GET", f"{dag}/wait?timeout_s=5")
+                assert (found["state"], delivered) == ("failed", ["n0"])
+                await mortal.crash_at(point)
+                await until_answered("POST", f"{dag}/retry", body)
+                await until_answered("POST", f"{dag}/resolve", fact(failed=False))
+                while found["state"] != "succeeded":
+                    found = await until_answered("GET", f"{dag}/wait?timeout_s=5")
+        finally:
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)
+    assert mortal.exit_codes == [-signal.SIGKILL], "the service was to die here, once"
+    assert delivered == [node["key"] for node in chain]
 
 
 @pytest.mark.parametrize("point", SUB_DAG_POINTS)

@@ -117,6 +117,28 @@ async def test_nothing_is_released_before_all_is_reopened(world: DagWorld) -> No
     assert await run_out(world) == ["a", "b", "c", "d", "z"]
 
 
+async def test_what_only_the_retry_keeps_says_so(world: DagWorld) -> None:
+    """Its upstreams have succeeded, nothing else holds it; yet it is not released."""
+    steps_of(world, 1)
+    dag = await ended(world, CHAIN, dying={"b"})
+    await world.verb(dag, "retry")
+    kept = False
+    while await is_reopening(world):
+        found = await world.node(dag, "b")
+        if found["state"] == "blocked":
+            kept = True
+            assert [block["kind"] for block in found["blocked_by"]] == ["retry"]
+            assert all(block["since"] for block in found["blocked_by"])
+        frontier = await world.call("GET", f"/{dag}/frontier", expect=200)
+        assert [obstacle["kind"] for obstacle in frontier["waits_for"]] == ["retry"]
+        for node in frontier["items"]:
+            assert (node["standing"], [o["kind"] for o in node["waits_for"]]) == ("kept", ["retry"]), node
+        await step(world)
+    assert kept
+    assert (await world.call("GET", f"/{dag}/frontier", expect=200))["waits_for"] == []
+    assert await run_out(world) == ["b", "c", "d"]
+
+
 @pytest.mark.parametrize("steps", [1, 4, 7, 10])
 async def test_what_ends_meanwhile_is_counted(world: DagWorld, steps: int) -> None:
     nodes = [
@@ -236,6 +258,30 @@ async def test_nodes_added_meanwhile_wait_for_what_runs_again(world: DagWorld, s
     assert (states["new"], states["root"], states["a"]) == ("blocked", "released", "released")
     assert sorted(await run_out(world)) == ["a", "b", "c", "d", "new", "root"]
     assert (await world.dag(dag))["state"] == "succeeded"
+
+
+async def test_an_external_that_failed_is_not_resolved_before_it_is_open_again(world: DagWorld) -> None:
+    """It would be `already_resolved`, and then forgotten: its node would wait for ever."""
+    nodes = [{"key": "a"}, {"key": "b", "upstream": ["a"], "external": ["x", "y"]}]
+    steps_of(world, 1)
+    dag = await world.create(nodes)
+    await world.settle()
+    failed, other = {"node": "b", "name": "x", "failed": True}, {"node": "b", "name": "y"}
+    await world.verb(dag, "resolve", {"external": [failed]})
+    world.queue.die("a")
+    await world.settle()
+    await world.verb(dag, "retry")
+    again = {"external": [{"node": "b", "name": "x"}, other]}
+    refusals = 0
+    while (answer := await world.http.post(f"{BASE}/{dag}/resolve", json=again)).status_code != 200:
+        assert (answer.status_code, answer.json()["code"]) == (503, "dag_reopening")
+        assert answer.json()["outcome"] == "none" and answer.headers["retry-after"]
+        refusals += 1
+        await step(world)
+    assert refusals
+    await world.settle()
+    assert [fact["resolved"] for fact in (await world.node(dag, "b"))["external"]] == [True, True]
+    assert await run_out(world) == ["a", "b"]
 
 
 async def test_an_external_that_fails_after_the_call_is_not_asked_for_again(world: DagWorld) -> None:
