@@ -391,3 +391,63 @@ async def test_a_dequeue_that_waits_is_not_worked_on(talk_on: Talk, port: int, s
     assert len((await talk_on.answer())[2]["items"]) == 1
     assert served.app.entrance._working == 0
     other.writer.close()
+
+
+async def acquaint(talk_on: Talk, *bodies: tuple[str, str]) -> None:
+    """Let the heads of these (verb, body) become known: the first request of a connection teaches nothing."""
+    for verb, body in (("ack", '{"items":[]}'), *bodies):
+        talk_on.send(verb, body)
+        assert (await talk_on.answer())[0] in (200, 201, 422)
+
+
+async def test_a_head_that_is_known_is_not_read_again(
+    served: Served, talk_on: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await acquaint(talk_on, ("enqueue", ITEM))
+    read: list[bytes] = []
+    known = served.app.target
+    monkeypatch.setattr(served.app, "target", lambda method, url: read.append(url) or known(method, url))
+    for topic in ("edge", "another"):  # of another length
+        talk_on.send("enqueue", ITEM.replace("edge", topic))
+        assert (await talk_on.answer())[0] == 201
+    assert read == []
+    talk_on.send("enqueue", ITEM, fields="x-other: 1\r\n")
+    assert (await talk_on.answer())[0] == 201
+    assert len(read) == 1
+
+
+async def test_behind_a_known_head_a_body_has_its_limit(talk_on: Talk) -> None:
+    await acquaint(talk_on, ("enqueue", ITEM))
+    talk_on.send("enqueue", ITEM + " " * (LIMIT - len(ITEM)))
+    assert (await talk_on.answer())[0] == 201
+    talk_on.send("enqueue", ITEM + " " * (LIMIT + 1 - len(ITEM)))
+    assert (await talk_on.answer())[0] == 413
+
+
+async def test_known_heads_in_pieces_and_in_a_row(talk_on: Talk) -> None:
+    await acquaint(talk_on, ("enqueue", ITEM))
+    whole = ENQUEUE + b"content-length: %d\r\n\r\n%s" % (len(ITEM), ITEM.encode())
+    for pieces in ((whole[:-5], whole[-5:] + whole), (whole[:40], whole[40:], whole), (whole * 2,)):
+        for piece in pieces:
+            talk_on.writer.write(piece)
+            await asyncio.sleep(0.01)
+        for _ in range(2):
+            assert (await talk_on.answer())[0] == 201
+    talk_on.writer.write(whole[:-1])
+    assert await talk_on.is_closed()  # its deadline is that of any body
+
+
+async def test_who_hung_up_behind_a_known_head_is_leased_nothing(port: int) -> None:
+    wanted = '{"topics":[{"topic":"edge"}],"wait_s":%s}'
+    gone = await Talk.open(port)
+    await acquaint(gone, ("dequeue", wanted % 0))
+    gone.send("dequeue", wanted % 20)
+    await asyncio.sleep(0.1)
+    gone.writer.transport.abort()
+    await asyncio.sleep(0.1)
+    talk_on = await Talk.open(port)
+    talk_on.send("enqueue", ITEM)
+    assert (await talk_on.answer())[0] == 201
+    talk_on.send("dequeue", wanted % 5)
+    assert [item["attempt"] for item in (await talk_on.answer())[2]["items"]] == [1]
+    talk_on.writer.close()
