@@ -323,6 +323,7 @@ class ItemAttempt(Response):
     ended_at: datetime
     outcome: Literal["failed", "lease_expired", "dead"]
     error: str | None = None
+    worker: str | None = None
 
 
 class Completion(Response):

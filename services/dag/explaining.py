@@ -245,8 +245,16 @@ def _attempts(row: Any, item: Standing | None, logged: Sequence[Attempt]) -> lis
         if running:
             found.append(_attempt(item.attempt, "running", started_at=item.since))
     elif row["attempts"] and row["state"] in _OUTCOMES and row["attempts"] not in told:
-        outcome = _OUTCOMES[row["state"]]
-        found.append(_attempt(row["attempts"], outcome, ended_at=row["finished_at"], error=row["error"]))
+        found.append(
+            _attempt(
+                row["attempts"],
+                _OUTCOMES[row["state"]],
+                started_at=row["started_at"],
+                ended_at=row["finished_at"],
+                error=row["error"],
+                worker=row["worker"],
+            )
+        )
     return [{"worker": None, **attempt} for attempt in found]
 
 

@@ -45,6 +45,7 @@ class Attempt(NamedTuple):
     ended_at: datetime
     outcome: str
     error: str | None
+    worker: str | None = None
 
 
 class Completion(NamedTuple):
@@ -194,7 +195,7 @@ class HeadgateQueue:
                 found = await self._client.item_attempts(item_id, namespace=namespace)
         except _CallRefused as refusal:
             raise QueueUnavailable(f"the queue does not tell about items: {refusal.code}") from refusal
-        return [Attempt(a.attempt, a.started_at, a.ended_at, a.outcome, a.error) for a in found]
+        return [Attempt(a.attempt, a.started_at, a.ended_at, a.outcome, a.error, a.worker) for a in found]
 
     async def shards(self) -> list[int]:
         if self._clock.monotonic_s() >= self._shards_until_s:

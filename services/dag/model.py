@@ -293,7 +293,7 @@ class Resolved(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """One completion: how the item of a node's generation ended."""
+    """One completion: how the item of a node's generation ended, and since when who held it."""
 
     dag_id: str
     key: str
@@ -303,6 +303,8 @@ class Ending(NamedTuple):
     output: str | None
     error: str | None
     finished_at: datetime | None
+    started_at: datetime | None = None
+    worker: str | None = None
 
 
 class Ref(NamedTuple):

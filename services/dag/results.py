@@ -212,7 +212,7 @@ def ending_of(payload: Any) -> Ending | None:
         context = payload["ack_context"]
         dag_id, key, generation = context["dag"], context["node"], context["generation"]
         state = OUTCOME_STATES[payload["outcome"]]
-        finished_at = payload.get("finished_at")
+        finished_at, started_at = payload.get("finished_at"), context.get("started_at")
         canonical = ids.canonical(dag_id)
         if canonical is None or not isinstance(key, str) or type(generation) is not int:
             return None
@@ -225,6 +225,8 @@ def ending_of(payload: Any) -> Ending | None:
             encode(payload["output"]) if "output" in payload else None,
             payload.get("error"),
             datetime.fromisoformat(finished_at) if finished_at else None,
+            datetime.fromisoformat(started_at) if started_at else None,
+            worker if isinstance(worker := context.get("worker"), str) else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None

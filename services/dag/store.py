@@ -292,6 +292,8 @@ async def mark_ended(tx: Transaction, ends: Sequence[tuple[int, Ending]]) -> lis
         outputs=[end.output for _, end in ends],
         errors=[end.error for _, end in ends],
         attempts=[end.attempts for _, end in ends],
+        started_ats=[end.started_at for _, end in ends],
+        workers=[end.worker for _, end in ends],
     )
     return [Ended(*row) for row in rows]
 

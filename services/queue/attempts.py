@@ -7,11 +7,10 @@ nothing. The first `logged_attempts_max` of an item are kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from services.queue.names import SQL
-from services.queue.store import Requeue
+from services.queue.store import Holding, Requeue
 from shared.pg import Pool, Transaction
 
 
@@ -19,7 +18,7 @@ async def log(
     tx: Transaction,
     given_back: Sequence[tuple[Requeue, str]],
     items: Mapping[str, Any],
-    started: Mapping[str, datetime],
+    holdings: Mapping[str, Holding],
     attempts_max: int,
 ) -> None:
     """Note (row, outcome) of items whose rows this transaction has locked."""
@@ -34,7 +33,8 @@ async def log(
             item_ids=[row.id for _, row, _ in logged],
             namespace_ids=[item["namespace_id"] for item, _, _ in logged],
             attempts=[item["attempts"] + 1 for item, _, _ in logged],
-            started_ats=[started.get(row.id) for _, row, _ in logged],
+            started_ats=[holdings[row.id].claimed_at for _, row, _ in logged],
+            workers=[holdings[row.id].worker for _, row, _ in logged],
             outcomes=[outcome for _, _, outcome in logged],
             errors=[row.error for _, row, _ in logged],
         )

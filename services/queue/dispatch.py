@@ -32,6 +32,9 @@ from shared.lanes import Urgency
 from shared.log import log
 from shared.shedding import overloaded
 
+# A call's token, lease_s and worker.
+Holder = tuple[str, float | None, str | None]
+
 # A shard that takes longer is passed over, so that it holds up nobody who wants items of others.
 PEEK_S_MAX = 1.0
 CLAIM_S_MAX = 2.0
@@ -190,6 +193,7 @@ class Dispatch:
         *,
         token: str,
         lease_s: float | None = None,
+        worker: str | None = None,
         wait_s: float = 0.0,
         gone: asyncio.Future[None] | None = None,
         tenant: Tenant | None = None,
@@ -223,12 +227,13 @@ class Dispatch:
             for line in lines:
                 if len(line.buffer):
                     line.wake_one()
-            missed = await self._serve(lines, taken, lease_s, token, leased, tenant)
+            missed = await self._serve(lines, taken, (token, lease_s, worker), leased, tenant)
             counts = [demand.count - got for demand, got in zip(demands, leased.counts, strict=True)]
             left_s = deadline_s - self._clock.monotonic_s()
             if missed and any(counts):
                 continue  # others may be ready in the place of what is gone
-            terms = None if tenant is not None or len(lines) > 1 else Terms(token, lease_s, counts[0], gone)
+            is_plain = tenant is None and worker is None and len(lines) == 1
+            terms = None if not is_plain else Terms(token, lease_s, counts[0], gone)
             is_over = bool(leased) or left_s <= 0 or self._is_leaving != was_leaving
             if is_over or await self._wait(lines, left_s, gone, terms, leased, waits):
                 break
@@ -371,8 +376,7 @@ class Dispatch:
         self,
         lines: Sequence[Line],
         taken: Sequence[list[Key]],
-        lease_s: float | None,
-        token: str,
+        holder: Holder,
         leased: Leased,
         tenant: Tenant | None,
     ) -> bool:
@@ -384,7 +388,7 @@ class Dispatch:
             tenant.gain(Use(leased=wanted))
         groups: list[Group] = []
         try:
-            groups = await self._claim(lines, taken, lease_s, token)
+            groups = await self._claim(lines, taken, holder)
         finally:
             got = sum([group.items for group in groups])
             if tenant is not None:
@@ -398,9 +402,7 @@ class Dispatch:
     def _topic(self, group: Group) -> str:
         return (self._stores[group.shard].names.pair(group.topic_id) or ("", ""))[1]
 
-    async def _claim(
-        self, lines: Sequence[Line], taken: Sequence[list[Key]], lease_s: float | None, token: str
-    ) -> list[Group]:
+    async def _claim(self, lines: Sequence[Line], taken: Sequence[list[Key]], holder: Holder) -> list[Group]:
         groups: dict[int, list[tuple[Line, list[Key]]]] = {}
         for line, keys in zip(lines, taken, strict=True):
             for shard, part in by_shard(keys).items():
@@ -409,9 +411,9 @@ class Dispatch:
         try:
             if len(groups) == 1:
                 [(shard, parts)] = groups.items()
-                return await self._claim_at(namespace, shard, parts, lease_s, token)
+                return await self._claim_at(namespace, shard, parts, holder)
             flushes = [
-                asyncio.create_task(self._claim_at(namespace, shard, parts, lease_s, token))
+                asyncio.create_task(self._claim_at(namespace, shard, parts, holder))
                 for shard, parts in groups.items()
             ]
             done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX)
@@ -427,13 +429,12 @@ class Dispatch:
         namespace: str,
         shard: int,
         parts: Sequence[tuple[Line, list[Key]]],
-        lease_s: float | None,
-        token: str,
+        holder: Holder,
     ) -> list[Group]:
         size = sum([len(keys) for _, keys in parts])
         try:
             met = [(await self._topic_id(line, shard), keys) for line, keys in parts]
-            claims = [Claim(topic_id, keys, token, lease_s) for topic_id, keys in met if topic_id is not None]
+            claims = [Claim(topic_id, keys, *holder) for topic_id, keys in met if topic_id is not None]
             if not claims:
                 return []  # another process told of a topic that is not here
             found = await self._claims[shard, namespace == "_dag"].submit(claims, namespace, size=size)

@@ -164,6 +164,7 @@ class Claim(NamedTuple):
     keys: Sequence[Key]
     token: str
     lease_s: float | None
+    worker: str | None = None
 
     def stretches(self) -> list[tuple[Key, Key]]:
         """First and last of the parts that ascend within one priority: few other ready items lie between them."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from services.queue import attempts
@@ -17,7 +16,7 @@ from services.queue.broker import Broker, answered, lost_status
 from services.queue.model import Ready, Result, backoff_s, refused
 from services.queue.names import SQL
 from services.queue.settings import QueueSettings
-from services.queue.store import Removal, Requeue, Store
+from services.queue.store import Holding, Removal, Requeue, Store
 from shared.access import Caller
 from shared.errors import Invalid, Unavailable, something_done
 from shared.ids import canonical, canonical_token, shard_of, time_ms_of
@@ -168,7 +167,7 @@ class Settlement:
 
     async def _nack_at(self, store: Store, namespace_id: int, nacks: list[Nack]) -> dict[int, str]:
         async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready]]:
-            held, items, claimed = await _lock_held(tx, namespace_id, nacks)
+            held, items, holdings = await _lock_held(tx, namespace_id, nacks)
             back: list[Requeue] = []
             dead: list[Requeue] = []
             statuses: dict[int, str] = {}
@@ -183,7 +182,7 @@ class Settlement:
             if pairs:
                 await rows.leave_groups(tx, pairs)
             ended = [(row, "failed") for row in back if row.cost] + [(row, "dead") for row in dead]
-            await attempts.log(tx, ended, items, claimed, self._settings.logged_attempts_max)
+            await attempts.log(tx, ended, items, holdings, self._settings.logged_attempts_max)
             ready = await rows.requeue(tx, back)
             ready += await rows.bury(tx, dead)
             DEAD.labels(store.number).inc(len(dead))
@@ -198,7 +197,7 @@ class Settlement:
 
     async def _extend_at(self, store: Store, namespace_id: int, extensions: list[Extension]) -> dict[int, str]:
         async def work(tx: Transaction) -> dict[int, str]:
-            held, items, claimed = await _lock_held(tx, namespace_id, extensions)
+            held, items, holdings = await _lock_held(tx, namespace_id, extensions)
             leases = {(extensions[position].lease_token, extensions[position].id) for position in held}
             named = [i for i, wanted in enumerate(extensions) if (wanted.lease_token, wanted.id) in leases]
             # Of a lease that is named twice the last word counts.
@@ -207,7 +206,7 @@ class Settlement:
             for token, item_id in sorted(leases):
                 item, lease_s = items[item_id], wanted_s[item_id]
                 lease_s = item["lease_s"] if lease_s is None else lease_s
-                again.append((token, lease_s, namespace_id, item["topic_id"], item_id, claimed[item_id]))
+                again.append((token, lease_s, namespace_id, item["topic_id"], item_id, holdings[item_id]))
             if again:
                 await rows.leave_groups(tx, sorted(leases))
                 await rows.lease_again(tx, again)
@@ -219,27 +218,27 @@ class Settlement:
 
     async def _sweep(self, tx: Transaction, limit: int, *, singly: bool) -> Swept:
         groups = await rows.take_expired(tx, limit)
-        claimed = {item_id: group["claimed_at"] for group in groups for item_id in group["ids"]}
+        holdings = {item_id: _holding(group) for group in groups for item_id in group["ids"]}
         if not singly:
-            return Swept(len(claimed), *await self._take_back(tx, claimed))
+            return Swept(len(holdings), *await self._take_back(tx, holdings))
         expired, ready = 0, []
         for group in groups:
             for item_id in group["ids"]:
-                one = {item_id: group["claimed_at"]}
+                one = {item_id: holdings[item_id]}
                 try:
                     count, made = await tx.attempt(lambda one=one: self._take_back(tx, one))  # type: ignore[misc]
                 except Invalid:
                     log.error("an item whose lease ran out cannot be taken back", item=item_id)
-                    where = (group["namespace_id"], group["topic_id"], item_id, group["claimed_at"])
+                    where = (group["namespace_id"], group["topic_id"], item_id, holdings[item_id])
                     await rows.lease_again(tx, [(group["token"], PUT_OFF_S, *where)])
                 else:
                     expired += count
                     ready += made
-        return Swept(len(claimed), expired, ready)
+        return Swept(len(holdings), expired, ready)
 
-    async def _take_back(self, tx: Transaction, claimed: dict[str, datetime]) -> tuple[int, list[Ready]]:
+    async def _take_back(self, tx: Transaction, holdings: dict[str, Holding]) -> tuple[int, list[Ready]]:
         """What becomes of items whose leases ran out: deliverable again, dead or expired."""
-        items = await rows.lock_items(tx, list(claimed)) if claimed else {}
+        items = await rows.lock_items(tx, list(holdings)) if holdings else {}
         back, dead, gone = [], [], []
         for item in items.values():
             if item["at_most_once"]:
@@ -251,7 +250,7 @@ class Settlement:
             else:
                 back.append(Requeue(item["id"], 1, backoff_s(item["attempts"] + 1, item["backoff"])))
         ended = [(row, "lease_expired") for row in (*back, *dead)]
-        await attempts.log(tx, ended, items, claimed, self._settings.logged_attempts_max)
+        await attempts.log(tx, ended, items, holdings, self._settings.logged_attempts_max)
         ready = await rows.requeue(tx, back)
         ready += await rows.bury(tx, dead)
         return len(items), ready + await rows.remove(tx, gone)
@@ -390,11 +389,11 @@ class Swept(NamedTuple):
 
 async def _lock_held(
     tx: Transaction, namespace_id: int, entries: Sequence[Any]
-) -> tuple[list[int], dict[str, Any], dict[str, datetime]]:
+) -> tuple[list[int], dict[str, Any], dict[str, Holding]]:
     """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each, and
-    since when."""
+    since when by whom."""
     held: dict[str, int] = {}
-    claimed: dict[str, datetime] = {}
+    holdings: dict[str, Holding] = {}
     for _ in range(2):
         # Twice where one is missing: an extend of the same holder may have moved its lease while this waited.
         groups = await rows.lock_groups(tx, [entry.lease_token for entry in entries])
@@ -402,11 +401,11 @@ async def _lock_held(
             for group in groups.get(entry.lease_token, ()):
                 if group.namespace_id == namespace_id and entry.id in group.ids:
                     held.setdefault(entry.id, position)
-                    claimed[entry.id] = group.claimed_at
+                    holdings[entry.id] = group.holding
         if all(entry.id in held for entry in entries):
             break
     items = await rows.lock_items(tx, list(held)) if held else {}
-    return [position for item_id, position in held.items() if item_id in items], items, claimed
+    return [position for item_id, position in held.items() if item_id in items], items, holdings
 
 
 async def _lost(
@@ -417,6 +416,10 @@ async def _lost(
         return {}
     known = await store.known([entries[position].id for position in lost])
     return {position: lost_status(known.get(entries[position].id), namespace_id) for position in lost}
+
+
+def _holding(group: Any) -> Holding:
+    return Holding(group["claimed_at"], group["worker"])
 
 
 def _is_last(item: Any) -> bool:

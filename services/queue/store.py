@@ -91,13 +91,20 @@ class AckFlush(NamedTuple):
     delayed: int = 0
 
 
+class Holding(NamedTuple):
+    """Since when an item is leased, and to whom, if the call said so."""
+
+    claimed_at: datetime
+    worker: str | None
+
+
 class LeaseGroup(NamedTuple):
     """A locked lease group."""
 
     namespace_id: int
     topic_id: int
     ids: set[str]
-    claimed_at: datetime
+    holding: Holding
 
 
 class Store:
@@ -224,11 +231,12 @@ class Store:
         parts = [(claim.topic_id, first, last) for claim in claims for first, last in claim.stretches()]
         topic_ids, firsts, lasts = zip(*parts, strict=True)
         if len(claims) == 1:
-            [(_, keys, token, lease_s)] = claims
+            [(_, keys, token, lease_s, _)] = claims
             ids, tokens, lease_ss = sorted([key.id for key in keys]), [token], [lease_s]
         else:
             wanted = sorted([(key.id, claim.token, claim.lease_s) for claim in claims for key in claim.keys])
             ids, tokens, lease_ss = map(list, zip(*wanted, strict=True))
+        workers = {claim.token: claim.worker for claim in claims if claim.worker is not None}
         pool = self.shard.relaxed if relaxed else self.pool
         rows = await pool.fetch(
             SQL.claim,
@@ -241,6 +249,7 @@ class Store:
             ids=uuids(ids),
             tokens=uuids(_once(tokens)),
             lease_ss=[lease_s or 0.0 for lease_s in _once(lease_ss)],
+            workers=json.dumps(workers) if workers else None,
         )
         return [Group(self.number, *row) for row in rows]
 
@@ -358,7 +367,8 @@ async def lock_groups(tx: Transaction, tokens: Sequence[str]) -> dict[str, list[
     """Lock the lease groups of tokens."""
     groups: dict[str, list[LeaseGroup]] = {}
     for row in await tx.fetch(SQL.lock_leases, tokens=sorted(set(tokens))):
-        group = LeaseGroup(row["namespace_id"], row["topic_id"], set(row["ids"]), row["claimed_at"])
+        holding = Holding(row["claimed_at"], row["worker"])
+        group = LeaseGroup(row["namespace_id"], row["topic_id"], set(row["ids"]), holding)
         groups.setdefault(row["token"], []).append(group)
     return groups
 
@@ -368,9 +378,9 @@ async def leave_groups(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> Non
     await tx.fetch(SQL.leave_leases, tokens=[token for token, _ in pairs], ids=[item for _, item in pairs])
 
 
-async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int, str, datetime]]) -> None:
-    """New groups for (token, lease_s, namespace_id, topic_id, id, claimed_at), ending from now."""
-    tokens, lease_ss, namespace_ids, topic_ids, ids, claimed_ats = zip(*rows, strict=True)
+async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int, str, Holding]]) -> None:
+    """New groups for (token, lease_s, namespace_id, topic_id, id, holding), ending from now."""
+    tokens, lease_ss, namespace_ids, topic_ids, ids, holdings = zip(*rows, strict=True)
     await tx.fetch(
         SQL.lease_again,
         tokens=tokens,
@@ -378,12 +388,13 @@ async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int
         namespace_ids=namespace_ids,
         topic_ids=topic_ids,
         ids=ids,
-        claimed_ats=claimed_ats,
+        claimed_ats=[holding.claimed_at for holding in holdings],
+        workers=[holding.worker for holding in holdings],
     )
 
 
 async def take_expired(tx: Transaction, limit: int) -> list[Any]:
-    """Take the groups that ran out: rows of token, namespace_id, topic_id, claimed_at and ids."""
+    """Take the groups that ran out: rows of token, namespace_id, topic_id, claimed_at, worker and ids."""
     return await tx.fetch(SQL.take_expired, limit=limit)
 
 

@@ -78,6 +78,7 @@ class Verbs:
             call.namespace,
             wanted.topics,
             lease_s=wanted.lease_s,
+            worker=wanted.worker,
             tenant=self._process.quotas.of(call.namespace),
         )
         if wanted.wait_s <= 0:

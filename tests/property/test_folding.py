@@ -31,7 +31,7 @@ STEPS = 30
 _NODES = """
 SELECT n.no & 4194303 AS n, n.key, n.state, n.generation, n.attempts, n.enqueued, n.by_call, n.up_left, n.up_ok,
     n.up_failed, n.up_skipped, n.up_cancelled, n.ext_left, n.ext_failed, n.output, n.error,
-    n.released_at IS NOT NULL, n.finished_at IS NOT NULL
+    n.released_at IS NOT NULL, n.finished_at IS NOT NULL, n.started_at IS NOT NULL, n.worker
 FROM node n JOIN dag d ON d.no = n.dag_no WHERE d.id = $1 ORDER BY n.no
 """
 _EDGES = """

@@ -37,18 +37,20 @@ SELECT $1, no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued,
     run_on
 FROM want;
 
--- name: mark_ended(dag_nos, keys, generations, states, outputs, errors, attempts)
+-- name: mark_ended(dag_nos, keys, generations, states, outputs, errors, attempts, started_ats, workers)
 -- Completions: only the living generation's, only once.
 WITH found AS MATERIALIZED (
-    SELECT n.tid, n.was, w.state, w.output, w.error, w.attempts
-    FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::int[])
-        AS w(dag_no, key, generation, state, output, error, attempts)
+    SELECT n.tid, n.was, w.state, w.output, w.error, w.attempts, w.started_at, w.worker
+    FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::int[],
+        $8::timestamptz[], $9::text[])
+        AS w(dag_no, key, generation, state, output, error, attempts, started_at, worker)
     CROSS JOIN LATERAL (
         SELECT ctid AS tid, state AS was FROM node
         WHERE dag_no = w.dag_no AND key = w.key AND generation = w.generation
             AND state IN ('intent', 'blocked', 'released') OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
-UPDATE node SET state = f.state, output = f.output, error = f.error, attempts = f.attempts, finished_at = shard_now()
+UPDATE node SET state = f.state, output = f.output, error = f.error, attempts = f.attempts,
+    started_at = f.started_at, worker = f.worker, finished_at = shard_now()
 FROM found f WHERE node.ctid = f.tid
 RETURNING node.dag_no, node.no, node.generation, f.was, node.state, node.run_on;
 
@@ -171,7 +173,8 @@ WITH old AS MATERIALIZED (
     LIMIT cardinality($1::bigint[]))
 UPDATE node SET state = 'blocked', generation = node.generation + 1,
     item_id = CASE WHEN old.kept THEN node.item_id ELSE old.new_id END, enqueued = false,
-    by_call = false, attempts = 0, released_at = NULL, finished_at = NULL, output = NULL, error = NULL
+    by_call = false, attempts = 0, released_at = NULL, started_at = NULL, finished_at = NULL, worker = NULL,
+    output = NULL, error = NULL
 FROM old WHERE node.ctid = old.tid
 RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made, node.sub, node.run_on;
 

@@ -2,7 +2,7 @@
 
 -- name: node_by_key(dag_no, key)
 SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
-    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on
+    started_at, finished_at, worker, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on
 FROM node WHERE dag_no = $1 AND key = $2;
 
 -- name: nodes_page(after_no, last_no, rows_max)

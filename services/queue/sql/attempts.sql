@@ -1,13 +1,13 @@
 -- Deliveries of DAGs' items that failed. Nothing here is on the way of one that succeeds.
 
--- name: log_attempts(item_ids, namespace_ids, attempts, started_ats, outcomes, errors)
-INSERT INTO attempt (item_id, namespace_id, attempt, started_at, ended_at, outcome, error)
-SELECT w.item_id, w.namespace_id, w.attempt, w.started_at, shard_now(), w.outcome, w.error
-FROM unnest($1::uuid[], $2::int[], $3::int[], $4::timestamptz[], $5::text[], $6::text[])
-    AS w(item_id, namespace_id, attempt, started_at, outcome, error);
+-- name: log_attempts(item_ids, namespace_ids, attempts, started_ats, outcomes, errors, workers)
+INSERT INTO attempt (item_id, namespace_id, attempt, started_at, ended_at, outcome, error, worker)
+SELECT w.item_id, w.namespace_id, w.attempt, w.started_at, shard_now(), w.outcome, w.error, w.worker
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::timestamptz[], $5::text[], $6::text[], $7::text[])
+    AS w(item_id, namespace_id, attempt, started_at, outcome, error, worker);
 
 -- name: attempts_of(item_id, namespace, rows_max)
-SELECT a.attempt, a.started_at, a.ended_at, a.outcome, a.error
+SELECT a.attempt, a.started_at, a.ended_at, a.outcome, a.error, a.worker
 FROM (SELECT * FROM attempt WHERE item_id = $1 OFFSET 0) AS a
 CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = a.namespace_id OFFSET 0) AS n
 WHERE n.name = $2

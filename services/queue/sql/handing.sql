@@ -57,7 +57,7 @@ FROM u LEFT JOIN h ON h.id = u.id;
 -- `ack` with offers, for completion items and for what is revived.
 WITH w AS MATERIALIZED (SELECT $1::text::uuid[] AS ids, $2::text::uuid[] AS tokens),
 g AS MATERIALIZED (
-    SELECT token, namespace_id, ids FROM lease
+    SELECT token, namespace_id, ids, claimed_at, worker FROM lease
     WHERE token = ANY (ARRAY(SELECT DISTINCT unnest(tokens) FROM w)) ORDER BY token FOR UPDATE),
 h (id, token, namespace_id) AS MATERIALIZED (
     SELECT a.id, coalesce(a.token, (SELECT tokens[1] FROM w)), coalesce(a.namespace_id, ($3::int[])[1])
@@ -67,7 +67,7 @@ h (id, token, namespace_id) AS MATERIALIZED (
 d AS (
     DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h))
     RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + 1 AS attempts, i.ack_topic_id, i.ack_context,
-        i.remembered, i.idempotency_key, octet_length(i.payload) AS bytes),
+        i.managed, i.remembered, i.idempotency_key, octet_length(i.payload) AS bytes),
 e AS (
     INSERT INTO ended (id, namespace_id, outcome)
     SELECT id, namespace_id, 'acked' FROM d WHERE remembered ON CONFLICT (id) DO NOTHING),
@@ -81,7 +81,10 @@ s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0, -sum(bytes)
 x AS MATERIALIZED (
     SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
         array_agg(attempts) AS attempts, array_agg($4::jsonb ->> id::text) AS outputs,
-        array_agg(ack_context) AS contexts
+        array_agg(CASE WHEN managed AND ack_context LIKE '{"%' THEN (
+            SELECT left(ack_context, -1) || ',"started_at":' || to_json(g.claimed_at)
+                || coalesce(',"worker":' || to_json(g.worker), '') || '}'
+            FROM g WHERE d.id = ANY (g.ids) LIMIT 1) ELSE ack_context END) AS contexts
     FROM d WHERE ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
     SELECT e.* FROM x,

@@ -7,13 +7,13 @@
 -- Only `claim` creates leases of what lies in ready. A statement that takes several rows of ready takes them as
 -- they lie there, by ctid, so that no two can deadlock.
 
--- name: claim(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss)
+-- name: claim(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers)
 -- Leases stretches of topics' orders: of the ready items from one key to another, of one priority, those whose ids are
 -- given, sorted and once each, so that one is searched for by halves. What decides is the DELETE of their rows in
 -- ready: an id that another took, or a paused topic's, simply yields nothing. Ids and tokens are texts of arrays, which
 -- the driver need not look through; `tokens` and `lease_ss` have one element for all, or one for each id; a lease_s of
--- 0 stands for the item's own. An item past its TTL goes into a group that ends at once and is never shown to anybody:
--- the reaper ends it as expired.
+-- 0 stands for the item's own; `workers` maps tokens to names, NULL where no call says its own. An item past its TTL
+-- goes into a group that ends at once and is never shown to anybody: the reaper ends it as expired.
 --
 -- A row is a group of what was leased, in order of service, as pieces of JSON (`services.queue.leased` makes an
 -- answer of them), which costs a third of columns that are made into JSON again. U+001E stands between two
@@ -61,8 +61,8 @@ g AS MATERIALIZED (
             FROM item WHERE item.id = ANY (ARRAY(SELECT id FROM d)) OFFSET 0) AS i) AS x
     GROUP BY x.token, x.lease_until, x.namespace_id, x.topic_id),
 l AS (
-    INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
-    SELECT token, lease_until, namespace_id, topic_id, ids FROM g),
+    INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker)
+    SELECT token, lease_until, namespace_id, topic_id, ids, $10::jsonb ->> token::text FROM g),
 s AS (INSERT INTO stat_delta SELECT topic_id, -sum(items), 0, sum(items), 0, 0 FROM g GROUP BY topic_id)
 SELECT topic_id, token::text, lease_until, items, again, once, pieces
 FROM g WHERE lease_until > (SELECT at FROM n);
@@ -74,7 +74,7 @@ FROM g WHERE lease_until > (SELECT at FROM n);
 -- wants to hear of, `folds` says whether they may be applied here (see tell_acked); what that made ready comes back.
 WITH w AS MATERIALIZED (SELECT $1::text::uuid[] AS ids, $2::text::uuid[] AS tokens),
 g AS MATERIALIZED (
-    SELECT token, namespace_id, ids FROM lease
+    SELECT token, namespace_id, ids, claimed_at, worker FROM lease
     WHERE token = ANY (ARRAY(SELECT DISTINCT unnest(tokens) FROM w)) ORDER BY token FOR UPDATE),
 h (id, token, namespace_id) AS MATERIALIZED (
     SELECT a.id, coalesce(a.token, (SELECT tokens[1] FROM w)), coalesce(a.namespace_id, ($3::int[])[1])
@@ -84,7 +84,7 @@ h (id, token, namespace_id) AS MATERIALIZED (
 d AS (
     DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h))
     RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + 1 AS attempts, i.ack_topic_id, i.ack_context,
-        i.remembered, i.idempotency_key, octet_length(i.payload) AS bytes),
+        i.managed, i.remembered, i.idempotency_key, octet_length(i.payload) AS bytes),
 e AS (
     INSERT INTO ended (id, namespace_id, outcome)
     SELECT id, namespace_id, 'acked' FROM d WHERE remembered ON CONFLICT (id) DO NOTHING),
@@ -98,7 +98,10 @@ s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0, -sum(bytes)
 x AS MATERIALIZED (
     SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
         array_agg(attempts) AS attempts, array_agg($4::jsonb ->> id::text) AS outputs,
-        array_agg(ack_context) AS contexts
+        array_agg(CASE WHEN managed AND ack_context LIKE '{"%' THEN (
+            SELECT left(ack_context, -1) || ',"started_at":' || to_json(g.claimed_at)
+                || coalesce(',"worker":' || to_json(g.worker), '') || '}'
+            FROM g WHERE d.id = ANY (g.ids) LIMIT 1) ELSE ack_context END) AS contexts
     FROM d WHERE ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
     SELECT e.* FROM x,
@@ -116,7 +119,7 @@ SELECT CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text FROM d) END AS ack
 FROM (SELECT count(*) AS acked, (SELECT cardinality(ids) FROM w) AS asked FROM d) AS t;
 
 -- name: lock_leases(tokens)
-SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, ids::text[] FROM lease
+SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, worker, ids::text[] FROM lease
 WHERE token = ANY ($1::uuid[]) ORDER BY lease.token FOR UPDATE;
 
 -- name: leave_leases(tokens, ids)
@@ -132,20 +135,20 @@ u AS (
     FROM f WHERE l.ctid = f.place AND NOT f.ids <@ f.gone)
 DELETE FROM lease l USING f WHERE l.ctid = f.place AND f.ids <@ f.gone;
 
--- name: lease_again(tokens, lease_ss, namespace_ids, topic_ids, ids, claimed_ats)
+-- name: lease_again(tokens, lease_ss, namespace_ids, topic_ids, ids, claimed_ats, workers)
 -- New groups under old tokens, ending `lease_s` from now.
-INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, claimed_at)
-SELECT token, shard_now() + make_interval(secs => lease_s), namespace_id, topic_id, array_agg(id), claimed_at
-FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[], $6::timestamptz[])
-    AS u(token, lease_s, namespace_id, topic_id, id, claimed_at)
-GROUP BY token, lease_s, namespace_id, topic_id, claimed_at;
+INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, claimed_at, worker)
+SELECT token, shard_now() + make_interval(secs => lease_s), namespace_id, topic_id, array_agg(id), claimed_at, worker
+FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[], $6::timestamptz[], $7::text[])
+    AS u(token, lease_s, namespace_id, topic_id, id, claimed_at, worker)
+GROUP BY token, lease_s, namespace_id, topic_id, claimed_at, worker;
 
 -- name: take_expired(limit)
 -- Groups that ran out; the guard is stated again where the row is taken.
 DELETE FROM lease WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM lease WHERE expires_at <= (SELECT shard_now()) ORDER BY expires_at LIMIT $1::int
     FOR UPDATE SKIP LOCKED)) AND expires_at <= shard_now()
-RETURNING token::text, namespace_id, topic_id, claimed_at, ids::text[];
+RETURNING token::text, namespace_id, topic_id, claimed_at, worker, ids::text[];
 
 -- name: acked_lately(ids, namespace_id)
 -- Of ids that have no row any more, those that were acked under a lease that would still run: the groups
