@@ -74,9 +74,9 @@ _ALL = (
     Scenario("payload", "payloads of 100 bytes and 10 KB; log written per item", payload.run, minutes=2.5),
     Scenario(
         "overload",
-        "how fast calls are refused at twice what can be done, and what is done meanwhile",
+        "how fast calls are refused, at twice what can be done and to a crowd, and what is done meanwhile",
         overload.run,
-        minutes=1.5,
+        minutes=2.5,
         rounds=3,
     ),
     Scenario("processes", "1 and 4 queue processes on 4 shards", processes.run),

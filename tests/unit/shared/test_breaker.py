@@ -1,21 +1,11 @@
 """The breaker's states, by a clock that the test moves."""
 
 from shared.breaker import FAILURES_MAX, FULL_S, PAUSE_S, PAUSE_S_MAX, SILENCE_S, Breaker
+from tests.support.clocks import ManualClock
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        raise AssertionError("decisions need no wall clock")
-
-
-def made() -> tuple[Breaker, FakeClock, list[str]]:
-    clock, states = FakeClock(), list[str]()
+def made() -> tuple[Breaker, ManualClock, list[str]]:
+    clock, states = ManualClock(), list[str]()
     breaker = Breaker(clock, jitter=lambda _low, high: high)
     breaker.listeners.append(states.append)
     return breaker, clock, states
@@ -28,7 +18,7 @@ def fail(breaker: Breaker, times: int) -> None:
         breaker.end()
 
 
-def opened() -> tuple[Breaker, FakeClock, list[str]]:
+def opened() -> tuple[Breaker, ManualClock, list[str]]:
     breaker, clock, states = made()
     fail(breaker, FAILURES_MAX)
     assert breaker.refuses
@@ -50,9 +40,9 @@ def test_failures_in_a_row_open_it_and_one_success_forgives_them() -> None:
 def test_silence_opens_it_before_any_call_has_failed() -> None:
     breaker, clock, _ = made()
     breaker.begin()
-    clock.now_s += SILENCE_S - 0.01
+    clock.advance(SILENCE_S - 0.01)
     assert not breaker.refuses
-    clock.now_s += 0.01
+    clock.advance(0.01)
     assert breaker.refuses
 
 
@@ -60,7 +50,7 @@ def test_one_slow_call_among_quick_ones_is_no_silence() -> None:
     breaker, clock, _ = made()
     breaker.begin()
     for _ in range(10):
-        clock.now_s += SILENCE_S - 0.01
+        clock.advance(SILENCE_S - 0.01)
         breaker.begin()
         breaker.succeeded()
         breaker.end()
@@ -72,7 +62,7 @@ def test_an_idle_shard_is_not_silent() -> None:
     breaker.begin()
     breaker.succeeded()
     breaker.end()
-    clock.now_s += 3600
+    clock.advance(3600)
     assert not breaker.refuses
     breaker.begin()
     assert not breaker.refuses
@@ -81,7 +71,7 @@ def test_an_idle_shard_is_not_silent() -> None:
 def test_a_timeout_of_the_only_call_under_way_opens_it() -> None:
     breaker, clock, _ = made()
     breaker.begin()
-    clock.now_s += SILENCE_S
+    clock.advance(SILENCE_S)
     breaker.failed()
     assert breaker.state == "open"
 
@@ -89,11 +79,11 @@ def test_a_timeout_of_the_only_call_under_way_opens_it() -> None:
 def test_one_probe_at_a_time_after_the_pause() -> None:
     breaker, clock, _ = opened()
     assert not breaker.take_probe()
-    clock.now_s += PAUSE_S
+    clock.advance(PAUSE_S)
     assert breaker.take_probe()
     assert breaker.state == "half_open"
     assert breaker.refuses, "callers are no probes"
-    clock.now_s += 3600
+    clock.advance(3600)
     assert not breaker.take_probe()
 
 
@@ -103,30 +93,30 @@ def test_the_probe_closes_it_or_lengthens_the_pause() -> None:
     for _ in range(6):
         waited = 0.0
         while not breaker.take_probe():
-            clock.now_s += 0.25
+            clock.advance(0.25)
             waited += 0.25
         pauses.append(waited)
         breaker.probe_ended()
         assert breaker.state == "open"
     assert pauses == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
     assert pauses[-1] == PAUSE_S_MAX
-    clock.now_s += PAUSE_S_MAX
+    clock.advance(PAUSE_S_MAX)
     assert breaker.take_probe()
     breaker.succeeded()
     breaker.probe_ended()
     assert states[-1] == "closed"
     fail(breaker, FAILURES_MAX)
-    clock.now_s += PAUSE_S
+    clock.advance(PAUSE_S)
     assert breaker.take_probe(), "pauses begin anew"
 
 
 def test_old_calls_that_fail_late_do_not_start_a_second_probe() -> None:
     breaker, clock, _ = opened()
-    clock.now_s += PAUSE_S
+    clock.advance(PAUSE_S)
     assert breaker.take_probe()
     breaker.failed()
     assert breaker.state == "half_open"
-    clock.now_s += PAUSE_S_MAX
+    clock.advance(PAUSE_S_MAX)
     assert not breaker.take_probe()
 
 
@@ -141,11 +131,11 @@ def test_a_full_disk_turns_away_new_items_only_and_for_a_while() -> None:
     assert breaker.takes_items
     breaker.had_no_room()
     assert (breaker.takes_items, breaker.refuses) == (False, False)
-    clock.now_s += FULL_S
+    clock.advance(FULL_S)
     assert breaker.takes_items
 
 
 def test_retry_after_is_never_at_once() -> None:
     breaker, clock, _ = opened()
-    clock.now_s += 3600
+    clock.advance(3600)
     assert breaker.retry_after_s >= PAUSE_S

@@ -11,29 +11,19 @@ from hypothesis import strategies as st
 from services.local.valkey import Valkey, ValkeySettings
 from shared.buckets import AHEAD_S, ALONE_S, Buckets, Rate
 from shared.redis import connect
+from tests.support.clocks import ManualClock
 from tests.support.ports import free_port
 
 _keys = itertools.count()
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        raise AssertionError("decisions need no wall clock")
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def hosts(redis_url: str, clock: FakeClock) -> AsyncIterator[list[Buckets]]:
+async def hosts(redis_url: str, clock: ManualClock) -> AsyncIterator[list[Buckets]]:
     made = [
         Buckets(f"test{next(_keys)}", connect(redis_url), clock, shared_now=clock.monotonic_s) for _ in range(2)
     ]
@@ -60,16 +50,16 @@ async def test_a_call_gets_what_is_left(hosts: list[Buckets]) -> None:
     assert (await hosts[0].take(name, rate, 8)).tokens == 5
 
 
-async def test_hosts_share_one_bucket(hosts: list[Buckets], clock: FakeClock) -> None:
+async def test_hosts_share_one_bucket(hosts: list[Buckets], clock: ManualClock) -> None:
     name, rate = key(), Rate.per_minute(60)
     taken = [(await hosts[n % 2].take(name, rate, 10)).tokens for n in range(8)]
     assert sum(taken) == 60
-    clock.now_s += 3
+    clock.advance(3)
     assert sum([(await host.take(name, rate, 10)).tokens for host in hosts]) == 3
 
 
 async def test_an_empty_bucket_is_asked_again_only_when_it_has_some(
-    hosts: list[Buckets], clock: FakeClock
+    hosts: list[Buckets], clock: ManualClock
 ) -> None:
     name, rate = key(), Rate.per_minute(60)
     await hosts[0].take(name, rate, 60)
@@ -85,7 +75,7 @@ async def test_an_empty_bucket_is_asked_again_only_when_it_has_some(
     for _ in range(20):
         assert (await hosts[0].take(name, rate, 1)).tokens == 0
     assert asked == 0
-    clock.now_s += 1.1
+    clock.advance(1.1)
     await hosts[0].take(name, rate, 1)
     assert asked == 1
 
@@ -115,14 +105,14 @@ STEPS = st.lists(
 async def test_no_window_holds_more_than_rate_burst_and_slices(
     redis_url: str, per_minute: int, steps: list[tuple[int, int, float]]
 ) -> None:
-    clock = FakeClock()
+    clock = ManualClock()
     name, rate = key(), Rate.per_minute(per_minute)
     hosts = [Buckets("bound", connect(redis_url), clock, shared_now=clock.monotonic_s) for _ in range(2)]
     accepted: list[tuple[float, int]] = []
     try:
         for host, wanted, pause_s in steps:
             accepted.append((clock.now_s, (await hosts[host].take(name, rate, wanted)).tokens))
-            clock.now_s += pause_s
+            clock.advance(pause_s)
     finally:
         await asyncio.gather(*(host.close() for host in hosts))
     slack = len(hosts) * (AHEAD_S * rate.rate_s + 1)
@@ -133,15 +123,15 @@ async def test_no_window_holds_more_than_rate_burst_and_slices(
             assert total <= rate.rate_s * (ended_s - begun_s) + rate.burst + slack
 
 
-async def test_without_redis_each_host_has_a_bucket_of_its_own(clock: FakeClock) -> None:
+async def test_without_redis_each_host_has_a_bucket_of_its_own(clock: ManualClock) -> None:
     host, rate = Buckets("alone", None, clock), Rate.per_minute(60)
     assert (await host.take("ns", rate, 100)).tokens == 60
     assert (await host.take("ns", rate, 1)).tokens == 0
-    clock.now_s += 2
+    clock.advance(2)
     assert (await host.take("ns", rate, 10)).tokens == 2
 
 
-async def test_redis_lost_and_back(clock: FakeClock, tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_redis_lost_and_back(clock: ManualClock, tmp_path_factory: pytest.TempPathFactory) -> None:
     """While it is away the rate goes on, without a new burst; afterwards the bucket is shared again."""
     server = Valkey(ValkeySettings(port=free_port(), run_dir=tmp_path_factory.mktemp("valkey")))
     await server.start()
@@ -149,15 +139,15 @@ async def test_redis_lost_and_back(clock: FakeClock, tmp_path_factory: pytest.Te
     try:
         assert (await host.take("ns", rate, 60)).tokens == 60
         await server.stop()
-        clock.now_s += 10
+        clock.advance(10)
         during = 0
         for _ in range(100):
             during += (await host.take("ns", rate, 5)).tokens
-            clock.now_s += 0.1
+            clock.advance(0.1)
         assert 10 <= during <= 12, "the rate of ten seconds, and what a host may save up"
 
         await server.start()
-        clock.now_s += ALONE_S
+        clock.advance(ALONE_S)
         assert (await host.take("ns", rate, 100)).tokens >= 50, "a server without its data has a full bucket"
         assert (await host.take("ns", rate, 100)).tokens == 0
     finally:

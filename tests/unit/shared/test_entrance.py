@@ -10,20 +10,10 @@ from services.queue.settings import QueueSettings
 from shared.entrance import TICK_S, Entrance, weigh
 from shared.lanes import Urgency
 from shared.metrics import SHED
+from tests.support.clocks import ManualClock
 
 ROOM, WAIT_S = 8, 0.5
 SETTLE, DEQUEUE, ENQUEUE = Urgency.SETTLE, Urgency.DEQUEUE, Urgency.ENQUEUE
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        raise AssertionError("decisions need no wall clock")
 
 
 @dataclass
@@ -46,7 +36,7 @@ class Call:
 class Door:
     """An entrance with a clock and a loop that go when they are told."""
 
-    clock: FakeClock = field(default_factory=FakeClock)
+    clock: ManualClock = field(default_factory=ManualClock)
     started: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     timers: list[Callable[[], None]] = field(default_factory=list)
@@ -76,7 +66,7 @@ class Door:
     def tick(self, took_s: float) -> None:
         [timer] = self.timers
         self.timers.clear()
-        self.clock.now_s += took_s
+        self.clock.advance(took_s)
         timer()
 
     def late(self, took_s: float = 10 * TICK_S) -> None:
@@ -140,7 +130,7 @@ def test_acks_overtake_dequeues_overtake_enqueues(door: Door) -> None:
 def test_what_stands_is_not_overtaken_by_a_newcomer_of_its_urgency(door: Door) -> None:
     door.fill()
     door.come("1")
-    door.clock.now_s += WAIT_S / 10
+    door.clock.advance(WAIT_S / 10)
     door.entrance.leave(ROOM)
     assert door.started == ["1"]
     door.come("2")
@@ -166,7 +156,7 @@ def stand(door: Door, level: Urgency, for_s: float) -> None:
     while not door.entrance.standing:
         door.come("stands", level)
     door.started.clear()
-    door.clock.now_s += for_s
+    door.clock.advance(for_s)
 
 
 @pytest.mark.parametrize(("level", "patience"), [(ENQUEUE, 1), (DEQUEUE, 2), (SETTLE, 10)])
@@ -177,7 +167,7 @@ def test_a_line_that_stood_all_the_while_refuses_the_next_call_at_once(
     stand(door, level, WAIT_S * patience - 0.01)
     door.come("before", level)
     assert door.refused == []
-    door.clock.now_s += 0.01
+    door.clock.advance(0.01)
     counted = SHED.labels(level.name.lower())._value.get()
     door.come("after", level)
     assert door.refused == ["after"]
@@ -192,10 +182,10 @@ def test_in_a_line_that_moves_a_call_may_join_while_the_first_is_young(door: Doo
     door.come("2")
     door.entrance.leave(2)
     assert door.started == ["stands"]
-    door.clock.now_s += 0.19 * WAIT_S
+    door.clock.advance(0.19 * WAIT_S)
     door.come("3")
     assert door.refused == []
-    door.clock.now_s += 0.02 * WAIT_S
+    door.clock.advance(0.02 * WAIT_S)
     door.come("4")
     assert door.refused == ["4"]
 
@@ -265,7 +255,7 @@ def test_callers_who_only_wait_their_turn_on_a_slow_machine_are_not_refused(
         if door.timers:
             door.late(work_s)
         else:
-            door.clock.now_s += work_s
+            door.clock.advance(work_s)
         door.entrance.leave(kib)
         door.come(str(n), kib=kib)
     assert door.refused == []

@@ -6,23 +6,13 @@ from shared.errors import Overloaded
 from shared.lanes import Urgency
 from shared.metrics import SHED
 from shared.shedding import LoopLag, Standing
+from tests.support.clocks import ManualClock
 
 TARGET_S = 1.0
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        raise AssertionError("decisions need no wall clock")
-
-
-def made() -> tuple[Standing, FakeClock]:
-    clock = FakeClock()
+def made() -> tuple[Standing, ManualClock]:
+    clock = ManualClock()
     return Standing(TARGET_S, clock), clock
 
 
@@ -30,7 +20,7 @@ def first_refused_s(level: Urgency) -> float:
     """How old the oldest is when a line that does not move begins to refuse; asked every 0.1 s."""
     standing, clock = made()
     for tenths in range(1, 1000):
-        clock.now_s += 0.1
+        clock.advance(0.1)
         if standing.sheds(1000.0, level):
             return tenths / 10
     raise AssertionError("never")
@@ -45,7 +35,7 @@ def test_a_line_that_stands_refuses_the_least_urgent_first() -> None:
 
 def test_one_look_at_an_old_line_refuses_nobody() -> None:
     standing, clock = made()
-    clock.now_s += 60
+    clock.advance(60)
     assert not standing.sheds(1000.0, Urgency.ENQUEUE), "it may be a single slow flush"
 
 
@@ -53,7 +43,7 @@ def test_a_line_that_is_emptied_again_and_again_refuses_nobody() -> None:
     standing, clock = made()
     for _ in range(100):
         since_s = clock.now_s
-        clock.now_s += 1.5 * TARGET_S
+        clock.advance(1.5 * TARGET_S)
         assert not standing.sheds(since_s, Urgency.ENQUEUE)
         standing.served(None)
 
@@ -61,19 +51,19 @@ def test_a_line_that_is_emptied_again_and_again_refuses_nobody() -> None:
 def test_a_line_whose_rest_is_young_begins_anew() -> None:
     standing, clock = made()
     since_s = clock.now_s
-    clock.now_s += 1.5
+    clock.advance(1.5)
     assert not standing.sheds(since_s, Urgency.ENQUEUE)
     standing.served(clock.now_s - 0.5)
-    clock.now_s += 0.9
+    clock.advance(0.9)
     assert not standing.sheds(clock.now_s - 1.4, Urgency.ENQUEUE)
 
 
 def test_a_line_whose_rest_is_old_goes_on_refusing() -> None:
     standing, clock = made()
-    clock.now_s += 1.5
+    clock.advance(1.5)
     assert not standing.sheds(1000.0, Urgency.ENQUEUE)
     standing.served(1000.2)
-    clock.now_s += 1.0
+    clock.advance(1.0)
     assert standing.sheds(1000.2, Urgency.ENQUEUE)
     assert not standing.sheds(clock.now_s - 0.5, Urgency.ENQUEUE), "it moves again"
 

@@ -12,7 +12,7 @@ from tests.support.clocks import ManualClock
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock()
+    return ManualClock(wall=True)
 
 
 def access(tmp_path: Path, clock: ManualClock, *lines: str) -> Access:
