@@ -39,10 +39,15 @@ class Served(NamedTuple):
 
 
 @pytest.fixture
-async def served(database: Database) -> AsyncIterator[Served]:
-    """One with small limits."""
+async def served(database: Database, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    """One with small limits. The parameter is how long heads and bodies may take."""
+    slow_s = getattr(request, "param", END_S)
     settings = QueueSettings(
-        shards=database.queue_shards, body_bytes_max=LIMIT, head_s_max=0.3, body_s_max=0.3, connections_max=20
+        shards=database.queue_shards,
+        body_bytes_max=LIMIT,
+        head_s_max=slow_s,
+        body_s_max=slow_s,
+        connections_max=20,
     )
     port = free_port()
     app = create_app(settings)
@@ -148,12 +153,14 @@ async def test_url_bytes(port: int, size: int, expected: int) -> None:
     assert status(await talk(port, b"GET " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n")) == expected
 
 
+@pytest.mark.parametrize("served", [0.3], indirect=True)
 async def test_a_head_that_does_not_come_is_answered_and_closed(port: int) -> None:
     answer = await talk(port, b"GET /livez HTTP/1.1\r\nhost:")
     assert status(answer) == 408
     assert b'"too_slow"' in answer
 
 
+@pytest.mark.parametrize("served", [0.3], indirect=True)
 async def test_bytes_that_trickle_do_not_keep_a_connection_open(port: int) -> None:
     """The deadline is absolute: each byte that comes does not begin it anew."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
