@@ -9,6 +9,7 @@ random part keeps two processes apart and the id unguessable.
 """
 
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -41,7 +42,7 @@ class IdMaker:
         if not 0 <= shard < SHARDS_MAX:
             raise ValueError(f"shard must be 0 to {SHARDS_MAX - 1}")
         noise = self._entropy(4 + 5 * count)
-        start, noise_hex = int.from_bytes(noise[:4]) >> 7, noise[4:].hex()
+        start = int.from_bytes(noise[:4]) >> 7
         now_ms = self._now_ms()
         ids: list[str] = []
         with self._lock:
@@ -50,17 +51,21 @@ class IdMaker:
             while len(ids) < count:
                 if self._counter > _COUNTER_MAX:
                     self._last_ms, self._counter = self._last_ms + 1, start
-                ids += self._run(count - len(ids), noise_hex[10 * len(ids) :], shard)
+                ids += self._run(count - len(ids), noise[4 + 5 * len(ids) :], shard)
         return ids
 
-    def _run(self, count: int, noise_hex: str, shard: int) -> list[str]:
+    def _run(self, count: int, noise: bytes, shard: int) -> list[str]:
         """Up to `count` ids, as far as only the low bits of the counter change."""
         high, low = self._counter >> 14, self._counter & 0x3FFF
         count = min(count, 0x4000 - low)
         self._counter += count
         time_hex = f"{self._last_ms:012x}"
         head, tail = f"{time_hex[:8]}-{time_hex[8:]}-7{high:03x}-", f"{shard:03x}"
-        return [f"{head}{0x8000 | low + i:04x}-{noise_hex[10 * i : 10 * i + 9]}{tail}" for i in range(count)]
+        first = 0x8000 | low
+        # Digits of all ids at once: two bytes of counter, five of noise of which the last four bits are not used.
+        counters = struct.pack(f">{count}H", *range(first, first + count)).hex("-", 2).split("-")
+        noises = noise[: 5 * count].hex("-", 5).split("-")
+        return [f"{head}{counter}-{part[:9]}{tail}" for counter, part in zip(counters, noises, strict=True)]
 
 
 _maker = IdMaker()

@@ -24,6 +24,11 @@ def canonical(text: str) -> str | None:
     return lowered if _CANONICAL(lowered) else None
 
 
+def canonicals(texts: list[str]) -> list[str | None]:
+    """As `canonical`, for many at once: mostly all are as they should be."""
+    return list(texts) if all(map(_CANONICAL, texts)) else list(map(canonical, texts))
+
+
 def canonical_token(text: str) -> str | None:
     """The canonical form of a lease token (128 random bits in UUID notation), or None."""
     if _UUID(text):
@@ -42,4 +47,13 @@ def time_ms_of(item_id: str) -> int:
     return int(item_id[:8] + item_id[9:13], 16)
 
 
-__all__ = ["SHARDS_MAX", "canonical", "canonical_token", "new_id", "new_ids", "shard_of", "time_ms_of"]
+__all__ = [
+    "SHARDS_MAX",
+    "canonical",
+    "canonical_token",
+    "canonicals",
+    "new_id",
+    "new_ids",
+    "shard_of",
+    "time_ms_of",
+]

@@ -17,7 +17,7 @@ import msgspec
 from shared.errors import BadRequest, Invalid, NotJson, TooDeep
 
 _ESCAPES = re.compile(rb"\\.", re.S)
-_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_OTHERS = bytes(byte for byte in range(256) if byte not in b'"[]{}')
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 _decode = msgspec.json.decode
@@ -48,8 +48,10 @@ def check(body: bytes, *, depth_max: int) -> Any:
 
 def _check_depth(body: bytes, depth_max: int) -> None:
     plain = _ESCAPES.sub(b"", body) if b"\\" in body else body
-    # Every second part between quotes lies outside strings.
-    brackets = b"".join(plain.split(b'"')[::2]).translate(None, _BRACKETS)
+    # Most strings are two quotes now; of what is left every second part between quotes lies outside of them.
+    brackets = plain.translate(None, _OTHERS).replace(b'""', b"")
+    if b'"' in brackets:
+        brackets = b"".join(brackets.split(b'"')[::2])
     deepest = max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
     if deepest > depth_max:
         raise TooDeep(f"the body nests {deepest} levels deep; at most {depth_max} are taken")

@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from services.queue.dispatch import Dispatch
 from services.queue.enqueues import Enqueues
 from services.queue.leased import Leased
@@ -30,7 +32,7 @@ from shared.access import Caller
 from shared.batcher import Batcher
 from shared.clock import SystemClock
 from shared.errors import Unavailable, something_done
-from shared.ids import canonical, canonical_token, shard_of
+from shared.ids import canonical, canonical_token, canonicals, shard_of
 from shared.lanes import Urgency
 from shared.metrics import ACKED, DEQUEUED, FOLDED, FOLDED_RELEASES, REDELIVERED, SCHEDULE_TO_START_SECONDS
 from shared.shards import ShardMap
@@ -137,36 +139,28 @@ class Broker:
     async def ack(self, namespace: str, items: Sequence[Settled]) -> list[Result]:
         """End items under their leases; one result per item, in order."""
         relaxed = namespace == "_dag"
+        ids = canonicals([item.id for item in items])
+        tokens = {token: canonical_token(token) or _token() for token in {item.lease_token for item in items}}
+        groups = self._by_shard(ids)
         results: list[Result | None] = [None] * len(items)
-        groups: dict[int, list[tuple[int, AckEntry]]] = {}
-        tokens: dict[str, str] = {}
-        for i, item in enumerate(items):
-            item_id = canonical(item.id)
-            shard = shard_of(item_id) if item_id else -1
-            if item_id is None or shard not in self.stores:
-                results[i] = Result(item.id, "not_found")
-                continue
-            output = bytes(item.output).decode() if item.output is not NO_OUTPUT else None
-            token = tokens.get(item.lease_token)
-            if token is None:
-                token = tokens[item.lease_token] = canonical_token(item.lease_token) or _token()
-            entry = (item_id, token, 0, output)
-            groups.setdefault(shard, []).append((i, entry))
 
-        async def flush(shard: int, part: list[tuple[int, AckEntry]]) -> None:
+        async def flush(shard: int, part: Sequence[int]) -> None:
             try:
                 self.stores[shard].pool.admit()
                 namespace_id = await self.stores[shard].names.namespace_id(namespace)
                 if namespace_id is None:
                     statuses: Sequence[str] = ["not_found"] * len(part)
                 else:
-                    entries = [(item_id, token, namespace_id, output) for _, (item_id, token, _, output) in part]
+                    entries = [
+                        (ids[i] or "", tokens[items[i].lease_token], namespace_id, _text(items[i].output))
+                        for i in part
+                    ]
                     statuses = await self._acks[shard, relaxed].submit(entries, namespace)
             except Unavailable as error:
-                for i, _ in part:
+                for i in part:
                     results[i] = refused(items[i].id, error.code, error.outcome)
                 return
-            for (i, _), status in zip(part, statuses, strict=True):
+            for i, status in zip(part, statuses, strict=True):
                 results[i] = Result(items[i].id, status)
 
         if len(groups) == 1:
@@ -174,7 +168,20 @@ class Broker:
             await flush(shard, part)
         else:
             await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
+        if sum(map(len, groups.values())) < len(items):
+            results = [result or Result(items[i].id, "not_found") for i, result in enumerate(results)]
         return answered(results, Urgency.SETTLE)
+
+    def _by_shard(self, ids: Sequence[str | None]) -> dict[int, Sequence[int]]:
+        """The places of ids by their shards, without those that are of no shard here; mostly all are of one."""
+        groups: dict[int, list[int]] = {}
+        if len({item_id and item_id[-3:] for item_id in ids}) == 1 and ids[0] is not None:
+            shard = shard_of(ids[0])
+            return {shard: range(len(ids))} if shard in self.stores else {}
+        for i, item_id in enumerate(ids):
+            if item_id is not None and shard_of(item_id) in self.stores:
+                groups.setdefault(shard_of(item_id), []).append(i)
+        return dict(groups)
 
     def _acker(self, store: Store, relaxed: bool) -> Any:
         async def flush_with_care(entries: list[AckEntry]) -> list[str]:
@@ -345,6 +352,10 @@ def _closed_status(state: Any, known: Known | None, namespace_id: int, manages: 
     if known is None or known.namespace_id != namespace_id or known.outcome == "living":
         return "not_found"
     return "cancelled" if known.outcome == "cancelled" else "finished"
+
+
+def _text(output: msgspec.Raw) -> str | None:
+    return None if output is NO_OUTPUT else bytes(output).decode()
 
 
 def _token() -> str:

@@ -51,8 +51,9 @@ def new_items(body: bytes, settings: QueueSettings) -> list[NewItem] | list[Plai
     value = jsonbody.check(body, depth_max=settings.json_depth_max)
     plain = _decode(_plain_items, body)
     if plain is not None and _is_valid(plain.items, settings.batch_items_max) and b"\\u0000" not in body:
-        for i, plain_item in enumerate(plain.items):
-            _check_size(f"/items/{i}/payload", plain_item.payload, settings.payload_bytes_max)
+        if max([len(bytes(item.payload)) for item in plain.items]) > settings.payload_bytes_max:
+            for i, plain_item in enumerate(plain.items):
+                _check_size(f"/items/{i}/payload", plain_item.payload, settings.payload_bytes_max)
         return plain.items
     decoded = _decode(_new_items, body)
     items = decoded.items if decoded is not None else []

@@ -22,8 +22,8 @@ from shared.ids import new_ids
 from shared.lanes import Urgency
 from shared.metrics import ENQUEUED
 
-# A kind, an id and a payload's JSON text.
-Entry = tuple[Kind, str, str]
+# Items of one kind, in order: their ids and their payloads' JSON texts.
+Entry = tuple[Kind, list[str], list[str]]
 
 
 class PlainEnqueues:
@@ -34,7 +34,7 @@ class PlainEnqueues:
         self._placement = placement
         self._settings = settings
         self._stores: dict[int, Store] = {}
-        self._flushes: dict[int, Batcher[Entry, str]] = {}
+        self._flushes: dict[int, Batcher[Entry, None]] = {}
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
@@ -63,34 +63,43 @@ class PlainEnqueues:
     ) -> list[Result]:
         self._stores[shard].pool.admit()
         names = self._stores[shard].names
-        topics = {item.topic for item in items}
-        await names.make([(namespace, topic) for topic in topics])
-        refs = {topic: names.known(namespace, topic) for topic in topics}
-        entries: list[Entry] = [
-            ((*refs[item.topic], item.priority, item.lease_s), item_id, bytes(item.payload).decode())  # type: ignore[misc]
-            for item, item_id in zip(items, ids, strict=True)
-        ]
-        statuses = await self._flushes[shard].submit(entries, namespace)
-        return list(map(Result, ids, statuses))
+        await names.make([(namespace, topic) for topic in {item.topic for item in items}])
+        entries: list[Entry] = []
+        for (topic, priority, lease_s), positions in _kinds(items).items():
+            ref = names.known(namespace, topic)
+            assert ref is not None
+            payloads = [bytes(items[i].payload).decode() for i in positions]
+            entries.append(((*ref, priority, lease_s), [ids[i] for i in positions], payloads))
+        await self._flushes[shard].submit(entries, namespace, size=len(items))
+        return [Result(item_id, "enqueued") for item_id in ids]
 
     def _flusher(self, store: Store) -> Any:
         enqueued = ENQUEUED.labels(store.number)
 
-        async def flush(entries: list[Entry]) -> list[str]:
+        async def flush(entries: list[Entry]) -> list[None]:
             kinds: dict[Kind, tuple[list[str], list[str]]] = {}
-            for kind, item_id, payload in entries:
-                group = kinds.get(kind)
-                if group is None:
-                    group = kinds[kind] = ([], [])
-                group[0].append(item_id)
-                group[1].append(payload)
+            for kind, ids, payloads in entries:
+                group = kinds.setdefault(kind, ([], []))
+                group[0].extend(ids)
+                group[1].extend(payloads)
             at = await store.enqueue_plain([(kind, *group) for kind, group in kinds.items()])
-            enqueued.inc(len(entries))
             topics: dict[int, list[Key]] = {}
             for (_, topic_id, priority, _), (ids, _) in kinds.items():
+                enqueued.inc(len(ids))
                 topics.setdefault(topic_id, []).extend(map(Key, repeat(priority), repeat(at), ids))
             for topic_id, keys in topics.items():
                 self._dispatch.ready_in(store.number, topic_id, keys)
-            return ["enqueued"] * len(entries)
+            return [None] * len(entries)
 
         return flush
+
+
+def _kinds(items: Sequence[PlainItem]) -> dict[tuple[str, int, float], Sequence[int]]:
+    """The places of a call's items, by topic, priority and lease; mostly all are of one kind."""
+    kinds = [(item.topic, item.priority, item.lease_s) for item in items]
+    if kinds.count(kinds[0]) == len(kinds):
+        return {kinds[0]: range(len(kinds))}
+    found: dict[tuple[str, int, float], list[int]] = {}
+    for i, kind in enumerate(kinds):
+        found.setdefault(kind, []).append(i)
+    return dict(found)
