@@ -36,7 +36,10 @@ async def remove(held: Held, number: int, *, only_look: bool = False) -> None:
     """
     address = held.address(number)
     if held.plan.service == "dag":
-        raise Refused("the keys of DAGs call their shard home for good: a DAG shard stays in the map")
+        raise Refused(
+            "the keys of DAGs call their shard home for good: a DAG shard stays in the map; to give up its server"
+            f" `move {number}` to one that stays, beside other shards"
+        )
     if not address.draining:
         raise Refused(f"shard {number} takes new items: `drain {number}` first")
     if slots := held.plan.slots_of(number):

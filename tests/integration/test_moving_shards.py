@@ -198,6 +198,47 @@ async def test_a_dag_goes_on_while_its_shard_moves(
         assert ended.json()["state"] == "succeeded"
 
 
+async def test_a_server_is_given_up_by_moving_its_dag_shard_beside_another(
+    world: World, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, path = world.database, world.map.with_name("dag.json")
+    monkeypatch.setenv("HEADGATE_DAG_SHARDS", database.dag_shards)
+
+    async def shards(*argv: str, code: int = 0) -> str:
+        found, output = await in_process("--service", "dag", "--map", str(path), *argv, "--yes")
+        assert found == code, output
+        return output
+
+    await shards("init")
+    monkeypatch.delenv("HEADGATE_DAG_SHARDS")
+    await shards("add", "1", "--dsn", world.other.dsn)
+    async with (
+        apps.queue_service(database, redis_url) as queue,
+        apps.dag_service(database, redis_url, queue.url, shards="", shards_file=path, shard_join_s=0.0) as service,
+        AsyncClient(queue_url=queue.url, dag_url=service.url) as client,
+    ):
+        nodes = [{"key": "a", "topic": "t"}, {"key": "b", "topic": "t", "upstream": ["a"]}]
+        made = [(await client.create_dag({"nodes": nodes})).id for _ in range(4)]
+        assert {dag[-3:] for dag in made} == {"000", "001"}
+        assert "stays in the map" in await shards("remove", "1", code=1)
+        held = await client.dequeue({"t": 4}, wait_s=20)
+        await shards("move", "1", "--to", database.dsn)
+        for item in held:
+            await client.ack_one(item)
+        done = 0
+        while done < len(made):
+            for item in await client.dequeue({"t": 4}, wait_s=20):
+                await client.ack_one(item)
+                done += 1
+        assert {(await client.dag(dag).wait(timeout_s=20)).state for dag in made} == {"succeeded"}
+    assert [address.dsn for address in read(path, "dag").shards] == [database.dsn] * 2
+    await shards("drop-old", "1", "--at", world.other.dsn)
+    connection = await asyncpg.connect(world.other.dsn)
+    left = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname LIKE '%dag!_001' ESCAPE '!'")
+    assert [row["tablename"] for row in left] == ["shard"], "the row that says that it moved"
+    await connection.close()
+
+
 # -- who may not write --------------------------------------------------------------------------------------
 
 
