@@ -330,13 +330,13 @@ class Dispatch:
 
     def _join_looks(self, now_s: float) -> None:
         """Look afresh at other lines in use too, if their turn is near: one statement a shard serves many."""
-        half_s = self._settings.poll_s / 2
-        if now_s - self._joined_s < half_s:
+        poll_s = self._settings.poll_s
+        if now_s - self._joined_s < poll_s / 2:
             return
         self._joined_s = now_s
+        are_few = len(self._lines) <= LOOKS_MAX
         for line in self._lines.values():
-            in_use = line.waiting or now_s - line.used_s < self._settings.poll_s
-            if in_use and now_s - line.refreshed_s >= half_s and not line.filling.locked():
+            if line.is_due(now_s, poll_s, ahead=are_few):
                 line.refreshed_s = now_s
                 line.buffer.rewind()
                 self._keep(self._fill_ahead(line))

@@ -28,6 +28,10 @@ T = TypeVar("T")
 # Flushes of more are as fast by the usual way, and so is a process that keeps more topics ready by one verb.
 HANDED_ENTRIES_MAX = 64
 HANDED_TOPICS_MAX = 8
+# How many polls after it was last asked for a topic is still looked at with others, unless it holds more keys: of
+# those that would be read again most would not be used.
+AHEAD_POLLS = 5
+AHEAD_KEYS_MAX = 300
 
 
 class Terms(NamedTuple):
@@ -75,6 +79,18 @@ class Line:
                 place.set_result([])
                 return True
         return False
+
+    def is_due(self, now_s: float, poll_s: float, *, ahead: bool) -> bool:
+        """Whether to look afresh along with another line: in use, and half a poll old at least.
+
+        `ahead`: also one that is asked for now and then: else its next call would wait for looks of its own.
+        """
+        if now_s - self.refreshed_s < poll_s / 2 or self.filling.locked():
+            return False
+        idle_s = now_s - self.used_s
+        if self.waiting or idle_s < poll_s:
+            return True
+        return ahead and idle_s < poll_s * AHEAD_POLLS and len(self.buffer) <= AHEAD_KEYS_MAX
 
     def wait(self, terms: Terms | None = None) -> Place:
         """A place at the end of the line."""
