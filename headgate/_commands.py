@@ -19,7 +19,7 @@ from headgate.client import Client
 from headgate.dag import Dag
 from headgate.errors import Invalid
 from headgate.wire import Dag as DagView
-from headgate.wire import DagEvent
+from headgate.wire import DagEvent, DagShardHealth
 
 OK: Final = 0
 FAILURE: Final = 1
@@ -60,7 +60,17 @@ _SHARD_COLUMNS: Final = (
     "acked_per_s",
     "db_latency_ms_p99",
 )
-_DAG_SHARD_COLUMNS: Final = ("shard", "owner", "dags", "nodes", "outbox", "ack_lag_s", "release_lag_s")
+_DAG_SHARD_COLUMNS: Final = (
+    "shard",
+    "state",
+    "owner",
+    "dags_running",
+    "nodes_blocked",
+    "nodes_released",
+    "outbox",
+    "ack_lag_s",
+    "release_lag_s",
+)
 
 Args = argparse.Namespace
 
@@ -276,11 +286,22 @@ def namespaces(args: Args) -> int:
 
 def shards(args: Args) -> int:
     with _client(args) as client:
-        if args.dag:
-            _rows(args, client.dag_shards(), _DAG_SHARD_COLUMNS, "no shards")
-        else:
+        if not args.dag:
             _rows(args, client.shards(), _SHARD_COLUMNS, "no shards")
+            return OK
+        found = client.dag_shards()
+    if args.output == "json":
+        show_json(found, sys.stdout)
+    else:
+        _rows(args, [_dag_shard(shard) for shard in found], _DAG_SHARD_COLUMNS, "no shards")
     return OK
+
+
+def _dag_shard(shard: DagShardHealth) -> dict[str, Any]:
+    dags, nodes = shard.dags, shard.nodes
+    counts = {"dags_running": dags.get("running", 0)}
+    counts |= {f"nodes_{state}": nodes.get(state, 0) for state in ("blocked", "released")}
+    return shard.model_dump() | counts
 
 
 # DAGs
