@@ -210,3 +210,21 @@ async def live(api: Api) -> None:
     await api.host.pass_time(200)
     await api.host.retain()
     await api.host.fold()
+
+
+async def test_health_counts_the_dead_rows_of_this_shard_alone(shard: Any) -> None:
+    """The views of statistics put together those of every table of the database, and only then leave most out."""
+    read = {n["Relation Name"] for n in await explain(shard, "server_health") if "Relation Name" in n}
+    assert read == {"pg_namespace", "pg_class", "pg_database"}
+    undone = shard.transaction()
+    await undone.start()
+    await shard.execute("INSERT INTO ended SELECT gen_random_uuid(), 1, 'acked' FROM generate_series(1, 7)")
+    await undone.rollback()
+    await shard.execute("SELECT pg_stat_force_next_flush()")
+    async with shard.transaction():  # statistics stay as they are in one
+        found = await shard.fetchrow(SQL.server_health.text)
+        told = await shard.fetchval(
+            "SELECT sum(n_dead_tup)::bigint FROM pg_stat_user_tables WHERE schemaname = current_schema()"
+        )
+    assert found["dead_tuples"] == told >= 7
+    assert found["bytes"] > 0

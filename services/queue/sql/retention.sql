@@ -51,9 +51,14 @@ WHERE reason = 'dead' AND parked_at <= (SELECT shard_now() - make_interval(secs 
 ORDER BY parked.parked_at LIMIT $2::int;
 
 -- name: server_health()
-SELECT coalesce((SELECT sum(n_dead_tup) FROM pg_stat_user_tables WHERE schemaname = current_schema()), 0)::bigint AS dead_tuples,
+-- Of this schema's tables alone: the views of statistics would first put together those of the whole database.
+SELECT t.dead_tuples,
     coalesce((SELECT max(extract(epoch FROM clock_timestamp() - xact_start)) FROM pg_stat_activity
         WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()), 0)::float8
         AS oldest_transaction_age_s,
-    (SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = current_schema() AND c.relkind = 'r')::bigint AS bytes;
+    t.bytes
+FROM (
+    SELECT coalesce(sum(pg_stat_get_dead_tuples(c.oid)), 0)::bigint AS dead_tuples,
+        sum(pg_total_relation_size(c.oid))::bigint AS bytes
+    FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
+    WHERE n.nspname = current_schema() AND c.relkind = 'r') AS t;
