@@ -4,6 +4,8 @@ What is told instead, since somebody else is at the DAG, comes to the same."""
 
 from typing import Any
 
+import pytest
+
 from tests.support.dag_scene import Allowed, Outcome, Scene, race
 from tests.support.dag_world import specs
 
@@ -107,6 +109,31 @@ async def test_a_dag_is_resumed(scene: Scene) -> None:
         (scene.folds("a"), scene.posts("resume")),
         either(200, ({"a": "succeeded", "b": "released", "c": "blocked"}, "succeeded")),
         just_before=lambda: scene.world.verb(scene.dag, "pause"),
+    )
+
+
+async def test_what_a_pause_kept_is_released(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a walk, a stretch of nodes at a time; one of them waits for what is folded too."""
+    walked = {"a": "succeeded", "x": "succeeded", "b": "released", "c": "released"}
+
+    async def pauses() -> None:
+        await scene.world.verb(scene.dag, "pause")
+        await acked(scene, "x")
+        await scene.world.settle()
+
+    async def resumes() -> None:
+        """As of a DAG too large for the call itself to look at what it lets go."""
+        with monkeypatch.context() as patch:
+            patch.setitem(scene.world.settings.__dict__, "scan_nodes_max", 0)
+            await scene.world.verb(scene.dag, "resume")
+
+    await race(
+        scene,
+        {"a": [], "x": [], "b": ["x"], "c": ["a", "x"]},
+        (scene.folds("a"), scene.walk),
+        either(None, (walked, "succeeded")),
+        before=pauses,
+        just_before=resumes,
     )
 
 
