@@ -331,8 +331,8 @@ def _add_import(root: _Commands) -> None:
         "make a DAG from another system's file",
         epilog=_import_commands.IMPORT,
     )
-    parser.add_argument("format", choices=tuple(READERS))
-    parser.add_argument("file", help="- reads standard input")
+    parser.add_argument("format", metavar="FORMAT", choices=tuple(READERS))
+    parser.add_argument("file", metavar="FILE", help="- reads standard input")
     parser.add_argument("--topic", default="import", help="of nodes that --map does not name (default: import)")
     parser.add_argument(
         "--map",
