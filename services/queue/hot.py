@@ -53,7 +53,7 @@ def new_items(body: bytes, settings: QueueSettings) -> list[NewItem] | list[Plai
     if plain is not None and _is_valid(plain.items, settings.batch_items_max) and b"\\u0000" not in body:
         if max([len(bytes(item.payload)) for item in plain.items]) > settings.payload_bytes_max:
             for i, plain_item in enumerate(plain.items):
-                _check_size(f"/items/{i}/payload", plain_item.payload, settings.payload_bytes_max)
+                plain_item.payload = _fitted(f"/items/{i}/payload", plain_item.payload, settings.payload_bytes_max)
         return plain.items
     decoded = _decode(_new_items, body)
     items = decoded.items if decoded is not None else []
@@ -61,7 +61,7 @@ def new_items(body: bytes, settings: QueueSettings) -> list[NewItem] | list[Plai
         validate(wire.EnqueueRequest, value)
         items = _new_items.decode(msgspec.json.encode(value)).items if decoded is None else items
     for i, item in enumerate(items):
-        _check_sizes(i, item, settings)
+        _fit(i, item, settings)
     return items
 
 
@@ -80,7 +80,7 @@ def settled(body: bytes, settings: QueueSettings) -> list[Settled]:
             decoded = _acks.decode(msgspec.json.encode(value))
     for i, item in enumerate(decoded.items):
         if item.output is not NO_OUTPUT:
-            _check_size(f"/items/{i}/output", item.output, settings.output_bytes_max)
+            item.output = _fitted(f"/items/{i}/output", item.output, settings.output_bytes_max)
     return decoded.items
 
 
@@ -162,21 +162,28 @@ def _is_common(item: NewItem) -> bool:
     )
 
 
-def _check_sizes(i: int, item: NewItem, settings: QueueSettings) -> None:
+def _fit(i: int, item: NewItem, settings: QueueSettings) -> None:
     pointer = f"/items/{i}"
-    _check_size(f"{pointer}/payload", item.payload, settings.payload_bytes_max)
+    item.payload = _fitted(f"{pointer}/payload", item.payload, settings.payload_bytes_max)
     if item.metadata != NULL:
-        _check_size(f"{pointer}/metadata", item.metadata, settings.metadata_bytes_max)
+        item.metadata = _fitted(f"{pointer}/metadata", item.metadata, settings.metadata_bytes_max)
     if item.inputs != NULL:
-        _check_size(f"{pointer}/inputs", item.inputs, settings.inputs_bytes_max)
+        item.inputs = _fitted(f"{pointer}/inputs", item.inputs, settings.inputs_bytes_max)
     if item.headers != NULL:
-        _check_size(f"{pointer}/headers", item.headers, settings.headers_bytes_max)
+        item.headers = _fitted(f"{pointer}/headers", item.headers, settings.headers_bytes_max)
     if item.ack_context != NULL:
-        _check_size(f"{pointer}/ack_context", item.ack_context, settings.ack_context_bytes_max)
+        item.ack_context = _fitted(f"{pointer}/ack_context", item.ack_context, settings.ack_context_bytes_max)
 
 
-def _check_size(pointer: str, raw: msgspec.Raw, bytes_max: int) -> None:
+def _fitted(pointer: str, raw: msgspec.Raw, bytes_max: int) -> msgspec.Raw:
+    """A value's text as it came; over the limit by white space or escapes alone, without the white space.
+
+    The limit is on compact UTF-8 JSON. What is stored is at most six times as long: characters written as
+    escapes.
+    """
     text = bytes(raw)
-    # White space and escapes do not count: the limit is on compact UTF-8 JSON.
-    if len(text) > bytes_max and len(msgspec.json.encode(msgspec.json.decode(text))) > bytes_max:
+    if len(text) <= bytes_max:
+        return raw
+    if len(msgspec.json.encode(msgspec.json.decode(text))) > bytes_max:
         raise too_large(pointer, bytes_max)
+    return msgspec.Raw(msgspec.json.format(text, indent=-1))

@@ -206,6 +206,21 @@ async def test_values_over_their_own_limit(api: Api, field: str, setting: str) -
     assert await api.enqueue_one("t", **{field: {"a": "x" * (limit - frame)}})
 
 
+@pytest.mark.parametrize("rest", ["", ',"max_attempts":3'])
+async def test_values_over_their_limit_by_white_space_are_kept_without_it(api: Api, rest: str) -> None:
+    limit = api.host.settings.payload_bytes_max
+    body = f'{{"items":[{{"topic":"t","payload":{{"a" :{" " * limit} 1.50 , "b": "\\u0041 b"}}{rest}}}]}}'
+    assert (await send(api, "enqueue", body.encode())).status_code == 201
+    [row] = await api.host.rows(
+        "SELECT payload FROM item JOIN namespace USING (namespace_id) WHERE name = $1", api.namespace
+    )
+    assert row["payload"] == '{"a":1.50,"b":"\\u0041 b"}'
+    [item] = await api.dequeue("t", 1)
+    held = f'"id":"{item["id"]}","lease_token":"{item["lease_token"]}"'
+    output = f'{{"items":[{{{held},"output":[{" " * limit}1 ]}}]}}'
+    assert (await send(api, "ack", output.encode())).json()["results"][0]["status"] == "acked"
+
+
 async def test_outputs_metadata_inputs_and_errors_over_their_limit(api: Api) -> None:
     settings = api.host.settings
     await api.enqueue({"topic": "t"}, {"topic": "t"})
