@@ -188,11 +188,13 @@ def install(
     app.add_exception_handler(Exception, _on_crash)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
 
+    @app.head("/livez", include_in_schema=False)
     @app.get("/livez", tags=["health"])
     async def livez() -> dict[str, str]:
         """The process answers."""
         return {"status": "ok"}
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", tags=["health"])
     async def readyz() -> dict[str, Any]:
         """The process can do its work."""

@@ -115,6 +115,9 @@ async def test_health_routes(host: QueueHost) -> None:
     ready = await host.client.get("/readyz")
     assert ready.status_code == 200
     assert set(ready.json()["shards"].values()) == {"up"}
+    for path in ("/livez", "/readyz"):  # balancers ask with HEAD
+        head = await host.client.head(path)
+        assert (head.status_code, head.headers["content-type"]) == (200, "application/json")
     docs = await host.client.get("/docs")
     assert (docs.status_code, docs.headers["content-type"].split(";")[0]) == (200, "text/html")
 
