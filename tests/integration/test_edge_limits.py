@@ -440,8 +440,6 @@ async def test_known_heads_in_pieces_and_in_a_row(talk_on: Talk) -> None:
             await asyncio.sleep(0.01)
         for _ in range(2):
             assert (await talk_on.answer())[0] == 201
-    talk_on.writer.write(whole[:-1])
-    assert await talk_on.is_closed()  # its deadline is that of any body
 
 
 async def test_who_hung_up_behind_a_known_head_is_leased_nothing(port: int) -> None:
@@ -458,3 +456,14 @@ async def test_who_hung_up_behind_a_known_head_is_leased_nothing(port: int) -> N
     talk_on.send("dequeue", wanted % 5)
     assert [item["attempt"] for item in (await talk_on.answer())[2]["items"]] == [1]
     talk_on.writer.close()
+
+
+async def test_who_leaves_closes_behind_a_known_head_too(
+    served: Served, talk_on: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await acquaint(talk_on, ("enqueue", ITEM))
+    monkeypatch.setattr(served.server.config.http_protocol_class, "leaving", True)
+    talk_on.send("enqueue", ITEM)
+    code, head, _ = await talk_on.answer()
+    assert code == 201
+    assert b"connection: close\r\n" in head
