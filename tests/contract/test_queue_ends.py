@@ -48,7 +48,7 @@ async def past_ttl_at_a_dequeue(api: Api, _item_id: str) -> None:
 
 
 async def cancelled_ready(api: Api, item_id: str) -> None:
-    assert await api.cancel(item_id, item_id) == ["cancelled", "cancelled"]
+    assert await api.cancel(item_id, item_id) == ["cancelled", "already_cancelled"]
     assert await api.cancel(item_id) == ["already_cancelled"]
 
 

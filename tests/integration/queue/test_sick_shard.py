@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -16,6 +16,8 @@ from tests.support.queue_host import Api, QueueHost, queue_host
 
 SILENCE_S = 0.3
 
+Silence = Callable[[], None]
+
 
 @pytest.fixture
 async def proxy(own_host: QueueHost) -> AsyncIterator[Proxy]:
@@ -23,10 +25,17 @@ async def proxy(own_host: QueueHost) -> AsyncIterator[Proxy]:
         yield made
 
 
-def silence(proxy: Proxy) -> None:
-    """Neither old connections nor new ones say a word any more."""
-    proxy.silent_at_first = True
-    proxy.fall_silent()
+@pytest.fixture
+def silence(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Silence:
+    """From the call on no connection says a word any more, and silence is soon taken for an answer."""
+
+    def fall() -> None:
+        monkeypatch.setattr(breaker, "SILENCE_S", SILENCE_S)
+        monkeypatch.setattr(pg, "PROBE_S_MAX", 0.3)
+        proxy.silent_at_first = True
+        proxy.fall_silent()
+
+    return fall
 
 
 def mend(proxy: Proxy) -> None:
@@ -37,10 +46,8 @@ def mend(proxy: Proxy) -> None:
 
 @pytest.fixture
 async def shaky(own_host: QueueHost, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueHost]:
-    """A process that reaches shard 1 through a proxy, and soon takes silence for an answer."""
-    monkeypatch.setattr(breaker, "SILENCE_S", SILENCE_S)
+    """A process that reaches shard 1 through a proxy, and passes over a slow shard soon."""
     monkeypatch.setattr(breaker, "PAUSE_S", 0.05)
-    monkeypatch.setattr(pg, "PROBE_S_MAX", 0.3)
     monkeypatch.setattr(dispatch, "PEEK_S_MAX", 0.2)
     monkeypatch.setattr(dispatch, "CLAIM_S_MAX", 0.2)
     dsn = own_host.database.dsn
@@ -65,12 +72,14 @@ async def until_closed(api: Api) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_silent_shard_costs_only_itself_and_comes_back(shaky: QueueHost, proxy: Proxy) -> None:
+async def test_a_silent_shard_costs_only_itself_and_comes_back(
+    shaky: QueueHost, proxy: Proxy, silence: Silence
+) -> None:
     api = Api(shaky)
     for n in range(6):
         await api.enqueue_one("t", id=api.new_id(n % 2))
     held = await api.dequeue("t", 2)
-    silence(proxy)
+    silence()
     stuck = asyncio.create_task(api.enqueue({"topic": "t", "id": api.new_id(1)}))
 
     assert await api.ack(*(item for item in held if shard_of(item["id"]) == 0)) == ["acked"]
@@ -92,10 +101,10 @@ async def test_a_silent_shard_costs_only_itself_and_comes_back(shaky: QueueHost,
     assert {shard_of(item["id"]) for item in await api.dequeue("t", 9, wait_s=5)} == {1}
 
 
-async def test_a_refusal_of_a_silent_shard_needs_no_waiting(shaky: QueueHost, proxy: Proxy) -> None:
+async def test_a_refusal_of_a_silent_shard_needs_no_waiting(shaky: QueueHost, silence: Silence) -> None:
     api = Api(shaky)
     await api.enqueue_one("t", id=api.new_id(1))
-    silence(proxy)
+    silence()
     stuck = asyncio.create_task(api.enqueue({"topic": "t", "id": api.new_id(1)}))
     await until_open(shaky)
     answers = [await api.get(f"items/{api.new_id(1)}") for _ in range(20)]
@@ -107,13 +116,13 @@ async def test_a_refusal_of_a_silent_shard_needs_no_waiting(shaky: QueueHost, pr
     stuck.cancel()
 
 
-async def test_keys_of_a_shard_that_falls_silent_hold_up_no_others(shaky: QueueHost, proxy: Proxy) -> None:
+async def test_keys_of_a_shard_that_falls_silent_hold_up_no_others(shaky: QueueHost, silence: Silence) -> None:
     """Its keys are known from before; the claim of them must not keep back what others gave."""
     api = Api(shaky)
     await api.dequeue("t")  # somebody wants the topic, so keys are kept
     for n in range(4):
         await api.enqueue_one("t", id=api.new_id(n % 2))
-    silence(proxy)
+    silence()
 
     assert {shard_of(item["id"]) for item in await api.dequeue("t", 4, wait_s=20)} == {0}
 
