@@ -23,8 +23,9 @@ RATE_RATIO, P99_RATIO, RSS_MIB = 0.85, 1.5, 200.0
 
 METHOD = f"""\
 One site for each backlog, all on the same server: a database of its own with 4 shards, and a queue process of
-its own. A site's backlog was written straight into the tables, vacuumed and checkpointed before the first
-slice: half of it in one topic, half in {TOPICS:,} others. {CLIENTS} clients enqueue batches of {BATCH} into the
+its own. A site's backlog was written straight into the tables, as calls of 100 items to one shard after the
+other would have left it, vacuumed and checkpointed before the first slice: half of it in one topic, half in
+{TOPICS:,} others. {CLIENTS} clients enqueue batches of {BATCH} into the
 one topic, dequeue {BATCH} and ack them, so that what is taken is the oldest of the backlog. Sites are measured
 in turns; ratios are taken within rounds. Memory is the resident memory of the site's queue process: after the
 slices, and after every one of the {TOPICS:,} topics has been dequeued from once ({TOPICS_A_CALL} topics a call,

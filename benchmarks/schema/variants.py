@@ -83,7 +83,7 @@ class Keys:
             self._buffer.rewind()
         for shard, bound in self._buffer.behind(count):
             self._buffer.peeking(shard, bound)
-            keys = await store.peek(self._topic_id, bound, _PEEK_KEYS)
+            keys = await store.peek((self._topic_id, bound, bound), _PEEK_KEYS)
             self._buffer.peeked(shard, keys, limit=_PEEK_KEYS)
 
     def _is_old(self) -> bool:
@@ -162,7 +162,7 @@ async def sweep(shard: DirectShard) -> int:
 async def start_idle(shard: DirectShard, topic_id: int) -> None:
     """What a session does that starts before the first item: it looks, claims and acks in vain."""
     for _ in range(_IDLE_CALLS):
-        await shard.store.peek(topic_id, START, _PEEK_KEYS)
+        await shard.store.peek((topic_id, START, START), _PEEK_KEYS)
         ids = new_ids(shard.number, 2)
         await shard.store.claim(
             [Claim(topic_id, [Key(*START[:2], item)], item, LEASE_S) for item in ids], relaxed=False

@@ -1,16 +1,18 @@
--- Backlogs, straight into a shard's tables: items of an hour ago, in order, with ids of the usual form.
+-- Backlogs, straight into a shard's tables: items of an hour ago, in order, with ids of the usual form, as calls
+-- of 100 items each would have left them: those of one call lie in one shard and have one time.
 
 -- name: fill(topic_ids, first, count, each)
--- `each` items go to one topic, then as many to the next; counts are kept as an enqueue keeps them.
+-- `each` items go to one topic, then as many to the next; counts are kept as an enqueue keeps them. The shards take
+-- calls in turns.
 WITH b AS MATERIALIZED (
     SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 3600000 AS ms,
-        clock_timestamp() - interval '1 hour' AS at,
+        clock_timestamp() - interval '1 hour' AS at, (SELECT number FROM shard) AS number,
         lpad(to_hex((SELECT number FROM shard)), 3, '0') AS tail),
 f AS MATERIALIZED (
     SELECT (lpad(to_hex(b.ms + i / 1000), 12, '0') || '7' || lpad(to_hex(i % 1000), 3, '0') || '8'
             || substr(md5(i::text), 1, 12) || b.tail)::uuid AS id,
         ($1::int[])[1 + (i / $4::int) % cardinality($1::int[])] AS topic_id,
-        b.at + i * interval '1 microsecond' AS at
+        b.at + (i / 100 * 16 + b.number) * interval '1 microsecond' AS at
     FROM generate_series($2::bigint, $2::bigint + $3::int - 1) AS i, b),
 i AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, max_attempts,

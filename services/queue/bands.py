@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from services.queue.heads import Heads
-from services.queue.model import Key
-from services.queue.prefetch import START, Bound
+from services.queue.model import Bound, Key
+from services.queue.prefetch import START
 
 # (priority, share): the priorities from this one on, up to the next, and their part of all hand-outs.
 Shares = tuple[tuple[int, float], ...]

@@ -16,10 +16,11 @@ from datetime import datetime
 from typing import Any
 
 from services.queue.bands import Bands, Shares
-from services.queue.flushes import Look, by_shard, claimer, looker
+from services.queue.flushes import by_shard, claimer, looker
 from services.queue.heads import Heads
+from services.queue.kept_keys import KeptKeys
 from services.queue.leased import Group, Leased, returnable
-from services.queue.model import Claim, Demand, Key, Ready
+from services.queue.model import EARLIEST, Claim, Demand, Key, Look, Ready
 from services.queue.names import SQL, TopicRef
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
@@ -65,6 +66,7 @@ class Dispatch:
         self._looks: dict[int, Batcher[Look, list[Key]]] = {}
         self._finds: dict[int, Batcher[tuple[str, str], TopicRef | None]] = {}
         self._joined_s = float("-inf")
+        self._kept = KeptKeys(settings.kept_keys_max)
         self._claiming: dict[bool, list[Batcher[Claim, list[Group]]]] = {False: [], True: []}
         for store in stores:
             self.join(store)
@@ -107,6 +109,7 @@ class Dispatch:
         woken = False
         if line is not None:
             line.buffer.push(shard, keys)
+            self._kept.gain(len(keys), self._lines.values())
             woken = line.wake_one()
         if self.tell is not None and len(keys) > woken:
             # One key is as good as taken by who was woken here.
@@ -121,9 +124,10 @@ class Dispatch:
             lines = [(topic_id, line) for topic_id, line in known if line is not None]
         return Handing(lines, recent, self._give_back)
 
-    async def promote(self, shard: int) -> int:
+    async def promote(self, shard: int, due_from: datetime = EARLIEST) -> int:
         """Make ready what is due on a shard, a bounded number; how many items that were."""
-        rows = await self._stores[shard].pool.fetch(SQL.promote, limit=self._settings.promote_items_max)
+        limit = self._settings.promote_items_max
+        rows = await self._stores[shard].pool.fetch(SQL.promote, limit=limit, due_from=due_from)
         self.ready(
             shard, [Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"])) for row in rows]
         )
@@ -136,8 +140,7 @@ class Dispatch:
             if before.get(pair) != shares.get(pair) and (line := self._lines.pop(pair, None)) is not None:
                 for shard, topic_id in line.topic_ids.items():
                     self._by_id.pop((shard, topic_id), None)
-                while line.wake_one():
-                    pass
+                line.wake_all()
 
     def takes_turns(self, namespace: str, topic: str) -> None:
         """The items of a topic are in lanes: what is kept of it is ordered by places, not by time."""
@@ -165,21 +168,20 @@ class Dispatch:
         """A topic was paused, resumed or purged: what is kept of it is void."""
         line = self._lines.get((namespace, topic))
         if line is not None:
-            line.buffer.clear()
+            line.forget()
             line.wake_one()
 
     def forget_keys(self) -> None:
         """Look at every shard afresh: one has moved."""
         for line in self._lines.values():
-            line.buffer.clear()
+            line.forget()
             line.wake_one()
 
     def leave(self) -> None:
         """This process is going: calls that wait end, later ones wait for a moment only."""
         self._is_leaving = True
         for line in self._lines.values():
-            while line.wake_one():
-                pass
+            line.wake_all()
 
     def check(self, namespace: str) -> None:
         """Raises Overloaded while claims wait too long on every shard."""
@@ -209,34 +211,35 @@ class Dispatch:
         leased = Leased(len(demands))
         was_leaving = self._is_leaving
         deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
-        while gone is None or not gone.done():
-            if tenant is not None and not any(counts := tenant.cut(counts)):
+        with self._kept.used(lines):
+            while gone is None or not gone.done():
+                if tenant is not None and not any(counts := tenant.cut(counts)):
+                    left_s = deadline_s - self._clock.monotonic_s()
+                    if leased or left_s <= 0:
+                        break
+                    waits()
+                    await tenant.wait_for_room(left_s, gone)
+                    counts = [demand.count for demand in demands]
+                    continue
+                for line, count in zip(lines, counts, strict=True):
+                    if count and self._is_short(line, count):
+                        await self._fill(line, count)
+                if tenant is not None:
+                    counts = tenant.cut(counts)  # others may have taken room while this call looked
+                taken = [line.buffer.take(count) for line, count in zip(lines, counts, strict=True)]
+                for line in lines:
+                    if len(line.buffer):
+                        line.wake_one()
+                missed = await self._serve(lines, taken, (token, lease_s, worker), leased, tenant)
+                counts = [demand.count - got for demand, got in zip(demands, leased.counts, strict=True)]
                 left_s = deadline_s - self._clock.monotonic_s()
-                if leased or left_s <= 0:
+                if missed and any(counts):
+                    continue  # others may be ready in the place of what is gone
+                is_plain = tenant is None and worker is None and len(lines) == 1
+                terms = None if not is_plain else Terms(token, lease_s, counts[0], gone)
+                is_over = bool(leased) or left_s <= 0 or self._is_leaving != was_leaving
+                if is_over or await self._wait(lines, left_s, gone, terms, leased, waits):
                     break
-                waits()
-                await tenant.wait_for_room(left_s, gone)
-                counts = [demand.count for demand in demands]
-                continue
-            for line, count in zip(lines, counts, strict=True):
-                if count and self._is_short(line, count):
-                    await self._fill(line, count)
-            if tenant is not None:
-                counts = tenant.cut(counts)  # others may have taken room while this call looked
-            taken = [line.buffer.take(count) for line, count in zip(lines, counts, strict=True)]
-            for line in lines:
-                if len(line.buffer):
-                    line.wake_one()
-            missed = await self._serve(lines, taken, (token, lease_s, worker), leased, tenant)
-            counts = [demand.count - got for demand, got in zip(demands, leased.counts, strict=True)]
-            left_s = deadline_s - self._clock.monotonic_s()
-            if missed and any(counts):
-                continue  # others may be ready in the place of what is gone
-            is_plain = tenant is None and worker is None and len(lines) == 1
-            terms = None if not is_plain else Terms(token, lease_s, counts[0], gone)
-            is_over = bool(leased) or left_s <= 0 or self._is_leaving != was_leaving
-            if is_over or await self._wait(lines, left_s, gone, terms, leased, waits):
-                break
         if gone is not None and gone.done():
             for line in lines:
                 line.wake_one()  # the wake-up that this call may have swallowed is passed on
@@ -244,13 +247,8 @@ class Dispatch:
 
     def forget_idle(self) -> int:
         """Drop lines that nobody has wanted for a while."""
-        now_s = self._clock.monotonic_s()
-        idle = [
-            line
-            for line in self._lines.values()
-            if not line.waiting and not line.offered and now_s - line.used_s > self._settings.buffer_idle_s
-        ]
-        for line in idle:
+        since_s = self._clock.monotonic_s() - self._settings.buffer_idle_s
+        for line in [line for line in self._lines.values() if line.is_idle(since_s)]:
             del self._lines[line.namespace, line.topic]
             for shard, topic_id in line.topic_ids.items():
                 self._by_id.pop((shard, topic_id), None)
@@ -353,12 +351,15 @@ class Dispatch:
         try:
             topic_id = await self._topic_id(line, shard)
             if topic_id is not None:
-                [keys] = await self._looks[shard].submit([(topic_id, after)])
+                start = line.start(shard, after, self._clock.monotonic_s())
+                [keys] = await self._looks[shard].submit([(topic_id, after, start)])
+                line.found(shard, after, keys)
         except Unavailable as error:
             # A shard that does not answer costs only itself: the others go on being served.
             log.warning("peek failed", shard=shard, detail=error.detail)
         finally:
             line.buffer.peeked(shard, keys, limit=limit, after=after)
+            self._kept.gain(len(keys), self._lines.values())
             if line.late.pop(shard, None) is not None:
                 line.wake_one()
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from services.queue.leased import Group
-from services.queue.model import Claim, Key
+from services.queue.model import Claim, Key, Look
 from services.queue.store import Store
 from shared.ids import shard_of
-
-# A topic's number on a shard, and behind what to look.
-Look = tuple[int, tuple[int, datetime, str]]
 
 
 def by_shard(keys: Sequence[Key]) -> dict[int, list[Key]]:
@@ -30,7 +26,7 @@ def looker(store: Store, limit: int) -> Any:
 
     async def flush(looks: list[Look]) -> list[list[Key]]:
         if len(looks) == 1:
-            return [await store.peek(*looks[0], limit)]
+            return [await store.peek(looks[0], limit)]
         return await store.peek_many(looks, limit)
 
     return flush

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
-from services.queue.model import Key
-from services.queue.prefetch import END, START, Bound, Buffer
+from services.queue.model import Bound, Key
+from services.queue.prefetch import END, START, Buffer
 from shared.clock import Clock
 
 

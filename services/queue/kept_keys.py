@@ -33,7 +33,7 @@ class KeptKeys:
                 line.calls -= 1
 
     def gain(self, keys: int, lines: Collection[Line]) -> None:
-        """A line has gained keys. Beyond the limit, who was asked for longest ago lets go of them, to half of it."""
+        """A line has gained keys. Beyond the limit, those asked for longest ago let go of theirs."""
         self._gained += keys
         if self._gained * _COUNT_PARTS < self._keys_max:
             return

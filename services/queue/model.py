@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -140,6 +140,15 @@ class NewRow(NamedTuple):
     payload: str
     extra: str | None
     waits: bool  # disabled or delayed: nobody is to be woken for it
+
+
+EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
+
+# The place of a key, whether there is one or not.
+Bound: TypeAlias = tuple[int, datetime, str]
+
+# A topic's number on a shard, behind what to look, and from where for keys of that one's priority.
+Look: TypeAlias = tuple[int, Bound, Bound]
 
 
 class Key(NamedTuple):

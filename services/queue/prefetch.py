@@ -12,17 +12,13 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TypeAlias
 
-from services.queue.model import Key
+from services.queue.model import EARLIEST, Bound, Key
 
-Bound: TypeAlias = tuple[int, datetime, str]
-
-_EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
-START: Bound = (-(2**31), _EARLIEST, _FIRST_ID)
+START: Bound = (-(2**31), EARLIEST, _FIRST_ID)
 END: Bound = (2**31, _LATEST, "")
 
 # So many keys are put in one by one; more are sorted in together.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from services.queue import attempts
 from services.queue import store as rows
 from services.queue.broker import Broker, answered, lost_status
-from services.queue.model import Ready, Result, backoff_s, refused
+from services.queue.model import EARLIEST, Ready, Result, backoff_s, refused
 from services.queue.names import SQL
 from services.queue.settings import QueueSettings
 from services.queue.store import Holding, Removal, Requeue, Store
@@ -99,15 +100,15 @@ class Settlement:
         await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
         return answered(results, Urgency.SETTLE)
 
-    async def sweep(self, store: Store, limit: int) -> int:
-        """Take back leases of one shard that ran out; how many items that met.
+    async def sweep(self, store: Store, limit: int, expired_from: datetime = EARLIEST) -> int:
+        """Take back leases of one shard that ran out, at a time or later; how many items that met.
 
         An item that the database refuses to take back keeps its lease a while longer and holds up no other.
         """
         try:
-            swept = await store.pool.transaction(lambda tx: self._sweep(tx, limit, singly=False))
+            swept = await store.pool.transaction(lambda tx: self._sweep(tx, limit, expired_from, singly=False))
         except Invalid:
-            swept = await store.pool.transaction(lambda tx: self._sweep(tx, limit, singly=True))
+            swept = await store.pool.transaction(lambda tx: self._sweep(tx, limit, expired_from, singly=True))
         LEASE_EXPIRED.labels(store.number).inc(swept.expired)
         self._broker.dispatch.ready(store.number, swept.ready)
         await self._broker.dispatch.place_lanes(store.number)
@@ -216,8 +217,8 @@ class Settlement:
         with something_done():
             return statuses | await _lost(store, namespace_id, extensions, statuses)
 
-    async def _sweep(self, tx: Transaction, limit: int, *, singly: bool) -> Swept:
-        groups = await rows.take_expired(tx, limit)
+    async def _sweep(self, tx: Transaction, limit: int, expired_from: datetime, *, singly: bool) -> Swept:
+        groups = await rows.take_expired(tx, limit, expired_from)
         holdings = {item_id: _holding(group) for group in groups for item_id in group["ids"]}
         if not singly:
             return Swept(len(holdings), *await self._take_back(tx, holdings))

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from services.queue.leased import Group
-from services.queue.model import Claim, Key, Kind, NewRow, Offer, Ready
+from services.queue.model import EARLIEST, Claim, Key, Kind, Look, NewRow, Offer, Ready
 from services.queue.names import SQL, Names
 from services.queue.settings import QueueSettings
 from shared.lanes import current_urgency
@@ -194,31 +194,36 @@ class Store:
 
     # -- dequeue ------------------------------------------------------------------------------------------
 
-    async def peek(self, topic_id: int, after: tuple[int, datetime, str], limit: int) -> list[Key]:
-        """Keys of a topic behind `after`, in order; nothing is claimed."""
-        priority, deliver_at, item_id = after
+    async def peek(self, look: Look, limit: int) -> list[Key]:
+        """Keys of a topic, in order; nothing is claimed."""
+        topic_id, after, start = look
         rows = await self.pool.fetch(
             SQL.peek,
             topic_id=topic_id,
-            after_priority=priority,
-            after_deliver_at=deliver_at,
-            after_id=item_id,
+            after_priority=after[0],
+            after_deliver_at=after[1],
+            after_id=after[2],
+            from_priority=start[0],
+            from_deliver_at=start[1],
+            from_id=start[2],
             limit=limit,
         )
         return [Key(*row) for row in rows]
 
-    async def peek_many(
-        self, looks: Sequence[tuple[int, tuple[int, datetime, str]]], limit: int
-    ) -> list[list[Key]]:
-        """As `peek`, for several (topic_id, after) in one statement; the keys of each, up to `limit`."""
-        topic_ids, afters = zip(*looks, strict=True)
+    async def peek_many(self, looks: Sequence[Look], limit: int) -> list[list[Key]]:
+        """As `peek`, several in one statement; the keys of each, up to `limit`."""
+        topic_ids, afters, starts = zip(*looks, strict=True)
         priorities, deliver_ats, ids = zip(*afters, strict=True)
+        from_priorities, from_deliver_ats, from_ids = zip(*starts, strict=True)
         rows = await self.pool.fetch(
             SQL.peek_many,
             topic_ids=topic_ids,
             after_priorities=priorities,
             after_deliver_ats=deliver_ats,
             after_ids=ids,
+            from_priorities=from_priorities,
+            from_deliver_ats=from_deliver_ats,
+            from_ids=from_ids,
             limit=limit,
         )
         found: list[list[Key]] = [[] for _ in looks]
@@ -393,9 +398,9 @@ async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int
     )
 
 
-async def take_expired(tx: Transaction, limit: int) -> list[Any]:
+async def take_expired(tx: Transaction, limit: int, expired_from: datetime = EARLIEST) -> list[Any]:
     """Take the groups that ran out: rows of token, namespace_id, topic_id, claimed_at, worker and ids."""
-    return await tx.fetch(SQL.take_expired, limit=limit)
+    return await tx.fetch(SQL.take_expired, limit=limit, expired_from=expired_from)
 
 
 async def lock_items(tx: Transaction, ids: Sequence[str]) -> dict[str, Any]:

@@ -18,9 +18,11 @@ from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from services.queue.bands import Bands
+from services.queue.fronts import KeysFront
 from services.queue.heads import Heads
 from services.queue.leased import Handed, returnable
-from services.queue.model import Offer
+from services.queue.model import Bound, Key, Offer
+from services.queue.prefetch import START
 from shared.errors import Invalid
 
 T = TypeVar("T")
@@ -68,6 +70,8 @@ class Line:
         self.used_s = 0.0
         self.filling = asyncio.Lock()
         self.late: dict[int, asyncio.Task[None]] = {}
+        self.fronts: dict[int, KeysFront] = {}
+        self.calls = 0
         self._wakes = 0
 
     def wake_one(self) -> bool:
@@ -79,6 +83,29 @@ class Line:
                 place.set_result([])
                 return True
         return False
+
+    def wake_all(self) -> None:
+        """Let every call that waits look again."""
+        while self.wake_one():
+            pass
+
+    def start(self, shard: int, after: Bound, now_s: float) -> Bound:
+        """From where to look for keys behind `after`."""
+        return self.fronts.setdefault(shard, KeysFront()).start(now_s) if after == START else after
+
+    def found(self, shard: int, after: Bound, keys: Sequence[Key]) -> None:
+        """A look behind `after` found these."""
+        if after == START and shard in self.fronts:
+            self.fronts[shard].found(keys)
+
+    def forget(self) -> None:
+        """What is known of the topic's keys is void."""
+        self.buffer.clear()
+        self.fronts.clear()
+
+    def is_idle(self, since_s: float) -> bool:
+        """Whether nobody has wanted the topic since then."""
+        return not self.waiting and not self.offered and self.used_s < since_s
 
     def is_due(self, now_s: float, poll_s: float, *, ahead: bool) -> bool:
         """Whether to look afresh along with another line: in use, and half a poll old at least.

@@ -302,18 +302,18 @@ ON CONFLICT (namespace_id) DO UPDATE SET cancels = unseen_cancel.cancels + exclu
     WHERE unseen_cancel.cancels + excluded.cancels <= $3::int
 RETURNING cancels;
 
--- name: next_due_s()
--- Seconds until the next end of a delay and of a lease; NULL while there is none.
-SELECT extract(epoch FROM (SELECT due_at FROM deferred ORDER BY due_at, id LIMIT 1) - n.at)::float8 AS delay_s,
-    extract(epoch FROM (SELECT expires_at FROM lease ORDER BY expires_at LIMIT 1) - n.at)::float8 AS lease_s
+-- name: next_due(delays_from, leases_from)
+-- The next end of a delay and of a lease from given times on; NULL while there is none.
+SELECT n.at, (SELECT due_at FROM deferred WHERE due_at >= $1::timestamptz ORDER BY due_at, id LIMIT 1) AS due_at,
+    (SELECT expires_at FROM lease WHERE expires_at >= $2::timestamptz ORDER BY expires_at LIMIT 1) AS expires_at
 FROM (SELECT shard_now() AS at) AS n;
 
--- name: promote(limit)
+-- name: promote(limit, due_from)
 -- Due items leave deferred for ready, bounded; hosts pass one another. Those of lanes get a place in turn.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
 d AS (
     DELETE FROM deferred WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM deferred WHERE due_at <= (SELECT at FROM n) ORDER BY due_at, id LIMIT $1::int
+        SELECT ctid FROM deferred WHERE due_at <= (SELECT at FROM n) AND due_at >= $2::timestamptz ORDER BY due_at, id LIMIT $1::int
         FOR UPDATE SKIP LOCKED))
     RETURNING id, due_at),
 f AS MATERIALIZED (

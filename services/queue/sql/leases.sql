@@ -143,10 +143,11 @@ FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[], $6::time
     AS u(token, lease_s, namespace_id, topic_id, id, claimed_at, worker)
 GROUP BY token, lease_s, namespace_id, topic_id, claimed_at, worker;
 
--- name: take_expired(limit)
+-- name: take_expired(limit, expired_from)
 -- Groups that ran out; the guard is stated again where the row is taken.
 DELETE FROM lease WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM lease WHERE expires_at <= (SELECT shard_now()) ORDER BY expires_at LIMIT $1::int
+    SELECT ctid FROM lease WHERE expires_at <= (SELECT shard_now()) AND expires_at >= $2::timestamptz
+    ORDER BY expires_at LIMIT $1::int
     FOR UPDATE SKIP LOCKED)) AND expires_at <= shard_now()
 RETURNING token::text, namespace_id, topic_id, claimed_at, worker, ids::text[];
 

@@ -85,22 +85,38 @@ f AS (
         bytes = topic_stat.bytes + excluded.bytes)
 SELECT count(*) AS folded FROM d;
 
--- name: peek(topic_id, after_priority, after_deliver_at, after_id, limit)
--- Keys from a start hint on, in order; nothing is claimed, and a paused topic shows nothing.
-SELECT priority, deliver_at, id::text FROM ready
-WHERE topic_id = $1::int AND NOT (SELECT paused FROM topic WHERE topic_id = $1::int) AND (priority, deliver_at, id) > ($2::int, $3::timestamptz, $4::uuid)
-ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $5::int;
+-- name: peek(topic_id, after_priority, after_deliver_at, after_id, from_priority, from_deliver_at, from_id, limit)
+-- Keys behind `after`, in order; nothing is claimed, and a paused topic shows nothing. Of the priority of `from` only
+-- what lies behind that (see services.queue.fronts).
+SELECT priority, deliver_at, id::text FROM (
+    (SELECT priority, deliver_at, id FROM ready
+    WHERE topic_id = $1::int AND (priority, deliver_at, id) > ($2::int, $3::timestamptz, $4::uuid) AND priority < $5::int
+    ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $8::int)
+    UNION ALL
+    (SELECT priority, deliver_at, id FROM ready
+    WHERE topic_id = $1::int AND (priority, deliver_at, id) > ($5::int, $6::timestamptz, $7::uuid)
+    ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $8::int)) AS r
+WHERE NOT (SELECT paused FROM topic WHERE topic_id = $1::int)
+ORDER BY r.priority, r.deliver_at, r.id LIMIT $8::int;
 
--- name: peek_many(topic_ids, after_priorities, after_deliver_ats, after_ids, limit)
+-- name: peek_many(topic_ids, after_priorities, after_deliver_ats, after_ids, from_priorities, from_deliver_ats, from_ids, limit)
 -- As `peek`, for several looks at once, each with the limit for itself; `nth` says which look found a key.
 SELECT a.nth::int AS nth, r.priority, r.deliver_at, r.id::text
-FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[]) WITH ORDINALITY
-    AS a(topic_id, priority, deliver_at, id, nth)
+FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::int[], $6::timestamptz[], $7::uuid[])
+    WITH ORDINALITY AS a(topic_id, priority, deliver_at, id, from_priority, from_deliver_at, from_id, nth)
 CROSS JOIN LATERAL (
-    SELECT ready.priority, ready.deliver_at, ready.id FROM ready
-    WHERE ready.topic_id = a.topic_id AND NOT (SELECT paused FROM topic WHERE topic.topic_id = a.topic_id)
-        AND (ready.priority, ready.deliver_at, ready.id) > (a.priority, a.deliver_at, a.id)
-    ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $5::int) AS r
+    SELECT * FROM (
+        (SELECT ready.priority, ready.deliver_at, ready.id FROM ready
+        WHERE ready.topic_id = a.topic_id AND ready.priority < a.from_priority
+            AND (ready.priority, ready.deliver_at, ready.id) > (a.priority, a.deliver_at, a.id)
+        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $8::int)
+        UNION ALL
+        (SELECT ready.priority, ready.deliver_at, ready.id FROM ready
+        WHERE ready.topic_id = a.topic_id
+            AND (ready.priority, ready.deliver_at, ready.id) > (a.from_priority, a.from_deliver_at, a.from_id)
+        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $8::int)) AS u
+    WHERE NOT (SELECT paused FROM topic WHERE topic.topic_id = a.topic_id)
+    ORDER BY u.priority, u.deliver_at, u.id LIMIT $8::int) AS r
 ORDER BY a.nth, r.priority, r.deliver_at, r.id;
 
 -- name: oldest_ready(topic_ids)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from services.queue.model import EARLIEST
 from services.queue.names import SQL
 from services.queue.reaper import LEASES_PAUSE_S
 from services.queue.settle import Settlement
@@ -23,7 +24,7 @@ async def test_promote_takes_its_limit(own_api: Api, limit: int) -> None:
     await prepare(own_api, 0)
     store = own_api.host.stores[0]
     for _ in range(3):
-        assert len(await store.pool.fetch(SQL.promote, limit=limit)) == limit
+        assert len(await store.pool.fetch(SQL.promote, limit=limit, due_from=EARLIEST)) == limit
 
     assert await own_api.host.count("deferred") == 40 - 3 * limit
 
