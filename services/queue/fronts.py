@@ -34,7 +34,7 @@ class Front:
         return self._at
 
     def found(self, first: datetime | None) -> None:
-        """A scan from `start` found this first; None: nothing."""
+        """A scan from `start` found this first, none in the future; None: nothing."""
         if first is not None:
             self._at = first - MARGIN
 

@@ -59,7 +59,7 @@ class Reaper:
         self._looked_at = at
         ends = row["due_at"], row["expires_at"]
         for front, end in zip((self._delays, self._leases), ends, strict=True):
-            front.found(end)
+            front.found(None if end is None else min(end, at))  # what is new may end before what is there
         delay_s, lease_s = (
             self._settings.reap_interval_s if end is None else (end - at).total_seconds() for end in ends
         )

@@ -101,6 +101,16 @@ async def test_every_while_a_look_begins_at_the_beginning(own_api: Api, monkeypa
     assert await ids_of(own_api, 1) == ids[1:]
 
 
+async def test_a_short_lease_ends_before_long_ones_that_were_there(own_api: Api) -> None:
+    await own_api.enqueue({"topic": "t"}, {"topic": "u"})
+    await own_api.dequeue_one("u", lease_s=600)
+    await own_api.host.reap()
+    first = await own_api.dequeue_one("t", lease_s=1)
+    await own_api.host.pass_time(2)
+    look_again(own_api)
+    assert (await own_api.dequeue_one("t", wait_s=5))["id"] == first["id"]
+
+
 async def test_leases_end_after_the_shards_clock_was_set_back(own_api: Api) -> None:
     await own_api.clock.advance(3600)
     await own_api.enqueue_one("u")
