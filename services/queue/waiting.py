@@ -90,8 +90,10 @@ class Line:
             pass
 
     def start(self, shard: int, after: Bound, now_s: float) -> Bound:
-        """From where to look for keys behind `after`."""
-        return self.fronts.setdefault(shard, KeysFront()).start(now_s) if after == START else after
+        """From where to look for keys behind `after`; places of lanes are no times and have no front."""
+        if after != START or self.buffer.takes_turns:
+            return after
+        return self.fronts.setdefault(shard, KeysFront()).start(now_s)
 
     def found(self, shard: int, after: Bound, keys: Sequence[Key]) -> None:
         """A look behind `after` found these."""

@@ -88,6 +88,16 @@ async def test_a_pause_does_not_move_the_front(own_api: Api) -> None:
     assert await ids_of(own_api, 3) == ids[1:]
 
 
+async def test_places_of_lanes_are_looked_for_from_the_beginning(own_api: Api, looks: list[Look]) -> None:
+    for _ in range(3):
+        await own_api.enqueue_one("t", id=own_api.new_id(0))
+    own_api.host.dispatch._line(own_api.namespace, "t").buffer.takes_turns = True
+    for _ in range(2):
+        await ids_of(own_api, 1)
+    assert looks
+    assert all(start == after for _, after, start in looks)
+
+
 async def test_every_while_a_look_begins_at_the_beginning(own_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     await own_api.clock.advance(3600)
     ids = [await own_api.enqueue_one("t", id=own_api.new_id(0)) for _ in range(2)]
