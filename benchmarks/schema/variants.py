@@ -21,7 +21,7 @@ from headgate.ids import new_ids
 from services.queue.model import Claim, Key
 from services.queue.names import SQL as SERVICE_SQL
 from services.queue.prefetch import START, Buffer
-from services.queue.store import Store
+from services.queue.store import Store, take_expired
 from shared.pg import Transaction
 from shared.sql import load
 
@@ -150,7 +150,7 @@ async def sweep(shard: DirectShard) -> int:
     """What the reaper does with groups that ran out: take them, look for their items; how many ids that met."""
 
     async def work(tx: Transaction) -> int:
-        groups = await tx.fetch(SERVICE_SQL.take_expired, limit=_SWEEP_GROUPS)
+        groups = await take_expired(tx, _SWEEP_GROUPS)
         ids = [item for group in groups for item in group["ids"]]
         if ids:
             await tx.fetch(SERVICE_SQL.lock_items, ids=ids)
