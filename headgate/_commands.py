@@ -218,6 +218,12 @@ def nack(args: Args) -> int:
         return _results(args, client.nack([element]))
 
 
+def extend(args: Args) -> int:
+    element: Any = {"id": args.id, "lease_token": args.lease_token, **present(lease_s=args.lease)}
+    with _client(args) as client:
+        return _results(args, client.extend([element]))
+
+
 def revive(args: Args) -> int:
     with _client(args) as client:
         return _results(args, client.revive([{"id": item_id} for item_id in args.ids]))

@@ -199,13 +199,17 @@ def _add_items(root: _Commands) -> None:
 
     ack = root.add("ack", commands.ack, "end a leased item: done")
     nack = root.add("nack", commands.nack, "give a leased item back")
-    for parser in (ack, nack):
+    extend = root.add("extend", commands.extend, "keep a leased item for longer")
+    for parser in (ack, nack, extend):
         parser.add_argument("id")
         parser.add_argument("lease_token")
     ack.add_argument("--result", metavar="JSON", help="its output, for a DAG's downstream nodes")
     nack.add_argument("--delay", type=float, metavar="S", help="deliver again not before so many seconds")
     nack.add_argument("--error", metavar="TEXT", help="why")
     nack.add_argument("--final", action="store_true", help="it is dead, whatever attempts it has left")
+    extend.add_argument(
+        "--lease", type=float, metavar="S", help="the lease ends so many seconds from now (the item's own)"
+    )
 
     for name, run, about in (
         ("revive", commands.revive, "make disabled items deliverable"),

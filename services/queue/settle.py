@@ -30,6 +30,7 @@ LOOKS_MAX = 5
 PUT_OFF_S = 60.0
 
 _REFUSALS = ("cancel_limit", "id_in_future")
+_PAST_TTL = "its time to live passed"
 
 
 class Nack(NamedTuple):
@@ -119,7 +120,8 @@ class Settlement:
 
         async def work(tx: Transaction) -> tuple[int, list[Ready]]:
             left = await tx.fetch(SQL.leave_past_ttl, ids=list(ids))
-            ready = await rows.remove(tx, [Removal(row["id"], "expired", row["state"]) for row in left])
+            past = [Removal(row["id"], "expired", row["state"], why=_PAST_TTL) for row in left]
+            ready = await rows.remove(tx, past)
             return len(left), ready
 
         try:
@@ -243,9 +245,9 @@ class Settlement:
         back, dead, gone = [], [], []
         for item in items.values():
             if item["at_most_once"]:
-                gone.append(Removal(item["id"], "expired", "leased", 1))
+                gone.append(Removal(item["id"], "expired", "leased", 1, "the lease of its only delivery ran out"))
             elif item["ttl_passed"]:
-                gone.append(Removal(item["id"], "expired", "leased"))
+                gone.append(Removal(item["id"], "expired", "leased", why=_PAST_TTL))
             elif _is_last(item):
                 dead.append(Requeue(item["id"], 1, 0, "the lease ran out on the last attempt"))
             else:

@@ -441,20 +441,23 @@ async def bury(tx: Transaction, rows: Sequence[Requeue]) -> list[Ready]:
 
 
 class Removal(NamedTuple):
-    """An item to end: as `expired` or `cancelled`, out of which state, and whether the end was a delivery."""
+    """An item to end: as `expired` or `cancelled`, out of which state, whether the end was a delivery, and why."""
 
     id: str
     outcome: str
     state: str
     charge: int = 0
+    why: str | None = None
 
 
 async def remove(tx: Transaction, rows: Sequence[Removal]) -> list[Ready]:
     """End items whose membership the transaction has taken; their completions."""
     if not rows:
         return []
-    ids, outcomes, states, charges = zip(*rows, strict=True)
-    return _completions(await tx.fetch(SQL.remove, ids=ids, outcomes=outcomes, states=states, charges=charges))
+    ids, outcomes, states, charges, whys = zip(*rows, strict=True)
+    return _completions(
+        await tx.fetch(SQL.remove, ids=ids, outcomes=outcomes, states=states, charges=charges, whys=whys)
+    )
 
 
 def _completions(rows: list[Any]) -> list[Ready]:

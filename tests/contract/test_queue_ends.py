@@ -47,6 +47,11 @@ async def past_ttl_at_a_dequeue(api: Api, _item_id: str) -> None:
     await api.host.reap()
 
 
+async def past_ttl_after_an_error(api: Api, _item_id: str) -> None:
+    assert await api.nack(await api.dequeue_one("t"), error="broken") == ["requeued"]
+    await api.host.pass_time(101)
+
+
 async def cancelled_ready(api: Api, item_id: str) -> None:
     assert await api.cancel(item_id, item_id) == ["cancelled", "already_cancelled"]
     assert await api.cancel(item_id) == ["already_cancelled"]
@@ -77,9 +82,10 @@ ENDS: list[tuple[End, dict[str, Any]]] = [
     (acked_twice, {"outcome": "acked", "attempt": 1}),
     (nacked_for_good, {"outcome": "dead", "attempt": 1, "error": "broken"}),
     (nacked_to_death, {"outcome": "dead", "attempt": 2, "error": "broken"}),
-    (timed_out_to_death, {"outcome": "dead", "attempt": 2}),
-    (past_ttl, {"outcome": "expired"}),
-    (past_ttl_at_a_dequeue, {"outcome": "expired"}),
+    (timed_out_to_death, {"outcome": "dead", "attempt": 2, "error": "the lease ran out on the last attempt"}),
+    (past_ttl, {"outcome": "expired", "error": "its time to live passed"}),
+    (past_ttl_at_a_dequeue, {"outcome": "expired", "error": "its time to live passed"}),
+    (past_ttl_after_an_error, {"outcome": "expired", "error": "its time to live passed; before: broken"}),
     (cancelled_ready, {"outcome": "cancelled"}),
     (cancelled_leased, {"outcome": "cancelled"}),
     (cancelled_delayed, {"outcome": "cancelled"}),
@@ -120,6 +126,7 @@ async def test_an_at_most_once_lease_that_ran_out_is_told_as_expired(api: Api) -
 
     [told] = await api.completions("done")
     assert (told["outcome"], told["attempt"]) == ("expired", 1)
+    assert told["error"] == "the lease of its only delivery ran out"
 
 
 async def test_a_nack_of_an_at_most_once_item_is_told_as_dead(api: Api) -> None:

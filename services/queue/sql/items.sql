@@ -153,18 +153,19 @@ FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_
     FROM u WHERE ack_topic_id IS NOT NULL) AS c,
     emit_completions(c.ids, c.topics, c.ack_topics, c.outcomes, c.attempts, c.outputs, c.errors, c.contexts) AS e;
 
--- name: remove(ids, outcomes, states, charges)
+-- name: remove(ids, outcomes, states, charges, whys)
 -- The end of items whose membership this transaction has taken: expired, cancelled, or dead ones that leave.
--- `states` names the count each comes off; `charges` is 1 where the end was itself a delivery. A dead item
--- told its end when it died, so no second completion goes out for it.
+-- `states` names the count each comes off; `charges` is 1 where the end was itself a delivery; `whys` is told before
+-- the error of the last delivery. A dead item told its end when it died, so no second completion goes out for it.
 WITH f AS MATERIALIZED (
     SELECT w.*, i.place
-    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::int[]) AS w(id, outcome, state, charge)
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::text[]) AS w(id, outcome, state, charge, why)
     CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = w.id OFFSET 0) AS i),
 d AS (
     DELETE FROM item i USING f WHERE i.ctid = f.place
     RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + f.charge AS attempts, i.ack_topic_id, i.ack_context,
-        i.error, i.remembered, i.idempotency_key, f.outcome, f.state, octet_length(i.payload) AS bytes),
+        nullif(concat_ws('; before: ', f.why, i.error), '') AS error, i.remembered, i.idempotency_key, f.outcome,
+        f.state, octet_length(i.payload) AS bytes),
 e AS (
     INSERT INTO ended (id, namespace_id, outcome) SELECT id, namespace_id, outcome FROM d
     ON CONFLICT (id) DO NOTHING),

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from headgate import _explain
+from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service
-from tests.unit.headgate.test_cli import Run, run, service
-
-__all__ = ["run", "service"]
 
 AT = "2030-01-01T00:00:00Z"
 

@@ -7,10 +7,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service, problem
-from tests.unit.headgate.test_cli import Run, run, service
-
-__all__ = ["run", "service"]
 
 
 def dag(n: int, second: int) -> dict[str, Any]:

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from headgate import _import_commands
+from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service, problem
-from tests.unit.headgate.test_cli import Run, run, service
-
-__all__ = ["run", "service"]
 
 
 class Dags:

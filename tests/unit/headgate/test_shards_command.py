@@ -2,10 +2,8 @@
 
 import json
 
+from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service
-from tests.unit.headgate.test_cli import Run, run, service
-
-__all__ = ["run", "service"]
 
 SHARD = {
     "shard": 1,
