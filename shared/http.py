@@ -6,6 +6,7 @@ them with `shared.jsonbody`, validates them, and tells the OpenAPI document what
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
@@ -42,6 +43,8 @@ from shared.timing import Timed
 M = TypeVar("M", bound=BaseModel)
 
 ERRORS_SHOWN_MAX = 20
+
+_SENTENCE_END = re.compile(r"[.:;](?:\s|$)")
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media_type"}
 
@@ -279,6 +282,8 @@ def _describe(document: dict[str, Any], schemas: dict[str, Any], route: APIRoute
         operation = document["paths"].get(route.path, {}).get(method.lower())
         if operation is None:
             continue
+        # The framework takes the name of the function, which many routes share.
+        operation["summary"] = _SENTENCE_END.split(operation["description"], maxsplit=1)[0].replace("\n", " ")
         operation["responses"].pop("422", None)
         operation["responses"]["default"] = {
             "description": "A problem (RFC 9457)",

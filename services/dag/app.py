@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 
 from services.dag import (
     routes,
@@ -164,7 +165,8 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         await queue.close()
         await shards.close()
 
-    app = FastAPI(
+    app = FastAPIOffline(
+        redoc_url=None,
         title="Headgate DAG",
         version="1",
         description="Items that wait for other items.",

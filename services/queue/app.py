@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 
 from services.queue.broker import Broker
 from services.queue.dead import DeadItems
@@ -109,7 +110,8 @@ def create_app(settings: QueueSettings) -> HotPath:
         await ownership.stop()
         await shards.close()
 
-    app = FastAPI(
+    app = FastAPIOffline(
+        redoc_url=None,
         title="Headgate queue",
         version="1",
         description="A multi-tenant priority queue on sharded Postgres.",

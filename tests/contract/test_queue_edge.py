@@ -118,8 +118,16 @@ async def test_health_routes(host: QueueHost) -> None:
     for path in ("/livez", "/readyz"):  # balancers ask with HEAD
         head = await host.client.head(path)
         assert (head.status_code, head.headers["content-type"]) == (200, "application/json")
+
+
+async def test_the_documentation_needs_no_other_server(host: QueueHost) -> None:
     docs = await host.client.get("/docs")
     assert (docs.status_code, docs.headers["content-type"].split(";")[0]) == (200, "text/html")
+    assert "https://" not in docs.text
+    parts = re.findall(r'(?:src|href)="([^"]+)"', docs.text)
+    assert len(parts) == 3
+    for part in parts:
+        assert (await host.client.get(part)).status_code == 200
 
 
 async def test_metrics_name_no_tenant(api: Api) -> None:

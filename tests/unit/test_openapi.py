@@ -30,6 +30,14 @@ def test_protocol_page_names_every_call(service: str) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("service", ["queue", "dag"])
+def test_every_call_says_in_a_line_what_it_does(service: str) -> None:
+    document: dict[str, Any] = json.loads((DIRECTORY / f"{service}.json").read_text())
+    lines = [call["summary"] for methods in document["paths"].values() for call in methods.values()]
+    assert len(set(lines)) == len(lines)
+    assert all(line and "\n" not in line for line in lines)
+
+
 def _paths(service: str) -> list[str]:
     document: dict[str, Any] = json.loads((DIRECTORY / f"{service}.json").read_text())
     return list(document["paths"])
