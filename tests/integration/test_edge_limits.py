@@ -378,6 +378,14 @@ async def test_what_stands_when_the_process_leaves_is_answered_first(
     await served.ended
 
 
+async def test_a_body_that_stops_coming_is_cut_behind_other_requests(talk_on: Talk) -> None:
+    for _ in range(3):
+        talk_on.send("enqueue", ITEM)
+        assert (await talk_on.answer())[0] == 201
+    talk_on.writer.write(ENQUEUE + b"content-length: %d\r\n\r\n{" % len(ITEM))
+    assert await talk_on.is_closed()
+
+
 async def test_a_dequeue_that_waits_is_not_worked_on(talk_on: Talk, port: int, served: Served) -> None:
     talk_on.send("dequeue", '{"topics":[{"topic":"edge"}],"wait_s":20}')
     lines = served.app.state.process.broker.dispatch._lines
