@@ -14,9 +14,11 @@ from typing import Any
 
 from shared.clock import SystemClock
 from shared.entrance import weigh
-from shared.hotpath import OVERLOADED, Answer, HotPath, Target
+from shared.hotpath import JSON, OVERLOADED, Answer, HotPath
+from shared.known_heads import Plain
 
 _HEADS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_JSON_HEADS = {status: head + b"%b: %b\r\n" % JSON[0] for status, head in _HEADS.items()}
 _clock = SystemClock()
 
 
@@ -32,16 +34,32 @@ class Exchange:
 
     message_event = _NobodyWaits()
 
-    def __init__(self, protocol: Any, hot: HotPath, target: Target, authorization: str | None) -> None:
+    __slots__ = (
+        "_disconnected",
+        "_gone",
+        "_hot",
+        "_is_refused",
+        "_protocol",
+        "_since_s",
+        "_task",
+        "keep_alive",
+        "kib",
+        "level",
+        "parts",
+        "plain",
+        "response_complete",
+        "tenant",
+    )
+
+    def __init__(self, protocol: Any, hot: HotPath, plain: Plain) -> None:
         self._protocol = protocol
         self._hot = hot
-        self._target = target
-        self.level = target.verb.urgency
-        self.tenant = target.namespace
+        self.plain = plain
+        self.level = plain.target.verb.urgency
+        self.tenant = plain.target.namespace
         self.kib = 1
         self._since_s = 0.0
         self._is_refused = False
-        self._authorization = authorization
         self._task: asyncio.Task[None] | None = None
         self._gone: asyncio.Future[None] | None = None
         self.parts: list[bytes] = []
@@ -62,7 +80,7 @@ class Exchange:
 
     def refuse(self) -> None:
         """Answer, without having looked at the body, that too much stands."""
-        self._hot.measure(self._target, OVERLOADED.status, self._since_s)
+        self._hot.measure(self.plain.target, OVERLOADED.status, self._since_s)
         if self._protocol.flow.write_paused and not self._disconnected:
             # Who does not read his answers is given no next one: as any other, this one waits for him.
             self.kib, self._is_refused = 0, True
@@ -113,17 +131,17 @@ class Exchange:
 
     def _answer(self) -> Coroutine[Any, Any, Answer]:
         body = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-        return self._hot.answer(self._target, body, self._authorization, self, self._since_s)
+        return self._hot.answer(self.plain.target, body, self.plain.authorization, self, self._since_s)
 
     def _write(self, answer: Answer) -> None:
-        parts = [_HEADS[answer.status]]
-        for name, value in answer.headers:
-            parts += (name, b": ", value, b"\r\n")
-        if not self.keep_alive:
-            parts.append(b"connection: close\r\n")
-        parts.append(b"content-length: %d\r\n\r\n" % len(answer.body))
-        parts.append(answer.body)
+        status, body, headers = answer
+        if headers is JSON and self.keep_alive:
+            text = b"%bcontent-length: %d\r\n\r\n%b" % (_JSON_HEADS[status], len(body), body)
+        else:
+            head = _HEADS[status] + b"".join(b"%b: %b\r\n" % header for header in headers)
+            last = b"" if self.keep_alive else b"connection: close\r\n"
+            text = b"%b%bcontent-length: %d\r\n\r\n%b" % (head, last, len(body), body)
         # Head and body in one piece: each write is a system call here, and a wake-up there.
-        self._protocol.transport.write(b"".join(parts))
+        self._protocol.transport.write(text)
         if not self.keep_alive:
             self._protocol.transport.close()

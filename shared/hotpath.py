@@ -102,7 +102,7 @@ _PLAIN_PATH = re.compile(rb"/[A-Za-z0-9._/-]*").fullmatch
 _PLAIN_QUERY = re.compile(rb"[a-z_]*=[0-9.]*").fullmatch
 _NAMED = re.compile(r"[^/]+/\{[a-z]+\}/[^/]+").fullmatch
 _TARGETS_MAX = 1_000
-_JSON = ((b"content-type", b"application/json"),)
+JSON = ((b"content-type", b"application/json"),)
 _clock = SystemClock()
 _encode = msgspec.json.Encoder().encode
 
@@ -208,8 +208,8 @@ class HotPath:
             log.error("request failed", path=f"{_PREFIX}{target.namespace}/{target.name}", exc_info=error)
             return refusal(ServiceError("the service failed on this request; it was logged", outcome="unknown"))
         if call.retry_after_s is None:
-            return Answer(status, text, _JSON)
-        return Answer(status, text, (*_JSON, (b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1)))))
+            return Answer(status, text, JSON)
+        return Answer(status, text, (*JSON, (b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1)))))
 
     def measure(self, target: Target, status: int, since_s: float) -> None:
         """A call to a verb, which came at `since_s`, is answered."""

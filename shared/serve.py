@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from shared.draining import DrainingServer, Leave, listen_on
 from shared.exchange import Exchange
 from shared.hotpath import HotPath
+from shared.known_heads import KnownHeads, Plain
 from shared.settings import EdgeSettings
 
 _TITLES = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 431: "Request Header Fields Too Large"}
@@ -49,6 +50,7 @@ def _is_plain_body(headers: dict[bytes, bytes], bytes_max: int) -> bool:
 def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
     """An HTTP/1.1 protocol with the limits of `settings`; plain requests for hot verbs go to them directly."""
     hot: HotPath | None = app if isinstance(app, HotPath) else getattr(app.state, "hot", None)
+    heads = KnownHeads()
 
     class Guarded(HttpToolsProtocol):
         leaving = False
@@ -91,15 +93,30 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 self._unread = None
 
         def data_received(self, data: bytes) -> None:
+            # Behind a plain request nothing of the next one has been seen: the parser need not see it either.
+            last = None if self._reading else self._exchange
+            if last is not None and last.response_complete and not self._is_full():
+                known = heads.find(data)
+                if known is not None:
+                    self._unset_keepalive_if_required()
+                    self.cycle = self._exchange = self._exchange_of(known[0])  # type: ignore[assignment]
+                    self._exchange.parts.append(known[1])
+                    self._exchange.begin()
+                    return
             was_in_head = self._in_head
             super().data_received(data)
             if not self._reading:
+                if last is not None and self._exchange is not None and self._exchange is not last:
+                    heads.learn(data, self._exchange.plain, b"".join(self._exchange.parts))
                 self._disarm()
             elif self._deadline is None or was_in_head != self._in_head:
                 self._arm(settings.head_s_max if self._in_head else settings.body_s_max)
 
         def on_message_begin(self) -> None:
-            super().on_message_begin()
+            # The scope that uvicorn would make here is made for those who get one.
+            self.url = b""
+            self.headers = []
+            self.expect_100_continue = False
             self._reading = self._in_head = True
             self._head_bytes = 0
 
@@ -120,16 +137,18 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
         def on_headers_complete(self) -> None:
             # HTTP/0.9 has no headers to answer with; without a host HTTP/1.1 is not HTTP/1.1 (RFC 9112, 3.2).
             version = self.parser.get_http_version()
-            self._exchange = self._plain_exchange() if hot is not None and version == "1.1" else None
-            if self._exchange is not None:
-                self.cycle = self._exchange  # type: ignore[assignment]
+            plain = self._plain() if hot is not None and version == "1.1" else None
+            if plain is not None:
+                self.cycle = self._exchange = self._exchange_of(plain)  # type: ignore[assignment]
             else:
+                self._exchange = None
                 if version == "0.9" or (version == "1.1" and not any(name == b"host" for name, _ in self.headers)):
                     self._refuse(400)
+                self._make_scope()
                 super().on_headers_complete()
+                if self.leaving and self.cycle is not None:
+                    self.cycle.keep_alive = False
             self._in_head = False
-            if self.leaving and self.cycle is not None:
-                self.cycle.keep_alive = False
 
         def on_body(self, body: bytes) -> None:
             if self._exchange is None:
@@ -144,8 +163,20 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             else:
                 self._exchange.begin()
 
-        def _plain_exchange(self) -> Exchange | None:
-            """An exchange, if the head asks for a hot verb and for nothing else that would need a look."""
+        def _make_scope(self) -> None:
+            url, headers, expects = self.url, self.headers, self.expect_100_continue
+            super().on_message_begin()
+            self.url, self.expect_100_continue = url, expects
+            self.headers += headers  # in place: they are the scope's
+
+        def _exchange_of(self, plain: Plain) -> Exchange:
+            assert hot is not None
+            exchange = Exchange(self, hot, plain)
+            exchange.keep_alive = not self.leaving
+            return exchange
+
+        def _plain(self) -> Plain | None:
+            """What the head asks for, if that is a hot verb and nothing else that would need a look."""
             assert hot is not None
             is_first = self.cycle is None or self.cycle.response_complete
             method = self.parser.get_method()
@@ -156,12 +187,13 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             connection = given.get(b"connection")
             if not _UNUSUAL.isdisjoint(given) or b"host" not in given:
                 return None
-            if not _is_plain_body(given, settings.body_bytes_max if method == b"POST" else 0):
+            bytes_max = settings.body_bytes_max if method == b"POST" else 0
+            if not _is_plain_body(given, bytes_max):
                 return None
             if connection is not None and connection.lower() != b"keep-alive":
                 return None
             authorization = given.get(b"authorization")
-            return Exchange(self, hot, target, None if authorization is None else authorization.decode("latin-1"))
+            return Plain(target, None if authorization is None else authorization.decode("latin-1"), bytes_max)
 
         def _is_full(self) -> bool:
             limit = self.limit_concurrency

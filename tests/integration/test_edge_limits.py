@@ -39,10 +39,15 @@ class Served(NamedTuple):
 
 
 @pytest.fixture
-async def served(database: Database) -> AsyncIterator[Served]:
-    """One with small limits."""
+async def served(database: Database, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    """One with small limits. The parameter is how long heads and bodies may take."""
+    slow_s = getattr(request, "param", END_S)
     settings = QueueSettings(
-        shards=database.queue_shards, body_bytes_max=LIMIT, head_s_max=0.3, body_s_max=0.3, connections_max=20
+        shards=database.queue_shards,
+        body_bytes_max=LIMIT,
+        head_s_max=slow_s,
+        body_s_max=slow_s,
+        connections_max=20,
     )
     port = free_port()
     app = create_app(settings)
@@ -148,12 +153,14 @@ async def test_url_bytes(port: int, size: int, expected: int) -> None:
     assert status(await talk(port, b"GET " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n")) == expected
 
 
+@pytest.mark.parametrize("served", [0.3], indirect=True)
 async def test_a_head_that_does_not_come_is_answered_and_closed(port: int) -> None:
     answer = await talk(port, b"GET /livez HTTP/1.1\r\nhost:")
     assert status(answer) == 408
     assert b'"too_slow"' in answer
 
 
+@pytest.mark.parametrize("served", [0.3], indirect=True)
 async def test_bytes_that_trickle_do_not_keep_a_connection_open(port: int) -> None:
     """The deadline is absolute: each byte that comes does not begin it anew."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -378,6 +385,7 @@ async def test_what_stands_when_the_process_leaves_is_answered_first(
     await served.ended
 
 
+@pytest.mark.parametrize("served", [0.3], indirect=True)
 async def test_a_body_that_stops_coming_is_cut_behind_other_requests(talk_on: Talk) -> None:
     for _ in range(3):
         talk_on.send("enqueue", ITEM)
@@ -399,3 +407,72 @@ async def test_a_dequeue_that_waits_is_not_worked_on(talk_on: Talk, port: int, s
     assert len((await talk_on.answer())[2]["items"]) == 1
     assert served.app.entrance._working == 0
     other.writer.close()
+
+
+async def acquaint(talk_on: Talk, *bodies: tuple[str, str]) -> None:
+    """Let the heads of these (verb, body) become known: the first request of a connection teaches nothing."""
+    for verb, body in (("ack", '{"items":[]}'), *bodies):
+        talk_on.send(verb, body)
+        assert (await talk_on.answer())[0] in (200, 201, 422)
+
+
+async def test_a_head_that_is_known_is_not_read_again(
+    served: Served, talk_on: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await acquaint(talk_on, ("enqueue", ITEM))
+    read: list[bytes] = []
+    known = served.app.target
+    monkeypatch.setattr(served.app, "target", lambda method, url: read.append(url) or known(method, url))
+    for topic in ("edge", "another"):  # of another length
+        talk_on.send("enqueue", ITEM.replace("edge", topic))
+        assert (await talk_on.answer())[0] == 201
+    assert read == []
+    talk_on.send("enqueue", ITEM, fields="x-other: 1\r\n")
+    assert (await talk_on.answer())[0] == 201
+    assert len(read) == 1
+
+
+async def test_behind_a_known_head_a_body_has_its_limit(talk_on: Talk) -> None:
+    await acquaint(talk_on, ("enqueue", ITEM))
+    talk_on.send("enqueue", ITEM + " " * (LIMIT - len(ITEM)))
+    assert (await talk_on.answer())[0] == 201
+    talk_on.send("enqueue", ITEM + " " * (LIMIT + 1 - len(ITEM)))
+    assert (await talk_on.answer())[0] == 413
+
+
+async def test_known_heads_in_pieces_and_in_a_row(talk_on: Talk) -> None:
+    await acquaint(talk_on, ("enqueue", ITEM))
+    whole = ENQUEUE + b"content-length: %d\r\n\r\n%s" % (len(ITEM), ITEM.encode())
+    for pieces in ((whole[:-5], whole[-5:] + whole), (whole[:40], whole[40:], whole), (whole * 2,)):
+        for piece in pieces:
+            talk_on.writer.write(piece)
+            await asyncio.sleep(0.01)
+        for _ in range(2):
+            assert (await talk_on.answer())[0] == 201
+
+
+async def test_who_hung_up_behind_a_known_head_is_leased_nothing(port: int) -> None:
+    wanted = '{"topics":[{"topic":"edge"}],"wait_s":%s}'
+    gone = await Talk.open(port)
+    await acquaint(gone, ("dequeue", wanted % 0))
+    gone.send("dequeue", wanted % 20)
+    await asyncio.sleep(0.1)
+    gone.writer.transport.abort()
+    await asyncio.sleep(0.1)
+    talk_on = await Talk.open(port)
+    talk_on.send("enqueue", ITEM)
+    assert (await talk_on.answer())[0] == 201
+    talk_on.send("dequeue", wanted % 5)
+    assert [item["attempt"] for item in (await talk_on.answer())[2]["items"]] == [1]
+    talk_on.writer.close()
+
+
+async def test_who_leaves_closes_behind_a_known_head_too(
+    served: Served, talk_on: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await acquaint(talk_on, ("enqueue", ITEM))
+    monkeypatch.setattr(served.server.config.http_protocol_class, "leaving", True)
+    talk_on.send("enqueue", ITEM)
+    code, head, _ = await talk_on.answer()
+    assert code == 201
+    assert b"connection: close\r\n" in head

@@ -1,0 +1,77 @@
+"""Heads of requests that were read before: a client on a connection it keeps sends the same one again and again.
+
+Parsing a small request costs more than looking up that it was parsed. So the head of a plain request, but for the
+digits of its Content-Length, is remembered with what it asks for. Only what comes whole, in one piece, is looked
+up, and only what a parser has judged, and framed alike, is learned: a head that differs in one byte goes to the
+parser. Whose token it holds is not remembered but asked anew by every request.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shared.hotpath import Target
+
+HEADS_MAX = 1_000
+# Longer ones are no common ones, and would fill the memory.
+HEAD_BYTES_MAX = 2_048
+_DIGITS_MAX = 9
+
+_END = b"\r\n\r\n"
+_LENGTHS = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
+
+
+class Plain(NamedTuple):
+    """What a plain head asks for, and how long a body it may have."""
+
+    target: Target
+    authorization: str | None
+    body_bytes_max: int
+
+
+class KnownHeads:
+    """The heads that one process has met lately."""
+
+    def __init__(self) -> None:
+        self._plain: dict[bytes, Plain] = {}
+
+    def find(self, data: bytes) -> tuple[Plain, bytes] | None:
+        """What `data` asks for, and its body, if it is one whole request with a head that is known."""
+        framed = _frame(data)
+        if framed is None:
+            return None
+        key, body = framed
+        plain = self._plain.get(key)
+        return None if plain is None or len(body) > plain.body_bytes_max else (plain, body)
+
+    def learn(self, data: bytes, plain: Plain, body: bytes) -> None:
+        """A parser took the whole of `data` for one such request with that body."""
+        framed = None if plain.target.of else _frame(data)  # the names of single things are many
+        if framed is None:
+            return
+        key, found = framed
+        # Whatever a parser may forgive in the ends of lines or a second length is not taken for granted.
+        if found != body or key.count(b"\n") != key.count(b"\r\n") or key.lower().count(b"content-length") > 1:
+            return
+        if len(self._plain) >= HEADS_MAX:
+            self._plain.clear()
+        self._plain[key] = plain
+
+
+def _frame(data: bytes) -> tuple[bytes, bytes] | None:
+    """The head without the digits of its length, and the body, if `data` is both and nothing else."""
+    end = data.find(_END, 0, HEAD_BYTES_MAX)
+    if end < 0:
+        return None
+    for name in _LENGTHS:
+        at = data.find(name, 0, end)
+        if at >= 0:
+            break
+    else:
+        return (data[:end], b"") if len(data) == end + 4 else None
+    at += len(name)
+    stop = data.find(b"\r\n", at)
+    digits = data[at:stop]
+    if not digits.isdigit() or len(digits) > _DIGITS_MAX or len(data) != end + 4 + int(digits):
+        return None
+    return data[:at] + data[stop:end], data[end + 4 :]
