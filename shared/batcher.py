@@ -4,13 +4,18 @@ An idle shard flushes the first request alone and at once; under load a flush ca
 the one before. Nobody's answer is given before the flush that carries it has committed. When the database
 refuses a flush for its content, its halves are tried, so that one bad row does not fail its neighbours.
 
+Calls of few entries and calls of many stand in two lines, each with a flush of its own: a step of a small DAG
+does not wait for the statement that ends hundreds of nodes of a large one, nor is it made part of it. Entries
+that had better not be in two flushes at once say so by a tag: a light call that shares one with heavy calls
+stands in their line.
+
 What does not fit into a flush is shared between tenants; who would join a line that does not move is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
 from typing import Generic, NamedTuple, TypeVar
 
 from shared.clock import SystemClock
@@ -25,6 +30,9 @@ R = TypeVar("R")
 
 _clock = SystemClock()
 
+# A call of more entries is heavy. Folding so many acks of a large DAG takes a few milliseconds.
+LIGHT_ENTRIES_MAX = 32
+
 
 class BatcherLimits(NamedTuple):
     """Entries of a flush; entries that wait at most; for how long the oldest may, before others are refused."""
@@ -34,8 +42,40 @@ class BatcherLimits(NamedTuple):
     wait_s: float = 1.0
 
 
+class _Call(NamedTuple, Generic[E, R]):
+    entries: list[E]
+    future: asyncio.Future[Sequence[R]]
+    tags: Set[Hashable]
+
+
+class _Lane(Generic[E, R]):
+    """One line, and the flush that runs for it. `tags` are of calls that wait, `flying` of those in the flush."""
+
+    def __init__(self) -> None:
+        self.line: FairLine[_Call[E, R]] = FairLine()
+        self.tags: set[Hashable] = set()
+        self.flying: Set[Hashable] = frozenset()
+        self.task: asyncio.Task[None] | None = None
+
+    def has(self, tags: Set[Hashable]) -> bool:
+        """Whether one of these tags waits or is in the flush."""
+        return not (self.tags.isdisjoint(tags) and self.flying.isdisjoint(tags))
+
+    def push(self, call: _Call[E, R], tenant: Hashable, size: int) -> None:
+        """A call joins the line."""
+        self.line.push(call, tenant, size, _clock.monotonic_s())
+        self.tags |= call.tags
+
+    def take(self, room: int) -> list[_Call[E, R]]:
+        """The calls of the next flush."""
+        calls = self.line.take(room)
+        self.flying = self.tags
+        self.tags = {tag for call in self.line for tag in call.tags}
+        return calls
+
+
 class Batcher(Generic[E, R]):
-    """Joins the entries of concurrent calls into flushes."""
+    """Joins the entries of concurrent calls into flushes; two at most run at once, one of them of light calls."""
 
     def __init__(
         self,
@@ -43,6 +83,8 @@ class Batcher(Generic[E, R]):
         limits: BatcherLimits,
         level: Urgency = Urgency.DEQUEUE,
         pool: Pool | None = None,
+        *,
+        tag: Callable[[E], Hashable] | None = None,
     ) -> None:
         self._flush = flush
         self._limits = limits
@@ -50,9 +92,9 @@ class Batcher(Generic[E, R]):
         self._pool = pool
         if pool is not None:
             pool.breaker.listeners.append(self._heard)
-        self._waiting: FairLine[tuple[list[E], asyncio.Future[Sequence[R]]]] = FairLine()
+        self._tag = tag
+        self._light, self._heavy = _Lane[E, R](), _Lane[E, R]()
         self._standing = Standing(limits.wait_s, _clock)
-        self._running: asyncio.Task[None] | None = None
 
     async def submit(self, entries: list[E], tenant: Hashable = None, *, size: int | None = None) -> Sequence[R]:
         """The results of `entries`, in their order, after the flush that carried them.
@@ -69,9 +111,10 @@ class Batcher(Generic[E, R]):
             raise overloaded(self._level)
         future: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
         size = len(entries) if size is None else size
-        self._waiting.push((entries, future), tenant, size, _clock.monotonic_s())
-        if self._running is None:
-            self._running = asyncio.create_task(self._run())
+        tags: Set[Hashable] = frozenset() if self._tag is None else set(map(self._tag, entries))
+        lane = self._heavy if size > LIGHT_ENTRIES_MAX or self._heavy.has(tags) else self._light
+        lane.push(_Call(entries, future, tags), tenant, size)
+        self._go_on(lane)
         # A caller that is cancelled takes only its own future with it: the flush that carries it goes on.
         return await future
 
@@ -80,46 +123,68 @@ class Batcher(Generic[E, R]):
         """Whether a call that came now would be refused."""
         if self._pool is not None and self._pool.is_standing:
             return True
-        oldest_since_s = self._waiting.oldest_since_s
+        oldest_since_s = self._oldest_since_s
         if oldest_since_s is None:
             return False
-        return self._waiting.size >= self._limits.waiting_max or self._standing.sheds(oldest_since_s, self._level)
+        waiting = self._light.line.size + self._heavy.line.size
+        return waiting >= self._limits.waiting_max or self._standing.sheds(oldest_since_s, self._level)
+
+    @property
+    def _oldest_since_s(self) -> float | None:
+        light_s, heavy_s = self._light.line.oldest_since_s, self._heavy.line.oldest_since_s
+        if light_s is None or heavy_s is None:
+            return heavy_s if light_s is None else light_s
+        return min(light_s, heavy_s)
 
     def _heard(self, state: str) -> None:
         if state == "open" and self._pool is not None:
-            for _, future in self._waiting.clear():
-                _fail(future, self._pool.away())
+            for lane in (self._light, self._heavy):
+                for call in lane.line.clear():
+                    _fail(call.future, self._pool.away())
+                lane.tags = set()
 
-    async def _run(self) -> None:
+    def _may_start(self, lane: _Lane[E, R]) -> bool:
+        # Light calls that came before with a tag of a heavy one go first; later ones stand in its line.
+        return bool(lane.line) and (lane is self._light or not self._light.has(lane.tags))
+
+    def _go_on(self, lane: _Lane[E, R]) -> None:
+        if lane.task is None and self._may_start(lane):
+            lane.task = asyncio.create_task(self._run(lane))
+
+    async def _run(self, lane: _Lane[E, R]) -> None:
         try:
-            while self._waiting:
-                calls = self._waiting.take(self._limits.items_max)
-                self._standing.served(self._waiting.oldest_since_s)
+            while self._may_start(lane):
+                calls = lane.take(self._limits.items_max)
+                self._standing.served(self._oldest_since_s)
                 await self._flush_calls(calls)
+                lane.flying = frozenset()
+                if lane is self._light:
+                    self._go_on(self._heavy)
         finally:
-            self._running = None
+            lane.task, lane.flying = None, frozenset()
 
-    async def _flush_calls(self, calls: list[tuple[list[E], asyncio.Future[Sequence[R]]]]) -> None:
-        entries = calls[0][0] if len(calls) == 1 else [entry for part, _ in calls for entry in part]
+    async def _flush_calls(self, calls: list[_Call[E, R]]) -> None:
+        entries = calls[0].entries if len(calls) == 1 else [entry for call in calls for entry in call.entries]
         try:
             results = await self._flush(entries)
         except Invalid as error:
             if len(calls) == 1:
-                _fail(calls[0][1], error)
+                _fail(calls[0].future, error)
                 return
             middle = len(calls) // 2
             await self._flush_calls(calls[:middle])
             await self._flush_calls(calls[middle:])
             return
         except Exception as error:
-            for _, future in calls:
-                _fail(future, error)
+            for call in calls:
+                _fail(call.future, error)
             return
         start = 0
-        for part, future in calls:
-            if not future.done():
-                future.set_result(results[start : start + len(part)])
-            start += len(part)
+        for call in calls:
+            end = start + len(call.entries)
+            if not call.future.done():
+                call.future.set_result(results[start:end])
+            start = end
 
 
 def _fail(future: asyncio.Future[Sequence[R]], error: Exception) -> None:

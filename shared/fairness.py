@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 C = TypeVar("C")
@@ -35,6 +35,9 @@ class FairLine(Generic[C]):
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    def __iter__(self) -> Iterator[C]:
+        return (waiting.call for waiting in self._calls)
 
     @property
     def oldest_since_s(self) -> float | None:

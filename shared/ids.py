@@ -2,11 +2,15 @@
 
 The generator is the SDK's (`headgate.ids`); this module adds what the services need to judge ids that
 callers send. An id is opaque to callers, so a malformed one is never an error here: it is `None`.
+
+Items of one DAG are of one kin: three of the random digits of their ids are those of the DAG's own. So it is seen
+without asking which acks may need the same DAG's lock. Nothing rests on it: strangers may be of one kin too.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from headgate.ids import new_id, new_ids
 
@@ -47,11 +51,24 @@ def time_ms_of(item_id: str) -> int:
     return int(item_id[:8] + item_id[9:13], 16)
 
 
+def kin_of(item_id: str) -> str:
+    """What ids of one kin have in common."""
+    return item_id[24:27]
+
+
+def kin(item_ids: Iterable[str], like: str) -> list[str]:
+    """New ids, made to be of one kin with `like`."""
+    mark = kin_of(like)
+    return [f"{item_id[:24]}{mark}{item_id[27:]}" for item_id in item_ids]
+
+
 __all__ = [
     "SHARDS_MAX",
     "canonical",
     "canonical_token",
     "canonicals",
+    "kin",
+    "kin_of",
     "new_id",
     "new_ids",
     "shard_of",

@@ -135,7 +135,8 @@ class Activator:
         if not old:
             return []
         queue_shard = await self._context.queue_shard(shard)
-        renewed = [intent._replace(item_id=ids.new_id(queue_shard)) for intent in old]
+        fresh = ids.kin(ids.new_ids(queue_shard, len(old)), dag.id)
+        renewed = [intent._replace(item_id=item_id) for intent, item_id in zip(old, fresh, strict=True)]
 
         async def work(tx: Transaction) -> None:
             await store.lock_dag_nos(tx, [dag.no])

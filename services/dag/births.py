@@ -69,7 +69,7 @@ def plan(
     counts = addition.new_counts(adding, _NOTHING)
     log = Log([dag])
     rows = []
-    item_ids = ids.new_ids(queue_shard, len(adding.nodes))
+    item_ids = ids.kin(ids.new_ids(queue_shard, len(adding.nodes)), dag_id)
     for n, node in enumerate(adding.nodes):
         verdict = decide(node.trigger, counts[node.key])
         if verdict == "skip":

@@ -372,6 +372,8 @@ class Builder:
             left, failed = externals.get(node.key, (0, False))
             waits = not failed and _waits(dag, node, counts[node.key], left)
             item_id = ids.new_id(self._context.shards.next().number if node.sub else queue_shard)
+            if not node.sub:
+                [item_id] = ids.kin([item_id], dag.id)
             no = numbers[node.key]
             rows.append(NodeRow(no, node, item_id, "intent", waits, counts[node.key], left, failed))
         if rows:

@@ -57,7 +57,7 @@ class Completer:
 
         Only once every completion written before is applied; the caller sees to that.
         """
-        item_id = ids.new_id(await self._context.queue_shard(shard))
+        [item_id] = ids.kin([ids.new_id(await self._context.queue_shard(shard))], send.item_id)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, None]:
             dags = await store.lock_dag_nos(tx, [dag_of(send.no)])

@@ -42,7 +42,8 @@ async def reopen(
     await store_duties.delete_spread(tx, nos)
     await store.retry_externals(tx, dag.no, nos, since)
     subs: list[Replaced] = []
-    for old in await store.retry_nodes(tx, {no: ids.new_id(queue_shard) for no in nos}):
+    fresh = ids.kin(ids.new_ids(queue_shard, len(nos)), dag.id)
+    for old in await store.retry_nodes(tx, dict(zip(nos, fresh, strict=True))):
         settlement.reopened(dag, old)
         if old.sub:
             subs.append(old)

@@ -204,7 +204,7 @@ class Settlement:
 
     def _young(self, item_id: str) -> str:
         """An id that the queue will take: one that nobody was given and that has grown old is replaced."""
-        fresh = ids.new_id(ids.shard_of(item_id))
+        [fresh] = ids.kin([ids.new_id(ids.shard_of(item_id))], item_id)
         age_s = (ids.time_ms_of(fresh) - ids.time_ms_of(item_id)) / 1000
         return fresh if age_s > self._settings.id_window_s / 4 else item_id
 

@@ -32,7 +32,7 @@ from shared.access import Caller
 from shared.batcher import Batcher
 from shared.clock import SystemClock
 from shared.errors import Unavailable, something_done
-from shared.ids import canonical, canonical_token, canonicals, shard_of
+from shared.ids import canonical, canonical_token, canonicals, kin_of, shard_of
 from shared.lanes import Urgency
 from shared.metrics import ACKED, DEQUEUED, FOLDED, FOLDED_RELEASES, REDELIVERED, SCHEDULE_TO_START_SECONDS
 from shared.shards import ShardMap
@@ -79,7 +79,8 @@ class Broker:
         self._revives[number] = Batcher(self._reviver(store), limits, Urgency.SETTLE, store.pool)
         for relaxed in (False, True):
             acker, pool = self._acker(store, relaxed), store.shard.relaxed if relaxed else store.pool
-            self._acks[number, relaxed] = Batcher(acker, limits, Urgency.SETTLE, pool)
+            # A second ack of a DAG would find its lock taken, and leave its end to the DAG service.
+            self._acks[number, relaxed] = Batcher(acker, limits, Urgency.SETTLE, pool, tag=_kin)
         self._plain.join(store)
         self._others.join(store)
         self.stores[number] = store
@@ -309,6 +310,10 @@ class Broker:
             return statuses
 
         return flush
+
+
+def _kin(entry: AckEntry) -> str:
+    return kin_of(entry[0])
 
 
 async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set[str]) -> dict[str, Known]:

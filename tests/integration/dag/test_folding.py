@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from migrations.shard import upgrade
+from shared.batcher import LIGHT_ENTRIES_MAX
+from shared.ids import kin_of
 from tests.integration.queue.test_hung_up_consumer import spy_on_claims, until_waiting
 from tests.support.databases import Database, Databases
 from tests.support.folding import Folding, folding_on
@@ -269,3 +271,56 @@ async def test_what_is_released_is_handed_to_who_waits(folding: Folding) -> None
     await folding.settle()
     assert (await folding.dags.dag(dag))["state"] == "succeeded"
     assert folding.told.taken == 1
+
+
+async def test_a_small_dags_step_does_not_wait_for_the_ack_of_many_nodes_of_another(folding: Folding) -> None:
+    """And no second ack of the other is begun meanwhile, which would find its DAG's lock taken."""
+    wide = {f"w{i}": [] for i in range(LIGHT_ENTRIES_MAX + 2)}
+    large = await folding.dags.create({**wide, "end": list(wide)})
+    small = await folding.dags.create({"a": [], "b": ["a"]})
+    taken = await folding.take()
+    *many, last = (taken[key] for key in wide)
+    store = folding.host.stores[0]
+    ack, begun, go_on = store.ack, [], asyncio.Event()
+
+    async def held(ids: Any, *rest: Any, **more: Any) -> Any:
+        begun.append(len(ids))
+        if len(ids) > 1:
+            await go_on.wait()
+        return await ack(ids, *rest, **more)
+
+    store.ack = held  # type: ignore[method-assign]
+    try:
+        heavy = asyncio.create_task(folding.queue.ack(*many))
+        while not begun:
+            await asyncio.sleep(0)
+        light = asyncio.create_task(folding.queue.ack(last))
+        assert await folding.queue.ack(taken["a"]) == ["acked"]
+        assert (await folding.states(small))["b"] == "released"
+        assert begun == [len(many), 1]
+        go_on.set()
+        await heavy
+        await light
+    finally:
+        store.ack = ack  # type: ignore[method-assign]
+    assert begun == [len(many), 1, 1]
+    assert await folding.completions() == 0
+    assert (await folding.states(large))["end"] == "released"
+    for dag in (large, small):
+        await folding.cancel(dag)
+
+
+async def test_items_of_a_dag_are_of_one_kin(folding: Folding) -> None:
+    dag = await folding.dags.create({"a": [], "b": ["a"], "c": []})
+    await folding.dags.call("POST", f"/{dag}/nodes", {"nodes": [{"key": "d", "topic": "work"}]})
+    await folding.settle()
+    taken = await folding.take()
+    before = {await folding.item_of(dag, key) for key in "abcd"}
+    assert await folding.queue.nack(taken["c"], final=True) == ["dead"]
+    await folding.settle()
+    await folding.dags.call("POST", f"/{dag}/retry", {})
+    await folding.settle()
+    ids = before | {await folding.item_of(dag, key) for key in "abcd"}
+    assert len(ids) > len(before)
+    assert {kin_of(item_id) for item_id in ids} == {kin_of(dag)}
+    await folding.cancel(dag)

@@ -35,6 +35,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now_s
 
 
+def waiting_in(line: Any) -> int:
+    """Entries that wait for a flush."""
+    return int(line._light.line.size + line._heavy.line.size)
+
+
 async def begun(stuck: Stuck, calls: int) -> None:
     async with asyncio.timeout(60):
         while len(stuck.seen) < calls:
@@ -111,11 +116,11 @@ async def test_a_hot_namespace_leaves_room_in_every_flush(own_host: QueueHost) -
     await begun(stuck, 1)
     calls += [call(hot, 5, "hot") for _ in range(20)]
     async with asyncio.timeout(60):
-        while line._waiting.size < 100:
+        while waiting_in(line) < 100:
             await asyncio.sleep(0.005)
     calls.append(call(calm, 5, "calm"))
     async with asyncio.timeout(60):
-        while line._waiting.size < 105:
+        while waiting_in(line) < 105:
             await asyncio.sleep(0.005)
     stuck.go_on.set()
     await asyncio.gather(*calls)
@@ -146,10 +151,10 @@ async def test_a_hot_namespace_leaves_room_for_acks_of_others(own_host: QueueHos
             await asyncio.sleep(0.005)
         for start in range(0, 100, 10):
             calls.append(asyncio.create_task(hot.ack(*rest[start : start + 10])))
-        while line._waiting.size < 100:
+        while waiting_in(line) < 100:
             await asyncio.sleep(0.005)
         calls.append(asyncio.create_task(calm.ack(other)))
-        while line._waiting.size < 101:
+        while waiting_in(line) < 101:
             await asyncio.sleep(0.005)
     go_on.set()
     assert {status for statuses in await asyncio.gather(*calls) for status in statuses} == {"acked"}

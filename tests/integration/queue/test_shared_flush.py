@@ -30,9 +30,9 @@ def in_one_flush(host: QueueHost) -> None:
     for batcher in (*host.process.broker._others._flushes.values(), *host.process.broker._acks.values()):
         original = batcher._run
 
-        async def held(original: Any = original) -> None:
+        async def held(lane: Any, original: Any = original) -> None:
             await asyncio.sleep(0.02)
-            await original()
+            await original(lane)
 
         batcher._run = held
 

@@ -130,9 +130,9 @@ async def test_a_foreign_revive_in_the_same_flush_takes_nobodys_place(own_api: A
     batcher = own_api.host.process.broker._revives[0]
     original = batcher._run
 
-    async def held() -> None:
+    async def held(lane: Any) -> None:
         await asyncio.sleep(0.02)
-        await original()
+        await original(lane)
 
     batcher._run = held
     theirs, ours = await asyncio.gather(stranger.revive(item_id), own_api.revive(item_id))
