@@ -1,0 +1,83 @@
+"""Acks go on with their DAGs by fewer steps (ADR 14)."""
+
+from migrations.script import run_sql
+
+revision = "0014"
+down_revision = "0013"
+branch_labels = None
+depends_on = None
+
+SQL = r"""
+-- Gives ends of acked items to whoever applies them in this database, and makes ready what that releases.
+--
+-- Who listens on topic `acks/<n>` of namespace `_dag` may have a schema `dag_<n>` beside this one with a function
+-- complete_here(dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[],
+-- outputs text[], started_ats timestamptz[], workers text[], queue_shard int) returning (taken uuid[], released
+-- uuid[]). It is called with its schema as the search_path. It applies what it can without waiting for anybody:
+-- `taken` are the items of whose end nobody else has to be told, `released` the disabled items of this shard that
+-- are revived for it now. Any fault, there or in reviving, undoes all of that: an ack does not fail by it, its
+-- ends are told by completion items.
+CREATE OR REPLACE FUNCTION fold_completions(
+    item_ids uuid[], ack_topic_ids int[], attempt_numbers int[], outputs text[], contexts text[],
+    offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
+    OUT taken uuid[], OUT revived told[])
+LANGUAGE plpgsql VOLATILE SET enable_hashjoin = on AS $$
+DECLARE
+    items_max CONSTANT int := 500;      -- of one ack: others share its statement
+    -- The types of complete_here's parameters, by their fixed numbers: names would be parsed for each ack.
+    signature CONSTANT oidvector := '2951 1009 1007 2951 1007 1009 1185 1009 23';
+    home CONSTANT text := current_setting('search_path');
+    path text;
+    part record;
+    given record;
+    released uuid[] := '{}';
+BEGIN
+    taken := '{}';
+    FOR part IN
+        SELECT t.schema, (SELECT number FROM shard) AS here, x.*
+        FROM (
+            SELECT topic.topic_id, to_regnamespace('dag_' || substr(topic.name, 6)) AS schema
+            FROM topic
+            WHERE topic.topic_id = ANY (ack_topic_ids) AND topic.name ~ '^acks/[0-9]+$'
+                AND topic.namespace_id = (SELECT namespace_id FROM namespace WHERE name = '_dag') OFFSET 0) AS t
+        CROSS JOIN LATERAL (
+            SELECT array_agg((y.context ->> 'dag')::uuid) AS dags, array_agg(y.context ->> 'node') AS keys,
+                array_agg((y.context ->> 'generation')::int) AS generations, array_agg(y.id) AS ids,
+                array_agg(y.attempts) AS attempts, array_agg(y.output) AS outputs,
+                array_agg((y.context ->> 'started_at')::timestamptz) AS started_ats,
+                array_agg(y.context ->> 'worker') AS workers
+            FROM (
+                SELECT u.id, u.attempts, u.output, u.context::jsonb AS context
+                FROM unnest(item_ids, ack_topic_ids, attempt_numbers, fold_completions.outputs, contexts)
+                    AS u(id, topic_id, attempts, output, context)
+                WHERE u.topic_id = t.topic_id LIMIT items_max) AS y
+            OFFSET 0) AS x
+        WHERE has_schema_privilege(t.schema, 'USAGE') AND EXISTS (
+            SELECT FROM pg_proc
+            WHERE proname = 'complete_here' AND proargtypes = signature AND pronamespace = t.schema)
+    LOOP
+        path := set_config('search_path', part.schema::text, true);
+        SELECT c.o_taken AS taken, c.o_released AS released INTO given
+        FROM complete_here(part.dags, part.keys, part.generations, part.ids, part.attempts, part.outputs,
+            part.started_ats, part.workers, part.here) AS c;
+        path := set_config('search_path', home, true);
+        taken := taken || given.taken;
+        released := released || given.released;
+    END LOOP;
+    IF cardinality(released) > 0 THEN
+        revived := ARRAY(SELECT r FROM revive_here(
+            released, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima) AS r);
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    taken := '{}';
+    revived := NULL;
+END $$;
+"""
+
+
+def upgrade() -> None:
+    run_sql(SQL)
+
+
+def downgrade() -> None:
+    raise NotImplementedError("migrations only go forward")

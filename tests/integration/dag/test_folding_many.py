@@ -1,0 +1,84 @@
+"""Acks of many nodes of one DAG that go on with it: in one piece, and as it is told."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.databases import Database, Databases
+from tests.support.folding import Folding, folding_on
+
+LOG = "SELECT c.last_event, c.nodes, c.dag FROM change c JOIN dag d ON d.no = c.dag_no WHERE d.id = $1 ORDER BY 1"
+COUNTS = "SELECT blocked, released, succeeded, last_event FROM dag WHERE id = $1"
+
+
+@pytest.fixture(scope="module")
+async def database(databases: Databases) -> AsyncIterator[Database]:
+    made = await databases.create(queue_shards=1, dag_shards=1)
+    yield made
+    await databases.drop(made)
+
+
+@pytest.fixture
+async def folding(database: Database) -> AsyncIterator[Folding]:
+    async with folding_on(database) as made:
+        yield made
+
+
+@pytest.fixture
+async def telling(database: Database) -> AsyncIterator[Folding]:
+    async with folding_on(database, fold_completions=False) as made:
+        yield made
+
+
+async def acked_at_once(way: Folding, nodes: dict[str, Any]) -> tuple[str, int]:
+    """A new DAG, all of whose first nodes are acked by one call; how many of these ends are told."""
+    dag = await way.dags.create(nodes)
+    taken = await way.take(1_000)
+    items = sorted(taken.values(), key=lambda item: item["id"])
+    assert set(await way.queue.ack(*items)) == {"acked"}
+    told = await way.completions()
+    await way.settle()
+    return dag, told
+
+
+# Rows of the log end at a hundred changes; the last of them says what has been released.
+@pytest.mark.parametrize("ends", [99, 100, 101, 200, 250])
+async def test_many_ends_are_logged_as_they_are_told(folding: Folding, telling: Folding, ends: int) -> None:
+    ups = [f"n{n}" for n in range(ends)]
+    nodes = {**{key: [] for key in ups}, "half": ups[::2], "all": ups, "later": ["all"]}
+    found = []
+    for way in (folding, telling):
+        dag, told = await acked_at_once(way, nodes)
+        assert told == (0 if way is folding else ends)
+        assert (await way.states(dag))["all"] == "released"
+        log = [(row[0], (row[1] or "").split(), row[2]) for row in await way.dags.rows(LOG, dag)]
+        # Ends of one ack have no order among them.
+        found.append(
+            (
+                [(last, len(changes), stand) for last, changes, stand in log],
+                sorted(change for _, changes, _ in log for change in changes),
+                {change.partition(":")[2] for change in log[-1][1][-2:]},
+                [tuple(row) for row in await way.dags.rows(COUNTS, dag)],
+            )
+        )
+        await way.finish(dag)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("releases", [100, 101])
+async def test_what_releases_many_goes_the_ordinary_way(folding: Folding, releases: int) -> None:
+    """Each release costs more than an end does, and others wait for the same statement."""
+    ups = [f"n{n}" for n in range(4)]
+    nodes = {**{key: [] for key in ups}, **{f"c{n}": [ups[n % 4]] for n in range(releases)}}
+    dag, told = await acked_at_once(folding, nodes)
+    assert told == (0 if releases <= 100 else 4)
+    assert list((await folding.states(dag)).values()).count("released") == releases
+    await folding.finish(dag)
+
+
+async def test_ends_beyond_those_of_one_ack_are_told(folding: Folding) -> None:
+    ups = [f"n{n}" for n in range(501)]
+    dag, told = await acked_at_once(folding, {**{key: [] for key in ups}, "all": ups})
+    assert told == 1
+    await folding.finish(dag)
