@@ -222,7 +222,7 @@ class Dispatch:
                     counts = [demand.count for demand in demands]
                     continue
                 for line, count in zip(lines, counts, strict=True):
-                    if count and self._is_short(line, count):
+                    if count and self._is_short(line, count) and not self._defers(line, deadline_s):
                         await self._fill(line, count)
                 if tenant is not None:
                     counts = tenant.cut(counts)  # others may have taken room while this call looked
@@ -265,13 +265,8 @@ class Dispatch:
         return line
 
     def _heads(self) -> Heads:
-        return Heads(
-            list(self._stores),
-            self._owns,
-            self._clock,
-            keys_max=self._settings.buffer_keys_max,
-            late_s=self._settings.late_s,
-        )
+        keys_max, late_s = self._settings.buffer_keys_max, self._settings.late_s
+        return Heads(list(self._stores), self._owns, self._clock, keys_max=keys_max, late_s=late_s)
 
     def _introduce(self, shard: int, topic_id: int, keys: Sequence[Key]) -> None:
         """Learn the name of a topic that another process made, then tell of its keys."""
@@ -302,12 +297,22 @@ class Dispatch:
         age_s = self._clock.monotonic_s() - line.refreshed_s
         return age_s >= self._settings.poll_s or bool(line.buffer.behind(count))
 
+    def _defers(self, line: Line, deadline_s: float) -> bool:
+        """Let a call that can wait do so during a look, where the last one has found nothing."""
+        now_s = self._clock.monotonic_s()
+        is_due = now_s - line.refreshed_s >= self._settings.poll_s and not line.filling.locked()
+        if not is_due or not line.is_dry or now_s >= deadline_s:
+            return False
+        line.refresh(now_s)
+        self._join_looks(now_s)
+        self._keep(self._fill_ahead(line))
+        return True
+
     async def _fill(self, line: Line, count: int) -> None:
         async with line.filling:
             now_s = self._clock.monotonic_s()
             if now_s - line.refreshed_s >= self._settings.poll_s:
-                line.refreshed_s = now_s
-                line.buffer.rewind()
+                line.refresh(now_s)
                 self._join_looks(now_s)
             peeks = {}
             for shard, bound in line.buffer.behind(count):
@@ -335,8 +340,7 @@ class Dispatch:
         are_few = len(self._lines) <= LOOKS_MAX
         for line in self._lines.values():
             if line.is_due(now_s, poll_s, ahead=are_few):
-                line.refreshed_s = now_s
-                line.buffer.rewind()
+                line.refresh(now_s)
                 self._keep(self._fill_ahead(line))
 
     async def _fill_ahead(self, line: Line) -> None:
@@ -426,11 +430,7 @@ class Dispatch:
         return [group for flush in done for group in flush.result()]
 
     async def _claim_at(
-        self,
-        namespace: str,
-        shard: int,
-        parts: Sequence[tuple[Line, list[Key]]],
-        holder: Holder,
+        self, namespace: str, shard: int, parts: Sequence[tuple[Line, list[Key]]], holder: Holder
     ) -> list[Group]:
         size = sum([len(keys) for _, keys in parts])
         try:

@@ -114,8 +114,11 @@ class Heads:
 
     @property
     def hands_over(self) -> bool:
-        """Whether the next item to become ready is the one to be served: nothing else is in sight."""
-        dry = self._own.is_dry() and (not self._others or self._rest.is_dry())
+        """Whether the next item to become ready is the one to be served: nothing else is in sight.
+
+        A look on its way changes that when it finds something: until then what the last one found holds.
+        """
+        dry = self._own.seems_dry and (not self._others or self._rest.seems_dry)
         return dry and not self.takes_turns
 
     def settled(self, keys: Sequence[Key]) -> None:

@@ -33,6 +33,7 @@ class Buffer:
         self._known: set[str] = set()
         self._bounds: dict[int, Bound] = dict.fromkeys(shards, START)
         self._peeking: dict[int, Bound] = {}
+        self._was_dry = False  # and nothing was met since, though it is being looked for afresh
         self._keys_max = keys_max
 
     def __len__(self) -> int:
@@ -48,6 +49,7 @@ class Buffer:
         A key beyond the shard's bound will be found by a later peek, unless one is on its way: its snapshot
         may be older than the key.
         """
+        self._was_dry = False
         self._add(keys, END if shard in self._peeking else self._bounds[shard])
         self._shrink()
 
@@ -58,6 +60,7 @@ class Buffer:
     def peeked(self, shard: int, keys: list[Key], *, limit: int) -> None:
         """Take in what a peek of one shard found; fewer than `limit` means it has no more."""
         self._add(keys, END)
+        self._was_dry = self._was_dry and not keys
         after = self._peeking.pop(shard)
         # What was forgotten while the peek was on its way lies before what it found: the bound stays there.
         if self._bounds[shard] >= after:
@@ -76,6 +79,7 @@ class Buffer:
 
     def rewind(self) -> None:
         """Forget every bound: the next keys are looked for from the head again, after peeks on their way too."""
+        self._was_dry = self.seems_dry
         self._bounds = dict.fromkeys(self._bounds, START)
         self._peeking = dict.fromkeys(self._peeking, END)
 
@@ -84,6 +88,7 @@ class Buffer:
         self._keys.clear()
         self._known.clear()
         self.rewind()
+        self._was_dry = False
 
     def behind(self, count: int) -> list[tuple[int, Bound]]:
         """The shards to peek, and from where, before `count` keys can be served in order."""
@@ -109,6 +114,11 @@ class Buffer:
     def is_dry(self) -> bool:
         """Whether no shard has a key left, as far as this process can know."""
         return not self._keys and self._bound() is END
+
+    @property
+    def seems_dry(self) -> bool:
+        """Whether it is dry, or was when all was last known and nothing has been met since."""
+        return self._was_dry or self.is_dry()
 
     def settled(self, keys: Iterable[Key]) -> None:
         """Keys taken before are claimed or gone: from now on their ids would be news."""

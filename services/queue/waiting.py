@@ -109,6 +109,16 @@ class Line:
         """Whether nobody has wanted the topic since then."""
         return not self.waiting and not self.offered and self.used_s < since_s
 
+    def refresh(self, now_s: float) -> None:
+        """A look from the beginning starts now."""
+        self.refreshed_s = now_s
+        self.buffer.rewind()
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether what becomes ready next may be handed to who waits here."""
+        return isinstance(self.buffer, Heads) and self.buffer.hands_over
+
     def is_due(self, now_s: float, poll_s: float, *, ahead: bool) -> bool:
         """Whether to look afresh along with another line: in use, and half a poll old at least.
 
@@ -131,7 +141,7 @@ class Line:
         """Take the call that waits longest out of the line, if what becomes ready may be handed to it."""
         while self.waiting and self.waiting[0].done():
             self.waiting.popleft()
-        if not self.waiting or not isinstance(self.buffer, Heads) or not self.buffer.hands_over:
+        if not self.waiting or not self.is_dry:
             return None
         terms = self.waiting[0].terms
         if terms is None or (terms.gone is not None and terms.gone.done()):

@@ -12,6 +12,7 @@ from services.queue.model import Demand
 from services.queue.waiting import HANDED_ENTRIES_MAX, HANDED_TOPICS_MAX
 from shared.errors import Invalid, ShardUnavailable
 from tests.integration.queue.test_hung_up_consumer import Connection, spy_on_claims, until_waiting, waiters
+from tests.integration.queue.test_late_looks import Looks
 from tests.support.databases import Databases
 from tests.support.interleave import actor_on
 from tests.support.queue_host import Api, queue_host
@@ -164,6 +165,53 @@ async def test_nothing_is_offered_where_there_is_something_to_choose(api: Api) -
     api.host.dispatch.leave()
     assert offers(api) == []
     assert await items_of(connection) == []
+
+
+def due(api: Api) -> Any:
+    """The line of `t`, at which it is time to look again."""
+    line = api.host.dispatch._lines[api.namespace, "t"]
+    line.refreshed_s = float("-inf")
+    return line
+
+
+async def test_what_becomes_ready_during_a_look_is_handed_over(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    item_id = await disable(api)
+    assert await api.dequeue("t") == []
+    line, looks = due(api), Looks(api, monkeypatch)
+    connection = await asyncio.wait_for(waiting(api), 5)
+    await asyncio.wait_for(looks.begun.wait(), 5)
+    claims = spy_on_claims(api)
+
+    assert await api.revive(item_id) == ["revived"]
+    assert [item["id"] for item in await items_of(connection)] == [item_id]
+    assert claims == []
+    looks.open.set()
+    async with asyncio.timeout(5), line.filling:
+        assert line.is_dry
+
+
+async def test_a_call_that_does_not_wait_is_answered_after_a_look(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await api.dequeue("t") == []
+    due(api)
+    looks = Looks(api, monkeypatch)
+    call = asyncio.create_task(api.dequeue("t"))
+    await asyncio.wait_for(looks.begun.wait(), 5)
+    done, _ = await asyncio.wait([call], timeout=0.05)
+    assert not done
+    looks.open.set()
+    assert await call == []
+
+
+async def test_a_call_that_waits_during_a_look_is_given_what_it_finds(api: Api) -> None:
+    """Another process' item, of which nobody told."""
+    item_id = await disable(api)
+    assert await api.dequeue("t") == []
+    async with queue_host(api.host.database) as other:
+        assert await Api(other, api.namespace).revive(item_id) == ["revived"]
+    due(api)
+    assert [item["id"] for item in await items_of(Connection(api, ONE))] == [item_id]
 
 
 async def test_calls_with_quotas_or_several_topics_look_for_themselves(api: Api) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from services.queue.heads import Heads
 from services.queue.model import Key
+from services.queue.prefetch import START
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LATE_S = 1.0
@@ -180,3 +181,42 @@ def test_memory_of_keys_elsewhere_is_bounded(process: Process) -> None:
 
     assert len(process.heads) <= 100
     assert len(process.heads._known_since_s) <= 201
+
+
+def test_what_was_dry_is_while_it_is_looked_at_again_and_nothing_is_met(process: Process) -> None:
+    heads = process.heads
+    process.owned.add(1)
+    assert not heads.hands_over, "nobody has looked"
+    process.look()
+    assert heads.hands_over
+    heads.rewind()
+    assert heads.hands_over
+    assert heads.take(1) == []
+    heads.peeking(0, START)
+    heads.peeked(0, [], limit=LIMIT)
+    assert heads.hands_over, "one shard is known, the other is as it was"
+    key = process.add(1, 0)
+    heads.peeking(1, START)
+    heads.peeked(1, [key], limit=LIMIT)
+    assert not heads.hands_over
+    heads.settled(heads.take(1))
+
+
+@pytest.mark.parametrize("meets", ["push", "clear", "peek"])
+def test_a_look_that_has_met_something_is_waited_for(process: Process, meets: str) -> None:
+    heads = process.heads
+    process.owned.add(1)
+    process.look()
+    heads.rewind()
+    key = process.add(0, 0)
+    if meets == "push":
+        heads.push(0, [key])
+    elif meets == "clear":
+        heads.clear()
+    else:
+        heads.peeking(0, START)
+        heads.peeked(0, [key], limit=1)
+        heads.take(1)
+    assert not heads.hands_over
+    heads.rewind()
+    assert not heads.hands_over, "nor after the next one has begun"
