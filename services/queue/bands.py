@@ -78,6 +78,11 @@ class Bands:
         for band in self._bands:
             band.rewind()
 
+    def again(self) -> list[tuple[int, Bound]]:
+        """As `rewind`, and where to peek then."""
+        self.rewind()
+        return self.behind(1)
+
     def clear(self) -> None:
         """Forget everything."""
         for band in self._bands:

@@ -2,8 +2,8 @@
 
 One `Line` per topic that somebody dequeues from: its buffer of keys and the calls that wait. A key that
 becomes ready wakes one waiting call; a call that leaves keys behind wakes the next, so a thousand waiting
-consumers do not stampede for one item. Every line is looked at afresh from the database about once a second
-while somebody wants it: that poll is the truth, the keys told by `ready` only save the time until then.
+consumers do not stampede for one item. What a line knows comes from looks at the shards (services.queue.looking):
+they are the truth, the keys told by `ready` only save the time until the next.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from datetime import datetime
 from typing import Any
 
 from services.queue.bands import Bands, Shares
-from services.queue.flushes import by_shard, claimer, looker
+from services.queue.flushes import by_shard, claimer
 from services.queue.heads import Heads
 from services.queue.kept_keys import KeptKeys
 from services.queue.leased import Group, Leased, returnable
-from services.queue.model import EARLIEST, Claim, Demand, Key, Look, Ready
-from services.queue.names import SQL, TopicRef
+from services.queue.looking import Looking
+from services.queue.model import EARLIEST, Claim, Demand, Key, Ready
+from services.queue.names import SQL
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
@@ -37,10 +38,7 @@ from shared.shedding import overloaded
 Holder = tuple[str, float | None, str | None]
 
 # A shard that takes longer is passed over, so that it holds up nobody who wants items of others.
-PEEK_S_MAX = 1.0
 CLAIM_S_MAX = 2.0
-# Topics looked at by one statement.
-LOOKS_MAX = 32
 
 
 class Dispatch:
@@ -63,10 +61,8 @@ class Dispatch:
         self._is_leaving = False
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
         self._claims: dict[tuple[int, bool], Batcher[Claim, list[Group]]] = {}
-        self._looks: dict[int, Batcher[Look, list[Key]]] = {}
-        self._finds: dict[int, Batcher[tuple[str, str], TopicRef | None]] = {}
-        self._joined_s = float("-inf")
         self._kept = KeptKeys(settings.kept_keys_max)
+        self.looking = Looking(self._lines, self._kept, settings, clock, met=self._met, keep=self._keep)
         self._claiming: dict[bool, list[Batcher[Claim, list[Group]]]] = {False: [], True: []}
         for store in stores:
             self.join(store)
@@ -74,10 +70,7 @@ class Dispatch:
     def join(self, store: Store) -> None:
         """Serve from one more shard."""
         self._stores[store.number] = store
-        limits = self._settings.flush_limits._replace(items_max=LOOKS_MAX)
-        look = looker(store, self._settings.peek_keys_max)
-        self._looks[store.number] = Batcher(look, limits, Urgency.DEQUEUE, store.pool)
-        self._finds[store.number] = Batcher(store.names.find_all, limits, Urgency.DEQUEUE, store.pool)
+        self.looking.join(store)
         for relaxed in (False, True):
             pool = store.shard.relaxed if relaxed else store.pool
             claims = Batcher[Claim, list[Group]](
@@ -222,14 +215,14 @@ class Dispatch:
                     counts = [demand.count for demand in demands]
                     continue
                 for line, count in zip(lines, counts, strict=True):
-                    if count and self._is_short(line, count) and not self._defers(line, deadline_s):
-                        await self._fill(line, count)
+                    await self.looking.supply(line, count, deadline_s)
                 if tenant is not None:
                     counts = tenant.cut(counts)  # others may have taken room while this call looked
-                taken = [line.buffer.take(count) for line, count in zip(lines, counts, strict=True)]
-                for line in lines:
+                taken = [line.take(count) for line, count in zip(lines, counts, strict=True)]
+                for line, keys in zip(lines, taken, strict=True):
                     if len(line.buffer):
                         line.wake_one()
+                    self.looking.look_ahead(line, len(keys))
                 missed = await self._serve(lines, taken, (token, lease_s, worker), leased, tenant)
                 counts = [demand.count - got for demand, got in zip(demands, leased.counts, strict=True)]
                 left_s = deadline_s - self._clock.monotonic_s()
@@ -289,93 +282,12 @@ class Dispatch:
     def _meet(self, shard: int, topic_id: int, pair: tuple[str, str]) -> Line | None:
         line = self._lines.get(pair)
         if line is not None:
-            line.topic_ids[shard] = topic_id
-            self._by_id[shard, topic_id] = line
+            self._met(line, shard, topic_id)
         return line
 
-    def _is_short(self, line: Line, count: int) -> bool:
-        age_s = self._clock.monotonic_s() - line.refreshed_s
-        return age_s >= self._settings.poll_s or bool(line.buffer.behind(count))
-
-    def _defers(self, line: Line, deadline_s: float) -> bool:
-        """Let a call that can wait do so during a look, where the last one has found nothing."""
-        now_s = self._clock.monotonic_s()
-        is_due = now_s - line.refreshed_s >= self._settings.poll_s and not line.filling.locked()
-        if not is_due or not line.is_dry or now_s >= deadline_s:
-            return False
-        line.refresh(now_s)
-        self._join_looks(now_s)
-        self._keep(self._fill_ahead(line))
-        return True
-
-    async def _fill(self, line: Line, count: int) -> None:
-        async with line.filling:
-            now_s = self._clock.monotonic_s()
-            if now_s - line.refreshed_s >= self._settings.poll_s:
-                line.refresh(now_s)
-                self._join_looks(now_s)
-            peeks = {}
-            for shard, bound in line.buffer.behind(count):
-                if shard in line.late:
-                    line.buffer.pass_over(shard)
-                else:
-                    peeks[asyncio.create_task(self._peek(line, shard, bound))] = shard
-            if not peeks:
-                return
-            try:
-                await asyncio.wait(peeks, timeout=PEEK_S_MAX)
-            finally:
-                # Also when this call is cut off here: they go on, and no second one may overtake them.
-                for task, shard in peeks.items():
-                    if not task.done():
-                        line.late[shard] = task
-                        line.buffer.pass_over(shard)
-
-    def _join_looks(self, now_s: float) -> None:
-        """Look afresh at other lines in use too, if their turn is near: one statement a shard serves many."""
-        poll_s = self._settings.poll_s
-        if now_s - self._joined_s < poll_s / 2:
-            return
-        self._joined_s = now_s
-        are_few = len(self._lines) <= LOOKS_MAX
-        for line in self._lines.values():
-            if line.is_due(now_s, poll_s, ahead=are_few):
-                line.refresh(now_s)
-                self._keep(self._fill_ahead(line))
-
-    async def _fill_ahead(self, line: Line) -> None:
-        await self._fill(line, 1)
-        if len(line.buffer):
-            line.wake_one()
-
-    async def _peek(self, line: Line, shard: int, after: tuple[int, datetime, str]) -> None:
-        limit = self._settings.peek_keys_max
-        keys: list[Key] = []
-        line.buffer.peeking(shard, after)
-        try:
-            topic_id = await self._topic_id(line, shard)
-            if topic_id is not None:
-                start = line.start(shard, after, self._clock.monotonic_s())
-                [keys] = await self._looks[shard].submit([(topic_id, after, start)])
-                line.found(shard, after, keys)
-        except Unavailable as error:
-            # A shard that does not answer costs only itself: the others go on being served.
-            log.warning("peek failed", shard=shard, detail=error.detail)
-        finally:
-            line.buffer.peeked(shard, keys, limit=limit, after=after)
-            self._kept.gain(len(keys), self._lines.values())
-            if line.late.pop(shard, None) is not None:
-                line.wake_one()
-
-    async def _topic_id(self, line: Line, shard: int) -> int | None:
-        topic_id = line.topic_ids.get(shard)
-        if topic_id is None:
-            [found] = await self._finds[shard].submit([(line.namespace, line.topic)])
-            if found is None:
-                return None
-            topic_id = line.topic_ids[shard] = found.topic_id
-            self._by_id[shard, topic_id] = line
-        return topic_id
+    def _met(self, line: Line, shard: int, topic_id: int) -> None:
+        line.topic_ids[shard] = topic_id
+        self._by_id[shard, topic_id] = line
 
     async def _serve(
         self,
@@ -434,7 +346,7 @@ class Dispatch:
     ) -> list[Group]:
         size = sum([len(keys) for _, keys in parts])
         try:
-            met = [(await self._topic_id(line, shard), keys) for line, keys in parts]
+            met = [(await self.looking.topic_id(line, shard), keys) for line, keys in parts]
             claims = [Claim(topic_id, keys, *holder) for topic_id, keys in met if topic_id is not None]
             if not claims:
                 return []  # another process told of a topic that is not here

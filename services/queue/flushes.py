@@ -21,13 +21,13 @@ def by_shard(keys: Sequence[Key]) -> dict[int, list[Key]]:
     return found
 
 
-def looker(store: Store, limit: int) -> Any:
-    """A flush of looks: the keys of each."""
+def looker(store: Store) -> Any:
+    """A flush of looks, each with its limit: the keys of each."""
 
-    async def flush(looks: list[Look]) -> list[list[Key]]:
+    async def flush(looks: list[tuple[Look, int]]) -> list[list[Key]]:
         if len(looks) == 1:
-            return [await store.peek(looks[0], limit)]
-        return await store.peek_many(looks, limit)
+            return [await store.peek(*looks[0])]
+        return await store.peek_many(looks)
 
     return flush
 

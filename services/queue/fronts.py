@@ -22,6 +22,8 @@ WHOLE_S = 15.0
 class Front:
     """Of one index and shard."""
 
+    __slots__ = ("_at", "_whole_s")
+
     def __init__(self) -> None:
         self._at = EARLIEST
         self._whole_s = float("-inf")
@@ -41,6 +43,8 @@ class Front:
 
 class KeysFront:
     """Of one topic's keys on one shard: behind the dead ones of the priority that was found first."""
+
+    __slots__ = ("_front", "_priority")
 
     def __init__(self) -> None:
         self._front = Front()

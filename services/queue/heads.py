@@ -22,6 +22,19 @@ from shared.clock import Clock
 class Heads:
     """A `Buffer` over own shards and one over the rest."""
 
+    __slots__ = (
+        "_clock",
+        "_keys_max",
+        "_known_since_s",
+        "_late_s",
+        "_others",
+        "_own",
+        "_owns",
+        "_rest",
+        "_shards",
+        "takes_turns",
+    )
+
     def __init__(
         self,
         shards: Sequence[int],
@@ -36,11 +49,9 @@ class Heads:
         self._clock = clock
         self._keys_max = keys_max
         self._late_s = late_s
-        self._late = timedelta(seconds=late_s)
         self.takes_turns = False  # its items' places are no times then: see services.queue.lanes
         self._known_since_s: dict[str, float] = {}
-        self._own = self._rest = Buffer((), keys_max=keys_max)
-        self._home: dict[int, Buffer] = {}
+        self._own = self._rest = _NOBODYS
         self._others: frozenset[int] = frozenset()
         self._share_out()
 
@@ -53,30 +64,31 @@ class Heads:
 
     def push(self, shard: int, keys: Iterable[Key]) -> None:
         """Take in keys that have become ready."""
-        if shard not in self._home:
+        home = self._home(shard)
+        if not home.covers(shard):
             return
         if shard in self._others:
             keys = list(keys)
             self._note(keys)
-        self._home[shard].push(shard, keys)
+        home.push(shard, keys)
 
     def peeking(self, shard: int, after: Bound) -> None:
         """A peek of this shard is on its way."""
-        self._home[shard].peeking(shard, after)
+        self._home(shard).peeking(shard, after)
 
     def peeked(self, shard: int, keys: list[Key], *, limit: int, after: Bound = START) -> None:
         """Take in what a peek found; one peek of a shard is on its way at a time, whatever it began `after`."""
         if shard in self._others:
             self._note(keys)
-        self._home[shard].peeked(shard, keys, limit=limit)
+        self._home(shard).peeked(shard, keys, limit=limit)
 
     def pass_over(self, shard: int) -> None:
         """A peek of this shard takes too long: serve the others' keys until it ends."""
-        self._home[shard].pass_over(shard)
+        self._home(shard).pass_over(shard)
 
     def rewind(self) -> None:
         """Look at every shard from its head again, by whose it is now."""
-        if self._others != self._foreign() or len(self._home) < len(self._shards):
+        if self._are_shared_out_anew():
             self._share_out()
             return
         self._own.rewind()
@@ -84,6 +96,13 @@ class Heads:
             # Its owner serves it: most of what was known here is gone. When each was met is kept.
             self._forget_gone()
             self._rest.clear()
+
+    def again(self) -> list[tuple[int, Bound]]:
+        """As `rewind`, and where to peek then; of own shards what is known may be served meanwhile."""
+        if self._others or self._are_shared_out_anew():
+            self.rewind()
+            return self.behind(1)
+        return self._own.again()
 
     def clear(self) -> None:
         """Forget everything."""
@@ -134,7 +153,11 @@ class Heads:
         known_s = self._clock.monotonic_s() - self._known_since_s.get(head.id, float("inf"))
         if known_s < self._late_s:
             return END
-        return head if self.takes_turns else Key(head.priority, head.deliver_at + self._late, head.id)
+        return (
+            head
+            if self.takes_turns
+            else Key(head.priority, head.deliver_at + timedelta(seconds=self._late_s), head.id)
+        )
 
     def _note(self, keys: Iterable[Key]) -> None:
         now_s = self._clock.monotonic_s()
@@ -147,14 +170,25 @@ class Heads:
         self._known_since_s = {key.id: self._known_since_s[key.id] for key in self._rest}
 
     def _foreign(self) -> frozenset[int]:
-        return frozenset(shard for shard in self._shards if not self._owns(shard))
+        return frozenset(shard for shard in self._shards if not self._owns(shard)) or _NONE
+
+    def _home(self, shard: int) -> Buffer:
+        return self._rest if shard in self._others else self._own
+
+    def _are_shared_out_anew(self) -> bool:
+        met = self._own.shards + (self._rest.shards if self._others else 0)
+        return self._others != self._foreign() or met < len(self._shards)
 
     def _share_out(self) -> None:
-        late = [*self._own.late(), *self._rest.late()]
+        late = {*self._own.late(), *self._rest.late()}
         self._others = self._foreign()
         self._own = Buffer([n for n in self._shards if n not in self._others], keys_max=self._keys_max)
-        self._rest = Buffer(sorted(self._others), keys_max=self._keys_max)
-        self._home = {n: self._rest if n in self._others else self._own for n in self._shards}
+        self._rest = Buffer(sorted(self._others), keys_max=self._keys_max) if self._others else _NOBODYS
         for shard in late:
-            self._home[shard].peeking(shard, END)
+            self._home(shard).peeking(shard, END)
         self._known_since_s.clear()
+
+
+_NONE: frozenset[int] = frozenset()
+# Stands for the rest where there is none: nothing ever gets into it.
+_NOBODYS = Buffer((), keys_max=0)

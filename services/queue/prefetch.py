@@ -10,7 +10,7 @@ there.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from services.queue.model import EARLIEST, Bound, Key
@@ -25,14 +25,27 @@ END: Bound = (2**31, _LATEST, "")
 _SINGLY_MAX = 8
 
 
+class _Peek:
+    """A peek on its way: behind what it looks, and what it cannot know."""
+
+    __slots__ = ("after", "gone", "told")
+
+    def __init__(self, after: Bound) -> None:
+        self.after = after
+        self.told: list[Key] = []
+        self.gone: set[Key] = set()
+
+
 class Buffer:
     """The keys of one topic that this process knows to be ready."""
+
+    __slots__ = ("_bounds", "_keys", "_keys_max", "_known", "_peeking", "_was_dry")
 
     def __init__(self, shards: Iterable[int], *, keys_max: int) -> None:
         self._keys: list[Key] = []
         self._known: set[str] = set()
         self._bounds: dict[int, Bound] = dict.fromkeys(shards, START)
-        self._peeking: dict[int, Bound] = {}
+        self._peeking: dict[int, _Peek] = {}
         self._was_dry = False  # and nothing was met since, though it is being looked for afresh
         self._keys_max = keys_max
 
@@ -43,6 +56,15 @@ class Buffer:
         """All keys, in order."""
         return iter(self._keys)
 
+    @property
+    def shards(self) -> int:
+        """How many it is over."""
+        return len(self._bounds)
+
+    def covers(self, shard: int) -> bool:
+        """Whether it is over this shard too."""
+        return shard in self._bounds
+
     def push(self, shard: int, keys: Iterable[Key]) -> None:
         """Take in keys of a shard that have become ready; those known already are passed over.
 
@@ -50,23 +72,29 @@ class Buffer:
         may be older than the key.
         """
         self._was_dry = False
-        self._add(keys, END if shard in self._peeking else self._bounds[shard])
+        peek = self._peeking.get(shard)
+        if peek is not None:
+            keys = list(keys)
+            peek.told += keys
+        self._add(keys, self._bounds[shard])
         self._shrink()
 
     def peeking(self, shard: int, after: Bound) -> None:
         """A peek of this shard, of the keys after a bound, is on its way."""
-        self._peeking[shard] = after
+        self._peeking[shard] = _Peek(after)
 
     def peeked(self, shard: int, keys: list[Key], *, limit: int) -> None:
-        """Take in what a peek of one shard found; fewer than `limit` means it has no more."""
-        self._add(keys, END)
+        """Take in what a peek of one shard found; fewer than `limit` means it has no more.
+
+        What was taken and settled while it was on its way may have been there for it still.
+        """
+        peek = self._peeking.pop(shard)
         self._was_dry = self._was_dry and not keys
-        after = self._peeking.pop(shard)
         # What was forgotten while the peek was on its way lies before what it found: the bound stays there.
-        if self._bounds[shard] >= after:
+        if self._bounds[shard] >= peek.after:
             self._bounds[shard] = END if len(keys) < limit else keys[-1]
-        if len(self._keys) > limit * (len(self._bounds) + 1):
-            self._drop_beyond_bounds()
+        self._add(_without(peek.gone, keys), END)
+        self._add(_without(peek.gone, peek.told), self._bounds[shard])
         self._shrink()
 
     def late(self) -> list[int]:
@@ -81,7 +109,12 @@ class Buffer:
         """Forget every bound: the next keys are looked for from the head again, after peeks on their way too."""
         self._was_dry = self.seems_dry
         self._bounds = dict.fromkeys(self._bounds, START)
-        self._peeking = dict.fromkeys(self._peeking, END)
+        for peek in self._peeking.values():
+            peek.after = END
+
+    def again(self) -> list[tuple[int, Bound]]:
+        """Where to peek to know every shard anew from its head, while what is known may go on being served."""
+        return [(shard, START) for shard in self._bounds]
 
     def clear(self) -> None:
         """Forget everything."""
@@ -120,9 +153,12 @@ class Buffer:
         """Whether it is dry, or was when all was last known and nothing has been met since."""
         return self._was_dry or self.is_dry()
 
-    def settled(self, keys: Iterable[Key]) -> None:
+    def settled(self, keys: Sequence[Key]) -> None:
         """Keys taken before are claimed or gone: from now on their ids would be news."""
         self._known.difference_update([key.id for key in keys])
+        for shard, peek in self._peeking.items():
+            tail = f"{shard:03x}"
+            peek.gone.update([key for key in keys if key.id.endswith(tail)])
 
     def _bound(self) -> Bound:
         return min(self._bounds.values(), default=END)
@@ -145,12 +181,6 @@ class Buffer:
         """Whether `count` keys lie within a bound."""
         return bound is END or (len(self._keys) >= count and self._keys[count - 1] <= bound)
 
-    def _drop_beyond_bounds(self) -> None:
-        """Let go of keys told while peeks were on their way: a later peek will find them."""
-        kept = [key for key in self._keys if key <= self._bounds[int(key.id[-3:], 16)]]
-        self._known.difference_update({key.id for key in self._keys}.difference(key.id for key in kept))
-        self._keys = kept
-
     def _shrink(self) -> None:
         if len(self._keys) <= self._keys_max:
             return
@@ -161,3 +191,7 @@ class Buffer:
         edge = self._keys[-1]
         for shard in {int(key.id[-3:], 16) for key in dropped}:
             self._bounds[shard] = min(self._bounds[shard], edge)
+
+
+def _without(gone: set[Key], keys: list[Key]) -> list[Key]:
+    return [key for key in keys if key not in gone] if gone else keys

@@ -42,7 +42,7 @@ class QueueSettings(EdgeSettings):
     waiting_items_max: int = 50_000
     peek_keys_max: int = 1_000
     buffer_keys_max: int = 8_000
-    kept_keys_max: int = 200_000
+    kept_keys_max: int = 100_000
     buffer_idle_s: float = 30.0
     poll_s: float = 0.8
     # A key of another owner's shard goes first here once it has waited for so long beside worse ones.

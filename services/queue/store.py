@@ -210,9 +210,9 @@ class Store:
         )
         return [Key(*row) for row in rows]
 
-    async def peek_many(self, looks: Sequence[Look], limit: int) -> list[list[Key]]:
-        """As `peek`, several in one statement; the keys of each, up to `limit`."""
-        topic_ids, afters, starts = zip(*looks, strict=True)
+    async def peek_many(self, looks: Sequence[tuple[Look, int]]) -> list[list[Key]]:
+        """As `peek`, several in one statement, each with its limit; the keys of each."""
+        topic_ids, afters, starts = zip(*(look for look, _ in looks), strict=True)
         priorities, deliver_ats, ids = zip(*afters, strict=True)
         from_priorities, from_deliver_ats, from_ids = zip(*starts, strict=True)
         rows = await self.pool.fetch(
@@ -224,7 +224,7 @@ class Store:
             from_priorities=from_priorities,
             from_deliver_ats=from_deliver_ats,
             from_ids=from_ids,
-            limit=limit,
+            limits=[limit for _, limit in looks],
         )
         found: list[list[Key]] = [[] for _ in looks]
         for nth, *key in rows:

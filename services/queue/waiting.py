@@ -12,7 +12,6 @@ be told is given back like any lease that nobody uses.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, TypeVar
@@ -30,10 +29,13 @@ T = TypeVar("T")
 # Flushes of more are as fast by the usual way, and so is a process that keeps more topics ready by one verb.
 HANDED_ENTRIES_MAX = 64
 HANDED_TOPICS_MAX = 8
-# How many polls after it was last asked for a topic is still looked at with others, unless it holds more keys: of
-# those that would be read again most would not be used.
+# How many polls after it was last asked for a topic is still looked at with others.
 AHEAD_POLLS = 5
-AHEAD_KEYS_MAX = 300
+# A look reads the keys of so many calls at least, and of a busy topic such a part of what a poll's time takes:
+# keys that are not used by then are read again.
+CALLS_A_LOOK = 2
+LOOKS_A_POLL = 16
+LOOK_KEYS_MIN = 32
 
 
 class Terms(NamedTuple):
@@ -57,13 +59,31 @@ class Place(asyncio.Future[list[Handed]]):
 
 
 class Line:
-    """One topic: keys ahead, and the calls that wait for more."""
+    """One topic: keys ahead, and the calls that wait for more. Of these there may be many thousands."""
+
+    __slots__ = (
+        "_wakes",
+        "buffer",
+        "calls",
+        "filling",
+        "fronts",
+        "late",
+        "namespace",
+        "offered",
+        "refreshed_s",
+        "taken",
+        "taken_before",
+        "topic",
+        "topic_ids",
+        "used_s",
+        "waiting",
+    )
 
     def __init__(self, namespace: str, topic: str, buffer: Heads | Bands) -> None:
         self.namespace = namespace
         self.topic = topic
         self.buffer = buffer
-        self.waiting: deque[Place] = deque()
+        self.waiting: list[Place] = []  # an empty deque takes ten times as much
         self.offered = 0
         self.topic_ids: dict[int, int] = {}
         self.refreshed_s = float("-inf")
@@ -72,13 +92,15 @@ class Line:
         self.late: dict[int, asyncio.Task[None]] = {}
         self.fronts: dict[int, KeysFront] = {}
         self.calls = 0
+        self.taken = 0
+        self.taken_before = 0
         self._wakes = 0
 
     def wake_one(self) -> bool:
         """Let the call that waits longest look again; whether one waited."""
         self._wakes += 1
         while self.waiting:
-            place = self.waiting.popleft()
+            place = self.waiting.pop(0)
             if not place.done():
                 place.set_result([])
                 return True
@@ -88,6 +110,22 @@ class Line:
         """Let every call that waits look again."""
         while self.wake_one():
             pass
+
+    def take(self, count: int) -> list[Key]:
+        """The keys to serve next, as far as every shard is known."""
+        keys = self.buffer.take(count)
+        self.taken += len(keys)
+        return keys
+
+    def refreshed(self, now_s: float) -> None:
+        """The line begins to be looked at from the heads of its shards."""
+        self.refreshed_s = now_s
+        self.taken_before, self.taken = self.taken, 0
+
+    def depth(self, count: int, keys_max: int) -> int:
+        """How many keys a look for a call of `count` reads of a shard: some calls', or a part of a poll's."""
+        used = max(self.taken, self.taken_before) // LOOKS_A_POLL
+        return min(max(used, count * CALLS_A_LOOK, LOOK_KEYS_MIN), keys_max)
 
     def start(self, shard: int, after: Bound, now_s: float) -> Bound:
         """From where to look for keys behind `after`; places of lanes are no times and have no front."""
@@ -109,11 +147,6 @@ class Line:
         """Whether nobody has wanted the topic since then."""
         return not self.waiting and not self.offered and self.used_s < since_s
 
-    def refresh(self, now_s: float) -> None:
-        """A look from the beginning starts now."""
-        self.refreshed_s = now_s
-        self.buffer.rewind()
-
     @property
     def is_dry(self) -> bool:
         """Whether what becomes ready next may be handed to who waits here."""
@@ -129,7 +162,7 @@ class Line:
         idle_s = now_s - self.used_s
         if self.waiting or idle_s < poll_s:
             return True
-        return ahead and idle_s < poll_s * AHEAD_POLLS and len(self.buffer) <= AHEAD_KEYS_MAX
+        return ahead and idle_s < poll_s * AHEAD_POLLS
 
     def wait(self, terms: Terms | None = None) -> Place:
         """A place at the end of the line."""
@@ -140,13 +173,13 @@ class Line:
     def offer(self) -> tuple[Place, int] | None:
         """Take the call that waits longest out of the line, if what becomes ready may be handed to it."""
         while self.waiting and self.waiting[0].done():
-            self.waiting.popleft()
+            self.waiting.pop(0)
         if not self.waiting or not self.is_dry:
             return None
         terms = self.waiting[0].terms
         if terms is None or (terms.gone is not None and terms.gone.done()):
             return None
-        place = self.waiting.popleft()
+        place = self.waiting.pop(0)
         place.is_offered = True
         self.offered += 1
         return place, self._wakes
@@ -158,7 +191,7 @@ class Line:
         if self._wakes != wakes or place.is_awaited:
             place.set_result([])
         else:
-            self.waiting.appendleft(place)
+            self.waiting.insert(0, place)
 
 
 class Handing:

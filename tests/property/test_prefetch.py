@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.queue.model import Key
+from services.queue.model import Bound, Key
 from services.queue.prefetch import Buffer
 
 SHARDS = (0, 1, 2)
@@ -21,6 +21,7 @@ class BufferMachine(RuleBasedStateMachine):
         super().__init__()
         self.shards: dict[int, set[Key]] = {shard: set() for shard in SHARDS}
         self.peeks: dict[int, list[Key]] = {}
+        self.settled: dict[int, set[Key]] = {}  # while a peek was on its way: it tells nothing of them
         self.untold: set[Key] = set()
         self.taken: list[Key] = []
         self.made = 0
@@ -54,11 +55,21 @@ class BufferMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.peeks) < len(SHARDS))
     @rule(count=st.integers(1, 5), pick=st.integers(0, 2))
     def peek_begins(self, count: int, pick: int) -> None:
-        behind = [(shard, bound) for shard, bound in self.buffer.behind(count) if shard not in self.peeks]
+        self.peek(self.buffer.behind(count), pick)
+
+    @precondition(lambda self: len(self.peeks) < len(SHARDS))
+    @rule(pick=st.integers(0, 2))
+    def poll_begins(self, pick: int) -> None:
+        """A look from the head, while what is known is served."""
+        self.peek(self.buffer.again(), pick)
+
+    def peek(self, wanted: list[tuple[int, Bound]], pick: int) -> None:
+        behind = [(shard, bound) for shard, bound in wanted if shard not in self.peeks]
         if behind:
             shard, bound = behind[pick % len(behind)]
             self.buffer.peeking(shard, bound)
             self.peeks[shard] = sorted(key for key in self.shards[shard] if key > bound)[: self.limit]
+            self.settled[shard] = set()
 
     @precondition(lambda self: self.peeks)
     @rule(pick=st.integers(0, 2))
@@ -66,7 +77,7 @@ class BufferMachine(RuleBasedStateMachine):
         shard = sorted(self.peeks)[pick % len(self.peeks)]
         keys = self.peeks.pop(shard)
         self.buffer.peeked(shard, keys, limit=self.limit)
-        self.untold.difference_update(keys)
+        self.untold.difference_update(set(keys) - self.settled[shard])
 
     @rule(count=st.integers(1, 6))
     def take(self, count: int) -> None:
@@ -87,6 +98,8 @@ class BufferMachine(RuleBasedStateMachine):
         """What was taken is claimed; or the claim failed and the keys stay in the shard, to be met again."""
         keys, self.taken = self.taken[:count], self.taken[count:]
         self.buffer.settled(keys)
+        for shard in self.peeks:
+            self.settled[shard].update(keys)
         for key in keys:
             if claimed:
                 self.shards[int(key.id[-3:], 16)].discard(key)

@@ -99,24 +99,24 @@ SELECT priority, deliver_at, id::text FROM (
 WHERE NOT (SELECT paused FROM topic WHERE topic_id = $1::int)
 ORDER BY r.priority, r.deliver_at, r.id LIMIT $8::int;
 
--- name: peek_many(topic_ids, after_priorities, after_deliver_ats, after_ids, from_priorities, from_deliver_ats, from_ids, limit)
--- As `peek`, for several looks at once, each with the limit for itself; `nth` says which look found a key.
+-- name: peek_many(topic_ids, after_priorities, after_deliver_ats, after_ids, from_priorities, from_deliver_ats, from_ids, limits)
+-- As `peek`, for several looks at once, each with a limit of its own; `nth` says which look found a key.
 SELECT a.nth::int AS nth, r.priority, r.deliver_at, r.id::text
-FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::int[], $6::timestamptz[], $7::uuid[])
-    WITH ORDINALITY AS a(topic_id, priority, deliver_at, id, from_priority, from_deliver_at, from_id, nth)
+FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::int[], $6::timestamptz[], $7::uuid[], $8::int[])
+    WITH ORDINALITY AS a(topic_id, priority, deliver_at, id, from_priority, from_deliver_at, from_id, most, nth)
 CROSS JOIN LATERAL (
     SELECT * FROM (
         (SELECT ready.priority, ready.deliver_at, ready.id FROM ready
         WHERE ready.topic_id = a.topic_id AND ready.priority < a.from_priority
             AND (ready.priority, ready.deliver_at, ready.id) > (a.priority, a.deliver_at, a.id)
-        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $8::int)
+        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT a.most)
         UNION ALL
         (SELECT ready.priority, ready.deliver_at, ready.id FROM ready
         WHERE ready.topic_id = a.topic_id
             AND (ready.priority, ready.deliver_at, ready.id) > (a.from_priority, a.from_deliver_at, a.from_id)
-        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $8::int)) AS u
+        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT a.most)) AS u
     WHERE NOT (SELECT paused FROM topic WHERE topic.topic_id = a.topic_id)
-    ORDER BY u.priority, u.deliver_at, u.id LIMIT $8::int) AS r
+    ORDER BY u.priority, u.deliver_at, u.id LIMIT a.most) AS r
 ORDER BY a.nth, r.priority, r.deliver_at, r.id;
 
 -- name: oldest_ready(topic_ids)

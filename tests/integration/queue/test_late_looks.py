@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.queue import dispatch
+from services.queue import looking
 from tests.support.queue_host import Api
 
 
@@ -41,7 +41,7 @@ async def test_a_look_that_was_passed_over_is_told_to_who_waits(
 ) -> None:
     await own_api.enqueue({"topic": "t"}, {"topic": "t"})
     looks = Looks(own_api, monkeypatch)
-    monkeypatch.setattr(dispatch, "PEEK_S_MAX", 0.01)
+    monkeypatch.setattr(looking, "PEEK_S_MAX", 0.01)
 
     assert await own_api.dequeue("t", 2) == []
     waiting = asyncio.create_task(own_api.dequeue("t", 2, wait_s=20))

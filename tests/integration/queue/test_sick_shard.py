@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from headgate.ids import shard_of
-from services.queue import dispatch
+from services.queue import dispatch, looking
 from shared import breaker, pg
 from shared.metrics import SHARD_REFUSED
 from shared.plan import SLOTS
@@ -48,7 +48,7 @@ def mend(proxy: Proxy) -> None:
 async def shaky(own_host: QueueHost, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueHost]:
     """A process that reaches shard 1 through a proxy, and passes over a slow shard soon."""
     monkeypatch.setattr(breaker, "PAUSE_S", 0.05)
-    monkeypatch.setattr(dispatch, "PEEK_S_MAX", 0.2)
+    monkeypatch.setattr(looking, "PEEK_S_MAX", 0.2)
     monkeypatch.setattr(dispatch, "CLAIM_S_MAX", 0.2)
     dsn = own_host.database.dsn
     shards = f"0={dsn} 1={proxy.dsn(dsn)}"

@@ -23,7 +23,7 @@ async def test_no_item_is_handed_out_twice_or_forgotten(own_api: Api, other: Que
     # Both know all keys before either claims one.
     for api in hosts:
         line = api.host.dispatch._line(api.namespace, "t")
-        await api.host.dispatch._fill(line, 400)
+        await api.host.dispatch.looking.fill(line, 400)
         assert len(line.buffer) == 400
     got: Counter[str] = Counter()
 
