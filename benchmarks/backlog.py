@@ -8,6 +8,9 @@ from pathlib import Path
 
 from benchmarks.direct import DirectShard
 from benchmarks.stack import BenchStack
+from services.queue.placement import Placement
+from services.queue.settings import QueueSettings
+from shared.clock import SystemClock
 from shared.sql import load
 
 SQL = load(Path(__file__).parent / "sql")
@@ -15,12 +18,21 @@ _ITEMS_AT_ONCE = 100_000
 _NAMESPACE = "default"
 
 
-async def fill(stack: BenchStack, topics: Sequence[str], items: int) -> None:
-    """Put `items` ready items into the topics, as many into each, spread over all shards."""
-    addresses = stack.queue_addresses
-    shares = [items // len(addresses) + (i < items % len(addresses)) for i in range(len(addresses))]
+async def fill(stack: BenchStack, topics: Sequence[str], items: int, *, spread: bool = False) -> None:
+    """Put `items` ready items into the topics, as many into each.
+
+    They lie where calls at an ordinary rate would have put them, each topic on one shard; or, with `spread`,
+    where calls at a very high rate would: each topic on all of them, by turns.
+    """
+    numbers = [address.number for address in stack.queue_addresses]
+    placement = Placement(numbers, QueueSettings(), SystemClock())
+    here: dict[int, list[str]] = {number: [] for number in numbers}
+    for topic in topics:
+        for number in numbers if spread else [placement.choose(_NAMESPACE, topic, 1)]:
+            here[number].append(topic)
+    each = -(-items // sum(map(len, here.values())))
     await asyncio.gather(
-        *(_fill(stack, address.number, topics, share) for address, share in zip(addresses, shares, strict=True))
+        *(_fill(stack, number, found, each * len(found)) for number, found in here.items() if found)
     )
 
 

@@ -23,9 +23,10 @@ RATE_RATIO, P99_RATIO, RSS_MIB = 0.85, 1.5, 200.0
 
 METHOD = f"""\
 One site for each backlog, all on the same server: a database of its own with 4 shards, and a queue process of
-its own. A site's backlog was written straight into the tables, as calls of 100 items to one shard after the
-other would have left it, vacuumed and checkpointed before the first slice: half of it in one topic, half in
-{TOPICS:,} others. {CLIENTS} clients enqueue batches of {BATCH} into the
+its own. A site's backlog was written straight into the tables, as calls of 100 items would have left it,
+vacuumed and checkpointed before the first slice: half of it in one topic, half in {TOPICS:,} others, each topic on
+one shard. One site more has the smaller backlog spread over all shards, as a topic's is that once took more
+than a shard does. {CLIENTS} clients enqueue batches of {BATCH} into the
 one topic, dequeue {BATCH} and ack them, so that what is taken is the oldest of the backlog. Sites are measured
 in turns; ratios are taken within rounds. Memory is the resident memory of the site's queue process: after the
 slices, and after every one of the {TOPICS:,} topics has been dequeued from once ({TOPICS_A_CALL} topics a call,
@@ -38,16 +39,18 @@ async def run(bench: Bench) -> Outcome:
     plan = bench.plan
     backlogs = plan.backlogs_or(0, 1_000_000, 10_000_000)
     topics = [f"t{i}" for i in range(plan.sized(TOPICS, 50))]
-    bench.progress.begin("backlog", plan.rounds * len(backlogs))
+    wanted = [(backlog, False) for backlog in backlogs]
+    wanted[1:1] = [(backlog, True) for backlog in backlogs[1:2]]
+    bench.progress.begin("backlog", plan.rounds * len(wanted))
     async with AsyncExitStack() as stack:
         sites: dict[str, BenchStack] = {}
         workers: dict[str, Workers] = {}
-        for number, backlog in enumerate(backlogs):
-            name = f"backlog {backlog:,}"
+        for number, (backlog, spread_out) in enumerate(wanted):
+            name = f"backlog {backlog:,}{', spread' if spread_out else ''}"
             sites[name] = await stack.enter_async_context(open_site(bench.stack, f"backlog_{number}"))
             bench.progress.note(f"filling a site with {backlog:,} items")
-            await fill(sites[name], [MAIN], backlog - backlog // 2)
-            await fill(sites[name], topics, backlog // 2)
+            await fill(sites[name], [MAIN], backlog - backlog // 2, spread=spread_out)
+            await fill(sites[name], topics, backlog // 2, spread=spread_out)
             await settle(sites[name])
             workers[name] = await stack.enter_async_context(Workers(sites[name], CLIENTS, BATCH, [MAIN]))
         sides: dict[str, Side] = {name: Cycles(workers[name].cycles(), sites[name]) for name in sites}
