@@ -130,4 +130,6 @@ def _group(key: Key, row: Any) -> Group:
 
 
 def _moment(at: datetime) -> str:
-    return msgspec.json.encode(at).decode()
+    """As the database writes it: no zeros at the end of a fraction."""
+    text = msgspec.json.encode(at).decode()
+    return f'{text[:-2].rstrip("0")}Z"' if at.microsecond else text
