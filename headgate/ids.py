@@ -62,6 +62,8 @@ class IdMaker:
         time_hex = f"{self._last_ms:012x}"
         head, tail = f"{time_hex[:8]}-{time_hex[8:]}-7{high:03x}-", f"{shard:03x}"
         first = 0x8000 | low
+        if count == 1:
+            return [f"{head}{first:04x}-{noise[:5].hex()[:9]}{tail}"]
         # Digits of all ids at once: two bytes of counter, five of noise of which the last four bits are not used.
         counters = struct.pack(f">{count}H", *range(first, first + count)).hex("-", 2).split("-")
         noises = noise[: 5 * count].hex("-", 5).split("-")

@@ -1,8 +1,9 @@
 """Flushes shared by concurrent requests: per shard and verb, the next starts when the last one ends.
 
-An idle shard flushes the first request alone and at once; under load a flush carries what gathered during
-the one before. Nobody's answer is given before the flush that carries it has committed. When the database
-refuses a flush for its content, its halves are tried, so that one bad row does not fail its neighbours.
+An idle shard flushes the first request alone, one turn of the event loop after it came: when the processor is
+short, a turn brings many. Under load a flush carries what gathered during the one before. Nobody's answer is
+given before the flush that carries it has committed. When the database refuses a flush for its content, its
+halves are tried, so that one bad row does not fail its neighbours.
 
 Calls of few entries and calls of many stand in two lines, each with a flush of its own: a step of a small DAG
 does not wait for the statement that ends hundreds of nodes of a large one, nor is it made part of it. Entries
@@ -18,7 +19,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
 from typing import Generic, NamedTuple, TypeVar
 
-from shared.clock import SystemClock
+from shared.clock import SystemClock, turn
 from shared.errors import Invalid
 from shared.fairness import FairLine
 from shared.lanes import Urgency
@@ -154,6 +155,9 @@ class Batcher(Generic[E, R]):
     async def _run(self, lane: _Lane[E, R]) -> None:
         try:
             while self._may_start(lane):
+                await turn()  # what the loop reads in this one joins
+                if not self._may_start(lane):
+                    break  # all were sent away, or one joined that a light call has to end before
                 calls = lane.take(self._limits.items_max)
                 self._standing.served(self._oldest_since_s)
                 await self._flush_calls(calls)

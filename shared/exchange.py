@@ -8,7 +8,6 @@ protocol, for requests whose head is of the plainest form; all others go the ord
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any
 
@@ -117,7 +116,12 @@ class Exchange:
     async def _run(self) -> None:
         protocol = self._protocol
         try:
-            answer = OVERLOADED if self._is_refused else await self._answer()
+            if self._is_refused:
+                answer = OVERLOADED
+            else:
+                plain, parts = self.plain, self.parts
+                body = parts[0] if len(parts) == 1 else b"".join(parts)
+                answer = await self._hot.answer(plain.target, body, plain.authorization, self, self._since_s)
             if protocol.flow.write_paused and not self._disconnected:
                 self.step_aside()
                 await protocol.flow.drain()
@@ -128,10 +132,6 @@ class Exchange:
             self.response_complete = True
             protocol.tasks.discard(self._task)
             protocol.on_response_complete()
-
-    def _answer(self) -> Coroutine[Any, Any, Answer]:
-        body = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-        return self._hot.answer(self.plain.target, body, self.plain.authorization, self, self._since_s)
 
     def _write(self, answer: Answer) -> None:
         status, body, headers = answer

@@ -160,7 +160,22 @@ class HotPath:
         self, target: Target, body: bytes, authorization: str | None, client: Client, since_s: float
     ) -> Answer:
         """Do what a call that came at `since_s` asks for. To be run in a task of its own: its urgency is set."""
-        answer = await self._answer(target, body, authorization, client)
+        verb = target.verb
+        try:
+            self._lag.check(verb.urgency)
+            caller = self._access.caller(authorization)
+            call = Call(target.namespace, body, caller, client, target.of, target.query)
+            set_urgency(verb.urgency)
+            status, value = await verb.serve(call)
+            headers: Sequence[tuple[bytes, bytes]] = JSON
+            if call.retry_after_s is not None:
+                headers = (*JSON, (b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1))))
+            answer = Answer(status, _encode(value), headers)
+        except ServiceError as error:
+            answer = refusal(error)
+        except Exception as error:
+            log.error("request failed", path=f"{_PREFIX}{target.namespace}/{target.name}", exc_info=error)
+            answer = refusal(ServiceError("the service failed on this request; it was logged", outcome="unknown"))
         self.measure(target, answer.status, since_s)
         return answer
 
@@ -192,24 +207,6 @@ class HotPath:
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
-
-    async def _answer(self, target: Target, body: bytes, authorization: str | None, client: Client) -> Answer:
-        verb = target.verb
-        try:
-            self._lag.check(verb.urgency)
-            caller = self._access.caller(authorization)
-            call = Call(target.namespace, body, caller, client, target.of, target.query)
-            set_urgency(verb.urgency)
-            status, value = await verb.serve(call)
-            text = _encode(value)
-        except ServiceError as error:
-            return refusal(error)
-        except Exception as error:
-            log.error("request failed", path=f"{_PREFIX}{target.namespace}/{target.name}", exc_info=error)
-            return refusal(ServiceError("the service failed on this request; it was logged", outcome="unknown"))
-        if call.retry_after_s is None:
-            return Answer(status, text, JSON)
-        return Answer(status, text, (*JSON, (b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1)))))
 
     def measure(self, target: Target, status: int, since_s: float) -> None:
         """A call to a verb, which came at `since_s`, is answered."""

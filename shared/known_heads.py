@@ -18,7 +18,7 @@ HEAD_BYTES_MAX = 2_048
 _DIGITS_MAX = 9
 
 _END = b"\r\n\r\n"
-_LENGTHS = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
+_LENGTH, _LOWER_LENGTH = b"\r\nContent-Length: ", b"\r\ncontent-length: "
 
 
 class Plain(NamedTuple):
@@ -60,18 +60,15 @@ class KnownHeads:
 
 def _frame(data: bytes) -> tuple[bytes, bytes] | None:
     """The head without the digits of its length, and the body, if `data` is both and nothing else."""
-    end = data.find(_END, 0, HEAD_BYTES_MAX)
-    if end < 0:
+    head, end, body = data.partition(_END)
+    if len(head) > HEAD_BYTES_MAX or not end:
         return None
-    for name in _LENGTHS:
-        at = data.find(name, 0, end)
-        if at >= 0:
-            break
-    else:
-        return (data[:end], b"") if len(data) == end + 4 else None
-    at += len(name)
-    stop = data.find(b"\r\n", at)
-    digits = data[at:stop]
-    if not digits.isdigit() or len(digits) > _DIGITS_MAX or len(data) != end + 4 + int(digits):
+    before, name, rest = head.partition(_LENGTH)
+    if not name:
+        before, name, rest = head.partition(_LOWER_LENGTH)
+    if not name:
+        return None if body else (head, b"")
+    digits, _, after = rest.partition(b"\r\n")
+    if not digits.isdigit() or len(digits) > _DIGITS_MAX or len(body) != int(digits):
         return None
-    return data[:at] + data[stop:end], data[end + 4 :]
+    return b"%b%b%b" % (before, name, after), body

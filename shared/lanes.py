@@ -118,7 +118,8 @@ class Lanes:
     def leave(self) -> None:
         """Give the place back."""
         self._taken -= 1
-        self._serve()
+        if self._waiting:
+            self._serve()
 
     def _serve(self) -> None:
         for line, limit in zip(self._lines, self._limits, strict=True):

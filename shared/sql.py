@@ -28,7 +28,7 @@ class Statement:
         """The positional arguments for `values`; a missing or unknown name is a KeyError."""
         if len(values) != len(self.parameters):
             raise KeyError(f"{self.name} takes {self.parameters}, got {tuple(values)}")
-        return tuple(values[name] for name in self.parameters)
+        return tuple(map(values.__getitem__, self.parameters))
 
 
 class Statements:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -147,8 +147,11 @@ class Broker:
 
         async def flush(shard: int, part: Sequence[int]) -> None:
             try:
-                self.stores[shard].pool.admit()
-                namespace_id = await self.stores[shard].names.namespace_id(namespace)
+                names = self.stores[shard].names
+                namespace_id = names.known_namespace(namespace)
+                if namespace_id is None:
+                    self.stores[shard].pool.admit()  # else the flush asks
+                    namespace_id = await names.namespace_id(namespace)
                 if namespace_id is None:
                     statuses: Sequence[str] = ["not_found"] * len(part)
                 else:
@@ -332,7 +335,7 @@ async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set
 def answered(results: Sequence[Result | None], level: Urgency) -> list[Result]:
     """The results of a call; one of which nothing at all could be taken for the load is refused as a whole."""
     found = [result for result in results if result is not None]
-    if found and all(result.code == "overloaded" for result in found):
+    if found and found[0].code == "overloaded" and all(result.code == "overloaded" for result in found):
         raise overloaded(level)
     return found
 
@@ -364,5 +367,5 @@ def _text(output: msgspec.Raw) -> str | None:
 
 
 def _token() -> str:
-    digits = secrets.token_hex(16)
+    digits = os.urandom(16).hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

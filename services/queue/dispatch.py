@@ -18,7 +18,7 @@ from typing import Any
 from services.queue.bands import Bands, Shares
 from services.queue.flushes import by_shard, claimer
 from services.queue.heads import Heads
-from services.queue.kept_keys import KeptKeys
+from services.queue.kept_keys import KeptKeys, KeysUse
 from services.queue.leased import Group, Leased, returnable
 from services.queue.looking import Looking
 from services.queue.model import EARLIEST, Claim, Demand, Key, Ready
@@ -178,8 +178,10 @@ class Dispatch:
 
     def check(self, namespace: str) -> None:
         """Raises Overloaded while claims wait too long on every shard."""
-        if all(claims.is_overloaded for claims in self._claiming[namespace == "_dag"]):
-            raise overloaded(Urgency.DEQUEUE)
+        for claims in self._claiming[namespace == "_dag"]:
+            if not claims.is_overloaded:
+                return
+        raise overloaded(Urgency.DEQUEUE)
 
     async def dequeue(
         self,
@@ -204,7 +206,7 @@ class Dispatch:
         leased = Leased(len(demands))
         was_leaving = self._is_leaving
         deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
-        with self._kept.used(lines):
+        with KeysUse(lines):
             while gone is None or not gone.done():
                 if tenant is not None and not any(counts := tenant.cut(counts)):
                     left_s = deadline_s - self._clock.monotonic_s()
@@ -228,9 +230,9 @@ class Dispatch:
                 left_s = deadline_s - self._clock.monotonic_s()
                 if missed and any(counts):
                     continue  # others may be ready in the place of what is gone
-                is_plain = tenant is None and worker is None and len(lines) == 1
-                terms = None if not is_plain else Terms(token, lease_s, counts[0], gone)
                 is_over = bool(leased) or left_s <= 0 or self._is_leaving != was_leaving
+                is_plain = not is_over and tenant is None and worker is None and len(lines) == 1
+                terms = Terms(token, lease_s, counts[0], gone) if is_plain else None
                 if is_over or await self._wait(lines, left_s, gone, terms, leased, waits):
                     break
         if gone is not None and gone.done():

@@ -5,13 +5,32 @@ Each topic's buffer has its own limit; ten thousand topics that are asked for on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from types import TracebackType
 
 from services.queue.waiting import Line
 
 # They are counted again when that part of the limit may have been added.
 _COUNT_PARTS = 8
+
+
+class KeysUse:
+    """A call looks at these lines within a `with` block: they keep what they have."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines = lines
+
+    def __enter__(self) -> None:
+        for line in self._lines:
+            line.calls += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for line in self._lines:
+            line.calls -= 1
 
 
 class KeptKeys:
@@ -20,17 +39,6 @@ class KeptKeys:
     def __init__(self, keys_max: int) -> None:
         self._keys_max = keys_max
         self._gained = 0
-
-    @contextmanager
-    def used(self, lines: Sequence[Line]) -> Iterator[None]:
-        """While a call looks at these lines they keep what they have."""
-        for line in lines:
-            line.calls += 1
-        try:
-            yield
-        finally:
-            for line in lines:
-                line.calls -= 1
 
     def gain(self, keys: int, lines: Collection[Line]) -> None:
         """A line has gained keys. Beyond the limit, those asked for longest ago let go of theirs."""

@@ -112,14 +112,14 @@ class Acks(msgspec.Struct, forbid_unknown_fields=True):
     items: list[Settled]
 
 
-class Demand(msgspec.Struct, forbid_unknown_fields=True):
+class Demand(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """How many items of one topic a consumer takes."""
 
     topic: str
     count: int = 1
 
 
-class Demands(msgspec.Struct, forbid_unknown_fields=True):
+class Demands(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A dequeue call."""
 
     topics: list[Demand]

@@ -61,9 +61,11 @@ class PlainEnqueues:
     async def _enqueue_at(
         self, shard: int, namespace: str, items: Sequence[PlainItem], ids: list[str]
     ) -> list[Result]:
-        self._stores[shard].pool.admit()
         names = self._stores[shard].names
-        await names.make([(namespace, topic) for topic in {item.topic for item in items}])
+        pairs = [(namespace, topic) for topic in {item.topic for item in items}]
+        if not all(map(names.has, pairs)):
+            self._stores[shard].pool.admit()  # else the flush asks
+            await names.make(pairs)
         entries: list[Entry] = []
         for (topic, priority, lease_s), positions in _kinds(items).items():
             ref = names.known(namespace, topic)

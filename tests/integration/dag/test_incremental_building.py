@@ -35,6 +35,7 @@ async def build(host: DagWorld, dag: str, calls: list[tuple[str, Any]]) -> None:
             await asyncio.sleep(0)
         elif answer.status_code == 503:
             waiting.insert(0, (verb, body))
+            await asyncio.sleep(0)  # else nothing else would run: what asks the shard again neither
         else:
             assert answer.status_code < 300, answer.text
 

@@ -48,6 +48,13 @@ def test_a_batch_keeps_its_order_where_the_low_half_of_the_counter_wraps() -> No
     assert {shard_of(item_id) for item_id in made} == {7}
 
 
+def test_an_id_made_alone_looks_as_it_would_in_a_batch() -> None:
+    def maker() -> IdMaker:
+        return IdMaker(now_ms=lambda: 1, entropy=lambda count: bytes(range(7, 7 + count)))
+
+    assert maker().make(7) == maker().make(7, 2)[:1]
+
+
 def test_threads_never_make_the_same_id_and_each_sees_its_own_in_order() -> None:
     made: list[list[str]] = []
 

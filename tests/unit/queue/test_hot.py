@@ -101,3 +101,26 @@ def test_batches_out_of_range(length: int) -> None:
     body = json.dumps({"items": [{"topic": "t"}] * length}).encode()
 
     assert not taken(lambda: hot.new_items(body, SETTINGS))
+
+
+def test_a_demand_sent_again_is_read_once_and_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = b'{"topics":[{"topic":"again","count":3}],"wait_s":20}'
+    first = hot.demands(body, SETTINGS)
+    assert hot.demands(bytes(bytearray(body)), SETTINGS) is first
+    with pytest.raises(ServiceError):
+        hot.demands(body, SETTINGS.model_copy(update={"wait_s_max": 10.0}))
+
+
+def test_demands_kept_are_bounded_and_refused_or_long_ones_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot, "_known_demands", {})
+    monkeypatch.setattr(hot, "KNOWN_DEMANDS_MAX", 2)
+    for n in range(5):
+        hot.demands(b'{"topics":[{"topic":"t%d"}]}' % n, SETTINGS)
+        assert len(hot._known_demands) <= 2
+    hot._known_demands.clear()
+    long = b'{"topics":[{"topic":"t"}]%s}' % (b" " * hot.KNOWN_BYTES_MAX)
+    hot.demands(long, SETTINGS)
+    for refused in (b'{"topics":[{"topic":"t"}],"wait_s":1e9}', b'{"topics":[{"topic":"?"}]}', b"{}"):
+        with pytest.raises(ServiceError):
+            hot.demands(refused, SETTINGS)
+    assert hot._known_demands == {}

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from shared.batcher import Batcher, BatcherLimits
 from shared.errors import Invalid, Overloaded, ShardUnavailable
 from shared.lanes import Urgency
+from shared.pg import Pool
+from shared.settings import EdgeSettings, parse_shards
 
 
 class Flushes:
@@ -40,8 +42,8 @@ async def gathered(flushes: Flushes, *calls: list[Any], items_max: int = 100) ->
     """Calls that come while a first flush (of 0) is running; their answers."""
     batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(items_max))
     first = asyncio.create_task(batcher.submit([0]))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    while not flushes.seen:
+        await asyncio.sleep(0)
     assert flushes.seen == [[0]]
     tasks = [asyncio.create_task(batcher.submit(call)) for call in calls]
     await asyncio.sleep(0)
@@ -58,6 +60,34 @@ async def test_an_idle_batcher_flushes_the_first_call_alone_and_at_once() -> Non
     assert list(await batcher.submit([1, 2])) == [2, 4]
     assert list(await batcher.submit([3])) == [6]
     assert flushes.seen == [[1, 2], [3]]
+
+
+async def test_what_comes_in_the_turn_before_a_flush_joins_it() -> None:
+    flushes = Flushes()
+    flushes.go_on.set()
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(10))
+    first = asyncio.create_task(batcher.submit([1]))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(batcher.submit([2]))
+    assert [list(answer) for answer in await asyncio.gather(first, second)] == [[2], [4]]
+    assert flushes.seen == [[1, 2]]
+
+
+async def test_a_shard_found_away_in_the_turn_before_a_flush_is_asked_nothing() -> None:
+    flushes = Flushes()
+    flushes.go_on.set()
+    pool = Pool(parse_shards("postgresql://x@127.0.0.1:1/n#1", "queue")[0], EdgeSettings())
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(10), pool=pool)
+    call = asyncio.create_task(batcher.submit([1]))
+    while batcher._light.task is None:
+        await asyncio.sleep(0)
+    running = batcher._light.task
+    await asyncio.sleep(0)
+    pool.breaker._open()
+    with pytest.raises(ShardUnavailable):
+        await call
+    await running
+    assert flushes.seen == []
 
 
 async def test_what_comes_during_a_flush_shares_the_next() -> None:

@@ -215,3 +215,16 @@ def test_no_two_flushes_share_a_tag_and_everybody_is_answered(
             assert list(dict.fromkeys(served)) == sorted(set(served)), "of one tag: first come, first served"
 
     asyncio.run(run())
+
+
+async def test_a_heavy_call_that_joins_in_the_turn_before_a_flush_holds_it_up() -> None:
+    bench = Bench()
+    await bench.call(LIGHT, "b")
+    for number, tag in ((1, "a"), (2, "b")):
+        bench.tasks.append(asyncio.create_task(bench.batcher.submit([(tag, number)] * HEAVY)))
+        await asyncio.sleep(0)
+    await settle()
+    assert bench.flushes.tags() == [{"b"}]
+    await bench.flushes.end(0)
+    assert bench.flushes.tags() == [{"a", "b"}]
+    await bench.end_all()
