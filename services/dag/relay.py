@@ -1,9 +1,10 @@
 """The outbox's sender: tells the queue what transactions decided.
 
 Rows come from memory, right after the commit that wrote them, or from the shard when they are overdue
-(after a crash, or when the queue was away). Each lane (namespace, action, queue shard) sends everything
-that waits in it in one call, and the next call when that one ends: one node alone waits for nobody, a
-thousand cost one call. What was told is deleted; telling twice has no further effect.
+(after a crash, or when the queue was away; a process that is busy telling many looks for those more seldom).
+Each lane (namespace, action, queue shard) sends everything that waits in it in one call, and the next call
+when that one ends: one node alone waits for nobody, a thousand cost one call. What was told is deleted;
+telling twice has no further effect.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import NamedTuple
 
 from services.dag import items, store, store_duties
@@ -76,6 +78,7 @@ class Relay:
         self._added: dict[int, list[int]] = {}
         self._held: set[_RowKey] = set()
         self._lost_since_s: dict[_RowKey, float] = {}
+        self._looked_s: dict[int, float] = {}  # by shard
         self._slots = asyncio.Semaphore(self._settings.sends_in_flight_max)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
@@ -97,15 +100,28 @@ class Relay:
 
     async def step(self, shard: Shard) -> int:
         """Take rows that nobody has sent in time; how many there were."""
+        on_way = sum(1 for key in self._held if key[0] == shard.number)
+        OUTBOX_ROWS.labels(shard.number).set(on_way)
+        if self._passes_over(shard, on_way):
+            return 0
         overdue = await store_duties.claim_overdue(
             shard,
             rows_max=self._settings.overdue_rows_max,
             retry_s=self._settings.overdue_s,
             retry_s_max=self._settings.retry_s_max,
         )
-        OUTBOX_ROWS.labels(shard.number).set(sum(1 for key in self._held if key[0] == shard.number))
         self.dispatch(shard, overdue)
         return len(overdue)
+
+    def _passes_over(self, shard: Shard, on_way: int) -> bool:
+        """While many rows are on their way from here, the overdue ones are these: to claim them is to write
+        each once more, for nothing. What others left undone is then looked for less often."""
+        now_s = self._context.clock.monotonic_s()
+        looked_s = self._looked_s.get(shard.number, -inf)
+        if on_way >= self._settings.bulk_sends_min and now_s - looked_s < self._settings.retry_s_max:
+            return True
+        self._looked_s[shard.number] = now_s
+        return False
 
     async def close(self) -> None:
         """Wait for what is on its way; what is not stays in the outbox."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.clocks import ManualClock
 from tests.support.dag_world import DagWorld
 from tests.support.locks import locked
 
@@ -34,6 +35,29 @@ async def test_r3_a_queue_that_is_away_is_told_later(world: DagWorld) -> None:
     world.queue.down = set()
     await world.sweep()
     assert world.queue.deliverable() == ["b"]
+
+
+async def test_rows_that_are_on_their_way_are_not_written_again_for_being_late(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(wall=True)
+    monkeypatch.setattr(world.duties.context, "clock", clock)
+    await world.create({"a": [], **{f"b{n}": ["a"] for n in range(world.settings.bulk_sends_min)}})
+    await world.settle()
+    await world.loops.relay.step(world.shard)
+    async with world.queue.hold("revive") as hold:
+        world.queue.ack("a")
+        settling = asyncio.create_task(world.settle())
+        await hold.reached()
+        connection = await world.looking_at(world.shard)
+        await connection.execute("UPDATE outbox SET due_at = shard_now()")
+        assert await world.loops.relay.step(world.shard) == 0
+        assert await world.rows("SELECT * FROM outbox WHERE tries > 0") == []
+        clock.advance(world.settings.retry_s_max)
+        assert await world.loops.relay.step(world.shard) == world.settings.bulk_sends_min
+        assert await world.loops.relay.step(world.shard) == 0
+    await settling
+    assert len(world.queue.deliverable()) == world.settings.bulk_sends_min
 
 
 async def test_r4_a_release_told_twice_or_late_has_no_further_effect(world: DagWorld) -> None:
