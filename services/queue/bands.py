@@ -57,6 +57,15 @@ class Bands:
         for band, part in parts.items():
             self._bands[band].push(shard, part)
 
+    def note(self, shard: int) -> bool:
+        """Keys have become ready while nobody asks; false where they are to be pushed."""
+        return all(band.note(shard) for band in self._bands)
+
+    def heed(self, count: int) -> None:
+        """A call wants so many keys: what was noted is to be looked for, where own ones are too few."""
+        for band in self._bands:
+            band.heed(count)
+
     def peeking(self, shard: int, after: Bound) -> None:
         """A peek of this shard, of one band, is on its way."""
         band = self._band(after[0])
@@ -79,9 +88,10 @@ class Bands:
             band.rewind()
 
     def again(self) -> list[tuple[int, Bound]]:
-        """As `rewind`, and where to peek then."""
-        self.rewind()
-        return self.behind(1)
+        """Where to peek to know every band of every shard anew, while what is known may go on being served."""
+        return [
+            (shard, self._start(number)) for number, band in enumerate(self._bands) for shard, _ in band.again()
+        ]
 
     def clear(self) -> None:
         """Forget everything."""

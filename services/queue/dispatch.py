@@ -99,14 +99,14 @@ class Dispatch:
             self._introduce(shard, topic_id, keys)
             return
         line = line or self._meet(shard, topic_id, pair)
-        woken = False
+        taken = 0
         if line is not None:
             line.buffer.push(shard, keys)
             self._kept.gain(len(keys), self._lines.values())
-            woken = line.wake_one()
-        if self.tell is not None and len(keys) > woken:
-            # One key is as good as taken by who was woken here.
-            self.tell(*pair, shard, keys[1:] if woken else keys)
+            taken = line.wake_one()
+        if self.tell is not None and len(keys) > taken:
+            # What who was woken here takes is as good as taken.
+            self.tell(*pair, shard, keys[taken:])
 
     def handing(self, shard: int, verb: str, entries: int) -> Handing:
         """What a flush of so many entries may lease at once to calls that wait, by what became ready before."""
@@ -150,12 +150,17 @@ class Dispatch:
             with contextlib.suppress(ShardUnavailable):
                 await self.promote(shard)
 
-    def hinted(self, namespace: str, topic: str, shard: int, keys: Sequence[Key]) -> None:
-        """Another host says that these became ready."""
+    def hinted(self, namespace: str, topic: str, shard: int, read: Callable[[], Sequence[Key]]) -> None:
+        """Another host says that keys, which `read` gives, became ready."""
         line = self._lines.get((namespace, topic))
-        if line is not None and shard in self._stores:
-            line.buffer.push(shard, keys)
-            line.wake_one()
+        if line is None or shard not in self._stores:
+            return
+        if not line.calls and line.buffer.note(shard):
+            return
+        keys = read()
+        line.buffer.push(shard, keys)
+        self._kept.gain(len(keys), self._lines.values())
+        line.wake_one()
 
     def changed(self, namespace: str, topic: str) -> None:
         """A topic was paused, resumed or purged: what is kept of it is void."""

@@ -6,6 +6,9 @@ better chances: it is known here for `late_s`, and would go first even if it had
 Hence the order that holds across processes: no item is passed over for one of a worse priority, or of the same
 priority and `late_s` younger, for longer than `late_s` and the two looks (`poll_s`) that it takes to know it.
 
+Nor are keys of such a shard kept that another process tells of while nobody here asks for the topic: that there
+are some is remembered, and a call that its own keys are too few for looks for them.
+
 A process that owns every shard has one buffer, and none of this costs it anything.
 """
 
@@ -32,6 +35,7 @@ class Heads:
         "_owns",
         "_rest",
         "_shards",
+        "_told",
         "takes_turns",
     )
 
@@ -52,7 +56,8 @@ class Heads:
         self.takes_turns = False  # its items' places are no times then: see services.queue.lanes
         self._known_since_s: dict[str, float] = {}
         self._own = self._rest = _NOBODYS
-        self._others: frozenset[int] = frozenset()
+        self._others: frozenset[int] = _NONE
+        self._told: frozenset[int] = _NONE
         self._share_out()
 
     def __len__(self) -> int:
@@ -72,15 +77,36 @@ class Heads:
             self._note(keys)
         home.push(shard, keys)
 
+    def note(self, shard: int) -> bool:
+        """Keys have become ready while nobody asks; false where that is not enough, and they are to be pushed."""
+        if shard not in self._others:
+            return False
+        self._told |= {shard}
+        return True
+
+    def heed(self, count: int) -> None:
+        """A call wants so many keys: where own ones are too few, what was noted is to be looked for."""
+        if self._told and len(self._own) < count:
+            for shard in self._told:
+                self._rest.unknown(shard)
+            self._told = _NONE
+
     def peeking(self, shard: int, after: Bound) -> None:
         """A peek of this shard is on its way."""
+        if after == START and shard in self._told:
+            self._told -= {shard}
         self._home(shard).peeking(shard, after)
 
     def peeked(self, shard: int, keys: list[Key], *, limit: int, after: Bound = START) -> None:
         """Take in what a peek found; one peek of a shard is on its way at a time, whatever it began `after`."""
-        if shard in self._others:
-            self._note(keys)
-        self._home(shard).peeked(shard, keys, limit=limit)
+        if shard not in self._others:
+            self._own.peeked(shard, keys, limit=limit)
+            return
+        self._note(keys)
+        self._rest.let_go(shard)  # its owner serves it: most of what was known here is gone
+        self._rest.peeked(shard, keys, limit=limit)
+        if len(self._known_since_s) > 2 * len(self._rest) + _FORGOTTEN_MIN:
+            self._forget_gone()
 
     def pass_over(self, shard: int) -> None:
         """A peek of this shard takes too long: serve the others' keys until it ends."""
@@ -93,22 +119,23 @@ class Heads:
             return
         self._own.rewind()
         if self._others:
-            # Its owner serves it: most of what was known here is gone. When each was met is kept.
+            # When each of them was met is kept.
             self._forget_gone()
             self._rest.clear()
+            self._told = _NONE
 
     def again(self) -> list[tuple[int, Bound]]:
-        """As `rewind`, and where to peek then; of own shards what is known may be served meanwhile."""
-        if self._others or self._are_shared_out_anew():
-            self.rewind()
-            return self.behind(1)
-        return self._own.again()
+        """Where to peek to know every shard anew from its head, while what is known may go on being served."""
+        if self._are_shared_out_anew():
+            self._share_out()
+        return self._own.again() + self._rest.again()
 
     def clear(self) -> None:
         """Forget everything."""
         self._own.clear()
         self._rest.clear()
         self._known_since_s.clear()
+        self._told = _NONE
 
     def behind(self, count: int) -> list[tuple[int, Bound]]:
         """The shards to peek, and from where, before `count` keys can be served."""
@@ -138,7 +165,7 @@ class Heads:
         A look on its way changes that when it finds something: until then what the last one found holds.
         """
         dry = self._own.seems_dry and (not self._others or self._rest.seems_dry)
-        return dry and not self.takes_turns
+        return dry and not self._told and not self.takes_turns
 
     def settled(self, keys: Sequence[Key]) -> None:
         """Keys taken before are claimed or gone."""
@@ -187,8 +214,11 @@ class Heads:
         for shard in late:
             self._home(shard).peeking(shard, END)
         self._known_since_s.clear()
+        self._told = _NONE
 
 
 _NONE: frozenset[int] = frozenset()
+# So many keys that are gone, and as many again as there are, are remembered before they are looked for.
+_FORGOTTEN_MIN = 64
 # Stands for the rest where there is none: nothing ever gets into it.
 _NOBODYS = Buffer((), keys_max=0)

@@ -1,8 +1,9 @@
 """Hints between hosts: what became ready here may be waited for elsewhere.
 
 A hint is a few keys of a topic, gathered for a moment and published over Redis to the other queue processes,
-which push them into the lines that somebody waits in. Losing one costs no more than the time to the next
-poll. While nobody else listens, nothing is sent but one probe a second.
+which push them into the lines that somebody asks at; where nobody does, an owner pushes them, and others note
+that there are some. Losing one costs no more than the time to the next poll. While nobody else listens, nothing is
+sent but one probe a second.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 from redis.asyncio import Redis
@@ -45,7 +48,22 @@ class Hints(msgspec.Struct, array_like=True):
     hints: list[Hint]
 
 
-_decoder = msgspec.msgpack.Decoder(Hints)
+class _HeardHint(msgspec.Struct, array_like=True):
+    namespace: str
+    topic: str
+    shard: int
+    keys: msgspec.Raw
+
+
+class _Heard(msgspec.Struct, array_like=True):
+    """As `Hints`; keys are read where somebody asks for the topic."""
+
+    origin: str
+    hints: list[_HeardHint]
+
+
+_decoder = msgspec.msgpack.Decoder(_Heard)
+_keys_decoder = msgspec.msgpack.Decoder(list[tuple[int, int, str]])
 
 
 class Messenger:
@@ -118,12 +136,12 @@ class Messenger:
 
     def heard(self, data: bytes) -> None:
         """Take in one message; nonsense is dropped."""
-        try:
+        with suppress(msgspec.MsgspecError):
             message = _decoder.decode(data)
-        except msgspec.MsgspecError:
-            return
-        if message.origin == self._origin:
-            return
-        for hint in message.hints:
-            keys = [Key(p, _EPOCH + _MICROSECOND * micros, item_id) for p, micros, item_id in hint.keys]
-            self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, keys)
+            if message.origin != self._origin:
+                for hint in message.hints:
+                    self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, partial(_read, hint.keys))
+
+
+def _read(keys: msgspec.Raw) -> list[Key]:
+    return [Key(p, _EPOCH + _MICROSECOND * micros, item_id) for p, micros, item_id in _keys_decoder.decode(keys)]

@@ -71,6 +71,7 @@ class Looking:
         """
         if not count:
             return
+        line.buffer.heed(count)
         now_s = self._clock.monotonic_s()
         age_s = now_s - line.refreshed_s
         is_short = bool(line.buffer.behind(count))

@@ -116,6 +116,20 @@ class Buffer:
         """Where to peek to know every shard anew from its head, while what is known may go on being served."""
         return [(shard, START) for shard in self._bounds]
 
+    def unknown(self, shard: int) -> None:
+        """There is more on this shard than its last look, or one on its way, can have seen."""
+        self._bounds[shard] = START
+        if shard in self._peeking:
+            self._peeking[shard].after = END
+
+    def let_go(self, shard: int) -> None:
+        """Forget the keys of one shard if a peek from its head is on its way: what that finds is there instead."""
+        if self._peeking[shard].after != START or not self._keys:
+            return
+        tail = f"{shard:03x}"
+        self._known.difference_update([key.id for key in self._keys if key.id.endswith(tail)])
+        self._keys = [key for key in self._keys if not key.id.endswith(tail)]
+
     def clear(self) -> None:
         """Forget everything."""
         self._keys.clear()

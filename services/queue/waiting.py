@@ -96,15 +96,15 @@ class Line:
         self.taken_before = 0
         self._wakes = 0
 
-    def wake_one(self) -> bool:
-        """Let the call that waits longest look again; whether one waited."""
+    def wake_one(self) -> int:
+        """Let the call that waits longest look again; how many items it takes, one at least, or 0: none waited."""
         self._wakes += 1
         while self.waiting:
             place = self.waiting.pop(0)
             if not place.done():
                 place.set_result([])
-                return True
-        return False
+                return 1 if place.terms is None else place.terms.items_max
+        return 0
 
     def wake_all(self) -> None:
         """Let every call that waits look again."""

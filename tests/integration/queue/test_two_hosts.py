@@ -2,11 +2,16 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
+from services.queue.hints import Messenger
+from services.queue.kept_keys import KeysUse
+from services.queue.model import EARLIEST, Key
+from shared.clock import SystemClock
 from tests.support.queue_host import Api, QueueHost, queue_host
 
 
@@ -166,3 +171,55 @@ async def test_two_owners_do_not_claim_the_same_rows_while_each_has_its_own(
 
     # What an owner leaves lying is handed out by the other, too.
     assert len(await there.dequeue("t", 100)) == 20
+
+
+async def test_items_told_of_while_nobody_asked_are_found_by_the_next_call(own_api: Api, other: QueueHost) -> None:
+    """The topic has just been seen empty, and its items lie on shards that another process owns."""
+    asker, dispatch = own_api.on(other), other.dispatch
+    dispatch._owns = lambda _shard: False
+    dispatch._settings.__dict__["poll_s"] = 3600.0
+    assert await asker.dequeue("t", 2) == []
+    told: list[tuple[str, str, int, Sequence[Key]]] = []
+    own_api.host.dispatch.tell = lambda *hint: told.append(hint)
+    sent = await own_api.enqueue({"topic": "t"}, {"topic": "t"})
+    for namespace, topic, shard, _ in told:
+        dispatch.hinted(namespace, topic, shard, lambda: pytest.fail("nobody asks: keys need not be read"))
+
+    assert [item["id"] for item in await asker.dequeue("t", 2)] == [result["id"] for result in sent]
+
+
+async def test_keys_told_to_a_call_that_is_about_to_wait_are_not_lost(own_api: Api, other: QueueHost) -> None:
+    """It has looked, and does not look again: what is told then has to be at hand."""
+    line = other.dispatch._line(own_api.namespace, "t")
+    other.dispatch._settings.__dict__["poll_s"] = 3600.0
+    key = Key(0, EARLIEST, own_api.new_id(0))
+    with KeysUse([line]):
+        line.buffer._owns = lambda _shard: False  # type: ignore[union-attr]
+        for shard, after in line.buffer.again():
+            line.buffer.peeking(shard, after)
+            line.buffer.peeked(shard, [], limit=9)
+        other.dispatch.hinted(own_api.namespace, "t", 0, lambda: [key])
+        assert line.take(1) == [key]
+
+
+async def test_what_a_waiting_call_takes_is_not_told_to_other_hosts(own_api: Api) -> None:
+    told: list[Key] = []
+    own_api.host.dispatch.tell = lambda _namespace, _topic, _shard, keys: told.extend(keys)
+    assert await own_api.dequeue("t", 2) == []
+    call = asyncio.create_task(own_api.dequeue("t", 2, wait_s=20))
+    line = own_api.host.dispatch._line(own_api.namespace, "t")
+    while not line.waiting:
+        await asyncio.sleep(0.005)
+    sent = await own_api.enqueue(*({"topic": "t"} for _ in range(3)))
+    assert len(await call) == 2
+    assert [key.id for key in told] == [sent[2]["id"]]
+
+
+@pytest.mark.parametrize("keys", ["junk", [["junk"]], [[0, "junk", "junk"]], None])
+async def test_nonsense_from_another_host_is_dropped(own_api: Api, redis_url: str, keys: Any) -> None:
+    messenger = Messenger(redis_url, "nonsense", own_api.host.dispatch, SystemClock())
+    assert await own_api.dequeue("t") == []
+    messenger.heard(msgspec.msgpack.encode(["another", [[own_api.namespace, "t", 0, keys]]]))
+    messenger.heard(b"junk")
+    assert await own_api.dequeue("t") == []
+    await messenger.stop()

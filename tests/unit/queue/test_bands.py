@@ -129,3 +129,14 @@ def test_everything_is_handed_out_once_and_each_band_in_order(
         served += keys
         topic.bands.rewind()
     assert len({key.id for key in served}) == len(served)
+
+
+def test_bands_are_served_while_they_are_looked_at_again() -> None:
+    topic = Topic(((5, 0.5),))
+    topic.add(0, 4)
+    topic.add(5, 4)
+    topic.serve(2)
+    for shard, after in topic.bands.again():
+        topic.bands.peeking(shard, after)
+    assert topic.bands.behind(4) == []
+    assert {key.priority for key in topic.bands.take(4)} == {0, 5}

@@ -220,3 +220,94 @@ def test_a_look_that_has_met_something_is_waited_for(process: Process, meets: st
     assert not heads.hands_over
     heads.rewind()
     assert not heads.hands_over, "nor after the next one has begun"
+
+
+def found(process: Process, shard: int) -> None:
+    """A look at one shard from its head comes back."""
+    process.heads.peeked(shard, process.shards[shard][:LIMIT], limit=LIMIT)
+
+
+def test_known_keys_elsewhere_are_served_while_they_are_looked_at_again(process: Process) -> None:
+    key = process.add(1, 1)
+    process.look()
+    for shard, after in process.heads.again():
+        process.heads.peeking(shard, after)
+
+    assert process.heads.behind(1) == []
+    assert process.heads.take(1) == [key]
+
+
+def test_a_look_elsewhere_takes_the_place_of_what_was_known(process: Process) -> None:
+    gone, stays = process.add(1, 1), process.add(1, 2)
+    process.look()
+    process.heads.peeking(1, dict(process.heads.again())[1])
+    process.shards[1].remove(gone)
+    found(process, 1)
+    assert process.heads.take(9) == [stays]
+
+
+def test_what_is_told_during_a_look_elsewhere_outlives_it(process: Process) -> None:
+    process.look()
+    process.heads.peeking(1, dict(process.heads.again())[1])
+    key = Key(0, BEGIN, "00000000-0000-7000-8000-000000100001")
+    process.heads.push(1, [key])
+    found(process, 1)
+    assert process.heads.take(9) == [key]
+
+
+def test_a_key_that_is_met_again_elsewhere_is_as_late_as_before(process: Process) -> None:
+    other = process.add(1, 1)
+    process.look()
+    process.clock.now_s += LATE_S
+    process.add(0, 10)
+    process.heads.peeking(1, dict(process.heads.again())[1])
+    found(process, 1)
+    process.look()
+    assert process.heads.take(1) == [other]
+
+
+def test_what_is_noted_is_looked_for_once_own_keys_are_too_few(process: Process) -> None:
+    own = process.add(0, 10)
+    process.look()
+    other = process.add(1, 1)
+    assert process.heads.note(1)
+    process.heads.heed(1)
+    assert process.heads.behind(1) == [], "its owner is at it"
+
+    process.heads.heed(2)
+    assert process.heads.behind(2) == [(1, START)]
+    process.heads.peeking(1, START)
+    found(process, 1)
+    assert process.heads.take(2) == [own, other]
+    process.heads.heed(9)
+    assert process.heads.behind(9) == [], "once"
+
+
+def test_a_look_that_had_begun_does_not_hide_what_is_noted(process: Process) -> None:
+    """Its snapshot may be older than the keys; a call that comes meanwhile looks again after it."""
+    process.look()
+    process.heads.peeking(1, START)
+    assert process.heads.note(1)
+    process.heads.heed(1)
+    process.heads.peeked(1, [], limit=LIMIT)
+    assert process.heads.behind(1) == [(1, START)]
+
+
+def test_a_look_that_began_later_covers_what_is_noted(process: Process) -> None:
+    process.look()
+    assert process.heads.note(1)
+    process.heads.peeking(1, dict(process.heads.again())[1])
+    found(process, 1)
+    process.heads.heed(1)
+    assert process.heads.behind(1) == []
+
+
+def test_nothing_is_handed_over_past_what_is_noted(process: Process) -> None:
+    process.look()
+    assert process.heads.hands_over
+    assert process.heads.note(1)
+    assert not process.heads.hands_over
+
+
+def test_keys_of_an_own_shard_are_not_merely_noted(process: Process) -> None:
+    assert not process.heads.note(0)
