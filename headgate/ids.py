@@ -41,6 +41,8 @@ class IdMaker:
         """`count` ids of `shard`, in ascending order."""
         if not 0 <= shard < SHARDS_MAX:
             raise ValueError(f"shard must be 0 to {SHARDS_MAX - 1}")
+        if count == 1:
+            return [self._one(shard)]
         noise = self._entropy(4 + 5 * count)
         start = int.from_bytes(noise[:4]) >> 7
         now_ms = self._now_ms()
@@ -54,6 +56,25 @@ class IdMaker:
                 ids += self._run(count - len(ids), noise[4 + 5 * len(ids) :], shard)
         return ids
 
+    def _one(self, shard: int) -> str:
+        """As a batch of one, at a third of its cost."""
+        noise = int.from_bytes(self._entropy(9))
+        now_ms = self._now_ms()
+        with self._lock:
+            if now_ms > self._last_ms:
+                self._last_ms, self._counter = now_ms, noise >> 47
+            elif self._counter > _COUNTER_MAX:
+                self._last_ms, self._counter = self._last_ms + 1, noise >> 47
+            time_ms, counter = self._last_ms, self._counter
+            self._counter += 1
+        high, low, rest = (
+            0x7000 | counter >> 14,
+            0x8000 | counter & 0x3FFF,
+            (noise >> 4 & 0xFFFFFFFFF) << 12 | shard,
+        )
+        # By `%`, which costs a third of what so many format specs do.
+        return "%08x-%04x-%04x-%04x-%012x" % (time_ms >> 16, time_ms & 0xFFFF, high, low, rest)  # noqa: UP031
+
     def _run(self, count: int, noise: bytes, shard: int) -> list[str]:
         """Up to `count` ids, as far as only the low bits of the counter change."""
         high, low = self._counter >> 14, self._counter & 0x3FFF
@@ -62,8 +83,6 @@ class IdMaker:
         time_hex = f"{self._last_ms:012x}"
         head, tail = f"{time_hex[:8]}-{time_hex[8:]}-7{high:03x}-", f"{shard:03x}"
         first = 0x8000 | low
-        if count == 1:
-            return [f"{head}{first:04x}-{noise[:5].hex()[:9]}{tail}"]
         # Digits of all ids at once: two bytes of counter, five of noise of which the last four bits are not used.
         counters = struct.pack(f">{count}H", *range(first, first + count)).hex("-", 2).split("-")
         noises = noise[: 5 * count].hex("-", 5).split("-")

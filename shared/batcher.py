@@ -19,6 +19,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
 from typing import Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from shared.clock import SystemClock, turn
 from shared.errors import Invalid
 from shared.fairness import FairLine
@@ -34,6 +36,8 @@ _clock = SystemClock()
 # A call of more entries is heavy. Folding so many acks of a large DAG takes a few milliseconds.
 LIGHT_ENTRIES_MAX = 32
 
+_UNTAGGED: frozenset[Hashable] = frozenset()
+
 
 class BatcherLimits(NamedTuple):
     """Entries of a flush; entries that wait at most; for how long the oldest may, before others are refused."""
@@ -43,7 +47,7 @@ class BatcherLimits(NamedTuple):
     wait_s: float = 1.0
 
 
-class _Call(NamedTuple, Generic[E, R]):
+class _Call(msgspec.Struct, Generic[E, R]):
     entries: list[E]
     future: asyncio.Future[Sequence[R]]
     tags: Set[Hashable]
@@ -55,23 +59,18 @@ class _Lane(Generic[E, R]):
     def __init__(self) -> None:
         self.line: FairLine[_Call[E, R]] = FairLine()
         self.tags: set[Hashable] = set()
-        self.flying: Set[Hashable] = frozenset()
+        self.flying: Set[Hashable] = _UNTAGGED
         self.task: asyncio.Task[None] | None = None
 
     def has(self, tags: Set[Hashable]) -> bool:
         """Whether one of these tags waits or is in the flush."""
         return not (self.tags.isdisjoint(tags) and self.flying.isdisjoint(tags))
 
-    def push(self, call: _Call[E, R], tenant: Hashable, size: int) -> None:
-        """A call joins the line."""
-        self.line.push(call, tenant, size, _clock.monotonic_s())
-        self.tags |= call.tags
-
     def take(self, room: int) -> list[_Call[E, R]]:
         """The calls of the next flush."""
         calls = self.line.take(room)
         self.flying = self.tags
-        self.tags = {tag for call in self.line for tag in call.tags}
+        self.tags = {tag for call in self.line for tag in call.tags} if self.line else set()
         return calls
 
 
@@ -112,10 +111,15 @@ class Batcher(Generic[E, R]):
             raise overloaded(self._level)
         future: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
         size = len(entries) if size is None else size
-        tags: Set[Hashable] = frozenset() if self._tag is None else set(map(self._tag, entries))
-        lane = self._heavy if size > LIGHT_ENTRIES_MAX or self._heavy.has(tags) else self._light
-        lane.push(_Call(entries, future, tags), tenant, size)
-        self._go_on(lane)
+        lane = self._light
+        tags: Set[Hashable] = _UNTAGGED if self._tag is None else set(map(self._tag, entries))
+        if size > LIGHT_ENTRIES_MAX or (tags and self._heavy.has(tags)):
+            lane = self._heavy
+        lane.line.push(_Call(entries, future, tags), tenant, size, _clock.monotonic_s())
+        if tags:
+            lane.tags |= tags
+        if lane.task is None:
+            self._go_on(lane)
         # A caller that is cancelled takes only its own future with it: the flush that carries it goes on.
         return await future
 
@@ -124,15 +128,18 @@ class Batcher(Generic[E, R]):
         """Whether a call that came now would be refused."""
         if self._pool is not None and self._pool.is_standing:
             return True
-        oldest_since_s = self._oldest_since_s
+        waiting = self._light.line.size + self._heavy.line.size
+        oldest_since_s = self._oldest_since_s if waiting else None
         if oldest_since_s is None:
             return False
-        waiting = self._light.line.size + self._heavy.line.size
         return waiting >= self._limits.waiting_max or self._standing.sheds(oldest_since_s, self._level)
 
     @property
     def _oldest_since_s(self) -> float | None:
-        light_s, heavy_s = self._light.line.oldest_since_s, self._heavy.line.oldest_since_s
+        light_s = self._light.line.oldest_since_s
+        if not self._heavy.line.size:
+            return light_s
+        heavy_s = self._heavy.line.oldest_since_s
         if light_s is None or heavy_s is None:
             return heavy_s if light_s is None else light_s
         return min(light_s, heavy_s)
@@ -161,11 +168,11 @@ class Batcher(Generic[E, R]):
                 calls = lane.take(self._limits.items_max)
                 self._standing.served(self._oldest_since_s)
                 await self._flush_calls(calls)
-                lane.flying = frozenset()
+                lane.flying = _UNTAGGED
                 if lane is self._light:
                     self._go_on(self._heavy)
         finally:
-            lane.task, lane.flying = None, frozenset()
+            lane.task, lane.flying = None, _UNTAGGED
 
     async def _flush_calls(self, calls: list[_Call[E, R]]) -> None:
         entries = calls[0].entries if len(calls) == 1 else [entry for call in calls for entry in call.entries]

@@ -182,6 +182,10 @@ class Entrance:
     def enter(self, call: Entrant) -> None:
         """A call has come: it starts now, or when its turn comes, or is refused."""
         level = call.level
+        if not self.standing and self._working < self._limits[level]:
+            self._working += call.kib
+            call.start()
+            return
         if (not self.standing or not any(self._lines[: level + 1])) and self._has_room(level):
             self._start(call)
             return

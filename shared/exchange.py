@@ -33,42 +33,28 @@ class Exchange:
 
     message_event = _NobodyWaits()
 
-    __slots__ = (
-        "_disconnected",
-        "_gone",
-        "_hot",
-        "_is_refused",
-        "_protocol",
-        "_since_s",
-        "_task",
-        "keep_alive",
-        "kib",
-        "level",
-        "parts",
-        "plain",
-        "response_complete",
-        "tenant",
-    )
+    # What an exchange begins with, here instead of in each one.
+    kib = 1
+    keep_alive = True
+    response_complete = False
+    _since_s = 0.0
+    _is_refused = False
+    _disconnected = False
+    _task: asyncio.Task[None] | None = None
+    _gone: asyncio.Future[None] | None = None
 
     def __init__(self, protocol: Any, hot: HotPath, plain: Plain) -> None:
         self._protocol = protocol
         self._hot = hot
         self.plain = plain
-        self.level = plain.target.verb.urgency
-        self.tenant = plain.target.namespace
-        self.kib = 1
-        self._since_s = 0.0
-        self._is_refused = False
-        self._task: asyncio.Task[None] | None = None
-        self._gone: asyncio.Future[None] | None = None
-        self.parts: list[bytes] = []
-        self.keep_alive = True
-        self.response_complete = False
-        self._disconnected = False
+        target = plain.target
+        self.level = target.verb.urgency
+        self.tenant = target.namespace
+        self.body = b""
 
     def begin(self) -> None:
         """The body is complete: join the line for the verb, where nobody stands mostly."""
-        self.kib = weigh(sum(map(len, self.parts)))
+        self.kib = weigh(len(self.body))
         self._since_s = _clock.monotonic_s()
         self._hot.entrance.enter(self)
 
@@ -119,9 +105,8 @@ class Exchange:
             if self._is_refused:
                 answer = OVERLOADED
             else:
-                plain, parts = self.plain, self.parts
-                body = parts[0] if len(parts) == 1 else b"".join(parts)
-                answer = await self._hot.answer(plain.target, body, plain.authorization, self, self._since_s)
+                plain = self.plain
+                answer = await self._hot.answer(plain.target, self.body, plain.authorization, self, self._since_s)
             if protocol.flow.write_paused and not self._disconnected:
                 self.step_aside()
                 await protocol.flow.drain()
@@ -134,7 +119,7 @@ class Exchange:
             protocol.on_response_complete()
 
     def _write(self, answer: Answer) -> None:
-        status, body, headers = answer
+        status, body, headers = answer.status, answer.body, answer.headers
         if headers is JSON and self.keep_alive:
             text = b"%bcontent-length: %d\r\n\r\n%b" % (_JSON_HEADS[status], len(body), body)
         else:

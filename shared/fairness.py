@@ -11,12 +11,14 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Hashable, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+import msgspec
 
 C = TypeVar("C")
 
 
-class Waiting(NamedTuple, Generic[C]):
+class Waiting(msgspec.Struct, Generic[C]):
     """One call in the line."""
 
     call: C
@@ -52,13 +54,13 @@ class FairLine(Generic[C]):
     def take(self, room: int) -> list[C]:
         """The calls to serve now: no more than `room` in all, but one at least."""
         if self.size <= room or len(self._calls) == 1:
-            taken, self._calls = self._calls, []
+            taken, self._calls, self.size = self._calls, [], 0
             self._given.clear()
         else:
             taken = self._share(room)
             gone = set(map(id, taken))
             self._calls = [waiting for waiting in self._calls if id(waiting) not in gone]
-        self.size -= sum(waiting.size for waiting in taken)
+            self.size -= sum(waiting.size for waiting in taken)
         return [waiting.call for waiting in taken]
 
     def clear(self) -> list[C]:

@@ -14,7 +14,6 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -48,8 +47,7 @@ class Client(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """One request to a hot verb."""
 
     namespace: str
@@ -89,7 +87,7 @@ class Target(NamedTuple):
     query: str = ""
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct):
     """Status, body and headers (names in lower case, without Content-Length)."""
 
     status: int

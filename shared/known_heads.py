@@ -4,6 +4,8 @@ Parsing a small request costs more than looking up that it was parsed. So the he
 digits of its Content-Length, is remembered with what it asks for. Only what comes whole, in one piece, is looked
 up, and only what a parser has judged, and framed alike, is learned: a head that differs in one byte goes to the
 parser. Whose token it holds is not remembered but asked anew by every request.
+
+A head that came with the same digits before is found by itself, without being taken apart.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import NamedTuple
 
 from shared.hotpath import Target
 
-HEADS_MAX = 1_000
+HEADS_MAX = WHOLE_MAX = 1_000
 # Longer ones are no common ones, and would fill the memory.
 HEAD_BYTES_MAX = 2_048
 _DIGITS_MAX = 9
@@ -34,15 +36,22 @@ class KnownHeads:
 
     def __init__(self) -> None:
         self._plain: dict[bytes, Plain] = {}
+        self._whole: dict[bytes, tuple[Plain, int]] = {}  # with the digits, and what they say
 
     def find(self, data: bytes) -> tuple[Plain, bytes] | None:
         """What `data` asks for, and its body, if it is one whole request with a head that is known."""
+        head, end, body = data.partition(_END)
+        known = self._whole.get(head)
+        if known is not None and end and known[1] == len(body):
+            return known[0], body
         framed = _frame(data)
-        if framed is None:
+        plain = None if framed is None else self._plain.get(framed[0])
+        if plain is None or len(body) > plain.body_bytes_max:
             return None
-        key, body = framed
-        plain = self._plain.get(key)
-        return None if plain is None or len(body) > plain.body_bytes_max else (plain, body)
+        if len(self._whole) >= WHOLE_MAX:
+            self._whole.clear()
+        self._whole[head] = plain, len(body)
+        return plain, body
 
     def learn(self, data: bytes, plain: Plain, body: bytes) -> None:
         """A parser took the whole of `data` for one such request with that body."""
@@ -55,6 +64,7 @@ class KnownHeads:
             return
         if len(self._plain) >= HEADS_MAX:
             self._plain.clear()
+            self._whole.clear()
         self._plain[key] = plain
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import IntEnum
@@ -41,14 +41,12 @@ def urgency(value: Urgency) -> Iterator[None]:
         _urgency.reset(token)
 
 
-def current_urgency() -> Urgency:
-    """Of the running task."""
-    return _urgency.get()
+# Of the running task.
+current_urgency = _urgency.get
 
 
-def set_urgency(value: Urgency) -> None:
-    """As `urgency`, for the rest of the running task."""
-    _urgency.set(value)
+# As `urgency`, for the rest of the running task.
+set_urgency: Callable[[Urgency], object] = _urgency.set
 
 
 class Lanes:
@@ -60,28 +58,23 @@ class Lanes:
         self._clock = clock or SystemClock()
         # By urgency, then by arrival: since when, and the place to come.
         self._lines: tuple[deque[tuple[float, asyncio.Future[None]]], ...] = tuple(deque() for _ in Urgency)
-        self._waiting = 0
+        self.waiting = 0  # calls that wait for a place
 
     @property
     def taken(self) -> int:
         """Places in use."""
         return self._taken
 
-    @property
-    def waiting(self) -> int:
-        """Calls that wait for a place."""
-        return self._waiting
-
     def oldest_since_s(self, level: Urgency) -> float | None:
         """Since when the oldest waits of those whom a call of this urgency would wait behind (None: nobody)."""
-        if not self._waiting:
+        if not self.waiting:
             return None
         return min((line[0][0] for line in self._lines[: level + 1] if line), default=None)
 
     def try_enter(self) -> bool:
         """Take a place if one is free and nobody as urgent waits for it."""
         level = _urgency.get()
-        if self._taken >= self._limits[level] or (self._waiting and any(self._lines[: level + 1])):
+        if self._taken >= self._limits[level] or (self.waiting and any(self._lines[: level + 1])):
             return False
         self._taken += 1
         return True
@@ -94,13 +87,13 @@ class Lanes:
         """
         if self.try_enter():
             return
-        if self._waiting >= WAITING_MAX:
+        if self.waiting >= WAITING_MAX:
             raise TimeoutError
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line = self._lines[_urgency.get()]
         entry = self._clock.monotonic_s(), future
         line.append(entry)
-        self._waiting += 1
+        self.waiting += 1
         try:
             async with asyncio.timeout(timeout_s):
                 await future
@@ -111,14 +104,14 @@ class Lanes:
                 future.cancel()
                 if entry in line:
                     line.remove(entry)
-                    self._waiting -= 1
+                    self.waiting -= 1
                 self._serve()
             raise
 
     def leave(self) -> None:
         """Give the place back."""
         self._taken -= 1
-        if self._waiting:
+        if self.waiting:
             self._serve()
 
     def _serve(self) -> None:
@@ -127,7 +120,7 @@ class Lanes:
                 if self._taken >= limit:
                     return
                 _, future = line.popleft()
-                self._waiting -= 1
+                self.waiting -= 1
                 if not future.cancelled():
                     self._taken += 1
                     future.set_result(None)

@@ -241,7 +241,7 @@ class Pool:
     def is_standing(self) -> bool:
         """Whether the line for a connection, as far as the running task would wait in it, does not move."""
         level = current_urgency()
-        oldest_since_s = self.lanes.oldest_since_s(level)
+        oldest_since_s = self.lanes.oldest_since_s(level) if self.lanes.waiting else None
         if oldest_since_s is None:
             self._standings[level].served(None)
             return False

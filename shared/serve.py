@@ -64,6 +64,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._refusal = 400
             self._unread: asyncio.TimerHandle | None = None
             self._exchange: Exchange | None = None  # of the request that is read or served now
+            self._parts: list[bytes] = []  # of its body, as far as they have come
             self._idle_since_s: float | None = None
             self._idle_look: asyncio.TimerHandle | None = None
 
@@ -98,16 +99,16 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             if last is not None and last.response_complete and not self._is_full():
                 known = heads.find(data)
                 if known is not None:
-                    self._unset_keepalive_if_required()
-                    self.cycle = self._exchange = self._exchange_of(known[0])  # type: ignore[assignment]
-                    self._exchange.parts.append(known[1])
-                    self._exchange.begin()
+                    self._idle_since_s = None
+                    exchange = self._exchange_of(known[0])
+                    exchange.body = known[1]
+                    exchange.begin()
                     return
             was_in_head = self._in_head
             super().data_received(data)
             if not self._reading:
                 if last is not None and self._exchange is not None and self._exchange is not last:
-                    heads.learn(data, self._exchange.plain, b"".join(self._exchange.parts))
+                    heads.learn(data, self._exchange.plain, self._exchange.body)
                 self._disarm()
             elif self._deadline is None or was_in_head != self._in_head:
                 self._arm(settings.head_s_max if self._in_head else settings.body_s_max)
@@ -139,7 +140,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             version = self.parser.get_http_version()
             plain = self._plain() if hot is not None and version == "1.1" else None
             if plain is not None:
-                self.cycle = self._exchange = self._exchange_of(plain)  # type: ignore[assignment]
+                self._exchange_of(plain)
+                self._parts.clear()
             else:
                 self._exchange = None
                 if version == "0.9" or (version == "1.1" and not any(name == b"host" for name, _ in self.headers)):
@@ -154,13 +156,15 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             if self._exchange is None:
                 super().on_body(body)
             else:
-                self._exchange.parts.append(body)
+                self._parts.append(body)
 
         def on_message_complete(self) -> None:
             self._reading = False
             if self._exchange is None:
                 super().on_message_complete()
             else:
+                self._exchange.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+                self._parts.clear()
                 self._exchange.begin()
 
         def _make_scope(self) -> None:
@@ -171,8 +175,9 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
 
         def _exchange_of(self, plain: Plain) -> Exchange:
             assert hot is not None
-            exchange = Exchange(self, hot, plain)
-            exchange.keep_alive = not self.leaving
+            self.cycle = self._exchange = exchange = Exchange(self, hot, plain)  # type: ignore[assignment]
+            if self.leaving:
+                exchange.keep_alive = False
             return exchange
 
         def _plain(self) -> Plain | None:

@@ -143,9 +143,8 @@ class Broker:
         ids = canonicals([item.id for item in items])
         tokens = {token: canonical_token(token) or _token() for token in {item.lease_token for item in items}}
         groups = self._by_shard(ids)
-        results: list[Result | None] = [None] * len(items)
 
-        async def flush(shard: int, part: Sequence[int]) -> None:
+        async def flush(shard: int, part: Sequence[int]) -> list[Result]:
             try:
                 names = self.stores[shard].names
                 namespace_id = names.known_namespace(namespace)
@@ -153,27 +152,25 @@ class Broker:
                     self.stores[shard].pool.admit()  # else the flush asks
                     namespace_id = await names.namespace_id(namespace)
                 if namespace_id is None:
-                    statuses: Sequence[str] = ["not_found"] * len(part)
-                else:
-                    entries = [
-                        (ids[i] or "", tokens[items[i].lease_token], namespace_id, _text(items[i].output))
-                        for i in part
-                    ]
-                    statuses = await self._acks[shard, relaxed].submit(entries, namespace)
+                    return [Result(items[i].id, "not_found") for i in part]
+                entries = [
+                    (ids[i] or "", tokens[items[i].lease_token], namespace_id, _text(items[i].output))
+                    for i in part
+                ]
+                statuses = await self._acks[shard, relaxed].submit(entries, namespace)
             except Unavailable as error:
-                for i in part:
-                    results[i] = refused(items[i].id, error.code, error.outcome)
-                return
-            for i, status in zip(part, statuses, strict=True):
-                results[i] = Result(items[i].id, status)
+                return [refused(items[i].id, error.code, error.outcome) for i in part]
+            return [Result(items[i].id, statuses[place]) for place, i in enumerate(part)]
 
         if len(groups) == 1:
             [(shard, part)] = groups.items()
-            await flush(shard, part)
-        else:
-            await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
-        if sum(map(len, groups.values())) < len(items):
-            results = [result or Result(items[i].id, "not_found") for i, result in enumerate(results)]
+            if len(part) == len(items):
+                return answered(await flush(shard, part), Urgency.SETTLE)
+        results = [Result(item.id, "not_found") for item in items]
+        found = await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
+        for part, of_part in zip(groups.values(), found, strict=True):
+            for i, result in zip(part, of_part, strict=True):
+                results[i] = result
         return answered(results, Urgency.SETTLE)
 
     def _by_shard(self, ids: Sequence[str | None]) -> dict[int, Sequence[int]]:
@@ -332,12 +329,11 @@ async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set
     }
 
 
-def answered(results: Sequence[Result | None], level: Urgency) -> list[Result]:
+def answered(results: list[Result], level: Urgency) -> list[Result]:
     """The results of a call; one of which nothing at all could be taken for the load is refused as a whole."""
-    found = [result for result in results if result is not None]
-    if found and found[0].code == "overloaded" and all(result.code == "overloaded" for result in found):
+    if results and results[0].code == "overloaded" and all(result.code == "overloaded" for result in results):
         raise overloaded(level)
-    return found
+    return results
 
 
 def lost_status(known: Known | None, namespace_id: int) -> str:

@@ -221,17 +221,19 @@ class Dispatch:
                     await tenant.wait_for_room(left_s, gone)
                     counts = [demand.count for demand in demands]
                     continue
-                for line, count in zip(lines, counts, strict=True):
-                    await self.looking.supply(line, count, deadline_s)
+                for i, line in enumerate(lines):
+                    filling = self.looking.supply(line, counts[i], deadline_s)
+                    if filling is not None:
+                        await filling
                 if tenant is not None:
                     counts = tenant.cut(counts)  # others may have taken room while this call looked
-                taken = [line.take(count) for line, count in zip(lines, counts, strict=True)]
-                for line, keys in zip(lines, taken, strict=True):
+                taken = [line.take(counts[i]) for i, line in enumerate(lines)]
+                for i, line in enumerate(lines):
                     if len(line.buffer):
                         line.wake_one()
-                    self.looking.look_ahead(line, len(keys))
+                    self.looking.look_ahead(line, len(taken[i]))
                 missed = await self._serve(lines, taken, (token, lease_s, worker), leased, tenant)
-                counts = [demand.count - got for demand, got in zip(demands, leased.counts, strict=True)]
+                counts = [demand.count - leased.counts[i] for i, demand in enumerate(demands)]
                 left_s = deadline_s - self._clock.monotonic_s()
                 if missed and any(counts):
                     continue  # others may be ready in the place of what is gone
@@ -328,8 +330,8 @@ class Dispatch:
 
     async def _claim(self, lines: Sequence[Line], taken: Sequence[list[Key]], holder: Holder) -> list[Group]:
         groups: dict[int, list[tuple[Line, list[Key]]]] = {}
-        for line, keys in zip(lines, taken, strict=True):
-            for shard, part in by_shard(keys).items():
+        for i, line in enumerate(lines):
+            for shard, part in by_shard(taken[i]).items():
                 groups.setdefault(shard, []).append((line, part))
         namespace = lines[0].namespace
         try:
@@ -342,8 +344,8 @@ class Dispatch:
             ]
             done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX)
         finally:
-            for line, keys in zip(lines, taken, strict=True):
-                line.buffer.settled(keys)
+            for i, line in enumerate(lines):
+                line.buffer.settled(taken[i])
         for flush in late:
             self._keep(self._hand_back(namespace, flush))
         return [group for flush in done for group in flush.result()]

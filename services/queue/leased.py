@@ -74,7 +74,7 @@ class Leased:
         self._texts[demand].append(group.text(topic))
         if self.first is None:
             first_id = group.pieces[: group.pieces.index(PARTS)]
-            self.first = next(key for key in keys if key.id == first_id)
+            self.first = keys[0] if keys[0].id == first_id else next(key for key in keys if key.id == first_id)
 
     def add_mixed(self, taken: Sequence[Sequence[Key]], groups: Sequence[tuple[Group, str]]) -> None:
         """Groups, and their topics, of keys of several demands: each item goes to the place of its key."""

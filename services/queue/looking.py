@@ -64,27 +64,29 @@ class Looking:
         self._looks[store.number] = Batcher(looker(store), limits, Urgency.DEQUEUE, store.pool)
         self._finds[store.number] = Batcher(store.names.find_all, limits, Urgency.DEQUEUE, store.pool)
 
-    async def supply(self, line: Line, count: int, deadline_s: float) -> None:
+    def supply(self, line: Line, count: int, deadline_s: float) -> Awaitable[None] | None:
         """See to it that `count` keys can be served in order, or all there are, as of about a second ago.
 
-        A call that can wait until `deadline_s` does so during a poll, where the last one has found nothing.
+        What is to be awaited for that: mostly nothing. A call that can wait until `deadline_s` does so during a
+        poll, where the last one has found nothing.
         """
         if not count:
-            return
+            return None
         line.buffer.heed(count)
         now_s = self._clock.monotonic_s()
         age_s = now_s - line.refreshed_s
         is_short = bool(line.buffer.behind(count))
         is_due = age_s >= self._settings.poll_s
         if not is_due and not is_short:
-            return
+            return None
         has_enough = not is_short and len(line.buffer) >= count and age_s < self._settings.poll_s * STALE_POLLS
         defers = line.is_dry and now_s < deadline_s
         if not is_due or not (has_enough or defers):
-            await self.fill(line, count)
-        elif not line.filling.locked():
+            return self.fill(line, count)
+        if not line.filling.locked():
             self._refreshed(line)
             self._keep(self._look_again(line))
+        return None
 
     def look_ahead(self, line: Line, taken: int) -> None:
         """A call has taken so many keys: read more where the next such calls would have to wait for that."""

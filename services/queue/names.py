@@ -32,10 +32,6 @@ class Names:
         """The numbers of a topic, if this process has met it."""
         return self._topics.get((namespace, topic))
 
-    def has(self, pair: tuple[str, str]) -> bool:
-        """Whether this process has met a topic, by (namespace, topic)."""
-        return pair in self._topics
-
     def known_namespace(self, namespace: str) -> int | None:
         """The number of a namespace, if this process has met it."""
         return self._namespaces.get(namespace)

@@ -68,6 +68,9 @@ class Placement:
             self._looked_s = now_s
             self._own = [shard for shard in self._shards if self.owns(shard)] or self._shards
         place = spread.first + spread.turn % min(spread.width, len(self._own))
+        shard = self._own[place % len(self._own)]
+        if shard != but and not self.avoids(shard):
+            return shard
         for ring in (self._own, self._shards):
             for step in range(len(ring)):
                 shard = ring[(place + step) % len(ring)]

@@ -62,14 +62,14 @@ class PlainEnqueues:
         self, shard: int, namespace: str, items: Sequence[PlainItem], ids: list[str]
     ) -> list[Result]:
         names = self._stores[shard].names
-        pairs = [(namespace, topic) for topic in {item.topic for item in items}]
-        if not all(map(names.has, pairs)):
-            self._stores[shard].pool.admit()  # else the flush asks
-            await names.make(pairs)
         entries: list[Entry] = []
         for (topic, priority, lease_s), positions in _kinds(items).items():
             ref = names.known(namespace, topic)
-            assert ref is not None
+            if ref is None:
+                self._stores[shard].pool.admit()  # else the flush asks
+                await names.make([(namespace, item.topic) for item in items])
+                ref = names.known(namespace, topic)
+                assert ref is not None
             payloads = [bytes(items[i].payload).decode() for i in positions]
             entries.append(((*ref, priority, lease_s), [ids[i] for i in positions], payloads))
         await self._flushes[shard].submit(entries, namespace, size=len(items))

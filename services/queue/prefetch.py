@@ -39,12 +39,13 @@ class _Peek:
 class Buffer:
     """The keys of one topic that this process knows to be ready."""
 
-    __slots__ = ("_bounds", "_keys", "_keys_max", "_known", "_peeking", "_was_dry")
+    __slots__ = ("_bounds", "_keys", "_keys_max", "_known", "_least", "_peeking", "_was_dry")
 
     def __init__(self, shards: Iterable[int], *, keys_max: int) -> None:
         self._keys: list[Key] = []
         self._known: set[str] = set()
         self._bounds: dict[int, Bound] = dict.fromkeys(shards, START)
+        self._least: Bound | None = None  # of the bounds; None: to be looked for, one has moved
         self._peeking: dict[int, _Peek] = {}
         self._was_dry = False  # and nothing was met since, though it is being looked for afresh
         self._keys_max = keys_max
@@ -92,7 +93,7 @@ class Buffer:
         self._was_dry = self._was_dry and not keys
         # What was forgotten while the peek was on its way lies before what it found: the bound stays there.
         if self._bounds[shard] >= peek.after:
-            self._bounds[shard] = END if len(keys) < limit else keys[-1]
+            self._move(shard, END if len(keys) < limit else keys[-1])
         self._add(_without(peek.gone, keys), END)
         self._add(_without(peek.gone, peek.told), self._bounds[shard])
         self._shrink()
@@ -103,12 +104,12 @@ class Buffer:
 
     def pass_over(self, shard: int) -> None:
         """A peek of this shard takes too long: serve the others' keys until it ends."""
-        self._bounds[shard] = END
+        self._move(shard, END)
 
     def rewind(self) -> None:
         """Forget every bound: the next keys are looked for from the head again, after peeks on their way too."""
         self._was_dry = self.seems_dry
-        self._bounds = dict.fromkeys(self._bounds, START)
+        self._bounds, self._least = dict.fromkeys(self._bounds, START), None
         for peek in self._peeking.values():
             peek.after = END
 
@@ -118,7 +119,7 @@ class Buffer:
 
     def unknown(self, shard: int) -> None:
         """There is more on this shard than its last look, or one on its way, can have seen."""
-        self._bounds[shard] = START
+        self._move(shard, START)
         if shard in self._peeking:
             self._peeking[shard].after = END
 
@@ -170,12 +171,18 @@ class Buffer:
     def settled(self, keys: Sequence[Key]) -> None:
         """Keys taken before are claimed or gone: from now on their ids would be news."""
         self._known.difference_update([key.id for key in keys])
-        for shard, peek in self._peeking.items():
-            tail = f"{shard:03x}"
-            peek.gone.update([key for key in keys if key.id.endswith(tail)])
+        for key in keys if self._peeking else ():
+            peek = self._peeking.get(int(key.id[-3:], 16))
+            if peek is not None:
+                peek.gone.add(key)
+
+    def _move(self, shard: int, bound: Bound) -> None:
+        self._bounds[shard], self._least = bound, None
 
     def _bound(self) -> Bound:
-        return min(self._bounds.values(), default=END)
+        if self._least is None:
+            self._least = min(self._bounds.values(), default=END)
+        return self._least
 
     def _add(self, keys: Iterable[Key], bound: Bound) -> None:
         fresh = {key.id: key for key in keys if bound is END or key < bound}
@@ -204,7 +211,7 @@ class Buffer:
         # Up to the last key kept nothing is missing of any shard; from there they are peeked again.
         edge = self._keys[-1]
         for shard in {int(key.id[-3:], 16) for key in dropped}:
-            self._bounds[shard] = min(self._bounds[shard], edge)
+            self._move(shard, min(self._bounds[shard], edge))
 
 
 def _without(gone: set[Key], keys: list[Key]) -> list[Key]:

@@ -60,10 +60,10 @@ class Verbs:
         enter(call.namespace, call.caller, "enqueue")
         items = hot.new_items(call.body, self._settings)
         _check_topics(items, call.caller)
-        take = partial(self._process.broker.enqueue, call.namespace, caller=call.caller)
         tenant = None if call.caller.is_dag_service else self._process.quotas.of(call.namespace)
         if tenant is None:
-            return 201, {"results": await take(items)}
+            return 201, {"results": await self._process.broker.enqueue(call.namespace, items, call.caller)}
+        take = partial(self._process.broker.enqueue, call.namespace, caller=call.caller)
         results, call.retry_after_s = await self._process.quotas.enqueue(tenant, items, take)
         return 201, {"results": results}
 
@@ -71,21 +71,21 @@ class Verbs:
         """Lease what is ready, up to each topic's count, best first; wait up to `wait_s` when nothing is."""
         enter(call.namespace, call.caller, "consume")
         wanted = hot.demands(call.body, self._settings)
-        if not call.caller.is_dag_service and any(demand.topic[0] == "_" for demand in wanted.topics):
-            raise Forbidden("topics that begin with `_` are the system's")
-        lease = partial(
-            self._process.broker.dequeue,
+        for demand in wanted.topics:
+            if demand.topic[0] == "_" and not call.caller.is_dag_service:
+                raise Forbidden("topics that begin with `_` are the system's")
+        gone = call.client.gone() if wanted.wait_s > 0 else None
+        leased = await self._process.broker.dequeue(
             call.namespace,
             wanted.topics,
             lease_s=wanted.lease_s,
             worker=wanted.worker,
+            wait_s=wanted.wait_s,
+            gone=gone,
             tenant=self._process.quotas.of(call.namespace),
+            waits=call.client.step_aside,
         )
-        if wanted.wait_s <= 0:
-            return 200, (await lease()).answer()
-        gone = call.client.gone()
-        leased = await lease(wait_s=wanted.wait_s, gone=gone, waits=call.client.step_aside)
-        if leased and gone.done():
+        if gone is not None and gone.done() and leased:
             await self._hand_back(call.namespace, leased.returnable())
             leased = Leased(0)
         return 200, leased.answer()
@@ -162,8 +162,11 @@ def _check_topics(items: list[NewItem] | list[PlainItem], caller: Caller) -> Non
     """A system topic, here or as ack_topic, is the system's."""
     if caller.is_dag_service:
         return
-    if any(topic[0] == "_" for topic in {item.topic for item in items}):
-        raise Forbidden(_SYSTEM)
+    for topic in {item.topic for item in items}:
+        if topic[0] == "_":
+            raise Forbidden(_SYSTEM)
+    if isinstance(items[0], PlainItem):
+        return
     for item in items:
         if isinstance(item, NewItem) and item.ack_topic is not None:
             if _is_system(item.ack_topic):

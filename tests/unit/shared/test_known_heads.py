@@ -79,6 +79,22 @@ def test_a_head_that_leaves_a_doubt_is_not_learned(data: bytes, body: bytes) -> 
     assert heads.find(data) is None
 
 
+def test_a_head_that_came_before_is_whole_only_with_its_end_and_its_body(heads: KnownHeads) -> None:
+    for body in (b"", b"{}"):
+        whole = request(body)
+        assert heads.find(whole) == heads.find(whole) == (PLAIN, body)
+        assert heads.find(whole.partition(b"\r\n\r\n")[0]) is None
+        assert heads.find(whole + b"P") is None
+        assert heads.find(whole[:-1]) is None
+
+
+def test_heads_with_their_lengths_are_bounded(heads: KnownHeads, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_heads, "WHOLE_MAX", 2)
+    for length in (1, 2, 3, 1):
+        assert heads.find(request(b"x" * length)) == (PLAIN, b"x" * length)
+        assert len(heads._whole) <= 2
+
+
 def test_heads_without_a_body_are_known_too() -> None:
     heads = KnownHeads()
     heads.learn(POST + b"\r\n", PLAIN, b"")
