@@ -47,7 +47,7 @@ Where to look
     control, retrying, reopening,        the other verbs
       queries
     explaining, chains                   what a DAG waits for, and for how long still
-    relay, results, sweeper              the loops: outbox to queue, completions to DAG, what was left
+    relay, results, sweeper, lookout     the loops: outbox to queue, completions to DAG, what was left, looking out
     retention, keeping, exporting        ended DAGs: out of the way, back again, out of the door
     gateway                              the queue, over HTTP
     graph, items                         pure: triggers, orders, cycles; queue items

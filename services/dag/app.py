@@ -21,6 +21,7 @@ from services.dag import (
 )
 from services.dag.context import Context
 from services.dag.gateway import HeadgateQueue, Queue
+from services.dag.lookout import Lookout
 from services.dag.orchestrator import Orchestrator
 from services.dag.relay import Relay
 from services.dag.results import Results
@@ -32,7 +33,7 @@ from shared.clock import Clock, SystemClock
 from shared.hotpath import HotPath
 from shared.http import install
 from shared.loop import Loop
-from shared.ownership import Ownership
+from shared.ownership import SELDOM_S, Ownership
 from shared.shards import Shard, ShardMap
 from shared.shedding import SAMPLE_S
 
@@ -84,9 +85,13 @@ class Loops:
             for i in range(self._settings.completion_pollers)
         ]
         walks = self._walks[number] = self._loop("walks", shard, self._orchestrator.walker.step)
+        outbox = self._loop("outbox", shard, self.relay.step)
+        sweeper = self._loop("sweeper", shard, self.sweeper.step)
+        lookout = Lookout(context, shard, {"walks": walks, "outbox": outbox, "sweep": sweeper})
         others = [
-            self._loop("outbox", shard, self.relay.step),
-            self._loop("sweeper", shard, self.sweeper.step),
+            outbox,
+            sweeper,
+            self._ownership.duty("lookout", number, lookout.step, interval_s=self._settings.sweep_s),
             Loop(f"watches {number}", partial(context.watches.step, shard), interval_s=self._settings.watch_s),
             self._loop("retention", shard, self.retention.step, interval_s=self._settings.keep_interval_s),
         ]
@@ -118,10 +123,9 @@ class Loops:
         shard: Shard,
         step: Callable[[Shard], Awaitable[int]],
         *,
-        interval_s: float | None = None,
+        interval_s: float = SELDOM_S,
     ) -> Loop:
-        pause_s = self._settings.sweep_s if interval_s is None else interval_s
-        return self._ownership.duty(name, shard.number, lambda: step(shard), interval_s=pause_s)
+        return self._ownership.duty(name, shard.number, lambda: step(shard), interval_s=interval_s)
 
     async def _drain(self, shard: Shard) -> None:
         await self.results[shard.number].drain()

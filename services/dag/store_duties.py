@@ -9,6 +9,13 @@ from services.dag.store import SQL, Walk
 from shared.pg import Transaction
 from shared.shards import Shard
 
+
+async def look_out(shard: Shard, *, stopped_s: float, tally_rows_min: int) -> dict[str, bool]:
+    """Whether there are rows overdue in the `outbox`, `walks` to go on with, and anything to `sweep`."""
+    row = await shard.pool.row(SQL.look_out, stopped_s=stopped_s, tally_rows_min=tally_rows_min)
+    return dict(row)
+
+
 # Outbox
 
 

@@ -13,7 +13,7 @@ from shared.shards import Shard
 _ADDS_PER_STEP = 16
 _DAGS_PER_STEP = 100
 _EXTERNALS_PER_STEP = 1_000
-_TALLY_ROWS_MIN = 100
+TALLY_ROWS_MIN = 100
 _TALLY_ROWS_MAX = 5_000
 
 
@@ -53,5 +53,5 @@ class Sweeper:
         return len(overdue) + len(waiting)
 
     async def _fold(self, shard: Shard) -> int:
-        folded = await store_duties.fold_tally(shard, rows_min=_TALLY_ROWS_MIN, rows_max=_TALLY_ROWS_MAX)
+        folded = await store_duties.fold_tally(shard, rows_min=TALLY_ROWS_MIN, rows_max=_TALLY_ROWS_MAX)
         return 1 if folded > _TALLY_ROWS_MAX else 0

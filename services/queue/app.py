@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -179,6 +179,10 @@ def _follow_the_map(
     shards.on_move = lambda _shard: broker.dispatch.forget_keys()
 
 
+async def _when(sees: Callable[[], bool], step: Callable[[], Awaitable[int]]) -> int:
+    return await step() if sees() else 0
+
+
 def _duties(
     store: Store,
     stores: dict[int, Store],
@@ -194,10 +198,13 @@ def _duties(
     far_keys = FarKeys(store, stores, settings)
     return [
         ownership.duty(
-            "operations", number, partial(operations.step, store), interval_s=settings.operation_poll_s
+            "operations",
+            number,
+            partial(_when, reaper.sees_operations, partial(operations.step, store)),
+            interval_s=settings.operation_poll_s,
         ),
         ownership.duty("reaper", number, reaper.step, interval_s=reaper.pause_s),
-        ownership.duty("ttl", number, reaper.expire_step, interval_s=0.5),
+        ownership.duty("ttl", number, partial(_when, reaper.sees_past_ttl, reaper.expire_step), interval_s=0.5),
         ownership.duty("counts", number, retention.fold_step, interval_s=2.0),
         ownership.duty("retention", number, retention.step, interval_s=15.0),
         ownership.duty("far keys", number, far_keys.step, interval_s=15.0),

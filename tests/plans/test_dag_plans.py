@@ -33,6 +33,7 @@ WALKS = {
     "count_outbox": {"outbox"},
     "stopped_adds": {"adding"},
     "walks": {"spread", "scan"},
+    "look_out": {"adding", "spread", "scan"},
     "health": {"dag"},
     "fold_tally": set(),
     "count_tally": set(),

@@ -40,6 +40,13 @@ HOT: dict[str, set[tuple[str, str]]] = {
     "known": {("item", "item_pkey"), ("ended", "ended_pkey")},
     "states": {("item", "item_pkey"), ("parked", "parked_pkey")},
     "past_ttl": {("item", "item_expiry")},
+    "next_due": {
+        ("item", "item_expiry"),
+        ("deferred", "deferred_due"),
+        ("lease", "lease_expiry"),
+        ("operation", "operation_running"),
+        ("operation", "operation_unplaced"),
+    },
     "drop_keys": {("dedup", "dedup_until")},
     "old_dead": {("parked", "parked_age")},
     "notices": {

@@ -5,6 +5,17 @@
 -- Numbers of the queue's shards in this very database.
 SELECT substring(nspname FROM '[0-9]+$')::int AS number FROM pg_namespace WHERE nspname ~ '^queue_[0-9]+$';
 
+-- name: look_out(stopped_s, tally_rows_min)
+-- What there is to do here, for whichever duty: the one look that an idle shard costs its owner.
+SELECT EXISTS (SELECT FROM outbox WHERE due_at <= n.at) AS outbox,
+    EXISTS (SELECT FROM spread) OR EXISTS (SELECT FROM scan) OR EXISTS (SELECT FROM reopening) AS walks,
+    EXISTS (SELECT FROM adding WHERE started_at <= n.at - make_interval(secs => $1::float8))
+        OR EXISTS (SELECT FROM dag WHERE state = 'running' AND deadline_at IS NOT NULL AND deadline_at <= n.at)
+        OR EXISTS (SELECT FROM external
+            WHERE deadline_at IS NOT NULL AND resolved_at IS NULL AND deadline_at <= n.at)
+        OR (SELECT count(*) FROM tally) >= $2::int AS sweep
+FROM (SELECT shard_now() AS at OFFSET 0) AS n;
+
 -- name: claim_overdue(rows_max, retry_s, retry_s_max)
 -- Rows that nobody has sent yet; they come again later, each time after a longer pause.
 WITH claimed AS (

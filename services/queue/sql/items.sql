@@ -303,10 +303,15 @@ ON CONFLICT (namespace_id) DO UPDATE SET cancels = unseen_cancel.cancels + exclu
     WHERE unseen_cancel.cancels + excluded.cancels <= $3::int
 RETURNING cancels;
 
--- name: next_due(delays_from, leases_from)
--- The next end of a delay and of a lease from given times on; NULL while there is none.
+-- name: next_due(delays_from, leases_from, ttls_from, unplaced_s)
+-- The next end of a delay, of a lease and of a TTL from given times on; NULL while there is none. And whether there
+-- are operations to carry on: the one look that an idle shard costs its owner.
 SELECT n.at, (SELECT due_at FROM deferred WHERE due_at >= $1::timestamptz ORDER BY due_at, id LIMIT 1) AS due_at,
-    (SELECT expires_at FROM lease WHERE expires_at >= $2::timestamptz ORDER BY expires_at LIMIT 1) AS expires_at
+    (SELECT expires_at FROM lease WHERE expires_at >= $2::timestamptz ORDER BY expires_at LIMIT 1) AS expires_at,
+    (SELECT expires_at FROM item WHERE expires_at >= $3::timestamptz ORDER BY expires_at, id LIMIT 1) AS ttl_at,
+    EXISTS (SELECT FROM operation WHERE state = 'running')
+        OR EXISTS (SELECT FROM operation WHERE unplaced <> '{}'
+            AND requested_at <= n.at - make_interval(secs => $4::float8)) AS operations
 FROM (SELECT shard_now() AS at) AS n;
 
 -- name: promote(limit, due_from)

@@ -1,0 +1,75 @@
+"""What an idle shard costs its owner: one look, which tells whether other duties have anything to do."""
+
+import pytest
+
+from services.queue import reaper as module
+from services.queue.reaper import SEEN_S, Reaper
+from services.queue.store import Store
+from shared.clock import SystemClock
+from tests.support.clocks import ManualClock
+from tests.support.queue_host import Api
+
+
+def first(api: Api) -> tuple[Store, Reaper]:
+    [store, *_] = api.host.stores.values()
+    return store, api.host.reapers[0]
+
+
+async def test_an_idle_shard_has_nothing_for_other_duties(own_api: Api) -> None:
+    _, reaper = first(own_api)
+    assert reaper.sees_past_ttl() and reaper.sees_operations(), "nobody has looked"
+    await reaper.step()
+    assert not reaper.sees_past_ttl()
+    assert not reaper.sees_operations()
+
+
+async def test_a_ttl_that_has_passed_is_seen_until_its_item_has_ended(own_api: Api) -> None:
+    _, reaper = first(own_api)
+    await own_api.enqueue({"topic": "t", "id": own_api.new_id(0), "ttl_s": 5})
+    await reaper.step()
+    assert not reaper.sees_past_ttl()
+    await own_api.clock.advance(6)
+    await reaper.step()
+    assert reaper.sees_past_ttl()
+    await reaper.expire_step()
+    await reaper.step()
+    assert not reaper.sees_past_ttl()
+    assert await own_api.host.count("item") == 0
+
+
+async def test_a_leased_item_past_its_ttl_does_not_hide_the_next(own_api: Api) -> None:
+    """It is passed over, and stays at the head of what the look sees."""
+    _, reaper = first(own_api)
+    for n in range(2):
+        await own_api.enqueue({"topic": f"t{n}", "id": own_api.new_id(0), "ttl_s": 5 + 20 * n})
+    await own_api.dequeue("t0", lease_s=600)
+    for _ in range(3):
+        await own_api.clock.advance(10)
+        await reaper.step()
+        assert reaper.sees_past_ttl()
+        await reaper.expire_step()
+    assert await own_api.host.count("item") == 1
+
+
+async def test_an_operation_is_seen_until_it_is_done(own_api: Api) -> None:
+    store, reaper = first(own_api)
+    operations = own_api.host.process.operations
+    await operations.start(own_api.namespace, "purge", {"topic": "t"})
+    await own_api.host.rows("UPDATE operation SET state = 'running', finished_at = NULL")
+    await reaper.step()
+    assert reaper.sees_operations()
+    while await operations.step(store):
+        pass
+    await reaper.step()
+    assert not reaper.sees_operations()
+
+
+async def test_what_was_seen_long_ago_does_not_count(own_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who does not own the shard looks seldom, and the owner may have died meanwhile."""
+    _, reaper = first(own_api)
+    await reaper.step()
+    clock = ManualClock()
+    clock.now_s = SystemClock().monotonic_s() + SEEN_S
+    monkeypatch.setattr(module, "_clock", clock)
+    assert reaper.sees_past_ttl()
+    assert reaper.sees_operations()
