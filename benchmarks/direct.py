@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from benchmarks.stack import BenchStack
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
+from shared import arrays
 from shared.pg import Transaction
 from shared.shards import Shard
 from shared.sql import Statement
@@ -30,6 +31,7 @@ class DirectShard:
     async def open(cls, stack: BenchStack, number: int, session: Mapping[str, str]) -> DirectShard:
         """Connect to a queue shard of the stack; `again()` of the answer opens one more."""
         connection = await stack.connect({**session, "search_path": f"queue_{number:03d}"})
+        arrays.use(connection)
         return cls(number, connection, lambda: cls.open(stack, number, session))
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from shared import arrays
 from shared.breaker import Breaker
 from shared.clock import SystemClock
 from shared.errors import Invalid, ShardUnavailable, StorageFull
@@ -396,6 +397,7 @@ class Pool:
     async def _opened(self, connection: Any) -> None:
         """Look who answers: a copy of the shard, or the shard of another number, must not be written to."""
         connection.generation = self._generation
+        arrays.use(connection)
         try:
             found = await connection.fetchrow(_IDENTITY)
         except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):

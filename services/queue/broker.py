@@ -199,6 +199,8 @@ class Broker:
 
         async def flush(entries: list[AckEntry]) -> list[str]:
             ids, tokens, namespace_ids, outputs = zip(*entries, strict=True)
+            if namespace_ids.count(namespace_ids[0]) < len(entries) and _is_shared(tokens, namespace_ids):
+                return await flush_apart(entries)
             given = {}
             if outputs.count(None) < len(outputs):
                 given = {item: output for item, output in zip(ids, outputs, strict=True) if output is not None}
@@ -219,6 +221,14 @@ class Broker:
                 return ["acked"] * len(entries)
             self._acked[store.number].inc(len(flushed.acked))
             return await self._ack_statuses(store, entries, flushed.acked, flushed.held or set())
+
+        async def flush_apart(entries: list[AckEntry]) -> list[str]:
+            """Namespace by namespace: one of them names another's token, which must not touch the other's acks."""
+            statuses: dict[int, str] = {}
+            for namespace_id in {entry[2] for entry in entries}:
+                places = [i for i, entry in enumerate(entries) if entry[2] == namespace_id]
+                statuses |= zip(places, await flush([entries[i] for i in places]), strict=True)
+            return [statuses[i] for i in range(len(entries))]
 
         return flush_with_care
 
@@ -310,6 +320,11 @@ class Broker:
             return statuses
 
         return flush
+
+
+def _is_shared(tokens: Sequence[str], namespace_ids: Sequence[int]) -> bool:
+    """Whether one token is named by several namespaces."""
+    return len(set(zip(tokens, namespace_ids, strict=True))) > len(set(tokens))
 
 
 def _kin(entry: AckEntry) -> str:

@@ -37,7 +37,7 @@ class Group(NamedTuple):
 
     def text(self, topic: str) -> str:
         """The items' JSON, in order of service, as elements of an array."""
-        tail = f',"lease_token":"{self.token}","lease_expires_at":{_moment(self.until)}}}'
+        tail = f',"lease_token":"{self.token}","lease_expires_at":{moment(self.until)}}}'
         inner = self.pieces.replace(PARTS, f'","topic":"{topic}","payload":').replace(PIECES, tail + ',{"id":"')
         return f'{{"id":"{inner}{tail}'
 
@@ -122,14 +122,14 @@ def _group(key: Key, row: Any) -> Group:
     members = '{},"metadata":{},"inputs":{},"headers":{}'.format(row["payload"], *texts)
     if row["dag"] is not None:
         members += f',"dag":{json.dumps(dag_of(row["dag"]))}'
-    attempt, at = row["attempt"], _moment(row["enqueued_at"])
+    attempt, at = row["attempt"], moment(row["enqueued_at"])
     piece = f'{key.id}{PARTS}{members},"priority":{row["priority"]},"attempt":{attempt},"enqueued_at":{at}'
     once = [key.id] if row["at_most_once"] else None
     shard = int(key.id[-3:], 16)
     return Group(shard, row["topic_id"], row["token"], row["lease_until"], 1, int(attempt > 1), once, piece)
 
 
-def _moment(at: datetime) -> str:
+def moment(at: datetime) -> str:
     """As the database writes it: no zeros at the end of a fraction."""
     text = msgspec.json.encode(at).decode()
     return f'{text[:-2].rstrip("0")}Z"' if at.microsecond else text

@@ -8,7 +8,7 @@ fraction of an array of every field of every item.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 from services.queue.dispatch import Dispatch
@@ -22,8 +22,11 @@ from shared.ids import new_ids
 from shared.lanes import Urgency
 from shared.metrics import ENQUEUED
 
-# Items of one kind, in order: their ids and their payloads' JSON texts.
-Entry = tuple[Kind, list[str], list[str]]
+# Items of one kind, in order: their ids, and their payloads' JSON texts, joined.
+Entry = tuple[Kind, list[str], str]
+
+# Stands nowhere in JSON text: within strings it must be escaped, between values it is no white space.
+SEPARATOR = "\x1e"
 
 
 class PlainEnqueues:
@@ -70,8 +73,9 @@ class PlainEnqueues:
                 await names.make([(namespace, item.topic) for item in items])
                 ref = names.known(namespace, topic)
                 assert ref is not None
-            payloads = [bytes(items[i].payload).decode() for i in positions]
-            entries.append(((*ref, priority, lease_s), [ids[i] for i in positions], payloads))
+            payloads = SEPARATOR.encode().join([items[i].payload for i in positions])
+            mine = ids if len(positions) == len(ids) else [ids[i] for i in positions]
+            entries.append(((*ref, priority, lease_s), mine, payloads.decode()))
         await self._flushes[shard].submit(entries, namespace, size=len(items))
         return [Result(item_id, "enqueued") for item_id in ids]
 
@@ -79,21 +83,31 @@ class PlainEnqueues:
         enqueued = ENQUEUED.labels(store.number)
 
         async def flush(entries: list[Entry]) -> list[None]:
-            kinds: dict[Kind, tuple[list[str], list[str]]] = {}
-            for kind, ids, payloads in entries:
-                group = kinds.setdefault(kind, ([], []))
-                group[0].extend(ids)
-                group[1].extend(payloads)
-            at = await store.enqueue_plain([(kind, *group) for kind, group in kinds.items()])
+            calls = len(entries)
+            if len(entries) > 1:
+                entries = _joined(entries)
+            at = await store.enqueue_plain(entries)
             topics: dict[int, list[Key]] = {}
-            for (_, topic_id, priority, _), (ids, _) in kinds.items():
+            for (_, topic_id, priority, _), ids, _ in entries:
                 enqueued.inc(len(ids))
                 topics.setdefault(topic_id, []).extend(map(Key, repeat(priority), repeat(at), ids))
             for topic_id, keys in topics.items():
                 self._dispatch.ready_in(store.number, topic_id, keys)
-            return [None] * len(entries)
+            return [None] * calls
 
         return flush
+
+
+def _joined(entries: Sequence[Entry]) -> list[Entry]:
+    """One entry for each kind."""
+    kinds: dict[Kind, list[Entry]] = {}
+    for entry in entries:
+        kinds.setdefault(entry[0], []).append(entry)
+    joined: list[Entry] = []
+    for kind, parts in kinds.items():
+        _, ids, payloads = zip(*parts, strict=True)
+        joined.append((kind, list(chain.from_iterable(ids)), SEPARATOR.join(payloads)))
+    return joined
 
 
 def _kinds(items: Sequence[PlainItem]) -> dict[tuple[str, int, float], Sequence[int]]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
-from services.queue.leased import Group
+from services.queue.leased import Group, moment
 from services.queue.model import EARLIEST, Claim, Key, Kind, Look, NewRow, Offer, Ready
 from services.queue.names import SQL, Names
 from services.queue.settings import QueueSettings
@@ -56,11 +57,6 @@ RECORD_SEPARATOR = "\x1e"
 def _once(values: Sequence[T]) -> Sequence[T]:
     """One element where all are the same."""
     return values[:1] if values.count(values[0]) == len(values) else values
-
-
-def uuids(ids: Iterable[str]) -> str:
-    """An array of canonical ids as one text, which costs the driver less than a list of them."""
-    return f"{{{','.join(ids)}}}"
 
 
 class Enqueued(NamedTuple):
@@ -127,8 +123,8 @@ class Store:
         row = await self.pool.row(SQL.enqueue, **self._columns(rows))
         return Enqueued(row["at"], row["taken"])
 
-    async def enqueue_plain(self, groups: Sequence[tuple[Kind, Sequence[str], Sequence[str]]]) -> datetime:
-        """Take in plain items, whose ids were made here: (kind, ids, payloads). The shard's time."""
+    async def enqueue_plain(self, groups: Sequence[tuple[Kind, Sequence[str], str]]) -> datetime:
+        """Take in plain items, whose ids were made here: (kind, ids, payloads joined). The shard's time."""
         kinds, ids, payloads = zip(*groups, strict=True)
         namespace_ids, topic_ids, priorities, lease_ss = zip(*kinds, strict=True)
         row = await self.pool.row(
@@ -137,8 +133,9 @@ class Store:
             topic_ids=topic_ids,
             priorities=priorities,
             lease_ss=lease_ss,
-            ids=[uuids(part) for part in ids],
-            payloads=[RECORD_SEPARATOR.join(part) for part in payloads],
+            lasts=list(accumulate(map(len, ids))),
+            payloads=payloads,
+            ids=ids[0] if len(ids) == 1 else list(chain.from_iterable(ids)),
         )
         at: datetime = row["at"]
         return at
@@ -248,13 +245,15 @@ class Store:
             topic_ids=topic_ids,
             priorities=[key.priority for key in firsts],
             from_ats=[key.deliver_at for key in firsts],
-            from_ids=uuids([key.id for key in firsts]),
+            from_ids=[key.id for key in firsts],
             to_ats=[key.deliver_at for key in lasts],
-            to_ids=uuids([key.id for key in lasts]),
-            ids=uuids(ids),
-            tokens=uuids(_once(tokens)),
+            to_ids=[key.id for key in lasts],
+            ids=ids,
+            tokens=_once(tokens),
             lease_ss=[lease_s or 0.0 for lease_s in _once(lease_ss)],
             workers=json.dumps(workers) if workers else None,
+            known_at=firsts[0].deliver_at,
+            known_at_json=moment(firsts[0].deliver_at),
         )
         return [Group(self.number, *row) for row in rows]
 
@@ -270,14 +269,17 @@ class Store:
         relaxed: bool,
         offers: Sequence[Offer] = (),
     ) -> AckFlush:
-        """End items that are held under their tokens."""
+        """End items that are held under their tokens. A token is of one namespace here."""
         pool = self.shard.relaxed if relaxed else self.pool
+        named = _by_token(ids, tokens, namespace_ids)
         row = await pool.row(
             SQL.ack_handing if offers else SQL.ack,
-            ids=uuids(ids),
-            tokens=uuids(_once(tokens)),
-            namespace_ids=_once(namespace_ids),
+            ids=named.ids,
+            tokens=named.tokens,
+            namespace_ids=named.namespace_ids,
+            lasts=named.lasts,
             outputs=json.dumps(outputs) if outputs else "{}",
+            asked=len(ids),
             folds=self._folds,
             **_offered(offers),
         )
@@ -324,6 +326,29 @@ class Store:
     async def states(self, ids: Sequence[str]) -> dict[str, Any]:
         """Namespace, managed flag and state (`enabled`, `disabled`, `dead`) of living items."""
         return {row["id"]: row for row in await self.pool.fetch(SQL.states, ids=list(ids))}
+
+
+class _Named(NamedTuple):
+    """What an ack is told of: sorted tokens, and all their ids, those of each sorted, up to its `last`."""
+
+    ids: list[str]
+    tokens: Sequence[str]
+    namespace_ids: Sequence[int]
+    lasts: list[int]
+
+
+def _by_token(ids: Sequence[str], tokens: Sequence[str], namespace_ids: Sequence[int]) -> _Named:
+    if tokens.count(tokens[0]) == len(tokens):
+        mine = sorted(set(ids))
+        return _Named(mine, tokens[:1], namespace_ids[:1], [len(mine)])
+    groups: dict[str, set[str]] = {}
+    for item_id, token in zip(ids, tokens, strict=True):
+        groups.setdefault(token, set()).add(item_id)
+    namespaces = dict(zip(tokens, namespace_ids, strict=True))
+    order = sorted(groups)
+    parts = [sorted(groups[token]) for token in order]
+    lasts = list(accumulate(map(len, parts)))
+    return _Named(list(chain.from_iterable(parts)), order, _once([namespaces[token] for token in order]), lasts)
 
 
 def _offered(offers: Sequence[Offer]) -> dict[str, Any]:

@@ -92,6 +92,20 @@ async def test_items_of_several_leases_keep_their_order_of_service(api: Api) -> 
     assert await api.ack(*items) == ["acked"] * 5
 
 
+async def test_items_of_several_calls_tell_when_each_was_enqueued(api: Api) -> None:
+    for n in range(3):
+        await api.enqueue(
+            {"topic": "t", "payload": n, "affinity": "x"}, {"topic": "t", "affinity": "x", "delay_s": 0}
+        )
+
+    leased = await api.dequeue("t", 6)
+
+    for item in leased:
+        written = (await api.item(item["id"]))["enqueued_at"]
+        assert datetime.fromisoformat(item["enqueued_at"]) == datetime.fromisoformat(written)
+    assert len({item["enqueued_at"] for item in leased}) == 3
+
+
 async def test_a_key_whose_item_was_cancelled_leaves_no_gap(own_api: Api) -> None:
     results = await own_api.enqueue(*({"topic": "t", "payload": n} for n in range(6)))
     await own_api.cancel(results[0]["id"], results[3]["id"])

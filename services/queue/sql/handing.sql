@@ -53,60 +53,57 @@ SELECT u.id::text, u.namespace_id, u.managed, u.topic_id, u.priority, u.deliver_
     CASE WHEN u.managed THEN (u.whole).ack_context END AS dag
 FROM u LEFT JOIN h ON h.id = u.id;
 
--- name: ack_handing(ids, tokens, namespace_ids, outputs, folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
+-- name: ack_handing(ids, tokens, namespace_ids, lasts, outputs, asked, folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
 -- `ack` with offers, for completion items and for what is revived.
-WITH w AS MATERIALIZED (SELECT $1::text::uuid[] AS ids, $2::text::uuid[] AS tokens),
-g AS MATERIALIZED (
+WITH g AS MATERIALIZED (
     SELECT token, namespace_id, ids, claimed_at, worker FROM lease
-    WHERE token = ANY (ARRAY(SELECT DISTINCT unnest(tokens) FROM w)) ORDER BY token FOR UPDATE),
-h (id, token, namespace_id) AS MATERIALIZED (
-    SELECT a.id, coalesce(a.token, (SELECT tokens[1] FROM w)), coalesce(a.namespace_id, ($3::int[])[1])
-    FROM w, unnest(w.ids, w.tokens, $3::int[]) AS a(id, token, namespace_id)
-    INTERSECT
-    SELECT m.id, g.token, g.namespace_id FROM g, unnest(g.ids) AS m(id)),
+    WHERE token = ANY ($2::uuid[]) ORDER BY token FOR UPDATE),
+h AS MATERIALIZED (
+    SELECT m.id, m.token FROM (
+        SELECT a.token, a.asked, unnest(a.ids) AS id FROM (
+            SELECT l.token, l.ids, ($1::uuid[])[coalesce(($4::int[])[l.nth - 1], 0) + 1:($4::int[])[l.nth]] AS asked
+            FROM (SELECT g.*, width_bucket(g.token, $2::uuid[]) AS nth FROM g) AS l
+            WHERE l.namespace_id = ($3::int[])[least(l.nth, cardinality($3::int[]))] OFFSET 0) AS a) AS m
+    WHERE m.asked[width_bucket(m.id, m.asked)] = m.id),
 d AS (
     DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h))
-    RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + 1 AS attempts, i.ack_topic_id, i.ack_context,
-        i.managed, i.remembered, i.idempotency_key, octet_length(i.payload) AS bytes),
+    RETURNING i.id, i.topic_id, octet_length(i.payload) AS bytes,
+        i.remembered OR i.ack_topic_id IS NOT NULL OR i.idempotency_key IS NOT NULL AS leaves_more, i.remembered,
+        i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context),
+t AS MATERIALIZED (
+    SELECT topic_id, count(*) AS items, sum(bytes) AS bytes, bool_or(leaves_more) AS leaves_more
+    FROM d GROUP BY topic_id),
+s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -items, 0, 0, -bytes FROM t),
+m AS MATERIALIZED (SELECT * FROM d WHERE (SELECT bool_or(leaves_more) FROM t) AND leaves_more),
 e AS (
     INSERT INTO ended (id, namespace_id, outcome)
-    SELECT id, namespace_id, 'acked' FROM d WHERE remembered ON CONFLICT (id) DO NOTHING),
+    SELECT id, namespace_id, 'acked' FROM m WHERE remembered ON CONFLICT (id) DO NOTHING),
 y AS MATERIALIZED (
-    SELECT x.place FROM d CROSS JOIN LATERAL (
+    SELECT x.place FROM m CROSS JOIN LATERAL (
         SELECT ctid AS place FROM dedup
-        WHERE dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key OFFSET 0) AS x
-    WHERE d.idempotency_key IS NOT NULL),
+        WHERE dedup.namespace_id = m.namespace_id AND dedup.key = m.idempotency_key OFFSET 0) AS x
+    WHERE m.idempotency_key IS NOT NULL),
 k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
-s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0, -sum(bytes) FROM d GROUP BY topic_id),
 x AS MATERIALIZED (
     SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
-        array_agg(attempts) AS attempts, array_agg($4::jsonb ->> id::text) AS outputs,
+        array_agg(attempts) AS attempts, array_agg($5::jsonb ->> id::text) AS outputs,
         array_agg(CASE WHEN managed AND ack_context LIKE '{"%' THEN (
             SELECT left(ack_context, -1) || ',"started_at":' || to_json(g.claimed_at)
                 || coalesce(',"worker":' || to_json(g.worker), '') || '}'
-            FROM g WHERE d.id = ANY (g.ids) LIMIT 1) ELSE ack_context END) AS contexts
-    FROM d WHERE ack_topic_id IS NOT NULL),
+            FROM g WHERE m.id = ANY (g.ids) LIMIT 1) ELSE ack_context END) AS contexts
+    FROM m WHERE ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
     SELECT e.* FROM x,
-        tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $5::boolean,
-            $6::int[], $7::uuid[], $8::float8[], $9::int[]) AS e)
-SELECT CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
-    CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
-    (SELECT cardinality(ids) FROM x) AS ends,
-    (SELECT array_agg(topic_id) FROM c) AS topic_ids,
-    (SELECT array_agg(priority) FROM c) AS priorities,
-    (SELECT array_agg(deliver_at) FROM c) AS deliver_ats,
-    (SELECT array_agg(id::text) FROM c) AS ids,
-    (SELECT array_agg(revived) FROM c) AS reviveds,
-    (SELECT array_agg(is_ready) FROM c) AS are_ready,
-    (SELECT array_agg(token::text) FROM c) AS handed_to,
-    (SELECT array_agg(lease_until) FROM c) AS lease_untils,
-    (SELECT array_agg(payload) FROM c) AS payloads,
-    (SELECT array_agg(metadata) FROM c) AS metadatas,
-    (SELECT array_agg(inputs) FROM c) AS inputs,
-    (SELECT array_agg(headers) FROM c) AS headers,
-    (SELECT array_agg(attempt) FROM c) AS attempts,
-    (SELECT array_agg(enqueued_at) FROM c) AS enqueued_ats,
-    (SELECT array_agg(at_most_once) FROM c) AS at_most_onces,
-    (SELECT array_agg(dag) FROM c) AS dags
-FROM (SELECT count(*) AS acked, (SELECT cardinality(ids) FROM w) AS asked FROM d) AS t;
+        tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::boolean,
+            $8::int[], $9::uuid[], $10::float8[], $11::int[]) AS e)
+SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
+    CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
+    (SELECT cardinality(ids) FROM x) AS ends, c.*
+FROM (SELECT coalesce(sum(items), 0) AS acked FROM t) AS a, (
+    SELECT array_agg(topic_id) AS topic_ids, array_agg(priority) AS priorities, array_agg(deliver_at) AS deliver_ats,
+        array_agg(id::text) AS ids, array_agg(revived) AS reviveds, array_agg(is_ready) AS are_ready,
+        array_agg(token::text) AS handed_to, array_agg(lease_until) AS lease_untils, array_agg(payload) AS payloads,
+        array_agg(metadata) AS metadatas, array_agg(inputs) AS inputs, array_agg(headers) AS headers,
+        array_agg(attempt) AS attempts, array_agg(enqueued_at) AS enqueued_ats,
+        array_agg(at_most_once) AS at_most_onces, array_agg(dag) AS dags
+    FROM c) AS c;

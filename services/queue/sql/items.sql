@@ -53,24 +53,26 @@ s AS (
 SELECT (SELECT at FROM n) AS at,
     CASE WHEN (SELECT count(*) FROM k) < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM k) END AS taken;
 
--- name: enqueue_plain(namespace_ids, topic_ids, priorities, lease_ss, ids, payloads)
+-- name: enqueue_plain(namespace_ids, topic_ids, priorities, lease_ss, lasts, payloads, ids)
 -- One flush of enqueues whose ids were made here and that give nothing but the common fields: nothing to look up,
--- nothing to conflict with. A row of the arrays is a kind of item: its ids as the text of an array, its payloads
+-- nothing to conflict with. A row of the arrays is a kind of item: where its ids end among `ids`, and its payloads,
 -- joined by U+001E.
-WITH a AS MATERIALIZED (
-    SELECT k.namespace_id, k.topic_id, k.priority, k.lease_s, u.id, u.payload, n.at
+WITH k AS MATERIALIZED (
+    SELECT u.*, n.at, ($7::uuid[])[coalesce(($5::int[])[u.nth - 1], 0) + 1:u.last] AS ids
     FROM (SELECT shard_now() AS at OFFSET 0) AS n,
-        unnest($1::int[], $2::int[], $3::int[], $4::float8[], $5::text[], $6::text[])
-            AS k(namespace_id, topic_id, priority, lease_s, ids, payloads),
-        LATERAL unnest(k.ids::uuid[], string_to_array(k.payloads, E'\x1e')) AS u(id, payload)),
+        unnest($1::int[], $2::int[], $3::int[], $4::float8[], $5::int[], $6::text[])
+            WITH ORDINALITY AS u(namespace_id, topic_id, priority, lease_s, last, payloads, nth)),
 i AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, max_attempts,
         at_most_once, managed, remembered)
-    SELECT id, namespace_id, topic_id, priority, lease_s, payload, at, at, 0, false, false, false FROM a),
-r AS (INSERT INTO ready SELECT topic_id, priority, at, id FROM a),
+    SELECT unnest(ids), namespace_id, topic_id, priority, lease_s, unnest(string_to_array(payloads, E'\x1e')), at, at, 0,
+        false, false, false
+    FROM k),
+r AS (INSERT INTO ready SELECT topic_id, priority, at, unnest(ids) FROM k),
 s AS (
-    INSERT INTO stat_delta SELECT topic_id, count(*), 0, 0, 0, 0, sum(octet_length(payload)) FROM a GROUP BY topic_id)
-SELECT max(at) AS at FROM a;
+    INSERT INTO stat_delta
+    SELECT topic_id, cardinality(ids), 0, 0, 0, 0, octet_length(payloads) - cardinality(ids) + 1 FROM k)
+SELECT at FROM k LIMIT 1;
 
 -- name: known(ids)
 -- What the shard knows of ids that were not taken in: the living, and those that ended inside the window.

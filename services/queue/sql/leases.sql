@@ -7,30 +7,30 @@
 -- Only `claim` creates leases of what lies in ready. A statement that takes several rows of ready takes them as
 -- they lie there, by ctid, so that no two can deadlock.
 
--- name: claim(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers)
+-- name: claim(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers, known_at, known_at_json)
 -- Leases stretches of topics' orders: of the ready items from one key to another, of one priority, those whose ids are
 -- given, sorted and once each, so that one is searched for by halves. What decides is the DELETE of their rows in
--- ready: an id that another took, or a paused topic's, simply yields nothing. Ids and tokens are texts of arrays, which
--- the driver need not look through; `tokens` and `lease_ss` have one element for all, or one for each id; a lease_s of
--- 0 stands for the item's own; `workers` maps tokens to names, NULL where no call says its own. An item past its TTL
--- goes into a group that ends at once and is never shown to anybody: the reaper ends it as expired.
+-- ready: an id that another took, or a paused topic's, simply yields nothing. `tokens` and `lease_ss` have one element
+-- for all, or one for each id; a lease_s of 0 stands for the item's own; `workers` maps tokens to names, NULL where no
+-- call says its own. An item past its TTL goes into a group that ends at once and is never shown to anybody: the reaper
+-- ends it as expired.
 --
 -- A row is a group of what was leased, in order of service, as pieces of JSON (`services.queue.leased` makes an
 -- answer of them), which costs a third of columns that are made into JSON again. U+001E stands between two
--- pieces, U+001F between an id and what follows: neither can stand in JSON text.
+-- pieces, U+001F between an id and what follows: neither can stand in JSON text. Most items of a claim came in one call:
+-- `known_at_json` is the JSON of `known_at`, so that it is not made for each of them.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-w AS MATERIALIZED (SELECT $7::text::uuid[] AS ids, $8::text::uuid[] AS tokens),
 d AS (
     DELETE FROM ready WHERE ctid = ANY (ARRAY(
         SELECT r.place
-        FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::text::uuid[], $5::timestamptz[], $6::text::uuid[])
+        FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::timestamptz[], $6::uuid[])
             AS k(topic_id, priority, from_at, from_id, to_at, to_id)
         CROSS JOIN LATERAL (
             SELECT ctid AS place FROM ready
             WHERE ready.topic_id = k.topic_id AND ready.priority = k.priority
                 AND (ready.deliver_at, ready.id) >= (k.from_at, k.from_id)
                 AND (ready.deliver_at, ready.id) <= (k.to_at, k.to_id)
-                AND ((SELECT ids FROM w))[width_bucket(ready.id, (SELECT ids FROM w))] = ready.id OFFSET 0) AS r
+                AND ($7::uuid[])[width_bucket(ready.id, $7::uuid[])] = ready.id OFFSET 0) AS r
         WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))
     RETURNING id),
 g AS MATERIALIZED (
@@ -39,12 +39,12 @@ g AS MATERIALIZED (
         array_agg(x.id::text) FILTER (WHERE x.at_most_once) AS once,
         string_agg(x.piece, E'\x1e' ORDER BY x.priority, x.deliver_at, x.id) AS pieces
     FROM (
-        SELECT i.*, (SELECT tokens FROM w)[least(i.nth, cardinality((SELECT tokens FROM w)))] AS token,
+        SELECT i.*, ($8::uuid[])[least(i.nth, cardinality($8::uuid[]))] AS token,
             CASE WHEN i.expires_at <= n.at THEN n.at
                 ELSE n.at + make_interval(secs => coalesce(
                     nullif(($9::float8[])[least(i.nth, cardinality($9::float8[]))], 0), i.lease_s)) END AS lease_until
         FROM n, (
-            SELECT width_bucket(id, (SELECT ids FROM w)) AS nth, id, namespace_id, topic_id, priority, deliver_at,
+            SELECT width_bucket(id, $7::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at,
                 lease_s, expires_at, attempts > 0 AS is_again, at_most_once,
                 id::text || E'\x1f' || payload || CASE
                     WHEN metadata IS NULL AND inputs IS NULL AND headers IS NULL AND NOT managed
@@ -57,7 +57,8 @@ g AS MATERIALIZED (
                                 || '}'
                             ELSE '' END
                     END || ',"priority":' || priority || ',"attempt":' || attempts + 1 || ',"enqueued_at":'
-                    || rtrim(to_json(enqueued_at AT TIME ZONE 'UTC')::text, '"') || 'Z"' AS piece
+                    || CASE WHEN enqueued_at = $11::timestamptz THEN $12::text
+                        ELSE rtrim(to_json(enqueued_at AT TIME ZONE 'UTC')::text, '"') || 'Z"' END AS piece
             FROM item WHERE item.id = ANY (ARRAY(SELECT id FROM d)) OFFSET 0) AS i) AS x
     GROUP BY x.token, x.lease_until, x.namespace_id, x.topic_id),
 l AS (
@@ -67,56 +68,62 @@ s AS (INSERT INTO stat_delta SELECT topic_id, -sum(items), 0, sum(items), 0, 0 F
 SELECT topic_id, token::text, lease_until, items, again, once, pieces
 FROM g WHERE lease_until > (SELECT at FROM n);
 
--- name: ack(ids, tokens, namespace_ids, outputs, folds)
+-- name: ack(ids, tokens, namespace_ids, lasts, outputs, asked, folds)
 -- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
--- token but has no row any more was acked under it before. `ids` and `tokens` are texts of arrays; `tokens` and
--- `namespace_ids` have one element for all, or one for each; `outputs` maps ids to JSON texts. Of ends that somebody
--- wants to hear of, `folds` says whether they may be applied here (see tell_acked); what that made ready comes back.
-WITH w AS MATERIALIZED (SELECT $1::text::uuid[] AS ids, $2::text::uuid[] AS tokens),
-g AS MATERIALIZED (
+-- token but has no row any more was acked under it before. `tokens` are sorted, once each; `ids` are those of the
+-- first token, sorted and once each, so that one is searched for by halves, then those of the next; `lasts` says where
+-- each token's end; `namespace_ids` has one element for all tokens, or one for each. `outputs` maps ids to JSON texts;
+-- where fewer than `asked` are acked, the answer says which. Of ends that somebody wants to hear of, `folds` says
+-- whether they may be applied here (see tell_acked); what that made ready comes back. Only what leaves more behind
+-- than a count is looked at again (`m`).
+WITH g AS MATERIALIZED (
     SELECT token, namespace_id, ids, claimed_at, worker FROM lease
-    WHERE token = ANY (ARRAY(SELECT DISTINCT unnest(tokens) FROM w)) ORDER BY token FOR UPDATE),
-h (id, token, namespace_id) AS MATERIALIZED (
-    SELECT a.id, coalesce(a.token, (SELECT tokens[1] FROM w)), coalesce(a.namespace_id, ($3::int[])[1])
-    FROM w, unnest(w.ids, w.tokens, $3::int[]) AS a(id, token, namespace_id)
-    INTERSECT
-    SELECT m.id, g.token, g.namespace_id FROM g, unnest(g.ids) AS m(id)),
+    WHERE token = ANY ($2::uuid[]) ORDER BY token FOR UPDATE),
+h AS MATERIALIZED (
+    SELECT m.id, m.token FROM (
+        SELECT a.token, a.asked, unnest(a.ids) AS id FROM (
+            SELECT l.token, l.ids, ($1::uuid[])[coalesce(($4::int[])[l.nth - 1], 0) + 1:($4::int[])[l.nth]] AS asked
+            FROM (SELECT g.*, width_bucket(g.token, $2::uuid[]) AS nth FROM g) AS l
+            WHERE l.namespace_id = ($3::int[])[least(l.nth, cardinality($3::int[]))] OFFSET 0) AS a) AS m
+    WHERE m.asked[width_bucket(m.id, m.asked)] = m.id),
 d AS (
     DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h))
-    RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + 1 AS attempts, i.ack_topic_id, i.ack_context,
-        i.managed, i.remembered, i.idempotency_key, octet_length(i.payload) AS bytes),
+    RETURNING i.id, i.topic_id, octet_length(i.payload) AS bytes,
+        i.remembered OR i.ack_topic_id IS NOT NULL OR i.idempotency_key IS NOT NULL AS leaves_more, i.remembered,
+        i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context),
+t AS MATERIALIZED (
+    SELECT topic_id, count(*) AS items, sum(bytes) AS bytes, bool_or(leaves_more) AS leaves_more
+    FROM d GROUP BY topic_id),
+s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -items, 0, 0, -bytes FROM t),
+m AS MATERIALIZED (SELECT * FROM d WHERE (SELECT bool_or(leaves_more) FROM t) AND leaves_more),
 e AS (
     INSERT INTO ended (id, namespace_id, outcome)
-    SELECT id, namespace_id, 'acked' FROM d WHERE remembered ON CONFLICT (id) DO NOTHING),
+    SELECT id, namespace_id, 'acked' FROM m WHERE remembered ON CONFLICT (id) DO NOTHING),
 y AS MATERIALIZED (
-    SELECT x.place FROM d CROSS JOIN LATERAL (
+    SELECT x.place FROM m CROSS JOIN LATERAL (
         SELECT ctid AS place FROM dedup
-        WHERE dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key OFFSET 0) AS x
-    WHERE d.idempotency_key IS NOT NULL),
+        WHERE dedup.namespace_id = m.namespace_id AND dedup.key = m.idempotency_key OFFSET 0) AS x
+    WHERE m.idempotency_key IS NOT NULL),
 k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
-s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, 0, -sum(bytes) FROM d GROUP BY topic_id),
 x AS MATERIALIZED (
     SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
-        array_agg(attempts) AS attempts, array_agg($4::jsonb ->> id::text) AS outputs,
+        array_agg(attempts) AS attempts, array_agg($5::jsonb ->> id::text) AS outputs,
         array_agg(CASE WHEN managed AND ack_context LIKE '{"%' THEN (
             SELECT left(ack_context, -1) || ',"started_at":' || to_json(g.claimed_at)
                 || coalesce(',"worker":' || to_json(g.worker), '') || '}'
-            FROM g WHERE d.id = ANY (g.ids) LIMIT 1) ELSE ack_context END) AS contexts
-    FROM d WHERE ack_topic_id IS NOT NULL),
+            FROM g WHERE m.id = ANY (g.ids) LIMIT 1) ELSE ack_context END) AS contexts
+    FROM m WHERE ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
     SELECT e.* FROM x,
-        tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $5::boolean,
+        tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::boolean,
             '{}'::int[], '{}'::uuid[], '{}'::float8[], '{}'::int[]) AS e)
-SELECT CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
-    CASE WHEN t.acked < t.asked THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
-    (SELECT cardinality(ids) FROM x) AS ends,
-    (SELECT array_agg(topic_id) FROM c) AS topic_ids,
-    (SELECT array_agg(priority) FROM c) AS priorities,
-    (SELECT array_agg(deliver_at) FROM c) AS deliver_ats,
-    (SELECT array_agg(id::text) FROM c) AS ids,
-    (SELECT array_agg(revived) FROM c) AS reviveds,
-    (SELECT array_agg(is_ready) FROM c) AS are_ready
-FROM (SELECT count(*) AS acked, (SELECT cardinality(ids) FROM w) AS asked FROM d) AS t;
+SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
+    CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
+    (SELECT cardinality(ids) FROM x) AS ends, c.*
+FROM (SELECT coalesce(sum(items), 0) AS acked FROM t) AS a, (
+    SELECT array_agg(topic_id) AS topic_ids, array_agg(priority) AS priorities, array_agg(deliver_at) AS deliver_ats,
+        array_agg(id::text) AS ids, array_agg(revived) AS reviveds, array_agg(is_ready) AS are_ready
+    FROM c) AS c;
 
 -- name: lock_leases(tokens)
 SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, worker, ids::text[] FROM lease

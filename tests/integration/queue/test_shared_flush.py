@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shared.ids import new_id, shard_of
 from tests.support.queue_host import Api, QueueHost
 
 TRAP = """
@@ -74,6 +75,31 @@ async def test_a_poisoned_ack_fails_alone(own_api: Api) -> None:
     assert failed == ["poison"]
     assert await own_api.host.count("item") == 1
     assert await own_api.state(next(item["id"] for item in leased if item["payload"] == "poison")) == "leased"
+
+
+async def test_a_token_that_two_namespaces_name_in_one_flush(own_api: Api) -> None:
+    """Whoever learned a token changes nothing for its holder, whose acks are judged one by one."""
+    other = Api(own_api.host)
+    made = await own_api.enqueue(*({"topic": "t", "payload": n, "affinity": "x"} for n in range(4)))
+    await other.enqueue_one("t", id=new_id(shard_of(made[0]["id"])))
+    first, second, *rest = [(item["id"], item["lease_token"]) for item in await own_api.dequeue("t", 4)]
+    guessed = (second[0], "01234567-89ab-4cde-8f01-23456789abcd")
+    calls = [
+        (own_api, [first, second, guessed, first], ["acked", "acked", "lease_lost", "already_acked"]),
+        (other, [first, rest[0]], ["not_found", "not_found"]),
+        (own_api, rest, ["acked", "acked"]),
+    ]
+    in_one_flush(own_api.host)
+
+    answers = await asyncio.gather(
+        *(
+            api.results("ack", {"items": [{"id": item_id, "lease_token": token} for item_id, token in pairs]})
+            for api, pairs, _ in calls
+        )
+    )
+
+    assert [[result["status"] for result in results] for results in answers] == [told for _, _, told in calls]
+    assert await own_api.host.count("item") == 1
 
 
 async def test_one_bad_row_does_not_stop_the_sweep(own_api: Api) -> None:
