@@ -137,6 +137,25 @@ async def test_what_a_pause_kept_is_released(scene: Scene, monkeypatch: pytest.M
     )
 
 
+async def test_what_a_hold_kept_is_released(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stretch at a time: what the first let go has ended before the next comes to what waits for it."""
+
+    async def releases() -> None:
+        with monkeypatch.context() as patch:
+            patch.setitem(scene.world.settings.__dict__, "scan_nodes_max", 1)
+            await scene.world.verb(scene.dag, "release")
+        await scene.world.loops.relay.idle()
+
+    await race(
+        scene,
+        {"a": [], "x": [], "b": ["a"], "c": ["a", "x"]},
+        (scene.folds("a"), scene.walk),
+        either(None, ({"a": "succeeded", "x": "released", "b": "released", "c": "blocked"}, "succeeded")),
+        just_before=releases,
+        hold=True,
+    )
+
+
 async def test_a_dag_is_cancelled(scene: Scene) -> None:
     await race(
         scene,
