@@ -55,7 +55,7 @@ def new_items(body: bytes, settings: QueueSettings) -> list[NewItem] | list[Plai
     value = jsonbody.check(body, depth_max=settings.json_depth_max)
     plain = _decode(_plain_items, body)
     if plain is not None and _is_valid(plain.items, settings.batch_items_max) and b"\\u0000" not in body:
-        if max([len(bytes(item.payload)) for item in plain.items]) > settings.payload_bytes_max:
+        if len(body) > settings.payload_bytes_max:
             for i, plain_item in enumerate(plain.items):
                 plain_item.payload = _fitted(f"/items/{i}/payload", plain_item.payload, settings.payload_bytes_max)
         return plain.items
