@@ -1,7 +1,8 @@
 """Flushes shared by concurrent requests: per shard and verb, the next starts when the last one ends.
 
 An idle shard flushes the first request alone, one turn of the event loop after it came: when the processor is
-short, a turn brings many. Under load a flush carries what gathered during the one before. Nobody's answer is
+short, a turn brings many. While each brings more, a flush waits for a few: clients that were answered together
+come back one after another. Under load a flush carries what gathered during the one before. Nobody's answer is
 given before the flush that carries it has committed. When the database refuses a flush for its content, its
 halves are tried, so that one bad row does not fail its neighbours.
 
@@ -35,6 +36,8 @@ _clock = SystemClock()
 
 # A call of more entries is heavy. Folding so many acks of a large DAG takes a few milliseconds.
 LIGHT_ENTRIES_MAX = 32
+# Turns of the event loop that a flush waits for at most, the next one only where the last has brought calls.
+TURNS_MAX = 4
 
 _UNTAGGED: frozenset[Hashable] = frozenset()
 
@@ -129,7 +132,9 @@ class Batcher(Generic[E, R]):
         if self._pool is not None and self._pool.is_standing:
             return True
         waiting = self._light.line.size + self._heavy.line.size
-        oldest_since_s = self._oldest_since_s if waiting else None
+        if not waiting:
+            return False
+        oldest_since_s = self._oldest_since_s
         if oldest_since_s is None:
             return False
         return waiting >= self._limits.waiting_max or self._standing.sheds(oldest_since_s, self._level)
@@ -162,7 +167,11 @@ class Batcher(Generic[E, R]):
     async def _run(self, lane: _Lane[E, R]) -> None:
         try:
             while self._may_start(lane):
-                await turn()  # what the loop reads in this one joins
+                for _ in range(TURNS_MAX):
+                    size = lane.line.size
+                    await turn()  # what the loop reads in this one joins
+                    if not size < lane.line.size < self._limits.items_max:
+                        break
                 if not self._may_start(lane):
                     break  # all were sent away, or one joined that a light call has to end before
                 calls = lane.take(self._limits.items_max)

@@ -54,9 +54,12 @@ class Breaker:
     @property
     def refuses(self) -> bool:
         """True while calls are refused. Notices silence."""
-        if self.state == "closed" and self._under_way and self._clock.monotonic_s() - self._heard_s >= SILENCE_S:
+        if self.state != "closed":
+            return True
+        if self._under_way and self._clock.monotonic_s() - self._heard_s >= SILENCE_S:
             self._open()
-        return self.state != "closed"
+            return True
+        return False
 
     @property
     def is_full(self) -> bool:

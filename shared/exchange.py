@@ -113,7 +113,8 @@ class Exchange:
             if not self._disconnected:
                 self._write(answer)
         finally:
-            self.step_aside()
+            if self.kib:
+                self.step_aside()
             self.response_complete = True
             protocol.tasks.discard(self._task)
             protocol.on_response_complete()

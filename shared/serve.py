@@ -208,7 +208,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self.server_state.total_requests += 1
             if self.transport.is_closing():
                 return
-            self.flow.resume_reading()
+            if self.flow.read_paused:
+                self.flow.resume_reading()
             if self.pipeline:
                 self._start_asgi_task(*self.pipeline.pop())
                 return

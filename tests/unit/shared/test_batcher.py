@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.batcher import Batcher, BatcherLimits
+from shared.batcher import TURNS_MAX, Batcher, BatcherLimits
 from shared.errors import Invalid, Overloaded, ShardUnavailable
 from shared.lanes import Urgency
 from shared.pg import Pool
@@ -71,6 +71,31 @@ async def test_what_comes_in_the_turn_before_a_flush_joins_it() -> None:
     second = asyncio.create_task(batcher.submit([2]))
     assert [list(answer) for answer in await asyncio.gather(first, second)] == [[2], [4]]
     assert flushes.seen == [[1, 2]]
+
+
+async def test_a_flush_waits_while_each_turn_brings_more_but_not_for_ever() -> None:
+    flushes = Flushes()
+    flushes.go_on.set()
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(100))
+    calls = []
+    for n in range(3 * TURNS_MAX):
+        calls.append(asyncio.create_task(batcher.submit([n])))
+        await asyncio.sleep(0)
+    assert [list(answer) for answer in await asyncio.gather(*calls)] == [[2 * n] for n in range(3 * TURNS_MAX)]
+    assert TURNS_MAX <= len(flushes.seen[0]) <= TURNS_MAX + 1
+
+
+async def test_a_full_flush_waits_for_nobody() -> None:
+    flushes = Flushes()
+    flushes.go_on.set()
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(2))
+    calls = []
+    for n in range(TURNS_MAX):
+        calls.append(asyncio.create_task(batcher.submit([n])))
+        await asyncio.sleep(0)
+    await asyncio.gather(*calls)
+    assert flushes.seen[0] == [0, 1]
+    assert max(map(len, flushes.seen)) == 2
 
 
 async def test_a_shard_found_away_in_the_turn_before_a_flush_is_asked_nothing() -> None:
