@@ -136,7 +136,7 @@ class Messenger:
 
     def heard(self, data: bytes) -> None:
         """Take in one message; nonsense is dropped."""
-        with suppress(msgspec.MsgspecError):
+        with suppress(msgspec.MsgspecError, OverflowError):
             message = _decoder.decode(data)
             if message.origin != self._origin:
                 for hint in message.hints:

@@ -215,7 +215,7 @@ async def test_what_a_waiting_call_takes_is_not_told_to_other_hosts(own_api: Api
     assert [key.id for key in told] == [sent[2]["id"]]
 
 
-@pytest.mark.parametrize("keys", ["junk", [["junk"]], [[0, "junk", "junk"]], None])
+@pytest.mark.parametrize("keys", ["junk", [["junk"]], [[0, "junk", "junk"]], [[0, 2**62, "late"]], None])
 async def test_nonsense_from_another_host_is_dropped(own_api: Api, redis_url: str, keys: Any) -> None:
     messenger = Messenger(redis_url, "nonsense", own_api.host.dispatch, SystemClock())
     assert await own_api.dequeue("t") == []
