@@ -3,15 +3,16 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate import wire
 from services.queue import hot
 from services.queue.model import NewItem, PlainItem
 from services.queue.settings import QueueSettings
-from shared.errors import ServiceError
+from shared.errors import ServiceError, TooDeep
 from shared.http import validate
 
 SETTINGS = QueueSettings(shards="postgresql://x@127.0.0.1:1/n#1")
@@ -94,6 +95,95 @@ def test_what_is_taken_means_the_same(fields: dict[str, Any]) -> None:
         assert getattr(item, name) == getattr(documented, name), name
     for name in ("payload", "metadata", "inputs", "ack_context"):
         assert json.loads(bytes(getattr(item, name))) == getattr(documented, name), name
+
+
+TEXTS = st.sampled_from([b'"t"', b'"topic"', b'""', b'"{[,:"', b'"\xc3\xa9"'])
+WRONG = [b'"\xed\xa0\x80"', b'"\xff"', b'"\xc0\xaf"', b'"\x1e"', b'"\x7f"', b'"\n"', b'"a" "b"', b'"a",5']
+ESCAPED = [rb'"\ud800"', rb'"\u0000"', rb'"\""', rb'"\x"', rb'"\u0061"']
+OTHER = [
+    b"5",
+    b"null",
+    b"1e999",
+    b"NaN",
+    b"01",
+    b"[]",
+    b"{}",
+    b'["a"]',
+    b'{"a":"b"}',
+    b'{"a":1,"a":2}',
+    b'[[["a"]]]',
+]
+
+
+def bodies(first: bytes, second: bytes, *more: bytes) -> st.SearchStrategy[bytes]:
+    """Mostly bodies of items of two texts; some with members left out, doubled or odd, some with a wrong byte."""
+    names = st.sampled_from([first, second, *more, rb"\u0069d"])
+    odd = st.lists(st.tuples(names, TEXTS | st.sampled_from([*WRONG, *ESCAPED, *OTHER])), max_size=4)
+    members = st.tuples(TEXTS, TEXTS).map(lambda texts: list(zip((first, second), texts, strict=True))) | odd
+    item = members.map(lambda pairs: b"{%b}" % b",".join(b'"%b":%b' % pair for pair in pairs))
+    ends = st.sampled_from([(b'{"items":[', b"]}")] * 4 + [(b'{"items":[],"items":[', b"]}"), (b"[", b"]")])
+    body = st.tuples(ends, st.lists(item, max_size=4)).map(
+        lambda both: both[0][0] + b",".join(both[1]) + both[0][1]
+    )
+    wrong = st.tuples(body, st.integers(0, 200), st.integers(0, 255)).map(
+        lambda made: made[0][: made[1]] + bytes([made[2]]) + made[0][made[1] + 1 :]
+    )
+    return body | wrong
+
+
+def outcome(read: Any) -> Any:
+    """What is read, or how it is refused."""
+    try:
+        return [(type(item), msgspec.structs.astuple(item)) for item in read()]
+    except ServiceError as error:
+        return type(error), str(error), error.errors
+
+
+@given(bodies(b"topic", b"payload", b"priority", b"lease_s", b"x"), st.sampled_from([2, 3, 32]))
+@example(b'{"items":[{"topic":"a","topic":"b"}]}', 32)
+@example(b'{"items":[{"topic":"a","payload":5,"priority":1}]}', 32)
+@example(b'{"items":[{"topic":"a","topic":"b"},{"topic":"a","payload":"b"}]}', 32)
+@example(b'{"items":[{"topic":"a","payload":"b"},{"topic":"a","topic":"b"}]}', 32)
+@example(b'{"items":[{"topic":"a","payload":"b"},{"topic":"a","topic":"b"},{"topic":"a","payload":"b"}]}', 32)
+@example(b'{"items":[{"topic":"a","payload":["b"]}]}', 3)
+@example(b'{"items":[{"topic":"a","payload":"b"}]}', 2)
+@example(b'{"items":[{"topic":"a","payload":"\xed\xa0\x80"}]}', 32)
+@example(rb'{"items":[{"topic":"a","payload":"\ud800"}]}', 32)
+def test_enqueue_bodies_of_texts_are_judged_as_all_others(body: bytes, depth_max: int) -> None:
+    settings = SETTINGS.model_copy(update={"json_depth_max": depth_max})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hot, "_is_of_texts", lambda *_: False)
+        slow = outcome(lambda: hot.new_items(body, settings))
+
+    assert outcome(lambda: hot.new_items(body, settings)) == slow
+
+
+@given(bodies(b"id", b"lease_token", b"output", b"x"))
+@example(b'{"items":[{"id":"a","lease_token":"b","id":"a"}]}')
+@example(b'{"items":[{"id":"a","lease_token":"b","output":5}]}')
+@example(rb'{"items":[{"id":"a","lease_token":"\""}]}')
+@example(rb'{"items":[{"id":"a","lease_token":"\ud800"}]}')
+def test_bare_acks_are_judged_as_all_others(body: bytes) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hot, "_is_bare", lambda *_: False)
+        slow = outcome(lambda: hot.settled(body, SETTINGS))
+
+    assert outcome(lambda: hot.settled(body, SETTINGS)) == slow
+
+
+@pytest.mark.parametrize("read", [hot.new_items, hot.settled, hot.demands])
+def test_bodies_too_deep_for_the_decoder_are_refused_in_words(read: Any) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    for body in (deep, b'{"items":[{"topic":"t","payload":%b}]}' % deep, b'{"items":[{"output":%b}]}' % deep):
+        with pytest.raises(TooDeep):
+            read(body, SETTINGS)
+
+
+def test_plain_bodies_of_texts_are_not_read_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(hot, "jsonbody")
+    body = json.dumps({"items": [{"topic": "t", "payload": "[é]"}] * 100}, ensure_ascii=False).encode()
+
+    assert len(hot.new_items(body, SETTINGS)) == 100
 
 
 @pytest.mark.parametrize("length", [0, 1001])
