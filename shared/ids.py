@@ -19,6 +19,10 @@ SHARDS_MAX = 4096
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 
+_MANY = 8
+# Of an id's text: how long it is, and where its dashes are.
+_CHARS, _DASHES = 36, (8, 13, 18, 23)
+
 
 def canonical(text: str) -> str | None:
     """The canonical form of an id, or None when it is not the text of a UUIDv7."""
@@ -30,7 +34,26 @@ def canonical(text: str) -> str | None:
 
 def canonicals(texts: list[str]) -> list[str | None]:
     """As `canonical`, for many at once: mostly all are as they should be."""
-    return list(texts) if all(map(_CANONICAL, texts)) else list(map(canonical, texts))
+    are_canonical = _are_canonical(texts) if len(texts) >= _MANY else all(map(_CANONICAL, texts))
+    return list(texts) if are_canonical else list(map(canonical, texts))
+
+
+def _are_canonical(texts: list[str]) -> bool:
+    """Whether all match `_CANONICAL`: for many it costs a third to look at one place of all at a time."""
+    count = len(texts)
+    if set(map(len, texts)) != {_CHARS}:
+        return False
+    try:
+        text = "".join(texts).encode("ascii")
+    except UnicodeEncodeError:
+        return False
+    return (
+        all(text[place::_CHARS] == b"-" * count for place in _DASHES)
+        and text.count(b"-") == len(_DASHES) * count
+        and text[14::_CHARS] == b"7" * count
+        and not text[19::_CHARS].translate(None, b"89ab")
+        and not text.translate(None, b"0123456789abcdef-")
+    )
 
 
 def canonical_token(text: str) -> str | None:
