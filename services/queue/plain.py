@@ -90,7 +90,9 @@ class PlainEnqueues:
             topics: dict[int, list[Key]] = {}
             for (_, topic_id, priority, _), ids, _ in entries:
                 enqueued.inc(len(ids))
-                topics.setdefault(topic_id, []).extend(map(Key, repeat(priority), repeat(at), ids))
+                # As `Key(priority, at, id)` of each, at half its cost.
+                made = map(tuple.__new__, repeat(Key), zip(repeat(priority), repeat(at), ids))
+                topics.setdefault(topic_id, []).extend(made)
             for topic_id, keys in topics.items():
                 self._dispatch.ready_in(store.number, topic_id, keys)
             return [None] * calls
