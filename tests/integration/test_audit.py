@@ -377,7 +377,7 @@ async def test_d11_a_node_that_nobody_would_decide_is_released(both: Both, damag
         ),
         ("DELETE FROM ready", ["counts_wrong", "item_nowhere"]),
         (
-            "INSERT INTO deferred SELECT now(), gen_random_uuid()",
+            "INSERT INTO deferred SELECT now() + interval '1 hour', gen_random_uuid()",
             ["place_empty"],
         ),
     ],
