@@ -87,7 +87,7 @@ class Batcher(Generic[E, R]):
         level: Urgency = Urgency.DEQUEUE,
         pool: Pool | None = None,
         *,
-        tag: Callable[[E], Hashable] | None = None,
+        tags: Callable[[Sequence[E]], Set[Hashable]] | None = None,
     ) -> None:
         self._flush = flush
         self._limits = limits
@@ -95,7 +95,7 @@ class Batcher(Generic[E, R]):
         self._pool = pool
         if pool is not None:
             pool.breaker.listeners.append(self._heard)
-        self._tag = tag
+        self._tags = tags
         self._light, self._heavy = _Lane[E, R](), _Lane[E, R]()
         self._standing = Standing(limits.wait_s, _clock)
 
@@ -115,7 +115,7 @@ class Batcher(Generic[E, R]):
         future: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
         size = len(entries) if size is None else size
         lane = self._light
-        tags: Set[Hashable] = _UNTAGGED if self._tag is None else set(map(self._tag, entries))
+        tags: Set[Hashable] = _UNTAGGED if self._tags is None else self._tags(entries)
         if size > LIGHT_ENTRIES_MAX or (tags and self._heavy.has(tags)):
             lane = self._heavy
         lane.line.push(_Call(entries, future, tags), tenant, size, _clock.monotonic_s())

@@ -74,24 +74,23 @@ def time_ms_of(item_id: str) -> int:
     return int(item_id[:8] + item_id[9:13], 16)
 
 
-def kin_of(item_id: str) -> str:
-    """What ids of one kin have in common."""
-    return item_id[24:27]
+# What ids of one kin have in common.
+KIN = slice(24, 27)
 
 
 def kin(item_ids: Iterable[str], like: str) -> list[str]:
     """New ids, made to be of one kin with `like`."""
-    mark = kin_of(like)
-    return [f"{item_id[:24]}{mark}{item_id[27:]}" for item_id in item_ids]
+    mark = like[KIN]
+    return [item_id[: KIN.start] + mark + item_id[KIN.stop :] for item_id in item_ids]
 
 
 __all__ = [
+    "KIN",
     "SHARDS_MAX",
     "canonical",
     "canonical_token",
     "canonicals",
     "kin",
-    "kin_of",
     "new_id",
     "new_ids",
     "shard_of",

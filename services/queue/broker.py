@@ -32,7 +32,7 @@ from shared.access import Caller
 from shared.batcher import Batcher
 from shared.clock import SystemClock
 from shared.errors import Unavailable, something_done
-from shared.ids import canonical, canonical_token, canonicals, kin_of, shard_of
+from shared.ids import KIN, canonical, canonical_token, canonicals, shard_of
 from shared.lanes import Urgency
 from shared.metrics import ACKED, DEQUEUED, FOLDED, FOLDED_RELEASES, REDELIVERED, SCHEDULE_TO_START_SECONDS
 from shared.shards import ShardMap
@@ -80,7 +80,7 @@ class Broker:
         for relaxed in (False, True):
             acker, pool = self._acker(store, relaxed), store.shard.relaxed if relaxed else store.pool
             # A second ack of a DAG would find its lock taken, and leave its end to the DAG service.
-            self._acks[number, relaxed] = Batcher(acker, limits, Urgency.SETTLE, pool, tag=_kin)
+            self._acks[number, relaxed] = Batcher(acker, limits, Urgency.SETTLE, pool, tags=_kins)
         self._plain.join(store)
         self._others.join(store)
         self.stores[number] = store
@@ -160,7 +160,7 @@ class Broker:
                 statuses = await self._acks[shard, relaxed].submit(entries, namespace)
             except Unavailable as error:
                 return [refused(items[i].id, error.code, error.outcome) for i in part]
-            return [Result(items[i].id, statuses[place]) for place, i in enumerate(part)]
+            return list(map(Result, [items[i].id for i in part], statuses))
 
         if len(groups) == 1:
             [(shard, part)] = groups.items()
@@ -327,8 +327,8 @@ def _is_shared(tokens: Sequence[str], namespace_ids: Sequence[int]) -> bool:
     return len(set(zip(tokens, namespace_ids, strict=True))) > len(set(tokens))
 
 
-def _kin(entry: AckEntry) -> str:
-    return kin_of(entry[0])
+def _kins(entries: Sequence[AckEntry]) -> set[str]:
+    return {entry[0][KIN] for entry in entries}
 
 
 async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set[str]) -> dict[str, Known]:

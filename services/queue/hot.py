@@ -62,10 +62,7 @@ def new_items(body: bytes, settings: QueueSettings) -> list[NewItem] | list[Plai
         value = jsonbody.check(body, depth_max=settings.json_depth_max)
     if plain is not None and is_valid and b"\\u0000" not in body:
         if len(body) > settings.payload_bytes_max:
-            for i, plain_item in enumerate(plain.items):
-                if len(bytes(plain_item.payload)) > settings.payload_bytes_max:
-                    pointer = f"/items/{i}/payload"
-                    plain_item.payload = _fitted(pointer, plain_item.payload, settings.payload_bytes_max)
+            _fit_payloads(plain.items, settings.payload_bytes_max)
         return plain.items
     decoded = _decode(_new_items, body)
     items = decoded.items if decoded is not None else []
@@ -99,14 +96,21 @@ def _is_of_texts(body: bytes, items: list[PlainItem], depth_max: int) -> bool:
     return payloads[:1] == payloads[-1:] == b'"' and payloads.count(b'"%b"' % _BETWEEN) == len(items) - 1
 
 
+def _fit_payloads(items: list[PlainItem], bytes_max: int) -> None:
+    for i, size in enumerate(map(len, map(bytes, [item.payload for item in items]))):
+        if size > bytes_max:
+            items[i].payload = _fitted(f"/items/{i}/payload", items[i].payload, bytes_max)
+
+
 def settled(body: bytes, settings: QueueSettings) -> list[Settled]:
     """The elements of an ack call."""
     decoded = _decode(_acks, body)
-    if decoded is None or not _is_bare(body, decoded, settings.batch_items_max):
-        value = jsonbody.check(body, depth_max=settings.json_depth_max)
-        validate(wire.AckRequest, value)
-        if decoded is None:
-            decoded = _acks.decode(msgspec.json.encode(value))
+    if decoded is not None and _is_bare(body, decoded, settings.batch_items_max):
+        return decoded.items
+    value = jsonbody.check(body, depth_max=settings.json_depth_max)
+    validate(wire.AckRequest, value)
+    if decoded is None:
+        decoded = _acks.decode(msgspec.json.encode(value))
     for i, item in enumerate(decoded.items):
         if item.output is not NO_OUTPUT:
             item.output = _fitted(f"/items/{i}/output", item.output, settings.output_bytes_max)

@@ -77,7 +77,7 @@ class PlainEnqueues:
             mine = ids if len(positions) == len(ids) else [ids[i] for i in positions]
             entries.append(((*ref, priority, lease_s), mine, payloads.decode()))
         await self._flushes[shard].submit(entries, namespace, size=len(items))
-        return [Result(item_id, "enqueued") for item_id in ids]
+        return list(map(Result, ids, repeat("enqueued")))
 
     def _flusher(self, store: Store) -> Any:
         enqueued = ENQUEUED.labels(store.number)

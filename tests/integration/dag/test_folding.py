@@ -9,7 +9,7 @@ import pytest
 
 from migrations.shard import upgrade
 from shared.batcher import LIGHT_ENTRIES_MAX
-from shared.ids import kin_of
+from shared.ids import KIN
 from tests.integration.queue.test_hung_up_consumer import spy_on_claims, until_waiting
 from tests.support.databases import Database, Databases
 from tests.support.folding import Folding, folding_on
@@ -322,5 +322,5 @@ async def test_items_of_a_dag_are_of_one_kin(folding: Folding) -> None:
     await folding.settle()
     ids = before | {await folding.item_of(dag, key) for key in "abcd"}
     assert len(ids) > len(before)
-    assert {kin_of(item_id) for item_id in ids} == {kin_of(dag)}
+    assert {item_id[KIN] for item_id in ids} == {dag[KIN]}
     await folding.cancel(dag)

@@ -59,9 +59,9 @@ class Bench:
 
     def __init__(self, limits: BatcherLimits | None = None, pool: Any = None, *, tagged: bool = True) -> None:
         self.flushes = Flushes()
-        tag = (lambda entry: entry[0]) if tagged else None
+        tags = (lambda entries: {tag for tag, _ in entries}) if tagged else None
         self.batcher: Batcher[Entry, Entry] = Batcher(
-            self.flushes, limits or BatcherLimits(1_000), pool=pool, tag=tag
+            self.flushes, limits or BatcherLimits(1_000), pool=pool, tags=tags
         )
         self.tasks: list[asyncio.Task[Sequence[Entry]]] = []
 
