@@ -36,7 +36,7 @@ a crowd, far more than the service lets stand: {CROWD:,} clients enqueue batches
 another for {CROWD_S:g} s, and who is refused sends the next one {AGAIN_S:g} s later, as the answer asks. The
 first half of each is not counted. A refusal is an answer 429 or 503; its time, as that of an accepted ack, is
 from sending to answer, the client's own lateness included. Goodput is items acked per second. What was left
-is purged after each round."""
+is purged after each round, and that waited for."""
 
 
 @dataclass
@@ -147,7 +147,10 @@ async def _saturate(bench: Bench, outcome: Outcome, topic: str) -> tuple[Slice, 
 
 async def _purge(bench: Bench, topic: str) -> None:
     async with AsyncClient(queue_url=bench.stack.queue_url) as client:
-        await client.purge_topic(topic)
+        purge = await client.begin_operation("purge", topic=topic)
+        while not purge.finished:  # else the next round would be measured beside it
+            await asyncio.sleep(0.2)
+            purge = await client.operation(purge.id)
 
 
 async def _overload(bench: Bench, topic: str, calls_per_s: float) -> Seen:
