@@ -89,8 +89,11 @@ class Context:
         now_s = self.clock.monotonic_s()
         known = self._beside.get(shard.number)
         if known is None or known.until_s <= now_s or known.at != shard.address:
-            found = await store_duties.queue_shards_beside(shard)
-            known = _Beside(found, now_s + self.settings.shards_refresh_s, shard.address)
+            until_s = now_s + self.settings.shards_refresh_s
+            if known is not None and known.at == shard.address:
+                # Who comes meanwhile goes by what was found before.
+                self._beside[shard.number] = known._replace(until_s=until_s)
+            known = _Beside(await store_duties.queue_shards_beside(shard), until_s, shard.address)
             self._beside[shard.number] = known
         return pick_shard(numbers, shard.number, known.numbers)
 

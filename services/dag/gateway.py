@@ -198,7 +198,11 @@ class HeadgateQueue:
         return [Attempt(a.attempt, a.started_at, a.ended_at, a.outcome, a.error, a.worker) for a in found]
 
     async def shards(self) -> list[int]:
-        if self._clock.monotonic_s() >= self._shards_until_s:
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._shards_until_s:
+            if self._shards:
+                # Who comes meanwhile, or when the queue is away, goes by what was known before.
+                self._shards_until_s = now_s + self._shards_refresh_s
             try:
                 with _answering():
                     found = await self._client.shards()

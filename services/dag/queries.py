@@ -23,7 +23,9 @@ from services.dag.errors import LimitExceeded
 from services.dag.model import UNDO, Dag
 from services.dag.store_reads import Kept
 from shared import cursors, ids
+from shared.batcher import Batcher, BatcherLimits
 from shared.errors import NotFound, ShardUnavailable, invalid
+from shared.lanes import Urgency
 from shared.metrics import DAGS
 from shared.pg import Transaction
 from shared.shards import Shard
@@ -32,6 +34,7 @@ _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _GRAPH_PAGE = 10_000
 _SCANS_PER_PAGE = 10
 _OUTBOX_COUNTED_MAX = 100_000
+_DAGS_PER_LOOK_MAX = 1_000
 
 
 @dataclass(slots=True)
@@ -79,12 +82,13 @@ def obstacles(dag: Dag, since: datetime, kept: Kept) -> list[dict[str, Any]]:
 
 
 class Queries:
-    """Reads; everything here may be asked again."""
+    """Reads; everything here may be asked again. Calls that look for DAGs at the same time share a statement."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
         self._health: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._looking: dict[int, Batcher[str, Dag | None]] = {}
 
     async def dag(self, namespace: str, dag_id: str) -> Dag:
         """A DAG.
@@ -268,10 +272,21 @@ class Queries:
             NotFound: it does not exist, or is another tenant's.
         """
         shard, canonical = self._context.shard_of(dag_id)
-        dag = await store_reads.get_dag(shard, canonical, namespace)
-        if dag is None:
+        [dag] = await self._looker(shard).submit([canonical], namespace)
+        if dag is None or dag.namespace != namespace:
             raise NotFound("there is no such DAG in this namespace")
         return shard, dag
+
+    def _looker(self, shard: Shard) -> Batcher[str, Dag | None]:
+        if shard.number not in self._looking:
+
+            async def flush(dag_ids: list[str]) -> list[Dag | None]:
+                found = await store_reads.get_dags(shard, list(set(dag_ids)))
+                return [found.get(dag_id) for dag_id in dag_ids]
+
+            limits = BatcherLimits(_DAGS_PER_LOOK_MAX, wait_s=self._settings.standing_wait_s_max)
+            self._looking[shard.number] = Batcher(flush, limits, Urgency.LIST, shard.pool)
+        return self._looking[shard.number]
 
     async def _page(
         self, shard: Shard, dag: Dag, state: str | None, after_no: int, limit: int

@@ -26,6 +26,11 @@ async def get_dag(shard: Shard, dag_id: str, namespace: str) -> Dag | None:
     return Dag(*row) if row else None
 
 
+async def get_dags(shard: Shard, ids: Sequence[str]) -> dict[str, Dag]:
+    """DAGs by id, of any namespace."""
+    return {row["id"]: Dag(*row) for row in await shard.pool.fetch(SQL.get_dags, ids=ids)}
+
+
 async def list_dags(
     shard: Shard, namespace: str, *, state: str | None, name: str | None, before_id: str, rows_max: int
 ) -> list[Dag]:

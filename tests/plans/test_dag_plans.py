@@ -44,6 +44,7 @@ WHOLE = {
     "namespace_use": ("namespace", "state"),
     "changes_after": ("dag_no", "last_event"),
     "heads": ("(id =",),
+    "get_dags": ("(id =",),
     "expire_externals": ("dag_no", "node_key", "name ="),
     "overdue_externals": ("deadline_at",),
     "overdue_dags": ("deadline_at",),

@@ -44,6 +44,16 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE id = $1 AND namespace = $2;
 
+-- name: get_dags(ids)
+SELECT d.* FROM unnest($1::uuid[]) AS w(id)
+CROSS JOIN LATERAL (
+    SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
+        deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
+        structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+        depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
+        cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
+    FROM dag WHERE id = w.id OFFSET 0) AS d;
+
 -- name: get_dag_by_key(namespace, key)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,

@@ -1,11 +1,13 @@
 """Lists, waits, graphs and health."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from services.dag import store_reads
+from shared.errors import NotFound
 from tests.support.dag_world import BASE, DagWorld
 
 
@@ -143,19 +145,40 @@ async def test_shard_health_counts_dags_and_nodes_over_ends_and_retries(world: D
     assert shard["ack_lag_s"] is not None and shard["db_latency_ms_p50"] > 0
 
 
+def counted_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The ids of each statement that looks for DAGs, from now on."""
+    looks: list[list[str]] = []
+    get_dags = store_reads.get_dags
+
+    async def counted(shard: Any, ids: Sequence[str]) -> Any:
+        looks.append(sorted(ids))
+        return await get_dags(shard, ids)
+
+    monkeypatch.setattr(store_reads, "get_dags", counted)
+    return looks
+
+
+async def test_calls_that_look_for_dags_at_once_share_a_statement_and_see_only_their_own(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dags = [await world.create({"a": []}) for _ in range(3)]
+    nobody = f"{dags[0][:8]}-0000-7000-8000-{dags[0][-12:]}"
+    looks = counted_looks(monkeypatch)
+    ours = "default"
+    asked = [(ours, dags[0]), ("other", dags[1]), (ours, nobody), (ours, dags[2].upper()), (ours, dags[0])]
+    calls = (world.duties.queries.dag(namespace, dag) for namespace, dag in asked)
+    first, others, missing, last, again = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(others, NotFound) and isinstance(missing, NotFound)
+    assert [found.id for found in (first, last, again)] == [dags[0], dags[2], dags[0]]
+    assert looks == [sorted({*dags, nobody})]
+
+
 async def test_a_wait_is_told_the_end_by_its_commit_and_reads_the_dag_once(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dag = await world.create({"a": []})
     await world.settle()
-    reads: list[str] = []
-    get_dag = store_reads.get_dag
-
-    async def counted(shard: Any, dag_id: str, namespace: str) -> Any:
-        reads.append(dag_id)
-        return await get_dag(shard, dag_id, namespace)
-
-    monkeypatch.setattr(store_reads, "get_dag", counted)
+    reads = counted_looks(monkeypatch)
     waiting = asyncio.create_task(world.call("GET", f"/{dag}/wait?timeout_s=30", expect=200))
     async with asyncio.timeout(60):
         while not reads:
@@ -163,5 +186,5 @@ async def test_a_wait_is_told_the_end_by_its_commit_and_reads_the_dag_once(
         world.queue.ack("a")
         await world.settle()
         told = await waiting
-    assert reads == [dag]
+    assert reads == [[dag]]
     assert told == await world.dag(dag), "what was told is what is kept"
