@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
 import msgspec
 
-from shared.errors import BadRequest, Invalid, NotJson, TooDeep
+from shared.errors import BadRequest, FieldError, Invalid, NotJson, TooDeep
 
 _ESCAPES = re.compile(rb"\\.", re.S)
 _OTHERS = bytes(byte for byte in range(256) if byte not in b'"[]{}')
@@ -68,8 +69,34 @@ def _read_slowly(body: bytes) -> Any:
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        raise Invalid("a string holds half of a surrogate pair; send whole characters") from None
+        pointer = next(_torn(value, ""), "")
+        detail = "a string holds half of a surrogate pair; send whole characters"
+        raise Invalid(detail, errors=[FieldError(pointer, "not a whole character")]) from None
     return value
+
+
+def _torn(value: Any, pointer: str) -> Iterator[str]:
+    """Pointers to strings that are no UTF-8; to its object for a name that is none, as pointers are text."""
+    if isinstance(value, str):
+        if not _is_whole(value):
+            yield pointer
+    elif isinstance(value, list):
+        for i, element in enumerate(value):
+            yield from _torn(element, f"{pointer}/{i}")
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            if _is_whole(name):
+                yield from _torn(member, f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}")
+            else:
+                yield pointer
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class DuplicateName(BadRequest):

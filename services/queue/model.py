@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -13,6 +13,14 @@ NULL = msgspec.Raw(b"null")
 LEASE_S = 60.0
 LEASE_S_MAX = 43_200.0
 NO_OUTPUT = msgspec.Raw(b"")
+
+
+class Backoff(msgspec.Struct, forbid_unknown_fields=True):
+    """How long redelivery waits, with the defaults of `wire.Backoff`; judged by it before it gets here."""
+
+    base_s: float
+    factor: float = 2.0
+    max_s: float = 3_600.0
 
 
 class NewItem(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,7 +40,7 @@ class NewItem(msgspec.Struct, forbid_unknown_fields=True):
     disabled: bool = False
     delivery: str = "at_least_once"
     max_attempts: int = 0
-    backoff: Any = None
+    backoff: Backoff | None = None
     idempotency_key: str | None = None
     ack_topic: str | None = None
     ack_context: msgspec.Raw = NULL

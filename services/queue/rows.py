@@ -51,7 +51,7 @@ def _extra(store: Store, namespace: str, item: NewItem, caller: Caller) -> dict[
         "disabled": item.disabled or None,
         "at_most_once": item.delivery == "at_most_once" or None,
         "max_attempts": item.max_attempts or None,
-        "backoff": f"{{{backoff['base_s']},{backoff['factor']},{backoff['max_s']}}}" if backoff else None,
+        "backoff": f"{{{backoff.base_s},{backoff.factor},{backoff.max_s}}}" if backoff else None,
         "ack_topic_id": None if ack is None else ack.topic_id,
         "ack_context": _text(item.ack_context),
         "key": item.idempotency_key,

@@ -288,6 +288,20 @@ async def test_backoff_grows_to_its_maximum_for_nacks_and_expiries(api: Api) -> 
         await api.host.pass_time(2)
 
 
+@pytest.mark.parametrize(
+    ("given", "pauses_s"), [({}, (10, 20, 40)), ({"factor": 1}, (10, 10)), ({"max_s": 15}, (10, 15, 15))]
+)
+async def test_a_backoff_may_leave_out_its_factor_and_its_maximum(
+    api: Api, given: dict[str, float], pauses_s: tuple[int, ...]
+) -> None:
+    await api.enqueue_one("t", backoff={"base_s": 10, **given})
+    for pause_s in pauses_s:
+        assert await api.nack(await api.dequeue_one("t")) == ["requeued"]
+        await api.host.pass_time(pause_s - 1)
+        assert await api.dequeue("t") == []
+        await api.host.pass_time(2)
+
+
 async def test_an_at_most_once_item_is_never_delivered_twice(api: Api) -> None:
     for act in ("expire", "nack"):
         await api.enqueue_one("t", delivery="at_most_once", lease_s=5)

@@ -17,9 +17,10 @@ from shared.http import validate
 
 SETTINGS = QueueSettings(shards="postgresql://x@127.0.0.1:1/n#1")
 ID = "01890a5d-ac96-774b-bcce-b302099af000"
+BACKOFFS = [{"base_s": 1}, {"base_s": 0.5, "factor": 3}, {"base_s": 1, "max_s": 5}]
 ODD = st.sampled_from(
     [None, True, False, 0, 1, -1, 7.0, 1.5, "", "t", "7", [], {}, [1], {"a": 1}, 2**31, 2**70, 1e300, ID, "\u0000"]
-)
+) | st.sampled_from(BACKOFFS)
 FIELDS = sorted(wire.Item.model_fields)
 ITEMS = st.dictionaries(st.sampled_from([*FIELDS, "topic", "prioirty"]), ODD, max_size=4).map(
     lambda d: {"topic": "t", **d}
@@ -95,6 +96,19 @@ def test_what_is_taken_means_the_same(fields: dict[str, Any]) -> None:
         assert getattr(item, name) == getattr(documented, name), name
     for name in ("payload", "metadata", "inputs", "ack_context"):
         assert json.loads(bytes(getattr(item, name))) == getattr(documented, name), name
+    if item.backoff is None or documented.backoff is None:
+        assert item.backoff == documented.backoff
+    else:
+        assert msgspec.to_builtins(item.backoff) == documented.backoff.model_dump()
+
+
+@pytest.mark.parametrize("given", [{}, {"factor": 3}, {"max_s": 5}])
+def test_what_a_backoff_leaves_out_has_its_documented_default(given: dict[str, float]) -> None:
+    body = {"items": [{"topic": "t", "backoff": {"base_s": 1, **given}}]}
+    [item] = hot.new_items(json.dumps(body).encode(), SETTINGS)
+
+    assert isinstance(item, NewItem)
+    assert msgspec.to_builtins(item.backoff) == {"base_s": 1, "factor": 2, "max_s": 3600, **given}
 
 
 TEXTS = st.sampled_from([b'"t"', b'"topic"', b'""', b'"{[,:"', b'"\xc3\xa9"'])

@@ -106,10 +106,21 @@ def test_one_name_in_two_objects() -> None:
     assert check(b'[{"a":1},{"a":1,"b":{"a":2}}]') == [{"a": 1}, {"a": 1, "b": {"a": 2}}]
 
 
-@pytest.mark.parametrize("body", [rb'"\ud800"', rb'{"\udfff":1}', rb'["\ud83d","\ude00"]', rb'"\ude00\ud83d"'])
-def test_half_of_a_surrogate_pair(body: bytes) -> None:
-    with pytest.raises(Invalid):
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (rb'"\ud800"', ""),
+        (rb'{"\udfff":1}', ""),
+        (rb'{"a":{"\udfff":1}}', "/a"),
+        (rb'["\ud83d","\ude00"]', "/0"),
+        (rb'"\ude00\ud83d"', ""),
+        (rb'{"a":"\ud83d\ude00","b/~":[1,{"c":"x\udc00"}]}', "/b~1~0/1/c"),
+    ],
+)
+def test_half_of_a_surrogate_pair(body: bytes, pointer: str) -> None:
+    with pytest.raises(Invalid) as caught:
         check(body)
+    assert [error.pointer for error in caught.value.errors] == [pointer]
 
 
 @pytest.mark.parametrize("number", [2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**400])
