@@ -21,6 +21,7 @@ from services.dag import (
 )
 from services.dag.context import Context
 from services.dag.gateway import HeadgateQueue, Queue
+from services.dag.hearing import Hearing
 from services.dag.lookout import Lookout
 from services.dag.orchestrator import Orchestrator
 from services.dag.relay import Relay
@@ -53,6 +54,7 @@ class Loops:
         self.relay = Relay(context, orchestrator.completer, orchestrator.sub_dags, self._drain)
         self.sweeper = Sweeper(context, orchestrator.activator, orchestrator.controller)
         self.retention = Retention(context)
+        self.hearing = Hearing(context)
         self._polls: list[Loop] = []
         self._others: list[Loop] = [
             Loop("lag", context.lag.step, interval_s=SAMPLE_S),
@@ -69,6 +71,7 @@ class Loops:
         """Start all loops."""
         for loop in (*self._polls, *self._walks.values(), *self._others):
             loop.start()
+        self.hearing.start()
 
     def join(self, shard: Shard) -> None:
         """Serve a shard that is new in the map."""
@@ -108,6 +111,7 @@ class Loops:
         """Stop taking completions, finish what is at hand, then stop the rest."""
         self.stop_polling()
         self._orchestrator.walker.leave()
+        await self.hearing.stop()
         await asyncio.gather(*(loop.stop() for loop in self._polls))
         await asyncio.gather(*(loop.stop() for loop in (*self._walks.values(), *self._others)))
         # The last that is applied is still told to the queue.

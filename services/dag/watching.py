@@ -1,13 +1,14 @@
 """Who waits for which DAG, in this process: calls that wait for an end, and streams of changes.
 
-A commit of this process wakes them at once. Those of others are seen by a look at the heads of all watched
-DAGs of a shard, in one statement, every `watch_s`: that is the truth, the rest only hurries.
+A commit of this process wakes them at once, and so does what a queue process tells of an end (`hearing`). Those
+of others are seen by a look at the heads of all watched DAGs of a shard, in one statement, every `watch_s`: that
+is the truth, the rest only hurries.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
@@ -21,7 +22,7 @@ _OVER = frozenset({"succeeded", "failed", "cancelled"})
 
 class Watch:
     """One waiter. `seen` is the last change that it knows; None: only the DAG's end matters. `dag` is the DAG as
-    it ended, where this process has ended it."""
+    it ended, where this process has ended it or read it since."""
 
     def __init__(self, seen: int | None) -> None:
         self.seen = seen
@@ -61,6 +62,15 @@ class Watches:
             for watch in watches:
                 watch.dag = dag if dag.over else None
             self._wake(watches, dag.last_event, dag.over)
+
+    def has(self, number: int, dag_id: str) -> bool:
+        """Whether somebody watches this DAG of the shard of that number."""
+        return dag_id in self._by_shard.get(number, ())
+
+    async def read(self, shard: Shard, dag_ids: Sequence[str]) -> None:
+        """Look at some DAGs now, and tell of them."""
+        for dag in (await store_reads.get_dags(shard, dag_ids)).values():
+            self.tell(shard, dag)
 
     def leave(self) -> None:
         """The process shuts down: nobody is to wait any longer."""

@@ -35,6 +35,7 @@ from services.queue.verbs import Verbs
 from shared.access import Access
 from shared.buckets import Buckets
 from shared.clock import SystemClock
+from shared.endings import Endings
 from shared.hotpath import HotPath, Verb
 from shared.http import install
 from shared.loop import Loop
@@ -98,12 +99,9 @@ def create_app(settings: QueueSettings) -> HotPath:
         await topics.read_shares()
         for loop in loops:
             loop.start()
-        if messenger is not None:
-            messenger.start()
-        yield
-        await leave()
-        if messenger is not None:
-            await messenger.stop()
+        async with _talking(messenger, broker.endings):
+            yield
+            await leave()
         for loop in loops:
             await loop.stop()
         await buckets.close()
@@ -136,6 +134,18 @@ def create_app(settings: QueueSettings) -> HotPath:
     install(app, settings, lag, ready=ownership.ready)
     _add_routes(app, verbs)
     return HotPath(app, verbs, app.state.access, settings, lag)
+
+
+@asynccontextmanager
+async def _talking(messenger: Messenger | None, endings: Endings) -> AsyncIterator[None]:
+    """Tell other processes, and be told, meanwhile."""
+    if messenger is not None:
+        messenger.start()
+    endings.start()
+    yield
+    await endings.stop()
+    if messenger is not None:
+        await messenger.stop()
 
 
 def _add_routes(app: FastAPI, verbs: dict[str, Verb]) -> None:

@@ -31,10 +31,19 @@ from services.queue.store import Known, Store
 from shared.access import Caller
 from shared.batcher import Batcher
 from shared.clock import SystemClock
+from shared.endings import Endings
 from shared.errors import Unavailable, something_done
-from shared.ids import KIN, canonical, canonical_token, canonicals, shard_of
+from shared.ids import KIN, canonical, canonical_token, canonicals, shard_of, time_ms_of
 from shared.lanes import Urgency
-from shared.metrics import ACKED, DEQUEUED, FOLDED, FOLDED_RELEASES, REDELIVERED, SCHEDULE_TO_START_SECONDS
+from shared.metrics import (
+    ACKED,
+    DAG_SECONDS,
+    DEQUEUED,
+    FOLDED,
+    FOLDED_RELEASES,
+    REDELIVERED,
+    SCHEDULE_TO_START_SECONDS,
+)
 from shared.shards import ShardMap
 from shared.shedding import overloaded
 
@@ -62,6 +71,7 @@ class Broker:
         self._plain = PlainEnqueues(dispatch, placement, settings)
         self._others = Enqueues(shards, dispatch, placement, settings)
         self._settings = settings
+        self.endings = Endings(settings.redis_url, settings.redis_prefix)
         self._dequeued: dict[int, Any] = {}
         self._acked: dict[int, Any] = {}
         self._started: dict[int, Any] = {}
@@ -173,6 +183,12 @@ class Broker:
                 results[i] = result
         return answered(results, Urgency.SETTLE)
 
+    def _tell_ended(self, dag_ids: Sequence[str]) -> None:
+        self.endings.tell(dag_ids)
+        now_s = _clock.wall_s()
+        for dag_id in dag_ids:
+            DAG_SECONDS.observe(max(0.0, now_s - time_ms_of(dag_id) / 1000))
+
     def _by_shard(self, ids: Sequence[str | None]) -> dict[int, Sequence[int]]:
         """The places of ids by their shards, without those that are of no shard here; mostly all are of one."""
         groups: dict[int, list[int]] = {}
@@ -206,7 +222,15 @@ class Broker:
                 given = {item: output for item, output in zip(ids, outputs, strict=True) if output is not None}
             with self.dispatch.handing(store.number, "ack", len(entries)) as handing:
                 flushed = await handing.flush(
-                    lambda offers: store.ack(ids, tokens, namespace_ids, given, relaxed=relaxed, offers=offers)
+                    lambda offers: store.ack(
+                        ids,
+                        tokens,
+                        namespace_ids,
+                        given,
+                        relaxed=relaxed,
+                        offers=offers,
+                        ends=self.endings.is_heard,
+                    )
                 )
                 handing.hand(flushed.handed)
                 handing.saw([ready.topic_id for ready in flushed.ready])
@@ -214,6 +238,8 @@ class Broker:
             if flushed.folded:
                 FOLDED.labels(store.number).inc(flushed.folded)
                 FOLDED_RELEASES.labels(store.number).inc(flushed.revived)
+            if flushed.ended:
+                self._tell_ended(flushed.ended)
             if flushed.delayed:
                 await self.dispatch.place_lanes(store.number)
             if flushed.acked is None:

@@ -34,6 +34,9 @@ _COLUMNS = (
 
 
 # What an ack says of each item that it made ready, and one with offers besides.
+# What an ack may apply to DAGs in its own transaction: ends of nodes, and ends of DAGs.
+_FOLDS_NODES, _FOLDS_DAGS = 1, 2
+
 _TOLD = ("topic_ids", "priorities", "deliver_ats", "ids", "reviveds", "are_ready")
 _HANDED = (
     "handed_to",
@@ -76,7 +79,7 @@ class Known(NamedTuple):
 class AckFlush(NamedTuple):
     """One flush of acks: the ids acked and the (id, token) pairs held, None where that is all; completions and
     revived items that are ready, and those that were leased at once, as rows of a claim. `folded` ends were
-    applied in the flush itself; `delayed` of what they revived are not ready yet."""
+    applied in the flush itself; `delayed` of what they revived are not ready yet; `ended` are DAGs that ended."""
 
     acked: set[str] | None
     held: set[str] | None
@@ -85,6 +88,7 @@ class AckFlush(NamedTuple):
     folded: int = 0
     revived: int = 0
     delayed: int = 0
+    ended: Sequence[str] = ()
 
 
 class Holding(NamedTuple):
@@ -268,8 +272,10 @@ class Store:
         *,
         relaxed: bool,
         offers: Sequence[Offer] = (),
+        ends: bool = False,
     ) -> AckFlush:
-        """End items that are held under their tokens. A token is of one namespace here."""
+        """End items that are held under their tokens. A token is of one namespace here. With `ends` a DAG may
+        end by that."""
         pool = self.shard.relaxed if relaxed else self.pool
         named = _by_token(ids, tokens, namespace_ids)
         row = await pool.row(
@@ -280,7 +286,7 @@ class Store:
             lasts=named.lasts,
             outputs=json.dumps(outputs) if outputs else "{}",
             asked=len(ids),
-            folds=self._folds,
+            folds=self._folds * (_FOLDS_NODES | _FOLDS_DAGS if ends else _FOLDS_NODES),
             **_offered(offers),
         )
         acked = None if row["acked_ids"] is None else set(row["acked_ids"])
@@ -289,11 +295,15 @@ class Store:
             return AckFlush(acked, held, [], [])
         ready: list[Ready] = []
         handed: list[tuple[Key, Any]] = []
+        ended: list[str] = []
         told = revived = delayed = 0
         columns = (*_TOLD, *_HANDED) if offers else _TOLD
         for topic_id, priority, at, item_id, is_revived, is_ready, *lease in zip(
             *(row[name] or () for name in columns), strict=True
         ):
+            if topic_id is None:
+                ended.append(item_id)
+                continue
             key = Key(priority, at, item_id)
             told += not is_revived
             revived += is_revived
@@ -303,7 +313,7 @@ class Store:
                 ready.append(Ready(topic_id, key))
             else:
                 delayed += 1
-        return AckFlush(acked, held, ready, handed, row["ends"] - told, revived, delayed)
+        return AckFlush(acked, held, ready, handed, row["ends"] - told, revived, delayed, ended)
 
     async def revive(
         self,

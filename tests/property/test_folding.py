@@ -45,6 +45,10 @@ SELECT state, open, held, paused, closed, cancel_cause, next_n, structure_versio
 FROM dag WHERE id = $1
 """
 _LOG = "SELECT c.last_event, c.nodes, c.dag FROM change c JOIN dag d ON d.no = c.dag_no WHERE d.id = $1 ORDER BY 1"
+_TOTALS = """
+SELECT state, sum(dags)::int, sum(succeeded)::int, sum(failed)::int, sum(skipped)::int, sum(cancelled)::int
+FROM tally GROUP BY state
+"""
 
 
 class History:
@@ -159,17 +163,39 @@ class History:
 
 async def test_folded_or_told_a_dag_comes_to_the_same(databases: Databases) -> None:
     database = await databases.create(queue_shards=1, dag_shards=1)
-    folded = 0
+    folded, told = 0, list[str]()
+    connection = await database.connect("dag_000")
+
+    async def totals() -> dict[str, Any]:
+        return {row[0]: row[1:] for row in await connection.fetch(_TOTALS)}
+
+    def gained(before: dict[str, Any], after: dict[str, Any]) -> dict[str, list[int]]:
+        gains = {
+            state: [now - then for now, then in zip(row, before.get(state, [0] * 5), strict=True)]
+            for state, row in after.items()
+        }
+        return {state: gain for state, gain in gains.items() if any(gain)}
+
     async with folding_on(database) as folding, folding_on(database, fold_completions=False) as telling:
+        endings = folding.host.process.broker.endings
+        endings.is_heard = True
+        endings.tell = told.extend  # type: ignore[method-assign]
         for seed in range(int(os.environ.get("HEADGATE_TEST_EXAMPLES", "20"))):
             before = folding.told.taken, telling.told.taken
+            stood = [await totals()]
             found = await History(folding, seed, "folded").live()
+            stood.append(await totals())
             expected = await History(telling, seed, "told").live()
-            names = ("nodes", "edges", "dag", "log", "delivered")
+            stood.append(await totals())
+            found.append(gained(stood[0], stood[1]))
+            expected.append(gained(stood[1], stood[2]))
+            names = ("nodes", "edges", "dag", "log", "delivered", "totals")
             for name, one, other in zip(names, found, expected, strict=True):
                 assert one == other, f"the {name} of seed {seed} differ"
             folded += (telling.told.taken - before[1]) - (folding.told.taken - before[0])
+    await connection.close()
     assert folded > 0, "nothing was folded"
+    assert told, "no DAG has ended by an ack"
     await databases.drop(database)
 
 

@@ -14,9 +14,20 @@ from tests.support.interleave import Actor, dag_actor_on, explore
 
 _COMPLETE_HERE = Statement(
     "complete_here",
-    ("dag_ids", "node_keys", "generations", "item_ids", "attempts", "outputs", "starts", "workers", "queue_shard"),
+    (
+        "dag_ids",
+        "node_keys",
+        "generations",
+        "item_ids",
+        "attempts",
+        "outputs",
+        "starts",
+        "workers",
+        "queue_shard",
+        "folds",
+    ),
     "SELECT o_taken::text[] AS taken, o_released::text[] AS released "
-    "FROM complete_here($1, $2, $3, $4::uuid[], $5, $6, $7, $8, $9)",
+    "FROM complete_here($1, $2, $3, $4::uuid[], $5, $6, $7, $8, $9, $10)",
 )
 
 Verb = Callable[[Actor], Awaitable[Any]]
@@ -84,7 +95,7 @@ class Scene:
             context = item.body["ack_context"]
             given = {"dag_ids": [context["dag"]], "node_keys": [key], "generations": [item.generation]}
             given |= {"item_ids": [item.body["id"]], "attempts": [1], "outputs": [None]}
-            given |= {"starts": [None], "workers": [None], "queue_shard": 0}
+            given |= {"starts": [None], "workers": [None], "queue_shard": 0, "folds": 3}
 
             async def work(tx: Transaction) -> list[str] | None:
                 [row] = await tx.fetch(_COMPLETE_HERE, **given) or [None]

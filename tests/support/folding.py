@@ -70,10 +70,12 @@ class Folding:
 
 
 @asynccontextmanager
-async def folding_on(database: Database, **settings: Any) -> AsyncIterator[Folding]:
+async def folding_on(
+    database: Database, *, dag_settings: dict[str, Any] | None = None, **settings: Any
+) -> AsyncIterator[Folding]:
     async with queue_host(database, **settings) as host:
         queue = HostedQueue(host)
-        dags = DagWorld(database, queue)  # type: ignore[arg-type]
+        dags = DagWorld(database, queue, **dag_settings or {})  # type: ignore[arg-type]
         try:
             yield Folding(host, dags, queue)
             await dags.audit()

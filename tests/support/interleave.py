@@ -55,7 +55,7 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 # What functions lock and write that a statement calls.
-_BEHIND = {"complete_here": frozenset({"dag", "node", "edge", "change"})}
+_BEHIND = {"complete_here": frozenset({"dag", "node", "edge", "change", "tally"})}
 
 
 @functools.cache

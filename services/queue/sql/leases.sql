@@ -74,8 +74,8 @@ FROM g WHERE lease_until > (SELECT at FROM n);
 -- first token, sorted and once each, so that one is searched for by halves, then those of the next; `lasts` says where
 -- each token's end; `namespace_ids` has one element for all tokens, or one for each. `outputs` maps ids to JSON texts;
 -- where fewer than `asked` are acked, the answer says which. Of ends that somebody wants to hear of, `folds` says
--- whether they may be applied here (see tell_acked); what that made ready comes back. Only what leaves more behind
--- than a count is looked at again (`m`).
+-- which may be applied here (see tell_acked); what that made ready comes back, and which DAGs have ended. Only what
+-- leaves more behind than a count is looked at again (`m`).
 WITH g AS MATERIALIZED (
     SELECT token, namespace_id, ids, claimed_at, worker FROM lease
     WHERE token = ANY ($2::uuid[]) ORDER BY token FOR UPDATE),
@@ -115,7 +115,7 @@ x AS MATERIALIZED (
     FROM m WHERE ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
     SELECT e.* FROM x,
-        tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::boolean,
+        tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::int,
             '{}'::int[], '{}'::uuid[], '{}'::float8[], '{}'::int[]) AS e)
 SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
     CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,

@@ -255,3 +255,79 @@ async def died(scene: Scene, key: str) -> None:
 
 async def acked(scene: Scene, key: str) -> None:
     scene.world.queue.ack(key)
+
+
+# From here on the DAG ends by what is folded, if it comes first.
+
+
+async def test_a_dag_ends_while_a_node_is_added(scene: Scene) -> None:
+    goes_on = ({"a": "succeeded", "d": "released"}, "succeeded")
+    await race(
+        scene,
+        {"a": []},
+        (scene.folds("a"), scene.adds({"d": ["a"]})),
+        {("folded", 409): ({"a": "succeeded"}, "succeeded"), ("folded", 201): goes_on, ("told", 201): goes_on},
+    )
+
+
+async def test_a_dag_ends_by_the_later_of_two_acks(scene: Scene) -> None:
+    ended = ({"a": "succeeded", "b": "succeeded"}, "succeeded")
+    await race(
+        scene,
+        {"a": [], "b": []},
+        (scene.folds("a"), scene.folds("b")),
+        {("folded", "folded"): ended, ("folded", "told"): ended, ("told", "folded"): ended},
+    )
+
+
+async def test_a_dag_ends_while_a_completion_is_applied(scene: Scene) -> None:
+    await race(
+        scene,
+        {"a": [], "b": []},
+        (scene.folds("a"), scene.ends("b", "failed")),
+        either(1, ({"a": "succeeded", "b": "failed"}, "failed")),
+        died=["b"],
+    )
+
+
+async def test_a_dag_ends_while_it_is_paused(scene: Scene) -> None:
+    ended = ({"a": "succeeded"}, "succeeded")
+    await race(
+        scene,
+        {"a": []},
+        (scene.folds("a"), scene.posts("pause")),
+        either(200, ended),
+    )
+
+
+async def test_a_dag_ends_while_it_is_cancelled(scene: Scene) -> None:
+    await race(
+        scene,
+        {"a": []},
+        (scene.folds("a"), scene.posts("cancel")),
+        {
+            ("folded", 200): ({"a": "succeeded"}, "succeeded"),
+            ("told", 202): ({"a": "succeeded"}, "cancelled"),
+        },
+    )
+
+
+async def test_an_open_dag_is_closed_while_its_last_node_is_folded(scene: Scene) -> None:
+    await race(
+        scene,
+        {"a": []},
+        (scene.folds("a"), scene.posts("close")),
+        either(200, ({"a": "succeeded"}, "succeeded")),
+        open=True,
+    )
+
+
+async def test_a_dag_ends_while_all_of_it_is_run_again(scene: Scene) -> None:
+    again = ({"x": "released", "a": "blocked"}, "succeeded")
+    await race(
+        scene,
+        {"x": [], "a": ["x"]},
+        (scene.folds("a"), scene.posts("retry", {"all": True})),
+        either(200, again),
+        before=lambda: acked(scene, "x"),
+    )

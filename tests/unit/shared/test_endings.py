@@ -1,0 +1,91 @@
+"""What queue processes say of DAGs that have ended, and whether anybody hears it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from shared import endings
+from shared.endings import DAGS_PER_MESSAGE_MAX, DAGS_WAITING_MAX, Endings
+from shared.ids import new_id
+
+
+class Redis:
+    """So many listen; None: Redis is gone."""
+
+    def __init__(self, hearers: int | None) -> None:
+        self.hearers = hearers
+        self.said: list[list[str]] = []
+
+    async def publish(self, channel: str, message: bytes) -> int:
+        if self.hearers is None:
+            raise RedisConnectionError
+        assert channel == "here:dag:ended"
+        self.said.append(endings.read(message))
+        return self.hearers
+
+    async def aclose(self) -> None: ...
+
+
+def speaking(hearers: int | None) -> tuple[Endings, Redis]:
+    made, redis = Endings(None, "here"), Redis(hearers)
+    made._redis = redis  # type: ignore[assignment]
+    return made, redis
+
+
+async def test_it_is_heard_while_somebody_listens_and_redis_is_there() -> None:
+    made, redis = speaking(1)
+    assert not made.is_heard, "nobody was asked yet"
+    for hearers, heard in ((1, True), (0, False), (2, True), (None, False), (1, True)):
+        redis.hearers = hearers
+        assert await made.step() is heard
+        assert made.is_heard is heard
+
+
+@pytest.mark.parametrize(("count", "messages"), [(0, [0]), (1_000, [1_000]), (1_001, [1_000, 1])])
+async def test_a_message_names_so_many_dags(count: int, messages: list[int]) -> None:
+    made, redis = speaking(1)
+    made.tell(dags := [new_id(0) for _ in range(count)])
+    for _ in messages:
+        await made.step()
+    assert [len(said) for said in redis.said] == messages
+    assert [dag for said in redis.said for dag in said] == dags
+    assert max(messages) <= DAGS_PER_MESSAGE_MAX
+
+
+@pytest.mark.parametrize("count", [DAGS_WAITING_MAX, DAGS_WAITING_MAX + 1])
+async def test_what_is_too_much_at_once_is_left_to_the_look(count: int) -> None:
+    made, redis = speaking(1)
+    [dag] = [new_id(0)]
+    made.tell([dag] * (DAGS_WAITING_MAX - 1))
+    made.tell([dag] * (count - DAGS_WAITING_MAX + 1))
+    made.tell([dag])
+    await made.stop()
+    assert sum(map(len, redis.said)) == DAGS_WAITING_MAX
+
+
+async def test_what_is_still_to_be_said_is_said_before_the_end() -> None:
+    made, redis = speaking(1)
+    made.tell([dag := new_id(0)])
+    await made.stop()
+    assert redis.said == [[dag]]
+    assert not made.is_heard
+
+
+async def test_without_redis_nothing_is_said_and_nobody_hears() -> None:
+    made = Endings(None, "here")
+    made.start()
+    made.tell([new_id(0)])
+    assert not made.is_heard
+    await made.stop()
+
+
+@pytest.mark.parametrize("nonsense", [b"", b"\xc1", b"[]", msgspec.msgpack.encode({"a": 1}), b"\x91\x01"])
+def test_nonsense_names_no_dag(nonsense: Any) -> None:
+    assert endings.read(nonsense) == []
+
+
+def test_what_is_no_id_is_left_out() -> None:
+    dag = new_id(7)
+    assert endings.read(msgspec.msgpack.encode(["x", dag.upper(), ""])) == [dag]
