@@ -15,7 +15,7 @@ import msgspec
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import StreamingResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ValidationError
@@ -203,7 +203,7 @@ def install(
         """The process can do its work."""
         return await ready()
 
-    @app.get("/metrics", tags=["health"])
+    @app.get("/metrics", response_class=PlainTextResponse, tags=["health"])
     async def metrics() -> Response:
         """Prometheus metrics."""
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
@@ -261,7 +261,12 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        for unused in ("HTTPValidationError", "ValidationError"):  # the framework's own; ours are problems
+            schemas.pop(unused, None)
         _add_schema(schemas, Problem)
+        # Needed where the service has a tokens file: hence the empty choice. Health is told to anyone.
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}, {}]
         for route in _api_routes(app.routes):
             _describe(document, schemas, route)
         app.openapi_schema = document
@@ -285,6 +290,8 @@ def _describe(document: dict[str, Any], schemas: dict[str, Any], route: APIRoute
         # The framework takes the name of the function, which many routes share.
         operation["summary"] = _SENTENCE_END.split(operation["description"], maxsplit=1)[0].replace("\n", " ")
         operation["responses"].pop("422", None)
+        if "health" in operation["tags"]:
+            operation["security"] = []
         operation["responses"]["default"] = {
             "description": "A problem (RFC 9457)",
             "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},

@@ -23,7 +23,14 @@ Format = Literal["json", "mermaid", "dot"]
 # -- building -------------------------------------------------------------------------------------------------
 
 
-@router.post(DAGS_PATH, status_code=201, response_model=wire.Dag, operation_id="dag_create", tags=["dags"])
+@router.post(
+    DAGS_PATH,
+    status_code=201,
+    response_model=wire.Dag,
+    responses={200: {"model": wire.Dag, "description": "The first DAG of this `key`"}},
+    operation_id="dag_create",
+    tags=["dags"],
+)
 async def create(
     ns: NamespaceOf, duties: OrchestratorOf, body: Annotated[wire.DagSpec, body_of(wire.DagSpec)]
 ) -> Response:
@@ -108,6 +115,7 @@ _verb("resume", "Release again.")
     DAG_PATH + "/cancel",
     status_code=202,
     response_model=wire.Dag,
+    responses={200: {"model": wire.Dag, "description": "It is final"}},
     operation_id="dag_cancel",
     tags=["control"],
 )
@@ -234,7 +242,13 @@ async def get_output(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf
     return Response(text, media_type="application/json")
 
 
-@router.get(DAG_PATH + "/graph", response_model=wire.GraphView, operation_id="dag_graph", tags=["dags"])
+@router.get(
+    DAG_PATH + "/graph",
+    response_model=wire.GraphView,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    operation_id="dag_graph",
+    tags=["dags"],
+)
 async def graph(ns: NamespaceOf, dag: str, duties: OrchestratorOf, format: Format = "json") -> Response:
     """Nodes, edges and states, as JSON or as text for Mermaid or Graphviz."""
     settings: DagSettings = duties.context.settings

@@ -14,6 +14,7 @@ from services.dag.settings import DagSettings
 from shared.shards import Shard
 from tests.support import dag_log
 from tests.support.databases import Database
+from tests.support.described import described
 from tests.support.queue_fake import FakeQueue
 
 BASE = "/v1/namespaces/default/dags"
@@ -31,7 +32,9 @@ class DagWorld:
         self.loops: Loops = self.app.state.loops
         self._looking: dict[int, Any] = {}
         self.http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=self.app, raise_app_exceptions=False), base_url="http://dag"
+            transport=httpx.ASGITransport(app=self.app, raise_app_exceptions=False),
+            base_url="http://dag",
+            event_hooks={"response": [described("dag")]},
         )
 
     @property

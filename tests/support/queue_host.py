@@ -17,6 +17,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store import Store
 from tests.support.apps import DAG_TOKEN
 from tests.support.databases import Database
+from tests.support.described import described
 
 DAG_HEADERS = {"Authorization": f"Bearer {DAG_TOKEN}"}
 _STEPS_MAX = 1_000
@@ -88,7 +89,10 @@ class QueueHost:
         self.stores: dict[int, Store] = self.process.broker.stores
         self.dispatch = self.process.broker.dispatch
         self.client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=self.app), base_url="http://queue", timeout=30.0
+            transport=httpx.ASGITransport(app=self.app),
+            base_url="http://queue",
+            timeout=30.0,
+            event_hooks={"response": [described("queue")]},
         )
         self.reapers = [Reaper(store, self.process.settlement, self.settings) for store in self.stores.values()]
         self.retentions = [Retention(store, self.dispatch, self.settings) for store in self.stores.values()]
