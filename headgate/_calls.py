@@ -213,6 +213,14 @@ def enqueue(ns: str, items: Sequence[Mapping[str, Any]], movable: Collection[str
     return made
 
 
+def enqueue_encoded(ns: str, texts: Sequence[str]) -> Call[list[Result]]:
+    """Enqueue items that are JSON texts, each with an id."""
+    made = call(ENQUEUE, results, ns=ns, safe=True)
+    made.body = f'{{"items":[{",".join(texts)}]}}'.encode()
+    made.parts = Parts(range(len(texts)), lambda chosen: enqueue_encoded(ns, [texts[at] for at in chosen]))
+    return made
+
+
 def dequeue(
     ns: str, topics: Mapping[str, int], *, wait_s: float, lease_s: float | None, worker: str | None
 ) -> Call[list[Leased]]:

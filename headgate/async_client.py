@@ -88,6 +88,11 @@ class AsyncClient:
         item: Item = {"topic": topic, "payload": payload, **options}
         return (await self.enqueue([item], namespace=namespace))[0]
 
+    async def enqueue_encoded(self, texts: Sequence[str], *, namespace: str | None = None) -> list[Result]:
+        """Enqueue items that are JSON texts already, each with an id in it; as `enqueue` does."""
+        ns = namespace or self.namespace
+        return await self._run(_flows.batches(lambda part: _calls.enqueue_encoded(ns, part), texts))
+
     async def dequeue(
         self,
         topics: Mapping[str, int],

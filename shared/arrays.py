@@ -126,6 +126,7 @@ def _decoded(data: bytes, element: Callable[[bytes], Any]) -> list[Any]:
 # Types of arrays and their names: the same numbers on every server.
 CODECS: tuple[tuple[int, str, Encoder, Decoder], ...] = (
     (2951, "_uuid", encode_uuids, decode_uuids),
+    (1000, "_bool", *_numbers(16, "?")),
     (1007, "_int4", *_numbers(23, "i")),
     (1016, "_int8", *_numbers(20, "q")),
     (1022, "_float8", *_numbers(701, "d")),

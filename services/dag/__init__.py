@@ -39,7 +39,7 @@ Where to look
       drawing
     subdags, subspec                     DAGs that run in the place of nodes
     expanding, cleaning, ranking         children of running nodes; what runs at the end; what goes first
-    births                               new DAGs, several in one statement
+    plain, births                        new DAGs of the common shape; new DAGs, several in one statement
     building, activating, addition,      creating and adding: A, the queue, B; cycle checks
       orders
     settling                             what one transaction decides; everything that changes nodes uses it

@@ -124,11 +124,11 @@ class Activator:
         raise unfinished_error()
 
     async def _enqueue(self, shard: Shard, dag: Dag, intents: Sequence[IntentItem]) -> list[gateway.Answer]:
-        bodies = [
-            items.item_body(Item(dag.id, i.key, i.spec), i.item_id, i.generation, shard.number, disabled=True)
+        texts = [
+            items.item_text(Item(dag.id, i.key, i.spec), i.item_id, i.generation, shard.number, disabled=True)
             for i in intents
         ]
-        return await self._context.queue.enqueue(dag.namespace, bodies)
+        return await self._context.queue.enqueue(dag.namespace, texts)
 
     async def _renew(self, shard: Shard, dag: Dag, old: Sequence[IntentItem]) -> list[IntentItem]:
         """New ids for nodes whose ids grew too old before the queue had seen them."""

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from itertools import chain, islice
+from typing import NamedTuple
 
-from services.dag import addition, items, store_births, store_reads
+from services.dag import addition, changes, items, store_births, store_reads
 from services.dag.activating import Activator
 from services.dag.addition import Standing
-from services.dag.changes import Log
 from services.dag.context import Context
 from services.dag.errors import QueueUnavailable
-from services.dag.gateway import Answer
 from services.dag.graph import decide
 from services.dag.model import Addition, Dag, Item, NewDag, NewEdge, NewNode, Send
 from services.dag.settings import DagSettings
-from services.dag.store import NodeRow
-from services.dag.store_births import Birth, Born
+from services.dag.store_births import Birth, Born, Columns
 from shared import ids
 from shared.batcher import Batcher, BatcherLimits
 from shared.crash import crash_point
@@ -41,10 +39,10 @@ _NEVER_S = float("inf")
 
 
 class _Give(NamedTuple):
-    """An item on its way to the queue."""
+    """Items of one DAG on their way to the queue."""
 
     namespace: str
-    body: dict[str, Any]
+    texts: list[str]
 
 
 def plan(
@@ -67,22 +65,33 @@ def plan(
     except ServiceError:
         return None
     counts = addition.new_counts(adding, _NOTHING)
-    log = Log([dag])
-    rows = []
-    item_ids = ids.kin(ids.new_ids(queue_shard, len(adding.nodes)), dag_id)
-    for n, node in enumerate(adding.nodes):
-        verdict = decide(node.trigger, counts[node.key])
-        if verdict == "skip":
-            return None
-        state = "released" if verdict == "fire" and dag.releasing else "blocked"
-        given = state == "blocked" and not dag.lifted
-        rows.append(NodeRow(n, node, item_ids[n], state, given, counts[node.key], 0, False))
-        log.node(n, 1, state)
-        dag.move(None, state)
-    numbers = {row.new.key: row.no for row in rows}
-    dag.next_n, dag.edges = len(rows), len(adding.edges)
-    pairs = [(numbers[edge.upstream], numbers[edge.downstream]) for edge in adding.edges]
-    return Birth(dag, rows, pairs, log.written([dag]))
+    if any(decide(node.trigger, counts[node.key]) == "skip" for node in adding.nodes):
+        return None
+    numbers = {node.key: n for n, node in enumerate(adding.nodes)}
+    columns = Columns(
+        keys=list(numbers),
+        topics=[node.topic for node in adding.nodes],
+        triggers=[node.trigger for node in adding.nodes],
+        passes=[node.pass_outputs for node in adding.nodes],
+        fingerprints=[node.fingerprint for node in adding.nodes],
+        items=[node.item for node in adding.nodes],
+        lefts=[counts[key].left for key in numbers],
+        ups=[numbers[edge.upstream] for edge in adding.edges],
+        downs=[numbers[edge.downstream] for edge in adding.edges],
+    )
+    return lay_out(dag_id, namespace, new, columns, queue_shard)
+
+
+def lay_out(dag_id: str, namespace: str, new: NewDag, columns: Columns, queue_shard: int) -> Birth:
+    """A new DAG as it will stand: what has no upstream is released, unless the DAG keeps it."""
+    dag = _unborn(dag_id, namespace, new)
+    count, roots = len(columns.keys), columns.lefts.count(0)
+    dag.next_n, dag.edges = count, len(columns.ups)
+    dag.structure_version = min(dag.edges, 1)
+    dag.released = roots if dag.releasing else 0
+    dag.blocked = count - dag.released
+    item_ids = ids.kin(ids.new_ids(queue_shard, count), dag_id)
+    return Birth(dag, columns, item_ids, changes.of_birth(dag, columns.lefts))
 
 
 class Births:
@@ -93,7 +102,7 @@ class Births:
         self._settings = context.settings
         self._activator = activator
         self._bearing: dict[int, Batcher[Birth, Born | None]] = {}
-        self._giving: dict[int, Batcher[_Give, Answer]] = {}
+        self._giving: dict[int, Batcher[_Give, bool]] = {}
 
     async def make(self, shard: Shard, birth: Birth) -> Dag | None:
         """Make a DAG and give the queue its items; None when its key is taken.
@@ -101,7 +110,7 @@ class Births:
         Raises:
             AddUnfinished: the DAG is there, and the queue will be given its items by and by.
         """
-        if len(birth.nodes) > self._settings.birth_nodes_max:
+        if birth.dag.next_n > self._settings.birth_nodes_max:
             [born] = await store_births.bear_dags(shard, [birth], delay_s=self._settings.overdue_s)
         else:
             [born] = await self._bearer(shard).submit([birth], birth.dag.namespace)
@@ -110,7 +119,6 @@ class Births:
         crash_point("after_birth")
         dag = birth.dag
         dag.no, dag.created_at, dag.deadline_at = born
-        dag.structure_version = min(dag.edges, 1)
         if dag.released:
             RELEASED.labels(shard.number).inc(dag.released)
         return await self._give(shard, birth)
@@ -137,45 +145,45 @@ class Births:
 
     async def _give(self, shard: Shard, birth: Birth) -> Dag:
         dag = birth.dag
-        sends = [
-            Send(dag.node_no(row.no), 1, "enqueue", row.item_id, dag.namespace, _inputs(row), _item(dag, row))
-            for row in birth.nodes
-            if row.state == "released"
-        ]
-        if not any(row.enqueued for row in birth.nodes):
+        sends = [_send(birth, n) for n in birth.released]
+        if dag.lifted or not dag.blocked:
+            # The queue need not know of anything first; lifted items are worked out as they are sent.
             self._context.dispatch(shard, sends)
             return dag
-        rows = [row for row in birth.nodes if row.enqueued or not dag.lifted]
         unfinished = Addition(dag.node_no(0), dag.last_no)
         try:
-            answers = await self._giver(ids.shard_of(rows[0].item_id)).submit(
-                [_Give(dag.namespace, _body(shard, dag, row)) for row in rows], dag.namespace
+            [is_taken] = await self._giver(ids.shard_of(birth.item_ids[0])).submit(
+                [_Give(dag.namespace, _texts(shard, birth))], dag.namespace, size=dag.next_n
             )
         except QueueUnavailable:
-            answers = []
+            is_taken = False
         crash_point("after_give")
-        if answers and all(answer.status in _TAKEN for answer in answers):
+        if is_taken:
             self._context.forget(shard, sends, [unfinished.first_no])
             return dag
         self._context.dispatch(shard, sends)
         await self._activator.drive(shard, unfinished)
         return await store_reads.get_dag(shard, dag.id, dag.namespace) or dag
 
-    def _giver(self, queue_shard: int) -> Batcher[_Give, Answer]:
+    def _giver(self, queue_shard: int) -> Batcher[_Give, bool]:
         if queue_shard not in self._giving:
             limits = BatcherLimits(self._settings.send_items_max, waiting_max=1 << 62, wait_s=_NEVER_S)
             self._giving[queue_shard] = Batcher(self._flush_gives, limits)
         return self._giving[queue_shard]
 
-    async def _flush_gives(self, gives: list[_Give]) -> list[Answer]:
-        found: dict[int, Answer] = {}
+    async def _flush_gives(self, gives: list[_Give]) -> list[bool]:
+        """Whether the queue has taken all items of each."""
+        is_taken: dict[int, bool] = {}
         by_namespace: dict[str, list[int]] = {}
         for i, give in enumerate(gives):
             by_namespace.setdefault(give.namespace, []).append(i)
         for namespace, places in by_namespace.items():
-            answers = await self._context.queue.enqueue(namespace, [gives[i].body for i in places])
-            found |= zip(places, answers, strict=True)
-        return [found[i] for i in range(len(gives))]
+            texts = list(chain.from_iterable([gives[i].texts for i in places]))
+            answers = iter(await self._context.queue.enqueue(namespace, texts))
+            for i in places:
+                statuses = {answer.status for answer in islice(answers, len(gives[i].texts))}
+                is_taken[i] = statuses <= _TAKEN
+        return [is_taken[i] for i in range(len(gives))]
 
 
 def _unborn(dag_id: str, namespace: str, new: NewDag) -> Dag:
@@ -214,16 +222,28 @@ def _unborn(dag_id: str, namespace: str, new: NewDag) -> Dag:
     )
 
 
-def _item(dag: Dag, row: NodeRow) -> Item | None:
-    """What the relay would otherwise have to read back; lifted ones are worked out as they are sent."""
-    return None if dag.lifted else Item(dag.id, row.new.key, row.new.item)
+def _send(birth: Birth, n: int) -> Send:
+    """The outbox row of a node that is released at once."""
+    dag, item_id = birth.dag, birth.item_ids[n]
+    # A node that asks for outputs and has nothing above it is given none.
+    inputs = "{}" if birth.columns.passes[n] else None
+    item = None if dag.lifted else Item(dag.id, birth.columns.keys[n], birth.columns.items[n])
+    return Send(dag.node_no(n), 1, "enqueue", item_id, dag.namespace, inputs, item)
 
 
-def _body(shard: Shard, dag: Dag, row: NodeRow) -> dict[str, Any]:
-    item = Item(dag.id, row.new.key, row.new.item)
-    return items.item_body(item, row.item_id, 1, shard.number, disabled=row.enqueued, inputs=_inputs(row))
-
-
-def _inputs(row: NodeRow) -> str | None:
-    """What a node is given that asks for outputs and has nothing above it."""
-    return "{}" if row.new.pass_outputs and row.state == "released" else None
+def _texts(shard: Shard, birth: Birth) -> list[str]:
+    """What the queue is given."""
+    dag, columns, released = birth.dag, birth.columns, set(birth.released)
+    return [
+        items.item_text(
+            Item(dag.id, key, item),
+            item_id,
+            1,
+            shard.number,
+            disabled=n not in released,
+            inputs="{}" if passes and n in released else None,
+        )
+        for n, (key, item, item_id, passes) in enumerate(
+            zip(columns.keys, columns.items, birth.item_ids, columns.passes, strict=True)
+        )
+    ]

@@ -44,6 +44,7 @@ from services.dag.orders import Orders, OrderStale
 from services.dag.quotas import Quotas
 from services.dag.settling import Settlement
 from services.dag.store import IntentItem, NodeRow
+from services.dag.store_births import Columns
 from services.dag.subspec import SubSpec, given
 from shared import ids
 from shared.errors import ShardUnavailable, Unavailable
@@ -80,12 +81,24 @@ class Builder:
         self, namespace: str, new: NewDag, nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]
     ) -> tuple[Dag, bool]:
         """Make a DAG, or find the one of the same key; True when it was made."""
-        if new.key is None:
-            shard = self._context.shards.next()
-        else:
-            slot = zlib.crc32(f"{namespace}/{new.key}".encode()) % SLOTS
-            shard = self._context.shards.of_slot(slot)
+        shard = self._shard_of(namespace, new.key)
         return await self._create(shard, ids.new_id(shard.number), namespace, new, nodes, dependencies)
+
+    async def create_plain(self, namespace: str, new: NewDag, columns: Columns) -> Dag | None:
+        """Make a DAG of the common shape; None when `create` is to say how it stands with that."""
+        shard = self._shard_of(namespace, new.key)
+        queue_shard = await self._queue_shard(shard)
+        await self.quotas.look(namespace)
+        if self.quotas.is_limited(namespace):
+            return None
+        birth = births.lay_out(ids.new_id(shard.number), namespace, new, columns, queue_shard)
+        return await self._births.make(shard, birth)
+
+    def _shard_of(self, namespace: str, key: str | None) -> Shard:
+        """Where a new DAG lives."""
+        if key is None:
+            return self._context.shards.next()
+        return self._context.shards.of_slot(zlib.crc32(f"{namespace}/{key}".encode()) % SLOTS)
 
     async def create_sub(
         self, shard: Shard, dag_id: str, namespace: str, spec: SubSpec, parent: Parent
@@ -104,7 +117,7 @@ class Builder:
         parent: Parent | None = None,
     ) -> tuple[Dag, bool]:
         edges = addition.edges_of(nodes, dependencies)
-        queue_shard = await self._pick_shard(shard, nodes)
+        queue_shard = await self._queue_shard(shard) if nodes else 0
         await self.quotas.look(namespace)
         if parent is None and not self.quotas.is_limited(namespace):
             birth = births.plan(dag_id, namespace, new, nodes, edges, queue_shard, self._settings)
@@ -156,7 +169,7 @@ class Builder:
         """
         shard, dag_id = self._context.shard_of(dag_id)
         edges = addition.edges_of(nodes, dependencies)
-        queue_shard = await self._pick_shard(shard, nodes)
+        queue_shard = await self._queue_shard(shard) if nodes else 0
         await self.quotas.look(namespace)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written]:
@@ -414,10 +427,8 @@ class Builder:
             found[fact.node] = (left + (not fact.resolved), failed or fact.failed)
         return found
 
-    async def _pick_shard(self, shard: Shard, nodes: Sequence[NewNode]) -> int:
+    async def _queue_shard(self, shard: Shard) -> int:
         """A queue shard for the items of one call, which keep their order that way."""
-        if not nodes:
-            return 0
         try:
             return await self._context.queue_shard(shard)
         except QueueUnavailable as error:

@@ -61,6 +61,19 @@ class Log:
         return rows
 
 
+def of_birth(dag: Dag, lefts: Sequence[int]) -> list[Change]:
+    """The log's first rows of a new DAG, as `Log` writes them: a node without upstreams is released, if any is."""
+    released = "released" if dag.released else "blocked"
+    texts = [f"{n}:blocked" if left else f"{n}:{released}" for n, left in enumerate(lefts)]
+    rows = []
+    dag.last_event = 1
+    for at in range(0, len(texts), CHANGES_PER_ROW):
+        part = texts[at : at + CHANGES_PER_ROW]
+        dag.last_event += len(part)
+        rows.append(Change(dag.no, dag.last_event, " ".join(part), None if at else json.dumps(_stand(dag))))
+    return rows
+
+
 def read(last_event: int, at: datetime, nodes: str | None, dag: str | None) -> Iterator[Logged]:
     """The changes in one row of the log, in order."""
     parts = nodes.split(" ") if nodes else []

@@ -60,8 +60,8 @@ class Completion(NamedTuple):
 class Queue(Protocol):
     """What the DAG service asks of the queue. Every method raises QueueUnavailable when there is no answer."""
 
-    async def enqueue(self, namespace: str, items: Sequence[dict[str, Any]]) -> list[Answer]:
-        """`enqueued`, `duplicate`, `cancelled` or `refused` for each item."""
+    async def enqueue(self, namespace: str, items: Sequence[str]) -> list[Answer]:
+        """`enqueued`, `duplicate`, `cancelled` or `refused` for each item (JSON text)."""
         ...
 
     async def revive(self, namespace: str, items: Sequence[tuple[str, str | None]]) -> list[Answer]:
@@ -130,9 +130,9 @@ class HeadgateQueue:
         """Close the connections."""
         await self._client.aclose()
 
-    async def enqueue(self, namespace: str, items: Sequence[dict[str, Any]]) -> list[Answer]:
+    async def enqueue(self, namespace: str, items: Sequence[str]) -> list[Answer]:
         async def send(part: Sequence[Any]) -> list[Result]:
-            return await self._client.enqueue(part, namespace=namespace, make_ids=False)
+            return await self._client.enqueue_encoded(part, namespace=namespace)
 
         return await _each(send, items)
 

@@ -45,15 +45,20 @@ def _first(wanted: int, left: int) -> Verdict:
 
 
 def sort(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    """Nodes in topological order (their own order where edges leave a choice), or one cycle.
+    """Nodes in topological order (their own, where that is one), or one cycle.
 
     Returns (order, []) or ([], cycle); the cycle lists each node once, upstream first.
     """
     downs: dict[str, list[str]] = {node: [] for node in nodes}
     waits = dict.fromkeys(nodes, 0)
+    place = {node: n for n, node in enumerate(nodes)}
+    is_sorted = True
     for up, down in edges:
         downs[up].append(down)
         waits[down] += 1
+        is_sorted = is_sorted and place[up] < place[down]
+    if is_sorted:
+        return list(nodes), []
     order = [node for node in nodes if waits[node] == 0]
     for node in order:
         for down in downs[node]:

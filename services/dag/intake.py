@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headgate import wire
 from services.dag import addition, subspec
 from services.dag.errors import LimitExceeded, ValueTooLarge
-from services.dag.items import encode
+from services.dag.items import canonical, encode
 from services.dag.model import UNDO, NewDag, NewEdge, NewNode, Resolved, Retry
 from services.dag.settings import DagSettings
 from shared.errors import FieldError, Forbidden, ServiceError, pointer_to
-
-_canonical = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
 
 def new_dag(spec: wire.DagSpec | wire.SubDag, settings: DagSettings) -> NewDag:
@@ -67,7 +64,7 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
         rest.append([node.run_on, node.compensates])
     if deadlines:
         rest.append(deadlines)
-    whole = f"[{said},{_canonical(rest)[1:]}"
+    whole = f"[{said},{canonical(rest)[1:]}"
     return NewNode(
         key=node.key,
         topic=node.topic or "",
@@ -128,9 +125,9 @@ def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> tuple[str, str]
         fields["backoff"] = encode({"base_s": backoff.base_s, "factor": backoff.factor, "max_s": backoff.max_s})
     item = _object(fields.items())
     if "{" in fields["payload"]:
-        fields["payload"] = _canonical(node.payload)
+        fields["payload"] = canonical(node.payload)
     if node.metadata is not None:
-        fields["metadata"] = _canonical(node.metadata)
+        fields["metadata"] = canonical(node.metadata)
     return item, _object(sorted(fields.items()))
 
 

@@ -15,6 +15,8 @@ SYSTEM_NAMESPACE: Final = "_dag"
 _PRIORITY_MIN: Final = -(2**31)
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_canonical = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
+_quoted = json.encoder.encode_basestring
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NOT_BRACKETS = re.compile(r"[^][{}]+")
 
@@ -22,6 +24,11 @@ _NOT_BRACKETS = re.compile(r"[^][{}]+")
 def encode(value: Any) -> str:
     """Compact JSON text: what limits are measured on and what is stored."""
     return _encode(value)
+
+
+def canonical(value: Any) -> str:
+    """The same with all names sorted: what fingerprints are taken of."""
+    return _canonical(value)
 
 
 def with_payload(spec: str, payload: str) -> str:
@@ -34,7 +41,7 @@ def ack_topic(shard_number: int) -> str:
     return f"acks/{shard_number:03d}"
 
 
-def item_body(
+def item_text(
     item: Item,
     item_id: str,
     generation: int,
@@ -43,19 +50,21 @@ def item_body(
     disabled: bool = False,
     inputs: str | None = None,
     lift: int = 0,
-) -> dict[str, Any]:
-    """The element of an enqueue call for one generation of a node."""
-    body: dict[str, Any] = json.loads(item.spec)
-    body["id"] = item_id
-    body["ack_topic"] = f"{SYSTEM_NAMESPACE}:{ack_topic(shard_number)}"
-    body["ack_context"] = {"dag": item.dag_id, "node": item.key, "generation": generation}
-    if lift:
-        body["priority"] = max(_PRIORITY_MIN, body["priority"] - lift)
-    if disabled:
-        body["disabled"] = True
+) -> str:
+    """The element of an enqueue call for one generation of a node, as JSON text."""
+    spec = _lifted(item.spec, lift) if lift else item.spec
+    more = ',"disabled":true' if disabled else ""
     if inputs is not None:
-        body["inputs"] = json.loads(inputs)
-    return body
+        more += f',"inputs":{inputs}'
+    return (
+        f'{spec[:-1]},"id":"{item_id}","ack_topic":"{SYSTEM_NAMESPACE}:{ack_topic(shard_number)}",'
+        f'"ack_context":{{"dag":"{item.dag_id}","node":{_quoted(item.key)},"generation":{generation}}}{more}}}'
+    )
+
+
+def _lifted(spec: str, lift: int) -> str:
+    body: dict[str, Any] = json.loads(spec)
+    return _encode(body | {"priority": max(_PRIORITY_MIN, body["priority"] - lift)})
 
 
 def inputs_body(parts: list[tuple[str, str]]) -> str:

@@ -218,8 +218,8 @@ class Relay:
             lifts |= {(shard.number, no): lift for no, lift in (await self._ranks.lift(shard, found)).items()}
             for send in sends:
                 send.item = found[send.no]
-        bodies = [
-            items.item_body(
+        texts = [
+            items.item_text(
                 send.item,
                 send.item_id,
                 send.generation,
@@ -230,7 +230,7 @@ class Relay:
             for shard, send in batch
             if send.item is not None
         ]
-        return await self._context.queue.enqueue(namespace, bodies)
+        return await self._context.queue.enqueue(namespace, texts)
 
     async def _settle(self, batch: list[_Entry], answers: Sequence[Answer]) -> None:
         """Act on the queue's answers, then forget the rows that are done."""

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
-from services.dag.model import Change, Dag
-from services.dag.store import SQL, NodeRow
+from services.dag.model import NODE_BITS, Change, Dag
+from services.dag.store import SQL
 from shared.shards import Shard
+
+
+class Columns(NamedTuple):
+    """New nodes, in the order of their numbers, and the edges between them, column by column. `lefts` are the
+    upstreams of each, all of which are new too; `items` its queue item as JSON text."""
+
+    keys: list[str]
+    topics: list[str]
+    triggers: list[str]
+    passes: list[bool]
+    fingerprints: list[bytes]
+    items: list[str]
+    lefts: list[int]
+    ups: list[int]
+    downs: list[int]
 
 
 class Birth(NamedTuple):
     """A new DAG as it will stand. Its own number is still 0, so those of its nodes and edges begin at 0."""
 
     dag: Dag
-    nodes: list[NodeRow]
-    edges: list[tuple[int, int]]
+    columns: Columns
+    item_ids: list[str]
     changes: list[Change]
+
+    @property
+    def released(self) -> list[int]:
+        """The numbers of the nodes that are released at once."""
+        return [n for n, left in enumerate(self.columns.lefts) if not left] if self.dag.released else []
 
 
 class Born(NamedTuple):
@@ -32,9 +53,16 @@ async def bear_dags(shard: Shard, births: Sequence[Birth], *, delay_s: float) ->
     """Make DAGs whole, with outbox rows for what is released (due for others in `delay_s`) and an `adding` row
     for what the queue is to be given disabled; None for each whose key is taken."""
     dags = [birth.dag for birth in births]
-    nodes = [(place, row) for place, birth in enumerate(births, 1) for row in birth.nodes]
-    edges = [(place, up, down) for place, birth in enumerate(births, 1) for up, down in birth.edges]
     changes = [(place, change) for place, birth in enumerate(births, 1) for change in birth.changes]
+
+    def every(column: Callable[[Columns], Iterable[Any]]) -> list[Any]:
+        return list(chain.from_iterable([column(birth.columns) for birth in births]))
+
+    def placed(column: Callable[[Columns], Iterable[int]]) -> list[int]:
+        """Numbers of nodes, with the place of their DAG in front where its number will be."""
+        places = [place << NODE_BITS for place in range(1, len(births) + 1)]
+        return [place + n for place, birth in zip(places, births, strict=True) for n in column(birth.columns)]
+
     rows = await shard.pool.fetch(
         SQL.bear_dags,
         ids=[dag.id for dag in dags],
@@ -53,21 +81,17 @@ async def bear_dags(shard: Shard, births: Sequence[Birth], *, delay_s: float) ->
         blockeds=[dag.blocked for dag in dags],
         releaseds=[dag.released for dag in dags],
         last_events=[dag.last_event for dag in dags],
-        node_places=[place for place, _ in nodes],
-        node_ns=[row.no for _, row in nodes],
-        node_keys=[row.new.key for _, row in nodes],
-        item_ids=[row.item_id for _, row in nodes],
-        states=[row.state for _, row in nodes],
-        topics=[row.new.topic for _, row in nodes],
-        triggers=[row.new.trigger for _, row in nodes],
-        passes=[row.new.pass_outputs for _, row in nodes],
-        fingerprints=[row.new.fingerprint for _, row in nodes],
-        enqueueds=[row.enqueued for _, row in nodes],
-        lefts=[row.counts.left for _, row in nodes],
-        items=[row.new.item for _, row in nodes],
-        edge_places=[place for place, _, _ in edges],
-        ups=[up for _, up, _ in edges],
-        downs=[down for _, _, down in edges],
+        nos=placed(lambda columns: range(len(columns.keys))),
+        node_keys=_lines(every(lambda columns: columns.keys)),
+        item_ids=list(chain.from_iterable([birth.item_ids for birth in births])),
+        topics=_lines(every(lambda columns: columns.topics)),
+        triggers=_lines(every(lambda columns: columns.triggers)),
+        passes=every(lambda columns: columns.passes),
+        fingerprints=b"".join(every(lambda columns: columns.fingerprints)),
+        lefts=every(lambda columns: columns.lefts),
+        items=_lines(every(lambda columns: columns.items)),
+        ups=placed(lambda columns: columns.ups),
+        downs=placed(lambda columns: columns.downs),
         change_places=[place for place, _ in changes],
         change_lasts=[change.last_event for _, change in changes],
         change_nodes=[change.nodes for _, change in changes],
@@ -78,3 +102,8 @@ async def bear_dags(shard: Shard, births: Sequence[Birth], *, delay_s: float) ->
     for place, *row in rows:
         born[place - 1] = Born(*row)
     return born
+
+
+def _lines(texts: Sequence[str]) -> str:
+    """Texts without control characters as one: an array costs a step for each, here and at the server."""
+    return "\n".join(texts)

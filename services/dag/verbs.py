@@ -1,7 +1,8 @@
 """The verbs that build DAGs and wait for them: what their routes answer, and the short way to them.
 
 What a program does with every DAG (create it, add to it, resolve, wait for its end) comes by the short way of
-`shared.hotpath` when it is asked for plainly, and by its route otherwise; both end in the same function here.
+`shared.hotpath` when it is asked for plainly, and by its route otherwise; both end in the same function here,
+but for new DAGs of the common shape (see `plain`), which are as that function would have made them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from typing import Any
 
 from headgate import wire
-from services.dag import intake
+from services.dag import intake, plain
 from services.dag.orchestrator import Orchestrator
 from services.dag.routing import enter
 from services.dag.views import added_view, dag_view
@@ -83,7 +84,12 @@ class Hot:
 
     async def create(self, call: Call) -> Answer:
         """`dag_create`."""
-        return await create(self._duties, call.namespace, self._body(call, wire.DagSpec))
+        value = self._value(call)
+        made = plain.read(value, self._settings)
+        dag = await self._duties.builder.create_plain(call.namespace, *made) if made else None
+        if dag is not None:
+            return 201, dag_view(dag)
+        return await create(self._duties, call.namespace, validate(wire.DagSpec, value))
 
     async def add_nodes(self, call: Call) -> Answer:
         """`dag_add_nodes`."""
@@ -109,8 +115,11 @@ class Hot:
         return 200, dag_view(await self._duties.queries.wait(call.namespace, call.of, timeout_s))
 
     def _body(self, call: Call, model: type[M]) -> M:
+        return validate(model, self._value(call))
+
+    def _value(self, call: Call) -> Any:
         enter(call.namespace, call.caller, reads=False)
-        return validate(model, jsonbody.check(call.body, depth_max=self._settings.json_depth_max))
+        return jsonbody.check(call.body, depth_max=self._settings.json_depth_max)
 
 
 def is_plain_wait(query: str) -> bool:

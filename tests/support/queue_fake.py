@@ -6,6 +6,7 @@ them through; `down` makes every call fail; `lose_answers` lets the call happen 
 
 import asyncio
 import itertools
+import json
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -154,9 +155,10 @@ class FakeQueue:
 
     # What the service does
 
-    async def enqueue(self, namespace: str, items: Sequence[dict[str, Any]]) -> list[Answer]:
-        await self._enter("enqueue", namespace, items)
-        return self._leave("enqueue", [self._enqueue(namespace, item) for item in items])
+    async def enqueue(self, namespace: str, items: Sequence[str]) -> list[Answer]:
+        bodies = list(map(json.loads, items))
+        await self._enter("enqueue", namespace, bodies)
+        return self._leave("enqueue", [self._enqueue(namespace, body) for body in bodies])
 
     async def revive(self, namespace: str, items: Sequence[tuple[str, str | None]]) -> list[Answer]:
         await self._enter("revive", namespace, items)

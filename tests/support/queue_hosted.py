@@ -19,8 +19,8 @@ class HostedQueue:
         """The queue's verbs, with the DAG service's rights."""
         return Api(self._host).as_dag_service(namespace)
 
-    async def enqueue(self, namespace: str, items: Sequence[dict[str, Any]]) -> list[Answer]:
-        return _answers(await self.api(namespace).results("enqueue", {"items": list(items)}))
+    async def enqueue(self, namespace: str, items: Sequence[str]) -> list[Answer]:
+        return _answers(await self.api(namespace).results("enqueue", {"items": list(map(json.loads, items))}))
 
     async def revive(self, namespace: str, items: Sequence[tuple[str, str | None]]) -> list[Answer]:
         bodies = [{"id": i} if given is None else {"id": i, "inputs": json.loads(given)} for i, given in items]

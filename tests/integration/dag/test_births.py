@@ -1,14 +1,17 @@
 """New DAGs made whole by one statement: as the long way makes them, in company, and whatever stops in between."""
 
 import asyncio
+import json
 import random
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
-from services.dag import births, store_births
+from services.dag import births, plain, store_births
 from services.dag.gateway import Answer
+from services.dag.views import dag_view
 from tests.support.dag_world import BASE, DagWorld, specs
 
 DIAMOND = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
@@ -89,6 +92,47 @@ async def test_a_dag_made_whole_stands_as_the_long_way_makes_it(
     assert ways[True] == 60
     assert not await world.rows("SELECT * FROM adding")
     assert not await world.rows("SELECT * FROM outbox")
+
+
+async def create_plainly(world: DagWorld, body: Any) -> Any:
+    """What the short way answers to a create call; None where it leaves it to the long way."""
+    made = plain.read(body, world.settings)
+    assert made is not None
+    dag = await world.duties.builder.create_plain("default", *made)
+    return None if dag is None else json.loads(msgspec.json.encode(dag_view(dag)))
+
+
+@pytest.mark.parametrize("more", [{}, {"hold": True}, {"open": True, "on_failure": "cancel"}], ids=str)
+async def test_a_plain_dag_stands_as_the_long_way_makes_it(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(births, "plan", lambda *_: None)
+    nodes = [{"key": f"n{n}", "topic": "t", "upstream": ["first"], "priority": n} for n in range(150)]
+    nodes[7] |= {"trigger": "all_done", "payload": {"b": 'a "b"\n', "a": 2}, "pass_outputs": True, "lease_s": 5}
+    first = {"key": "first", "topic": "s", "pass_outputs": True, "payload": "ü"}
+    last = {"key": "last", "topic": "t", "upstream": [f"n{n}" for n in range(150)]}
+    body = {"nodes": [first, *nodes, last], "name": "some name", **more}
+    one = await create_plainly(world, body)
+    other = await world.call("POST", "", body, expect=201)
+    await world.settle()
+    assert await stands(world, one["id"]) == await stands(world, other["id"])
+    own = ("id", "created_at", "last_event_id")
+    assert {k: v for k, v in one.items() if k not in own} == {k: v for k, v in other.items() if k not in own}
+    assert not await world.rows("SELECT * FROM adding")
+    assert not await world.rows("SELECT * FROM outbox")
+
+
+async def test_a_plain_dag_whose_key_is_taken_or_whose_namespace_is_limited_goes_the_long_way(
+    world: DagWorld,
+) -> None:
+    body = {"nodes": specs(DIAMOND), "key": "k"}
+    first = await create_plainly(world, body)
+    assert await create_plainly(world, body) is None
+    assert (await world.call("POST", "", body, expect=200))["id"] == first["id"]
+    answer = await world.http.put("/v1/namespaces/default", json={"dags_max": 5})
+    assert answer.status_code == 200
+    assert await create_plainly(world, body | {"key": "other"}) is None
+    assert len(await world.rows("SELECT * FROM dag")) == 1
 
 
 @pytest.mark.parametrize(

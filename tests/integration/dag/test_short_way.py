@@ -108,6 +108,27 @@ async def test_whole_life_by_either_way(service: Service, taken: list[str]) -> N
     assert taken == short
 
 
+async def test_a_plain_dag_by_either_way(service: Service, taken: list[str]) -> None:
+    """Also when its key is taken, and its nodes are named again."""
+    nodes = [
+        {"key": "a", "topic": "t", "payload": {"b": 1, "a": 2}},
+        {"key": "b", "topic": "t", "upstream": ["a"]},
+    ]
+    made, known = [
+        [await post(service, "", {"nodes": nodes, "key": key}, media) for media, key in ways]
+        for ways in (((PLAIN, "one"), (ROUTED, "other")), ((ROUTED, "one"), (PLAIN, "other")))
+    ]
+    same(*made, "id", "created_at", "key")
+    assert [answer.status_code for answer in (*made, *known)] == [201, 201, 200, 200]
+    ids = [answer.json()["id"] for answer in made]
+    assert [answer.json()["id"] for answer in known] == ids
+    again = [await post(service, f"/{dag}/nodes", {"nodes": nodes}, ROUTED) for dag in ids]
+    assert [answer.status_code for answer in again] == [201, 201]
+    changed = [nodes[0] | {"payload": {"b": 1, "a": 3}}]
+    same(*[await post(service, f"/{dag}/nodes", {"nodes": changed}, ROUTED) for dag in ids])
+    assert taken == ["dags", "dags"]
+
+
 @pytest.mark.parametrize("path", ["", f"/{UNKNOWN}/nodes", f"/{UNKNOWN}/dependencies", f"/{UNKNOWN}/resolve"])
 @pytest.mark.parametrize(
     ("body", "token", "ns"),

@@ -13,7 +13,7 @@ from services.dag.items import (
     encode,
     inputs_body,
     inputs_reference,
-    item_body,
+    item_text,
 )
 from services.dag.model import Item
 
@@ -54,8 +54,8 @@ def test_a_reference_carries_any_key(key: str) -> None:
 
 def test_an_item_says_where_its_end_is_to_be_told() -> None:
     item = Item("dag-id", "a", encode({"topic": "t", "payload": {"x": 1}, "lease_s": 5.0}))
-    body = item_body(item, "item-id", 3, 7, disabled=True, inputs='{"u":1}')
-    assert body == {
+    text = item_text(item, "item-id", 3, 7, disabled=True, inputs='{"u":1}')
+    assert json.loads(text) == {
         "topic": "t",
         "payload": {"x": 1},
         "lease_s": 5.0,
@@ -65,5 +65,8 @@ def test_an_item_says_where_its_end_is_to_be_told() -> None:
         "disabled": True,
         "inputs": {"u": 1},
     }
-    assert "disabled" not in item_body(item, "item-id", 3, 7)
+    assert "disabled" not in json.loads(item_text(item, "item-id", 3, 7))
+    lifted = Item("dag-id", 'a "key" ü', encode({"topic": "t", "priority": -(2**31) + 2, "payload": "}"}))
+    body = json.loads(item_text(lifted, "item-id", 1, 7, lift=3))
+    assert (body["priority"], body["payload"], body["ack_context"]["node"]) == (-(2**31), "}", 'a "key" ü')
     assert ack_topic(4095) == "acks/4095"

@@ -81,6 +81,33 @@ def test_items_without_ids_are_not_sent_again_when_nobody_knows() -> None:
     assert len(service.asked("/enqueue")) == 2
 
 
+def test_items_that_are_texts_are_sent_as_they_are_and_again_where_that_may_help() -> None:
+    mine = [new_id(3) for _ in range(1_001)]
+    texts = [f'{{"topic": "t", "payload": "\u00fc {{", "id": "{item_id}"}}' for item_id in mine]
+    failures = [
+        httpx.ReadError("reset"),
+        lambda body: {
+            "results": [
+                *enqueued(body)["results"][:-1],
+                {"status": "refused", "code": "shard_unavailable", "outcome": "none"},
+            ]
+        },
+    ]
+
+    def reply(method: str, path: str, body: Any) -> Any:
+        failure = failures.pop(0) if failures else enqueued
+        return failure(body) if callable(failure) else failure
+
+    client, service = client_of(reply)
+    results = client.enqueue_encoded(texts)
+    assert [(result.id, result.status) for result in results] == [(item_id, "enqueued") for item_id in mine]
+    sent = service.asked("/enqueue")
+    assert [len(body["items"]) for body in sent] == [1_000, 1_000, 1, 1]
+    assert sent[0]["items"][:1] == [json.loads(texts[0])]
+    assert sent[2]["items"] == [json.loads(texts[999])], "the one that was refused for now"
+    assert service.asked("/v1/shards") == []
+
+
 @pytest.mark.parametrize("status", [403, 404])
 def test_where_shards_are_hidden_the_service_makes_the_ids(status: int) -> None:
     hidden = problem(status, "hidden")

@@ -64,6 +64,12 @@ def test_numbers_keep_their_order(name: str, numbers: list[int | None]) -> None:
     assert decode(encode(numbers)) == numbers
 
 
+@given(flags=st.lists(st.none() | st.booleans(), max_size=20))
+def test_flags_keep_their_order(flags: list[bool | None]) -> None:
+    encode, decode = _CODECS["_bool"]
+    assert decode(encode(flags)) == flags
+
+
 def test_what_has_several_dimensions_is_not_taken_for_one() -> None:
     _, decode = _CODECS["_int4"]
     with pytest.raises(ValueError, match="dimensions"):

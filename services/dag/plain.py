@@ -1,0 +1,142 @@
+"""New DAGs of the common shape, judged column by column: a fifth of what the long way costs.
+
+What a program makes again and again are DAGs of items that say what they are, what they wait for and little more.
+Such a one is read straight from its JSON value. Whatever is not as plain, or not right, is left to the wire
+models, `intake` and `births.plan`, which tell of it; what is taken here they would have made just so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from itertools import chain, repeat
+from operator import lt
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from headgate import wire
+from services.dag.items import canonical, encode
+from services.dag.model import NewDag
+from services.dag.settings import DagSettings
+from services.dag.store_births import Columns
+
+# Those that begin with `_` are the system's.
+_TOPIC = re.compile(r"[A-Za-z0-9./-][A-Za-z0-9._/-]{0,127}").fullmatch
+
+
+class _Node(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A node of the common shape; bounds and defaults are those of `wire.NodeSpec`. By these triggers a new node
+    whose upstreams are as new fires exactly when it has none."""
+
+    key: str
+    topic: str
+    payload: Any = None
+    upstream: Annotated[list[str], Meta(min_length=1, max_length=wire.BATCH_MAX)] | None = None
+    trigger: Literal["all_succeeded", "all_done", "none_failed"] = "all_succeeded"
+    pass_outputs: bool = False
+    priority: Annotated[int, Meta(ge=wire.INT32_MIN, le=wire.INT32_MAX)] = 0
+    lease_s: Annotated[float, Meta(ge=1, le=wire.LEASE_S_MAX)] = float(wire.LEASE_S_DEFAULT)
+    max_attempts: Annotated[int, Meta(ge=0, le=wire.INT32_MAX)] = 0
+
+
+class _Spec(msgspec.Struct, forbid_unknown_fields=True):
+    """A DAG of the common shape; see `wire.DagSpec`."""
+
+    nodes: Annotated[list[_Node], Meta(min_length=1, max_length=wire.BATCH_MAX)]
+    name: str | None = None
+    key: str | None = None
+    open: bool = False
+    hold: bool = False
+    on_failure: wire.OnFailure = "continue"
+
+
+def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | None:
+    """A DAG to create, from a body's JSON value, with its nodes in the order of the call, which respects their
+    edges; None when it is none of the common shape."""
+    try:
+        spec = msgspec.convert(value, _Spec)
+    except msgspec.ValidationError:
+        return None
+    nodes = spec.nodes
+    keys = [node.key for node in nodes]
+    topics = [node.topic for node in nodes]
+    names = [name for name in (spec.key, spec.name) if name is not None]
+    edges = _edges(nodes, keys)
+    if edges is None or not _are_plain(keys + names) or not all(map(_TOPIC, set(topics))):
+        return None
+    lefts, ups, downs = edges
+    payloads = ["null" if node.payload is None else encode(node.payload) for node in nodes]
+    if _is_over_limits(lefts, payloads, settings):
+        return None
+    columns = Columns(
+        keys=keys,
+        topics=topics,
+        triggers=[node.trigger for node in nodes],
+        passes=[node.pass_outputs for node in nodes],
+        fingerprints=[_fingerprint(node, payload) for node, payload in zip(nodes, payloads, strict=True)],
+        items=[
+            f'{{"topic":"{node.topic}","payload":{payload},"priority":{node.priority},"lease_s":{node.lease_s!r},'
+            f'"max_attempts":{node.max_attempts}}}'
+            for node, payload in zip(nodes, payloads, strict=True)
+        ],
+        lefts=lefts,
+        ups=ups,
+        downs=downs,
+    )
+    return NewDag(spec.key, spec.name, spec.open, spec.hold, spec.on_failure, None, None), columns
+
+
+def _edges(nodes: list[_Node], keys: list[str]) -> tuple[list[int], list[int], list[int]] | None:
+    """How many upstreams each node has, and both ends of all edges; None unless every key is there once, and each
+    edge comes once and leads to a later node."""
+    numbers = dict(zip(keys, range(len(keys)), strict=True))
+    try:
+        above = [[numbers[key] for key in node.upstream or ()] for node in nodes]
+    except KeyError:
+        return None
+    lefts = list(map(len, above))
+    ups = list(chain.from_iterable(above))
+    downs = list(chain.from_iterable(map(repeat, range(len(nodes)), lefts)))
+    is_plain = (
+        len(numbers) == len(keys)
+        and all(map(lt, ups, downs))
+        and len(set(zip(downs, ups, strict=True))) == len(ups)
+    )
+    return (lefts, ups, downs) if is_plain else None
+
+
+def _are_plain(names: list[str]) -> bool:
+    """Whether keys and names are in order, and stand in JSON as they are."""
+    text = "".join(names)
+    return (
+        all(names)
+        and max(map(len, names)) <= wire.KEY_BYTES_MAX
+        and text.isascii()
+        and text.isprintable()
+        and '"' not in text
+        and "\\" not in text
+    )
+
+
+def _is_over_limits(lefts: list[int], payloads: list[str], settings: DagSettings) -> bool:
+    return (
+        len(lefts) > settings.nodes_per_dag_max
+        or sum(lefts) > settings.edges_per_dag_max
+        or max(lefts) > settings.degree_max
+        or any(len(payload.encode()) > settings.payload_bytes_max for payload in payloads)
+    )
+
+
+def _fingerprint(node: _Node, payload: str) -> bytes:
+    """As `intake` takes it."""
+    if "{" in payload:
+        payload = canonical(node.payload)
+    upstream = '"' + '","'.join(sorted(node.upstream)) + '"' if node.upstream else ""
+    said = (
+        f'[{{"lease_s":{node.lease_s!r},"max_attempts":{node.max_attempts},"payload":{payload},'
+        f'"priority":{node.priority},"topic":"{node.topic}"}},"{node.trigger}",'
+        f"{'true' if node.pass_outputs else 'false'},[{upstream}],[]]"
+    )
+    return hashlib.blake2b(said.encode(), digest_size=16).digest()
