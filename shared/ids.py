@@ -10,7 +10,8 @@ without asking which acks may need the same DAG's lock. Nothing rests on it: str
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from struct import unpack
 
 from headgate.ids import new_id, new_ids
 
@@ -21,7 +22,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 _MANY = 8
 # Of an id's text: how long it is, and where its dashes are.
-_CHARS, _DASHES = 36, (8, 13, 18, 23)
+ID_CHARS, _DASHES = 36, (8, 13, 18, 23)
 
 
 def canonical(text: str) -> str | None:
@@ -34,26 +35,29 @@ def canonical(text: str) -> str | None:
 
 def canonicals(texts: list[str]) -> list[str | None]:
     """As `canonical`, for many at once: mostly all are as they should be."""
-    are_canonical = _are_canonical(texts) if len(texts) >= _MANY else all(map(_CANONICAL, texts))
-    return list(texts) if are_canonical else list(map(canonical, texts))
+    return list(texts) if are_canonical(texts) else list(map(canonical, texts))
 
 
-def _are_canonical(texts: list[str]) -> bool:
-    """Whether all match `_CANONICAL`: for many it costs a third to look at one place of all at a time."""
+def are_canonical(texts: list[str]) -> bool:
+    """Whether all are ids in canonical form. Of many, one place of all at a time costs a third of a match each."""
     count = len(texts)
-    if set(map(len, texts)) != {_CHARS}:
+    if count < _MANY:
+        return all(map(_CANONICAL, texts))
+    text = "".join(texts)
+    return set(map(len, texts)) == {ID_CHARS} and text.isascii() and are_canonical_text(text.encode())
+
+
+def are_canonical_text(text: bytes) -> bool:
+    """As `are_canonical`, for ids one behind another, each of `ID_CHARS`."""
+    count, digits = len(text) // ID_CHARS, bytearray(text)
+    if digits[14::ID_CHARS] != b"7" * count or digits[19::ID_CHARS].translate(None, b"89ab"):
         return False
-    try:
-        text = "".join(texts).encode("ascii")
-    except UnicodeEncodeError:
-        return False
-    return (
-        all(text[place::_CHARS] == b"-" * count for place in _DASHES)
-        and text.count(b"-") == len(_DASHES) * count
-        and text[14::_CHARS] == b"7" * count
-        and not text[19::_CHARS].translate(None, b"89ab")
-        and not text.translate(None, b"0123456789abcdef-")
-    )
+    # From the last to the first, so that the places before stay; without one all that follow are nearer.
+    for gone, place in enumerate(reversed(_DASHES)):
+        if digits[place :: ID_CHARS - gone] != b"-" * count:
+            return False
+        del digits[place :: ID_CHARS - gone]
+    return not digits.translate(None, b"0123456789abcdef")
 
 
 def canonical_token(text: str) -> str | None:
@@ -74,8 +78,23 @@ def time_ms_of(item_id: str) -> int:
     return int(item_id[:8] + item_id[9:13], 16)
 
 
+def one_shard_of(item_ids: Sequence[str]) -> int | None:
+    """The shard number of canonical ids; None where they differ in it, or there are none."""
+    text, count = "".join(item_ids), len(item_ids)
+    number = text[-3:]
+    if count and all(text[ID_CHARS - 3 + place :: ID_CHARS] == number[place] * count for place in range(3)):
+        return int(number, 16)
+    return None
+
+
 # What ids of one kin have in common.
 KIN = slice(24, 27)
+
+
+def kins(item_ids: Sequence[str]) -> set[bytes]:
+    """Of which kins canonical ids are."""
+    text = "".join(item_ids).encode()
+    return set(unpack(f"{KIN.start}x{KIN.stop - KIN.start}s{ID_CHARS - KIN.stop}x" * len(item_ids), text))
 
 
 def kin(item_ids: Iterable[str], like: str) -> list[str]:
@@ -85,14 +104,19 @@ def kin(item_ids: Iterable[str], like: str) -> list[str]:
 
 
 __all__ = [
+    "ID_CHARS",
     "KIN",
     "SHARDS_MAX",
+    "are_canonical",
+    "are_canonical_text",
     "canonical",
     "canonical_token",
     "canonicals",
     "kin",
+    "kins",
     "new_id",
     "new_ids",
+    "one_shard_of",
     "shard_of",
     "time_ms_of",
 ]

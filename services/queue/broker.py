@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
 
 from services.queue.dispatch import Dispatch
 from services.queue.enqueues import Enqueues
@@ -15,16 +14,19 @@ from services.queue.leased import Leased
 from services.queue.model import (
     NO_OUTPUT,
     Demand,
+    Even,
     Key,
     NewItem,
+    PlainAcks,
     PlainItem,
+    PlainPart,
     Ready,
     Result,
     Settled,
     refused,
 )
 from services.queue.placement import Placement
-from services.queue.plain import PlainEnqueues
+from services.queue.plain import PlainEnqueues, parts_of
 from services.queue.quotas import Tenant
 from services.queue.settings import QueueSettings
 from services.queue.store import Known, Store
@@ -33,7 +35,7 @@ from shared.batcher import Batcher
 from shared.clock import SystemClock
 from shared.endings import Endings
 from shared.errors import Unavailable, something_done
-from shared.ids import KIN, canonical, canonical_token, canonicals, shard_of, time_ms_of
+from shared.ids import canonical, canonical_token, canonicals, kins, one_shard_of, shard_of, time_ms_of
 from shared.lanes import Urgency
 from shared.metrics import (
     ACKED,
@@ -47,7 +49,36 @@ from shared.metrics import (
 from shared.shards import ShardMap
 from shared.shedding import overloaded
 
-AckEntry = tuple[str, str, int, str | None]
+
+class AckEntry(NamedTuple):
+    """Acks of one call on one shard: ids and the token of each, and outputs by id, as texts."""
+
+    ids: Sequence[str]
+    tokens: Sequence[str]
+    namespace_id: int
+    outputs: Mapping[str, str]
+
+    def only(self, place: int) -> AckEntry:
+        """One of them."""
+        item_id = self.ids[place]
+        outputs = {item_id: self.outputs[item_id]} if item_id in self.outputs else _NO_OUTPUTS
+        return AckEntry([item_id], [self.tokens[place]], self.namespace_id, outputs)
+
+
+class AckColumns(NamedTuple):
+    """Those of a flush, one behind another."""
+
+    ids: Sequence[str]
+    tokens: Sequence[str]
+    namespace_ids: Sequence[int]
+    outputs: dict[str, str]
+
+
+_NO_OUTPUTS: Mapping[str, str] = {}
+
+# What became of each element of an entry, None where all are acked.
+Statuses: TypeAlias = list[str] | None
+
 ReviveEntry = tuple[str, int, str | None, bool]
 
 _clock = SystemClock()
@@ -75,7 +106,7 @@ class Broker:
         self._dequeued: dict[int, Any] = {}
         self._acked: dict[int, Any] = {}
         self._started: dict[int, Any] = {}
-        self._acks: dict[tuple[int, bool], Batcher[AckEntry, str]] = {}
+        self._acks: dict[tuple[int, bool], Batcher[AckEntry, Statuses]] = {}
         self._revives: dict[int, Batcher[ReviveEntry, str]] = {}
         for store in stores.values():
             self.join(store)
@@ -105,8 +136,14 @@ class Broker:
         Keyless items of a call that bring no id and no affinity go to one shard, in one transaction.
         """
         if isinstance(items[0], PlainItem):
-            return answered(await self._plain.enqueue(namespace, items), Urgency.ENQUEUE)
+            found = await self.enqueue_plain(namespace, parts_of(items))
+            return found.each() if isinstance(found, Even) else found
         return answered(await self._others.enqueue(namespace, items, caller), Urgency.ENQUEUE)
+
+    async def enqueue_plain(self, namespace: str, parts: Sequence[PlainPart]) -> Even | list[Result]:
+        """As `enqueue`, for a call of plain items, by their kinds."""
+        found = await self._plain.enqueue(namespace, parts)
+        return found if isinstance(found, Even) else answered(found, Urgency.ENQUEUE)
 
     # -- dequeue ------------------------------------------------------------------------------------------
 
@@ -149,39 +186,66 @@ class Broker:
 
     async def ack(self, namespace: str, items: Sequence[Settled]) -> list[Result]:
         """End items under their leases; one result per item, in order."""
-        relaxed = namespace == "_dag"
         ids = canonicals([item.id for item in items])
         tokens = {token: canonical_token(token) or _token() for token in {item.lease_token for item in items}}
-        groups = self._by_shard(ids)
-
-        async def flush(shard: int, part: Sequence[int]) -> list[Result]:
-            try:
-                names = self.stores[shard].names
-                namespace_id = names.known_namespace(namespace)
-                if namespace_id is None:
-                    self.stores[shard].pool.admit()  # else the flush asks
-                    namespace_id = await names.namespace_id(namespace)
-                if namespace_id is None:
-                    return [Result(items[i].id, "not_found") for i in part]
-                entries = [
-                    (ids[i] or "", tokens[items[i].lease_token], namespace_id, _text(items[i].output))
-                    for i in part
-                ]
-                statuses = await self._acks[shard, relaxed].submit(entries, namespace)
-            except Unavailable as error:
-                return [refused(items[i].id, error.code, error.outcome) for i in part]
-            return list(map(Result, [items[i].id for i in part], statuses))
-
-        if len(groups) == 1:
-            [(shard, part)] = groups.items()
-            if len(part) == len(items):
-                return answered(await flush(shard, part), Urgency.SETTLE)
         results = [Result(item.id, "not_found") for item in items]
-        found = await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
-        for part, of_part in zip(groups.values(), found, strict=True):
-            for i, result in zip(part, of_part, strict=True):
-                results[i] = result
+
+        async def at(shard: int, part: Sequence[int]) -> None:
+            mine = [ids[i] or "" for i in part]
+            outputs = {
+                item_id: bytes(items[i].output).decode()
+                for i, item_id in zip(part, mine, strict=True)
+                if items[i].output is not NO_OUTPUT
+            }
+            try:
+                statuses = await self._ack_at(
+                    shard, namespace, mine, [tokens[items[i].lease_token] for i in part], outputs
+                )
+            except Unavailable as error:
+                for i in part:
+                    results[i] = refused(items[i].id, error.code, error.outcome)
+                return
+            for place, i in enumerate(part):
+                results[i].status = "acked" if statuses is None else statuses[place]
+
+        groups = self._by_shard(ids)
+        if len(groups) == 1:
+            [group] = groups.items()
+            await at(*group)
+        else:
+            await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
         return answered(results, Urgency.SETTLE)
+
+    async def ack_plain(self, namespace: str, acks: PlainAcks) -> Even | list[Result]:
+        """As `ack`, for a call under one token."""
+        ids, token = acks
+        shard = one_shard_of(ids)
+        if shard is None or shard not in self.stores:
+            return await self.ack(namespace, [Settled(item_id, token) for item_id in ids])
+        try:
+            statuses = await self._ack_at(shard, namespace, ids, [token] * len(ids), _NO_OUTPUTS)
+        except Unavailable as error:
+            return answered([refused(item_id, error.code, error.outcome) for item_id in ids], Urgency.SETTLE)
+        return Even(ids, "acked") if statuses is None else list(map(Result, ids, statuses))
+
+    async def _ack_at(
+        self,
+        shard: int,
+        namespace: str,
+        ids: Sequence[str],
+        tokens: Sequence[str],
+        outputs: Mapping[str, str],
+    ) -> Statuses:
+        names = self.stores[shard].names
+        namespace_id = names.known_namespace(namespace)
+        if namespace_id is None:
+            self.stores[shard].pool.admit()  # else the flush asks
+            namespace_id = await names.namespace_id(namespace)
+        if namespace_id is None:
+            return ["not_found"] * len(ids)
+        entry = AckEntry(ids, tokens, namespace_id, outputs)
+        [statuses] = await self._acks[shard, namespace == "_dag"].submit([entry], namespace, size=len(ids))
+        return statuses
 
     def _tell_ended(self, dag_ids: Sequence[str]) -> None:
         self.endings.tell(dag_ids)
@@ -191,36 +255,39 @@ class Broker:
 
     def _by_shard(self, ids: Sequence[str | None]) -> dict[int, Sequence[int]]:
         """The places of ids by their shards, without those that are of no shard here; mostly all are of one."""
-        groups: dict[int, list[int]] = {}
-        if len({item_id and item_id[-3:] for item_id in ids}) == 1 and ids[0] is not None:
-            shard = shard_of(ids[0])
+        shard = None if None in ids else one_shard_of([item_id or "" for item_id in ids])
+        if shard is not None:
             return {shard: range(len(ids))} if shard in self.stores else {}
+        groups: dict[int, list[int]] = {}
         for i, item_id in enumerate(ids):
             if item_id is not None and shard_of(item_id) in self.stores:
                 groups.setdefault(shard_of(item_id), []).append(i)
         return dict(groups)
 
     def _acker(self, store: Store, relaxed: bool) -> Any:
-        async def flush_with_care(entries: list[AckEntry]) -> list[str]:
-            statuses = await flush(entries)
-            lost = [position for position, status in enumerate(statuses) if status == "lease_lost"]
+        async def flush_with_care(entries: list[AckEntry]) -> list[Statuses]:
+            found = await flush(entries)
+            lost = [
+                (entry, place, statuses)
+                for entry, statuses in zip(entries, found, strict=True)
+                for place, status in enumerate(statuses or ())
+                if status == "lease_lost" and statuses is not None
+            ]
             if lost:
                 # An extend of the same holder may have moved its lease while this waited for it: look afresh.
                 with something_done():
-                    again = await flush([entries[i] for i in lost])
-                for position, status in zip(lost, again, strict=True):
+                    again = await flush([entry.only(place) for entry, place, _ in lost])
+                for (_, place, statuses), one in zip(lost, again, strict=True):
+                    status = "acked" if one is None else one[0]
                     if status in ("acked", "already_acked"):
-                        statuses[position] = status
-            return statuses
+                        statuses[place] = status
+            return found
 
-        async def flush(entries: list[AckEntry]) -> list[str]:
-            ids, tokens, namespace_ids, outputs = zip(*entries, strict=True)
-            if namespace_ids.count(namespace_ids[0]) < len(entries) and _is_shared(tokens, namespace_ids):
+        async def flush(entries: list[AckEntry]) -> list[Statuses]:
+            ids, tokens, namespace_ids, given = _joined(entries)
+            if namespace_ids.count(namespace_ids[0]) < len(ids) and _is_shared(tokens, namespace_ids):
                 return await flush_apart(entries)
-            given = {}
-            if outputs.count(None) < len(outputs):
-                given = {item: output for item, output in zip(ids, outputs, strict=True) if output is not None}
-            with self.dispatch.handing(store.number, "ack", len(entries)) as handing:
+            with self.dispatch.handing(store.number, "ack", len(ids)) as handing:
                 flushed = await handing.flush(
                     lambda offers: store.ack(
                         ids,
@@ -243,31 +310,33 @@ class Broker:
             if flushed.delayed:
                 await self.dispatch.place_lanes(store.number)
             if flushed.acked is None:
-                self._acked[store.number].inc(len(entries))
-                return ["acked"] * len(entries)
+                self._acked[store.number].inc(len(ids))
+                return [None] * len(entries)
             self._acked[store.number].inc(len(flushed.acked))
-            return await self._ack_statuses(store, entries, flushed.acked, flushed.held or set())
+            named = list(zip(ids, tokens, namespace_ids, strict=True))
+            statuses = iter(await self._ack_statuses(store, named, flushed.acked, flushed.held or set()))
+            return [list(islice(statuses, len(entry.ids))) for entry in entries]
 
-        async def flush_apart(entries: list[AckEntry]) -> list[str]:
+        async def flush_apart(entries: list[AckEntry]) -> list[Statuses]:
             """Namespace by namespace: one of them names another's token, which must not touch the other's acks."""
-            statuses: dict[int, str] = {}
-            for namespace_id in {entry[2] for entry in entries}:
-                places = [i for i, entry in enumerate(entries) if entry[2] == namespace_id]
-                statuses |= zip(places, await flush([entries[i] for i in places]), strict=True)
-            return [statuses[i] for i in range(len(entries))]
+            found: dict[int, Statuses] = {}
+            for namespace_id in {entry.namespace_id for entry in entries}:
+                places = [i for i, entry in enumerate(entries) if entry.namespace_id == namespace_id]
+                found |= zip(places, await flush([entries[i] for i in places]), strict=True)
+            return [found[i] for i in range(len(entries))]
 
         return flush_with_care
 
     async def _ack_statuses(
-        self, store: Store, entries: list[AckEntry], acked: set[str], held: set[str]
+        self, store: Store, named: Sequence[tuple[str, str, int]], acked: set[str], held: set[str]
     ) -> list[str]:
         # Also ids acked in this very flush: a superseded holder may share it with the winner.
         with something_done():
             known = await store.known(
-                [id_ for id_, token, _, _ in entries if id_ not in acked or id_ + token not in held]
+                [id_ for id_, token, _ in named if id_ not in acked or id_ + token not in held]
             )
         statuses = []
-        for item_id, token, namespace_id, _ in entries:
+        for item_id, token, namespace_id in named:
             if item_id + token in held and item_id in acked:
                 acked.discard(item_id)
                 known[item_id] = Known(namespace_id, "acked")
@@ -353,8 +422,21 @@ def _is_shared(tokens: Sequence[str], namespace_ids: Sequence[int]) -> bool:
     return len(set(zip(tokens, namespace_ids, strict=True))) > len(set(tokens))
 
 
-def _kins(entries: Sequence[AckEntry]) -> set[str]:
-    return {entry[0][KIN] for entry in entries}
+def _kins(entries: Sequence[AckEntry]) -> set[bytes]:
+    [entry] = entries
+    return kins(entry.ids)
+
+
+def _joined(entries: Sequence[AckEntry]) -> AckColumns:
+    if len(entries) == 1:
+        [(ids, tokens, namespace_id, outputs)] = entries
+        return AckColumns(ids, tokens, [namespace_id] * len(ids), dict(outputs))
+    return AckColumns(
+        [item_id for entry in entries for item_id in entry.ids],
+        [token for entry in entries for token in entry.tokens],
+        [entry.namespace_id for entry in entries for _ in entry.ids],
+        {item_id: output for entry in entries for item_id, output in entry.outputs.items()},
+    )
 
 
 async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set[str]) -> dict[str, Known]:
@@ -397,10 +479,6 @@ def _closed_status(state: Any, known: Known | None, namespace_id: int, manages: 
     if known is None or known.namespace_id != namespace_id or known.outcome == "living":
         return "not_found"
     return "cancelled" if known.outcome == "cancelled" else "finished"
-
-
-def _text(output: msgspec.Raw) -> str | None:
-    return None if output is NO_OUTPUT else bytes(output).decode()
 
 
 def _token() -> str:

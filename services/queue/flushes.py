@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.queue.leased import Group
-from services.queue.model import Claim, Key, Look
+from services.queue.model import Claim, Key, Look, id_of
 from services.queue.store import Store
-from shared.ids import shard_of
+from shared.ids import one_shard_of, shard_of
 
 
 def by_shard(keys: Sequence[Key]) -> dict[int, list[Key]]:
     """Keys by their shards, in their order."""
-    if len({key.id[-3:] for key in keys}) == 1:
-        return {shard_of(keys[0].id): list(keys)}
+    shard = one_shard_of(list(map(id_of, keys)))
+    if shard is not None:
+        return {shard: list(keys)}
     found: dict[int, list[Key]] = {}
     for key in keys:
         found.setdefault(shard_of(key.id), []).append(key)

@@ -34,7 +34,7 @@ from shared.http import validate
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_TOPIC = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
+is_topic = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
 _ACK_TOPIC = re.compile(r"(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}").fullmatch
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 _INT32 = 2**31
@@ -76,7 +76,7 @@ def new_items(body: bytes, settings: QueueSettings) -> list[NewItem] | list[Plai
 
 def _is_valid(items: list[PlainItem], items_max: int) -> bool:
     """What the decoder has not judged: how many there are, and their topics."""
-    return 1 <= len(items) <= items_max and all(map(_TOPIC, {item.topic for item in items}))
+    return 1 <= len(items) <= items_max and all(map(is_topic, {item.topic for item in items}))
 
 
 def _is_of_texts(body: bytes, items: list[PlainItem], depth_max: int) -> bool:
@@ -151,7 +151,7 @@ def _is_bare_demand(body: bytes, demands: Demands) -> bool:
     """True for a demand for one topic that names every member once and is within all bounds; see `_is_bare`."""
     return (
         len(demands.topics) == 1
-        and _TOPIC(demands.topics[0].topic) is not None
+        and is_topic(demands.topics[0].topic) is not None
         and 1 <= demands.topics[0].count <= wire.BATCH_MAX
         and 0 <= demands.wait_s <= wire.WAIT_S_MAX
         and (demands.lease_s is None or 1 <= demands.lease_s <= wire.LEASE_S_MAX)
@@ -185,7 +185,7 @@ def _is_common(item: NewItem) -> bool:
     """True for an item whose every given field is judged right here: plain ones, and those of DAGs."""
     return bool(
         is_simple(item)
-        and _TOPIC(item.topic)
+        and is_topic(item.topic)
         and (item.id is None or _ID(item.id))
         and -_INT32 <= item.priority < _INT32
         and 1 <= item.lease_s <= wire.LEASE_S_MAX

@@ -18,6 +18,7 @@ from services.queue.model import Key
 
 # Between two pieces, and between an id and the rest of its piece. Neither can stand in JSON text.
 PIECES, PARTS = "\x1e", "\x1f"
+_PIECES, _PARTS = PIECES.encode(), PARTS.encode()
 
 # A completion, or a disabled item, that was leased as it became ready: its key and its columns.
 Handed = tuple[Key, Any]
@@ -35,13 +36,15 @@ class Group(NamedTuple):
     once: Sequence[str] | None  # the ids of those that are delivered at most once
     pieces: str
 
-    def text(self, topic: str) -> str:
+    def text(self, topic: str) -> bytes:
         """The items' JSON, in order of service, as elements of an array."""
         tail = f',"lease_token":"{self.token}","lease_expires_at":{moment(self.until)}}}'
-        inner = self.pieces.replace(PARTS, f'","topic":"{topic}","payload":').replace(PIECES, tail + ',{"id":"')
-        return f'{{"id":"{inner}{tail}'
+        inner = self.pieces.encode()  # bytes are searched for one byte far faster than texts for a character
+        inner = inner.replace(_PARTS, f'","topic":"{topic}","payload":'.encode())
+        inner = inner.replace(_PIECES, f'{tail},{{"id":"'.encode())
+        return b'{"id":"%b%b' % (inner, tail.encode())
 
-    def texts(self, topic: str) -> dict[str, str]:
+    def texts(self, topic: str) -> dict[str, bytes]:
         """The same by id."""
         return {
             piece[: piece.index(PARTS)]: self._replace(pieces=piece).text(topic)
@@ -59,7 +62,7 @@ class Leased:
     """The items of one call, by its demands."""
 
     def __init__(self, demands: int) -> None:
-        self._texts: list[list[str]] = [[] for _ in range(demands)]
+        self._texts: list[list[bytes]] = [[] for _ in range(demands)]
         self.counts = [0] * demands
         self.groups: list[Group] = []
         self.first: Key | None = None
@@ -78,7 +81,7 @@ class Leased:
 
     def add_mixed(self, taken: Sequence[Sequence[Key]], groups: Sequence[tuple[Group, str]]) -> None:
         """Groups, and their topics, of keys of several demands: each item goes to the place of its key."""
-        texts: dict[str, str] = {}
+        texts: dict[str, bytes] = {}
         for group, topic in groups:
             self.groups.append(group)
             texts.update(group.texts(topic))
@@ -97,8 +100,8 @@ class Leased:
 
     def answer(self) -> msgspec.Raw:
         """The body of the answer: demand by demand, each in its order of service."""
-        items = ",".join([text for texts in self._texts for text in texts])
-        return msgspec.Raw(f'{{"items":[{items}]}}'.encode())
+        items = b",".join([text for texts in self._texts for text in texts])
+        return msgspec.Raw(b'{"items":[%b]}' % items)
 
     def returnable(self) -> list[tuple[str, str]]:
         """See `Group.returnable`."""

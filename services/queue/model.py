@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
@@ -102,6 +103,16 @@ class PlainItems(msgspec.Struct, forbid_unknown_fields=True):
     items: list[PlainItem]
 
 
+class PlainPart(NamedTuple):
+    """Plain items of a call that are equal but for their payloads: these, joined by U+001E, and their places."""
+
+    topic: str
+    priority: int
+    lease_s: float
+    payloads: str
+    places: Sequence[int]
+
+
 # Namespace, topic, priority and lease_s of a plain item, the names as numbers.
 Kind: TypeAlias = tuple[int, int, int, float]
 
@@ -118,6 +129,13 @@ class Acks(msgspec.Struct, forbid_unknown_fields=True):
     """An ack call."""
 
     items: list[Settled]
+
+
+class PlainAcks(NamedTuple):
+    """An ack call of canonical ids under one canonical token, without outputs."""
+
+    ids: list[str]
+    token: str
 
 
 class Demand(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -167,6 +185,10 @@ class Key(NamedTuple):
     id: str
 
 
+# The id of a key, for `map`: no step of Python for each of many.
+id_of = itemgetter(Key._fields.index("id"))
+
+
 class Ready(NamedTuple):
     """An item that has just become deliverable."""
 
@@ -214,6 +236,23 @@ class Result(msgspec.Struct, omit_defaults=True):
     status: str
     code: str | None = None
     outcome: str | None = None
+
+
+class Even(NamedTuple):
+    """Results of one status for all elements of a batch, whose ids need no escapes in JSON."""
+
+    ids: Sequence[str]
+    status: str
+
+    def raw(self) -> msgspec.Raw:
+        """Their JSON, made as a whole."""
+        end = f'","status":"{self.status}"}}'
+        between = f'{end},{{"id":"'
+        return msgspec.Raw(f'[{{"id":"{between.join(self.ids)}{end}]'.encode())
+
+    def each(self) -> list[Result]:
+        """One by one."""
+        return [Result(item_id, self.status) for item_id in self.ids]
 
 
 def refused(item_id: str | None, code: str, outcome: str = "none") -> Result:

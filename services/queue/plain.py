@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from services.queue.dispatch import Dispatch
-from services.queue.model import Key, Kind, PlainItem, Result, refused
+from services.queue.model import Even, Key, Kind, PlainItem, PlainPart, Result, refused
 from services.queue.placement import Placement
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
@@ -45,39 +45,37 @@ class PlainEnqueues:
         self._flushes[store.number] = Batcher(self._flusher(store), limits, Urgency.ENQUEUE, store.pool)
         self._stores[store.number] = store
 
-    async def enqueue(self, namespace: str, items: Sequence[PlainItem]) -> list[Result]:
+    async def enqueue(self, namespace: str, parts: Sequence[PlainPart]) -> Even | list[Result]:
         """One result per item, in order. All go to one shard; to another where that one surely took none."""
-        shard = self._placement.choose(namespace, items[0].topic, len(items))
-        ids = new_ids(shard, len(items))
+        topic, count = parts[0].topic, sum([len(part.places) for part in parts])
+        shard = self._placement.choose(namespace, topic, count)
+        ids = new_ids(shard, count)
         try:
-            return await self._enqueue_at(shard, namespace, items, ids)
+            return await self._enqueue_at(shard, namespace, parts, ids)
         except Unavailable as error:
-            other = self._placement.choose(namespace, items[0].topic, 0, but=shard)
+            other = self._placement.choose(namespace, topic, 0, but=shard)
             if error.outcome != "none" or other == shard:
                 return [refused(item_id, error.code, error.outcome) for item_id in ids]
-        ids = new_ids(other, len(items))
+        ids = new_ids(other, count)
         try:
-            return await self._enqueue_at(other, namespace, items, ids)
+            return await self._enqueue_at(other, namespace, parts, ids)
         except Unavailable as error:
             return [refused(item_id, error.code, error.outcome) for item_id in ids]
 
-    async def _enqueue_at(
-        self, shard: int, namespace: str, items: Sequence[PlainItem], ids: list[str]
-    ) -> list[Result]:
+    async def _enqueue_at(self, shard: int, namespace: str, parts: Sequence[PlainPart], ids: list[str]) -> Even:
         names = self._stores[shard].names
         entries: list[Entry] = []
-        for (topic, priority, lease_s), positions in _kinds(items).items():
+        for topic, priority, lease_s, payloads, places in parts:
             ref = names.known(namespace, topic)
             if ref is None:
                 self._stores[shard].pool.admit()  # else the flush asks
-                await names.make([(namespace, item.topic) for item in items])
+                await names.make([(namespace, part.topic) for part in parts])
                 ref = names.known(namespace, topic)
                 assert ref is not None
-            payloads = SEPARATOR.encode().join([items[i].payload for i in positions])
-            mine = ids if len(positions) == len(ids) else [ids[i] for i in positions]
-            entries.append(((*ref, priority, lease_s), mine, payloads.decode()))
-        await self._flushes[shard].submit(entries, namespace, size=len(items))
-        return list(map(Result, ids, repeat("enqueued")))
+            mine = ids if len(parts) == 1 else [ids[i] for i in places]
+            entries.append(((*ref, priority, lease_s), mine, payloads))
+        await self._flushes[shard].submit(entries, namespace, size=len(ids))
+        return Even(ids, "enqueued")
 
     def _flusher(self, store: Store) -> Any:
         enqueued = ENQUEUED.labels(store.number)
@@ -112,12 +110,19 @@ def _joined(entries: Sequence[Entry]) -> list[Entry]:
     return joined
 
 
-def _kinds(items: Sequence[PlainItem]) -> dict[tuple[str, int, float], Sequence[int]]:
-    """The places of a call's items, by topic, priority and lease; mostly all are of one kind."""
+def parts_of(items: Sequence[PlainItem]) -> list[PlainPart]:
+    """A call's items by topic, priority and lease; mostly all are of one kind."""
     kinds = [(item.topic, item.priority, item.lease_s) for item in items]
+    places: dict[tuple[str, int, float], Sequence[int]] = {}
     if kinds.count(kinds[0]) == len(kinds):
-        return {kinds[0]: range(len(kinds))}
-    found: dict[tuple[str, int, float], list[int]] = {}
-    for i, kind in enumerate(kinds):
-        found.setdefault(kind, []).append(i)
-    return dict(found)
+        places[kinds[0]] = range(len(kinds))
+    else:
+        found: dict[tuple[str, int, float], list[int]] = {}
+        for i, kind in enumerate(kinds):
+            found.setdefault(kind, []).append(i)
+        places.update(found)
+    separator = SEPARATOR.encode()
+    return [
+        PlainPart(*kind, separator.join([items[i].payload for i in mine]).decode(), mine)
+        for kind, mine in places.items()
+    ]

@@ -13,7 +13,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from services.queue.model import EARLIEST, Bound, Key
+from services.queue.model import EARLIEST, Bound, Key, id_of
 
 _LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
@@ -170,7 +170,7 @@ class Buffer:
 
     def settled(self, keys: Sequence[Key]) -> None:
         """Keys taken before are claimed or gone: from now on their ids would be news."""
-        self._known.difference_update([key.id for key in keys])
+        self._known.difference_update(map(id_of, keys))
         for key in keys if self._peeking else ():
             peek = self._peeking.get(int(key.id[-3:], 16))
             if peek is not None:
@@ -185,7 +185,8 @@ class Buffer:
         return self._least
 
     def _add(self, keys: Iterable[Key], bound: Bound) -> None:
-        fresh = {key.id: key for key in keys if bound is END or key < bound}
+        near = list(keys) if bound is END else [key for key in keys if key < bound]
+        fresh = dict(zip(map(id_of, near), near, strict=True))
         if not self._known.isdisjoint(fresh):
             fresh = {item_id: key for item_id, key in fresh.items() if item_id not in self._known}
         self._known.update(fresh)
@@ -195,8 +196,8 @@ class Buffer:
         else:
             added = sorted(fresh.values())
             behind = bisect_right(self._keys, added[0])
-            added += self._keys[behind:]
-            self._keys[behind:] = sorted(added)
+            later = self._keys[behind:]
+            self._keys[behind:] = sorted(added + later) if later else added
 
     def _holds(self, count: int, bound: Bound) -> bool:
         """Whether `count` keys lie within a bound."""

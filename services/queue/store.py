@@ -13,7 +13,7 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
 from services.queue.leased import Group, moment
-from services.queue.model import EARLIEST, Claim, Key, Kind, Look, NewRow, Offer, Ready
+from services.queue.model import EARLIEST, Claim, Key, Kind, Look, NewRow, Offer, Ready, id_of
 from services.queue.names import SQL, Names
 from services.queue.settings import QueueSettings
 from shared.lanes import current_urgency
@@ -238,7 +238,7 @@ class Store:
         topic_ids, firsts, lasts = zip(*parts, strict=True)
         if len(claims) == 1:
             [(_, keys, token, lease_s, _)] = claims
-            ids, tokens, lease_ss = sorted([key.id for key in keys]), [token], [lease_s]
+            ids, tokens, lease_ss = sorted(map(id_of, keys)), [token], [lease_s]
         else:
             wanted = sorted([(key.id, claim.token, claim.lease_s) for claim in claims for key in claim.keys])
             ids, tokens, lease_ss = map(list, zip(*wanted, strict=True))

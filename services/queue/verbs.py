@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from headgate import wire
-from services.queue import hot
+from services.queue import alike, hot
 from services.queue.leased import Leased
-from services.queue.model import NewItem, PlainItem, Result
+from services.queue.model import Even, NewItem, PlainItem, Result
 from services.queue.process import QueueProcess
 from services.queue.quotas import Use
 from services.queue.settle import Extension, Nack
@@ -58,9 +58,13 @@ class Verbs:
     async def enqueue(self, call: Call) -> Answer:
         """Take items in. One result per item, in order; `refused` elements say why."""
         enter(call.namespace, call.caller, "enqueue")
+        tenant = None if call.caller.is_dag_service else self._process.quotas.of(call.namespace)
+        part = alike.items(call.body, self._settings) if tenant is None else None
+        if part is not None:
+            _check_topic(part.topic, call.caller)
+            return 201, _answer(await self._process.broker.enqueue_plain(call.namespace, [part]))
         items = hot.new_items(call.body, self._settings)
         _check_topics(items, call.caller)
-        tenant = None if call.caller.is_dag_service else self._process.quotas.of(call.namespace)
         if tenant is None:
             return 201, {"results": await self._process.broker.enqueue(call.namespace, items, call.caller)}
         take = partial(self._process.broker.enqueue, call.namespace, caller=call.caller)
@@ -93,8 +97,10 @@ class Verbs:
     async def ack(self, call: Call) -> Answer:
         """End leased items as done. One result per item, in order."""
         enter(call.namespace, call.caller, "consume")
-        items = hot.settled(call.body, self._settings)
-        return self._settled(call, await self._process.broker.ack(call.namespace, items))
+        broker, acks = self._process.broker, alike.acks(call.body, self._settings)
+        if acks is not None:
+            return self._settled(call, await broker.ack_plain(call.namespace, acks))
+        return self._settled(call, await broker.ack(call.namespace, hot.settled(call.body, self._settings)))
 
     async def nack(self, call: Call) -> Answer:
         """Give leased items back, at once or later, or fail them for good (`final`)."""
@@ -139,13 +145,14 @@ class Verbs:
         ids = self._body(call, wire.CancelRequest).ids
         return 200, {"results": await self._process.settlement.cancel(call.namespace, ids, call.caller)}
 
-    def _settled(self, call: Call, results: list[Result]) -> Answer:
+    def _settled(self, call: Call, results: Even | list[Result]) -> Answer:
         tenant = self._process.quotas.of(call.namespace)
         if tenant is not None:
-            acked = sum(result.status == "acked" for result in results)
-            back = sum(result.status in ("requeued", "dead") for result in results)
+            each = results.each() if isinstance(results, Even) else results
+            acked = sum(result.status == "acked" for result in each)
+            back = sum(result.status in ("requeued", "dead") for result in each)
             tenant.lose(Use(leased=acked + back, items=acked))
-        return 200, {"results": results}
+        return 200, _answer(results)
 
     def _body(self, call: Call, model: type[M]) -> M:
         return validate(model, jsonbody.check(call.body, depth_max=self._settings.json_depth_max))
@@ -158,13 +165,21 @@ class Verbs:
                 await self._process.settlement.nack(namespace, nacks)
 
 
+def _answer(results: Even | list[Result]) -> dict[str, Any]:
+    return {"results": results.raw() if isinstance(results, Even) else results}
+
+
+def _check_topic(topic: str, caller: Caller) -> None:
+    if topic[0] == "_" and not caller.is_dag_service:
+        raise Forbidden(_SYSTEM)
+
+
 def _check_topics(items: list[NewItem] | list[PlainItem], caller: Caller) -> None:
     """A system topic, here or as ack_topic, is the system's."""
     if caller.is_dag_service:
         return
     for topic in {item.topic for item in items}:
-        if topic[0] == "_":
-            raise Forbidden(_SYSTEM)
+        _check_topic(topic, caller)
     if isinstance(items[0], PlainItem):
         return
     for item in items:

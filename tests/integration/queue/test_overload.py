@@ -140,7 +140,7 @@ async def test_a_hot_namespace_leaves_room_for_acks_of_others(own_host: QueueHos
     seen: list[list[str]] = []
 
     async def wait(entries: Any) -> Any:
-        seen.append([entry[0] for entry in entries])
+        seen.append([item_id for entry in entries for item_id in entry.ids])
         await go_on.wait()
         return await flush(entries)
 

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shared.ids import canonical, canonicals, new_ids
+from shared.ids import KIN, canonical, canonicals, kins, new_ids, one_shard_of, shard_of
 
 ID = "01890a5d-ac96-774b-bcce-b302099af000"
 
@@ -38,3 +38,18 @@ def test_many_good_ids() -> None:
 
     assert canonicals(ids) == ids
     assert canonicals([item_id.upper() for item_id in ids]) == ids
+
+
+@given(st.lists(st.sampled_from([0, 1, 16, 256, 4_095]), max_size=9))
+def test_ids_of_one_shard(shards: list[int]) -> None:
+    ids = [item_id for shard in shards for item_id in new_ids(shard, 1)]
+
+    assert one_shard_of(ids) == (shards[0] if len(set(shards)) == 1 else None)
+    assert list(map(shard_of, ids)) == shards
+
+
+def test_kins_of_many() -> None:
+    ids = new_ids(4_095, 100)
+
+    assert kins(ids) == {item_id[KIN].encode() for item_id in ids}
+    assert kins([]) == set()
