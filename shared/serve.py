@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import sys
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 import uvicorn
+from httptools import HttpParserInvalidMethodError, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from shared.draining import DrainingServer, Leave, listen_on
@@ -31,6 +33,11 @@ _STARTUP_FAILURE = 3
 
 # Who sends one of these wants more than a verb, or a verb in a way that costs a look.
 _UNUSUAL = frozenset((b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"))
+# A method that the parser does not know is answered as one that no route has; these it knows.
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) \S+ HTTP/1\.[01]\r\n")
+_NO_ROUTE_HAS = b"TRACE"
+_KNOWN = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", _NO_ROUTE_HAS, b"PATCH"))
+
 # Allocations between two looks for garbage that refers to itself; the interpreter's 700 are for small programs.
 _GC_THRESHOLDS = (20_000, 20, 20)
 
@@ -62,6 +69,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._in_head = True
             self._head_bytes = 0
             self._refusal = 400
+            self._is_method_odd = False
             self._unread: asyncio.TimerHandle | None = None
             self._exchange: Exchange | None = None  # of the request that is read or served now
             self._parts: list[bytes] = []  # of its body, as far as they have come
@@ -110,6 +118,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 if last is not None and self._exchange is not None and self._exchange is not last:
                     heads.learn(data, self._exchange.plain, self._exchange.body)
                 self._disarm()
+            elif self._is_method_odd:
+                self._read_as_unrouted(data)
             elif self._deadline is None or was_in_head != self._in_head:
                 self._arm(settings.head_s_max if self._in_head else settings.body_s_max)
 
@@ -232,7 +242,20 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 self._idle_look = self.loop.call_later(left_s, self._close_if_idle)
 
         def send_400_response(self, msg: str) -> None:
-            self._answer(self._refusal, msg)
+            if isinstance(sys.exc_info()[1], HttpParserInvalidMethodError):
+                self._is_method_odd = True  # `data_received` has the text
+            else:
+                self._answer(self._refusal, msg)
+
+        def _read_as_unrouted(self, data: bytes) -> None:
+            """Read a request of an unknown method as one of a method that no route has."""
+            self._is_method_odd = False
+            line = _REQUEST_LINE.match(data)
+            if line is None or line[1] in _KNOWN:
+                self._answer(400, "Invalid HTTP request received.")
+                return
+            self.parser = HttpRequestParser(self)
+            self.data_received(_NO_ROUTE_HAS + data[line.end(1) :])
 
         def _refuse(self, status: int) -> None:
             self._refusal = status

@@ -18,6 +18,9 @@ from shared.pg import Pool
 from shared.shards import ShardMap
 
 _COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
+# What only the shard could tell, while it does not.
+_UNTOLD: dict[str, Any] = dict.fromkeys((*_COUNTS, "dead_tuples", "bytes"), 0)
+_UNTOLD |= dict.fromkeys(("oldest_ready_age_s", "oldest_transaction_age_s"))
 _WINDOW_S = 10.0
 _RATES = {"enqueued_per_s": ENQUEUED, "dequeued_per_s": DEQUEUED, "acked_per_s": ACKED}
 
@@ -65,7 +68,7 @@ class Health:
             found |= await self._ask(store)
         except Unavailable as error:
             owner = self._ownership.seen(store.number)
-            found["state"] = "degraded" if isinstance(error, Overloaded) else "open"
+            found |= _UNTOLD | {"state": "degraded" if isinstance(error, Overloaded) else "open"}
         return found | {"owner": owner.name, "epoch": owner.epoch}
 
     async def _ask(self, store: Store) -> dict[str, Any]:

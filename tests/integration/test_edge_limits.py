@@ -186,9 +186,19 @@ async def test_connections_over_the_limit_are_turned_away(port: int) -> None:
 
 
 async def test_methods_that_no_route_has(port: int) -> None:
-    for method in (b"TRACE", b"BREW", b"OPTIONS"):
-        answer = await talk(port, method + b" /v1/shards HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert status(answer) in (400, 405), answer
+    for method in (b"TRACE", b"BREW", b"OPTIONS", b"get", b"POSTER"):
+        for path, methods in (
+            (b"/v1/shards", b"GET"),
+            (b"/v1/namespaces/default/enqueue", b"POST"),
+            (b"/v1/namespaces/default", b"GET, PUT"),
+        ):
+            answer = await talk(port, method + b" " + path + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            assert status(answer) == 405, answer
+            assert b"\r\nallow: " + methods + b"\r\n" in answer
+            assert b'"method_not_allowed"' in answer
+        answer = await talk(port, method + b" /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert status(answer) == 404, answer
+    assert status(await talk(port, b"BREW livez\r\n\r\n")) == 400
 
 
 class Talk:
@@ -259,6 +269,17 @@ async def test_requests_sent_without_waiting_are_answered_in_their_order(talk_on
     assert [code for code, _, _ in answers] == [200, 201, 200, 422]
     assert answers[0][2] == {"items": []}
     assert answers[2][2] == {"status": "ok"}
+
+
+async def test_an_unknown_method_does_not_disturb_what_follows(talk_on: Talk) -> None:
+    talk_on.send("enqueue", '{"items": [{"topic": "t"}]}')
+    assert (await talk_on.answer())[0] == 201
+    talk_on.writer.write(
+        b"BREW /v1/namespaces/default/enqueue HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n{}x"
+    )
+    assert (await talk_on.answer())[0] == 405
+    talk_on.send("enqueue", '{"items": [{"topic": "t"}]}')
+    assert (await talk_on.answer())[0] == 201
 
 
 async def test_a_verb_asked_to_close_closes_after_its_answer(talk_on: Talk) -> None:

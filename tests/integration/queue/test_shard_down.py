@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from headgate import wire
 from headgate.ids import shard_of
 from shared.sql import Statement
 from tests.support.ports import free_port
@@ -100,6 +101,8 @@ async def test_health_and_queries_show_what_is_left(half: QueueHost) -> None:
     shards = (await half.client.get("/v1/shards")).json()["items"]
 
     assert [row["state"] for row in shards] == ["healthy", "open"]
+    assert [set(row) for row in shards] == [set(wire.ShardHealth.model_fields)] * 2
+    assert (await half.client.get("/v1/shards/1")).json() == shards[1]
     assert (await api.topic("t"))["ready"] == 1
     ready = await half.client.get("/readyz")
     assert (ready.status_code, sorted(ready.json()["shards"].values())) == (200, ["down", "up"])
