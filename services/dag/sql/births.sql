@@ -24,15 +24,17 @@ placed AS MATERIALIZED (
         array_agg(w.started_lift > 0 OR w.path_lift > 0 ORDER BY w.place) AS lifted
     FROM want w LEFT JOIN made m ON m.id = w.id),
 node_rows AS MATERIALIZED (
-    SELECT n.dag_no, (n.dag_no << 22) + (w.no & 4194303) AS no, w.key, w.item_id, w.topic, w.trigger, w.pass,
-        substring($23::bytea FROM (w.nth::int - 1) * 16 + 1 FOR 16) AS fingerprint, w.l, w.item, w.l = 0 AND n.releasing AS released, n.lifted, shard_now() AS at
-    FROM unnest($17::bigint[], string_to_array($18::text, E'\n'), $19::uuid[], string_to_array($20::text, E'\n'),
-        string_to_array($21::text, E'\n'), $22::boolean[], $24::int[], string_to_array($25::text, E'\n'))
-        WITH ORDINALITY AS w(no, key, item_id, topic, trigger, pass, l, item, nth)
-    CROSS JOIN LATERAL (
-        SELECT (SELECT nos FROM placed)[w.no >> 22] AS dag_no, (SELECT releasing FROM placed)[w.no >> 22] AS releasing,
-            (SELECT lifted FROM placed)[w.no >> 22] AS lifted OFFSET 0) AS n
-    WHERE n.dag_no IS NOT NULL),
+    SELECT dag_no, (dag_no << 22) + (no & 4194303) AS no, key, item_id, topic, trigger, pass,
+        substring($23::bytea FROM (nth::int - 1) * 16 + 1 FOR 16) AS fingerprint, l, item,
+        l = 0 AND (SELECT releasing FROM placed)[no >> 22] AS released,
+        (SELECT lifted FROM placed)[no >> 22] AS lifted, shard_now() AS at
+    FROM (
+        SELECT (SELECT nos FROM placed)[w.no >> 22] AS dag_no, w.*
+        FROM unnest($17::bigint[], string_to_array($18::text, E'\n'), $19::uuid[],
+            string_to_array($20::text, E'\n'), string_to_array($21::text, E'\n'), $22::boolean[], $24::int[],
+            string_to_array($25::text, E'\n'))
+            WITH ORDINALITY AS w(no, key, item_id, topic, trigger, pass, l, item, nth) OFFSET 0) AS n
+    WHERE dag_no IS NOT NULL),
 specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM node_rows),
 born AS (
     INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
@@ -42,16 +44,19 @@ born AS (
     FROM node_rows),
 linked AS (
     INSERT INTO edge (up, down, satisfied)
-    SELECT (n.dag_no << 22) + (w.up & 4194303), (n.dag_no << 22) + (w.down & 4194303), false
-    FROM unnest($26::bigint[], $27::bigint[]) AS w(up, down)
-    CROSS JOIN LATERAL (SELECT (SELECT nos FROM placed)[w.up >> 22] AS dag_no OFFSET 0) AS n
-    WHERE n.dag_no IS NOT NULL),
+    SELECT (dag_no << 22) + (up & 4194303), (dag_no << 22) + (down & 4194303), false
+    FROM (
+        SELECT (SELECT nos FROM placed)[w.up >> 22] AS dag_no, w.up, w.down
+        FROM unnest($26::bigint[], $27::bigint[]) AS w(up, down) OFFSET 0) AS n
+    WHERE dag_no IS NOT NULL),
 logged AS (
     INSERT INTO change (dag_no, last_event, nodes, dag)
-    SELECT n.dag_no, w.last_event, w.nodes, w.dag
-    FROM unnest($28::int[], $29::bigint[], $30::text[], $31::text[]) AS w(place, last_event, nodes, dag)
-    CROSS JOIN LATERAL (SELECT (SELECT nos FROM placed)[w.place] AS dag_no OFFSET 0) AS n
-    WHERE n.dag_no IS NOT NULL),
+    SELECT dag_no, last_event, nodes, dag
+    FROM (
+        SELECT (SELECT nos FROM placed)[w.place] AS dag_no, w.*
+        FROM unnest($28::int[], $29::bigint[], $30::text[], $31::text[]) AS w(place, last_event, nodes, dag)
+        OFFSET 0) AS n
+    WHERE dag_no IS NOT NULL),
 sent AS (
     INSERT INTO outbox (node_no, generation, action, item_id, inputs, created_at, due_at)
     SELECT no, 1, 'enqueue', item_id, CASE WHEN pass THEN '{}' END, shard_now(), shard_now() + make_interval(secs => $32::float8)
