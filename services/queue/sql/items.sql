@@ -6,14 +6,18 @@
 -- JSON object of the rarer columns, NULL for a plain item. A disabled item has no deliver_at. `ended` is asked
 -- after the insert, by take_back_ended, with a snapshot of its own: an insert that waited for the transaction
 -- that ended the same id must see that end. An item of a lane is due at once: `promote` gives it its place.
-WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+-- OFFSET 0 keeps the object from being read anew for each of its members that is asked for.
+WITH n AS MATERIALIZED (
+    SELECT at, (extract(epoch FROM at) * 1000)::bigint AS at_ms FROM (SELECT shard_now() AS at OFFSET 0) AS now),
 a AS MATERIALIZED (
-    SELECT u.*, n.at, e.x, coalesce((e.x ->> 'disabled')::bool, false) AS disabled,
-        greatest(coalesce((e.x ->> 'due_at')::timestamptz,
-            n.at + make_interval(secs => coalesce((e.x ->> 'delay_s')::float8, 0))), n.at) AS due
-    FROM n, unnest($1::uuid[], $2::bigint[], $3::int[], $4::int[], $5::int[], $6::float8[], $7::text[], $8::text[])
-        AS u(id, time_ms, namespace_id, topic_id, priority, lease_s, payload, extra),
-        LATERAL (SELECT u.extra::jsonb AS x) AS e),
+    SELECT u.*, n.at, n.at_ms, coalesce((x ->> 'disabled')::bool, false) AS disabled,
+        greatest(coalesce((x ->> 'due_at')::timestamptz,
+            n.at + make_interval(secs => coalesce((x ->> 'delay_s')::float8, 0))), n.at) AS due
+    FROM n, (
+        SELECT w.*, w.extra::jsonb AS x
+        FROM unnest($1::uuid[], $2::bigint[], $3::int[], $4::int[], $5::int[], $6::float8[], $7::text[], $8::text[])
+            AS w(id, time_ms, namespace_id, topic_id, priority, lease_s, payload, extra)
+        OFFSET 0) AS u),
 i AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, expires_at,
         max_attempts, at_most_once, managed, remembered, delay_s, deliver_after, ttl_s, backoff, ack_topic_id,
@@ -28,8 +32,7 @@ i AS (
         (x ->> 'ack_topic_id')::int, x ->> 'metadata', x ->> 'inputs', x ->> 'headers', x ->> 'ack_context',
         x ->> 'key', x ->> 'lane'
     FROM a
-    WHERE time_ms IS NULL OR time_ms BETWEEN (extract(epoch FROM at) * 1000)::bigint - $9::bigint
-        AND (extract(epoch FROM at) * 1000)::bigint + $10::bigint
+    WHERE time_ms IS NULL OR time_ms BETWEEN at_ms - $9::bigint AND at_ms + $10::bigint
     ON CONFLICT (id) DO NOTHING
     RETURNING id, namespace_id, topic_id, priority, deliver_at, enqueued_at, managed, remembered,
         deliver_at <= enqueued_at AND fairness_key IS NULL AS is_ready, octet_length(payload) AS bytes),
