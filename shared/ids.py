@@ -80,7 +80,10 @@ def time_ms_of(item_id: str) -> int:
 
 def one_shard_of(item_ids: Sequence[str]) -> int | None:
     """The shard number of canonical ids; None where they differ in it, or there are none."""
-    text, count = "".join(item_ids), len(item_ids)
+    count = len(item_ids)
+    if count == 1:
+        return shard_of(item_ids[0])
+    text = "".join(item_ids)
     number = text[-3:]
     if count and all(text[ID_CHARS - 3 + place :: ID_CHARS] == number[place] * count for place in range(3)):
         return int(number, 16)
@@ -93,6 +96,8 @@ KIN = slice(24, 27)
 
 def kins(item_ids: Sequence[str]) -> set[bytes]:
     """Of which kins canonical ids are."""
+    if len(item_ids) == 1:
+        return {item_ids[0][KIN].encode()}
     text = "".join(item_ids).encode()
     return set(unpack(f"{KIN.start}x{KIN.stop - KIN.start}s{ID_CHARS - KIN.stop}x" * len(item_ids), text))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias
 
 from services.queue.dispatch import Dispatch
@@ -130,14 +130,13 @@ class Broker:
 
     async def enqueue(
         self, namespace: str, items: list[NewItem] | list[PlainItem], caller: Caller
-    ) -> list[Result]:
+    ) -> Even | list[Result]:
         """Take items in; one result per item, in order.
 
         Keyless items of a call that bring no id and no affinity go to one shard, in one transaction.
         """
         if isinstance(items[0], PlainItem):
-            found = await self.enqueue_plain(namespace, parts_of(items))
-            return found.each() if isinstance(found, Even) else found
+            return await self.enqueue_plain(namespace, parts_of(items))
         return answered(await self._others.enqueue(namespace, items, caller), Urgency.ENQUEUE)
 
     async def enqueue_plain(self, namespace: str, parts: Sequence[PlainPart]) -> Even | list[Result]:
@@ -186,6 +185,8 @@ class Broker:
 
     async def ack(self, namespace: str, items: Sequence[Settled]) -> list[Result]:
         """End items under their leases; one result per item, in order."""
+        if len(items) == 1:
+            return answered([await self._ack_one(namespace, items[0])], Urgency.SETTLE)
         ids = canonicals([item.id for item in items])
         tokens = {token: canonical_token(token) or _token() for token in {item.lease_token for item in items}}
         results = [Result(item.id, "not_found") for item in items]
@@ -215,6 +216,18 @@ class Broker:
         else:
             await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
         return answered(results, Urgency.SETTLE)
+
+    async def _ack_one(self, namespace: str, item: Settled) -> Result:
+        item_id = canonical(item.id)
+        if item_id is None or shard_of(item_id) not in self.stores:
+            return Result(item.id, "not_found")
+        token = canonical_token(item.lease_token) or _token()
+        outputs = _NO_OUTPUTS if item.output is NO_OUTPUT else {item_id: bytes(item.output).decode()}
+        try:
+            statuses = await self._ack_at(shard_of(item_id), namespace, [item_id], [token], outputs)
+        except Unavailable as error:
+            return refused(item.id, error.code, error.outcome)
+        return Result(item.id, "acked" if statuses is None else statuses[0])
 
     async def ack_plain(self, namespace: str, acks: PlainAcks) -> Even | list[Result]:
         """As `ack`, for a call under one token."""
@@ -267,6 +280,8 @@ class Broker:
     def _acker(self, store: Store, relaxed: bool) -> Any:
         async def flush_with_care(entries: list[AckEntry]) -> list[Statuses]:
             found = await flush(entries)
+            if found.count(None) == len(found):
+                return found
             lost = [
                 (entry, place, statuses)
                 for entry, statuses in zip(entries, found, strict=True)
@@ -428,15 +443,13 @@ def _kins(entries: Sequence[AckEntry]) -> set[bytes]:
 
 
 def _joined(entries: Sequence[AckEntry]) -> AckColumns:
-    if len(entries) == 1:
-        [(ids, tokens, namespace_id, outputs)] = entries
-        return AckColumns(ids, tokens, [namespace_id] * len(ids), dict(outputs))
-    return AckColumns(
-        [item_id for entry in entries for item_id in entry.ids],
-        [token for entry in entries for token in entry.tokens],
-        [entry.namespace_id for entry in entries for _ in entry.ids],
-        {item_id: output for entry in entries for item_id, output in entry.outputs.items()},
-    )
+    ids, tokens, namespace_ids, outputs = zip(*entries, strict=True)
+    if namespace_ids.count(namespace_ids[0]) < len(entries):
+        namespace_ids = tuple(entry.namespace_id for entry in entries for _ in entry.ids)
+    else:
+        namespace_ids = namespace_ids[:1] * sum(map(len, ids))
+    given = {item_id: output for mine in filter(None, outputs) for item_id, output in mine.items()}
+    return AckColumns(list(chain.from_iterable(ids)), list(chain.from_iterable(tokens)), namespace_ids, given)
 
 
 async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set[str]) -> dict[str, Known]:

@@ -112,6 +112,9 @@ def _joined(entries: Sequence[Entry]) -> list[Entry]:
 
 def parts_of(items: Sequence[PlainItem]) -> list[PlainPart]:
     """A call's items by topic, priority and lease; mostly all are of one kind."""
+    if len(items) == 1:
+        [item] = items
+        return [PlainPart(item.topic, item.priority, item.lease_s, bytes(item.payload).decode(), range(1))]
     kinds = [(item.topic, item.priority, item.lease_s) for item in items]
     places: dict[tuple[str, int, float], Sequence[int]] = {}
     if kinds.count(kinds[0]) == len(kinds):

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from services.queue.model import NewItem, PlainItem, Result, refused
+from services.queue.model import Even, NewItem, PlainItem, Result, refused
 from services.queue.names import SQL
 from services.queue.store import Store
 from shared.buckets import Buckets, Rate
@@ -179,7 +179,7 @@ class Quotas:
         self,
         tenant: Tenant,
         items: Sequence[NewItem | PlainItem],
-        take: Callable[[Any], Awaitable[list[Result]]],
+        take: Callable[[Any], Awaitable[Even | list[Result]]],
     ) -> tuple[list[Result], float | None]:
         """Enqueue as many items, from the first, as the quotas allow; when the refused may come again."""
         count, retry_after_s = len(items), None
@@ -201,13 +201,14 @@ class Quotas:
         self,
         tenant: Tenant,
         items: Sequence[NewItem | PlainItem],
-        take: Callable[[Any], Awaitable[list[Result]]],
+        take: Callable[[Any], Awaitable[Even | list[Result]]],
     ) -> list[Result]:
         sizes = [len(bytes(item.payload)) for item in items]
         tenant.gain(Use(0, len(items), sum(sizes)))
         statuses: list[str] = []
         try:
-            results = await take(items)
+            found = await take(items)
+            results = found.each() if isinstance(found, Even) else found
             statuses = [result.status for result in results]
         finally:
             lost = [

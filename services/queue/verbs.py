@@ -66,7 +66,7 @@ class Verbs:
         items = hot.new_items(call.body, self._settings)
         _check_topics(items, call.caller)
         if tenant is None:
-            return 201, {"results": await self._process.broker.enqueue(call.namespace, items, call.caller)}
+            return 201, _answer(await self._process.broker.enqueue(call.namespace, items, call.caller))
         take = partial(self._process.broker.enqueue, call.namespace, caller=call.caller)
         results, call.retry_after_s = await self._process.quotas.enqueue(tenant, items, take)
         return 201, {"results": results}
