@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from itertools import accumulate
 from typing import Any, Final
 from urllib.parse import quote
@@ -36,6 +37,7 @@ def with_payload(spec: str, payload: str) -> str:
     return _encode(json.loads(spec) | {"payload": json.loads(payload)})
 
 
+@cache
 def ack_topic(shard_number: int) -> str:
     """The topic, within the system's namespace, on which a DAG shard hears of its items' ends."""
     return f"acks/{shard_number:03d}"
