@@ -18,7 +18,7 @@ from benchmarks.direct import DirectShard
 from benchmarks.load import PAYLOAD
 from benchmarks.stack import BenchStack
 from headgate.ids import new_ids, time_ms_of
-from services.queue.model import Claim, Key, NewRow
+from services.queue.model import Claim, Key, NewRow, RareKind
 from services.queue.store import Store
 from shared.pg import PINNED
 from shared.sql import load
@@ -121,5 +121,5 @@ def _own_cycle(store: Store, namespace_id: int, topic_id: int, batch: int) -> Cy
 
 def new_row(item_id: str, namespace_id: int, topic_id: int, *, remembered: bool = False) -> NewRow:
     """A plain item as the broker would write it; `remembered` as if its caller had made the id."""
-    time_ms = time_ms_of(item_id) if remembered else None
-    return NewRow(item_id, time_ms, namespace_id, topic_id, 0, LEASE_S, _ENCODED, None, False)
+    kind = RareKind(namespace_id, topic_id, 0, LEASE_S, remembered, None)
+    return NewRow(item_id, kind, time_ms_of(item_id), _ENCODED, None, False)

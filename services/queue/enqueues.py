@@ -155,7 +155,7 @@ class Enqueues:
         await self._dispatch.place_lanes(store.number)
         taken = set(flushed.taken or ())
         self._tell_enqueued(store, [row for row in rows if row.id in taken], flushed)
-        namespace_id = rows[0].namespace_id
+        namespace_id = rows[0].kind.namespace_id
         for i in part:
             holder, print_ = holders.get((namespace_id, items[i].idempotency_key or ""), (None, b""))
             if holder is None:
@@ -196,14 +196,14 @@ class Enqueues:
     def _outcome(self, row: NewRow, taken: set[str], known: dict[str, Known], flushed: Enqueued) -> Result:
         if row.id in taken:
             taken.discard(row.id)
-            known[row.id] = Known(row.namespace_id, "living")
+            known[row.id] = Known(row.kind.namespace_id, "living")
             return Result(row.id, "enqueued")
         found = known.get(row.id)
         if found is not None:
-            if found.namespace_id != row.namespace_id:
+            if found.namespace_id != row.kind.namespace_id:
                 return refused(row.id, "id_unavailable")
             return Result(row.id, "cancelled" if found.outcome == "cancelled" else "duplicate")
-        ahead = row.time_ms is not None and row.time_ms > flushed.at.timestamp() * 1000
+        ahead = row.kind.named and row.time_ms > flushed.at.timestamp() * 1000
         return refused(row.id, "id_in_future" if ahead else "id_too_old")
 
     def _tell_enqueued(self, store: Store, rows: Sequence[NewRow], flushed: Enqueued) -> None:
@@ -212,7 +212,8 @@ class Enqueues:
         at = flushed.at
         for row in rows:
             if not row.waits:
-                topics.setdefault(row.topic_id, []).append(Key(row.priority, at, row.id))
+                kind = row.kind
+                topics.setdefault(kind.topic_id, []).append(Key(kind.priority, at, row.id))
         for topic_id, keys in topics.items():
             self._dispatch.ready_in(store.number, topic_id, keys)
 

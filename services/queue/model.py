@@ -67,17 +67,6 @@ def is_simple(item: NewItem) -> bool:
     )
 
 
-def is_plain(item: NewItem) -> bool:
-    """True for an item that uses only topic, id, payload, priority and lease_s."""
-    return (
-        is_simple(item)
-        and item.ack_context is NULL
-        and item.ack_topic is None
-        and item.max_attempts == 0
-        and not item.disabled
-    )
-
-
 class NewItems(msgspec.Struct, forbid_unknown_fields=True):
     """An enqueue call."""
 
@@ -154,17 +143,25 @@ class Demands(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     worker: str | None = None
 
 
-class NewRow(NamedTuple):
-    """One row of an enqueue flush, in the order of the statement's parameters."""
+class RareKind(NamedTuple):
+    """What an item of an enqueue flush has in common with others, in the order of the statement's parameters."""
 
-    id: str
-    time_ms: int | None
     namespace_id: int
     topic_id: int
     priority: int
     lease_s: float
+    named: bool  # by its caller
+    extra: str | None  # a JSON object of the rarer columns
+
+
+class NewRow(NamedTuple):
+    """One item of an enqueue flush."""
+
+    id: str
+    kind: RareKind
+    time_ms: int  # asked of named ones
     payload: str
-    extra: str | None
+    ack_context: str | None
     waits: bool  # disabled or delayed: nobody is to be woken for it
 
 

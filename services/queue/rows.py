@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from typing import Any
 
-from services.queue.model import NULL, NewItem, NewRow, is_plain
+from services.queue.model import NULL, NewItem, NewRow, RareKind, is_simple
 from services.queue.store import Store
 from shared.access import Caller
 from shared.ids import time_ms_of
@@ -22,43 +23,61 @@ def new_row(store: Store, namespace: str, item: NewItem, item_id: str, caller: C
     """One row of a flush; the item's names must be known to the store."""
     ref = store.names.known(namespace, item.topic)
     assert ref is not None
-    extra = None if is_plain(item) else _extra(store, namespace, item, caller)
     store.has_lanes = store.has_lanes or item.fairness_key is not None
+    named = item.id is not None
+    extra = _extra(store, namespace, item, caller)
     return NewRow(
         item_id,
-        None if item.id is None else time_ms_of(item_id),
-        ref.namespace_id,
-        ref.topic_id,
-        item.priority,
-        item.lease_s,
+        RareKind(ref.namespace_id, ref.topic_id, item.priority, item.lease_s, named, extra),
+        time_ms_of(item_id) if named else 0,
         bytes(item.payload).decode(),
-        None if extra is None else json.dumps(extra),
+        _text(item.ack_context),
         item.disabled or bool(item.delay_s) or item.deliver_after is not None or item.fairness_key is not None,
     )
 
 
-def _extra(store: Store, namespace: str, item: NewItem, caller: Caller) -> dict[str, Any]:
-    """The rarer columns of an item, JSON values as texts."""
-    ack = store.names.known(*ack_pair(namespace, item.ack_topic)) if item.ack_topic is not None else None
+def _extra(store: Store, namespace: str, item: NewItem, caller: Caller) -> str | None:
+    """The rarer columns of an item but its context as a JSON object, None where it has none."""
+    ack_topic_id, managed = None, False
+    if item.ack_topic is not None:
+        ack = store.names.known(*ack_pair(namespace, item.ack_topic))
+        ack_topic_id = None if ack is None else ack.topic_id
+        managed = caller.is_dag_service and item.ack_topic.startswith("_dag:")
+    if is_simple(item):
+        return _simple_extra(item.disabled, item.max_attempts, ack_topic_id, managed)
     backoff = item.backoff
-    found = {
-        "metadata": _text(item.metadata),
-        "inputs": _text(item.inputs),
-        "headers": _text(item.headers),
-        "due_at": None if item.deliver_after is None else item.deliver_after.isoformat(),
-        "delay_s": item.delay_s,
-        "ttl_s": item.ttl_s,
-        "disabled": item.disabled or None,
-        "at_most_once": item.delivery == "at_most_once" or None,
-        "max_attempts": item.max_attempts or None,
-        "backoff": f"{{{backoff.base_s},{backoff.factor},{backoff.max_s}}}" if backoff else None,
-        "ack_topic_id": None if ack is None else ack.topic_id,
-        "ack_context": _text(item.ack_context),
-        "key": item.idempotency_key,
-        "lane": item.fairness_key,
-        "managed": (caller.is_dag_service and (item.ack_topic or "").startswith("_dag:")) or None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    return _json(
+        metadata=_text(item.metadata),
+        inputs=_text(item.inputs),
+        headers=_text(item.headers),
+        due_at=None if item.deliver_after is None else item.deliver_after.isoformat(),
+        delay_s=item.delay_s,
+        ttl_s=item.ttl_s,
+        disabled=item.disabled or None,
+        at_most_once=item.delivery == "at_most_once" or None,
+        max_attempts=item.max_attempts or None,
+        backoff=f"{{{backoff.base_s},{backoff.factor},{backoff.max_s}}}" if backoff else None,
+        ack_topic_id=ack_topic_id,
+        key=item.idempotency_key,
+        lane=item.fairness_key,
+        managed=managed or None,
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _simple_extra(disabled: bool, max_attempts: int, ack_topic_id: int | None, managed: bool) -> str | None:
+    """That of an item which is simple: many have the same."""
+    return _json(
+        disabled=disabled or None,
+        max_attempts=max_attempts or None,
+        ack_topic_id=ack_topic_id,
+        managed=managed or None,
+    )
+
+
+def _json(**columns: Any) -> str | None:
+    found = {name: value for name, value in columns.items() if value is not None}
+    return json.dumps(found) if found else None
 
 
 def _text(raw: Any) -> str | None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
+from services.queue.kinds import columns
 from services.queue.leased import Group, moment
 from services.queue.model import EARLIEST, Claim, Key, Kind, Look, NewRow, Offer, Ready, id_of
 from services.queue.names import SQL, Names
@@ -21,22 +22,9 @@ from shared.pg import Transaction
 from shared.shards import Shard
 from shared.shedding import overloaded
 
-_COLUMNS = (
-    "ids",
-    "times_ms",
-    "namespace_ids",
-    "topic_ids",
-    "priorities",
-    "lease_ss",
-    "payloads",
-    "extras",
-)
-
-
-# What an ack says of each item that it made ready, and one with offers besides.
 # What an ack may apply to DAGs in its own transaction: ends of nodes, and ends of DAGs.
 _FOLDS_NODES, _FOLDS_DAGS = 1, 2
-
+# What an ack says of each item that it made ready, and one with offers besides.
 _TOLD = ("topic_ids", "priorities", "deliver_ats", "ids", "reviveds", "are_ready")
 _HANDED = (
     "handed_to",
@@ -52,9 +40,6 @@ _HANDED = (
 )
 
 T = TypeVar("T")
-
-# Stands nowhere in JSON text: within strings it must be escaped, between values it is no white space.
-RECORD_SEPARATOR = "\x1e"
 
 
 def _once(values: Sequence[T]) -> Sequence[T]:
@@ -116,15 +101,17 @@ class Store:
         self.pool = shard.pool
         self.names = Names(shard)
         self.has_lanes = False  # whether this process has met a fairness key here
-        self._window_ms = int(settings.id_window_s * 1000)
-        self._ahead_ms = int(settings.id_ahead_s_max * 1000)
+        self._ages = {
+            "window_ms": int(settings.id_window_s * 1000),
+            "ahead_ms": int(settings.id_ahead_s_max * 1000),
+        }
         self._folds = settings.fold_completions
 
     # -- enqueue ------------------------------------------------------------------------------------------
 
     async def enqueue(self, rows: Sequence[NewRow]) -> Enqueued:
         """Take items in; ids that exist, ended or are out of their window are left out of `taken`."""
-        row = await self.pool.row(SQL.enqueue, **self._columns(rows))
+        row = await self.pool.row(SQL.enqueue, **columns(rows), **self._ages)
         return Enqueued(row["at"], row["taken"])
 
     async def enqueue_plain(self, groups: Sequence[tuple[Kind, Sequence[str], str]]) -> datetime:
@@ -150,10 +137,10 @@ class Store:
         """Take in items that carry idempotency keys; also who holds each key whose slot is at home here."""
 
         async def work(tx: Transaction) -> tuple[Enqueued, dict[tuple[int, str], tuple[str, bytes]]]:
-            order = sorted(range(len(rows)), key=lambda i: (rows[i].namespace_id, keys[i]))
+            order = sorted(range(len(rows)), key=lambda i: (rows[i].kind.namespace_id, keys[i]))
             won = await tx.fetch(
                 SQL.take_keys,
-                namespace_ids=[rows[i].namespace_id for i in order],
+                namespace_ids=[rows[i].kind.namespace_id for i in order],
                 keys=[keys[i] for i in order],
                 ids=[rows[i].id for i in order],
                 fingerprints=[fingerprints[i] for i in order],
@@ -161,10 +148,10 @@ class Store:
             )
             ids = {row["id"] for row in won}
             taken = [row for row in rows if row.id in ids]
-            answer = await tx.row(SQL.enqueue, **self._columns(taken))
+            answer = await tx.row(SQL.enqueue, **columns(taken), **self._ages)
             holders = await tx.fetch(
                 SQL.key_holders,
-                namespace_ids=[row.namespace_id for row in rows],
+                namespace_ids=[row.kind.namespace_id for row in rows],
                 keys=keys,
                 slots=slots,
             )
@@ -187,11 +174,6 @@ class Store:
         """The shard's clock."""
         row = await self.pool.row(SQL.shard_time_ms)
         return int(row["time_ms"])
-
-    def _columns(self, rows: Sequence[NewRow]) -> dict[str, Any]:
-        columns: Any = list(zip(*rows, strict=True))[: len(_COLUMNS)] if rows else [[] for _ in _COLUMNS]
-        values: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True))
-        return values | {"window_ms": self._window_ms, "ahead_ms": self._ahead_ms}
 
     # -- dequeue ------------------------------------------------------------------------------------------
 

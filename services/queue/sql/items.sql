@@ -1,60 +1,70 @@
 -- Items come in, come back and go. Membership first, then the item row: every statement that moves an item
 -- takes the row of the narrow table that it leaves before it touches `item`.
 
--- name: enqueue(ids, times_ms, namespace_ids, topic_ids, priorities, lease_ss, payloads, extras, window_ms, ahead_ms)
--- One flush of enqueues. `times_ms` is the age a caller-made id claims, NULL for ids made here; `extras` is a
--- JSON object of the rarer columns, NULL for a plain item. A disabled item has no deliver_at. `ended` is asked
--- after the insert, by take_back_ended, with a snapshot of its own: an insert that waited for the transaction
--- that ended the same id must see that end. An item of a lane is due at once: `promote` gives it its place.
--- OFFSET 0 keeps the object from being read anew for each of its members that is asked for.
+-- name: enqueue(namespace_ids, topic_ids, priorities, lease_ss, nameds, extras, lasts, payloads, ack_contexts, ids, times_ms, window_ms, ahead_ms)
+-- One flush of enqueues. A row of the arrays is a kind of item, all that its items have in common: `extra` is a JSON
+-- object of the rarer columns, NULL for a plain item; `last` is where its items end among `ids` and `times_ms`, and
+-- its payloads and contexts are joined by U+001E, contexts NULL where none has any. `times_ms` is the age that an id
+-- claims, asked where callers made the ids (`named`). A disabled item has no deliver_at. `ended` is asked after the
+-- insert, by take_back_ended, with a snapshot of its own: an insert that waited for the transaction that ended the
+-- same id must see that end. An item of a lane is due at once: `promote` gives it its place.
 WITH n AS MATERIALIZED (
     SELECT at, (extract(epoch FROM at) * 1000)::bigint AS at_ms FROM (SELECT shard_now() AS at OFFSET 0) AS now),
-a AS MATERIALIZED (
-    SELECT u.*, n.at, n.at_ms, coalesce((x ->> 'disabled')::bool, false) AS disabled,
-        greatest(coalesce((x ->> 'due_at')::timestamptz,
-            n.at + make_interval(secs => coalesce((x ->> 'delay_s')::float8, 0))), n.at) AS due
-    FROM n, (
-        SELECT w.*, w.extra::jsonb AS x
-        FROM unnest($1::uuid[], $2::bigint[], $3::int[], $4::int[], $5::int[], $6::float8[], $7::text[], $8::text[])
-            AS w(id, time_ms, namespace_id, topic_id, priority, lease_s, payload, extra)
-        OFFSET 0) AS u),
+k AS MATERIALIZED (
+    SELECT u.*, n.*, e.*, CASE WHEN NOT e.disabled THEN greatest(
+            coalesce(e.due_at, n.at + make_interval(secs => coalesce(e.delay_s, 0))), n.at) END AS deliver_at,
+        ($10::uuid[])[coalesce(($7::int[])[u.nth - 1], 0) + 1:u.last] AS ids,
+        ($11::bigint[])[coalesce(($7::int[])[u.nth - 1], 0) + 1:u.last] AS times_ms
+    FROM n, unnest($1::int[], $2::int[], $3::int[], $4::float8[], $5::bool[], $6::text[], $7::int[], $8::text[],
+            $9::text[])
+        WITH ORDINALITY AS u(namespace_id, topic_id, priority, lease_s, named, extra, last, payloads, ack_contexts, nth),
+        LATERAL (SELECT u.extra::jsonb AS x OFFSET 0) AS j,
+        LATERAL (
+            SELECT coalesce((x ->> 'disabled')::bool, false) AS disabled, (x ->> 'due_at')::timestamptz AS due_at,
+                (x ->> 'delay_s')::float8 AS delay_s, (x ->> 'ttl_s')::float8 AS ttl_s,
+                coalesce((x ->> 'max_attempts')::int, 0) AS max_attempts,
+                coalesce((x ->> 'at_most_once')::bool, false) AS at_most_once,
+                coalesce((x ->> 'managed')::bool, false) AS managed, u.named OR x ? 'key' IS TRUE AS remembered,
+                (x ->> 'backoff')::float8[] AS backoff, (x ->> 'ack_topic_id')::int AS ack_topic_id,
+                x ->> 'metadata' AS metadata, x ->> 'inputs' AS inputs, x ->> 'headers' AS headers,
+                x ->> 'key' AS key, x ->> 'lane' AS lane OFFSET 0) AS e),
+a AS (
+    SELECT k.*, unnest(k.ids) AS id, unnest(k.times_ms) AS time_ms,
+        unnest(string_to_array(k.payloads, E'\x1e')) AS payload,
+        unnest(string_to_array(k.ack_contexts, E'\x1e')) AS ack_context
+    FROM k),
 i AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, expires_at,
         max_attempts, at_most_once, managed, remembered, delay_s, deliver_after, ttl_s, backoff, ack_topic_id,
         metadata, inputs, headers, ack_context, idempotency_key, fairness_key)
-    SELECT id, namespace_id, topic_id, priority, lease_s, payload, at,
-        CASE WHEN NOT disabled THEN due END,
-        CASE WHEN NOT disabled THEN at + make_interval(secs => (x ->> 'ttl_s')::float8) END,
-        coalesce((x ->> 'max_attempts')::int, 0), coalesce((x ->> 'at_most_once')::bool, false),
-        coalesce((x ->> 'managed')::bool, false), time_ms IS NOT NULL OR x ? 'key' IS TRUE,
-        (x ->> 'delay_s')::float8, CASE WHEN disabled THEN (x ->> 'due_at')::timestamptz END,
-        (x ->> 'ttl_s')::float8, (x ->> 'backoff')::float8[],
-        (x ->> 'ack_topic_id')::int, x ->> 'metadata', x ->> 'inputs', x ->> 'headers', x ->> 'ack_context',
-        x ->> 'key', x ->> 'lane'
+    SELECT id, namespace_id, topic_id, priority, lease_s, payload, at, deliver_at,
+        CASE WHEN NOT disabled THEN at + make_interval(secs => ttl_s) END, max_attempts, at_most_once, managed,
+        remembered, delay_s, CASE WHEN disabled THEN due_at END, ttl_s, backoff, ack_topic_id, metadata, inputs,
+        headers, ack_context, key, lane
     FROM a
-    WHERE time_ms IS NULL OR time_ms BETWEEN at_ms - $9::bigint AND at_ms + $10::bigint
+    WHERE NOT named OR time_ms BETWEEN at_ms - $12::bigint AND at_ms + $13::bigint
     ON CONFLICT (id) DO NOTHING
     RETURNING id, namespace_id, topic_id, priority, deliver_at, enqueued_at, managed, remembered,
         deliver_at <= enqueued_at AND fairness_key IS NULL AS is_ready, octet_length(payload) AS bytes),
 x AS MATERIALIZED (
     SELECT t.id, t.outcome
     FROM (SELECT array_agg(id) FILTER (WHERE remembered) AS ids FROM i) AS r, take_back_ended(r.ids) AS t),
-k AS MATERIALIZED (SELECT * FROM i WHERE id <> ALL (ARRAY(SELECT id FROM x))),
+t AS MATERIALIZED (SELECT * FROM i WHERE id <> ALL (ARRAY(SELECT id FROM x))),
 r AS (
-    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM k WHERE is_ready),
+    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM t WHERE is_ready),
 d AS (
-    INSERT INTO deferred SELECT deliver_at, id FROM k WHERE NOT is_ready AND deliver_at IS NOT NULL),
+    INSERT INTO deferred SELECT deliver_at, id FROM t WHERE NOT is_ready AND deliver_at IS NOT NULL),
 p AS (
     INSERT INTO parked (id, namespace_id, topic_id, reason, managed, parked_at)
-    SELECT id, namespace_id, topic_id, 'disabled', managed, enqueued_at FROM k WHERE deliver_at IS NULL),
+    SELECT id, namespace_id, topic_id, 'disabled', managed, enqueued_at FROM t WHERE deliver_at IS NULL),
 s AS (
     INSERT INTO stat_delta
     SELECT topic_id, count(*) FILTER (WHERE is_ready),
         count(*) FILTER (WHERE NOT is_ready AND deliver_at IS NOT NULL), 0,
         count(*) FILTER (WHERE deliver_at IS NULL), 0, sum(bytes)
-    FROM k GROUP BY topic_id)
+    FROM t GROUP BY topic_id)
 SELECT (SELECT at FROM n) AS at,
-    CASE WHEN (SELECT count(*) FROM k) < cardinality($1::uuid[]) THEN ARRAY(SELECT id::text FROM k) END AS taken;
+    CASE WHEN (SELECT count(*) FROM t) < cardinality($10::uuid[]) THEN ARRAY(SELECT id::text FROM t) END AS taken;
 
 -- name: enqueue_plain(namespace_ids, topic_ids, priorities, lease_ss, lasts, payloads, ids)
 -- One flush of enqueues whose ids were made here and that give nothing but the common fields: nothing to look up,

@@ -1,6 +1,7 @@
 """Concurrent calls share a flush: a row that the database refuses must not fail its neighbours."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from shared.ids import new_id, shard_of
 from tests.support.queue_host import Api, QueueHost
 
+JSON_TEXTS = ("payload", "metadata", "ack_context")
 TRAP = """
 CREATE FUNCTION {schema}.trap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -54,6 +56,54 @@ async def test_a_poisoned_enqueue_fails_alone(own_api: Api, position: int) -> No
     taken = await own_api.dequeue("t", 100)
     assert sorted(item["payload"] for item in taken) == sorted(p for p in payloads if p != "poison")
     assert await own_api.host.count("item") == 15
+
+
+async def test_items_of_several_kinds_in_one_flush_keep_what_is_their_own(own_api: Api) -> None:
+    """What a flush says once for many items is said of no other; a separator within a text separates nothing."""
+    in_one_flush(own_api.host)
+    [store, *_] = own_api.host.stores.values()
+    kinds: list[dict[str, Any]] = [
+        {"topic": topic, "priority": priority} | more
+        for topic in ("a", "b")
+        for priority in (0, 1)
+        for more in (
+            {},
+            {"ack_topic": "ends"},
+            {"ack_topic": "ends", "ack_context": True},
+            {"metadata": {"n": 0}},
+            {"max_attempts": 3, "disabled": True},
+            {"id": True},
+            {"id": True, "ttl_s": 50, "disabled": True},
+        )
+    ]
+    items = []
+    for n, kind in enumerate(kinds * 3):
+        item = kind | {"payload": f"{n}\x1e\n\u2028", "affinity": "x"}
+        if "ack_context" in kind:
+            item["ack_context"] = {"at": f"\x1e{n}"}
+        if "id" in kind:
+            item["id"] = new_id(store.number)
+            del item["affinity"]
+        items.append(item)
+    calls = [items[i : i + 7] for i in range(0, len(items), 7)]
+    answers = await asyncio.gather(*(own_api.post("enqueue", {"items": call}) for call in calls))
+
+    results = [result for answer in answers for result in answer.json()["results"]]
+    rows = await own_api.host.rows(
+        """SELECT i.*, t.name AS topic, p.reason FROM item i JOIN topic t USING (topic_id)
+        LEFT JOIN parked p ON p.id = i.id"""
+    )
+    found = {str(row["id"]): row for row in rows}
+    assert len(results) == len(items) == len(found)
+    for item, result in zip(items, results, strict=True):
+        row = found[result["id"]]
+        texts = [None if row[name] is None else json.loads(row[name]) for name in JSON_TEXTS]
+        assert result["status"] == "enqueued" and texts == [item.get(name) for name in JSON_TEXTS]
+        assert [row["topic"], row["priority"]] == [item["topic"], item["priority"]]
+        assert (row["max_attempts"], row["ttl_s"]) == (item.get("max_attempts", 0), item.get("ttl_s"))
+        assert (row["ack_topic_id"] is None) == ("ack_topic" not in item)
+        assert row["remembered"] == ("id" in item)
+        assert row["reason"] == ("disabled" if item.get("disabled") else None)
 
 
 async def test_a_poisoned_ack_fails_alone(own_api: Api) -> None:
