@@ -19,6 +19,7 @@ from benchmarks.load import PAYLOAD
 from benchmarks.stack import BenchStack
 from headgate.ids import new_ids, time_ms_of
 from services.queue.model import Claim, Key, NewRow, RareKind
+from services.queue.plain import SEPARATOR
 from services.queue.store import Store
 from shared.pg import PINNED
 from shared.sql import load
@@ -106,11 +107,13 @@ def _reference_cycle(connection: Any, batch: int, payload: str) -> Cycle:
 
 
 def _own_cycle(store: Store, namespace_id: int, topic_id: int, batch: int) -> Cycle:
+    payloads = SEPARATOR.join([_ENCODED] * batch)
+
     async def cycle() -> int:
         ids = new_ids(store.number, batch)
-        enqueued = await store.enqueue([new_row(item, namespace_id, topic_id) for item in ids])
+        at = await store.enqueue_plain([((namespace_id, topic_id, 0, LEASE_S), ids, payloads)])
         token = str(UUID(bytes=secrets.token_bytes(16)))
-        claim = Claim(topic_id, [Key(0, enqueued.at, item) for item in ids], token, LEASE_S)
+        claim = Claim(topic_id, [Key(0, at, item) for item in ids], token, LEASE_S)
         [group] = await store.claim([claim], relaxed=False)
         acked = await store.ack(ids, [token] * batch, [namespace_id] * batch, {}, relaxed=False)
         assert group.items == batch and acked.acked is None

@@ -14,6 +14,7 @@ import msgspec
 
 from services.queue.hot import is_topic
 from services.queue.model import PlainAcks, PlainItem, PlainPart
+from services.queue.plain import SEPARATOR
 from services.queue.settings import QueueSettings
 from shared import jsonbody
 from shared.errors import ServiceError
@@ -49,6 +50,9 @@ ALIKE_BYTES_MIN = 1_000
 KNOWN_HEADS_MAX, HEAD_BYTES_MAX = 1_000, 256
 _known_heads: dict[bytes, PlainItem] = {}
 
+# Between two payloads without their quotes.
+_BETWEEN = f'"{SEPARATOR}"'.encode()
+
 _plain_item = msgspec.json.Decoder(PlainItem).decode
 _text = msgspec.json.Decoder(str).decode
 
@@ -68,7 +72,7 @@ def items(body: bytes, settings: QueueSettings) -> PlainPart | None:
     try:
         # No quotes are left in what is not repeated, and no control characters: each is the inside of a text.
         _text(b'"%b"' % b"".join(texts))
-        joined = b'"\x1e"'.join(texts).decode()
+        joined = _BETWEEN.join(texts).decode()
     except (msgspec.MsgspecError, UnicodeError):
         return None
     return PlainPart(item.topic, item.priority, item.lease_s, f'"{joined}"', range(len(texts)))
