@@ -58,6 +58,8 @@ _SESSION = {
 _REFUSED = (asyncpg.DataError, asyncpg.ProgramLimitExceededError, asyncpg.IntegrityConstraintViolationError)
 _CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _FULL = (asyncpg.InsufficientResourcesError, asyncpg.LockNotAvailableError)
+# What functions of ours raise.
+_DECLINED = "HG001"
 # The shard's tables are not there, or not to be written to: fenced, moved away, a standby.
 _CLOSED = (
     asyncpg.UndefinedTableError,
@@ -77,6 +79,14 @@ _LOST = (
 
 # What a shard says of itself, asked once by each new connection.
 _IDENTITY = "SELECT number, epoch, incarnation::text, state FROM shard"
+
+
+class Declined(Exception):
+    """A function of ours has refused a statement, in words that its caller knows; nothing was done."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
 
 
 class _Stranger(ConnectionError):
@@ -313,10 +323,11 @@ class Pool:
                 return ShardUnavailable(f"shard {number} was too slow", retry_after_s=1.0)
         if isinstance(error, _REFUSED):
             return Invalid("the database refused a value of this request")
-        if isinstance(error, _FULL):
-            return ShardUnavailable(f"shard {number} has no room or is locked", retry_after_s=1.0)
-        if isinstance(error, _CLOSED):
-            return ShardUnavailable(f"shard {number} is not open here", retry_after_s=1.0)
+        if getattr(error, "sqlstate", None) == _DECLINED:
+            return Declined(str(getattr(error, "detail", "")))
+        for kinds, what in ((_FULL, "has no room or is locked"), (_CLOSED, "is not open here")):
+            if isinstance(error, kinds):
+                return ShardUnavailable(f"shard {number} {what}", retry_after_s=1.0)
         return error
 
     async def _enter(self) -> None:

@@ -111,7 +111,9 @@ class Births:
             AddUnfinished: the DAG is there, and the queue will be given its items by and by.
         """
         if birth.dag.next_n > self._settings.birth_nodes_max:
-            [born] = await store_births.bear_dags(shard, [birth], delay_s=self._settings.overdue_s)
+            # Its items are a call of their own. One that went ahead, as overdue, would be acked before the queue
+            # has those that wait for it.
+            [born] = await store_births.bear_dags(shard, [birth], delay_s=self._settings.stopped_add_s)
         else:
             [born] = await self._bearer(shard).submit([birth], birth.dag.namespace)
         if born is None:

@@ -99,7 +99,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         await topics.read_shares()
         for loop in loops:
             loop.start()
-        async with _talking(messenger, broker.endings):
+        async with _talking(messenger, broker.acks.endings):
             yield
             await leave()
         for loop in loops:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, islice
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from services.queue.acks import Acks
 from services.queue.dispatch import Dispatch
 from services.queue.enqueues import Enqueues
 from services.queue.leased import Leased
@@ -33,51 +33,16 @@ from services.queue.store import Known, Store
 from shared.access import Caller
 from shared.batcher import Batcher
 from shared.clock import SystemClock
-from shared.endings import Endings
 from shared.errors import Unavailable, something_done
-from shared.ids import canonical, canonical_token, canonicals, kins, one_shard_of, shard_of, time_ms_of
+from shared.ids import canonical, canonical_token, canonicals, one_shard_of, shard_of
 from shared.lanes import Urgency
 from shared.metrics import (
-    ACKED,
-    DAG_SECONDS,
     DEQUEUED,
-    FOLDED,
-    FOLDED_RELEASES,
     REDELIVERED,
     SCHEDULE_TO_START_SECONDS,
 )
 from shared.shards import ShardMap
 from shared.shedding import overloaded
-
-
-class AckEntry(NamedTuple):
-    """Acks of one call on one shard: ids and the token of each, and outputs by id, as texts."""
-
-    ids: Sequence[str]
-    tokens: Sequence[str]
-    namespace_id: int
-    outputs: Mapping[str, str]
-
-    def only(self, place: int) -> AckEntry:
-        """One of them."""
-        item_id = self.ids[place]
-        outputs = {item_id: self.outputs[item_id]} if item_id in self.outputs else _NO_OUTPUTS
-        return AckEntry([item_id], [self.tokens[place]], self.namespace_id, outputs)
-
-
-class AckColumns(NamedTuple):
-    """Those of a flush, one behind another."""
-
-    ids: Sequence[str]
-    tokens: Sequence[str]
-    namespace_ids: Sequence[int]
-    outputs: dict[str, str]
-
-
-_NO_OUTPUTS: Mapping[str, str] = {}
-
-# What became of each element of an entry, None where all are acked.
-Statuses: TypeAlias = list[str] | None
 
 ReviveEntry = tuple[str, int, str | None, bool]
 
@@ -102,11 +67,9 @@ class Broker:
         self._plain = PlainEnqueues(dispatch, placement, settings)
         self._others = Enqueues(shards, dispatch, placement, settings)
         self._settings = settings
-        self.endings = Endings(settings.redis_url, settings.redis_prefix)
+        self.acks = Acks(dispatch, settings)
         self._dequeued: dict[int, Any] = {}
-        self._acked: dict[int, Any] = {}
         self._started: dict[int, Any] = {}
-        self._acks: dict[tuple[int, bool], Batcher[AckEntry, Statuses]] = {}
         self._revives: dict[int, Batcher[ReviveEntry, str]] = {}
         for store in stores.values():
             self.join(store)
@@ -115,13 +78,9 @@ class Broker:
         """Serve one more shard."""
         number, limits = store.number, self._settings.flush_limits
         self._dequeued[number] = DEQUEUED.labels(number)
-        self._acked[number] = ACKED.labels(number)
         self._started[number] = SCHEDULE_TO_START_SECONDS.labels(number)
         self._revives[number] = Batcher(self._reviver(store), limits, Urgency.SETTLE, store.pool)
-        for relaxed in (False, True):
-            acker, pool = self._acker(store, relaxed), store.shard.relaxed if relaxed else store.pool
-            # A second ack of a DAG would find its lock taken, and leave its end to the DAG service.
-            self._acks[number, relaxed] = Batcher(acker, limits, Urgency.SETTLE, pool, tags=_kins)
+        self.acks.join(store)
         self._plain.join(store)
         self._others.join(store)
         self.stores[number] = store
@@ -199,7 +158,7 @@ class Broker:
                 if items[i].output is not NO_OUTPUT
             }
             try:
-                statuses = await self._ack_at(
+                statuses = await self.acks.at(
                     shard, namespace, mine, [tokens[items[i].lease_token] for i in part], outputs
                 )
             except Unavailable as error:
@@ -222,9 +181,9 @@ class Broker:
         if item_id is None or shard_of(item_id) not in self.stores:
             return Result(item.id, "not_found")
         token = canonical_token(item.lease_token) or _token()
-        outputs = _NO_OUTPUTS if item.output is NO_OUTPUT else {item_id: bytes(item.output).decode()}
+        outputs = {} if item.output is NO_OUTPUT else {item_id: bytes(item.output).decode()}
         try:
-            statuses = await self._ack_at(shard_of(item_id), namespace, [item_id], [token], outputs)
+            statuses = await self.acks.at(shard_of(item_id), namespace, [item_id], [token], outputs)
         except Unavailable as error:
             return refused(item.id, error.code, error.outcome)
         return Result(item.id, "acked" if statuses is None else statuses[0])
@@ -236,35 +195,10 @@ class Broker:
         if shard is None or shard not in self.stores:
             return await self.ack(namespace, [Settled(item_id, token) for item_id in ids])
         try:
-            statuses = await self._ack_at(shard, namespace, ids, [token] * len(ids), _NO_OUTPUTS)
+            statuses = await self.acks.at(shard, namespace, ids, [token] * len(ids), {})
         except Unavailable as error:
             return answered([refused(item_id, error.code, error.outcome) for item_id in ids], Urgency.SETTLE)
         return Even(ids, "acked") if statuses is None else list(map(Result, ids, statuses))
-
-    async def _ack_at(
-        self,
-        shard: int,
-        namespace: str,
-        ids: Sequence[str],
-        tokens: Sequence[str],
-        outputs: Mapping[str, str],
-    ) -> Statuses:
-        names = self.stores[shard].names
-        namespace_id = names.known_namespace(namespace)
-        if namespace_id is None:
-            self.stores[shard].pool.admit()  # else the flush asks
-            namespace_id = await names.namespace_id(namespace)
-        if namespace_id is None:
-            return ["not_found"] * len(ids)
-        entry = AckEntry(ids, tokens, namespace_id, outputs)
-        [statuses] = await self._acks[shard, namespace == "_dag"].submit([entry], namespace, size=len(ids))
-        return statuses
-
-    def _tell_ended(self, dag_ids: Sequence[str]) -> None:
-        self.endings.tell(dag_ids)
-        now_s = _clock.wall_s()
-        for dag_id in dag_ids:
-            DAG_SECONDS.observe(max(0.0, now_s - time_ms_of(dag_id) / 1000))
 
     def _by_shard(self, ids: Sequence[str | None]) -> dict[int, Sequence[int]]:
         """The places of ids by their shards, without those that are of no shard here; mostly all are of one."""
@@ -276,91 +210,6 @@ class Broker:
             if item_id is not None and shard_of(item_id) in self.stores:
                 groups.setdefault(shard_of(item_id), []).append(i)
         return dict(groups)
-
-    def _acker(self, store: Store, relaxed: bool) -> Any:
-        async def flush_with_care(entries: list[AckEntry]) -> list[Statuses]:
-            found = await flush(entries)
-            if found.count(None) == len(found):
-                return found
-            lost = [
-                (entry, place, statuses)
-                for entry, statuses in zip(entries, found, strict=True)
-                for place, status in enumerate(statuses or ())
-                if status == "lease_lost" and statuses is not None
-            ]
-            if lost:
-                # An extend of the same holder may have moved its lease while this waited for it: look afresh.
-                with something_done():
-                    again = await flush([entry.only(place) for entry, place, _ in lost])
-                for (_, place, statuses), one in zip(lost, again, strict=True):
-                    status = "acked" if one is None else one[0]
-                    if status in ("acked", "already_acked"):
-                        statuses[place] = status
-            return found
-
-        async def flush(entries: list[AckEntry]) -> list[Statuses]:
-            ids, tokens, namespace_ids, given = _joined(entries)
-            if namespace_ids.count(namespace_ids[0]) < len(ids) and _is_shared(tokens, namespace_ids):
-                return await flush_apart(entries)
-            with self.dispatch.handing(store.number, "ack", len(ids)) as handing:
-                flushed = await handing.flush(
-                    lambda offers: store.ack(
-                        ids,
-                        tokens,
-                        namespace_ids,
-                        given,
-                        relaxed=relaxed,
-                        offers=offers,
-                        ends=self.endings.is_heard,
-                    )
-                )
-                handing.hand(flushed.handed)
-                handing.saw([ready.topic_id for ready in flushed.ready])
-            self.dispatch.ready(store.number, flushed.ready)
-            if flushed.folded:
-                FOLDED.labels(store.number).inc(flushed.folded)
-                FOLDED_RELEASES.labels(store.number).inc(flushed.revived)
-            if flushed.ended:
-                self._tell_ended(flushed.ended)
-            if flushed.delayed:
-                await self.dispatch.place_lanes(store.number)
-            if flushed.acked is None:
-                self._acked[store.number].inc(len(ids))
-                return [None] * len(entries)
-            self._acked[store.number].inc(len(flushed.acked))
-            named = list(zip(ids, tokens, namespace_ids, strict=True))
-            statuses = iter(await self._ack_statuses(store, named, flushed.acked, flushed.held or set()))
-            return [list(islice(statuses, len(entry.ids))) for entry in entries]
-
-        async def flush_apart(entries: list[AckEntry]) -> list[Statuses]:
-            """Namespace by namespace: one of them names another's token, which must not touch the other's acks."""
-            found: dict[int, Statuses] = {}
-            for namespace_id in {entry.namespace_id for entry in entries}:
-                places = [i for i, entry in enumerate(entries) if entry.namespace_id == namespace_id]
-                found |= zip(places, await flush([entries[i] for i in places]), strict=True)
-            return [found[i] for i in range(len(entries))]
-
-        return flush_with_care
-
-    async def _ack_statuses(
-        self, store: Store, named: Sequence[tuple[str, str, int]], acked: set[str], held: set[str]
-    ) -> list[str]:
-        # Also ids acked in this very flush: a superseded holder may share it with the winner.
-        with something_done():
-            known = await store.known(
-                [id_ for id_, token, _ in named if id_ not in acked or id_ + token not in held]
-            )
-        statuses = []
-        for item_id, token, namespace_id in named:
-            if item_id + token in held and item_id in acked:
-                acked.discard(item_id)
-                known[item_id] = Known(namespace_id, "acked")
-                statuses.append("acked")
-            elif item_id + token in held and not _was_cancelled(known.get(item_id)):
-                statuses.append("already_acked")
-            else:
-                statuses.append(lost_status(known.get(item_id), namespace_id))
-        return statuses
 
     # -- revive -------------------------------------------------------------------------------------------
 
@@ -432,26 +281,6 @@ class Broker:
         return flush
 
 
-def _is_shared(tokens: Sequence[str], namespace_ids: Sequence[int]) -> bool:
-    """Whether one token is named by several namespaces."""
-    return len(set(zip(tokens, namespace_ids, strict=True))) > len(set(tokens))
-
-
-def _kins(entries: Sequence[AckEntry]) -> set[bytes]:
-    [entry] = entries
-    return kins(entry.ids)
-
-
-def _joined(entries: Sequence[AckEntry]) -> AckColumns:
-    ids, tokens, namespace_ids, outputs = zip(*entries, strict=True)
-    if namespace_ids.count(namespace_ids[0]) < len(entries):
-        namespace_ids = tuple(entry.namespace_id for entry in entries for _ in entry.ids)
-    else:
-        namespace_ids = namespace_ids[:1] * sum(map(len, ids))
-    given = {item_id: output for mine in filter(None, outputs) for item_id, output in mine.items()}
-    return AckColumns(list(chain.from_iterable(ids)), list(chain.from_iterable(tokens)), namespace_ids, given)
-
-
 async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set[str]) -> dict[str, Known]:
     """Ids that nothing else knows, of those acked under a lease that has not run out yet."""
     unknown: dict[int, list[str]] = {}
@@ -470,17 +299,6 @@ def answered(results: list[Result], level: Urgency) -> list[Result]:
     if results and results[0].code == "overloaded" and all(result.code == "overloaded" for result in results):
         raise overloaded(level)
     return results
-
-
-def lost_status(known: Known | None, namespace_id: int) -> str:
-    """What the holder of a dead token is told of its item."""
-    if known is None or known.namespace_id != namespace_id:
-        return "not_found"
-    return "cancelled" if known.outcome == "cancelled" else "lease_lost"
-
-
-def _was_cancelled(known: Known | None) -> bool:
-    return known is not None and known.outcome == "cancelled"
 
 
 def _closed_status(state: Any, known: Known | None, namespace_id: int, manages: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from enum import IntFlag
 from operator import itemgetter
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -14,6 +15,17 @@ NULL = msgspec.Raw(b"null")
 LEASE_S = 60.0
 LEASE_S_MAX = 43_200.0
 NO_OUTPUT = msgspec.Raw(b"")
+
+
+class Fold(IntFlag):
+    """What an ack may apply to DAGs in its own transaction: ends of nodes, ends of DAGs. Of ends that release many
+    nodes: they are taken too (`WIDE`), or refuse their flush; else they are told like all that is not applied."""
+
+    NOTHING = 0
+    NODES = 1
+    DAGS = 2
+    WIDE = 4
+    REFUSE_WIDE = 8
 
 
 class Backoff(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from services.queue import attempts
 from services.queue import store as rows
-from services.queue.broker import Broker, answered, lost_status
+from services.queue.acks import lost_status
+from services.queue.broker import Broker, answered
 from services.queue.model import EARLIEST, Ready, Result, backoff_s, refused
 from services.queue.names import SQL
 from services.queue.settings import QueueSettings

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from services.queue.kinds import columns
 from services.queue.leased import Group, moment
-from services.queue.model import EARLIEST, Claim, Key, Kind, Look, NewRow, Offer, Ready, id_of
+from services.queue.model import EARLIEST, Claim, Fold, Key, Kind, Look, NewRow, Offer, Ready, id_of
 from services.queue.names import SQL, Names
 from services.queue.settings import QueueSettings
 from shared.lanes import current_urgency
@@ -22,8 +22,6 @@ from shared.pg import Transaction
 from shared.shards import Shard
 from shared.shedding import overloaded
 
-# What an ack may apply to DAGs in its own transaction: ends of nodes, and ends of DAGs.
-_FOLDS_NODES, _FOLDS_DAGS = 1, 2
 # What an ack says of each item that it made ready, and one with offers besides.
 _TOLD = ("topic_ids", "priorities", "deliver_ats", "ids", "reviveds", "are_ready")
 _HANDED = (
@@ -105,7 +103,6 @@ class Store:
             "window_ms": int(settings.id_window_s * 1000),
             "ahead_ms": int(settings.id_ahead_s_max * 1000),
         }
-        self._folds = settings.fold_completions
 
     # -- enqueue ------------------------------------------------------------------------------------------
 
@@ -254,10 +251,13 @@ class Store:
         *,
         relaxed: bool,
         offers: Sequence[Offer] = (),
-        ends: bool = False,
+        folds: Fold = Fold.NOTHING,
     ) -> AckFlush:
-        """End items that are held under their tokens. A token is of one namespace here. With `ends` a DAG may
-        end by that."""
+        """End items that are held under their tokens. A token is of one namespace here.
+
+        Raises:
+            Declined: the ids that it names are wide, and `folds` refuses such; nothing was done.
+        """
         pool = self.shard.relaxed if relaxed else self.pool
         named = _by_token(ids, tokens, namespace_ids)
         row = await pool.row(
@@ -268,7 +268,7 @@ class Store:
             lasts=named.lasts,
             outputs=json.dumps(outputs) if outputs else "{}",
             asked=len(ids),
-            folds=self._folds * (_FOLDS_NODES | _FOLDS_DAGS if ends else _FOLDS_NODES),
+            folds=folds,
             **_offered(offers),
         )
         acked = None if row["acked_ids"] is None else set(row["acked_ids"])

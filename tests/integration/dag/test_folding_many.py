@@ -66,17 +66,6 @@ async def test_many_ends_are_logged_as_they_are_told(folding: Folding, telling: 
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("releases", [100, 101])
-async def test_what_releases_many_goes_the_ordinary_way(folding: Folding, releases: int) -> None:
-    """Each release costs more than an end does, and others wait for the same statement."""
-    ups = [f"n{n}" for n in range(4)]
-    nodes = {**{key: [] for key in ups}, **{f"c{n}": [ups[n % 4]] for n in range(releases)}}
-    dag, told = await acked_at_once(folding, nodes)
-    assert told == (0 if releases <= 100 else 4)
-    assert list((await folding.states(dag)).values()).count("released") == releases
-    await folding.finish(dag)
-
-
 async def test_ends_beyond_those_of_one_ack_are_told(folding: Folding) -> None:
     ups = [f"n{n}" for n in range(501)]
     dag, told = await acked_at_once(folding, {**{key: [] for key in ups}, "all": ups})

@@ -134,7 +134,7 @@ async def test_a_hot_namespace_leaves_room_for_acks_of_others(own_host: QueueHos
         await api.enqueue(*({"topic": "t", "id": api.new_id(0)} for _ in range(count)))
     [first, *rest] = await hot.dequeue("t", 101)
     [other] = await calm.dequeue("t")
-    line = own_host.process.broker._acks[0, False]
+    line = own_host.process.broker.acks.flushes[0, False]
     line._limits = line._limits._replace(items_max=10)
     flush, go_on = line._flush, asyncio.Event()
     seen: list[list[str]] = []

@@ -1,0 +1,188 @@
+"""Nodes with many below them are folded too, in flushes of their own (ADR 14)."""
+
+from migrations.script import run_sql
+
+revision = "0021"
+down_revision = "0020"
+branch_labels = None
+depends_on = None
+
+SQL = r"""
+DROP FUNCTION complete_here;
+
+-- Applies acks of nodes' items where that is simple, for the queue shard that they are acked on and in its
+-- transaction; called with this schema as the search_path. The arrays have one element an item: what its ack
+-- context says, its id, its attempts, its output, and since when and by whom it was held. One row says which
+-- items' ends are applied here, which disabled items of that queue shard the caller has to make ready in the
+-- same transaction, and which DAGs have ended: who waits for one hears of it from the caller, after its commit.
+-- What is not in `o_taken` is as it was, and goes the ordinary way: by a completion item, to
+-- services.dag.completing, which decides the same.
+--
+-- Nobody is waited for: a DAG whose row is locked, or a table that is, is left alone. All that follows the locks
+-- reads with a snapshot of its own. A DAG's ends are taken together or not at all, and only while it runs, neither
+-- held nor paused, cleaning up nor being reopened; if each is the end of a released node in its living generation
+-- with few edges left; if every node that these decide is to be released, has its item disabled on that shard and
+-- is given no outputs, and these are not many. A DAG ends here only where `folds` says so (2), and where that
+-- begins nothing: it has no parent, and nothing cleans up behind it. How many nodes may end is the caller's to
+-- limit.
+--
+-- What would release many nodes holds up all that shares its statement. `folds` says whether these are taken (4);
+-- else `o_wide` names the items of DAGs that are left out for that reason alone.
+--
+-- What it costs is for the most part what a statement of many parts costs before it has seen a row, so the parts
+-- are as few as can be.
+CREATE FUNCTION complete_here(
+    dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[], outputs text[],
+    started_ats timestamptz[], workers text[], queue_shard int, folds int)
+RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[]) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    edges_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 1000 ELSE 32 END;        -- of one node
+    edges_here_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 5000 ELSE 16000 END; -- of all nodes that end
+    releases_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 1000 ELSE 100 END;    -- of one DAG
+    row_max CONSTANT int := 100;        -- changes in a row of the log, as `services.dag.changes` has it
+    tail CONSTANT text := lpad(to_hex(queue_shard), 3, '0');
+    locked bigint[];
+BEGIN
+    LOCK TABLE change, dag, edge, node, tally IN ROW EXCLUSIVE MODE NOWAIT;
+    SELECT array_agg(d.no) INTO locked FROM (
+        SELECT dag.no FROM dag WHERE dag.no = ANY (ARRAY(
+            SELECT f.no FROM unnest(dag_ids) AS w(id)
+            CROSS JOIN LATERAL (SELECT dag.no FROM dag WHERE dag.id = w.id OFFSET 0) AS f))
+            AND dag.state = 'running' AND NOT dag.held AND NOT dag.paused AND dag.cleanup_phase = 0
+            AND dag.last_event > 0
+        FOR UPDATE SKIP LOCKED) AS d;
+    IF locked IS NULL THEN
+        RETURN;
+    END IF;
+    WITH g AS MATERIALIZED (
+        SELECT d.* FROM unnest(locked) AS w(no)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place, dag.no, dag.id, dag.intent + dag.blocked + dag.released AS unfinished,
+                dag.cleanup_left, dag.last_event, dag.open, dag.failed > 0 AS has_failed,
+                dag.open OR folds & 2 > 0 AND dag.cleanup_left = 0 AND dag.parent_dag IS NULL AS may_empty
+            FROM dag WHERE dag.no = w.no OFFSET 0) AS d),
+    -- The nodes that end; no number where one does not end so simply.
+    n AS MATERIALIZED (
+        SELECT g.no AS dag_no, u.generation, u.attempts, u.output, u.started_at, u.worker, u.nth, x.place, x.no,
+            x.no IS NULL OR u.output LIKE '%\\u%' AS stops
+        FROM g
+        JOIN unnest(dag_ids, node_keys, generations, item_ids, attempt_numbers, outputs, started_ats, workers)
+            WITH ORDINALITY AS u(dag_id, key, generation, item_id, attempts, output, started_at, worker, nth)
+            ON u.dag_id = g.id
+        LEFT JOIN LATERAL (
+            SELECT ctid AS place, node.no FROM node
+            WHERE node.dag_no = g.no AND node.key = u.key AND node.generation = u.generation
+                AND node.state = 'released' AND node.item_id = u.item_id AND NOT node.sub AND node.run_on IS NULL
+            OFFSET 0) AS x ON true),
+    e AS MATERIALIZED (
+        SELECT n.dag_no, n.no AS up, x.place, x.down FROM n
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place, edge.down FROM edge WHERE edge.up = n.no AND NOT edge.satisfied
+            LIMIT edges_max + 1) AS x
+        LIMIT edges_here_max + 1),
+    -- The nodes below them as they will stand, and what that decides: `stop` is what is not decided here, and what
+    -- ends by this very statement, which cannot write a row twice.
+    c AS MATERIALIZED (
+        SELECT x.dag_no, x.no, x.edges, x.place, x.generation, CASE
+            WHEN x.state = 'released' AND x.no = ANY (ARRAY(SELECT n.no FROM n)) THEN 'stop'
+            WHEN x.state <> 'blocked' OR x.run_on IS NOT NULL THEN 'wait'
+            WHEN x.ext_failed OR x.verdict = 'skip' THEN 'stop'
+            WHEN x.verdict = 'wait' OR x.ext_left > 0 THEN 'wait'
+            WHEN x.enqueued AND NOT x.sub AND NOT x.pass_outputs AND right(x.item_id::text, 3) = tail THEN 'fire'
+            ELSE 'stop' END AS what
+        FROM (SELECT e.dag_no, e.down AS no, count(*)::int AS edges FROM e GROUP BY e.dag_no, e.down) AS k
+        CROSS JOIN LATERAL (
+            SELECT k.*, ctid AS place, node.item_id, node.state, node.generation, node.enqueued, node.sub,
+                node.run_on, node.pass_outputs, node.ext_left, node.ext_failed,
+                verdict(node.trigger, node.up_left - k.edges, node.up_ok + k.edges, node.up_failed,
+                    node.up_skipped, node.up_cancelled) AS verdict
+            FROM node WHERE node.no = k.no OFFSET 0) AS x),
+    -- What is written to each DAG's row and its log: ends in the order of the call, then releases, then the DAG's
+    -- own end.
+    t AS MATERIALIZED (
+        SELECT g.place, g.no, g.id, g.last_event AS was, k.ended, k.fired, k.news,
+            CASE WHEN g.unfinished > k.ended OR g.open THEN NULL WHEN g.has_failed THEN 'failed'
+                ELSE 'succeeded' END AS verdict, k.is_wide
+        FROM g
+        JOIN (
+            SELECT p.dag_no, count(p.nth)::int AS ended, (count(p.no) - count(p.nth))::int AS fired,
+                array_agg((p.no & 4194303) || p.state
+                    || CASE WHEN p.generation = 1 THEN '' ELSE '#' || p.generation END
+                    ORDER BY p.nth, p.no) AS news,
+                bool_or(p.is_wide) IS TRUE OR count(p.no) - count(p.nth) > releases_max AS is_wide
+            FROM (
+                SELECT n.dag_no, n.no, n.generation, n.nth, ':succeeded' AS state,
+                    n.stops OR (SELECT count(*) > edges_here_max FROM e) AS stops, false AS is_wide
+                FROM n
+                UNION ALL
+                SELECT c.dag_no, c.no, c.generation, NULL, ':released', c.what = 'stop', false FROM c
+                WHERE c.what <> 'wait'
+                UNION ALL
+                SELECT e.dag_no, NULL, NULL, NULL, NULL, false, true FROM e GROUP BY e.dag_no, e.up
+                HAVING count(*) > edges_max) AS p
+            GROUP BY p.dag_no HAVING bool_or(p.stops) IS NOT TRUE) AS k ON k.dag_no = g.no
+        WHERE g.unfinished - k.ended > g.cleanup_left OR g.may_empty),
+    written AS (
+        UPDATE node SET
+            state = CASE x.what WHEN 'end' THEN 'succeeded' WHEN 'fire' THEN 'released' ELSE node.state END,
+            output = CASE x.what WHEN 'end' THEN x.output ELSE node.output END,
+            error = CASE x.what WHEN 'end' THEN NULL ELSE node.error END,
+            attempts = coalesce(x.attempts, node.attempts),
+            started_at = CASE x.what WHEN 'end' THEN x.started_at ELSE node.started_at END,
+            worker = CASE x.what WHEN 'end' THEN x.worker ELSE node.worker END,
+            released_at = CASE x.what WHEN 'fire' THEN shard_now() ELSE node.released_at END,
+            finished_at = CASE x.what WHEN 'end' THEN shard_now() WHEN 'fire' THEN NULL ELSE node.finished_at END,
+            up_left = node.up_left - x.edges, up_ok = node.up_ok + x.edges
+        FROM (
+            SELECT n.dag_no, n.place, 'end' AS what, n.output, n.attempts, n.started_at, n.worker, 0 AS edges
+            FROM n
+            UNION ALL
+            SELECT c.dag_no, c.place, c.what, NULL, NULL, NULL, NULL, c.edges FROM c) AS x
+        JOIN t ON t.no = x.dag_no AND NOT t.is_wide
+        WHERE node.ctid = x.place
+        RETURNING node.item_id, x.what),
+    flipped AS (
+        UPDATE edge SET satisfied = true
+        FROM e JOIN t ON t.no = e.dag_no AND NOT t.is_wide WHERE edge.ctid = e.place),
+    logged AS (
+        INSERT INTO change (dag_no, last_event, nodes, dag)
+        SELECT t.no, t.was + least(i + row_max - 1, t.ended + t.fired) + (x.last IS NOT NULL)::int,
+            array_to_string(t.news[i : i + row_max - 1], ' '), x.last
+        FROM t CROSS JOIN LATERAL generate_series(1, t.ended + t.fired, row_max) AS i
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN i + row_max > t.ended + t.fired
+                THEN '{"state": "' || t.verdict || '", "open": false, "held": false, "paused": false}' END AS last
+            OFFSET 0) AS x
+        WHERE NOT t.is_wide),
+    counted AS (
+        UPDATE dag SET released = dag.released - t.ended + t.fired, succeeded = dag.succeeded + t.ended,
+            blocked = dag.blocked - t.fired,
+            last_event = t.was + t.ended + t.fired + (t.verdict IS NOT NULL)::int,
+            state = coalesce(t.verdict, dag.state),
+            finished_at = CASE WHEN t.verdict IS NULL THEN dag.finished_at ELSE shard_now() END
+        FROM t WHERE dag.ctid = t.place AND NOT t.is_wide)
+    SELECT array_agg(written.item_id) FILTER (WHERE written.what = 'end'),
+        array_agg(written.item_id) FILTER (WHERE written.what = 'fire'),
+        (SELECT array_agg(t.id) FROM t WHERE t.verdict IS NOT NULL AND NOT t.is_wide),
+        (SELECT array_agg(u.item_id) FROM unnest(dag_ids, item_ids) AS u(dag_id, item_id)
+            WHERE u.dag_id = ANY (ARRAY(SELECT t.id FROM t WHERE t.is_wide)))
+    INTO o_taken, o_released, o_ended, o_wide
+    FROM written;
+    IF o_ended IS NOT NULL THEN
+        INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled)
+        SELECT d.state, count(*), sum(d.succeeded), sum(d.failed), sum(d.skipped), sum(d.cancelled)
+        FROM unnest(o_ended) AS w(id)
+        CROSS JOIN LATERAL (SELECT * FROM dag WHERE dag.id = w.id OFFSET 0) AS d
+        GROUP BY d.state;
+    END IF;
+    RETURN NEXT;
+END $$;
+"""
+
+
+def upgrade() -> None:
+    run_sql(SQL)
+
+
+def downgrade() -> None:
+    raise NotImplementedError("migrations only go forward")

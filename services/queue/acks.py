@@ -1,0 +1,261 @@
+"""Acks: those of many calls share a flush, and go on with their DAGs in it (see `complete_here`).
+
+Ends that release many nodes would hold up all that shares the flush. It is refused then, and made again without
+them: their calls send them once more, in the line of heavy calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple, TypeAlias
+
+from services.queue.dispatch import Dispatch
+from services.queue.model import Fold
+from services.queue.settings import QueueSettings
+from services.queue.store import Known, Store
+from shared.batcher import LIGHT_ENTRIES_MAX, Batcher
+from shared.clock import SystemClock
+from shared.endings import Endings
+from shared.errors import something_done
+from shared.ids import kins, time_ms_of
+from shared.lanes import Urgency
+from shared.metrics import ACKED, DAG_SECONDS, FOLDED, FOLDED_RELEASES
+from shared.pg import Declined
+
+# What a flush says of an ack that it has put off.
+_WIDE = "wide"
+
+_clock = SystemClock()
+
+
+class AckEntry(NamedTuple):
+    """Acks of one call on one shard: ids and the token of each, and outputs by id, as texts."""
+
+    ids: Sequence[str]
+    tokens: Sequence[str]
+    namespace_id: int
+    outputs: Mapping[str, str]
+
+    def part(self, places: Sequence[int]) -> AckEntry:
+        """Some of them."""
+        ids = [self.ids[i] for i in places]
+        outputs = {item_id: self.outputs[item_id] for item_id in ids if item_id in self.outputs}
+        return AckEntry(ids, [self.tokens[i] for i in places], self.namespace_id, outputs)
+
+
+class AckColumns(NamedTuple):
+    """Those of a flush, one behind another."""
+
+    ids: Sequence[str]
+    tokens: Sequence[str]
+    namespace_ids: Sequence[int]
+    outputs: dict[str, str]
+
+
+# What became of each element of an entry, None where all are acked.
+Statuses: TypeAlias = list[str] | None
+
+
+class Acks:
+    """Makes them. `endings` is told which DAGs have ended."""
+
+    def __init__(self, dispatch: Dispatch, settings: QueueSettings) -> None:
+        self._dispatch = dispatch
+        self._settings = settings
+        self._stores: dict[int, Store] = {}
+        self._acked: dict[int, Any] = {}
+        self._wide: set[str] = set()
+        self.flushes: dict[tuple[int, bool], Batcher[AckEntry, Statuses]] = {}
+        self.endings = Endings(settings.redis_url, settings.redis_prefix)
+
+    def join(self, store: Store) -> None:
+        """Serve one more shard."""
+        self._stores[store.number] = store
+        self._acked[store.number] = ACKED.labels(store.number)
+        for relaxed in (False, True):
+            acker, pool = self._acker(store, relaxed), store.shard.relaxed if relaxed else store.pool
+            # A second ack of a DAG would find its lock taken, and leave its end to the DAG service.
+            self.flushes[store.number, relaxed] = Batcher(
+                acker, self._settings.flush_limits, Urgency.SETTLE, pool, tags=_kins
+            )
+
+    async def at(
+        self,
+        shard: int,
+        namespace: str,
+        ids: Sequence[str],
+        tokens: Sequence[str],
+        outputs: Mapping[str, str],
+    ) -> Statuses:
+        """End items of one shard; what became of each.
+
+        Raises:
+            Unavailable: the shard cannot be asked; `outcome` says whether anything was done.
+        """
+        names = self._stores[shard].names
+        namespace_id = names.known_namespace(namespace)
+        if namespace_id is None:
+            self._stores[shard].pool.admit()  # else the flush asks
+            namespace_id = await names.namespace_id(namespace)
+        if namespace_id is None:
+            return ["not_found"] * len(ids)
+        entry = AckEntry(ids, tokens, namespace_id, outputs)
+        [statuses] = await self.flushes[shard, namespace == "_dag"].submit([entry], namespace, size=len(ids))
+        if statuses is not None and _WIDE in statuses:
+            with something_done():
+                await self._apart(shard, namespace, entry, statuses)
+        return statuses
+
+    async def _apart(self, shard: int, namespace: str, entry: AckEntry, statuses: list[str]) -> None:
+        """Make the acks that were put off, in the line of heavy calls, where small ones do not wait for them."""
+        while places := [i for i, status in enumerate(statuses) if status == _WIDE]:
+            part = entry.part(places)
+            wide = set(part.ids)
+            self._wide |= wide
+            try:
+                size = max(len(places), LIGHT_ENTRIES_MAX + 1)
+                [again] = await self.flushes[shard, namespace == "_dag"].submit([part], namespace, size=size)
+            finally:
+                self._wide -= wide
+            for nth, i in enumerate(places):
+                statuses[i] = "acked" if again is None else again[nth]
+
+    def _folds(self, ids: Sequence[str]) -> Fold:
+        if not self._settings.fold_completions:
+            return Fold.NOTHING
+        wide = Fold.REFUSE_WIDE if self._wide.isdisjoint(ids) else Fold.WIDE
+        return Fold.NODES | wide | Fold.DAGS if self.endings.is_heard else Fold.NODES | wide
+
+    def _tell_ended(self, dag_ids: Sequence[str]) -> None:
+        self.endings.tell(dag_ids)
+        now_s = _clock.wall_s()
+        for dag_id in dag_ids:
+            DAG_SECONDS.observe(max(0.0, now_s - time_ms_of(dag_id) / 1000))
+
+    def _acker(self, store: Store, relaxed: bool) -> Any:
+        async def flush_with_care(entries: list[AckEntry]) -> list[Statuses]:
+            found = await flush(entries)
+            if found.count(None) == len(found):
+                return found
+            lost = [
+                (entry, place, statuses)
+                for entry, statuses in zip(entries, found, strict=True)
+                for place, status in enumerate(statuses or ())
+                if status == "lease_lost" and statuses is not None
+            ]
+            if lost:
+                # An extend of the same holder may have moved its lease while this waited for it: look afresh.
+                with something_done():
+                    again = await flush([entry.part([place]) for entry, place, _ in lost])
+                for (_, place, statuses), one in zip(lost, again, strict=True):
+                    status = "acked" if one is None else one[0]
+                    if status in ("acked", "already_acked"):
+                        statuses[place] = status
+            return found
+
+        async def flush(entries: list[AckEntry]) -> list[Statuses]:
+            ids, tokens, namespace_ids, given = _joined(entries)
+            if namespace_ids.count(namespace_ids[0]) < len(ids) and _is_shared(tokens, namespace_ids):
+                return await flush_apart(entries)
+            folds = self._folds(ids)
+            try:
+                with self._dispatch.handing(store.number, "ack", len(ids)) as handing:
+                    flushed = await handing.flush(
+                        lambda offers: store.ack(
+                            ids, tokens, namespace_ids, given, relaxed=relaxed, offers=offers, folds=folds
+                        )
+                    )
+                    handing.hand(flushed.handed)
+                    handing.saw([ready.topic_id for ready in flushed.ready])
+            except Declined as refusal:
+                return await flush_others(entries, set(refusal.detail.split()))
+            self._dispatch.ready(store.number, flushed.ready)
+            if flushed.folded:
+                FOLDED.labels(store.number).inc(flushed.folded)
+                FOLDED_RELEASES.labels(store.number).inc(flushed.revived)
+            if flushed.ended:
+                self._tell_ended(flushed.ended)
+            if flushed.delayed:
+                await self._dispatch.place_lanes(store.number)
+            if flushed.acked is None:
+                self._acked[store.number].inc(len(ids))
+                return [None] * len(entries)
+            self._acked[store.number].inc(len(flushed.acked))
+            named = list(zip(ids, tokens, namespace_ids, strict=True))
+            statuses = iter(await self._statuses(store, named, flushed.acked, flushed.held or set()))
+            return [list(islice(statuses, len(entry.ids))) for entry in entries]
+
+        async def flush_others(entries: list[AckEntry], wide: set[str]) -> list[Statuses]:
+            """Without those that hold up others; their calls make them again."""
+            parts = [
+                entry.part([i for i, item_id in enumerate(entry.ids) if item_id not in wide]) for entry in entries
+            ]
+            found = iter(await flush(left) if (left := [part for part in parts if part.ids]) else ())
+            statuses: list[Statuses] = []
+            for entry, part in zip(entries, parts, strict=True):
+                known = next(found) if part.ids else []
+                of_part = iter(["acked"] * len(part.ids) if known is None else known)
+                statuses.append([_WIDE if item_id in wide else next(of_part) for item_id in entry.ids])
+            return statuses
+
+        async def flush_apart(entries: list[AckEntry]) -> list[Statuses]:
+            """Namespace by namespace: one of them names another's token, which must not touch the other's acks."""
+            found: dict[int, Statuses] = {}
+            for namespace_id in {entry.namespace_id for entry in entries}:
+                places = [i for i, entry in enumerate(entries) if entry.namespace_id == namespace_id]
+                found |= zip(places, await flush([entries[i] for i in places]), strict=True)
+            return [found[i] for i in range(len(entries))]
+
+        return flush_with_care
+
+    async def _statuses(
+        self, store: Store, named: Sequence[tuple[str, str, int]], acked: set[str], held: set[str]
+    ) -> list[str]:
+        # Also ids acked in this very flush: a superseded holder may share it with the winner.
+        with something_done():
+            known = await store.known(
+                [id_ for id_, token, _ in named if id_ not in acked or id_ + token not in held]
+            )
+        statuses = []
+        for item_id, token, namespace_id in named:
+            if item_id + token in held and item_id in acked:
+                acked.discard(item_id)
+                known[item_id] = Known(namespace_id, "acked")
+                statuses.append("acked")
+            elif item_id + token in held and not _was_cancelled(known.get(item_id)):
+                statuses.append("already_acked")
+            else:
+                statuses.append(lost_status(known.get(item_id), namespace_id))
+        return statuses
+
+
+def _is_shared(tokens: Sequence[str], namespace_ids: Sequence[int]) -> bool:
+    """Whether one token is named by several namespaces."""
+    return len(set(zip(tokens, namespace_ids, strict=True))) > len(set(tokens))
+
+
+def _kins(entries: Sequence[AckEntry]) -> set[bytes]:
+    [entry] = entries
+    return kins(entry.ids)
+
+
+def _joined(entries: Sequence[AckEntry]) -> AckColumns:
+    ids, tokens, namespace_ids, outputs = zip(*entries, strict=True)
+    if namespace_ids.count(namespace_ids[0]) < len(entries):
+        namespace_ids = tuple(entry.namespace_id for entry in entries for _ in entry.ids)
+    else:
+        namespace_ids = namespace_ids[:1] * sum(map(len, ids))
+    given = {item_id: output for mine in filter(None, outputs) for item_id, output in mine.items()}
+    return AckColumns(list(chain.from_iterable(ids)), list(chain.from_iterable(tokens)), namespace_ids, given)
+
+
+def lost_status(known: Known | None, namespace_id: int) -> str:
+    """What the holder of a dead token is told of its item."""
+    if known is None or known.namespace_id != namespace_id:
+        return "not_found"
+    return "cancelled" if known.outcome == "cancelled" else "lease_lost"
+
+
+def _was_cancelled(known: Known | None) -> bool:
+    return known is not None and known.outcome == "cancelled"
