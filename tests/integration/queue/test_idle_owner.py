@@ -3,7 +3,7 @@
 import pytest
 
 from services.queue import reaper as module
-from services.queue.reaper import SEEN_S, Reaper
+from services.queue.reaper import LEASES_PAUSE_S, SEEN_S, Reaper
 from services.queue.store import Store
 from shared.clock import SystemClock
 from tests.support.clocks import ManualClock
@@ -73,3 +73,22 @@ async def test_what_was_seen_long_ago_does_not_count(own_api: Api, monkeypatch: 
     monkeypatch.setattr(module, "_clock", clock)
     assert reaper.sees_past_ttl()
     assert reaper.sees_operations()
+
+
+async def test_the_next_look_comes_when_something_is_due_and_for_leases_not_at_each_end(own_api: Api) -> None:
+    _, reaper = first(own_api)
+    interval_s = reaper._settings.reap_interval_s
+    await own_api.clock.freeze()
+    try:
+        await own_api.enqueue({"topic": "t", "id": own_api.new_id(0)})
+        await own_api.dequeue("t", lease_s=60)
+        await reaper.step()
+        assert reaper.pause_s() == interval_s
+        await own_api.clock.advance(60 - 0.03125)
+        await reaper.step()
+        assert reaper.pause_s() == LEASES_PAUSE_S
+        await own_api.enqueue({"topic": "t", "id": own_api.new_id(0), "delay_s": 0.015625})
+        await reaper.step()
+        assert reaper.pause_s() == pytest.approx(0.015625)
+    finally:
+        await own_api.clock.reset()
