@@ -396,5 +396,7 @@ class DagShardHealth(Response):
     outbox: int = 0
     ack_lag_s: float | None = None
     release_lag_s: float | None = None
+    release_lag_s_p50: float | None = None
+    release_lag_s_p99: float | None = None
     db_latency_ms_p50: float | None = None
     db_latency_ms_p99: float | None = None

@@ -231,7 +231,6 @@ class NackResult(ElementResult):
 
 class ExtendResult(ElementResult):
     status: ExtendStatus
-    lease_expires_at: datetime | None = None
 
 
 class ReviveResult(ElementResult):
@@ -295,7 +294,6 @@ class ItemView(Response):
     error: str | None = None
     ack_topic: str | None = None
     ack_context: dict[str, Any] | None = None
-    affinity: str | None = None
     fairness_key: str | None = None
     headers: dict[str, str] | None = None
     dag: LeasedDag | None = None
@@ -349,7 +347,6 @@ class Namespace(Response):
     in_flight: int = 0
     items: int = 0
     stored_bytes: int = 0
-    created_at: datetime | None = None
 
 
 class MinShareView(Response):

@@ -23,6 +23,8 @@ from shared.lanes import Urgency, set_urgency
 
 router = APIRouter()
 
+# What a namespace without quotas says of them.
+_UNSET: dict[str, Any] = dict.fromkeys((*wire.NamespaceSpec.model_fields, "enqueued_last_minute"))
 _PLACE = re.compile(r"[0-9a-f]{3}[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 CallerOf = Annotated[Caller, Depends(caller_of)]
@@ -155,9 +157,11 @@ def _view(row: dict[str, Any]) -> dict[str, Any]:
         "enqueued_at": row["enqueued_at"],
         "deliver_at": row["deliver_at"],
         "expires_at": row["expires_at"],
+        "lease_expires_at": row["lease_expires_at"],
         "error": row["error"],
         "ack_context": context,
         "fairness_key": row["fairness_key"] or None,
+        "ack_topic": None,
     }
     if row["ack_topic"] is not None:
         foreign = row["ack_namespace"] != row["namespace"]
@@ -189,7 +193,7 @@ async def put_namespace(
 ) -> Response:
     """Declare a namespace and set its quotas."""
     enter(ns, caller, "admin")
-    return json_response(await process.topics.set_namespace(ns, body.model_dump(exclude_none=True)))
+    return json_response(_UNSET | await process.topics.set_namespace(ns, body.model_dump(exclude_none=True)))
 
 
 @router.get("/v1/namespaces", response_model=wire.Page[wire.Namespace], tags=["namespaces"])
@@ -201,7 +205,8 @@ async def list_namespaces(
 ) -> Response:
     """Namespaces with quota and use."""
     caller.need("ops")
-    found = [entry for entry in await process.topics.namespaces() if caller.may_enter(entry["namespace"])]
+    all_ = await process.topics.namespaces()
+    found = [_UNSET | entry for entry in all_ if caller.may_enter(entry["namespace"])]
     return json_response(cursors.cut("namespaces", found, "namespace", limit, cursor))
 
 
@@ -209,7 +214,7 @@ async def list_namespaces(
 async def get_namespace(ns: str, caller: CallerOf, process: ProcessOf) -> Response:
     """One namespace with quota and use."""
     enter(ns, caller, "consume")
-    return json_response(await process.topics.namespace(ns))
+    return json_response(_UNSET | await process.topics.namespace(ns))
 
 
 @router.get("/v1/namespaces/{ns}/topics", response_model=wire.Page[wire.TopicStats], tags=["topics"])

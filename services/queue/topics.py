@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from services.queue.bands import Shares, shares_of
@@ -163,9 +164,10 @@ class Topics:
         if store is not None:
             store.pool.admit()
             row = await store.pool.row(SQL.item, id=known_id)
-        if row is None or row["namespace"] != namespace:
+        if store is None or row is None or row["namespace"] != namespace:
             raise NotFound("there is no such item here; an item is gone once it has ended")
-        return dict(row)
+        [found] = await _with_leases(store, [row])
+        return found
 
     async def page(
         self, namespace: str, topic: str | None, state: str | None, limit: int, after: tuple[int, str]
@@ -193,7 +195,7 @@ class Topics:
                 limit=limit - len(found),
                 scan_max=scan_max,
             )
-            found += map(dict, part)
+            found += await _with_leases(store, part)
             if len(found) >= limit:
                 return found, (store.number, found[-1]["id_text"])
             if end is not None:
@@ -211,6 +213,14 @@ class Topics:
             if isinstance(answer, BaseException) and (not good or not isinstance(answer, Unavailable)):
                 raise answer
         return good
+
+
+async def _with_leases(store: Store, rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """Rows of items with `lease_expires_at`: None for those that are not leased."""
+    leased = [row["id_text"] for row in rows if row["state"] == "leased"]
+    leases = await store.pool.fetch(SQL.leases_of, ids=leased) if leased else []
+    ends = {row["id"]: row["expires_at"] for row in leases}
+    return [{**row, "lease_expires_at": ends.get(row["id_text"])} for row in rows]
 
 
 async def _namespaces(store: Store) -> list[tuple[str, str]]:

@@ -288,6 +288,21 @@ async def test_backoff_grows_to_its_maximum_for_nacks_and_expiries(api: Api) -> 
         await api.host.pass_time(2)
 
 
+async def test_a_leased_item_tells_when_its_lease_ends(api: Api) -> None:
+    await api.enqueue({"topic": "t"}, {"topic": "t"}, {"topic": "t"})
+    first, second = await api.dequeue("t", 2, lease_s=50)
+    assert await api.extend(second, lease_s=500) == ["extended"]
+
+    listed = (await api.get("items", topic="t")).json()["items"]
+    ends = {item["id"]: item["lease_expires_at"] for item in listed}
+    assert [(await api.item(item_id))["lease_expires_at"] for item_id in ends] == list(ends.values())
+    assert ends[first["id"]] == first["lease_expires_at"]
+    assert datetime.fromisoformat(ends[second["id"]]) > datetime.fromisoformat(ends[first["id"]])
+    assert list(ends.values()).count(None) == 1
+    assert await api.nack(first) == ["requeued"]
+    assert (await api.item(first["id"]))["lease_expires_at"] is None
+
+
 @pytest.mark.parametrize(
     ("given", "pauses_s"), [({}, (10, 20, 40)), ({"factor": 1}, (10, 10)), ({"max_s": 15}, (10, 15, 15))]
 )

@@ -150,6 +150,13 @@ async def test_bytes_are_given_back_by_every_end(own_api: Api) -> None:
     assert (await api.get("")).json()["stored_bytes"] == 0
 
 
+async def test_what_has_no_quota_says_so(own_api: Api) -> None:
+    await own_api.enqueue({"topic": "t"})
+    unlimited = {"enqueues_per_minute": None, "in_flight_max": None, "items_max": None, "stored_bytes_max": None}
+    assert (await own_api.get("")).json().items() >= unlimited.items()
+    assert (await put(own_api, in_flight_max=5)).items() >= (unlimited | {"in_flight_max": 5}).items()
+
+
 async def test_quota_and_use_are_shown(own_api: Api) -> None:
     api = own_api
     put_answer = await put(api, enqueues_per_minute=100, in_flight_max=10, items_max=20, stored_bytes_max=3000)

@@ -1,4 +1,4 @@
-"""Every answer that a test gets is one that the OpenAPI documents describe: its status and its media type."""
+"""Every answer that a test gets is one that the OpenAPI documents describe: its status, media type and members."""
 
 import json
 import re
@@ -17,6 +17,8 @@ def described(service: str) -> Callable[[httpx.Response], Awaitable[None]]:
     """A response hook for a client of `service` ("queue" or "dag")."""
 
     async def look(response: httpx.Response) -> None:
+        if "json" in response.headers.get("content-type", ""):
+            await response.aread()
         problem = undescribed(service, response)
         assert problem is None, f"docs/openapi/{service}.json: {problem}"
 
@@ -41,12 +43,49 @@ def undescribed(service: str, response: httpx.Response) -> str | None:
     if answer is None:
         return f"{request.method} {path} has no {status}"
     content = answer.get("content", {})
-    return None if media_type in content or status == "204" else f"{request.method} {path} is {media_type}"
+    if status == "204":
+        return None
+    if media_type not in content:
+        return f"{request.method} {path} is {media_type}"
+    if media_type != "application/json":
+        return None
+    told = _undeclared(service, content[media_type].get("schema", {}), response.json())
+    return None if told is None else f"{request.method} {path} has no `{told}`"
+
+
+def _undeclared(service: str, schema: dict[str, Any], value: Any) -> str | None:
+    """A member that comes and that no choice of its object's schema names."""
+    found = [_unnamed(service, choice, value) for choice in _choices(service, schema)]
+    return None if None in found else found[0]
+
+
+def _unnamed(service: str, schema: dict[str, Any], value: Any) -> str | None:
+    if isinstance(value, list) and "items" in schema:
+        told = (_undeclared(service, schema["items"], element) for element in value)
+        return next((name for name in told if name is not None), None)
+    if isinstance(value, dict) and "properties" in schema:
+        for name, member in value.items():
+            if name not in schema["properties"]:
+                return name
+            inner = _undeclared(service, schema["properties"][name], member)
+            if inner is not None:
+                return f"{name}.{inner}"
+    return None
+
+
+def _choices(service: str, schema: dict[str, Any]) -> list[dict[str, Any]]:
+    if "$ref" in schema:
+        schema = _document(service)["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return [found for part in schema.get("anyOf", ()) for found in _choices(service, part)] or [schema]
+
+
+@cache
+def _document(service: str) -> dict[str, Any]:
+    return json.loads((ROOT / "docs" / "openapi" / f"{service}.json").read_text())  # type: ignore[no-any-return]
 
 
 @cache
 def _calls(service: str) -> list[tuple[re.Pattern[str], dict[str, Any]]]:
-    document = json.loads((ROOT / "docs" / "openapi" / f"{service}.json").read_text())
     # Paths with fewer variables first: `/nodes/cancel` is no `/{dag}/cancel`.
-    paths = sorted(document["paths"].items(), key=lambda item: item[0].count("{"))
+    paths = sorted(_document(service)["paths"].items(), key=lambda item: item[0].count("{"))
     return [(re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), methods) for path, methods in paths]
