@@ -54,6 +54,7 @@ class Cell:
 
 CELLS = (
     Cell(100, CONNECTIONS, (REFERENCE, OWN, PGMQ, RAW, OWN_IDS, SDK)),
+    Cell(100, 16, (REFERENCE, PGMQ, RAW)),
     Cell(10, CONNECTIONS, (REFERENCE, OWN, PGMQ, RAW)),
     Cell(1, CONNECTIONS, (REFERENCE, OWN, PGMQ, RAW)),
     Cell(1, 64, (REFERENCE, PGMQ, RAW, SDK)),
@@ -93,13 +94,14 @@ async def _measure(bench: Bench, outcome: Outcome, cell: Cell, sides: Mapping[st
             outcome.add(f"{cell.name}: {name} / reference", "ratio", measured.over(found[REFERENCE]).values)
     if cell.batch == 100:
         ratio = found[RAW].over(found[REFERENCE])
-        outcome.require_at_least("full cycle, batch 100, through HTTP / reference", ratio, REQUIRED_RATIO)
+        name = f"full cycle, {cell.name}, through HTTP / reference"
+        outcome.require_at_least(name, ratio, REQUIRED_RATIO)
     for floor in (OWN, PGMQ):
         if floor in found:
             ratio = found[RAW].over(found[floor])
             outcome.add(f"{cell.name}: through HTTP / {floor.partition(',')[0]}", "ratio", ratio.values)
             if floor == PGMQ and cell.batch == 100:
-                outcome.require_at_least("full cycle, batch 100, through HTTP / pgmq", ratio, PGMQ_RATIO)
+                outcome.require_at_least(f"full cycle, {cell.name}, through HTTP / pgmq", ratio, PGMQ_RATIO)
             if floor == PGMQ and cell.clients == 64:
                 name = "batch 1: through HTTP, 64 clients / pgmq one by one, 4 connections"
                 outcome.require_at_least(name, ratio, SINGLE_RATIO)

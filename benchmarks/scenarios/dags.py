@@ -19,7 +19,7 @@ from benchmarks.stack import BenchStack, open_site
 
 TOPIC = "dags"
 # Callers at once: of small DAGs many or few, of large ones few.
-MANY, FEW = 64, 16
+MANY, FEW = 128, 16
 SHARDS = (1, 2, 4)
 SMALL, LARGE = 10, 1_000
 REQUIRED_DAGS_PER_S = 300.0
@@ -60,7 +60,7 @@ async def run(bench: Bench) -> Outcome:
     """Measure both sizes on every site in turns."""
     outcome = Outcome("dags", METHOD)
     plan = bench.plan
-    sizes = {SMALL: (fan(SMALL - 2), plan.sized(2_000, 32)), LARGE: (fan(LARGE - 2), plan.sized(16, 1))}
+    sizes = {SMALL: (fan(SMALL - 2), plan.sized(4_000, 32)), LARGE: (fan(LARGE - 2), plan.sized(16, 1))}
     shards = SHARDS if not plan.small else (2,)
     cells = [Cell(nodes, count, MANY if nodes == SMALL else FEW) for nodes in sizes for count in shards]
     cells.append(Cell(SMALL, 2, FEW))

@@ -13,16 +13,18 @@ from benchmarks.outcome import Outcome
 from benchmarks.peers.process import DAGS, open_peers
 from benchmarks.runs import Builder, Consumers
 from benchmarks.spread import ratios
+from benchmarks.workers import Workers
 
 TOPIC = "fan"
 WIDTH = 998
 # DBOS 3.4.0, 998 steps gathered in one workflow on a machine like this one; the median of three runs.
 DBOS_NODES_PER_S = 171.0
-DBOS_RATIO, FLOWS_RATIO = 10.0, 1.0
+DBOS_RATIO, FLOWS_RATIO, LIFE_RATIO = 10.0, 1.0, 0.2
 
 METHOD = f"""\
 One create call with all nodes and edges; 4 connections dequeue up to 100 items by long poll and ack them at once.
-Counted from sending the create call to the answer of `wait`. Peers (`--peers`) run in turns with ours on the same
+Counted from sending the create call to the answer of `wait`. The queue's own full cycle, with batches of 100 by 4
+clients, has a slice in each round. Peers (`--peers`) run in turns with ours on the same
 server: DBOS gathers the steps in one workflow; BullMQ flows have one parent and {WIDTH} children, for a flow is a
 tree; Celery runs a task and then a chord; pg-boss takes the same graph as ours. Without `--peers`, DBOS stands for
 {DBOS_NODES_PER_S:.0f} nodes/s, which it made on a machine of the same kind."""
@@ -35,10 +37,15 @@ async def run(bench: Bench) -> Outcome:
     width = len(graph.keys) - 2
     bench.progress.begin("fan", bench.plan.rounds)
     rates: list[float] = []
+    plain: list[float] = []
     peer_rates: dict[str, list[float]] = {}
     cost = Cost()
     builder = Builder(bench.stack.dag_url, TOPIC)
-    async with Consumers(bench.stack.queue_url, TOPIC), AsyncExitStack() as stack:
+    async with (
+        Workers(bench.stack, 4, 100, ["fan-plain"]) as workers,
+        Consumers(bench.stack.queue_url, TOPIC),
+        AsyncExitStack() as stack,
+    ):
         peers = await open_peers(bench, DAGS, outcome, stack)
         await run_once(builder, graph)
         for _ in range(bench.plan.rounds):
@@ -49,6 +56,8 @@ async def run(bench: Bench) -> Outcome:
             bench.watch(outcome, busy)
             cost.add(busy, len(graph.keys) * repeats, await bench.stack.wal_bytes() - wal_from)
             rates.append(len(graph.keys) * repeats / elapsed_s)
+            done, _ = await bench.slice(outcome, workers.cycles())
+            plain.append(max(done.items, 1) / done.elapsed_s)
             for name, running in list(peers.items()):
                 answer = await running.answer(bench, outcome, do="fan", width=width)
                 if answer is None:
@@ -63,6 +72,9 @@ async def run(bench: Bench) -> Outcome:
     outcome.add(name, "nodes/s", rates, cost)
     for peer, values in peer_rates.items():
         outcome.add(f"{name}, {peer}", "nodes/s", values)
+    outcome.add("the queue's full cycle, batch 100, 4 clients", "items/s", plain)
+    life = ratios(rates, plain)
+    outcome.require_at_least("full life of a node / the queue's full cycle", life, LIFE_RATIO)
     _require(outcome, rates, peer_rates)
     return outcome
 

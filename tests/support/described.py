@@ -10,7 +10,7 @@ import httpx
 
 from services.local.stack import ROOT
 
-_UNLISTED = ("/docs", "/openapi.json")
+_UNLISTED = ("/docs", "/static-offline-docs", "/openapi.json")
 
 
 def described(service: str) -> Callable[[httpx.Response], Awaitable[None]]:

@@ -182,7 +182,8 @@ async def test_two_retries_at_once_begin_one_generation_each_in_turn(world: DagW
     dag = await ended(world, DIAMOND)
     await asyncio.gather(*(world.verb(dag, "retry", {"from": ["a"]}, expect=expect) for expect in (200,)))
     assert (await world.verb(dag, "retry", {"from": ["b"]}, expect=409))["code"] == "nothing_to_retry"
-    assert await run_out(world) == ["a", "b", "c", "d"]
+    first, *siblings, last = await run_out(world)  # which of two siblings comes first is nobody's promise
+    assert (first, sorted(siblings), last) == ("a", ["b", "c"], "d")
 
 
 async def test_a_failed_external_is_asked_for_again_below_too(world: DagWorld) -> None:
