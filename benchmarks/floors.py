@@ -18,8 +18,7 @@ from benchmarks.direct import DirectShard
 from benchmarks.load import PAYLOAD
 from benchmarks.stack import BenchStack
 from headgate.ids import new_ids, time_ms_of
-from services.queue.model import Claim, Key, NewRow, RareKind
-from services.queue.plain import SEPARATOR
+from services.queue.model import SEPARATOR, Claim, Key, NewRow, RareKind
 from services.queue.store import Store
 from shared.pg import PINNED
 from shared.sql import load

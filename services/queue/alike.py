@@ -13,8 +13,7 @@ import struct
 import msgspec
 
 from services.queue.hot import is_topic
-from services.queue.model import PlainAcks, PlainItem, PlainPart
-from services.queue.plain import SEPARATOR
+from services.queue.model import SEPARATOR, PlainAcks, PlainItem, PlainPart
 from services.queue.settings import QueueSettings
 from shared import jsonbody
 from shared.errors import ServiceError

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 from typing import Any, cast
 
-from services.queue.model import NewRow, RareKind
+from services.queue.model import SEPARATOR, NewRow, RareKind
 
 # What the items of a kind have in common, as the statement names it.
 _KIND = ("namespace_ids", "topic_ids", "priorities", "lease_ss", "nameds", "extras")
-# Stands nowhere in JSON text: within strings it must be escaped, between values it is no white space.
-_SEPARATOR = "\x1e"
 
 
 def columns(rows: Sequence[NewRow]) -> dict[str, Any]:
@@ -24,7 +22,7 @@ def columns(rows: Sequence[NewRow]) -> dict[str, Any]:
     ordered = list(chain.from_iterable(members))
     return dict(zip(_KIND, common, strict=True)) | {
         "lasts": list(accumulate(map(len, members))),
-        "payloads": [_SEPARATOR.join([row.payload for row in part]) for part in members],
+        "payloads": [SEPARATOR.join([row.payload for row in part]) for part in members],
         "ack_contexts": [_joined([row.ack_context for row in part]) for part in members],
         "ids": [row.id for row in ordered],
         "times_ms": [row.time_ms for row in ordered],
@@ -33,4 +31,4 @@ def columns(rows: Sequence[NewRow]) -> dict[str, Any]:
 
 def _joined(texts: Sequence[str | None]) -> str | None:
     """One text of all, or None where there are none."""
-    return None if texts[0] is None else _SEPARATOR.join(cast("Sequence[str]", texts))
+    return None if texts[0] is None else SEPARATOR.join(cast("Sequence[str]", texts))

@@ -11,6 +11,8 @@ from typing import Annotated, NamedTuple, TypeAlias
 import msgspec
 
 NULL = msgspec.Raw(b"null")
+# Stands nowhere in JSON text: within strings it must be escaped, between values it is no white space.
+SEPARATOR = "\x1e"
 
 LEASE_S = 60.0
 LEASE_S_MAX = 43_200.0

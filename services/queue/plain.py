@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from services.queue.dispatch import Dispatch
-from services.queue.model import Even, Key, Kind, PlainItem, PlainPart, Result, refused
+from services.queue.model import SEPARATOR, Even, Key, Kind, PlainItem, PlainPart, Result, refused
 from services.queue.placement import Placement
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
@@ -24,9 +24,6 @@ from shared.metrics import ENQUEUED
 
 # Items of one kind, in order: their ids, and their payloads' JSON texts, joined.
 Entry = tuple[Kind, list[str], str]
-
-# Stands nowhere in JSON text: within strings it must be escaped, between values it is no white space.
-SEPARATOR = "\x1e"
 
 
 class PlainEnqueues:
