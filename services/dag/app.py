@@ -35,6 +35,7 @@ from shared.hotpath import HotPath
 from shared.http import install
 from shared.loop import Loop
 from shared.ownership import SELDOM_S, Ownership
+from shared.pages import add_pages
 from shared.shards import Shard, ShardMap
 from shared.shedding import SAMPLE_S
 
@@ -192,4 +193,5 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.include_router(routes_quotas.router)
     app.include_router(routes_events.router)
     app.include_router(routes_export.router)
+    add_pages(app, "dag")
     return app

@@ -115,7 +115,7 @@ def _announcement(stack: Stack, data_dir: Path) -> str:
         f"  queue  {stack.queue_url}\n"
         f"  dag    {stack.dag_url}\n"
         f"  data   {data_dir.absolute()}\n"
-        f"Ctrl-C stops it."
+        f"Open either in a browser to see topics and DAGs. Ctrl-C stops it."
     )
 
 

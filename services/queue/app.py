@@ -40,6 +40,7 @@ from shared.hotpath import HotPath, Verb
 from shared.http import install
 from shared.loop import Loop
 from shared.ownership import Ownership
+from shared.pages import add_pages
 from shared.redis import connect
 from shared.shards import Shard, ShardMap
 from shared.shedding import SAMPLE_S, LoopLag
@@ -152,6 +153,7 @@ def _add_routes(app: FastAPI, verbs: dict[str, Verb]) -> None:
     add_verbs(app, verbs)
     app.include_router(router)
     app.include_router(operations_router)
+    add_pages(app, "queue")
 
 
 def _loops(dispatch: Dispatch, health: Health, shards: ShardMap) -> list[Loop]:

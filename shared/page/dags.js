@@ -1,0 +1,230 @@
+// DAGs: the list, and one of them with its graph, what it waits for, and its nodes.
+
+import { PATHS, ask, follow } from "./api.js";
+import { ago, badge, bar, between, command, fields, h, json, number, put, quoted, said, short, span, table } from "./dom.js";
+import { Drawing } from "./graph.js";
+
+const STATES = ["succeeded", "released", "failed", "cancelled", "skipped", "blocked"];
+const DAG_STATES = ["running", "cancelling", "succeeded", "failed", "cancelled"];
+const DRAWN_MAX = 2000;
+const PAGE = 50;
+
+const finished = (dag) => ["succeeded", "failed", "cancelled"].includes(dag.state);
+
+export async function list(page) {
+  const { ns, query } = page;
+  const found = await ask(PATHS.dags, { ns }, { state: query.state, name: query.name, limit: PAGE, cursor: query.cursor });
+  const name = h("input", { type: "search", placeholder: "name", "aria-label": "name", value: query.name || "",
+    onchange: (event) => page.go(["dags"], { ...query, name: event.target.value, cursor: null }) });
+  page.show(
+    h("div", { class: "tools" },
+      h("div", { class: "choice", role: "group" }, [null, ...DAG_STATES].map((state) => h("a", {
+        href: page.link(["dags"], { ...query, state, cursor: null }), "aria-current": (query.state || null) === state ? "true" : null }, state || "all"))),
+      name),
+    table([
+      ["state", (dag) => badge(dag.state, dag.paused ? "paused" : dag.held ? "held" : dag.state)],
+      ["name", (dag) => h("a", { href: page.link(["dags", dag.id]) }, dag.name || dag.key || dag.id), { wide: true }],
+      ["progress", (dag) => bar(dag.nodes, STATES), { wide: true }],
+      ["nodes", (dag) => dag.nodes.total, { right: true }],
+      ["failed", (dag) => dag.nodes.failed || null, { right: true }],
+      ["created", (dag) => ago(dag.created_at)],
+      ["took", (dag) => (dag.finished_at ? between(dag.created_at, dag.finished_at) : null), { right: true }],
+      ["id", (dag) => short(dag.id)],
+    ], found.items, query.state || query.name ? "No such DAGs." : empty(), (dag) => page.go(["dags", dag.id])),
+    pager(page, ["dags"], query, found.next_cursor));
+}
+
+function empty() {
+  return h("span", {}, "No DAGs in this namespace yet. One of shell commands: ", h("code", {}, "headgate dag run FILE"), ", or ", h("code", {}, "python -m examples.fan_out"), " in a checkout.");
+}
+
+export function pager(page, path, query, next) {
+  return h("p", { class: "pager" },
+    query.cursor ? h("a", { href: page.link(path, { ...query, cursor: null }) }, "first page") : null,
+    next ? h("a", { href: page.link(path, { ...query, cursor: next }) }, "next page") : null);
+}
+
+export async function shards(page) {
+  const found = await ask(PATHS.shards);
+  page.show(table([
+    ["shard", (shard) => shard.shard, { right: true }],
+    ["state", (shard) => badge(shard.state)],
+    ["owner", (shard) => shard.owner],
+    ["running DAGs", (shard) => shard.dags.running, { right: true }],
+    ["blocked nodes", (shard) => shard.nodes.blocked, { right: true }],
+    ["released nodes", (shard) => shard.nodes.released, { right: true }],
+    ["outbox", (shard) => shard.outbox, { right: true }],
+    ["release lag p99", (shard) => span(shard.release_lag_s_p99), { right: true }],
+    ["database p50 · p99", (shard) => `${said(shard.db_latency_ms_p50)} · ${said(shard.db_latency_ms_p99)} ms`, { right: true }],
+  ], found.items, "No shards."));
+}
+
+// One DAG. It is followed by its events, so a state is on the page as soon as it is committed.
+export async function one(page, id) {
+  const names = { ns: page.ns, dag: id };
+  let dag = await ask(PATHS.dag, names);
+  const view = page.query.view || (dag.nodes.total <= DRAWN_MAX ? "graph" : "nodes");
+  const head = h("section", { class: "head" }), body = h("section", { class: "body" }), waits = h("section", { class: "waits" }), side = h("aside", { hidden: true });
+  let drawing = null, chosen = page.query.node || null;
+  page.show(head, h("div", { class: "columns" }, h("div", { class: "main" }, tabs(page, id, view), body, waits), side));
+
+  async function draw() {
+    dag = await ask(PATHS.dag, names);
+    if (view !== "graph") return nodes();
+    if (dag.nodes.total > DRAWN_MAX) return put(body, h("p", { class: "empty" }, `A graph of ${number(dag.nodes.total)} nodes is too large to look at; up to ${number(DRAWN_MAX)} are drawn.`));
+    if (!dag.nodes.total) return put(body, h("p", { class: "empty" }, "This DAG has no nodes yet."));
+    drawing = new Drawing(await ask(PATHS.graph, names, { format: "json" }), choose);
+    drawing.choose(chosen);
+    put(body, canvas(drawing));
+  }
+
+  async function nodes() {
+    const { state, cursor } = page.query;
+    const found = await ask(PATHS.nodes, names, { state, cursor, limit: PAGE });
+    put(body,
+      h("div", { class: "choice", role: "group" }, [null, ...STATES].map((each) => h("a", {
+        href: page.link(["dags", id], { view: "nodes", state: each }), "aria-current": (state || null) === each ? "true" : null }, each || "all"))),
+      table([
+        ["state", (node) => badge(node.state)],
+        ["key", (node) => node.key, { wide: true }],
+        ["topic", (node) => node.topic || h("span", {}, "a DAG")],
+        ["attempts", (node) => node.attempts || null, { right: true }],
+        ["took", (node) => (node.finished_at && node.released_at ? between(node.released_at, node.finished_at) : null), { right: true }],
+        ["waits for, or error", (node) => node.error?.trim().split("\n").at(-1) || waiting(node), { wide: true }],
+      ], found.items, "No such nodes.", (node) => choose(node.key)),
+      pager(page, ["dags", id], { ...page.query, view: "nodes" }, found.next_cursor));
+  }
+
+  async function choose(key) {
+    chosen = key;
+    drawing?.choose(key);
+    const [node, life] = await Promise.all([ask(PATHS.node, names, { key }), ask(PATHS.timeline, names, { key })]);
+    if (chosen !== key) return;
+    side.hidden = false;
+    put(side, h("button", { type: "button", class: "close", "aria-label": "close", onclick: () => { chosen = null; side.hidden = true; drawing?.choose(null); } }, "×"), detail(page, dag, node, life));
+  }
+
+  async function refresh() {
+    const ended = finished(dag);
+    dag = await ask(PATHS.dag, names);
+    if (ended && !finished(dag)) return page.again(); // it was retried
+    heading(page, head, dag);
+    if (finished(dag)) put(waits);
+    else waitsFor(waits, await ask(PATHS.frontier, names, { limit: 20 }), choose);
+    if (chosen) await choose(chosen);
+  }
+
+  // What many events at once ask for is done once.
+  let due = null, again = false;
+  function soon(redraw) {
+    again ||= redraw;
+    due ??= setTimeout(async () => {
+      due = null;
+      const whole = again;
+      again = false;
+      await page.attempt(async () => { if (whole) await draw(); await refresh(); });
+    }, 300);
+  }
+
+  await draw();
+  await refresh();
+  page.follow((signal) => follow(names, dag.last_event_id, signal, (events) => {
+    let unknown = false;
+    for (const event of events) if (event.kind === "node" && view === "graph" && drawing) unknown ||= !drawing.state(event.key, event.state);
+    soon(unknown || (view === "graph" && !drawing) || (view === "nodes" && !page.query.cursor));
+  }));
+  page.every(5000, refresh);
+}
+
+function tabs(page, id, view) {
+  return h("nav", { class: "tabs" }, ["graph", "nodes"].map((each) =>
+    h("a", { href: page.link(["dags", id], { view: each }), "aria-current": each === view ? "page" : null }, each)));
+}
+
+function heading(page, head, dag) {
+  const flags = ["open", "held", "paused", "cleaning"].filter((flag) => dag[flag]);
+  put(head,
+    h("h1", {}, badge(dag.state), " ", dag.name || dag.key || "a DAG", flags.map((flag) => h("span", { class: "flag" }, flag))),
+    h("p", { class: "counts" }, `${number(dag.nodes.total)} nodes: `,
+      STATES.filter((state) => dag.nodes[state]).map((state) => badge(state, `${number(dag.nodes[state])} ${state}`))),
+    bar(dag.nodes, STATES),
+    fields([
+      ["id", h("code", {}, dag.id)],
+      ["key", dag.key && !dag.key.startsWith("sdk-") ? dag.key : null],
+      ["created", ago(dag.created_at)],
+      [dag.finished_at ? "took" : "runs for", between(dag.created_at, dag.finished_at)],
+      ["deadline", dag.deadline_at ? new Date(dag.deadline_at).toLocaleString() : null],
+      ["reason", dag.reason],
+      ["parent", dag.parent ? h("a", { href: page.link(["dags", dag.parent.dag], { node: dag.parent.node }) }, dag.parent.node) : null],
+    ]));
+}
+
+function canvas(drawing) {
+  const box = h("div", { class: "canvas" }, drawing.element);
+  let zoom = 1;
+  const apply = () => { drawing.element.style.width = `${drawing.width * zoom}px`; drawing.element.style.height = `${drawing.height * zoom}px`; };
+  const by = (factor) => { zoom = Math.min(3, Math.max(0.05, zoom * factor)); apply(); };
+  const whole = () => { zoom = Math.min(1, (box.clientWidth - 4) / drawing.width, Math.max(320, innerHeight * 0.7) / drawing.height); apply(); };
+  const buttons = [["−", "smaller", () => by(0.8)], ["+", "larger", () => by(1.25)], ["fit", "whole graph", whole]].map(([text, title, onclick]) => h("button", { type: "button", title, onclick }, text));
+  requestAnimationFrame(() => { whole(); if (zoom < 0.35 && drawing.box.w > 20) { zoom = 0.7; apply(); } });
+  return [box, h("div", { class: "legend" }, ["blocked", "released", "succeeded", "failed", "skipped", "cancelled"].map((state) => badge(state)), h("span", { class: "zoom" }, buttons))];
+}
+
+function waiting(node) {
+  return node.blocked_by.map((block) => block.key || block.name || block.kind).join(", ");
+}
+
+const KEPT = { hold: "release (it is held)", pause: "resume (it is paused)", retry: "a retry at work", close: "close (it is open, or empty)" };
+const obstacle = (each) => (each.kind === "external" ? `external ${each.name}` : KEPT[each.kind] || each.kind);
+
+function waitsFor(waits, frontier, choose) {
+  const chain = frontier.longest_chain;
+  put(waits,
+    h("h2", {}, "What it waits for"),
+    frontier.waits_for.map((each) => h("p", {}, `${obstacle(each)}, for `, ago(each.since))),
+    chain?.nodes ? h("p", { class: "quiet" }, `Longest chain left: ${number(chain.nodes)} nodes${chain.expected_s === null ? "" : `, about ${span(chain.expected_s)}`}: ${chain.keys.slice(0, 8).join(" → ")}${chain.nodes > 8 ? " → …" : ""}`) : null,
+    table([
+      ["is", (node) => badge(node.standing === "kept" ? "blocked" : "released", node.standing)],
+      ["node", (node) => node.key, { wide: true }],
+      ["topic", (node) => node.topic || "a DAG"],
+      ["for", (node) => between(node.since), { right: true }],
+      ["attempt", (node) => node.attempt || null, { right: true }],
+      ["note", (node) => node.waits_for.map(obstacle).join(", ") || node.error?.trim().split("\n").at(-1), { wide: true }],
+    ], frontier.items, "No node is on its way.", (node) => choose(node.key)),
+    frontier.next_cursor ? h("p", { class: "quiet" }, "and more") : null);
+}
+
+function detail(page, dag, node, life) {
+  const id = `${dag.id} ${quoted(node.key)}`;
+  const deed = node.state === "failed" ? `headgate dag retry ${id}` : node.state === "blocked" ? `headgate dag skip ${id}` : null;
+  return [
+    h("h2", {}, node.key), h("p", {}, badge(node.state), node.generation > 1 ? h("span", { class: "flag" }, `generation ${node.generation}`) : null),
+    fields([
+      ["topic", node.topic],
+      ["DAG", node.dag ? h("a", { href: page.link(["dags", node.dag]) }, "open the DAG in its place") : null],
+      ["trigger", node.trigger === "all_succeeded" ? null : node.trigger],
+      ["runs on", node.run_on], ["compensates", node.compensates],
+      ["waits for", node.blocked_by.length ? h("ul", {}, node.blocked_by.map((block) => h("li", {}, block.kind === "node" ? `${block.key} (${block.state})` : block.kind === "external" ? `external ${block.name}` : block.kind))) : null],
+      ["after", node.upstream.length ? node.upstream.slice(0, 20).join(", ") + (node.upstream.length > 20 ? ` and ${node.upstream.length - 20} more` : "") : null],
+      ["before", node.downstream.length ? node.downstream.slice(0, 20).join(", ") + (node.downstream.length > 20 ? ` and ${node.downstream.length - 20} more` : "") : null],
+      ["item", h("code", {}, node.item_id)],
+    ]),
+    h("h3", {}, "Life"), h("ol", { class: "life" }, moments(life).map(([at, what, note]) => h("li", {}, h("b", {}, what), note ? ` ${note}` : "", at ? h("span", { class: "quiet" }, " ", new Date(at).toLocaleTimeString(), " · ", ago(at)) : null))),
+    node.error ? [h("h3", {}, "Error"), h("pre", {}, json(node.error))] : null,
+    node.output !== null && node.output !== undefined ? [h("h3", {}, "Output"), h("pre", {}, json(node.output))] : null,
+    deed ? command(deed) : null,
+  ];
+}
+
+function moments(life) {
+  const found = [[life.created_at, "created"]];
+  if (life.generation > 1) found.push([life.generation_at, "retried", `generation ${life.generation}`]);
+  if (life.released_at) found.push([life.released_at, "released", life.deliver_at ? `due ${new Date(life.deliver_at).toLocaleTimeString()}` : ""]);
+  for (const each of life.attempts) {
+    const took = each.started_at && each.ended_at ? `after ${between(each.started_at, each.ended_at)}` : "";
+    if (each.outcome === "running") found.push([each.started_at, `attempt ${each.attempt} runs`, each.worker ? `at ${each.worker}` : ""]);
+    else found.push([each.ended_at, `attempt ${each.attempt} ${each.outcome.replace("_", " ")}`, [took, each.worker ? `at ${each.worker}` : ""].filter(Boolean).join(", ")]);
+  }
+  if (life.ended_at) found.push([life.ended_at, life.state]);
+  return found;
+}
