@@ -136,7 +136,8 @@ def _settings(args: Args) -> dict[str, Any]:
     return {**where, "retry": RetryPolicy(attempts_max=4)}
 
 
-def _rows(args: Args, rows: Sequence[Any], columns: Sequence[str], empty: str) -> None:
+def show_rows(args: Args, rows: Sequence[Any], columns: Sequence[str], empty: str) -> None:
+    """Rows as the commands show them; `empty` is said where there are none."""
     if args.output == "json":
         show_json(list(rows), sys.stdout)
     elif rows:
@@ -156,7 +157,7 @@ def _one(args: Args, thing: Any) -> None:
 def _results(args: Args, results: Sequence[Result]) -> int:
     rows = [present(**result._asdict()) for result in results]
     columns = ("id", "status", "code") if any("code" in row for row in rows) else ("id", "status")
-    _rows(args, rows, columns, "nothing to do")
+    show_rows(args, rows, columns, "nothing to do")
     return max((_STATUS_EXITS.get(result.status, OK) for result in results), default=OK)
 
 
@@ -189,7 +190,7 @@ def dequeue(args: Args) -> int:
         found = client.dequeue(dict.fromkeys(args.topics, args.count), wait_s=args.wait, lease_s=args.lease)
         rows = [_leased(item) for item in found]
         columns = ("id", "topic", "attempt", "payload", "lease_token", "lease_expires_at")
-        _rows(args, rows, columns, "nothing is ready")
+        show_rows(args, rows, columns, "nothing is ready")
         if args.ack and found:
             client.ack([item.ack() for item in found])
     return OK
@@ -243,7 +244,7 @@ def item(args: Args) -> int:
 def items(args: Args) -> int:
     with _client(args) as client:
         found = client.items(args.topic, args.state, limit=args.limit)
-        _rows(args, found, ("id", "topic", "state", "priority", "attempt", "payload", "error"), "no items")
+        show_rows(args, found, ("id", "topic", "state", "priority", "attempt", "payload", "error"), "no items")
     return OK
 
 
@@ -252,7 +253,7 @@ def items(args: Args) -> int:
 
 def topics(args: Args) -> int:
     with _client(args) as client:
-        _rows(args, client.topics(), _TOPIC_COLUMNS, "no active topics")
+        show_rows(args, client.topics(), _TOPIC_COLUMNS, "no active topics")
     return OK
 
 
@@ -286,20 +287,20 @@ def share(args: Args) -> int:
 def namespaces(args: Args) -> int:
     with _client(args) as client:
         columns = ("namespace", "enqueues_per_minute", "enqueued_last_minute", "in_flight_max", "in_flight")
-        _rows(args, client.namespaces(), columns, "no namespaces")
+        show_rows(args, client.namespaces(), columns, "no namespaces")
     return OK
 
 
 def shards(args: Args) -> int:
     with _client(args) as client:
         if not args.dag:
-            _rows(args, client.shards(), _SHARD_COLUMNS, "no shards")
+            show_rows(args, client.shards(), _SHARD_COLUMNS, "no shards")
             return OK
         found = client.dag_shards()
     if args.output == "json":
         show_json(found, sys.stdout)
     else:
-        _rows(args, [_dag_shard(shard) for shard in found], _DAG_SHARD_COLUMNS, "no shards")
+        show_rows(args, [_dag_shard(shard) for shard in found], _DAG_SHARD_COLUMNS, "no shards")
     return OK
 
 
@@ -330,7 +331,7 @@ def dag_list(args: Args) -> int:
         show_json(found, sys.stdout)
     else:
         rows = [{**dag.model_dump(), **dag.nodes.model_dump()} for dag in found]
-        _rows(args, rows, _DAG_COLUMNS, "no DAGs")
+        show_rows(args, rows, _DAG_COLUMNS, "no DAGs")
     return OK
 
 
@@ -347,7 +348,7 @@ def dag_show(args: Args) -> int:
     if wanted:
         sys.stdout.write("\n")
         rows = [{**node.model_dump(), "blocked_by": _blockers(node) or None} for node in nodes]
-        _rows(args, rows, _NODE_COLUMNS, "no such nodes")
+        show_rows(args, rows, _NODE_COLUMNS, "no such nodes")
     return OK
 
 
@@ -387,7 +388,7 @@ def dag_verb(args: Args) -> int:
         handle = client.dag(args.id)
         match args.verb:
             case "cancel" if args.nodes:
-                _rows(args, handle.cancel_nodes(args.nodes, args.reason), ("key", "status"), "no nodes")
+                show_rows(args, handle.cancel_nodes(args.nodes, args.reason), ("key", "status"), "no nodes")
                 return OK
             case "cancel":
                 dag = handle.cancel(args.reason)

@@ -135,7 +135,7 @@ def listing(args: Args) -> int:
         show_json(found, sys.stdout)
         return commands.OK
     rows = [{**operation.model_dump(), "filter": _filter_text(operation) or None} for operation in found]
-    commands._rows(args, rows, _COLUMNS, "no operations")
+    commands.show_rows(args, rows, _COLUMNS, "no operations")
     return commands.OK
 
 
@@ -147,7 +147,7 @@ def show(args: Args) -> int:
     if args.output != "json":
         sys.stdout.write("\n")
         columns = ("shard", "state", "total", "scanned", "changed", "skipped")
-        commands._rows(args, operation.shards, columns, "no shards")
+        commands.show_rows(args, operation.shards, columns, "no shards")
     return commands.OK
 
 
@@ -166,5 +166,5 @@ def stop(args: Args) -> int:
 def dead(args: Args) -> int:
     """dead."""
     with commands._client(args) as client:
-        commands._rows(args, client.dead(args.topic), _DEAD_COLUMNS, "nothing is dead")
+        commands.show_rows(args, client.dead(args.topic), _DEAD_COLUMNS, "nothing is dead")
     return commands.OK

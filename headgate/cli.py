@@ -1,17 +1,21 @@
 """The command line: `headgate <verb>` and `headgate dag <verb>`."""
 
 import argparse
+import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, get_args
+from functools import partial
+from typing import Any, Final, NoReturn, get_args
 
 from headgate import _commands as commands
-from headgate import _explain, _export, _import_commands, wire
+from headgate import _explain, _export, _grow_commands, _import_commands, wire
 from headgate import _operation_commands as operations
 from headgate import _quota_commands as quotas
 from headgate._output import printable, stderr_line
+from headgate._transport import VERSION
 from headgate.errors import (
     BadRequest,
     Conflict,
@@ -46,6 +50,19 @@ exit codes:
 
 # Not argparse defaults: those of a command would undo what was said before it.
 DEFAULTS: Final = {"queue_url": None, "dag_url": None, "token": None, "namespace": None, "output": "table"}
+
+DAGS: Final = """\
+examples:
+  headgate dag run build.json                    run a DAG of shell commands here
+  headgate dag submit graph.json --watch         submit one for workers elsewhere, and follow it
+  headgate dag list --state failed
+  headgate dag explain ID                        what it waits for, since when, and for how long yet
+  headgate dag resolve ID publish approval       the event that node publish waits for
+  headgate dag add ID more.json                  more nodes, while it runs
+  headgate dag retry ID                          what failed, and what did not run because of it
+
+What a FILE holds: `headgate dag submit --help`.
+"""
 
 SPEC: Final = """\
 FILE holds JSON, like
@@ -114,8 +131,6 @@ def exit_code(error: HeadgateError) -> int:
 
 def _advice(error: HeadgateError) -> str:
     match error:
-        case NoAnswer():
-            return "; is it running? HEADGATE_QUEUE_URL and HEADGATE_DAG_URL say where to look"
         case Unauthorized():
             return "; set HEADGATE_TOKEN"
         case OverQuota() if error.retry_after_s:
@@ -124,12 +139,35 @@ def _advice(error: HeadgateError) -> str:
             return ""
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that knows what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.fullmatch(r"argument <command>: invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if wrong is None:
+            super().error(message)
+        near = difflib.get_close_matches(wrong[1], re.findall(r"[a-z-]+", wrong[2]))
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        self.exit(
+            commands.USAGE,
+            f"{self.prog}: there is no command {printable(wrong[1])!r}{meant}\n"
+            f"`{self.prog} --help` lists the commands\n",
+        )
+
+
+def _teach(parser: argparse.ArgumentParser, _args: argparse.Namespace) -> int:
+    """What is said to a name that needs a command after it."""
+    parser.print_help(sys.stderr)
+    return commands.USAGE
+
+
 class _Commands:
     """Adds commands to a parser, each with the options that all of them have."""
 
     def __init__(self, parser: argparse.ArgumentParser, shared: argparse.ArgumentParser) -> None:
         self._shared = shared
-        self._commands = parser.add_subparsers(title="commands", metavar="<command>", required=True)
+        self._commands = parser.add_subparsers(title="commands", metavar="<command>")
+        parser.set_defaults(command=partial(_teach, parser))
 
     def add(
         self, name: str, run: Callable[[Any], int] | None, about: str, *, epilog: str | None = None
@@ -158,20 +196,21 @@ def build_parser() -> argparse.ArgumentParser:
         where.add_argument(flag, metavar="X", default=argparse.SUPPRESS, help=about)
     where.add_argument("-n", "--namespace", metavar="NS", default=argparse.SUPPRESS, help="HEADGATE_NAMESPACE")
     where.add_argument("-o", "--output", choices=("table", "json"), default=argparse.SUPPRESS)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="headgate",
         description="A priority queue, and DAGs of queued work.",
         epilog=EXAMPLES,
         parents=[shared],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"headgate {VERSION}")
     root = _Commands(parser, shared)
     _add_items(root)
     _add_topics(root)
     _add_import(root)
     _add_operations(root, shared)
     _add_quotas(_Commands(root.add("quotas", None, "what a namespace may use", epilog=quotas.QUOTAS), shared))
-    _add_dags(_Commands(root.add("dag", None, "DAGs: submit, watch, retry and more", epilog=SPEC), shared))
+    _add_dags(_Commands(root.add("dag", None, "DAGs: submit, watch, retry and more", epilog=DAGS), shared))
     return parser
 
 
@@ -320,6 +359,7 @@ def _add_dags(dags: _Commands) -> None:
     export.add_argument("--until", type=_moment, metavar="TIME", help="ends before then")
     export.add_argument("--to", required=True, metavar="FILE", help="where to; one that is there is gone on with")
     export.add_argument("--mark", action="store_true", help="and tell the service how far that has come")
+    _grow_commands.add_commands(dags.add)
     _add_dag_verbs(dags)
 
 

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(dest="verb", title="commands", metavar="<command>")
     verbs.add_parser("up", help="bring every shard to the newest revision")
     verbs.add_parser("status", help="print each shard's revision")
     verbs.add_parser("check", help="as status, but exit with 1 when a shard is not at the newest revision")
@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     new.add_argument("service", choices=_SERVICES)
     new.add_argument("message", help="what it does, in a few words; becomes part of the file's name")
     options = parser.parse_args(arguments)
+    if options.verb is None:
+        parser.print_help(sys.stderr)
+        return 2
     if options.verb == "new":
         return _new(options.service, options.message)
     try:

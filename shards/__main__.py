@@ -39,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def run(arguments: Sequence[str] | None = None) -> int:
     """As `main`, inside a loop."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.verb is None:
+        parser.print_help(sys.stderr)
+        return 2
     variable = f"HEADGATE_{options.service.upper()}_SHARDS"
     text = options.map or os.environ.get(f"{variable}_FILE", "")
     if not text:
@@ -67,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--service", choices=("queue", "dag"), default="queue")
     parser.add_argument("--map", metavar="FILE", help="the map's file, instead of the environment's")
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(dest="verb", title="commands", metavar="<command>")
 
     def verb(name: str, run: object, text: str, *, acts: bool = True) -> argparse.ArgumentParser:
         made = verbs.add_parser(name, help=text, description=text)

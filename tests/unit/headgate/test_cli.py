@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from headgate import _commands, _local_run, _output, cli, errors, wire
+from headgate._transport import VERSION
 from headgate.async_client import AsyncClient
 from tests.unit.headgate.conftest import ONCE, Run
 from tests.unit.headgate.fakes import Service, enqueued, problem, shards
@@ -347,6 +348,37 @@ def test_help_teaches(argv: list[str], capsys: pytest.CaptureFixture[str]) -> No
         cli.main(argv)
     assert caught.value.code == 0
     assert len(capsys.readouterr().out) > 300
+
+
+@pytest.mark.parametrize("argv", [[], ["dag"], ["quotas"], ["operations"], ["dag", "-o", "json"]])
+def test_a_name_that_needs_a_command_teaches_which_there_are(run: Run, argv: list[str]) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert "commands:" in err and "examples:" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["dag", "sumbit", "f"], "headgate dag: there is no command 'sumbit'; did you mean submit?"),
+        (["enqeue", "t"], "headgate: there is no command 'enqeue'; did you mean enqueue"),
+        (["quotas", "zzz"], "headgate quotas: there is no command 'zzz'\n`headgate quotas --help`"),
+    ],
+)
+def test_a_misspelt_command_is_told_what_was_meant(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(argv)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"headgate {VERSION}\n"
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
