@@ -5,7 +5,8 @@
     with Client() as client:
         client.enqueue_one("mail", {"to": "ada@example.org"})
 
-What is named here is the whole public interface, with `headgate.wire` for the bodies as they travel.
+What is named here is the whole public interface, with `headgate.wire` for the bodies as they travel and
+`headgate.testing` for tests of handlers.
 """
 
 from headgate._async_handle import AsyncDagHandle

@@ -210,7 +210,8 @@ def failure(error: httpx.TransportError, call: Call[Any], url: httpx.URL) -> Hea
     where = f"{call.verb.service} service at {url.scheme}://{url.netloc.decode()}"
     match error:
         case httpx.ConnectError():
-            return ConnectionFailed(f"cannot connect to the {where}: {error}")
+            advice = f"is it running? HEADGATE_{call.verb.service.upper()}_URL says where to look"
+            return ConnectionFailed(f"cannot connect to the {where}: {error}; {advice}")
         case httpx.ConnectTimeout() | httpx.PoolTimeout():
             return TimedOut(f"no connection to the {where} in time: {error}")
         case httpx.LocalProtocolError() | httpx.UnsupportedProtocol():

@@ -10,9 +10,10 @@
 
 Items are taken only for free slots. Leases are extended while handlers run; what a handler returns is the
 item's output; what it raises is a nack, after which the item's backoff and attempts decide (`Retry` and
-`Fail` say more). A worker outlives restarts of the services. SIGTERM and SIGINT drain it: it takes nothing
+`Fail` say more). An item that has neither is delivered again at once, for ever: give it `max_attempts` and
+`backoff`. A worker outlives restarts of the services. SIGTERM and SIGINT drain it: it takes nothing
 more, lets handlers finish for `drain_s`, and hands back what is left at no cost of an attempt. A second
-signal does not wait.
+signal does not wait. What goes wrong is logged as `headgate.worker`; `headgate.testing` has jobs for tests.
 """
 
 import asyncio
@@ -197,8 +198,11 @@ class Worker:
                 verdict = verdict_of_error(job, error)
             else:
                 verdict = "nack", job.nack(error="the worker stopped", costs_attempt=False)
+        except (Retry, Fail) as error:
+            log.info("%r: %r", job, error)
+            verdict = verdict_of_error(job, error)
         except Exception as error:
-            log.log(logging.INFO if isinstance(error, Retry | Fail) else logging.WARNING, "%r: %r", job, error)
+            log.warning("%r is given back: its handler raised %r", job, error, exc_info=error)
             verdict = verdict_of_error(job, error)
         finally:
             task.running -= 1

@@ -166,6 +166,19 @@ async def test_what_a_handler_raises_is_a_nack(error: Exception, expected: dict[
     assert queue.said["ack"] == []
 
 
+async def test_a_bug_in_a_handler_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """Without it the programmer sees the error's name again and again, and not the line."""
+
+    async def handler(job: Job) -> None:
+        if job.id == "b":
+            raise Fail("meant so")
+        raise ValueError("a bug")
+
+    await working(queue := Queue(leased("a"), leased("b")), handler, lambda: queue.heard("nack", 2))
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert record.exc_info is not None and "a bug" in record.getMessage()
+
+
 async def test_a_bug_in_a_handler_is_told_with_its_traceback_and_without_what_cannot_be_stored() -> None:
     async def handler(_job: Job) -> None:
         raise ValueError("bad \x00 \ud800 value" + "x" * 10_000 + "the end")
