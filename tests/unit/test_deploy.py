@@ -1,0 +1,75 @@
+"""Alert rules and the dashboard name metrics, labels and jobs that there are."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from services.local.stack import ROOT
+from shared import metrics
+
+DEPLOY = ROOT / "deploy"
+ALERTS = (DEPLOY / "prometheus" / "alerts.yaml").read_text()
+SCRAPE = (DEPLOY / "prometheus" / "scrape.yaml").read_text()
+DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
+# Of the scraper itself.
+SCRAPED = {"job", "instance", "le"}
+
+
+def expressions() -> list[str]:
+    panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    return [*re.findall(r"^ +expr: (.*)$", ALERTS, re.MULTILINE), *panels]
+
+
+def known() -> dict[str, set[str]]:
+    """Every sample's name with its labels, of the services' metrics and of the audit's."""
+    found: dict[str, set[str]] = {"up": set()}
+    for made in vars(metrics).values():
+        name, labels = getattr(made, "_name", None), getattr(made, "_labelnames", ())
+        if name is not None:
+            found |= {f"{name}{end}": set(labels) for end in ("", "_total", "_bucket", "_count", "_sum")}
+    audit = (ROOT / "audit" / "metrics.py").read_text()
+    return found | {name: {"kind"} for name in re.findall(r'"(headgate_audit_\w+)"', audit)}
+
+
+def test_every_metric_that_they_name_is_there() -> None:
+    named = {name for text in expressions() for name in re.findall(r"\bheadgate_\w+", text)}
+    assert len(named) > 20
+    assert named - known().keys() == set()
+
+
+def test_every_label_that_they_group_by_is_one_of_its_metric() -> None:
+    wrong = []
+    for text in expressions():
+        names = re.findall(r"\b(?:headgate_\w+|up)\b(?=[{\[) ])", text)
+        labels = {label for name in names for label in known()[name]} | SCRAPED
+        used = {label for group in re.findall(r"\bby \(([^)]*)\)", text) for label in re.split(r", *", group)}
+        used |= {label for group in re.findall(r"\{([^{}]*)\}", text) for label in re.findall(r"(\w+)!?=", group)}
+        if used - labels:
+            wrong.append((text, used - labels))
+    assert wrong == []
+
+
+def test_jobs_are_called_as_the_scrape_configuration_calls_them() -> None:
+    assert set(re.findall(r"job_name: (\S+)", SCRAPE)) == {"headgate-queue", "headgate-dag"}
+    assert 'job=~"headgate-.*"' in ALERTS
+
+
+def test_every_alert_says_what_happened_in_labels_that_it_has() -> None:
+    rules = re.split(r"^ +- alert: ", ALERTS, flags=re.MULTILINE)[1:]
+    assert len(rules) > 10
+    for rule in rules:
+        expression = re.search(r"expr: (.*)", rule)
+        shown = set(re.findall(r"\$labels\.(\w+)", rule))
+        assert expression and "severity: " in rule and "summary: " in rule
+        grouped = re.search(r"\bby \(([^)]*)\)", expression[1])
+        has = set(re.split(r", *", grouped[1])) if grouped else {"job", "instance", "shard"}
+        assert shown <= has, rule
+
+
+def test_units_run_modules_that_there_are() -> None:
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        for module in re.findall(r"-m ([\w.%]+)", unit.read_text()):
+            for name in ("queue", "dag") if "%i" in module else ("",):
+                path = Path(*module.replace("%i", name).split("."))
+                assert (ROOT / path / "__main__.py").exists(), unit.name
