@@ -20,6 +20,7 @@ _WITH_PROCESSES = {
     for name in (
         "dag/test_crash_points.py",
         "dag/test_streams_over_http.py",
+        "soak/test_soak.py",
         "test_benchmarks.py",
         "test_demo.py",
         "test_examples.py",

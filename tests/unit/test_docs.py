@@ -56,8 +56,8 @@ def _shown(default: object) -> str:
     return str(int(default) if isinstance(default, float) and default.is_integer() else default)
 
 
-@pytest.mark.parametrize(("letter", "count"), [("R", 38), ("F", 42), ("B", 64)])
-def test_every_test_that_the_tables_of_hazards_name_is_there(letter: str, count: int) -> None:
+@pytest.mark.parametrize(("letter", "count"), [("Q", 19), ("D", 14), ("R", 38), ("F", 42), ("B", 64)])
+def test_every_test_that_the_tables_name_is_there(letter: str, count: int) -> None:
     page = (ROOT / "docs" / "testing.md").read_text()
     rows = [row for row in page.splitlines() if re.match(rf"\| {letter}\d+[-, {letter}\d]* \|", row)]
     numbers: list[int] = []
@@ -77,3 +77,13 @@ def test_every_test_that_the_tables_of_hazards_name_is_there(letter: str, count:
         missing += [name for name in re.findall(r"`(test_\w+)\*?`", row) if f"def {name}" not in code]
         assert files or "no test: " in row
     assert missing == []
+
+
+def test_every_crash_point_is_died_at() -> None:
+    """Some test names each place where a process may be told to kill itself."""
+    folders = ("services", "shared", "shards")
+    code = "\n".join(path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    points = re.findall(r'crash_point\(f?"(\w+)', code)
+    assert len(points) > 20
+    assert [point for point in points if f'"{point}' not in tests] == []
