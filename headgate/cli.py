@@ -40,9 +40,13 @@ examples:
   headgate quotas set shop --in-flight-max 200        what a namespace may use
   headgate dag submit graph.json --watch              submit a DAG and follow it
   headgate dag run build.json --slots 4               run a DAG of shell commands here
+  headgate dag explain ID                             why it is not done yet
 
 environment:
-  HEADGATE_QUEUE_URL, HEADGATE_DAG_URL, HEADGATE_NAMESPACE, HEADGATE_TOKEN
+  HEADGATE_QUEUE_URL   the queue service (http://127.0.0.1:8080)
+  HEADGATE_DAG_URL     the DAG service (http://127.0.0.1:8081)
+  HEADGATE_NAMESPACE   whose items and DAGs (default)
+  HEADGATE_TOKEN       what the services know you by, where they ask for it
 
 exit codes:
   0 ok, 1 failure, 2 usage, 3 not found, 4 conflict, 5 unavailable
@@ -193,9 +197,14 @@ def build_parser() -> argparse.ArgumentParser:
         ("--dag-url", "the DAG service (HEADGATE_DAG_URL)"),
         ("--token", "an access token (better: HEADGATE_TOKEN)"),
     ):
-        where.add_argument(flag, metavar="X", default=argparse.SUPPRESS, help=about)
-    where.add_argument("-n", "--namespace", metavar="NS", default=argparse.SUPPRESS, help="HEADGATE_NAMESPACE")
-    where.add_argument("-o", "--output", choices=("table", "json"), default=argparse.SUPPRESS)
+        metavar = "URL" if flag.endswith("url") else "TOKEN"
+        where.add_argument(flag, metavar=metavar, default=argparse.SUPPRESS, help=about)
+    where.add_argument(
+        "-n", "--namespace", metavar="NS", default=argparse.SUPPRESS, help="the namespace (HEADGATE_NAMESPACE)"
+    )
+    where.add_argument(
+        "-o", "--output", choices=("table", "json"), default=argparse.SUPPRESS, help="for people, or for programs"
+    )
     parser = _Parser(
         prog="headgate",
         description="A priority queue, and DAGs of queued work.",

@@ -70,7 +70,11 @@ class HeadgateError(Exception):
         self.results: list[Any] = []
 
     def __str__(self) -> str:
-        faults = "; ".join(f"{error.pointer or '/'}: {error.detail}" for error in self.errors[:3])
+        """The detail, and what it does not say of single fields."""
+        untold = [error for error in self.errors if not (error.pointer and error.pointer in self.detail)]
+        faults = "; ".join(
+            f"{error.pointer or '/'}: {error.detail}" for error in untold[:3] if error.detail not in self.detail
+        )
         return f"{self.detail} ({faults})" if faults else self.detail
 
 

@@ -128,7 +128,8 @@ def invalid_body(faults: Sequence[Any], *, skip: int = 0) -> Invalid:
     """Pydantic's faults as an `Invalid`; `skip` drops leading parts of each location. Input is never echoed."""
     found = wire.field_errors(faults[:ERRORS_SHOWN_MAX], skip=skip)
     errors = [FieldError(error.pointer, error.detail) for error in found]
-    return Invalid(f"the request is not valid at {errors[0].pointer or 'its top level'}", errors=errors)
+    more = f", and {len(errors) - 1} more" if errors[1:] else ""
+    return Invalid(f"{errors[0].pointer or 'the request'}: {errors[0].detail}{more}", errors=errors)
 
 
 def body_of(model: type[M]) -> Any:
@@ -233,7 +234,8 @@ class _HttpError(ServiceError):
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
 
-    refusal = _HttpError(str(error.detail))
+    unknown = "this service has no such call; GET /docs shows those that it has"
+    refusal = _HttpError(unknown if error.status_code == 404 else str(error.detail))
     refusal.code = _CODES.get(error.status_code, "bad_request")  # type: ignore[misc]
     refusal.status = error.status_code  # type: ignore[misc]
     refusal.title = str(error.detail)  # type: ignore[misc]

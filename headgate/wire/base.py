@@ -157,15 +157,20 @@ TOPIC_PATTERN: Final = r"^[A-Za-z0-9._/-]{1,128}$"
 
 NamespaceName = Annotated[str, StringConstraints(pattern=NAMESPACE_PATTERN)]
 Topic = Annotated[str, StringConstraints(pattern=TOPIC_PATTERN)]
-AckTopic = Annotated[str, StringConstraints(pattern=r"^(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}$")]
-ItemId = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^(?i)[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", to_lower=True
-    ),
-]
+ACK_TOPIC_PATTERN: Final = r"^(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}$"
+ID_PATTERN: Final = r"^(?i)[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+KEY_PATTERN: Final = r"^[ -~]{1,128}$"
+_PATTERNS: Final = {
+    NAMESPACE_PATTERN: "must be 1 to 64 letters, digits and . _ -",
+    TOPIC_PATTERN: "must be 1 to 128 letters, digits and . _ / -",
+    ACK_TOPIC_PATTERN: "must be a topic, or namespace:topic",
+    ID_PATTERN: "must be a UUIDv7 whose last 12 bits name a shard; leave it out and one is made",
+    KEY_PATTERN: "must be 1 to 128 printable ASCII characters",
+}
+AckTopic = Annotated[str, StringConstraints(pattern=ACK_TOPIC_PATTERN)]
+ItemId = Annotated[str, StringConstraints(pattern=ID_PATTERN, to_lower=True)]
 OpaqueId = str  # a malformed one is not_found, or lease_lost: an answer, no error
-IdempotencyKey = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,128}$")]
+IdempotencyKey = Annotated[str, StringConstraints(pattern=KEY_PATTERN)]
 Label = Annotated[str, AfterValidator(label), WithJsonSchema({"type": "string", "minLength": 1})]
 ErrorText = Annotated[str, StringConstraints(max_length=ERROR_CHARS_MAX), AfterValidator(_clean_text)]
 Json = Annotated[Any, AfterValidator(_whole_json)]
@@ -240,10 +245,23 @@ def field_errors(errors: Iterable[Mapping[str, Any]], *, skip: int = 0) -> list[
     return [
         FieldError(
             pointer=pointer_of(error["loc"][skip:]) + error.get("ctx", {}).get("pointer", ""),
-            detail=error["msg"].removeprefix("Value error, "),
+            detail=_in_words(error),
         )
         for error in errors
     ]
+
+
+def _in_words(error: Mapping[str, Any]) -> str:
+    """What is wrong, for people: names of fields and patterns are said as the documentation says them."""
+    match error["type"]:
+        case "extra_forbidden":
+            return "there is no such field"
+        case "missing":
+            return "it is missing"
+        case "string_pattern_mismatch":
+            return _PATTERNS.get(error["ctx"]["pattern"], f"must match {error['ctx']['pattern']}")
+        case _:
+            return str(error["msg"]).removeprefix("Value error, ")
 
 
 def fault(pointer: str, detail: str) -> PydanticCustomError:

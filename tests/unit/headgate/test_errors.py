@@ -51,6 +51,9 @@ def test_a_problem_keeps_its_pointers_and_shows_them() -> None:
     error = problem(422, "invalid", detail="no", errors=[{"pointer": "/items/0", "detail": "bad"}, 7])
     assert [(fault.pointer, fault.detail) for fault in error.errors] == [("/items/0", "bad")]
     assert str(error) == "no (/items/0: bad)"
+    told = [{"pointer": "/items/0/topic", "detail": "must be"}, {"pointer": "/items/1", "detail": "is missing"}]
+    error = problem(422, "invalid", detail="/items/0/topic: must be, and 1 more", errors=told)
+    assert str(error) == "/items/0/topic: must be, and 1 more (/items/1: is missing)", "each fault once"
 
 
 def test_an_outcome_that_is_not_none_counts_as_unknown() -> None:

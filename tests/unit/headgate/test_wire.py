@@ -245,3 +245,21 @@ def test_a_payload_may_hold_any_json() -> None:
 def test_half_a_character_in_a_payload_is_refused() -> None:
     with pytest.raises(ValidationError):
         wire.Item.model_validate({"topic": "t", "payload": ["\ud800"]})
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"topic": "t", "prioritty": 1}, "there is no such field"),
+        ({}, "it is missing"),
+        ({"topic": "two words"}, "must be 1 to 128 letters, digits and . _ / -"),
+        ({"topic": "t", "id": "7"}, "must be a UUIDv7"),
+        ({"topic": "t", "ack_topic": "a:b:c"}, "must be a topic, or namespace:topic"),
+        ({"topic": "t", "idempotency_key": "ü"}, "must be 1 to 128 printable ASCII characters"),
+    ],
+)
+def test_faults_are_told_in_words_not_in_the_validators_own(item: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        wire.Item.model_validate(item)
+    (fault,) = wire.field_errors(caught.value.errors())
+    assert fault.detail.startswith(said)
