@@ -32,7 +32,6 @@ _clock = SystemClock()
 RETRIES_MAX = 3
 LATENCIES_MAX = 1_000
 RETRY_PAUSE_S_MAX = 0.05
-PROBE_S_MAX = 2.0
 CLOSE_S = 2.0
 
 PINNED = {
@@ -234,19 +233,18 @@ class Pool:
         raise AssertionError("unreachable")
 
     def check(self) -> None:
-        """Refuse while the shard does not answer, and see to it that somebody asks it again.
+        """Refuse while the shard does not answer; see to it that somebody asks it again, or looks before that.
 
         Raises:
             ShardUnavailable: it does not answer; nothing was done.
         """
         if self.is_retired:
             raise self.away()
-        if not self.breaker.refuses:
-            return
         if self.breaker.take_probe():
             self._probing = asyncio.create_task(self._probe())
-        self._refused.inc()
-        raise self.away(self.breaker.retry_after_s)
+        if self.breaker.refuses:
+            self._refused.inc()
+            raise self.away(self.breaker.retry_after_s)
 
     @property
     def is_standing(self) -> bool:
@@ -272,7 +270,7 @@ class Pool:
     async def _probe(self) -> None:
         try:
             with urgency(Urgency.SETTLE):
-                async with asyncio.timeout(PROBE_S_MAX), self._connection() as connection:
+                async with asyncio.timeout(self.breaker.probe_s_max), self._connection() as connection:
                     await connection.fetch("SELECT 1")
         except (ShardUnavailable, TimeoutError):
             pass

@@ -57,6 +57,10 @@ async def split(own_host: QueueHost, there: Database) -> AsyncIterator[QueueHost
     shards = f"0={own_host.database.dsn} 1={there.dsn}"
     limits = {"command_timeout_s": 2.0, "connect_timeout_s": 1.5, "acquire_timeout_s": 1.5}
     async with queue_host(own_host.database, own_host.clock, shards=shards, **limits) as made:
+        # A machine that stands still for a moment must not cost a call of the shard that is well.
+        patient = made.settings.model_copy(update=dict.fromkeys(limits, END_S))
+        here = made.stores[0].shard
+        here.pool._settings = here.relaxed._settings = patient
         yield made
 
 
@@ -99,11 +103,12 @@ class Load:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def drained(api: Api) -> set[str]:
+async def drained(api: Api, promised: set[str]) -> set[str]:
+    """All that there is. A shard that could not be looked at a moment ago is looked at again at the next poll."""
     found: set[str] = set()
     empty = 0
     async with asyncio.timeout(END_S):
-        while empty < 3:
+        while empty < 3 or not promised <= found:
             leased = await api.dequeue("t", 500)
             ids = {item["id"] for item in leased}
             assert not ids & found, "handed out twice"
@@ -157,9 +162,10 @@ async def test_a_crash_of_the_server_loses_nothing_that_was_promised(
     await asyncio.gather(away.until(more=20, refused=0), here.until(more=20))
     await asyncio.gather(here.stop(), away.stop())
 
-    found = await drained(api)
+    promised = here.promised | away.promised
+    found = await drained(api, promised)
     assert here.refused == 0
-    assert here.promised | away.promised <= found
+    assert promised <= found
     assert found <= here.sent | away.sent
     assert found.isdisjoint(away.denied)
 
@@ -190,7 +196,7 @@ async def test_a_server_that_hangs_costs_only_its_own_shard(
     await asyncio.gather(here.stop(), away.stop())
 
     assert here.refused == 0
-    assert away.promised <= await drained(api)
+    assert away.promised <= await drained(api, away.promised)
 
 
 async def test_a_full_server_costs_only_its_own_shard(split: QueueHost, there: Database) -> None:

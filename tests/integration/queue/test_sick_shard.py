@@ -3,14 +3,17 @@
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import pytest
 
 from headgate.ids import shard_of
 from services.queue import dispatch, looking
-from shared import breaker, pg
+from shared import breaker
+from shared.errors import ShardUnavailable
 from shared.metrics import SHARD_REFUSED
 from shared.plan import SLOTS
+from tests.support.clocks import ManualClock
 from tests.support.proxy import Proxy
 from tests.support.queue_host import Api, QueueHost, queue_host
 
@@ -31,7 +34,7 @@ def silence(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Silence:
 
     def fall() -> None:
         monkeypatch.setattr(breaker, "SILENCE_S", SILENCE_S)
-        monkeypatch.setattr(pg, "PROBE_S_MAX", 0.3)
+        monkeypatch.setattr(breaker, "PROBE_S_MAX", 0.3)
         proxy.silent_at_first = True
         proxy.fall_silent()
 
@@ -62,8 +65,10 @@ def element(result: dict[str, str]) -> tuple[str, str | None, str | None]:
 
 async def until_open(host: QueueHost) -> None:
     async with asyncio.timeout(60):
-        while not host.stores[1].shard.breaker.refuses:
-            await asyncio.sleep(0.01)
+        with suppress(ShardUnavailable):
+            while True:
+                host.stores[1].shard.pool.check()
+                await asyncio.sleep(0.01)
 
 
 async def until_closed(api: Api) -> None:
@@ -114,6 +119,33 @@ async def test_a_refusal_of_a_silent_shard_needs_no_waiting(shaky: QueueHost, si
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers)
     assert not stuck.done(), "nobody waited for the first call's timeout"
     stuck.cancel()
+
+
+async def test_a_process_that_stood_still_refuses_no_healthy_shard(
+    own_host: QueueHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on long after its calls set out, and has not read their answers."""
+    api, shard = Api(own_host), own_host.stores[1].shard
+    states: list[str] = []
+    shard.breaker.listeners.append(states.append)
+    clock = ManualClock()
+    monkeypatch.setattr(shard.breaker, "_clock", clock)
+    lock = await own_host.database.connect("queue_001")
+    transaction = lock.transaction()
+    await transaction.start()
+    await lock.execute("LOCK TABLE item IN ACCESS EXCLUSIVE MODE")
+    under_way = asyncio.create_task(api.enqueue({"topic": "t", "id": api.new_id(1)}))
+    async with asyncio.timeout(60):
+        while not shard.breaker._under_way:
+            await asyncio.sleep(0.001)
+    clock.advance(3600)
+    came_later = asyncio.create_task(api.enqueue({"topic": "t", "id": api.new_id(1)}))
+    assert (await api.get("topics")).status_code == 200
+    await transaction.rollback()
+    await lock.close()
+    for call in (under_way, came_later):
+        assert [result["status"] for result in await call] == ["enqueued"]
+    assert states == []
 
 
 async def test_keys_of_a_shard_that_falls_silent_hold_up_no_others(shaky: QueueHost, silence: Silence) -> None:

@@ -1,6 +1,18 @@
 """The breaker's states, by a clock that the test moves."""
 
-from shared.breaker import FAILURES_MAX, FULL_S, PAUSE_S, PAUSE_S_MAX, SILENCE_S, Breaker
+import pytest
+
+from shared.breaker import (
+    FAILURES_MAX,
+    FULL_S,
+    LATE_MAX,
+    LATE_S,
+    PAUSE_S,
+    PAUSE_S_MAX,
+    PROBE_S_MAX,
+    SILENCE_S,
+    Breaker,
+)
 from tests.support.clocks import ManualClock
 
 
@@ -18,32 +30,114 @@ def fail(breaker: Breaker, times: int) -> None:
         breaker.end()
 
 
+def look(breaker: Breaker) -> None:
+    """A probe that is due fails at once."""
+    assert breaker.take_probe()
+    breaker.probe_ended()
+
+
 def opened() -> tuple[Breaker, ManualClock, list[str]]:
     breaker, clock, states = made()
     fail(breaker, FAILURES_MAX)
+    look(breaker)
     assert breaker.refuses
     return breaker, clock, states
 
 
-def test_failures_in_a_row_open_it_and_one_success_forgives_them() -> None:
+def test_failures_in_a_row_are_looked_into_and_one_success_forgives_them() -> None:
     breaker, _, states = made()
     fail(breaker, FAILURES_MAX - 1)
-    assert not breaker.refuses
+    assert not breaker.take_probe()
     breaker.succeeded()
     fail(breaker, FAILURES_MAX - 1)
-    assert not breaker.refuses
+    assert not breaker.take_probe()
     fail(breaker, 1)
+    assert not breaker.refuses
+    look(breaker)
     assert breaker.refuses
     assert states == ["open"]
 
 
-def test_silence_opens_it_before_any_call_has_failed() -> None:
-    breaker, clock, _ = made()
+def test_silence_is_looked_into_before_any_call_has_failed() -> None:
+    breaker, clock, states = made()
     breaker.begin()
     clock.advance(SILENCE_S - 0.01)
+    assert not breaker.take_probe()
+    clock.advance(0.01)
+    assert breaker.take_probe()
+    assert not breaker.take_probe(), "one look is enough"
+    clock.advance(PROBE_S_MAX)
+    assert not breaker.refuses
+    breaker.probe_ended()
+    assert breaker.refuses
+    assert states == ["open"]
+
+
+def test_whoever_answers_the_look_or_meanwhile_was_not_away() -> None:
+    breaker, clock, states = made()
+    breaker.begin()
+    clock.advance(SILENCE_S)
+    assert breaker.take_probe()
+    breaker.succeeded()
+    breaker.probe_ended()
+    assert not breaker.take_probe()
+    assert states == []
+
+
+@pytest.mark.parametrize("fails_first", [False, True])
+def test_a_process_that_stood_still_blames_nobody(fails_first: bool) -> None:
+    """Its timers have run out; the answers are there, but were not read yet."""
+    breaker, clock, states = made()
+    breaker.begin()
+    clock.advance(3600)
+    if fails_first:
+        breaker.failed()
+        breaker.end()
+    assert breaker.take_probe()
     assert not breaker.refuses
     clock.advance(0.01)
+    breaker.succeeded()
+    breaker.probe_ended()
+    assert states == []
+
+
+def test_a_probe_in_which_the_process_stood_still_counts_for_nothing() -> None:
+    breaker, clock, states = made()
+    breaker.begin()
+    clock.advance(SILENCE_S)
+    assert breaker.take_probe()
+    clock.advance(PROBE_S_MAX + LATE_S)
+    breaker.probe_ended()
+    assert not breaker.refuses
+    assert breaker.take_probe(), "it looks again at once"
+    breaker.succeeded()
+    breaker.probe_ended()
+    assert states == []
+
+
+def test_a_probe_of_an_open_breaker_in_which_the_process_stood_still_is_made_again_at_once() -> None:
+    breaker, clock, _ = opened()
+    clock.advance(PAUSE_S)
+    assert breaker.take_probe()
+    clock.advance(PROBE_S_MAX + LATE_S)
+    breaker.probe_ended()
     assert breaker.refuses
+    assert breaker.take_probe()
+    breaker.succeeded()
+    assert not breaker.refuses
+
+
+def test_a_process_that_is_always_late_finds_a_shard_away_all_the_same() -> None:
+    breaker, clock, _ = made()
+    breaker.begin()
+    clock.advance(SILENCE_S)
+    looks = 0
+    while not breaker.refuses:
+        assert breaker.take_probe()
+        clock.advance(PROBE_S_MAX + LATE_S)
+        breaker.probe_ended()
+        looks += 1
+    assert looks == LATE_MAX + 1
 
 
 def test_one_slow_call_among_quick_ones_is_no_silence() -> None:
@@ -54,7 +148,7 @@ def test_one_slow_call_among_quick_ones_is_no_silence() -> None:
         breaker.begin()
         breaker.succeeded()
         breaker.end()
-        assert not breaker.refuses
+        assert not breaker.take_probe()
 
 
 def test_an_idle_shard_is_not_silent() -> None:
@@ -63,16 +157,19 @@ def test_an_idle_shard_is_not_silent() -> None:
     breaker.succeeded()
     breaker.end()
     clock.advance(3600)
-    assert not breaker.refuses
+    assert not breaker.take_probe()
     breaker.begin()
-    assert not breaker.refuses
+    assert not breaker.take_probe()
 
 
-def test_a_timeout_of_the_only_call_under_way_opens_it() -> None:
+def test_a_timeout_of_the_only_call_under_way_is_looked_into() -> None:
     breaker, clock, _ = made()
     breaker.begin()
     clock.advance(SILENCE_S)
     breaker.failed()
+    breaker.end()
+    clock.advance(3600)
+    look(breaker)
     assert breaker.state == "open"
 
 
@@ -106,6 +203,7 @@ def test_the_probe_closes_it_or_lengthens_the_pause() -> None:
     breaker.probe_ended()
     assert states[-1] == "closed"
     fail(breaker, FAILURES_MAX)
+    look(breaker)
     clock.advance(PAUSE_S)
     assert breaker.take_probe(), "pauses begin anew"
 
