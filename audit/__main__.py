@@ -172,6 +172,10 @@ def _shards(env: Mapping[str, str]) -> dict[str, list[ShardAddress]]:
         found[service] = list(load(text, Path(path) if path else None, service).shards) if named else []
     if not any(found.values()):
         raise ValueError("no shards: set HEADGATE_QUEUE_SHARDS and HEADGATE_DAG_SHARDS")
+    for service, shards in found.items():
+        if not shards:
+            variable = f"HEADGATE_{service.upper()}_SHARDS"
+            print(f"audit: {variable} is not set, so the two sides are not compared", file=sys.stderr)
     return found
 
 

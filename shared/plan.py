@@ -82,6 +82,11 @@ def load(text: str, path: Path | None, service: str) -> Plan:
         if text:
             raise ValueError(f"{variable} and {variable}_FILE are both set; unset one")
         return read(path, service)
+    if not text.strip():
+        raise ValueError(
+            f"{variable} is not set; say where the shards are, like postgresql://user@host/database#4, "
+            f"or name a map's file in {variable}_FILE"
+        )
     try:
         shards = tuple(parse_shards(text, service))
     except ValueError as error:

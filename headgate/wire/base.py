@@ -160,6 +160,7 @@ Topic = Annotated[str, StringConstraints(pattern=TOPIC_PATTERN)]
 ACK_TOPIC_PATTERN: Final = r"^(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}$"
 ID_PATTERN: Final = r"^(?i)[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 KEY_PATTERN: Final = r"^[ -~]{1,128}$"
+_SHOULD: Final = re.compile(r"^[A-Z]\w+ should (?=be|have|match)")
 _PATTERNS: Final = {
     NAMESPACE_PATTERN: "must be 1 to 64 letters, digits and . _ -",
     TOPIC_PATTERN: "must be 1 to 128 letters, digits and . _ / -",
@@ -261,7 +262,7 @@ def _in_words(error: Mapping[str, Any]) -> str:
         case "string_pattern_mismatch":
             return _PATTERNS.get(error["ctx"]["pattern"], f"must match {error['ctx']['pattern']}")
         case _:
-            return str(error["msg"]).removeprefix("Value error, ")
+            return _SHOULD.sub("must ", str(error["msg"]).removeprefix("Value error, "))
 
 
 def fault(pointer: str, detail: str) -> PydanticCustomError:

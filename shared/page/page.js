@@ -54,6 +54,7 @@ async function render() {
   if (!main.childElementCount || main.dataset.at !== location.hash) put(main, h("p", { class: "empty" }, "…"));
   main.dataset.at = location.hash;
   const shown = await attempt(() => draw(page, argument), signal);
+  if (shown === false && main.textContent === "…") put(main);
   // A list is looked at again while it is looked at; a DAG tells of itself.
   if (shown === false || !(view === "dags" && argument)) every(EVERY_MS, () => draw(page, argument), signal, shown === false);
 }
@@ -75,7 +76,7 @@ async function attempt(work, signal) {
   } catch (error) {
     if (signal.aborted) return null;
     if (!(error instanceof Refused) && !(error instanceof TypeError)) console.error(error);
-    note(error instanceof Refused && error.status === 401 ? [`${error.message}. `, tokenField()] : error instanceof Refused ? error.message : "The service does not answer; trying again.");
+    note(error instanceof Refused && error.status === 401 ? [token() ? `${error.message} ` : "This service asks for a token: ", tokenField()] : error instanceof Refused ? error.message : "The service does not answer; trying again.");
     return false;
   }
 }

@@ -476,6 +476,8 @@ def test_a_command_without_shards_or_with_a_bad_id_says_so(
     monkeypatch.delenv("HEADGATE_DAG_SHARDS", raising=False)
     assert command.main([]) == 2
     assert "HEADGATE_QUEUE_SHARDS" in capsys.readouterr().err
+    assert command._shards({"HEADGATE_QUEUE_SHARDS": "postgresql://h/d#1"})["dag"] == []
+    assert "HEADGATE_DAG_SHARDS is not set, so the two sides are not compared" in capsys.readouterr().err
     for bad in (["--dag", "x"], ["--metrics", "x", "--since", "2030-01-01"], ["repair", "--metrics", "x"]):
         with pytest.raises(SystemExit):
             command.main(bad)

@@ -255,6 +255,8 @@ def test_half_a_character_in_a_payload_is_refused() -> None:
         ({"topic": "two words"}, "must be 1 to 128 letters, digits and . _ / -"),
         ({"topic": "t", "id": "7"}, "must be a UUIDv7"),
         ({"topic": "t", "ack_topic": "a:b:c"}, "must be a topic, or namespace:topic"),
+        ({"topic": "t", "lease_s": 0}, "must be greater than or equal to 1"),
+        ({"topic": "t", "delivery": "once"}, "must be 'at_least_once' or 'at_most_once'"),
         ({"topic": "t", "idempotency_key": "ü"}, "must be 1 to 128 printable ASCII characters"),
     ],
 )

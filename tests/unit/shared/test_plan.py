@@ -82,6 +82,14 @@ def test_a_missing_file_and_two_maps_are_refused(tmp_path: Path) -> None:
         load(f"{DSN}#1", tmp_path / "map", "queue")
 
 
+def test_no_map_at_all_is_told_with_an_example_of_one() -> None:
+    for text in ("", " "):
+        with pytest.raises(
+            ValueError, match=r"HEADGATE_DAG_SHARDS is not set; .*database#4.*HEADGATE_DAG_SHARDS_FILE"
+        ):
+            load(text, None, "dag")
+
+
 def test_ranges_cover_every_slot_once() -> None:
     assert ranges(spread([3])) == [(0, 4095, 3)]
     assert ranges(spread([1, 2])) == [(0, 2047, 1), (2048, 4095, 2)]
