@@ -7,16 +7,18 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from headgate import _local_run
 from headgate._calls import present
 from headgate._elements import Result
 from headgate._handle import DagHandle
 from headgate._output import Progress, plain, printable, show_fields, show_json, show_table, stderr_line
+from headgate._settings import endpoints
 from headgate._transport import RetryPolicy
 from headgate.async_client import AsyncClient
 from headgate.client import Client
-from headgate.dag import Dag
+from headgate.dag import MADE_KEY, Dag
 from headgate.errors import Invalid
 from headgate.wire import Dag as DagView
 from headgate.wire import DagEvent, DagShardHealth
@@ -360,10 +362,26 @@ def _dag(args: Args, dag: DagView) -> None:
     if args.output == "json":
         show_json(dag, sys.stdout)
         return
-    fields = dag.model_dump()
-    counts = fields.pop("nodes")
-    shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    show_fields({**fields, "nodes": shown or "none"}, sys.stdout)
+    fields = dag.model_dump(exclude={"nodes", "on_failure", "priority", "last_event_id"})
+    flags = [name for name in ("open", "held", "paused", "cleaning") if fields.pop(name)]
+    if (dag.key or "").startswith(MADE_KEY):
+        del fields["key"]
+    shown = ", ".join(f"{count} {state}" for state, count in dag.nodes.model_dump().items() if count)
+    took = (dag.finished_at or dag.created_at) - dag.created_at
+    more = {
+        "took": f"{took.total_seconds():.3g} s" if dag.finished_at else None,
+        "is": ", ".join(flags) or None,
+        "on_failure": None if dag.on_failure == "continue" else dag.on_failure,
+        "priority": {name: by for name, by in dag.priority.model_dump().items() if by} if dag.priority else None,
+        "nodes": shown or "none",
+        "page": f"{_page(args)}#/{quote(dag.namespace)}/dags/{dag.id}",
+    }
+    show_fields({**fields, **more}, sys.stdout)
+
+
+def _page(args: Args) -> str:
+    """Where a browser finds the DAG service."""
+    return endpoints(args.queue_url, args.dag_url, None, 0).dag_url.rstrip("/") + "/ui"
 
 
 def dag_node(args: Args) -> int:

@@ -25,6 +25,8 @@ from headgate.errors import Cycle, HeadgateError, Invalid, NodeExists, NotFound,
 from headgate.wire import BATCH_MAX, OnFailure, Trigger
 
 CYCLE_SHOWN_MAX: Final = 12
+# How keys begin that nobody chose.
+MADE_KEY: Final = "sdk-"
 
 
 class DagPriority(TypedDict, total=False):
@@ -111,7 +113,7 @@ class Dag:
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self.name = name
-        self.key = key or f"sdk-{secrets.token_hex(12)}"
+        self.key = key or f"{MADE_KEY}{secrets.token_hex(12)}"
         self.made_key = key is None
         self.hold = hold
         self.nodes: dict[str, Node] = {}

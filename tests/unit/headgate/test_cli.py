@@ -374,6 +374,17 @@ def test_a_misspelt_command_is_told_what_was_meant(
     assert capsys.readouterr().err.startswith(said)
 
 
+def test_a_dag_is_shown_without_what_goes_without_saying(service: Service, run: Run) -> None:
+    made = {"key": "sdk-0123", "open": True, "finished_at": "2030-01-01T00:01:30Z", "priority": {"inherit": 0}}
+    service.reply = lambda *_: {**DAG, **made}
+    code, out, _ = run("dag", "show", "d1", "--dag-url", "http://dags/")
+    shown = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert code == 0
+    assert (shown["is"], shown["took"], shown["nodes"]) == ("open", "90 s", "3 total, 2 blocked, 1 succeeded")
+    assert shown["page"] == "http://dags/ui#/default/dags/d1"
+    assert not {"key", "held", "on_failure", "last_event_id", "priority"} & shown.keys()
+
+
 def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])
