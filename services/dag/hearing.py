@@ -1,8 +1,9 @@
-"""Ends of DAGs that queue processes have applied with acks: who waits for one here is told at once.
+"""What queue processes have done to DAGs with acks: who waits here is told at once.
 
-A message says no more than that a DAG may have ended. What is told is read from its shard, for all that was named
-since the last read of that shard, and only where somebody waits; a message that is lost, or a shard that does not
-answer, is made up for by the look at all that is watched (`watching`).
+A message says no more than that a DAG may have ended, or that one of a kin may have gone on. What is told is read
+from its shard, for all that was named since the last read of that shard, and only where somebody waits; a message
+that is lost, or a shard that does not answer, is made up for by the look at all that is watched (`watching`).
+Changes are listened to only while there are streams of them: that is how the others know whether to tell.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import suppress
 from redis.asyncio import Redis
 
 from services.dag.context import Context
-from shared import endings, ids
+from shared import ids, telling
 from shared.errors import ServiceError
 from shared.redis import connect, listen
 
@@ -26,34 +27,54 @@ class Hearing:
     def __init__(self, context: Context) -> None:
         settings = context.settings
         self._context = context
-        self._channel = endings.channel(settings.redis_prefix)
+        self._prefix = settings.redis_prefix
         self._ear: Redis | None = connect(settings.redis_url, patient=True) if settings.redis_url else None
         self._listening: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self._named: dict[int, set[str]] = {}
         self._reads: dict[int, asyncio.Task[None]] = {}
 
     def start(self) -> None:
         """Begin to listen."""
         if self._ear is not None:
-            self._listening = asyncio.create_task(listen(self._ear, self._channel, self.heard))
+            channel = telling.ended_channel(self._prefix)
+            self._listening = asyncio.create_task(listen(self._ear, channel, self.heard_of_ends))
+            self._context.watches.on_streams = self._follow
 
     async def stop(self) -> None:
         """Stop listening and close the connection."""
-        tasks = [*self._reads.values(), *([self._listening] if self._listening else [])]
+        self._context.watches.on_streams = lambda _are_there: None
+        tasks = [task for task in (*self._reads.values(), self._listening, self._following) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._ear is not None:
             await self._ear.aclose()
 
-    def heard(self, data: bytes) -> None:
-        """Take in one message."""
-        for dag_id in endings.read(data):
-            number = ids.shard_of(dag_id)
-            if self._context.watches.has(number, dag_id):
-                self._named.setdefault(number, set()).add(dag_id)
-                if number not in self._reads:
-                    self._reads[number] = asyncio.create_task(self._read(number))
+    def heard_of_ends(self, data: bytes) -> None:
+        """Take in a message that names DAGs."""
+        for dag_id in telling.read_ids(data):
+            if self._context.watches.has(ids.shard_of(dag_id), dag_id):
+                self._look_at(dag_id)
+
+    def heard_of_changes(self, data: bytes) -> None:
+        """Take in a message that names kins."""
+        for dag_id in self._context.watches.streamed(telling.read(data)):
+            self._look_at(dag_id)
+
+    def _follow(self, are_streams: bool) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+        if are_streams and self._ear is not None:
+            channel = telling.changed_channel(self._prefix)
+            self._following = asyncio.create_task(listen(self._ear, channel, self.heard_of_changes))
+
+    def _look_at(self, dag_id: str) -> None:
+        number = ids.shard_of(dag_id)
+        self._named.setdefault(number, set()).add(dag_id)
+        if number not in self._reads:
+            self._reads[number] = asyncio.create_task(self._read(number))
 
     async def _read(self, number: int) -> None:
         try:

@@ -1,19 +1,20 @@
 """Who waits for which DAG, in this process: calls that wait for an end, and streams of changes.
 
-A commit of this process wakes them at once, and so does what a queue process tells of an end (`hearing`). Those
-of others are seen by a look at the heads of all watched DAGs of a shard, in one statement, every `watch_s`: that
-is the truth, the rest only hurries.
+A commit of this process wakes them at once, and so does what a queue process tells (`hearing`): of ends, and of
+changes while there are streams. Those of others are seen by a look at the heads of all watched DAGs of a shard, in
+one statement, every `watch_s`: that is the truth, the rest only hurries.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
 from services.dag import store_reads
 from services.dag.model import Dag
+from shared.ids import KIN
 from shared.shards import Shard
 
 _DAGS_PER_LOOK = 1_000
@@ -31,10 +32,13 @@ class Watch:
 
 
 class Watches:
-    """All waiters of a process; `leaving` once it shuts down, which wakes them all for good."""
+    """All waiters of a process; `leaving` once it shuts down, which wakes them all for good. `on_streams` is told
+    when the first stream comes, and when the last is gone."""
 
     def __init__(self) -> None:
         self.leaving = False
+        self.on_streams: Callable[[bool], None] = lambda _are_there: None
+        self._streamed: dict[str, set[str]] = {}  # by kin
         self._by_shard: dict[int, dict[str, set[Watch]]] = {}
 
     def __len__(self) -> int:
@@ -47,13 +51,36 @@ class Watches:
         if self.leaving:
             watch.event.set()
         dags = self._by_shard.setdefault(shard.number, {})
-        dags.setdefault(dag_id, set()).add(watch)
+        watches = dags.setdefault(dag_id, set())
+        watches.add(watch)
+        if seen is not None:
+            self._streams(dag_id)
         try:
             yield watch
         finally:
-            dags[dag_id].discard(watch)
-            if not dags[dag_id]:
+            watches.discard(watch)
+            if not watches:
                 del dags[dag_id]
+            if seen is not None and all(other.seen is None for other in watches):
+                self._streams_no_more(dag_id)
+
+    def _streams(self, dag_id: str) -> None:
+        is_first = not self._streamed
+        self._streamed.setdefault(dag_id[KIN], set()).add(dag_id)
+        if is_first:
+            self.on_streams(True)
+
+    def _streams_no_more(self, dag_id: str) -> None:
+        kin = self._streamed[dag_id[KIN]]
+        kin.discard(dag_id)
+        if not kin:
+            del self._streamed[dag_id[KIN]]
+        if not self._streamed:
+            self.on_streams(False)
+
+    def streamed(self, kins: Iterable[str]) -> list[str]:
+        """The DAGs of some kins that somebody has a stream of."""
+        return [dag_id for kin in kins for dag_id in self._streamed.get(kin, ())]
 
     def tell(self, shard: Shard, dag: Dag) -> None:
         """A transaction has written this DAG."""

@@ -6,7 +6,8 @@ them: their calls send them once more, in the line of heavy calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,15 +17,17 @@ from services.queue.settings import QueueSettings
 from services.queue.store import Known, Store
 from shared.batcher import LIGHT_ENTRIES_MAX, Batcher
 from shared.clock import SystemClock
-from shared.endings import Endings
-from shared.errors import something_done
-from shared.ids import kins, time_ms_of
+from shared.errors import ServiceError, Unavailable
+from shared.ids import KIN, kins, time_ms_of
 from shared.lanes import Urgency
 from shared.metrics import ACKED, DAG_SECONDS, FOLDED, FOLDED_RELEASES
 from shared.pg import Declined
+from shared.telling import CHANGES_PAUSE_S, Voice, changed_channel, ended_channel
 
 # What a flush says of an ack that it has put off.
 _WIDE = "wide"
+# DAGs with such acks in one flush: one that ends more edges than it may apply would apply none.
+WIDE_DAGS_MAX = 4
 
 _clock = SystemClock()
 
@@ -53,12 +56,13 @@ class AckColumns(NamedTuple):
     outputs: dict[str, str]
 
 
-# What became of each element of an entry, None where all are acked.
-Statuses: TypeAlias = list[str] | None
+# What became of each element of an entry, None where all are acked; an error where that is not known, or nothing.
+Status: TypeAlias = str | ServiceError
+Statuses: TypeAlias = list[Status] | None
 
 
 class Acks:
-    """Makes them. `endings` is told which DAGs have ended."""
+    """Makes them. `endings` is told which DAGs have ended, `changes` of which kins those are that have gone on."""
 
     def __init__(self, dispatch: Dispatch, settings: QueueSettings) -> None:
         self._dispatch = dispatch
@@ -67,7 +71,9 @@ class Acks:
         self._acked: dict[int, Any] = {}
         self._wide: set[str] = set()
         self.flushes: dict[tuple[int, bool], Batcher[AckEntry, Statuses]] = {}
-        self.endings = Endings(settings.redis_url, settings.redis_prefix)
+        url, prefix = settings.redis_url, settings.redis_prefix
+        self.endings = Voice(url, ended_channel(prefix))
+        self.changes = Voice(url, changed_channel(prefix), pause_s=CHANGES_PAUSE_S)
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
@@ -103,19 +109,31 @@ class Acks:
         entry = AckEntry(ids, tokens, namespace_id, outputs)
         [statuses] = await self.flushes[shard, namespace == "_dag"].submit([entry], namespace, size=len(ids))
         if statuses is not None and _WIDE in statuses:
-            with something_done():
-                await self._apart(shard, namespace, entry, statuses)
+            await self._apart(shard, namespace, entry, statuses)
         return statuses
 
-    async def _apart(self, shard: int, namespace: str, entry: AckEntry, statuses: list[str]) -> None:
-        """Make the acks that were put off, in the line of heavy calls, where small ones do not wait for them."""
-        while places := [i for i, status in enumerate(statuses) if status == _WIDE]:
+    async def _apart(self, shard: int, namespace: str, entry: AckEntry, statuses: list[Status]) -> None:
+        """Make the acks that were put off, each DAG's for itself."""
+        by_dag: dict[str, list[int]] = {}
+        for i, status in enumerate(statuses):
+            if status == _WIDE:
+                by_dag.setdefault(entry.ids[i][KIN], []).append(i)
+        made = [self._of_dag(shard, namespace, entry, places, statuses) for places in by_dag.values()]
+        await asyncio.gather(*made)
+
+    async def _of_dag(
+        self, shard: int, namespace: str, entry: AckEntry, places: list[int], statuses: list[Status]
+    ) -> None:
+        """In the line of heavy calls, where small ones do not wait. What fails there says nothing of the rest."""
+        while places := [i for i in places if statuses[i] == _WIDE]:
             part = entry.part(places)
             wide = set(part.ids)
             self._wide |= wide
+            size = max(len(places), self._settings.flush_items_max // WIDE_DAGS_MAX, LIGHT_ENTRIES_MAX + 1)
             try:
-                size = max(len(places), LIGHT_ENTRIES_MAX + 1)
                 [again] = await self.flushes[shard, namespace == "_dag"].submit([part], namespace, size=size)
+            except ServiceError as error:
+                again = [error] * len(places)
             finally:
                 self._wide -= wide
             for nth, i in enumerate(places):
@@ -138,20 +156,7 @@ class Acks:
             found = await flush(entries)
             if found.count(None) == len(found):
                 return found
-            lost = [
-                (entry, place, statuses)
-                for entry, statuses in zip(entries, found, strict=True)
-                for place, status in enumerate(statuses or ())
-                if status == "lease_lost" and statuses is not None
-            ]
-            if lost:
-                # An extend of the same holder may have moved its lease while this waited for it: look afresh.
-                with something_done():
-                    again = await flush([entry.part([place]) for entry, place, _ in lost])
-                for (_, place, statuses), one in zip(lost, again, strict=True):
-                    status = "acked" if one is None else one[0]
-                    if status in ("acked", "already_acked"):
-                        statuses[place] = status
+            await _look_afresh(flush, entries, found)
             return found
 
         async def flush(entries: list[AckEntry]) -> list[Statuses]:
@@ -174,6 +179,8 @@ class Acks:
             if flushed.folded:
                 FOLDED.labels(store.number).inc(flushed.folded)
                 FOLDED_RELEASES.labels(store.number).inc(flushed.revived)
+                if self.changes.is_heard:
+                    self.changes.tell(kin.decode() for kin in kins(ids))
             if flushed.ended:
                 self._tell_ended(flushed.ended)
             if flushed.delayed:
@@ -195,7 +202,7 @@ class Acks:
             statuses: list[Statuses] = []
             for entry, part in zip(entries, parts, strict=True):
                 known = next(found) if part.ids else []
-                of_part = iter(["acked"] * len(part.ids) if known is None else known)
+                of_part: Iterator[Status] = iter(["acked"] * len(part.ids) if known is None else known)
                 statuses.append([_WIDE if item_id in wide else next(of_part) for item_id in entry.ids])
             return statuses
 
@@ -204,30 +211,62 @@ class Acks:
             found: dict[int, Statuses] = {}
             for namespace_id in {entry.namespace_id for entry in entries}:
                 places = [i for i, entry in enumerate(entries) if entry.namespace_id == namespace_id]
-                found |= zip(places, await flush([entries[i] for i in places]), strict=True)
+                mine = [entries[i] for i in places]
+                try:
+                    found |= zip(places, await flush(mine), strict=True)
+                except Unavailable as error:
+                    found |= {i: [error] * len(entries[i].ids) for i in places}
             return [found[i] for i in range(len(entries))]
 
         return flush_with_care
 
     async def _statuses(
         self, store: Store, named: Sequence[tuple[str, str, int]], acked: set[str], held: set[str]
-    ) -> list[str]:
+    ) -> list[Status]:
         # Also ids acked in this very flush: a superseded holder may share it with the winner.
-        with something_done():
-            known = await store.known(
-                [id_ for id_, token, _ in named if id_ not in acked or id_ + token not in held]
-            )
-        statuses = []
+        others = [id_ for id_, token, _ in named if id_ not in acked or id_ + token not in held]
+        known: dict[str, Known] = {}
+        away: Unavailable | None = None
+        try:
+            known = await store.known(others)
+        except Unavailable as error:
+            error.outcome = "none"  # nothing was done with the others
+            away = error
+        statuses: list[Status] = []
         for item_id, token, namespace_id in named:
             if item_id + token in held and item_id in acked:
                 acked.discard(item_id)
                 known[item_id] = Known(namespace_id, "acked")
                 statuses.append("acked")
+            elif away is not None:
+                statuses.append(away)
             elif item_id + token in held and not _was_cancelled(known.get(item_id)):
                 statuses.append("already_acked")
             else:
                 statuses.append(lost_status(known.get(item_id), namespace_id))
         return statuses
+
+
+async def _look_afresh(flush: Any, entries: Sequence[AckEntry], found: Sequence[Statuses]) -> None:
+    """Try once more what has lost its lease: an extend of the same holder may have moved it while this waited.
+    That it fails says nothing of what was flushed before."""
+    lost = [
+        (entry, place, statuses)
+        for entry, statuses in zip(entries, found, strict=True)
+        for place, status in enumerate(statuses or ())
+        if status == "lease_lost" and statuses is not None
+    ]
+    if not lost:
+        return
+    again: Sequence[Statuses]
+    try:
+        again = await flush([entry.part([place]) for entry, place, _ in lost])
+    except Unavailable as error:
+        again = [[error]] * len(lost)
+    for (_, place, statuses), one in zip(lost, again, strict=True):
+        status = "acked" if one is None else one[0]
+        if status in ("acked", "already_acked", _WIDE) or isinstance(status, ServiceError):
+            statuses[place] = status
 
 
 def _is_shared(tokens: Sequence[str], namespace_ids: Sequence[int]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -35,7 +35,6 @@ from services.queue.verbs import Verbs
 from shared.access import Access
 from shared.buckets import Buckets
 from shared.clock import SystemClock
-from shared.endings import Endings
 from shared.hotpath import HotPath, Verb
 from shared.http import install
 from shared.loop import Loop
@@ -44,6 +43,7 @@ from shared.pages import add_pages
 from shared.redis import connect
 from shared.shards import Shard, ShardMap
 from shared.shedding import SAMPLE_S, LoopLag
+from shared.telling import Voice
 
 
 def create_app(settings: QueueSettings) -> HotPath:
@@ -100,7 +100,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         await topics.read_shares()
         for loop in loops:
             loop.start()
-        async with _talking(messenger, broker.acks.endings):
+        async with _talking(messenger, [broker.acks.endings, broker.acks.changes]):
             yield
             await leave()
         for loop in loops:
@@ -138,13 +138,15 @@ def create_app(settings: QueueSettings) -> HotPath:
 
 
 @asynccontextmanager
-async def _talking(messenger: Messenger | None, endings: Endings) -> AsyncIterator[None]:
+async def _talking(messenger: Messenger | None, voices: Sequence[Voice]) -> AsyncIterator[None]:
     """Tell other processes, and be told, meanwhile."""
     if messenger is not None:
         messenger.start()
-    endings.start()
+    for voice in voices:
+        voice.start()
     yield
-    await endings.stop()
+    for voice in voices:
+        await voice.stop()
     if messenger is not None:
         await messenger.stop()
 

@@ -24,6 +24,7 @@ from services.queue.model import (
     Result,
     Settled,
     refused,
+    settled,
 )
 from services.queue.placement import Placement
 from services.queue.plain import PlainEnqueues, parts_of
@@ -166,7 +167,7 @@ class Broker:
                     results[i] = refused(items[i].id, error.code, error.outcome)
                 return
             for place, i in enumerate(part):
-                results[i].status = "acked" if statuses is None else statuses[place]
+                results[i] = settled(items[i].id, "acked" if statuses is None else statuses[place])
 
         groups = self._by_shard(ids)
         if len(groups) == 1:
@@ -186,7 +187,7 @@ class Broker:
             statuses = await self.acks.at(shard_of(item_id), namespace, [item_id], [token], outputs)
         except Unavailable as error:
             return refused(item.id, error.code, error.outcome)
-        return Result(item.id, "acked" if statuses is None else statuses[0])
+        return settled(item.id, "acked" if statuses is None else statuses[0])
 
     async def ack_plain(self, namespace: str, acks: PlainAcks) -> Even | list[Result]:
         """As `ack`, for a call under one token."""
@@ -198,7 +199,9 @@ class Broker:
             statuses = await self.acks.at(shard, namespace, ids, [token] * len(ids), {})
         except Unavailable as error:
             return answered([refused(item_id, error.code, error.outcome) for item_id in ids], Urgency.SETTLE)
-        return Even(ids, "acked") if statuses is None else list(map(Result, ids, statuses))
+        return (
+            Even(ids, "acked") if statuses is None else answered(list(map(settled, ids, statuses)), Urgency.SETTLE)
+        )
 
     def _by_shard(self, ids: Sequence[str | None]) -> dict[int, Sequence[int]]:
         """The places of ids by their shards, without those that are of no shard here; mostly all are of one."""

@@ -10,6 +10,8 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
+from shared.errors import ServiceError
+
 NULL = msgspec.Raw(b"null")
 # Stands nowhere in JSON text: within strings it must be escaped, between values it is no white space.
 SEPARATOR = "\x1e"
@@ -269,6 +271,11 @@ class Even(NamedTuple):
 def refused(item_id: str | None, code: str, outcome: str = "none") -> Result:
     """An element that could not be taken."""
     return Result(item_id, "refused", code, outcome)
+
+
+def settled(item_id: str | None, status: str | ServiceError) -> Result:
+    """An element of which that is known, or only why not."""
+    return Result(item_id, status) if isinstance(status, str) else refused(item_id, status.code, status.outcome)
 
 
 def backoff_s(attempts: int, steps: list[float] | None) -> float:

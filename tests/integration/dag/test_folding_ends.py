@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.endings import Endings
+from shared import ids
+from shared.telling import Voice, ended_channel
 from tests.support.databases import Database, Databases
 from tests.support.folding import Folding, folding_on
 
@@ -332,6 +333,65 @@ async def test_a_stream_of_changes_is_told_over_redis(speaking: Folding) -> None
     assert '"state":"succeeded"' in (await reading).text.replace(" ", "")
 
 
+async def test_a_stream_is_told_of_changes_over_redis(speaking: Folding) -> None:
+    """No look is made; changes are told only while somebody has a stream."""
+    changes = speaking.host.process.broker.acks.changes
+    told: list[str] = []
+    tell = changes.tell
+    changes.tell = lambda names: tell(named := list(names)) or told.extend(named)  # type: ignore[method-assign]
+    dag = await speaking.dags.create({"a": [], "b": ["a"], "c": ["b"]})
+    stream = await speaking.dags.duties.streams.open("default", dag, 0)
+    assert stream is not None
+    frames = stream.frames()
+    assert not await changes.step()
+    while b'"a","state":"released"' not in await anext(frames):
+        pass
+    for key in "ab":
+        while not await changes.step():
+            await asyncio.sleep(0.01)
+        reading = asyncio.create_task(anext(frames))
+        await speaking.queue.ack((await speaking.take())[key])
+        await changes.step()
+        async with asyncio.timeout(20):
+            assert f'"{key}","state":"succeeded"' in (await reading).decode()
+    assert set(told) == {dag[ids.KIN]}
+    await frames.aclose()  # type: ignore[attr-defined]
+    stream.close()
+    while await changes.step():
+        await asyncio.sleep(0.01)
+    await speaking.queue.ack((await speaking.take())["c"])
+    assert len(told) == 2
+    await changes.stop()
+
+
+async def test_of_changes_only_streams_are_read(speaking: Folding) -> None:
+    """A kin is that of many DAGs; who waits for an end is not told of changes."""
+    hearing, watches = speaking.dags.loops.hearing, speaking.dags.duties.context.watches
+    shard, reads, followed = speaking.dags.shard, list[list[str]](), list[bool]()
+
+    async def read(_shard: Any, dag_ids: Any) -> None:
+        reads.append(sorted(dag_ids))
+
+    watches.read = read  # type: ignore[method-assign, assignment]
+    watches.on_streams = followed.append
+    first, kin, other = ids.new_ids(shard.number, 3)
+    [kin] = ids.kin([kin], first)
+    [other] = ids.kin([other], "x" * 24 + ("000" if first[ids.KIN] != "000" else "001"))
+    message = msgspec.msgpack.encode([first[ids.KIN], "fff", "nonsense"])
+    with watches.watching(shard, first), watches.watching(shard, other, 1):
+        hearing.heard_of_changes(message)
+        await asyncio.sleep(0)
+        with watches.watching(shard, first, 1), watches.watching(shard, first, 2), watches.watching(shard, kin, 1):
+            for nonsense in (b"", b"\xc1", message, message):
+                hearing.heard_of_changes(nonsense)
+            await asyncio.sleep(0)
+        hearing.heard_of_changes(message)
+        await asyncio.sleep(0)
+    assert reads == [sorted([first, kin])]
+    assert followed == [True, False]
+    assert not watches._streamed and len(watches) == 0
+
+
 async def test_only_what_somebody_waits_for_is_read(speaking: Folding) -> None:
     """What is named more than once, once; and nonsense is dropped."""
     hearing, watches = speaking.dags.loops.hearing, speaking.dags.duties.context.watches
@@ -344,10 +404,10 @@ async def test_only_what_somebody_waits_for_is_read(speaking: Folding) -> None:
     watches.read = read  # type: ignore[method-assign, assignment]
     message = msgspec.msgpack.encode([dag, other, dag, "nonsense", "00000000-0000-7000-8000-000000000fff"])
     for nonsense in (b"", b"\xc1", msgspec.msgpack.encode({"a": 1}), message):
-        hearing.heard(nonsense)
+        hearing.heard_of_ends(nonsense)
     with watches.watching(speaking.dags.shard, dag):
         for _ in range(3):
-            hearing.heard(message)
+            hearing.heard_of_ends(message)
         await asyncio.sleep(0)
     assert reads == [[dag]]
     await speaking.cancel(dag)
@@ -359,7 +419,7 @@ async def test_an_end_that_nobody_was_told_of_is_seen_by_the_look(speaking: Fold
     endings = speaking.host.process.broker.acks.endings
     dag, later = await speaking.dags.create({"a": []}), await speaking.dags.create({"b": []})
     call = await waiting(speaking, dag)
-    gone = Endings("redis://127.0.0.1:1/0", "folding-ends")
+    gone = Voice("redis://127.0.0.1:1/0", ended_channel("folding-ends"))
     endings._redis, gone._redis = gone._redis, endings._redis
     taken = await speaking.take()
     assert endings.is_heard

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.queue.acks import WIDE_DAGS_MAX
 from services.queue.model import Fold
 from shared.errors import ShardUnavailable
 from tests.support.databases import Database, Databases
@@ -48,6 +49,7 @@ class Spy:
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.error: Exception | None = None
+        self.error_for: str | None = None
 
     async def ack(self, ids: Any, *rest: Any, folds: Fold, **more: Any) -> Any:
         wide = Fold.WIDE in folds
@@ -56,6 +58,9 @@ class Spy:
             await self.go_on.wait()
             if self.error is not None:
                 raise self.error
+        if wide and self.error_for in ids:
+            self.error_for = None
+            raise ShardUnavailable("shard 0 did not answer", outcome="unknown")
         return await self._ack(ids, *rest, folds=folds, **more)
 
 
@@ -153,17 +158,19 @@ async def test_small_steps_do_not_wait_for_what_releases_many(folding: Folding) 
     await folding.finish(small)
 
 
-async def test_an_ack_that_fails_apart_does_not_say_that_nothing_was_done(folding: Folding) -> None:
-    """What shared its call was acked; sent again, all of it is."""
+@pytest.mark.parametrize("outcome", ["none", "unknown"])
+async def test_an_ack_that_fails_apart_is_refused_alone(folding: Folding, outcome: Any) -> None:
+    """What shared its call was acked, and that is said; sent again, all of it is."""
     spy = Spy(folding)
-    spy.error = ShardUnavailable("shard 0 cannot be reached")
+    spy.error = ShardUnavailable("shard 0 cannot be reached", outcome=outcome)
     large, small = await folding.dags.create(fan(33)), await folding.dags.create({"x": [], "y": ["x"]})
     taken = await folding.take()
     body = {"items": [_acked(taken["a"]), _acked(taken["x"])]}
-    answers = await folding.queue.results("ack", body)
-    found = {(answer["status"], answer["code"], answer["outcome"]) for answer in answers}
-    assert found == {("refused", "shard_unavailable", "unknown")}
+    wide, light = await folding.queue.results("ack", body)
+    assert (wide["status"], wide["code"], wide["outcome"]) == ("refused", "shard_unavailable", outcome)
+    assert light == {"id": taken["x"]["id"], "status": "acked"}
     assert await folding.states(small) == {"x": "succeeded", "y": "released"}
+    assert (await folding.states(large))["a"] == "released"
     assert not folding.host.process.broker.acks._wide
     spy.error = None
     again = [answer["status"] for answer in await folding.queue.results("ack", body)]
@@ -171,6 +178,47 @@ async def test_an_ack_that_fails_apart_does_not_say_that_nothing_was_done(foldin
     assert await folding.completions() == 0
     await folding.finish(large)
     await folding.finish(small)
+
+
+async def test_of_wide_acks_of_a_call_only_those_of_a_flush_fail(folding: Folding) -> None:
+    spy = Spy(folding)
+    roots = "abcdefg"
+    dags = {root: await folding.dags.create(fan(33, root)) for root in roots}
+    taken = await folding.take()
+    spy.error_for = taken["c"]["id"]
+    answers = await folding.queue.results("ack", {"items": [_acked(taken[root]) for root in roots]})
+    told = {root: (answer["status"], answer.get("outcome")) for root, answer in zip(roots, answers, strict=True)}
+    refused = {root for root in roots if told[root] == ("refused", "unknown")}
+    assert "c" in refused and len(refused) == WIDE_DAGS_MAX
+    assert {told[root] for root in roots if root not in refused} == {("acked", None)}
+    states = {root: (await folding.states(dag))[root] for root, dag in dags.items()}
+    assert states == {root: "released" if root in refused else "succeeded" for root in roots}
+    assert set(await folding.queue.ack(*(taken[root] for root in refused))) == {"acked"}
+    for dag in dags.values():
+        await folding.finish(dag)
+
+
+@pytest.mark.parametrize("in_one_call", [True, False])
+async def test_many_wide_nodes_at_once_are_made_a_few_at_a_time(folding: Folding, in_one_call: bool) -> None:
+    """All of them together have more edges than one ack goes on with."""
+    roots = "abcdef"
+    dags = {root: await folding.dags.create(fan(999, root)) for root in roots}
+    taken = await folding.take()
+    spy = Spy(folding)
+    if in_one_call:
+        assert set(await folding.queue.ack(*taken.values())) == {"acked"}
+    else:
+        spy.go_on.clear()
+        acking = [asyncio.create_task(folding.queue.ack(item)) for item in taken.values()]
+        while spy.flushes.count((1, True)) + spy.flushes.count((4, True)) < 1:
+            await asyncio.sleep(0)
+        spy.go_on.set()
+        assert [status for [status] in await asyncio.gather(*acking)] == ["acked"] * 6
+    made_apart = [count for count, is_wide in spy.flushes if is_wide]
+    assert sum(made_apart) == 6 and max(made_apart) <= WIDE_DAGS_MAX
+    assert await folding.completions() == 0
+    for dag in dags.values():
+        await folding.cancel(dag)
 
 
 async def test_one_wide_ack_from_two_calls_is_made_once(folding: Folding) -> None:

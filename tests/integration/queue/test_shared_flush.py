@@ -1,11 +1,14 @@
 """Concurrent calls share a flush: a row that the database refuses must not fail its neighbours."""
 
 import asyncio
+import itertools
 import json
 from typing import Any
 
 import pytest
 
+from services.queue.store import Store
+from shared.errors import ShardUnavailable
 from shared.ids import new_id, shard_of
 from tests.support.queue_host import Api, QueueHost
 
@@ -150,6 +153,70 @@ async def test_a_token_that_two_namespaces_name_in_one_flush(own_api: Api) -> No
 
     assert [[result["status"] for result in results] for results in answers] == [told for _, _, told in calls]
     assert await own_api.host.count("item") == 1
+
+
+def failing(store: Store, call: str, nth: int) -> None:
+    """The shard does not answer one call, the nth of a kind."""
+    original, calls = getattr(store, call), itertools.count(1)
+
+    async def made(*args: Any, **named: Any) -> Any:
+        if next(calls) == nth:
+            raise ShardUnavailable("the shard did not answer", outcome="unknown")
+        return await original(*args, **named)
+
+    setattr(store, call, made)
+
+
+@pytest.mark.parametrize(
+    ("call", "nth", "outcome"), [("known", 1, "none"), ("known", 2, "none"), ("ack", 2, "unknown")]
+)
+async def test_acks_of_a_flush_are_told_though_its_look_at_others_fails(
+    own_api: Api, call: str, nth: int, outcome: str
+) -> None:
+    """Two calls share a flush: all of one is acked; of the other an ack came too late, which is looked into."""
+    made = await own_api.enqueue(*({"topic": "t", "payload": n, "affinity": "x"} for n in range(3)))
+    first, second, third = await own_api.dequeue("t", 3)
+    late = {"id": third["id"], "lease_token": "01234567-89ab-4cde-8f01-23456789abcd"}
+    in_one_flush(own_api.host)
+    failing(own_api.host.stores[shard_of(made[0]["id"])], call, nth)
+
+    calls = [[first], [second, late]]
+    answers = await asyncio.gather(
+        *(
+            own_api.results(
+                "ack", {"items": [{key: item[key] for key in ("id", "lease_token")} for item in items]}
+            )
+            for items in calls
+        )
+    )
+
+    assert [result["status"] for results in answers for result in results] == ["acked", "acked", "refused"]
+    assert (answers[1][1]["code"], answers[1][1]["outcome"]) == ("shard_unavailable", outcome)
+    assert await own_api.state(third["id"]) == "leased"
+    assert await own_api.ack(first, second, third) == ["already_acked", "already_acked", "acked"]
+
+
+async def test_acks_of_one_namespace_are_told_though_those_of_another_fail(own_api: Api) -> None:
+    other = Api(own_api.host)
+    made = await own_api.enqueue(*({"topic": "t", "payload": n, "affinity": "x"} for n in range(2)))
+    await other.enqueue_one("t", id=new_id(shard_of(made[0]["id"])))
+    first, second = await own_api.dequeue("t", 2)
+    in_one_flush(own_api.host)
+    failing(own_api.host.stores[shard_of(first["id"])], "ack", 2)
+
+    mine, theirs = await asyncio.gather(
+        own_api.results(
+            "ack", {"items": [{key: item[key] for key in ("id", "lease_token")} for item in (first, second)]}
+        ),
+        other.results("ack", {"items": [{"id": first["id"], "lease_token": first["lease_token"]}]}),
+    )
+
+    told = [(result["status"], result.get("outcome")) for result in (*mine, *theirs)]
+    is_acked = await own_api.state(first["id"]) == "gone"
+    assert told == [
+        *([("acked", None)] * 2 if is_acked else [("refused", "unknown")] * 2),
+        ("not_found", None) if not is_acked else ("refused", "unknown"),
+    ]
 
 
 async def test_one_bad_row_does_not_stop_the_sweep(own_api: Api) -> None:

@@ -1,4 +1,4 @@
-"""What queue processes say of DAGs that have ended, and whether anybody hears it."""
+"""What queue processes say of DAGs, and whether anybody hears it."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from shared import endings
-from shared.endings import DAGS_PER_MESSAGE_MAX, DAGS_WAITING_MAX, Endings
+from shared import telling
 from shared.ids import new_id
+from shared.telling import NAMES_PER_MESSAGE_MAX, NAMES_WAITING_MAX, Voice
 
 
 class Redis:
@@ -22,14 +22,14 @@ class Redis:
         if self.hearers is None:
             raise RedisConnectionError
         assert channel == "here:dag:ended"
-        self.said.append(endings.read(message))
+        self.said.append(telling.read_ids(message))
         return self.hearers
 
     async def aclose(self) -> None: ...
 
 
-def speaking(hearers: int | None) -> tuple[Endings, Redis]:
-    made, redis = Endings(None, "here"), Redis(hearers)
+def speaking(hearers: int | None) -> tuple[Voice, Redis]:
+    made, redis = Voice(None, telling.ended_channel("here")), Redis(hearers)
     made._redis = redis  # type: ignore[assignment]
     return made, redis
 
@@ -51,18 +51,27 @@ async def test_a_message_names_so_many_dags(count: int, messages: list[int]) -> 
         await made.step()
     assert [len(said) for said in redis.said] == messages
     assert [dag for said in redis.said for dag in said] == dags
-    assert max(messages) <= DAGS_PER_MESSAGE_MAX
+    assert max(messages) <= NAMES_PER_MESSAGE_MAX
 
 
-@pytest.mark.parametrize("count", [DAGS_WAITING_MAX, DAGS_WAITING_MAX + 1])
+@pytest.mark.parametrize("count", [NAMES_WAITING_MAX, NAMES_WAITING_MAX + 1])
 async def test_what_is_too_much_at_once_is_left_to_the_look(count: int) -> None:
     made, redis = speaking(1)
-    [dag] = [new_id(0)]
-    made.tell([dag] * (DAGS_WAITING_MAX - 1))
-    made.tell([dag] * (count - DAGS_WAITING_MAX + 1))
-    made.tell([dag])
+    dags = [new_id(0) for _ in range(count)]
+    made.tell(dags[:-2])
+    made.tell(dags[-2:])
     await made.stop()
-    assert sum(map(len, redis.said)) == DAGS_WAITING_MAX
+    assert [dag for said in redis.said for dag in said] == dags[:NAMES_WAITING_MAX]
+
+
+async def test_what_is_told_again_before_it_was_said_is_said_once() -> None:
+    made, redis = speaking(1)
+    made.tell([dag := new_id(0), dag])
+    made.tell([dag])
+    await made.step()
+    made.tell([dag])
+    await made.step()
+    assert redis.said == [[dag], [dag]]
 
 
 async def test_what_is_still_to_be_said_is_said_before_the_end() -> None:
@@ -74,7 +83,7 @@ async def test_what_is_still_to_be_said_is_said_before_the_end() -> None:
 
 
 async def test_without_redis_nothing_is_said_and_nobody_hears() -> None:
-    made = Endings(None, "here")
+    made = Voice(None, telling.ended_channel("here"))
     made.start()
     made.tell([new_id(0)])
     assert not made.is_heard
@@ -83,9 +92,9 @@ async def test_without_redis_nothing_is_said_and_nobody_hears() -> None:
 
 @pytest.mark.parametrize("nonsense", [b"", b"\xc1", b"[]", msgspec.msgpack.encode({"a": 1}), b"\x91\x01"])
 def test_nonsense_names_no_dag(nonsense: Any) -> None:
-    assert endings.read(nonsense) == []
+    assert telling.read_ids(nonsense) == []
 
 
 def test_what_is_no_id_is_left_out() -> None:
     dag = new_id(7)
-    assert endings.read(msgspec.msgpack.encode(["x", dag.upper(), ""])) == [dag]
+    assert telling.read_ids(msgspec.msgpack.encode(["x", dag.upper(), ""])) == [dag]

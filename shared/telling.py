@@ -1,0 +1,110 @@
+"""What acks have done to DAGs, as queue processes tell DAG processes of it over Redis.
+
+Of DAGs that have ended their ids are told, at once; of DAGs that have gone on only the kins of their items, a few
+times a second. A message names what came since the one before. It only hurries who waits: losing one costs the
+time to the next look. PUBLISH says how many have heard, and where there is nothing to tell one goes out once a
+second that names nothing. Who acks ends a DAG only while somebody hears of ends: so without Redis, or where no DAG
+process listens, a DAG's end goes to the DAG service, which tells its own. Changes are heard by who has streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
+
+import msgspec
+from redis.asyncio import Redis
+
+from shared import ids
+from shared.log import log
+from shared.redis import Lost, connect
+
+PROBE_S = 1.0
+CHANGES_PAUSE_S = 0.05
+NAMES_PER_MESSAGE_MAX = 1_000
+NAMES_WAITING_MAX = 10_000
+
+_decoder = msgspec.msgpack.Decoder(list[str])
+
+
+def ended_channel(prefix: str) -> str:
+    """Where the processes of one installation hear of ends."""
+    return f"{prefix}:dag:ended"
+
+
+def changed_channel(prefix: str) -> str:
+    """Where they hear of changes."""
+    return f"{prefix}:dag:changed"
+
+
+def read_ids(data: bytes) -> list[str]:
+    """The ids that a message names; what is none is left out."""
+    found = map(ids.canonical, read(data))
+    return [dag_id for dag_id in found if dag_id is not None]
+
+
+def read(data: bytes) -> list[str]:
+    """What a message names."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError:
+        return []
+
+
+class Voice:
+    """Speaks on a channel. `is_heard`: the last message, at most about a second ago, had somebody to hear it."""
+
+    def __init__(self, url: str | None, channel: str, *, pause_s: float = 0.0) -> None:
+        self._redis: Redis | None = connect(url) if url else None
+        self._channel = channel
+        self._pause_s = pause_s
+        self._names: dict[str, None] = {}
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.is_heard = False
+
+    def tell(self, names: Iterable[str]) -> None:
+        """These are to be told, and what they tell of is committed; too many at once are left to the next look."""
+        self._names |= dict.fromkeys(islice(names, NAMES_WAITING_MAX - len(self._names)))
+        self._news.set()
+
+    def start(self) -> None:
+        """Begin to speak."""
+        if self._redis is not None:
+            self._task = asyncio.create_task(self._speak())
+
+    async def stop(self) -> None:
+        """Say what is still to be said, then close the connection."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._redis is not None:
+            while self._names and await self.step():
+                pass
+            await self._redis.aclose()
+        self.is_heard = False
+
+    async def step(self) -> bool:
+        """One message; whether anybody hears."""
+        assert self._redis is not None, "only who has a Redis speaks"
+        told = list(islice(self._names, NAMES_PER_MESSAGE_MAX))
+        for name in told:
+            del self._names[name]
+        try:
+            self.is_heard = int(await self._redis.publish(self._channel, msgspec.msgpack.encode(told))) > 0
+        except Lost as error:
+            self.is_heard = False
+            log.debug("nothing is told of DAGs", channel=self._channel, error=str(error))
+        return self.is_heard
+
+    async def _speak(self) -> None:
+        while True:
+            await self.step()
+            await asyncio.sleep(self._pause_s)
+            if not self._names:
+                self._news.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PROBE_S):
+                        await self._news.wait()
