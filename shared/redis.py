@@ -49,12 +49,13 @@ async def listen(ear: Redis, channel: str, heard: Callable[[bytes], None]) -> No
                         heard(message["data"])
         except Lost as error:
             log.info("not listening; polling goes on", channel=channel, error=str(error))
-            await _pause()
+            await pause(LISTEN_AGAIN_S)
 
 
-async def _pause() -> None:
+async def pause(pause_s: float) -> None:
+    """Let some time pass."""
     try:
-        async with asyncio.timeout(LISTEN_AGAIN_S):
+        async with asyncio.timeout(pause_s):
             await asyncio.Event().wait()
     except TimeoutError:
         pass

@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 
 from shared import ids
 from shared.log import log
-from shared.redis import Lost, connect
+from shared.redis import Lost, connect, pause
 
 PROBE_S = 1.0
 CHANGES_PAUSE_S = 0.05
@@ -102,7 +102,8 @@ class Voice:
     async def _speak(self) -> None:
         while True:
             await self.step()
-            await asyncio.sleep(self._pause_s)
+            if self._pause_s:
+                await pause(self._pause_s)
             if not self._names:
                 self._news.clear()
                 with suppress(TimeoutError):

@@ -26,7 +26,7 @@ from shared.telling import CHANGES_PAUSE_S, Voice, changed_channel, ended_channe
 
 # What a flush says of an ack that it has put off.
 _WIDE = "wide"
-# DAGs with such acks in one flush: one that ends more edges than it may apply would apply none.
+# DAGs of such acks in one flush: one that ends more edges than it may apply would apply none.
 WIDE_DAGS_MAX = 4
 
 _clock = SystemClock()
@@ -145,6 +145,9 @@ class Acks:
         wide = Fold.REFUSE_WIDE if self._wide.isdisjoint(ids) else Fold.WIDE
         return Fold.NODES | wide | Fold.DAGS if self.endings.is_heard else Fold.NODES | wide
 
+    def _is_wide(self, entry: AckEntry) -> bool:
+        return not self._wide.isdisjoint(entry.ids)
+
     def _tell_ended(self, dag_ids: Sequence[str]) -> None:
         self.endings.tell(dag_ids)
         now_s = _clock.wall_s()
@@ -162,7 +165,11 @@ class Acks:
         async def flush(entries: list[AckEntry]) -> list[Statuses]:
             ids, tokens, namespace_ids, given = _joined(entries)
             if namespace_ids.count(namespace_ids[0]) < len(ids) and _is_shared(tokens, namespace_ids):
-                return await flush_apart(entries)
+                # One of them names another's token, which must not touch the other's acks.
+                return await flush_apart(entries, [entry.namespace_id for entry in entries])
+            if self._wide and len(set(are_wide := list(map(self._is_wide, entries)))) > 1:
+                # With them all would be taken that is as wide, however many.
+                return await flush_apart(entries, are_wide)
             folds = self._folds(ids)
             try:
                 with self._dispatch.handing(store.number, "ack", len(ids)) as handing:
@@ -206,11 +213,11 @@ class Acks:
                 statuses.append([_WIDE if item_id in wide else next(of_part) for item_id in entry.ids])
             return statuses
 
-        async def flush_apart(entries: list[AckEntry]) -> list[Statuses]:
-            """Namespace by namespace: one of them names another's token, which must not touch the other's acks."""
+        async def flush_apart(entries: list[AckEntry], kinds: Sequence[int]) -> list[Statuses]:
+            """One kind after another; what fails of one says nothing of the others."""
             found: dict[int, Statuses] = {}
-            for namespace_id in {entry.namespace_id for entry in entries}:
-                places = [i for i, entry in enumerate(entries) if entry.namespace_id == namespace_id]
+            for kind in sorted(set(kinds)):
+                places = [i for i, one in enumerate(kinds) if one == kind]
                 mine = [entries[i] for i in places]
                 try:
                     found |= zip(places, await flush(mine), strict=True)

@@ -221,6 +221,31 @@ async def test_many_wide_nodes_at_once_are_made_a_few_at_a_time(folding: Folding
         await folding.cancel(dag)
 
 
+async def test_wide_nodes_beside_those_that_were_put_off_are_put_off_too(folding: Folding) -> None:
+    """A call of many acks stands in the line of heavy calls, and joins the flush of what was put off."""
+    roots = "abcdef"
+    dags = {root: await folding.dags.create(fan(999, root)) for root in roots}
+    ups = [f"m{n}" for n in range(40)]
+    many = await folding.dags.create({**{key: [] for key in ups}, "end": ups})
+    taken = await folding.take()
+    spy = Spy(folding)
+    spy.go_on.clear()
+    first = asyncio.create_task(folding.queue.ack(taken["a"]))
+    while (1, True) not in spy.flushes:
+        await asyncio.sleep(0)
+    second = asyncio.create_task(folding.queue.ack(taken["b"]))
+    while spy.flushes.count((1, False)) < 2 or not folding.host.process.broker.acks._wide >= {taken["b"]["id"]}:
+        await asyncio.sleep(0)
+    rest = asyncio.create_task(folding.queue.ack(*(item for key, item in taken.items() if key not in "ab")))
+    while not folding.host.process.broker.acks.flushes[0, False]._heavy.line.size > 500:
+        await asyncio.sleep(0)
+    spy.go_on.set()
+    assert {status for statuses in await asyncio.gather(first, second, rest) for status in statuses} == {"acked"}
+    assert await folding.completions() == 0
+    for dag in (*dags.values(), many):
+        await folding.cancel(dag)
+
+
 async def test_one_wide_ack_from_two_calls_is_made_once(folding: Folding) -> None:
     dag = await folding.dags.create(fan(33))
     item = (await folding.take())["a"]
