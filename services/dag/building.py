@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from services.dag import (
     addition,
@@ -52,6 +52,7 @@ from shared.pg import Transaction
 from shared.plan import SLOTS
 from shared.shards import Shard
 
+T = TypeVar("T")
 _ATTEMPTS_MAX = 8
 _MASK = (1 << NODE_BITS) - 1
 
@@ -81,24 +82,38 @@ class Builder:
         self, namespace: str, new: NewDag, nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]
     ) -> tuple[Dag, bool]:
         """Make a DAG, or find the one of the same key; True when it was made."""
-        shard = self._shard_of(namespace, new.key)
-        return await self._create(shard, ids.new_id(shard.number), namespace, new, nodes, dependencies)
+
+        def make(shard: Shard) -> Awaitable[tuple[Dag, bool]]:
+            return self._create(shard, ids.new_id(shard.number), namespace, new, nodes, dependencies)
+
+        return await self._placed(namespace, new.key, make)
 
     async def create_plain(self, namespace: str, new: NewDag, columns: Columns) -> Dag | None:
         """Make a DAG of the common shape; None when `create` is to say how it stands with that."""
-        shard = self._shard_of(namespace, new.key)
-        queue_shard = await self._queue_shard(shard)
-        await self.quotas.look(namespace)
-        if self.quotas.is_limited(namespace):
-            return None
-        birth = births.lay_out(ids.new_id(shard.number), namespace, new, columns, queue_shard)
-        return await self._births.make(shard, birth)
 
-    def _shard_of(self, namespace: str, key: str | None) -> Shard:
-        """Where a new DAG lives."""
-        if key is None:
-            return self._context.shards.next()
-        return self._context.shards.of_slot(zlib.crc32(f"{namespace}/{key}".encode()) % SLOTS)
+        async def make(shard: Shard) -> Dag | None:
+            queue_shard = await self._queue_shard(shard)
+            await self.quotas.look(namespace)
+            if self.quotas.is_limited(namespace):
+                return None
+            birth = births.lay_out(ids.new_id(shard.number), namespace, new, columns, queue_shard)
+            return await self._births.make(shard, birth)
+
+        return await self._placed(namespace, new.key, make)
+
+    async def _placed(self, namespace: str, key: str | None, make: Callable[[Shard], Awaitable[T]]) -> T:
+        """Make a DAG where its key has its home; without a key on the next shard, or on one after it where that
+        cannot be reached."""
+        shards = self._context.shards
+        if key is not None:
+            return await make(shards.of_slot(zlib.crc32(f"{namespace}/{key}".encode()) % SLOTS))
+        for _ in shards.writable[1:]:
+            try:
+                return await make(shards.next())
+            except ShardUnavailable as error:
+                if error.outcome != "none":
+                    raise
+        return await make(shards.next())
 
     async def create_sub(
         self, shard: Shard, dag_id: str, namespace: str, spec: SubSpec, parent: Parent

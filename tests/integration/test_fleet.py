@@ -1,6 +1,7 @@
 """Several processes of each service: restarted one after another, killed, stopped; Redis taken away."""
 
 import asyncio
+import itertools
 import os
 import signal
 from collections import Counter
@@ -198,11 +199,15 @@ async def test_a_consumer_anywhere_is_woken_by_what_becomes_ready_anywhere(fleet
                 return await at.dequeue({topic: 1}, wait_s=9)
 
         for n, (at, via) in enumerate(((here, there), (there, here))):
-            for m, fields in enumerate(({}, {"delay_s": 0.4}, {"disabled": True})):
+            for m, fields in enumerate(({}, {"delay_s": 0.4}, {"disabled": True}, {"lease_s": 1})):
                 topic = f"t{n}.{m}"
+                if "lease_s" in fields:  # what another has, and lets run out
+                    [sent] = await via.enqueue([{"topic": topic, **fields}])
+                    assert await via.dequeue({topic: 1}, wait_s=9)
                 waiting = asyncio.create_task(delivered(topic, at=at))
                 await asyncio.sleep(0.2)
-                [sent] = await via.enqueue([{"topic": topic, **fields}])
+                if "lease_s" not in fields:
+                    [sent] = await via.enqueue([{"topic": topic, **fields}])
                 if "disabled" in fields:
                     await via.revive([{"id": sent.id}])
                 [item] = await waiting
@@ -231,6 +236,66 @@ async def test_a_killed_dag_process_leaves_no_dag_standing(fleet: Fleet) -> None
     assert states == ["succeeded"] * 4
     assert Counter(seen) == Counter(f"{dag}/{key}" for dag in made for key in chain)
     assert all(after[n][1] >= before[n][1] for n in before)
+
+
+async def test_rolling_restart_of_dag_processes_fails_no_call_and_stalls_no_dag(
+    database: Database, valkey: Valkey, tmp_path: Path
+) -> None:
+    """Owners' leases outlast the test's patience: shards are handed over, or their DAGs stand."""
+    async with (
+        fleet_on(database, valkey.url, tmp_path, owner_ttl_s=LONG_TTL_S, drain_s=DRAIN_S) as fleet,
+        AsyncExitStack() as stack,
+    ):
+        # Each end goes to the DAG service, and may meet its restart there.
+        [queue] = await fleet.add("queue", "q1", HEADGATE_QUEUE_FOLD_COMPLETIONS="false")
+        processes = await fleet.add("dag", "d1", "d2", HEADGATE_QUEUE_URL=queue.url)
+        url = await fleet.balance(processes)
+        await processes[0].until_owned("d1", "d2")
+        client = await stack.enter_async_context(AsyncClient(queue_url=queue.url, dag_url=url))
+        ended: list[str] = []
+        ran: Counter[str] = Counter()
+        stops = asyncio.Event()
+
+        async def build(number: int) -> None:
+            nodes = [{"key": "a", "topic": "s"}, {"key": "b", "topic": "s", "upstream": ["a"], "external": ["go"]}]
+            for n in itertools.count():
+                if stops.is_set():
+                    return
+                dag = client.dag((await client.create_dag({"key": f"{number}.{n}", "nodes": nodes})).id)
+                await dag.resolve("b", "go")
+                ended.append((await dag.wait(timeout_s=60)).state)
+
+        async def consume() -> None:
+            while True:
+                items = await client.dequeue({"s": 8}, wait_s=1)
+                ran.update(f"{item.dag.id}/{item.dag.node}" for item in items)
+                await client.ack([item.ack() for item in items]) if items else None
+
+        async def until(more: int) -> None:
+            wanted = len(ended) + more
+            async with asyncio.timeout(LONG_TTL_S / 2):  # a lease has two thirds left at least
+                while len(ended) < wanted:
+                    assert not any(task.done() for task in builders), [task for task in builders if task.done()]
+                    await asyncio.sleep(0.01)
+
+        builders = [asyncio.create_task(build(n)) for n in range(3)]
+        consumer = asyncio.create_task(consume())
+        await until(6)
+        for process, other in (processes, processes[::-1]):
+            process.signal(signal.SIGTERM)
+            async with asyncio.timeout(LONG_TTL_S / 2):
+                await other.until_owned(other.name)
+            assert await process.child.wait() == -signal.SIGTERM, "it ends by the signal, not by force"
+            await until(6)
+            await process.start()
+            await other.until_owned("d1", "d2")
+            await until(6)
+        stops.set()
+        await asyncio.gather(*builders)
+        consumer.cancel()
+
+    assert set(ended) == {"succeeded"}
+    assert len(ran) == 2 * len(ended) and set(ran.values()) == {1}
 
 
 async def test_two_owners_of_every_shard_lose_and_double_nothing(

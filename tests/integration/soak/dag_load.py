@@ -50,10 +50,13 @@ class Plan:
     states: dict[str, str] = field(default_factory=dict)
 
     def ends(self, generation: int) -> dict[str, str]:
-        """How each node ends by its trigger, if nobody cancels."""
+        """How each node ends by its trigger, if nobody cancels; what has succeeded is kept by a retry."""
+        before = self.ends(generation - 1) if generation > 1 else {}
         found: dict[str, str] = {}
         for node in self.nodes.values():
-            if fires(node.trigger, [found[key] for key in node.upstream]):
+            if before.get(node.key) == "succeeded":
+                found[node.key] = "succeeded"
+            elif fires(node.trigger, [found[key] for key in node.upstream]):
                 fails = node.fails == "always" or (node.fails == "first" and generation == 1)
                 found[node.key] = "failed" if fails else "succeeded"
             else:
