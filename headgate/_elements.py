@@ -22,7 +22,22 @@ class BackoffSpec(TypedDict, total=False):
 
 
 class ItemOptions(TypedDict, total=False):
-    """What an item may carry besides its topic and payload; see `headgate.wire.Item` for defaults and limits."""
+    """What an item may carry besides its topic and payload; all of it has a default.
+
+    priority: lower is served first; 0 by default.
+    delay_s or deliver_after: not before; up to 30 days ahead.
+    ttl_s: dropped so long after the enqueue, unless somebody has it then.
+    lease_s: how long a consumer that does not extend has for it; 60 by default, its dequeue may say otherwise.
+    max_attempts: deliveries before it is dead; by default there is no end.
+    backoff: `{"base_s": 1}` waits 1, 2, 4, ... seconds between them; by default there is no wait.
+    delivery: `at_least_once` by default, or `at_most_once`.
+    id or idempotency_key: the same again adds nothing; an id is made where neither is given.
+    fairness_key: items of one key take turns with those of others.
+    affinity: items of one affinity share a shard.
+    disabled: not delivered before it is revived.
+    ack_topic, ack_context: where one completion item tells of its end, and what that carries along.
+    metadata, headers, inputs: passed on; of up to 1 KiB, 1 KiB of text, 257 KiB.
+    """
 
     id: str
     metadata: dict[str, Any]

@@ -6,6 +6,7 @@ import inspect
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -215,7 +216,15 @@ def verdict_of_error(job: Job, error: BaseException) -> tuple[str, Any]:
     if isinstance(error, Retry):
         options = present(delay_s=error.delay_s, metadata=error.metadata)
         return "nack", job.nack(error=clean(str(error)), costs_attempt=error.costs_attempt, **options)
-    return "nack", job.nack(error=clean("".join(traceback.format_exception(error))))
+    return "nack", job.nack(error=clean("".join(traceback.format_exception(*traced(error)))))
+
+
+def traced(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """An error with its traceback from the handler on; how the worker came there is nobody's question."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+        trace = trace.tb_next
+    return type(error), error, trace or error.__traceback__
 
 
 def clean(text: str) -> str:

@@ -84,7 +84,7 @@ class Client:
     def enqueue_one(
         self, topic: str, payload: Any = None, *, namespace: str | None = None, **options: Unpack[ItemOptions]
     ) -> Result:
-        """Enqueue one item."""
+        """Enqueue one item; see `ItemOptions`."""
         item: Item = {"topic": topic, "payload": payload, **options}
         return (self.enqueue([item], namespace=namespace))[0]
 

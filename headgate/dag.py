@@ -37,7 +37,13 @@ class DagPriority(TypedDict, total=False):
 
 
 class WaitOptions(TypedDict, total=False):
-    """How any node waits, and what it is given; see `headgate.wire.NodeSpec`."""
+    """How any node waits, and what it is given.
+
+    trigger: what its upstreams must have come to; `all_succeeded` by default.
+    pass_outputs: give it the outputs of its upstreams as `job.inputs`, by key.
+    run_on: a cleanup node, for the DAG's end: `always`, `succeeded`, `failed`, `cancelled`, `unsuccessful`.
+    compensates: the key of the node that it undoes if the DAG fails or is cancelled.
+    """
 
     trigger: Trigger
     pass_outputs: bool
@@ -46,7 +52,16 @@ class WaitOptions(TypedDict, total=False):
 
 
 class NodeOptions(WaitOptions, total=False):
-    """What a node may carry besides key, topic and what it waits for; see `headgate.wire.NodeSpec`."""
+    """What a node may carry besides key, topic and what it waits for, and `WaitOptions`.
+
+    payload: any JSON, up to 10 KiB; what its handler finds in `job.payload`.
+    metadata: an object of up to 1 KiB.
+    priority: lower is served first; 0 by default.
+    max_attempts: deliveries before it has failed; by default there is no end.
+    backoff: `{"base_s": 1}` waits 1, 2, 4, ... seconds between them; by default there is no wait.
+    lease_s: how long a consumer that does not extend has for it; 60 by default, a worker's own says otherwise.
+    delay_s, ttl_s: from its release, not before and not after so long.
+    """
 
     payload: Any
     metadata: dict[str, Any]
@@ -159,7 +174,7 @@ class Dag:
         external: Iterable[External] | None = None,
         **options: Unpack[NodeOptions],
     ) -> Node:
-        """Add a node that waits for the nodes in `after` and the events in `external`.
+        """Add a node that waits for the nodes in `after` and the events in `external`; see `NodeOptions`.
 
         Raises:
             NodeExists: `key` is taken.

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from headgate._elements import Leased
-from headgate._job import Fail, Handler, Job, Retry, run_handler, verdict_of, verdict_of_error
+from headgate._job import Fail, Handler, Job, Retry, run_handler, traced, verdict_of, verdict_of_error
 from headgate._leases import Leases
 from headgate._settler import Settler
 from headgate.async_client import AsyncClient
@@ -128,6 +128,7 @@ class Worker:
         """
         if not self._tasks:
             raise ValueError("this worker has no task; add one with @worker.task(topic)")
+        log.info("%s takes items of %s in %s", self.name, ", ".join(self._tasks), self.namespace)
         keepers = [asyncio.create_task(self._leases.run()), asyncio.create_task(self._settler.run())]
         pollers = [asyncio.create_task(self._poll(task)) for task in self._tasks.values()]
         stopped: asyncio.Task[Any] = asyncio.create_task(self._stop.wait())
@@ -202,7 +203,7 @@ class Worker:
             log.info("%r: %r", job, error)
             verdict = verdict_of_error(job, error)
         except Exception as error:
-            log.warning("%r is given back: its handler raised %r", job, error, exc_info=error)
+            log.warning("%r is given back: its handler raised %r", job, error, exc_info=traced(error))
             verdict = verdict_of_error(job, error)
         finally:
             task.running -= 1

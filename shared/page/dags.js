@@ -100,8 +100,11 @@ export async function one(page, id) {
     drawing?.choose(key);
     const [node, life] = await Promise.all([ask(PATHS.node, names, { key }), ask(PATHS.timeline, names, { key })]);
     if (chosen !== key) return;
+    const opens = side.hidden;
     side.hidden = false;
-    put(side, h("button", { type: "button", class: "close", "aria-label": "close", onclick: () => { chosen = null; side.hidden = true; drawing?.choose(null); } }, "×"), detail(page, dag, node, life));
+    put(side, h("button", { type: "button", class: "close", "aria-label": "close", onclick: () => { chosen = null; side.hidden = true; drawing?.choose(null); drawing?.refit?.(); } }, "×"), detail(page, dag, node, life));
+    for (const pre of side.querySelectorAll(".error")) pre.scrollTop = pre.scrollHeight; // what happened stands last
+    if (opens) drawing?.refit?.();
   }
 
   async function refresh() {
@@ -161,12 +164,14 @@ function heading(page, head, dag) {
 
 function canvas(drawing) {
   const box = h("div", { class: "canvas" }, drawing.element);
-  let zoom = 1;
+  let zoom = 1, fitted = true;
   const apply = () => { drawing.element.style.width = `${drawing.width * zoom}px`; drawing.element.style.height = `${drawing.height * zoom}px`; };
-  const by = (factor) => { zoom = Math.min(3, Math.max(0.05, zoom * factor)); apply(); };
-  const whole = () => { zoom = Math.min(1, (box.clientWidth - 4) / drawing.width, Math.max(320, innerHeight * 0.7) / drawing.height); apply(); };
+  const by = (factor) => { fitted = false; zoom = Math.min(3, Math.max(0.05, zoom * factor)); apply(); };
+  const whole = () => { fitted = true; zoom = Math.min(1, (box.clientWidth - 4) / drawing.width, Math.max(320, innerHeight * 0.7) / drawing.height); apply(); };
   const buttons = [["−", "smaller", () => by(0.8)], ["+", "larger", () => by(1.25)], ["fit", "whole graph", whole]].map(([text, title, onclick]) => h("button", { type: "button", title, onclick }, text));
-  requestAnimationFrame(() => { whole(); if (zoom < 0.35 && drawing.box.w > 20) { zoom = 0.7; apply(); } });
+  const begin = () => { whole(); if (zoom < 0.35 && drawing.box.w > 20) { zoom = 0.7; apply(); } };
+  drawing.refit = () => { if (fitted) begin(); };
+  requestAnimationFrame(begin);
   return [box, h("div", { class: "legend" }, ["blocked", "released", "succeeded", "failed", "skipped", "cancelled"].map((state) => badge(state)), h("span", { class: "zoom" }, buttons))];
 }
 
@@ -210,7 +215,7 @@ function detail(page, dag, node, life) {
       ["item", h("code", {}, node.item_id)],
     ]),
     h("h3", {}, "Life"), h("ol", { class: "life" }, moments(life).map(([at, what, note]) => h("li", {}, h("b", {}, what), note ? ` ${note}` : "", at ? h("span", { class: "quiet" }, " ", new Date(at).toLocaleTimeString(), " · ", ago(at)) : null))),
-    node.error ? [h("h3", {}, "Error"), h("pre", {}, json(node.error))] : null,
+    node.error ? [h("h3", {}, "Error"), h("pre", { class: "error" }, json(node.error))] : null,
     node.output !== null && node.output !== undefined ? [h("h3", {}, "Output"), h("pre", {}, json(node.output))] : null,
     deed ? command(deed) : null,
   ];
