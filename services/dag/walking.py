@@ -13,6 +13,7 @@ from services.dag import cleaning, reopening, store, store_duties, store_edges
 from services.dag.context import Context
 from services.dag.model import UNFINISHED, Dag
 from services.dag.settling import Settlement
+from shared.crash import crash_point
 from shared.errors import ServiceError
 from shared.log import log
 from shared.pg import Transaction
@@ -56,6 +57,7 @@ class Walker:
         begun_s = self._context.clock.monotonic_s()
         try:
             await self._context.settle(shard, work)
+            crash_point("after_walk_step")
             if self._context.neighbour_s(shard, dag_no) >= begun_s:
                 # Other DAGs are at work too: they get as much of the machine as this walk.
                 pause_s = min(self._context.clock.monotonic_s() - begun_s, _PAUSE_S_MAX)

@@ -68,6 +68,8 @@ class MortalDag:
             "HEADGATE_REDIS_URL": redis_url,
             "HEADGATE_DAG_TOKEN": DAG_TOKEN,
             "HEADGATE_DAG_STOPPED_ADD_S": "0.5",
+            "HEADGATE_DAG_EDGES_PER_STEP_MAX": "4",
+            "HEADGATE_DAG_WALK_EDGES_MAX": "3",
             "HEADGATE_DAG_RETRY_AT_ONCE_NODES_MAX": "2",
             "HEADGATE_DAG_RETRY_STEP_NODES": "2",
             "HEADGATE_DAG_RETRY_STEP_EDGES": "2",
@@ -193,6 +195,31 @@ async def test_a_service_that_dies_at_a_crash_point_leaves_nothing_undone(
     assert found["state"] == "succeeded"
     assert Counter(delivered) == Counter(list(GRAPH))
     assert all(delivered.index(up) < delivered.index(key) for key, ups in GRAPH.items() for up in ups)
+
+
+async def test_a_service_that_dies_within_a_fan_out_leaves_the_rest_to_the_next(mortal: MortalDag) -> None:
+    """A node releases more than one transaction may: some of it was walked, the rest is the next process' work."""
+    await mortal.crash_at("after_walk_step")
+    topic = "walk"
+    delivered: list[str] = []
+    fan = [f"f{n}" for n in range(14)]
+    nodes: list[dict[str, Any]] = [{"key": "a", "topic": topic}]
+    nodes += [{"key": key, "topic": topic, "upstream": ["a"]} for key in fan]
+    nodes += [{"key": "z", "topic": topic, "upstream": fan}]
+    async with AsyncClient(queue_url=mortal.queue.url) as client:
+        consuming = asyncio.create_task(consume(client, topic, delivered))
+        try:
+            async with asyncio.timeout(END_S):
+                found = await until_answered("POST", mortal.base, {"key": topic, "nodes": nodes})
+                while not found["finished_at"]:
+                    found = await until_answered("GET", f"{mortal.base}/{found['id']}/wait?timeout_s=5")
+        finally:
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)
+    assert mortal.exit_codes == [-signal.SIGKILL], "the service was to die here, once"
+    assert found["state"] == "succeeded"
+    assert (delivered[0], delivered[-1]) == ("a", "z")
+    assert Counter(delivered) == Counter(["a", *fan, "z"])
 
 
 @pytest.mark.parametrize("point", RETRY_POINTS)
