@@ -269,13 +269,21 @@ async def test_a_process_from_before_ends_no_dag(folding: Folding, heard: Heard)
     assert heard.ended == [dag]
 
 
-async def test_a_dag_shard_from_before_is_not_folded_into(folding: Folding, heard: Heard) -> None:
+# Of one argument less; and of as many, to which the ones that are given could be converted.
+BEFORE = [
+    "int) RETURNS TABLE (o_taken uuid[], o_released uuid[]) LANGUAGE sql AS $$ SELECT $4, $4 $$",
+    "int, bigint) RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[]) LANGUAGE sql"
+    " AS $$ SELECT $4, '{}'::uuid[], '{}'::uuid[], '{}'::uuid[] $$",
+]
+
+
+@pytest.mark.parametrize("before", BEFORE)
+async def test_a_dag_shard_from_before_is_not_folded_into(folding: Folding, heard: Heard, before: str) -> None:
     """Its function does not know what may be applied: it is not called."""
     dag = await folding.dags.create({"a": [], "b": ["a"]})
     await folding.execute(
         "ALTER FUNCTION complete_here RENAME TO complete_well; CREATE FUNCTION complete_here("
-        "uuid[], text[], int[], uuid[], int[], text[], timestamptz[], text[], int) "
-        "RETURNS TABLE (o_taken uuid[], o_released uuid[]) LANGUAGE sql AS $$ SELECT $4, $4 $$"
+        f"uuid[], text[], int[], uuid[], int[], text[], timestamptz[], text[], {before}"
     )
     try:
         await folding.queue.ack((await folding.take())["a"])
