@@ -1,5 +1,7 @@
 """What queue processes say of DAGs, and whether anybody hears it."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ class Redis:
     def __init__(self, hearers: int | None) -> None:
         self.hearers = hearers
         self.said: list[list[str]] = []
+        self.is_closed = False
 
     async def publish(self, channel: str, message: bytes) -> int:
         if self.hearers is None:
@@ -25,7 +28,8 @@ class Redis:
         self.said.append(telling.read_ids(message))
         return self.hearers
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        self.is_closed = True
 
 
 def speaking(hearers: int | None) -> tuple[Voice, Redis]:
@@ -80,6 +84,52 @@ async def test_what_is_still_to_be_said_is_said_before_the_end() -> None:
     await made.stop()
     assert redis.said == [[dag]]
     assert not made.is_heard
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("count", [1, 2_500])
+async def test_what_is_told_is_said_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Not with the next probe, and neither is what one message cannot name."""
+    monkeypatch.setattr(telling, "PROBE_S", 3_600.0)
+    made, redis = speaking(1)
+    made.start()
+    await until(lambda: redis.said == [[]])
+    for _ in range(2):
+        redis.said.clear()
+        made.tell(dags := [new_id(0) for _ in range(count)])
+        await until(lambda: sum(map(len, redis.said)) == count)
+        assert [dag for said in redis.said for dag in said] == dags
+    redis.said.clear()
+    await asyncio.sleep(0.01)
+    assert redis.said == [], "and no more is said than there is"
+    await made.stop()
+    assert redis.is_closed
+
+
+async def test_who_begins_or_ends_to_listen_is_noticed_without_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "PROBE_S", 0.001)
+    made, redis = speaking(0)
+    made.start()
+    for hearers in (1, 0, None, 2):
+        redis.hearers = hearers
+        await until(lambda: made.is_heard is bool(redis.hearers))
+    await made.stop()
+    assert not made.is_heard
+    redis.said.clear()
+    await asyncio.sleep(0.01)
+    assert redis.said == [], "who has stopped says nothing"
+
+
+async def test_who_stops_does_not_wait_for_a_redis_that_is_gone() -> None:
+    made, redis = speaking(None)
+    made.tell([new_id(0)])
+    await made.stop()
+    assert redis.is_closed
 
 
 async def test_without_redis_nothing_is_said_and_nobody_hears() -> None:
