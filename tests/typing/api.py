@@ -20,6 +20,7 @@ from headgate import (
     Result,
     Retry,
     Worker,
+    testing,
     wire,
 )
 
@@ -82,3 +83,10 @@ def workers(client: AsyncClient) -> None:
     def wrong(payload: int) -> None: ...
 
     worker.main()
+
+
+async def tests_of_handlers() -> None:
+    tested = testing.job("mail", {"to": "ada"}, inputs={"a": 1}, node="send")
+    assert_type(tested.expanded, list[Node])
+    assert_type(await tested.expand([Node("a", "mail")]), list[wire.NodeAdded])
+    testing.job("mail", noed="send")  # type: ignore[call-arg]

@@ -7,7 +7,11 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from services.dag.app import create_app as create_dag_app
+from services.dag.settings import DagSettings
 from services.local.stack import ROOT
+from services.queue.app import create_app as create_queue_app
+from services.queue.settings import QueueSettings
 from shared.http import install
 from shared.pages import add_pages
 from shared.settings import EdgeSettings
@@ -48,6 +52,20 @@ async def test_the_root_leads_to_a_page_whose_parts_are_all_served(client: httpx
 async def test_nothing_but_the_parts_is_served(client: httpx.AsyncClient, name: str) -> None:
     answer = await client.get(f"/ui/{name}")
     assert answer.status_code == 404 and answer.json()["code"] == "not_found"
+
+
+@pytest.mark.parametrize("service", ["queue", "dag"])
+async def test_each_service_shows_its_own_pages_and_keeps_them_out_of_its_contract(service: str) -> None:
+    nowhere = "postgresql://postgres@127.0.0.1:1/none#1"  # nothing connects before the lifespan begins
+    made = {
+        "queue": lambda: create_queue_app(QueueSettings(shards=nowhere)),
+        "dag": lambda: create_dag_app(DagSettings(shards=nowhere)),
+    }
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(made[service]()), base_url="http://h") as client:
+        assert f'data-service="{service}"' in (await client.get("/ui")).text
+        assert not [
+            path for path in (await client.get("/openapi.json")).json()["paths"] if "ui" in path.split("/")
+        ]
 
 
 def test_pages_ask_for_paths_that_the_services_have() -> None:
