@@ -1,4 +1,4 @@
-"""Alert rules and the dashboard name metrics, labels and jobs that there are."""
+"""Alert rules, the dashboard and the pages name metrics, labels and jobs that there are."""
 
 import json
 import re
@@ -36,6 +36,16 @@ def test_every_metric_that_they_name_is_there() -> None:
     named = {name for text in expressions() for name in re.findall(r"\bheadgate_\w+", text)}
     assert len(named) > 20
     assert named - known().keys() == set()
+
+
+def test_every_metric_that_the_pages_name_is_there() -> None:
+    named = {
+        (page.name, name)
+        for page in (ROOT / "docs").rglob("*.md")
+        for name in re.findall(r"\bheadgate_\w+", page.read_text())
+    }
+    assert len(named) > 20
+    assert {(page, name) for page, name in named if name not in known()} == set()
 
 
 def test_every_label_that_they_group_by_is_one_of_its_metric() -> None:
