@@ -43,12 +43,25 @@ export async function ask(path, names = {}, query = {}) {
   return (await get(path, names, query)).json();
 }
 
-// Every event after `after`, in order, until the DAG's end; a stream that is cut is gone on with.
+const change = "visibilitychange";
+const visible = () => new Promise((done) => {
+  const look = () => { if (!document.hidden) { document.removeEventListener(change, look); done(); } };
+  document.addEventListener(change, look);
+  look();
+});
+
+// Every event after `after`, in order, until the DAG's end; a stream that is cut is gone on with. A page that nobody
+// sees has no stream: browsers open six connections to a service, for all of its pages together.
 export async function follow(names, after, signal, tell) {
   let last = after;
   for (let pause = 500; !signal.aborted; pause = Math.min(pause * 2, 8000)) {
+    await visible();
+    const stream = new AbortController();
+    const cut = () => { if (document.hidden || signal.aborted) stream.abort(); };
+    document.addEventListener(change, cut);
+    signal.addEventListener("abort", cut);
     try {
-      const answer = await get(PATHS.events, names, { after: last }, { signal });
+      const answer = await get(PATHS.events, names, { after: last }, { signal: stream.signal });
       if (answer.status === 204) return;
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";
@@ -61,8 +74,12 @@ export async function follow(names, after, signal, tell) {
         if (events.length) { last = events.at(-1).id; pause = 500; tell(events); }
       }
     } catch (error) {
-      if (signal.aborted || (error instanceof Refused && error.status < 500 && error.status !== 429)) return;
+      if (error instanceof Refused && error.status < 500 && error.status !== 429) return;
+    } finally {
+      document.removeEventListener(change, cut);
+      signal.removeEventListener("abort", cut);
     }
+    if (signal.aborted) return;
     await new Promise((done) => setTimeout(done, pause));
   }
 }

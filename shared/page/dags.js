@@ -7,6 +7,8 @@ import { Drawing } from "./graph.js";
 const STATES = ["succeeded", "released", "failed", "cancelled", "skipped", "blocked"];
 const DAG_STATES = ["running", "cancelling", "succeeded", "failed", "cancelled"];
 const DRAWN_MAX = 2000;
+const SMALL = 200;
+const FRONTIER_MS = 2000; // between two looks at what a DAG waits for, which costs the service the most
 const PAGE = 50;
 
 const finished = (dag) => ["succeeded", "failed", "cancelled"].includes(dag.state);
@@ -65,7 +67,7 @@ export async function one(page, id) {
   let dag = await ask(PATHS.dag, names);
   const view = page.query.view || (dag.nodes.total <= DRAWN_MAX ? "graph" : "nodes");
   const head = h("section", { class: "head" }), body = h("section", { class: "body" }), waits = h("section", { class: "waits" }), side = h("aside", { hidden: true });
-  let drawing = null, chosen = page.query.node || null;
+  let drawing = null, chosen = page.query.node || null, explained = 0;
   page.show(head, h("div", { class: "columns" }, h("div", { class: "main" }, tabs(page, id, view), body, waits), side));
 
   async function draw() {
@@ -113,7 +115,10 @@ export async function one(page, id) {
     if (ended && !finished(dag)) return page.again(); // it was retried
     heading(page, head, dag);
     if (finished(dag)) put(waits);
-    else waitsFor(waits, await ask(PATHS.frontier, names, { limit: 20 }), choose);
+    else if (Date.now() - explained >= FRONTIER_MS) {
+      explained = Date.now();
+      waitsFor(waits, await ask(PATHS.frontier, names, { limit: 20 }), choose);
+    }
     if (chosen) await choose(chosen);
   }
 
@@ -126,7 +131,7 @@ export async function one(page, id) {
       const whole = again;
       again = false;
       await page.attempt(async () => { if (whole) await draw(); await refresh(); });
-    }, 300);
+    }, dag.nodes.total > SMALL ? 1000 : 300);
   }
 
   await draw();
@@ -136,7 +141,7 @@ export async function one(page, id) {
     for (const event of events) if (event.kind === "node" && view === "graph" && drawing) unknown ||= !drawing.state(event.key, event.state);
     soon(unknown || (view === "graph" && !drawing) || (view === "nodes" && !page.query.cursor));
   }));
-  page.every(5000, refresh);
+  page.every(3000, refresh);
 }
 
 function tabs(page, id, view) {
