@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
+from itertools import groupby, starmap
 from typing import Any, NamedTuple
 
 import msgspec
 
-from services.queue.model import Key
+from services.queue.model import NULL, Key
 
 # Between two pieces, and between an id and the rest of its piece. Neither can stand in JSON text.
 PIECES, PARTS = "\x1e", "\x1f"
@@ -94,9 +96,9 @@ class Leased:
 
     def add_handed(self, handed: Sequence[Handed], topic: str) -> None:
         """What was handed over to a call with one demand."""
-        for key, row in handed:
-            group = _group(key, row)
-            self.add(0, [key], group, topic)
+        for _, run in groupby(handed, key=_lease):
+            part = list(run)
+            self.add(0, [key for key, _ in part], _group(part), topic)
 
     def answer(self) -> msgspec.Raw:
         """The body of the answer: demand by demand, each in its order of service."""
@@ -113,25 +115,53 @@ def returnable(handed: Sequence[Handed]) -> list[tuple[str, str]]:
     return [(key.id, row["token"]) for key, row in handed if not row["at_most_once"]]
 
 
+class _Context(msgspec.Struct, gc=False):
+    """Of a managed item's context, which of a DAG's nodes it stands for."""
+
+    dag: msgspec.Raw = NULL
+    node: msgspec.Raw = NULL
+    generation: msgspec.Raw = NULL
+
+
+_context = msgspec.json.Decoder(_Context).decode
+
+
 def dag_of(context: str) -> dict[str, Any]:
     """The DAG, node and generation that a managed item stands for."""
     found = json.loads(context)
     return {"id": found.get("dag"), "node": found.get("node"), "generation": found.get("generation")}
 
 
-def _group(key: Key, row: Any) -> Group:
-    """An item that was handed over, as a claim would have told it."""
-    texts = [row[name] or "null" for name in ("metadata", "inputs", "headers")]
-    members = '{},"metadata":{},"inputs":{},"headers":{}'.format(row["payload"], *texts)
+def _lease(entry: Handed) -> tuple[int, datetime]:
+    """What items of one group have in common, of those that one call was handed."""
+    _, row = entry
+    return row["topic_id"], row["lease_until"]
+
+
+def _group(part: Sequence[Handed]) -> Group:
+    """Items that were handed over under one lease, as a claim would have told them."""
+    first, row = part[0]
+    pieces = PIECES.join(starmap(_piece, part))
+    again = sum(one["attempt"] > 1 for _, one in part)
+    once = [key.id for key, one in part if one["at_most_once"]]
+    shard = int(first.id[-3:], 16)
+    return Group(shard, row["topic_id"], row["token"], row["lease_until"], len(part), again, once or None, pieces)
+
+
+def _piece(key: Key, row: Any) -> str:
+    metadata, inputs, headers = row["metadata"] or "null", row["inputs"] or "null", row["headers"] or "null"
+    dag = ""
     if row["dag"] is not None:
-        members += f',"dag":{json.dumps(dag_of(row["dag"]))}'
-    attempt, at = row["attempt"], moment(row["enqueued_at"])
-    piece = f'{key.id}{PARTS}{members},"priority":{row["priority"]},"attempt":{attempt},"enqueued_at":{at}'
-    once = [key.id] if row["at_most_once"] else None
-    shard = int(key.id[-3:], 16)
-    return Group(shard, row["topic_id"], row["token"], row["lease_until"], 1, int(attempt > 1), once, piece)
+        context = _context(row["dag"])
+        found = (bytes(text).decode() for text in (context.dag, context.node, context.generation))
+        dag = ',"dag":{{"id":{},"node":{},"generation":{}}}'.format(*found)
+    return (
+        f'{key.id}{PARTS}{row["payload"]},"metadata":{metadata},"inputs":{inputs},"headers":{headers}{dag}'
+        f',"priority":{row["priority"]},"attempt":{row["attempt"]},"enqueued_at":{moment(row["enqueued_at"])}'
+    )
 
 
+@lru_cache(maxsize=1_000)
 def moment(at: datetime) -> str:
     """As the database writes it: no zeros at the end of a fraction."""
     text = msgspec.json.encode(at).decode()

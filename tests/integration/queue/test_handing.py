@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -116,6 +117,21 @@ async def test_the_best_of_a_flush_are_handed_over_in_their_order(api: Api) -> N
 
     assert [item["id"] for item in await items_of(connection)] == [ids[1], ids[2]]
     assert (await api.dequeue_one("t"))["id"] == ids[3]
+
+
+async def test_items_of_one_call_are_told_each_its_own_lease(api: Api) -> None:
+    lease_ss = [30, 30, 600, 30]
+    ids = [
+        await disable(api, priority=n, lease_s=lease_s, metadata={"n": n}) for n, lease_s in enumerate(lease_ss)
+    ]
+    connection = await waiting(api)
+    await api.revive(*ids)
+
+    leased = await items_of(connection)
+    assert [(item["id"], item["metadata"]["n"]) for item in leased] == list(zip(ids, range(4), strict=True))
+    ends = [datetime.fromisoformat(item["lease_expires_at"]) for item in leased]
+    assert [round((end - ends[0]).total_seconds(), 6) for end in ends] == [0, 0, 570, 0]
+    assert set(await api.ack(*leased)) == {"acked"}
 
 
 async def test_who_waits_longest_is_served_and_the_rest_wakes_the_next(api: Api) -> None:
