@@ -203,12 +203,14 @@ async def test_keys_at_hand_are_served_during_a_poll_but_not_for_long(process: P
     assert await is_held_up(process.take(1))
 
 
-async def test_keys_that_are_fewer_than_wanted_wait_for_the_poll(process: Process) -> None:
+@pytest.mark.parametrize("wait_s", [NEVER_S, 5.0])
+async def test_keys_that_are_fewer_than_wanted_wait_for_the_poll(process: Process, wait_s: float) -> None:
+    """Also where the call could wait: it is answered at once by whatever there is, so that is looked for first."""
     process.fill(0, 2)
     await process.take(1)
     process.clock.advance(1.0)
     process.hold(0, 1)
-    assert await is_held_up(process.take(2))
+    assert await is_held_up(process.take(2, wait_s=wait_s))
 
 
 async def test_a_call_for_nothing_looks_at_nothing(process: Process) -> None:
