@@ -127,6 +127,24 @@ def test_acks_overtake_dequeues_overtake_enqueues(door: Door) -> None:
     assert door.started[len(room) :] == ["a3", "a4", "a5", "a6", "a7", "a", "d", "e"]
 
 
+def test_dequeues_may_fill_a_quarter_more_than_enqueues(door: Door) -> None:
+    door.fill()
+    for n in range(ROOM):
+        door.come(f"d{n}", DEQUEUE)
+    assert door.started == ["d0"], "one that was over the room is there already"
+
+
+def test_between_two_timers_an_eighth_of_the_room_is_begun_over_it() -> None:
+    door = Door(room_kib=64)
+    for n in range(64 + 20):
+        door.come(str(n))
+    assert len(door.started) == 64 + 8
+    door.in_time()
+    assert len(door.started) == 64 + 16
+    door.late()
+    assert len(door.started) == 64 + 16
+
+
 def test_what_stands_is_not_overtaken_by_a_newcomer_of_its_urgency(door: Door) -> None:
     door.fill()
     door.come("1")
