@@ -13,7 +13,7 @@ from headgate import _local_run
 from headgate._calls import present
 from headgate._elements import Result
 from headgate._handle import DagHandle
-from headgate._output import Progress, plain, printable, show_fields, show_json, show_table, stderr_line
+from headgate._output import Progress, gist, plain, printable, show_fields, show_json, show_table, stderr_line
 from headgate._settings import endpoints
 from headgate._transport import RetryPolicy
 from headgate.async_client import AsyncClient
@@ -21,7 +21,7 @@ from headgate.client import Client
 from headgate.dag import MADE_KEY, Dag
 from headgate.errors import Invalid
 from headgate.wire import Dag as DagView
-from headgate.wire import DagEvent, DagShardHealth
+from headgate.wire import DagEvent, DagShardHealth, NodeView
 
 OK: Final = 0
 FAILURE: Final = 1
@@ -246,7 +246,12 @@ def item(args: Args) -> int:
 def items(args: Args) -> int:
     with _client(args) as client:
         found = client.items(args.topic, args.state, limit=args.limit)
-        show_rows(args, found, ("id", "topic", "state", "priority", "attempt", "payload", "error"), "no items")
+        rows = (
+            found
+            if args.output == "json"
+            else [{**each.model_dump(), "error": gist(each.error)} for each in found]
+        )
+        show_rows(args, rows, ("id", "topic", "state", "priority", "attempt", "payload", "error"), "no items")
     return OK
 
 
@@ -349,13 +354,15 @@ def dag_show(args: Args) -> int:
     _dag(args, dag)
     if wanted:
         sys.stdout.write("\n")
-        rows = [{**node.model_dump(), "blocked_by": _blockers(node) or None} for node in nodes]
+        rows = [{**node.model_dump(), **_in_short(node)} for node in nodes]
         show_rows(args, rows, _NODE_COLUMNS, "no such nodes")
     return OK
 
 
-def _blockers(node: Any) -> str:
-    return ", ".join(block.key or block.name or block.kind for block in node.blocked_by)
+def _in_short(node: NodeView) -> dict[str, Any]:
+    blockers = ", ".join(block.key or block.name or block.kind for block in node.blocked_by)
+    # Attempts are told with the end; `explain` knows those of a node that runs.
+    return {"blocked_by": blockers or None, "error": gist(node.error), "attempts": node.attempts or None}
 
 
 def _dag(args: Args, dag: DagView) -> None:
@@ -480,6 +487,5 @@ async def _verdict(args: Args, handle: Any) -> int:
     if dag.state == "succeeded":
         return OK
     for node in await handle.nodes("failed", limit=10):
-        last = (node.error or "no reason given").strip().splitlines()[-1]
-        stderr_line(f"{node.key} failed: {last}")
+        stderr_line(f"{node.key} failed: {gist(node.error) or 'no reason given'}")
     return FAILURE

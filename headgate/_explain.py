@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from headgate import _commands as commands
 from headgate import wire
-from headgate._output import cell, printable, show_json, show_table
+from headgate._output import cell, gist, printable, show_json, show_table
 
 _NODE_COLUMNS: Final = ("key", "topic", "is", "for", "since", "attempt", "note")
 _TIME_COLUMNS: Final = ("at", "after", "what", "note")
@@ -85,7 +85,7 @@ def _head(frontier: wire.Frontier, now: datetime) -> list[str]:
 
 def _row(node: wire.FrontierNode, now: datetime) -> dict[str, Any]:
     waits = ", ".join(_obstacle(obstacle) for obstacle in node.waits_for)
-    note = f"waits for {waits}" if waits else node.error
+    note = f"waits for {waits}" if waits else gist(node.error)
     if node.standing == "delayed" and node.deliver_at is not None:
         note = f"due in {span((node.deliver_at - now).total_seconds())}"
     elif node.standing == "running" and node.lease_expires_at is not None:
@@ -125,9 +125,9 @@ def _events(found: wire.Timeline) -> list[dict[str, Any]]:
         if attempt.started_at is not None or attempt.outcome == "running":
             events.append((attempt.started_at, f"attempt {attempt.attempt} started", by))
         if attempt.outcome != "running":
-            events.append((attempt.ended_at, f"attempt {attempt.attempt} {attempt.outcome}", attempt.error))
+            events.append((attempt.ended_at, f"attempt {attempt.attempt} {attempt.outcome}", gist(attempt.error)))
     if found.ended_at is not None:
-        events.append((found.ended_at, found.state, found.error))
+        events.append((found.ended_at, found.state, gist(found.error)))
     return _rows([event for event in events if event[0] is not None or event[1].startswith("attempt")])
 
 

@@ -81,6 +81,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
 
 
+def gist(error: str | None) -> str | None:
+    """Of an error the line that says what happened, in tables: the last one, as in a traceback."""
+    return error.strip().splitlines()[-1] if error and error.strip() else None
+
+
 def counts_text(dag: wire.Dag) -> str:
     counts = dag.nodes.model_dump()
     parts = [f"{counts[state]} {state}" for state in counts if state != "total" and counts[state]]

@@ -65,7 +65,14 @@ def test_timeline_is_in_the_order_of_time(service: Service, run: Run) -> None:
         "created_at": "2030-01-01T00:00:00Z",
         "generation_at": "2030-01-01T01:00:00Z",
         "released_at": "2030-01-01T01:00:30Z",
-        "attempts": [{"attempt": 1, "outcome": "failed", "error": "boom", "ended_at": "2030-01-01T03:20:30Z"}],
+        "attempts": [
+            {
+                "attempt": 1,
+                "outcome": "failed",
+                "error": "Traceback (most recent call last):\n  File x\nboom\n",
+                "ended_at": "2030-01-01T03:20:30Z",
+            }
+        ],
         "ended_at": "2030-01-01T03:20:30Z",
     }
     code, out, _ = run("dag", "timeline", "d", "a")
