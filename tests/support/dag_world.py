@@ -16,6 +16,7 @@ from tests.support import dag_log
 from tests.support.databases import Database
 from tests.support.described import described
 from tests.support.queue_fake import FakeQueue
+from tests.support.routes import share_routes
 
 BASE = "/v1/namespaces/default/dags"
 
@@ -28,6 +29,7 @@ class DagWorld:
         self.queue = queue
         self.settings = DagSettings(**{"shards": database.dag_shards, "ownership": "everyone", **settings})
         self.app: FastAPI = create_app(self.settings, queue=queue)
+        share_routes(self.app)
         self.duties: Orchestrator = self.app.state.orchestrator
         self.loops: Loops = self.app.state.loops
         self._looking: dict[int, Any] = {}

@@ -18,6 +18,7 @@ from services.queue.store import Store
 from tests.support.apps import DAG_TOKEN
 from tests.support.databases import Database
 from tests.support.described import described
+from tests.support.routes import share_routes
 
 DAG_HEADERS = {"Authorization": f"Bearer {DAG_TOKEN}"}
 _STEPS_MAX = 1_000
@@ -85,6 +86,7 @@ class QueueHost:
         self.database = database
         self.clock = clock
         self.app: Any = create_app(self.settings)
+        share_routes(self.app.app)
         self.process = self.app.app.state.process
         self.stores: dict[int, Store] = self.process.broker.stores
         self.dispatch = self.process.broker.dispatch
