@@ -12,7 +12,7 @@ from typing import Any
 from services.queue.dispatch import Dispatch
 from services.queue.model import Key, NewItem, NewRow, Result, refused
 from services.queue.placement import Placement
-from services.queue.rows import ack_pair, fingerprint, new_row
+from services.queue.rows import ack_pair, fingerprint, new_rows
 from services.queue.settings import QueueSettings
 from services.queue.store import Enqueued, Known, Store
 from shared.access import Caller
@@ -172,10 +172,11 @@ class Enqueues:
         self, store: Store, namespace: str, items: Sequence[tuple[NewItem, str]], caller: Caller
     ) -> list[NewRow]:
         store.pool.admit()
-        pairs = {(namespace, item.topic) for item, _ in items}
-        pairs |= {ack_pair(namespace, item.ack_topic) for item, _ in items if item.ack_topic is not None}
+        pairs = {(namespace, topic) for topic in {item.topic for item, _ in items}}
+        ack_topics = {item.ack_topic for item, _ in items}
+        pairs |= {ack_pair(namespace, ack_topic) for ack_topic in ack_topics if ack_topic is not None}
         await store.names.make(pairs)
-        return [new_row(store, namespace, item, item_id, caller) for item, item_id in items]
+        return new_rows(store, namespace, items, caller)
 
     def _enqueuer(self, store: Store) -> Any:
         async def flush(rows: list[NewRow]) -> list[Result]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,21 +20,35 @@ def ack_pair(namespace: str, ack_topic: str) -> tuple[str, str]:
     return (other, topic) if colon else (namespace, topic)
 
 
-def new_row(store: Store, namespace: str, item: NewItem, item_id: str, caller: Caller) -> NewRow:
-    """One row of a flush; the item's names must be known to the store."""
+def new_rows(store: Store, namespace: str, items: Sequence[tuple[NewItem, str]], caller: Caller) -> list[NewRow]:
+    """Rows of a flush, of items with their ids; the items' names must be known to the store. What simple ones have
+    in common is worked out once."""
+    kinds: dict[tuple[Any, ...], RareKind] = {}
+    found = []
+    for item, item_id in items:
+        named = item.id is not None
+        if is_simple(item):
+            waits = item.disabled
+            says = (item.topic, item.ack_topic, item.priority, item.lease_s, item.max_attempts, waits, named)
+            kind = kinds.get(says)
+            if kind is None:
+                kind = kinds[says] = _kind(store, namespace, item, caller)
+        else:
+            kind = _kind(store, namespace, item, caller)
+            store.has_lanes = store.has_lanes or item.fairness_key is not None
+            is_late = bool(item.delay_s) or item.deliver_after is not None
+            waits = item.disabled or is_late or item.fairness_key is not None
+        time_ms = time_ms_of(item_id) if named else 0
+        payload = bytes(item.payload).decode()
+        found.append(NewRow(item_id, kind, time_ms, payload, _text(item.ack_context), waits))
+    return found
+
+
+def _kind(store: Store, namespace: str, item: NewItem, caller: Caller) -> RareKind:
     ref = store.names.known(namespace, item.topic)
     assert ref is not None
-    store.has_lanes = store.has_lanes or item.fairness_key is not None
-    named = item.id is not None
     extra = _extra(store, namespace, item, caller)
-    return NewRow(
-        item_id,
-        RareKind(ref.namespace_id, ref.topic_id, item.priority, item.lease_s, named, extra),
-        time_ms_of(item_id) if named else 0,
-        bytes(item.payload).decode(),
-        _text(item.ack_context),
-        item.disabled or bool(item.delay_s) or item.deliver_after is not None or item.fairness_key is not None,
-    )
+    return RareKind(ref.namespace_id, ref.topic_id, item.priority, item.lease_s, item.id is not None, extra)
 
 
 def _extra(store: Store, namespace: str, item: NewItem, caller: Caller) -> str | None:
