@@ -231,6 +231,35 @@ def test_who_stands_for_twice_the_while_is_refused_though_nothing_ends(door: Doo
     assert door.entrance.standing == 0
 
 
+def test_a_namespace_whose_calls_were_refused_comes_again_like_any_other(door: Door) -> None:
+    """Neither a turn of what was refused is left over, nor a place in the line without one."""
+    door.fill()
+    door.come("a1", tenant="a")
+    door.late(WAIT_S)
+    door.come("b1", tenant="b")
+    door.late(WAIT_S)
+    assert door.refused == ["a1"]
+    door.come("a2", tenant="a")
+    assert door.refused == ["a1"], "it stands since now, not since the first of those that are gone"
+    door.entrance.leave(3)
+    assert door.started == ["b1", "a2"]
+    assert door.entrance.standing == 0
+
+
+def test_a_namespace_that_comes_later_is_owed_nothing_for_the_time_before(door: Door) -> None:
+    door.fill()
+    for n in range(8):
+        door.come(f"a{n}", tenant="a")
+    door.entrance.leave(5)
+    assert door.started == ["a0", "a1", "a2", "a3"]
+    door.started.clear()
+    for n in range(3):
+        door.come(f"b{n}", tenant="b")
+    for _ in range(5):
+        door.entrance.leave(1)
+    assert door.started == ["b0", "a4", "b1", "a5", "b2"]
+
+
 def test_who_hung_up_while_standing_is_not_begun(door: Door) -> None:
     door.fill()
     gone = door.come("gone")
