@@ -48,6 +48,9 @@ class Soak:
             await asyncio.gather(*(self.where.nemesis.run(f"{SEED} {n}", seconds) for n in range(2)))
             await self.where.nemesis.heal()
             healed = time.monotonic()
+            async with asyncio.timeout(_DRAIN_S):
+                while not self._says_something():
+                    await asyncio.sleep(0.1)
             for load in (self.items, self.dags):
                 load.producing, load.draining = False, True
             await asyncio.wait(makers, timeout=_DRAIN_S)
@@ -57,6 +60,10 @@ class Soak:
             print(f"drained {time.monotonic() - healed:.1f} s after the last fault")
             for taker in takers:
                 taker.cancel()
+
+    def _says_something(self) -> bool:
+        """A machine may be so busy that next to nothing was done meanwhile."""
+        return len(self.history.sent) > 20 and self.history.counts["delivered"] > 20 and len(self.dags.plans) >= 3
 
     async def _drain(self) -> None:
         """Until nothing is left but what has died; what nobody knows of is revived as well."""
@@ -114,5 +121,3 @@ async def test_nothing_is_lost_doubled_or_early(tmp_path: Path, ownership: str) 
         print(fates, f"{len(soak.dags.plans)} DAGs", audit, sep="\n")
         assert audit == "audit: nothing found"
         assert where.tracebacks() == []
-        # Else the run says nothing.
-        assert fates["enqueued"] > 20 and soak.history.counts["delivered"] > 20 and len(soak.dags.plans) >= 3
