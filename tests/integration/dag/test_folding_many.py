@@ -1,5 +1,6 @@
 """Acks of many nodes of one DAG that go on with it: in one piece, and as it is told."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -66,8 +67,42 @@ async def test_many_ends_are_logged_as_they_are_told(folding: Folding, telling: 
     assert found[0] == found[1]
 
 
-async def test_ends_beyond_those_of_one_ack_are_told(folding: Folding) -> None:
-    ups = [f"n{n}" for n in range(501)]
-    dag, told = await acked_at_once(folding, {**{key: [] for key in ups}, "all": ups})
-    assert told == 1
-    await folding.finish(dag)
+@pytest.mark.parametrize("ends", [2_000, 2_001])
+async def test_ends_beyond_those_of_one_ack_are_told(database: Database, ends: int) -> None:
+    async with folding_on(database, flush_items_max=3_000) as folding:
+        names = [f"n{n}" for n in range(ends + 40)]
+        dag = await folding.dags.create({name: [] for name in names[:1_000]})
+        for at in range(1_000, len(names), 1_000):
+            await folding.dags.add(dag, {name: [] for name in names[at : at + 1_000]})
+        await folding.dags.add(dag, {"last": names[:1]})
+        await folding.settle()
+        taken = [item for _ in range(3) for item in (await folding.take(1_000)).values()]
+        assert len(taken) == len(names)
+        flushes = flushes_held(folding)
+        first, rest = taken[:40], taken[40:]
+        calls = [asyncio.create_task(folding.queue.ack(*first))]
+        while not flushes:
+            await asyncio.sleep(0)
+        calls += [asyncio.create_task(folding.queue.ack(*rest[at : at + 1_000])) for at in range(0, ends, 1_000)]
+        while folding.host.process.broker.acks.flushes[0, False]._heavy.line.size < ends:
+            await asyncio.sleep(0)
+        flushes[0].set()
+        assert {status for call in await asyncio.gather(*calls) for status in call} == {"acked"}
+        assert len(flushes) == 2
+        assert await folding.completions() == ends - 2_000
+        await folding.finish(dag)
+
+
+def flushes_held(folding: Folding) -> list[asyncio.Event]:
+    """Holds the first flush of acks until its event is set; one event for each."""
+    store = folding.host.stores[0]
+    original, flushes = store.ack, list[asyncio.Event]()
+
+    async def ack(*args: Any, **named: Any) -> Any:
+        flushes.append(asyncio.Event())
+        if len(flushes) == 1:
+            await flushes[0].wait()
+        return await original(*args, **named)
+
+    store.ack = ack  # type: ignore[method-assign]
+    return flushes

@@ -1,0 +1,98 @@
+"""As many ends are folded as a full flush of acks has (ADR 14)."""
+
+from migrations.script import run_sql
+
+revision = "0018"
+down_revision = "0017"
+branch_labels = None
+depends_on = None
+
+SQL = r"""
+-- Gives ends of acked items to whoever applies them in this database, and makes ready what that releases.
+--
+-- Who listens on topic `acks/<n>` of namespace `_dag` may have a schema `dag_<n>` beside this one with a function
+-- complete_here(dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[],
+-- outputs text[], started_ats timestamptz[], workers text[], queue_shard int, folds int) returning (taken uuid[],
+-- released uuid[], ended uuid[], wide uuid[]). It is called with its schema as the search_path. It applies what
+-- it can without waiting for anybody: `taken` are the items of whose end nobody else has to be told, `released`
+-- the disabled items of this shard that are revived for it now, `ended` the DAGs that end by that, and `wide` the
+-- items that are left out since they would release much. `folds` says what may be applied: ends of nodes (1), and
+-- ends of DAGs (2), of which who acks tells who waits for them; whether wide ones are taken (4), or refuse the
+-- whole ack (8), which is then made again without them. Any fault, there or in reviving, undoes all of that: an
+-- ack does not fail by it, its ends are told by completion items.
+CREATE OR REPLACE FUNCTION fold_completions(
+    item_ids uuid[], ack_topic_ids int[], attempt_numbers int[], outputs text[], contexts text[],
+    folds int, offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
+    OUT taken uuid[], OUT news told[], OUT wide uuid[])
+LANGUAGE plpgsql VOLATILE SET enable_hashjoin = on AS $$
+DECLARE
+    items_max CONSTANT int := 2000;     -- of one ack, and of one DAG shard: others share its statement
+    -- The types of complete_here's parameters, by their fixed numbers: names would be parsed for each ack.
+    signature CONSTANT oidvector := '2951 1009 1007 2951 1007 1009 1185 1009 23 23';
+    home CONSTANT text := current_setting('search_path');
+    path text;
+    part record;
+    given record;
+    released uuid[] := '{}';
+    ended uuid[];
+BEGIN
+    taken := '{}';
+    FOR part IN
+        SELECT t.schema, (SELECT number FROM shard) AS here, x.*
+        FROM (
+            SELECT topic.topic_id, to_regnamespace('dag_' || substr(topic.name, 6)) AS schema
+            FROM topic
+            WHERE topic.topic_id = ANY (ack_topic_ids) AND topic.name ~ '^acks/[0-9]+$'
+                AND topic.namespace_id = (SELECT namespace_id FROM namespace WHERE name = '_dag') OFFSET 0) AS t
+        CROSS JOIN LATERAL (
+            SELECT array_agg((y.context ->> 'dag')::uuid) AS dags, array_agg(y.context ->> 'node') AS keys,
+                array_agg((y.context ->> 'generation')::int) AS generations, array_agg(y.id) AS ids,
+                array_agg(y.attempts) AS attempts, array_agg(y.output) AS outputs,
+                array_agg((y.context ->> 'started_at')::timestamptz) AS started_ats,
+                array_agg(y.context ->> 'worker') AS workers
+            FROM (
+                SELECT u.id, u.attempts, u.output, u.context::jsonb AS context
+                FROM unnest(item_ids, ack_topic_ids, attempt_numbers, fold_completions.outputs, contexts)
+                    AS u(id, topic_id, attempts, output, context)
+                WHERE u.topic_id = t.topic_id LIMIT items_max) AS y
+            OFFSET 0) AS x
+        WHERE has_schema_privilege(t.schema, 'USAGE') AND EXISTS (
+            SELECT FROM pg_proc
+            WHERE proname = 'complete_here' AND proargtypes = signature AND pronamespace = t.schema)
+    LOOP
+        path := set_config('search_path', part.schema::text, true);
+        SELECT c.o_taken AS taken, c.o_released AS released, c.o_ended AS ended, c.o_wide AS wide
+        INTO given
+        FROM complete_here(
+            part.dags, part.keys, part.generations, part.ids, part.attempts, part.outputs,
+            part.started_ats, part.workers, part.here, folds) AS c;
+        path := set_config('search_path', home, true);
+        taken := taken || given.taken;
+        released := released || given.released;
+        ended := ended || given.ended;
+        wide := wide || given.wide;
+    END LOOP;
+    IF cardinality(released) > 0 THEN
+        news := ARRAY(SELECT r FROM revive_here(
+            released, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima) AS r);
+    END IF;
+    IF ended IS NOT NULL THEN
+        news := news || ARRAY(
+            SELECT ROW(
+                NULL, 0, NULL, e, true, false, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, false, NULL)::told
+            FROM unnest(ended) AS e);
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    taken := '{}';
+    news := NULL;
+    wide := NULL;
+END $$;
+"""
+
+
+def upgrade() -> None:
+    run_sql(SQL)
+
+
+def downgrade() -> None:
+    raise NotImplementedError("migrations only go forward")
