@@ -151,8 +151,14 @@ async def test_a_killed_owners_shards_are_taken_over(fleet: Fleet) -> None:
 async def test_an_owner_that_stood_still_does_no_harm(fleet: Fleet) -> None:
     first, second = await fleet.add("queue", "q1", "q2")
     before = await second.until_owned("q1", "q2")
-    async with AsyncClient(queue_url=second.url) as client, Load(client).running(1, 2) as load:
+    async with (
+        AsyncClient(queue_url=second.url) as client,
+        AsyncClient(queue_url=first.url) as caller,
+        Load(client).running(1, 2) as load,
+        Load(caller, "own").running(1, 2) as callers,
+    ):
         await load.until(20)
+        await callers.until(20)
         first.signal(signal.SIGSTOP)
         alone = await second.until_owned("q2")
         await load.until(20)
@@ -161,7 +167,10 @@ async def test_an_owner_that_stood_still_does_no_harm(fleet: Fleet) -> None:
         async with AsyncClient(queue_url=first.url) as there:
             load.client = there
             await load.until(20)
+            await callers.until(20)
 
+    assert callers.failures == load.failures == [], "who called it waited, and was answered"
+    assert callers.acked == callers.delivered == Counter(callers.sent)
     assert load.acked == load.delivered == Counter(load.sent)
     assert all(before[n][1] <= alone[n][1] <= both[n][1] for n in before)
     grown = [alone[n][1] - before[n][1] for n, (owner, _) in before.items() if owner == "q1"]
