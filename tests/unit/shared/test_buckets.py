@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,6 +15,7 @@ from shared.redis import connect
 from tests.support.clocks import ManualClock
 from tests.support.ports import free_port
 
+_RUN = secrets.token_hex(4)
 _keys = itertools.count()
 
 
@@ -34,7 +36,15 @@ async def hosts(redis_url: str, clock: ManualClock) -> AsyncIterator[list[Bucket
 
 
 def key() -> str:
-    return f"ns{next(_keys)}"
+    """Never given before, also on a server that stays."""
+    return f"ns{_RUN}-{next(_keys)}"
+
+
+async def test_a_clock_that_goes_back_takes_no_tokens_away(hosts: list[Buckets], clock: ManualClock) -> None:
+    name, rate = key(), Rate.per_minute(60)
+    assert (await hosts[0].take(name, rate, 10)).tokens == 10
+    clock.advance(-30)
+    assert (await hosts[1].take(name, rate, 50)).tokens == 50
 
 
 async def test_a_minutes_worth_at_once_and_not_one_more(hosts: list[Buckets]) -> None:
