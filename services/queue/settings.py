@@ -37,7 +37,7 @@ class QueueSettings(EdgeSettings):
     fold_completions: bool = True
 
     topic_shards_max: Annotated[int, Field(ge=1, description="shards that one topic's new items go to")] = 16
-    topic_shard_rate_max: Annotated[float, Field(gt=0, description="items a second, per host")] = 20_000.0
+    topic_shard_rate_max: Annotated[float, Field(gt=0, description="items a second, per host")] = 80_000.0
     flush_items_max: int = 2_000
     waiting_items_max: int = 50_000
     peek_keys_max: int = 1_000
