@@ -296,7 +296,7 @@ async def test_a_leased_item_tells_when_its_lease_ends(api: Api) -> None:
     listed = (await api.get("items", topic="t")).json()["items"]
     ends = {item["id"]: item["lease_expires_at"] for item in listed}
     assert [(await api.item(item_id))["lease_expires_at"] for item_id in ends] == list(ends.values())
-    assert ends[first["id"]] == first["lease_expires_at"]
+    assert datetime.fromisoformat(ends[first["id"]]) == datetime.fromisoformat(first["lease_expires_at"])
     assert datetime.fromisoformat(ends[second["id"]]) > datetime.fromisoformat(ends[first["id"]])
     assert list(ends.values()).count(None) == 1
     assert await api.nack(first) == ["requeued"]
