@@ -61,10 +61,10 @@ def create_app(settings: QueueSettings) -> HotPath:
     redis = connect(settings.redis_url) if settings.redis_url else None
     buckets = Buckets(f"{settings.redis_prefix}:queue", redis, clock)
     quotas = Quotas(stores, buckets, clock)
-    messenger = (
-        Messenger(settings.redis_url, settings.redis_prefix, dispatch, clock) if settings.redis_url else None
-    )
-    dispatch.tell = messenger.tell if messenger else None
+    messenger = None
+    if settings.redis_url:
+        messenger = Messenger(settings.redis_url, settings.redis_prefix, dispatch, clock, poll_s=settings.poll_s)
+        dispatch.tell, dispatch.want = messenger.tell, messenger.want
     operations = Operations(broker, settings, clock)
     topics = Topics(broker, operations, quotas, settings)
     notices = Notices(stores, quotas, topics, Lanes(stores, dispatch, settings))

@@ -52,6 +52,7 @@ class Dispatch:
         self._settings = settings
         self._clock = clock
         self.tell: Callable[[str, str, int, Sequence[Key]], None] | None = None
+        self.want: Callable[[str, str], None] | None = None
         self.hand_back: Callable[[str, list[tuple[str, str]]], Awaitable[None]] | None = None
         self._late: set[asyncio.Task[None]] = set()
         self.shares: dict[tuple[str, str], Shares] = {}
@@ -392,6 +393,9 @@ class Dispatch:
     ) -> bool:
         """Until there is something to look for; true when items were handed to this call: they are in `leased`."""
         waits()
+        if self.want is not None:
+            for line in lines:
+                self.want(line.namespace, line.topic)
         places = [line.wait(terms) for line in lines]
         wanted: list[asyncio.Future[Any]] = [*places] if gone is None else [*places, gone]
         poll_s = self._settings.poll_s * random.uniform(1.0, 1.5)  # noqa: S311 - jitter

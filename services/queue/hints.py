@@ -4,6 +4,9 @@ A hint is a few keys of a topic, gathered for a moment and published over Redis 
 which push them into the lines that somebody asks at; where nobody does, an owner pushes them, and others note
 that there are some. Losing one costs no more than the time to the next poll. While nobody else listens, nothing is
 sent but one probe a second.
+
+Processes also say for which topics calls wait with them. Hints of these go out at once, others a few times a
+second: most items are taken where they came, and every message is read by every process.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
+from typing import TypeAlias
 
 import msgspec
 from redis.asyncio import Redis
@@ -27,6 +32,14 @@ from shared.redis import Lost, connect, listen
 KEYS_PER_TOPIC_MAX = 256
 TOPICS_MAX = 1_000
 PROBE_S = 1.0
+# How long hints are gathered that nobody is known to wait for.
+UNWANTED_S = 0.05
+# For how many polls a topic counts as waited for after it was said to be: who waits says so every one or two.
+WANTED_POLLS = 3
+WANTED_MAX = 10_000
+
+Topic: TypeAlias = tuple[str, str]
+_Gathered: TypeAlias = dict[tuple[str, str, int], list[Key]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -42,10 +55,11 @@ class Hint(msgspec.Struct, array_like=True):
 
 
 class Hints(msgspec.Struct, array_like=True):
-    """One message: who speaks, and what it knows."""
+    """One message: who speaks, what it knows, and the (namespace, topic) that calls wait for there."""
 
     origin: str
     hints: list[Hint]
+    wants: list[Topic]
 
 
 class _HeardHint(msgspec.Struct, array_like=True):
@@ -60,6 +74,7 @@ class _Heard(msgspec.Struct, array_like=True):
 
     origin: str
     hints: list[_HeardHint]
+    wants: list[Topic] = []
 
 
 _decoder = msgspec.msgpack.Decoder(_Heard)
@@ -69,14 +84,20 @@ _keys_decoder = msgspec.msgpack.Decoder(list[tuple[int, int, str]])
 class Messenger:
     """Tells other hosts what became ready, and this host what they tell."""
 
-    def __init__(self, url: str, prefix: str, dispatch: Dispatch, clock: Clock) -> None:
+    def __init__(self, url: str, prefix: str, dispatch: Dispatch, clock: Clock, *, poll_s: float) -> None:
         self._redis: Redis = connect(url)
         self._ear: Redis = connect(url, patient=True)
         self._channel = f"{prefix}:queue:ready"
         self._dispatch = dispatch
         self._clock = clock
+        self._poll_s = poll_s
         self._origin = secrets.token_hex(8)
-        self._gathered: dict[tuple[str, str, int], list[Key]] = {}
+        self._gathered: _Gathered = {}
+        self._unwanted: _Gathered = {}
+        self._is_gathering = False
+        self._wants: dict[Topic, None] = {}  # to be said
+        self._said_s: dict[Topic, float] = {}
+        self._wanted_until_s: dict[Topic, float] = {}  # elsewhere
         self._news = asyncio.Event()
         self._listeners = 0
         self._probed_s = float("-inf")
@@ -84,13 +105,33 @@ class Messenger:
 
     def tell(self, namespace: str, topic: str, shard: int, keys: Sequence[Key]) -> None:
         """Remember keys for the next message; too many are dropped, the poll will find them."""
-        gathered = self._gathered.get((namespace, topic, shard))
-        if gathered is None:
-            if len(self._gathered) >= TOPICS_MAX:
-                return
-            gathered = self._gathered[namespace, topic, shard] = []
-        gathered.extend(keys[: KEYS_PER_TOPIC_MAX - len(gathered)])
+        if self._wanted_until_s.get((namespace, topic), 0.0) >= self._clock.monotonic_s():
+            _gather(self._gathered, (namespace, topic, shard), keys)
+            self._news.set()
+            return
+        _gather(self._unwanted, (namespace, topic, shard), keys)
+        if not self._is_gathering:
+            self._is_gathering = True
+            asyncio.get_running_loop().call_later(UNWANTED_S, self.send_unwanted)
+
+    def send_unwanted(self) -> None:
+        """The hints that nobody is known to wait for have been gathered for long enough."""
+        self._is_gathering = False
+        gathered, self._unwanted = self._unwanted, {}
+        for place, keys in gathered.items():
+            _gather(self._gathered, place, keys)
         self._news.set()
+
+    def want(self, namespace: str, topic: str) -> None:
+        """A call waits here for items of a topic."""
+        now_s = self._clock.monotonic_s()
+        said_s = self._said_s.get((namespace, topic))
+        if said_s is None or now_s - said_s >= self._poll_s:
+            if len(self._said_s) >= WANTED_MAX:
+                self._said_s.clear()
+            self._said_s[namespace, topic] = now_s
+            self._wants[namespace, topic] = None
+            self._news.set()
 
     def start(self) -> None:
         """Begin to speak and to listen."""
@@ -110,19 +151,26 @@ class Messenger:
         while True:
             await self._news.wait()
             self._news.clear()
-            gathered, self._gathered = self._gathered, {}
             now_s = self._clock.monotonic_s()
+            message = self.message()
             if not self._listeners and now_s - self._probed_s < PROBE_S:
                 continue
             self._probed_s = now_s
             try:
-                heard = await self._redis.publish(self._channel, self._message(gathered))
+                heard = await self._redis.publish(self._channel, message)
                 self._listeners = max(0, int(heard) - 1)
             except Lost as error:
                 self._listeners = 0
                 log.debug("hints are not sent", error=str(error))
 
-    def _message(self, gathered: dict[tuple[str, str, int], list[Key]]) -> bytes:
+    def message(self) -> bytes:
+        """What is to be said now; of wants that are too many for one message, the rest is said in the next."""
+        gathered, self._gathered = self._gathered, {}
+        wants = list(islice(self._wants, TOPICS_MAX))
+        for topic in wants:
+            del self._wants[topic]
+        if self._wants:
+            self._news.set()
         hints = [
             Hint(
                 namespace,
@@ -132,7 +180,7 @@ class Messenger:
             )
             for (namespace, topic, shard), keys in gathered.items()
         ]
-        return msgspec.msgpack.encode(Hints(self._origin, hints))
+        return msgspec.msgpack.encode(Hints(self._origin, hints, wants))
 
     def heard(self, data: bytes) -> None:
         """Take in one message; nonsense is dropped."""
@@ -141,6 +189,28 @@ class Messenger:
             if message.origin != self._origin:
                 for hint in message.hints:
                     self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, partial(_read, hint.keys))
+                if message.wants:
+                    self._heard_wants(message.wants)
+
+    def _heard_wants(self, wants: Sequence[Topic]) -> None:
+        now_s = self._clock.monotonic_s()
+        if len(self._wanted_until_s) + len(wants) > WANTED_MAX:
+            self._wanted_until_s = {topic: s for topic, s in self._wanted_until_s.items() if s >= now_s}
+        until_s = now_s + WANTED_POLLS * self._poll_s
+        for topic in wants:
+            if topic in self._wanted_until_s or len(self._wanted_until_s) < WANTED_MAX:
+                self._wanted_until_s[topic] = until_s
+        if self._unwanted:
+            self.send_unwanted()  # they may be of these
+
+
+def _gather(gathered: _Gathered, place: tuple[str, str, int], keys: Sequence[Key]) -> None:
+    before = gathered.get(place)
+    if before is None:
+        if len(gathered) >= TOPICS_MAX:
+            return
+        before = gathered[place] = []
+    before.extend(keys[: KEYS_PER_TOPIC_MAX - len(before)])
 
 
 def _read(keys: msgspec.Raw) -> list[Key]:

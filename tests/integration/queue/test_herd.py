@@ -44,7 +44,9 @@ class Crowd:
     def __init__(self, apis: list[Api], redis_url: str) -> None:
         self.apis = apis
         self.calls: list[asyncio.Task[Any]] = []
-        self._messengers = [Messenger(redis_url, "herd", api.host.dispatch, SystemClock()) for api in apis]
+        self._messengers = [
+            Messenger(redis_url, "herd", api.host.dispatch, SystemClock(), poll_s=1.0) for api in apis
+        ]
 
     async def gather(self) -> None:
         for api, messenger in zip(self.apis, self._messengers, strict=True):

@@ -217,9 +217,11 @@ async def test_what_a_waiting_call_takes_is_not_told_to_other_hosts(own_api: Api
 
 @pytest.mark.parametrize("keys", ["junk", [["junk"]], [[0, "junk", "junk"]], [[0, 2**62, "late"]], None])
 async def test_nonsense_from_another_host_is_dropped(own_api: Api, redis_url: str, keys: Any) -> None:
-    messenger = Messenger(redis_url, "nonsense", own_api.host.dispatch, SystemClock())
+    messenger = Messenger(redis_url, "nonsense", own_api.host.dispatch, SystemClock(), poll_s=1.0)
     assert await own_api.dequeue("t") == []
     messenger.heard(msgspec.msgpack.encode(["another", [[own_api.namespace, "t", 0, keys]]]))
+    for wants in ("junk", [["one"]], [["one", 2]], None):
+        messenger.heard(msgspec.msgpack.encode(["another", [], wants]))
     messenger.heard(b"junk")
     assert await own_api.dequeue("t") == []
     await messenger.stop()
