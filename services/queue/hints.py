@@ -105,7 +105,10 @@ class Messenger:
 
     def tell(self, namespace: str, topic: str, shard: int, keys: Sequence[Key]) -> None:
         """Remember keys for the next message; too many are dropped, the poll will find them."""
-        if self._wanted_until_s.get((namespace, topic), 0.0) >= self._clock.monotonic_s():
+        now_s = self._clock.monotonic_s()
+        if self._is_alone(now_s):
+            return
+        if self._wanted_until_s.get((namespace, topic), 0.0) >= now_s:
             _gather(self._gathered, (namespace, topic, shard), keys)
             self._news.set()
             return
@@ -125,6 +128,8 @@ class Messenger:
     def want(self, namespace: str, topic: str) -> None:
         """A call waits here for items of a topic."""
         now_s = self._clock.monotonic_s()
+        if self._is_alone(now_s):
+            return
         said_s = self._said_s.get((namespace, topic))
         if said_s is None or now_s - said_s >= self._poll_s:
             if len(self._said_s) >= WANTED_MAX:
@@ -147,17 +152,17 @@ class Messenger:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(self._redis.aclose(), self._ear.aclose())
 
+    def _is_alone(self, now_s: float) -> bool:
+        """Whether nobody listened a moment ago: then nothing is remembered for the next message."""
+        return not self._listeners and now_s - self._probed_s < PROBE_S
+
     async def _speak(self) -> None:
         while True:
             await self._news.wait()
             self._news.clear()
-            now_s = self._clock.monotonic_s()
-            message = self.message()
-            if not self._listeners and now_s - self._probed_s < PROBE_S:
-                continue
-            self._probed_s = now_s
+            self._probed_s = self._clock.monotonic_s()
             try:
-                heard = await self._redis.publish(self._channel, message)
+                heard = await self._redis.publish(self._channel, self.message())
                 self._listeners = max(0, int(heard) - 1)
             except Lost as error:
                 self._listeners = 0
@@ -187,6 +192,7 @@ class Messenger:
         with suppress(msgspec.MsgspecError, OverflowError):
             message = _decoder.decode(data)
             if message.origin != self._origin:
+                self._listeners = max(1, self._listeners)  # who speaks listens
                 for hint in message.hints:
                     self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, partial(_read, hint.keys))
                 if message.wants:

@@ -215,6 +215,15 @@ async def test_what_a_waiting_call_takes_is_not_told_to_other_hosts(own_api: Api
     assert [key.id for key in told] == [sent[2]["id"]]
 
 
+async def test_a_call_that_waits_says_so_and_one_that_does_not_wait_does_not(own_api: Api) -> None:
+    wanted: list[tuple[str, str]] = []
+    own_api.host.dispatch.want = lambda namespace, topic: wanted.append((namespace, topic))
+    assert await own_api.dequeue("t") == []
+    assert wanted == []
+    assert await own_api.dequeue("t", wait_s=0.01) == []
+    assert set(wanted) == {(own_api.namespace, "t")}
+
+
 @pytest.mark.parametrize("keys", ["junk", [["junk"]], [[0, "junk", "junk"]], [[0, 2**62, "late"]], None])
 async def test_nonsense_from_another_host_is_dropped(own_api: Api, redis_url: str, keys: Any) -> None:
     messenger = Messenger(redis_url, "nonsense", own_api.host.dispatch, SystemClock(), poll_s=1.0)

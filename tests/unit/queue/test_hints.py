@@ -158,3 +158,30 @@ async def test_who_says_no_wants_is_understood(pair: tuple[Process, Process]) ->
     one, _ = pair
     one.messenger.heard(msgspec.msgpack.encode(["older", [["ns", "t", 0, []]]]))
     assert one.told.hints == [("ns", "t", 0, [])]
+
+
+async def test_while_nobody_listens_nothing_is_remembered_until_somebody_speaks(
+    pair: tuple[Process, Process], clock: ManualClock
+) -> None:
+    one, other = pair
+
+    def news() -> None:
+        one.messenger.tell("ns", "t", 0, keys())
+        one.messenger.want("ns", "t")
+
+    one.messenger._probed_s = clock.monotonic_s()  # and nobody heard it
+    clock.advance(hints.PROBE_S - 0.001)
+    news()
+    assert not one.messenger._unwanted and one.wants() == []
+    clock.advance(0.001)
+    news()
+    assert one.messenger._unwanted and one.wants() == [("ns", "t")], "these are the next probe"
+    one.messenger.send_unwanted()
+    one.say()
+
+    one.messenger._probed_s = clock.monotonic_s()
+    news()
+    assert not one.messenger._unwanted
+    other.say(one)
+    news()
+    assert one.messenger._unwanted
