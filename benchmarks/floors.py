@@ -20,7 +20,7 @@ from benchmarks.stack import BenchStack
 from headgate.ids import new_ids, time_ms_of
 from services.queue.model import SEPARATOR, Claim, Key, NewRow, RareKind
 from services.queue.store import Store
-from shared.pg import PINNED
+from shared.session import PINNED
 from shared.sql import load
 
 SQL = load(Path(__file__).parent / "sql")

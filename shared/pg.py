@@ -1,17 +1,14 @@
-"""One shard's connections: pinned plans, timeouts everywhere, retries only where the database says so.
-
-Plans are pinned because one made from an empty table's statistics costs more than any design choice:
-generic plans, no sequential, hash, merge or bitmap plans (every statement is written for an index).
-"""
+"""One shard's connections: pinned plans, timeouts everywhere, retries only where the database says so."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
 
 import asyncpg
 
@@ -21,6 +18,7 @@ from shared.clock import SystemClock
 from shared.errors import Invalid, ShardUnavailable, StorageFull
 from shared.lanes import Lanes, Urgency, current_urgency, urgency
 from shared.metrics import SHARD_ERRORS, SHARD_QUERY_SECONDS, SHARD_REFUSED
+from shared.session import PINNED, SESSION
 from shared.settings import EdgeSettings, ShardAddress
 from shared.shedding import Standing, overloaded
 from shared.sql import Statement
@@ -33,25 +31,6 @@ RETRIES_MAX = 3
 LATENCIES_MAX = 1_000
 RETRY_PAUSE_S_MAX = 0.05
 CLOSE_S = 2.0
-
-PINNED = {
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_bitmapscan": "off",
-    "jit": "off",
-}
-
-_SESSION = {
-    "lock_timeout": "2s",
-    "statement_timeout": "8s",
-    "idle_in_transaction_session_timeout": "10s",
-    "tcp_keepalives_idle": "10",
-    "tcp_keepalives_interval": "5",
-    "tcp_keepalives_count": "3",
-    "timezone": "UTC",
-}
 
 # A row's own fault: the same rows would be refused again.
 _REFUSED = (asyncpg.DataError, asyncpg.ProgramLimitExceededError, asyncpg.IntegrityConstraintViolationError)
@@ -96,6 +75,19 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
     """A connection that knows before which loss it was opened; see `Pool._forget`."""
 
     __slots__ = ("generation",)
+
+    @property
+    def itself(self) -> _Connection:
+        """What a pool's proxy stands for. Asking that costs less, and only whoever holds it has it."""
+        return self
+
+
+class _Lent(NamedTuple):
+    """A connection taken from a pool of asyncpg's."""
+
+    pool: Any
+    proxy: Any
+    connection: _Connection
 
 
 class Transaction:
@@ -157,7 +149,7 @@ class Pool:
         self._seconds = SHARD_QUERY_SECONDS.labels(address.schema)
         self.errors = SHARD_ERRORS.labels(address.schema)
         self._refused = SHARD_REFUSED.labels(address.schema)
-        self._idle: list[Any] = []
+        self._idle: list[_Lent] = []
         self._generation = 0
         self.is_retired = False
         self._closing: set[asyncio.Task[None]] = set()
@@ -215,7 +207,7 @@ class Pool:
         for attempt in range(RETRIES_MAX + 1):
             self.check()
             try:
-                async with self._connection() as connection:
+                async with _Held(self) as connection:
                     started_s = _clock.monotonic_s()
                     answer = await run(connection)
                     taken_s = _clock.monotonic_s() - started_s
@@ -270,45 +262,60 @@ class Pool:
     async def _probe(self) -> None:
         try:
             with urgency(Urgency.SETTLE):
-                async with asyncio.timeout(self.breaker.probe_s_max), self._connection() as connection:
+                async with asyncio.timeout(self.breaker.probe_s_max), _Held(self) as connection:
                     await connection.fetch("SELECT 1")
         except (ShardUnavailable, TimeoutError):
             pass
         finally:
             self.breaker.probe_ended()
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
+    async def take(self) -> _Lent:
+        """A connection, to be given back with how it went."""
         await self._enter()
         self.breaker.begin()
         try:
-            pool, connection = await self._acquire()
-            generation = connection.generation
-            try:
-                yield connection
+            return await self._acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def give_back(self, lent: _Lent, error: BaseException | None) -> None:
+        """What was taken is done with.
+
+        Raises:
+            ServiceError, Declined: what `error` was, as our own.
+        """
+        try:
+            if error is None:
                 self.breaker.succeeded()
-            except (asyncpg.PostgresError, *_LOST) as error:
-                if isinstance(error, _LOST) and not isinstance(error, asyncpg.QueryCanceledError):
-                    _cut(connection)
-                    await self._forget(generation)
-                    detail = f"shard {self._address.number} did not answer"
-                    raise ShardUnavailable(detail, outcome="unknown", retry_after_s=1.0) from error
-                self.breaker.succeeded()
-                if isinstance(error, _CLOSED):
-                    _cut(connection)
-                told = self._told(error)
-                if told is error:
-                    raise
-                raise told from error
-            except asyncio.CancelledError:
-                # A half-used connection must not go back: closing it rolls back what was not committed.
-                _cut(connection)
-                raise
-            finally:
-                await self._release(pool, connection)
+            else:
+                await self._failed(lent.connection, error)
         finally:
-            self.breaker.end()
-            self.lanes.leave()
+            try:
+                await self._release(lent)
+            finally:
+                self._leave()
+
+    async def _failed(self, connection: _Connection, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            # A half-used connection must not go back: closing it rolls back what was not committed.
+            _cut(connection)
+        elif isinstance(error, _LOST) and not isinstance(error, asyncpg.QueryCanceledError):
+            _cut(connection)
+            await self._forget(connection.generation)
+            detail = f"shard {self._address.number} did not answer"
+            raise ShardUnavailable(detail, outcome="unknown", retry_after_s=1.0) from error
+        elif isinstance(error, asyncpg.PostgresError):
+            self.breaker.succeeded()
+            if isinstance(error, _CLOSED):
+                _cut(connection)
+            told = self._told(error)
+            if told is not error:
+                raise told from error
+
+    def _leave(self) -> None:
+        self.breaker.end()
+        self.lanes.leave()
 
     def _told(self, error: Exception) -> Exception:
         """What a server that answers refused, as our error."""
@@ -340,20 +347,21 @@ class Pool:
             self.lanes.leave()
             raise self.away()  # it was found away while this call waited
 
-    async def _acquire(self) -> tuple[Any, Any]:
-        """A connection and its pool; one kept at hand spares the pool's own bookkeeping."""
+    async def _acquire(self) -> _Lent:
+        """A connection; one kept at hand spares the pool's own bookkeeping."""
         while self._idle:
-            connection = self._idle.pop()
-            if _is_alive(connection):
-                return self._pool, connection
-            await self._pool.release(connection)
+            lent = self._idle.pop()
+            if not lent.connection.is_closed():
+                return lent
+            await lent.pool.release(lent.proxy)
         try:
             if self._pool is None:
                 # No connection is opened by this: whoever waits for one waits for itself.
                 made = await self._create()
                 self._pool = self._pool or made
             pool = self._pool
-            return pool, await pool.acquire(timeout=self._settings.acquire_timeout_s)
+            proxy = await pool.acquire(timeout=self._settings.acquire_timeout_s)
+            return _Lent(pool, proxy, proxy.itself)
         except _Stranger as error:
             raise ShardUnavailable(str(error), retry_after_s=1.0) from error
         except (*_LOST, asyncpg.PostgresError) as error:
@@ -364,11 +372,13 @@ class Pool:
         """The error for a call that did not reach the server."""
         return ShardUnavailable(f"shard {self._address.number} cannot be reached", retry_after_s=retry_after_s)
 
-    async def _release(self, pool: Any, connection: Any) -> None:
-        if pool is self._pool and _is_alive(connection) and connection.generation == self._generation:
-            self._idle.append(connection)
+    async def _release(self, lent: _Lent) -> None:
+        connection = lent.connection
+        is_fit = lent.pool is self._pool and connection.generation == self._generation
+        if is_fit and not connection.is_closed():
+            self._idle.append(lent)
         else:
-            await pool.release(connection)
+            await lent.pool.release(lent.proxy)
 
     async def _forget(self, generation: int) -> None:
         """A connection of this generation was lost: those at hand are most likely dead too.
@@ -382,12 +392,12 @@ class Pool:
         self.breaker.failed()
         await self._pool.expire_connections()
         while self._idle:
-            connection = self._idle.pop()
-            _cut(connection)
-            await self._pool.release(connection)
+            lent = self._idle.pop()
+            _cut(lent.connection)
+            await lent.pool.release(lent.proxy)
 
     async def _create(self) -> Any:
-        session = dict(PINNED, **_SESSION, search_path=self._address.schema)
+        session = dict(PINNED, **SESSION, search_path=self._address.schema)
         session["synchronous_commit"] = "off" if self._relaxed else "on"
         session["application_name"] = f"headgate {self._address.schema}"
         return await asyncpg.create_pool(
@@ -421,11 +431,29 @@ class Pool:
             )
 
 
-async def _close(pool: Any, idle: list[Any], grace_s: float) -> None:
+class _Held:
+    """A connection of a pool's within an `async with` block: what goes wrong there is told as our own errors."""
+
+    __slots__ = ("_lent", "_pool")
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def __aenter__(self) -> Any:
+        self._lent = await self._pool.take()
+        return self._lent.connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._pool.give_back(self._lent, error)
+
+
+async def _close(pool: Any, idle: list[_Lent], grace_s: float) -> None:
     try:
         async with asyncio.timeout(grace_s):
             while idle:
-                await pool.release(idle.pop())
+                await pool.release(idle.pop().proxy)
             await pool.close()
     except (asyncio.CancelledError, *_LOST):
         pool.terminate()
@@ -452,16 +480,9 @@ async def _within(connection: Any, work: Callable[[], Awaitable[T]]) -> T:
     return answer
 
 
-def _cut(connection: Any) -> None:
-    with suppress(asyncpg.InterfaceError):  # lost, and taken back by the pool already
+def _cut(connection: _Connection) -> None:
+    with suppress(asyncpg.InterfaceError):
         connection.terminate()
-
-
-def _is_alive(connection: Any) -> bool:
-    try:
-        return not connection.is_closed()
-    except asyncpg.InterfaceError:
-        return False  # the pool took it back when it was lost
 
 
 async def _keep(_connection: Any) -> None:

@@ -19,7 +19,7 @@ from benchmarks.outcome import Outcome
 from benchmarks.schema import variants as v
 from benchmarks.schema.variants import Site, Variant
 from benchmarks.spread import ratios
-from shared.pg import PINNED
+from shared.session import PINNED
 
 CONNECTIONS = 4
 TOPIC = "backlog"

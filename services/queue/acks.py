@@ -29,6 +29,15 @@ _WIDE = "wide"
 # DAGs of such acks in one flush: one that ends more edges than it may apply would apply none.
 WIDE_DAGS_MAX = 4
 
+# By whether no DAG named is wide, and whether ends are heard. Made once: putting flags together is slow.
+_FOLDS = {
+    (is_plain, is_heard): Fold.NODES
+    | (Fold.REFUSE_WIDE if is_plain else Fold.WIDE)
+    | (Fold.DAGS if is_heard else Fold.NOTHING)
+    for is_plain in (False, True)
+    for is_heard in (False, True)
+}
+
 _clock = SystemClock()
 
 
@@ -142,8 +151,7 @@ class Acks:
     def _folds(self, ids: Sequence[str]) -> Fold:
         if not self._settings.fold_completions:
             return Fold.NOTHING
-        wide = Fold.REFUSE_WIDE if self._wide.isdisjoint(ids) else Fold.WIDE
-        return Fold.NODES | wide | Fold.DAGS if self.endings.is_heard else Fold.NODES | wide
+        return _FOLDS[self._wide.isdisjoint(ids), self.endings.is_heard]
 
     def _is_wide(self, entry: AckEntry) -> bool:
         return not self._wide.isdisjoint(entry.ids)

@@ -77,7 +77,7 @@ async def test_calls_that_fail_together_do_not_cost_what_was_opened_since(pool: 
     kept = pool._idle[-1]
     await asyncio.gather(*calls)
 
-    assert kept in pool._idle and not kept.is_closed()
+    assert kept in pool._idle and not kept.connection.is_closed()
 
 
 async def test_a_server_that_takes_connections_and_says_nothing(pool: Pool, proxy: Proxy) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from services.dag.store import SQL
 from services.dag.store_kept import everywhere
-from shared.pg import PINNED
+from shared.session import PINNED
 from shared.sql import Statement
 from tests.support.databases import Databases
 

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from shared.pg import PINNED
+from shared.session import PINNED
 from shared.sql import load
 from tests.support.databases import Database, Databases
 from tests.support.queue_host import Api, queue_host

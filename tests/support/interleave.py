@@ -18,7 +18,7 @@ import asyncpg
 
 from services.queue.app import create_app
 from services.queue.settings import QueueSettings
-from shared.pg import PINNED
+from shared.session import PINNED
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Database
 from tests.support.queue_fake import FakeQueue
@@ -118,6 +118,7 @@ class _Connection:
         self._connection = connection
         self._gate = gate
         self.generation = 0  # as a connection of a pool that has lost none
+        self.itself = self
 
     async def fetch(self, sql: str, *args: Any, **options: Any) -> Any:
         return await self._run(self._connection.fetch, sql, args, options)
