@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from benchmarks.graphs import Edge, Graph, chunks
-from benchmarks.load import Http
+from benchmarks.load import Http, Refused
 
 CALL_MAX = 1_000
 WAIT_S = 30.0
 RUN_S_MAX = 600.0
+AGAIN_S = 1.0
 
 
 class DagState(msgspec.Struct):
@@ -119,10 +120,16 @@ class Builder:
         assert ended.state == "succeeded" and ended.nodes["succeeded"] == nodes, ended
 
     async def wait(self, dag: str, wait_s: float = RUN_S_MAX) -> DagState:
-        """Wait until the DAG has ended."""
+        """Wait until the DAG has ended; who is turned away comes again."""
         deadline = time.perf_counter() + wait_s
         while time.perf_counter() < deadline:
-            found = _dag(await self.http.call(b"GET", f"/dags/{dag}/wait?timeout_s={WAIT_S}"))
+            try:
+                found = _dag(await self.http.call(b"GET", f"/dags/{dag}/wait?timeout_s={WAIT_S}"))
+            except Refused as error:
+                if not error.for_now:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+                continue
             if found.state not in ("running", "cancelling"):
                 return found
         raise TimeoutError(f"the DAG {dag} did not end in {wait_s:.0f} s")

@@ -9,6 +9,7 @@ const DAG_STATES = ["running", "cancelling", "succeeded", "failed", "cancelled"]
 const DRAWN_MAX = 2000;
 const SMALL = 200;
 const FRONTIER_MS = 2000; // between two looks at what a DAG waits for, which costs the service the most
+const FRONTIER_NODES = 100, TOLD_NODES = 20;
 const PAGE = 50;
 
 const finished = (dag) => ["succeeded", "failed", "cancelled"].includes(dag.state);
@@ -117,7 +118,9 @@ export async function one(page, id) {
     if (finished(dag)) put(waits);
     else if (Date.now() - explained >= FRONTIER_MS) {
       explained = Date.now();
-      waitsFor(waits, await ask(PATHS.frontier, names, { limit: 20 }), choose);
+      const frontier = await ask(PATHS.frontier, names, { limit: FRONTIER_NODES });
+      drawing?.working(frontier.items.filter((node) => node.standing === "running").map((node) => node.key));
+      waitsFor(waits, frontier, choose);
     }
     if (chosen) await choose(chosen);
   }
@@ -177,7 +180,8 @@ function canvas(drawing) {
   const begin = () => { whole(); if (zoom < 0.35 && drawing.box.w > 20) { zoom = 0.7; apply(); } };
   drawing.refit = () => { if (fitted) begin(); };
   requestAnimationFrame(begin);
-  return [box, h("div", { class: "legend" }, ["blocked", "released", "succeeded", "failed", "skipped", "cancelled"].map((state) => badge(state)), h("span", { class: "zoom" }, buttons))];
+  return [box, h("div", { class: "legend" }, ["blocked", "released"].map((state) => badge(state)), badge("running", "with a worker"),
+    ["succeeded", "failed", "skipped", "cancelled"].map((state) => badge(state)), h("span", { class: "zoom" }, buttons))];
 }
 
 function waiting(node) {
@@ -194,14 +198,14 @@ function waitsFor(waits, frontier, choose) {
     frontier.waits_for.map((each) => h("p", {}, `${obstacle(each)}, for `, ago(each.since))),
     chain?.nodes ? h("p", { class: "quiet" }, `Longest chain left: ${number(chain.nodes)} nodes${chain.expected_s === null ? "" : `, about ${span(chain.expected_s)}`}: ${chain.keys.slice(0, 8).join(" → ")}${chain.nodes > 8 ? " → …" : ""}`) : null,
     table([
-      ["is", (node) => badge(node.standing === "kept" ? "blocked" : "released", node.standing)],
+      ["is", (node) => badge({ kept: "blocked", running: "running" }[node.standing] || "released", node.standing)],
       ["node", (node) => node.key, { wide: true }],
       ["topic", (node) => node.topic || "a DAG"],
       ["for", (node) => between(node.since), { right: true }],
       ["attempt", (node) => node.attempt || null, { right: true }],
       ["note", (node) => node.waits_for.map(obstacle).join(", ") || node.error?.trim().split("\n").at(-1), { wide: true }],
-    ], frontier.items, "No node is on its way.", (node) => choose(node.key)),
-    frontier.next_cursor ? h("p", { class: "quiet" }, "and more") : null);
+    ], frontier.items.slice(0, TOLD_NODES), "No node is on its way.", (node) => choose(node.key)),
+    frontier.next_cursor || frontier.items.length > TOLD_NODES ? h("p", { class: "quiet" }, "and more") : null);
 }
 
 function detail(page, dag, node, life) {

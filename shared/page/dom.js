@@ -25,7 +25,7 @@ export function put(element, ...children) {
 }
 
 export const SIGNS = {
-  blocked: "○", released: "●", running: "●", succeeded: "✓", failed: "✕", skipped: "–", cancelled: "⊘", cancelling: "⊘",
+  blocked: "○", released: "●", running: "▶", succeeded: "✓", failed: "✕", skipped: "–", cancelled: "⊘", cancelling: "⊘",
   healthy: "✓", degraded: "!", open: "✕", draining: "↓", unowned: "?", done: "✓",
   ready: "●", leased: "●", delayed: "○", disabled: "○", dead: "✕",
 };

@@ -95,6 +95,7 @@ export class Drawing {
     const small = graph.nodes.length > 120;
     this.box = small ? { w: 16, h: 16, dx: 24, dy: 24 } : { w: 168, h: 30, dx: 222, dy: 42 };
     this.elements = new Map();
+    this.held = new Set(); // released nodes that a worker has
     const laid = layout(graph.nodes.length, edges, small);
     const found = small ? blocks(laid, Math.max(14, Math.round(Math.sqrt(graph.nodes.length)))) : laid;
     const xs = found.x.map((level) => level * this.box.dx), ys = found.y.map((place) => place * this.box.dy);
@@ -137,9 +138,18 @@ export class Drawing {
   state(key, state) {
     const element = this.elements.get(key);
     if (!element) return false;
-    element.setAttribute("class", `node s-${state}`);
-    element.querySelector(".sign").textContent = SIGNS[state] || "";
+    const [chosen, held] = [element.classList.contains("chosen"), state === "released" && this.held.has(key)];
+    element.setAttribute("class", `node s-${state}${held ? " held" : ""}${chosen ? " chosen" : ""}`);
+    element.querySelector(".sign").textContent = SIGNS[held ? "running" : state] || "";
+    element.dataset.state = state;
     return true;
+  }
+
+  // Which of the released nodes a worker has now; the others wait for one.
+  working(keys) {
+    const before = this.held;
+    this.held = new Set(keys);
+    for (const key of new Set([...before, ...keys])) if (this.elements.has(key)) this.state(key, this.elements.get(key).dataset.state);
   }
 
   choose(key) {
