@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from services.dag import gateway, items, store, store_duties
 from services.dag.context import Context
 from services.dag.errors import AddUnfinished
-from services.dag.model import TRANSITIONS, Addition, Dag, Item
+from services.dag.model import TRANSITIONS, Added, Addition, Dag, Item
 from services.dag.settling import Settlement
 from services.dag.store import IntentItem
 from shared import ids
@@ -23,20 +22,16 @@ from shared.pg import Transaction
 from shared.shards import Shard
 
 
-class Added(NamedTuple):
-    """A node of a call, as it stands at the call's end."""
-
-    key: str
-    item_id: str
-    state: str
-
-
 class Undecided(Exception):
     """A call names nodes of adds that are not decided yet: drive those, then try again."""
 
     def __init__(self, additions: Sequence[Addition]) -> None:
         super().__init__()
         self.additions = additions
+
+
+# Of so many nodes those that surely wait are decided by the shard, which costs a statement more.
+TOGETHER_MIN = 100
 
 
 class Activator:
@@ -155,7 +150,12 @@ class Activator:
         async def work(tx: Transaction) -> tuple[Settlement, tuple[Dag, dict[str, Added]]]:
             [dag] = await store.lock_dag_nos(tx, [unfinished.dag_no])
             settlement = Settlement(tx, [dag], self._settings)
-            nodes = await store.nodes_between(tx, *unfinished, list(TRANSITIONS))
+            count = unfinished.last_no - unfinished.first_no + 1
+            found: list[Added] = []
+            if count >= TOGETHER_MIN and not ends and dag.state == "running":
+                found = await store.block_waiting(tx, *unfinished)
+                settlement.activated(dag, len(found))
+            nodes = [] if len(found) == count else await store.nodes_between(tx, *unfinished, list(TRANSITIONS))
             for node in nodes:
                 if node.state == "blocked" and node.no in ends and node.enqueued:
                     settlement.end(node, *ends[node.no])
@@ -170,7 +170,8 @@ class Activator:
             await store_duties.delete_adding(tx, unfinished)
             await settlement.run()
             attach_items(settlement, dag, intents)
-            return settlement, (dag, {n.key: Added(n.key, n.item_id, n.state) for n in nodes})
+            found += [Added(node.key, node.item_id, node.state) for node in nodes]
+            return settlement, (dag, {node.key: node for node in found})
 
         return await self._context.settle(shard, work)
 
@@ -188,7 +189,7 @@ def attach_items(settlement: Settlement, dag: Dag, intents: Sequence[IntentItem]
     """Hand the relay the items that it would otherwise have to read back."""
     if dag.lifted:
         return
-    specs = {intent.no: Item(dag.id, intent.key, intent.spec) for intent in intents}
-    for send in settlement.sends:
-        if send.action == "enqueue":
-            send.item = specs.get(send.no)
+    wanted = {send.no: send for send in settlement.sends if send.action == "enqueue"}
+    for intent in intents if wanted else ():
+        if (send := wanted.get(intent.no)) is not None:
+            send.item = Item(dag.id, intent.key, intent.spec)

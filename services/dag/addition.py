@@ -6,6 +6,7 @@ that a DAG built from its roots down has edges that ascend.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
@@ -55,7 +56,7 @@ class Plan:
 def edges_of(nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]) -> list[NewEdge]:
     """All edges that a call names, each once."""
     found = {
-        (up, node.key): NewEdge(up, node.key, f"/nodes/{i}/upstream/{j}")
+        (up, node.key): NewEdge(up, node.key, (i, j))
         for i, node in enumerate(nodes)
         for j, up in enumerate(node.upstream)
     }
@@ -156,7 +157,7 @@ def _refuse_unknown(edges: Sequence[NewEdge], known: Set[str]) -> None:
     errors = []
     for edge in edges:
         if edge.upstream not in known:
-            pointer = edge.pointer if edge.pointer.startswith("/nodes") else f"{edge.pointer}/upstream"
+            pointer = edge.pointer if isinstance(edge.at, tuple) else f"{edge.pointer}/upstream"
             errors.append(FieldError(pointer, "there is no node with this key"))
         if edge.downstream not in known:
             errors.append(FieldError(f"{edge.pointer}/downstream", "there is no node with this key"))
@@ -173,6 +174,8 @@ def _refuse_cleanup(
         UnknownNode: what a node compensates is not there.
         Invalid
     """
+    if all(node.run_on is None for node in nodes) and all(node.run_on is None for node in standing.nodes.values()):
+        return
 
     def run_on(key: str) -> str | None:
         return new[key].run_on if key in new else standing.nodes[key].run_on
@@ -222,10 +225,7 @@ def check_limits(dag: Dag, adding: Plan, standing: Standing, settings: DagSettin
     ):
         if count > limit:
             raise LimitExceeded(f"the DAG would have {count} {what}; at most {limit} are taken")
-    degrees: dict[str, int] = {}
-    for edge in adding.edges:
-        degrees[edge.downstream] = degrees.get(edge.downstream, 0) + 1
-    for key, added in degrees.items():
+    for key, added in Counter([edge.downstream for edge in adding.edges]).items():
         old = standing.nodes.get(key)
         if added + (old.upstreams if old else 0) > settings.degree_max:
             raise LimitExceeded(f"a node would have over {settings.degree_max} upstreams")

@@ -21,7 +21,7 @@ from services.dag import (
     store_duties,
     store_edges,
 )
-from services.dag.activating import Activator, Added, Undecided, attach_items, unfinished_error
+from services.dag.activating import Activator, Undecided, attach_items, unfinished_error
 from services.dag.addition import Plan, Standing
 from services.dag.context import Context, own
 from services.dag.errors import DagFinished, LimitExceeded, QueueUnavailable
@@ -30,6 +30,7 @@ from services.dag.graph import Order, decide
 from services.dag.model import (
     NODE_BITS,
     UNFINISHED,
+    Added,
     Addition,
     Counts,
     Dag,
@@ -396,14 +397,13 @@ class Builder:
         externals = await self._declare(tx, dag, adding)
         counts = addition.new_counts(adding, standing)
         rows = []
+        item_ids = iter(ids.kin(ids.new_ids(queue_shard, len(adding.nodes)), dag.id))
         for node in adding.nodes:
             left, failed = externals.get(node.key, (0, False))
             waits = not failed and _waits(dag, node, counts[node.key], left)
-            item_id = ids.new_id(self._context.shards.next().number if node.sub else queue_shard)
-            if not node.sub:
-                [item_id] = ids.kin([item_id], dag.id)
+            item_id = ids.new_id(self._context.shards.next().number) if node.sub else next(item_ids)
             no = numbers[node.key]
-            rows.append(NodeRow(no, node, item_id, "intent", waits, counts[node.key], left, failed))
+            rows.append(NodeRow(no, node, item_id, waits, counts[node.key], left, failed))
         if rows:
             await store.insert_nodes(tx, dag.no, rows)
         if adding.edges:

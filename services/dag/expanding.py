@@ -120,7 +120,7 @@ async def _append(tx: Transaction, pairs: Iterable[tuple[str, str]], adding: Pla
     exist = {old[pair] for pair in await store_edges.existing_edges(tx, list(old))} if old else set()
     for up, down in wanted:
         if (up, down) not in exist:
-            edge = NewEdge(up, down, "/node")
+            edge = NewEdge(up, down, None)
             adding.edges.append(edge)
             if down in known:
                 adding.late.append(edge)

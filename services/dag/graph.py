@@ -44,21 +44,19 @@ def _first(wanted: int, left: int) -> Verdict:
     return "wait" if left else "skip"
 
 
-def sort(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
+def sort(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
     """Nodes in topological order (their own, where that is one), or one cycle.
 
     Returns (order, []) or ([], cycle); the cycle lists each node once, upstream first.
     """
+    place = dict(zip(nodes, range(len(nodes)), strict=True))
+    if all(place[up] < place[down] for up, down in edges):
+        return list(nodes), []
     downs: dict[str, list[str]] = {node: [] for node in nodes}
     waits = dict.fromkeys(nodes, 0)
-    place = {node: n for n, node in enumerate(nodes)}
-    is_sorted = True
     for up, down in edges:
         downs[up].append(down)
         waits[down] += 1
-        is_sorted = is_sorted and place[up] < place[down]
-    if is_sorted:
-        return list(nodes), []
     order = [node for node in nodes if waits[node] == 0]
     for node in order:
         for down in downs[node]:

@@ -137,7 +137,7 @@ def _object(fields: Iterable[tuple[str, str]]) -> str:
 
 def new_edges(dependencies: Sequence[wire.Dependency]) -> list[NewEdge]:
     """Edges to add."""
-    return [NewEdge(edge.upstream, edge.downstream, f"/dependencies/{i}") for i, edge in enumerate(dependencies)]
+    return [NewEdge(edge.upstream, edge.downstream, i) for i, edge in enumerate(dependencies)]
 
 
 def retry(body: wire.RetryDag, settings: DagSettings) -> Retry:

@@ -177,8 +177,12 @@ class Counts:
 
     def add(self, state: str) -> None:
         """Count one more upstream, by its state."""
-        name = "ok" if state == "succeeded" else "left" if state in UNFINISHED else state
-        setattr(self, name, getattr(self, name) + 1)
+        if state in UNFINISHED:
+            self.left += 1
+        elif state == "succeeded":
+            self.ok += 1
+        else:
+            setattr(self, state, getattr(self, state) + 1)
 
 
 @dataclass(slots=True)
@@ -215,7 +219,7 @@ class Node:
         return self.left + self.ok + self.failed + self.skipped + self.cancelled
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class NewNode:
     """A node of a call. `item` is its queue item as JSON text: all that does not change between generations;
     or, with `levels`, its sub-DAG, so many deep."""
@@ -241,11 +245,22 @@ class NewNode:
 
 
 class NewEdge(NamedTuple):
-    """An edge of a call, by keys, and where in the body it stands."""
+    """An edge of a call, by keys, and where in the body it stands: at a place among the dependencies, in a node's
+    upstream (node, place), or for its node to be expanded."""
 
     upstream: str
     downstream: str
-    pointer: str
+    at: int | tuple[int, int] | None
+
+    @property
+    def pointer(self) -> str:
+        """Where it stands, as a JSON pointer."""
+        if self.at is None:
+            return "/node"
+        if isinstance(self.at, int):
+            return f"/dependencies/{self.at}"
+        node, place = self.at
+        return f"/nodes/{node}/upstream/{place}"
 
 
 @dataclass(slots=True, frozen=True)
@@ -359,6 +374,14 @@ class Change(NamedTuple):
     last_event: int
     nodes: str | None
     dag: str | None
+
+
+class Added(NamedTuple):
+    """A node of a call, as it stands at the call's end."""
+
+    key: str
+    item_id: str
+    state: str
 
 
 class Addition(NamedTuple):

@@ -68,6 +68,11 @@ class Settlement:
         self._moved[node.no] = Moved("blocked")
         self.consider(node)
 
+    def activated(self, dag: Dag, count: int) -> None:
+        """So many `intent` nodes have been made blocked, which is all that there was to decide of them."""
+        dag.move("intent", "blocked", count)
+        self._changed.add(dag.no)
+
     def restart(self, dag: Dag) -> None:
         """A retried DAG runs again, whatever it was before."""
         dag.state = "running"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from services.dag.model import (
+    Added,
     Addition,
     Change,
     Counts,
@@ -54,7 +55,6 @@ class NodeRow(NamedTuple):
     no: int
     new: NewNode
     item_id: str
-    state: str
     enqueued: bool
     counts: Counts
     ext_left: int
@@ -254,30 +254,36 @@ async def nodes_between(tx: Transaction, first_no: int, last_no: int, states: Se
     return [Node(*row) for row in rows]
 
 
+async def block_waiting(tx: Transaction, first_no: int, last_no: int) -> list[Added]:
+    """Make those `intent` nodes blocked that surely wait; how they stand now, in no order."""
+    rows = await tx.fetch(SQL.block_waiting, first_no=first_no, last_no=last_no)
+    return [Added(key, item_id, "blocked") for key, item_id in rows]
+
+
 async def insert_nodes(tx: Transaction, dag_no: int, rows: Sequence[NodeRow]) -> None:
-    """Insert nodes and their specs."""
+    """Insert nodes, as `intent`, and their specs."""
+    counts = [row.counts for row in rows]
     await tx.fetch(
         SQL.insert_nodes,
         dag_no=dag_no,
         nos=[row.no for row in rows],
         keys=[row.new.key for row in rows],
         item_ids=[row.item_id for row in rows],
-        states=[row.state for row in rows],
-        topics=[row.new.topic for row in rows],
-        triggers=[row.new.trigger for row in rows],
+        topics="\n".join([row.new.topic for row in rows]),
+        triggers="\n".join([row.new.trigger for row in rows]),
         passes=[row.new.pass_outputs for row in rows],
-        fingerprints=[row.new.fingerprint for row in rows],
+        fingerprints=b"".join([row.new.fingerprint for row in rows]),
         enqueueds=[row.enqueued for row in rows],
-        lefts=[row.counts.left for row in rows],
-        oks=[row.counts.ok for row in rows],
-        faileds=[row.counts.failed for row in rows],
-        skippeds=[row.counts.skipped for row in rows],
-        cancelleds=[row.counts.cancelled for row in rows],
+        lefts=[each.left for each in counts],
+        oks=[each.ok for each in counts],
+        faileds=[each.failed for each in counts],
+        skippeds=[each.skipped for each in counts],
+        cancelleds=[each.cancelled for each in counts],
         ext_lefts=[row.ext_left for row in rows],
         ext_faileds=[row.ext_failed for row in rows],
-        items=[row.new.item for row in rows],
+        items="\n".join([row.new.item for row in rows]),
         subs=[row.new.sub for row in rows],
-        run_ons=[row.new.run_on for row in rows],
+        run_ons="\n".join([row.new.run_on or "" for row in rows]),
     )
 
 

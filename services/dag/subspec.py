@@ -52,7 +52,7 @@ def load(text: str) -> SubSpec:
         started_lift=raw.get("lifts", [None])[0],
         path_lift=raw.get("lifts", [None])[-1],
     )
-    edges = [NewEdge(up, down, f"/dependencies/{i}") for i, (up, down) in enumerate(raw["dependencies"])]
+    edges = [NewEdge(up, down, i) for i, (up, down) in enumerate(raw["dependencies"])]
     return SubSpec(dag, [_load_node(node) for node in raw["nodes"]], edges)
 
 

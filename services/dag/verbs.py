@@ -12,6 +12,7 @@ from typing import Any
 
 from headgate import wire
 from services.dag import intake, plain
+from services.dag.model import NewEdge, NewNode
 from services.dag.orchestrator import Orchestrator
 from services.dag.routing import enter
 from services.dag.views import added_view, dag_view
@@ -40,8 +41,13 @@ async def create(duties: Orchestrator, namespace: str, body: wire.DagSpec) -> An
 async def add_nodes(duties: Orchestrator, namespace: str, dag: str, body: wire.AddNodes) -> dict[str, Any]:
     """The call's nodes as they stand now."""
     nodes = intake.new_nodes(body.nodes, duties.context.settings)
-    added = await duties.builder.add(namespace, dag, nodes, intake.new_edges(body.dependencies or ()))
-    return {"nodes": added_view(added)}
+    return await _add(duties, namespace, dag, nodes, intake.new_edges(body.dependencies or ()))
+
+
+async def _add(
+    duties: Orchestrator, namespace: str, dag: str, nodes: list[NewNode], edges: list[NewEdge]
+) -> dict[str, Any]:
+    return {"nodes": added_view(await duties.builder.add(namespace, dag, nodes, edges))}
 
 
 async def add_dependencies(
@@ -93,8 +99,11 @@ class Hot:
 
     async def add_nodes(self, call: Call) -> Answer:
         """`dag_add_nodes`."""
-        body = self._body(call, wire.AddNodes)
-        return 201, await add_nodes(self._duties, call.namespace, call.of, body)
+        value = self._value(call)
+        made = plain.read_nodes(value, self._settings)
+        if made is not None:
+            return 201, await _add(self._duties, call.namespace, call.of, *made)
+        return 201, await add_nodes(self._duties, call.namespace, call.of, validate(wire.AddNodes, value))
 
     async def add_dependencies(self, call: Call) -> Answer:
         """`dag_add_dependencies`."""

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from services.dag.activating import Added
-from services.dag.model import Dag
+from services.dag.model import Added, Dag
 from services.dag.queries import Graph, NodeDetail, public_state
 
 

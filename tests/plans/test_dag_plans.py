@@ -55,6 +55,7 @@ WHOLE = {
     "frontier_page": ("no >", "no <="),
     "chain_nodes": ("no >", "no <="),
     "nodes_between": ("no >=", "no <="),
+    "block_waiting": ("no >=", "no <="),
     "retry_roots": ("no >=", "no <="),
     "cleanup_page": ("dag_no =", "node_no >"),
     "adding_of": ("first_no >=", "first_no <"),

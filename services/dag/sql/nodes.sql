@@ -23,18 +23,31 @@ SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs,
 FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[])
 ORDER BY no;
 
--- name: insert_nodes(dag_no, nos, keys, item_ids, states, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items, subs, run_ons)
+-- name: block_waiting(first_no, last_no)
+-- Of an add's nodes those that surely wait (see `graph.decide`): an upstream is left, and nothing spoils them.
+UPDATE node SET state = 'blocked'
+WHERE no BETWEEN $1 AND $2 AND state = 'intent' AND run_on IS NULL AND NOT ext_failed
+    AND up_left > 0 AND up_failed = 0 AND up_skipped = 0 AND up_cancelled = 0
+    AND trigger IN ('all_succeeded', 'none_failed', 'all_done')
+RETURNING key, item_id::text;
+
+-- name: insert_nodes(dag_no, nos, keys, item_ids, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items, subs, run_ons)
+-- As `intent`. Topics, triggers, items and run_ons come line by line, fingerprints one behind the other.
 WITH want AS MATERIALIZED (
-    SELECT * FROM unnest($2::bigint[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::boolean[],
-        $9::bytea[], $10::boolean[], $11::int[], $12::int[], $13::int[], $14::int[], $15::int[], $16::int[],
-        $17::boolean[], $18::text[], $19::boolean[], $20::text[])
-        AS w(no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued,
-            l, o, f, s, c, ext_left, ext_failed, item, sub, run_on)),
+    SELECT no, key, item_id, coalesce(topic, '') AS topic, trigger, pass,
+        substring($8::bytea FROM (nth::int - 1) * 16 + 1 FOR 16) AS fingerprint, enqueued,
+        l, o, f, s, c, ext_left, ext_failed, item, sub, run_on
+    FROM unnest($2::bigint[], $3::text[], $4::uuid[], string_to_array($5::text, E'\n'),
+        string_to_array($6::text, E'\n'), $7::boolean[], $9::boolean[], $10::int[], $11::int[], $12::int[], $13::int[],
+        $14::int[], $15::int[], $16::boolean[], string_to_array($17::text, E'\n'), $18::boolean[],
+        string_to_array($19::text, E'\n', ''))
+        WITH ORDINALITY AS w(no, key, item_id, topic, trigger, pass, enqueued, l, o, f, s, c, ext_left, ext_failed,
+            item, sub, run_on, nth)),
 specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM want)
 INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
     up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on)
-SELECT $1, no, key, item_id, state, topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed, sub,
-    run_on
+SELECT $1, no, key, item_id, 'intent', topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed,
+    sub, run_on
 FROM want;
 
 -- name: mark_ended(dag_nos, keys, generations, states, outputs, errors, attempts, started_ats, workers)

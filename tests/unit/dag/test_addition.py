@@ -29,7 +29,7 @@ def standing(**states: str) -> Standing:
 
 
 def edge(up: str, down: str) -> NewEdge:
-    return NewEdge(up, down, "/dependencies/0")
+    return NewEdge(up, down, 0)
 
 
 def test_new_nodes_are_numbered_upstream_first() -> None:

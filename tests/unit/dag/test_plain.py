@@ -187,3 +187,86 @@ def test_keys_are_plain_where_they_stand_in_json_as_they_are(name: str) -> None:
     made = check({"nodes": [{"key": name, "topic": "t"}]})
     is_plain = 0 < len(name) <= 200 and msgspec.json.encode(name) == f'"{name}"'.encode() and name.isascii()
     assert (made is not None) == (is_plain and name.isprintable())
+
+
+def check_nodes(body: dict[str, Any], settings: DagSettings = SETTINGS) -> bool:
+    """Whether the short way takes nodes to add; then they are what the long way makes of them."""
+    value = jsonbody.check(json.dumps(body).encode(), depth_max=settings.json_depth_max)
+    untouched = copy.deepcopy(value)
+    short = plain.read_nodes(value, settings)
+    assert value == untouched
+    if short is not None:
+        spec = wire.AddNodes.model_validate(value)
+        assert short[0] == intake.new_nodes(spec.nodes, settings)
+        assert short[1] == intake.new_edges(spec.dependencies or ())
+    return short is not None
+
+
+@given(bodies())
+@example({"nodes": [{"key": "a", "topic": "t", "upstream": ["old", "a"]}]})
+@example({"nodes": [{"key": "a", "topic": "t", "upstream": ["b", "b"]}]})
+@example({"nodes": [{"key": "a", "topic": "t"}, {"key": "a", "topic": "t"}]})
+def test_nodes_to_add_are_what_the_long_way_makes(body: dict[str, Any]) -> None:
+    check_nodes({name: body[name] for name in ("nodes", "dependencies") if name in body})
+    check_nodes(body)
+
+
+@pytest.mark.parametrize("member", sorted(TRIED))
+def test_each_member_of_a_node_to_add_at_its_bounds_and_beyond(member: str) -> None:
+    taken = []
+    for value in [*TRIED[member], None, "1", [], {}]:
+        for upstream in ({}, {"upstream": ["a"]}):
+            taken.append(check_nodes({"nodes": [{"key": "b", "topic": "t", **upstream, member: value}]}))
+    assert any(taken)
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        None,
+        [],
+        [{"upstream": "a", "downstream": "old"}],
+        [{"upstream": "a"}],
+        [{"upstream": "", "downstream": "a"}],
+    ]
+    + [[{"upstream": "a", "downstream": "b"}] * count for count in (wire.BATCH_MAX, wire.BATCH_MAX + 1)],
+)
+def test_edges_beside_nodes_to_add(edges: Any) -> None:
+    taken = check_nodes({"nodes": [{"key": "a", "topic": "t"}], "dependencies": edges})
+    assert taken == (
+        edges is None
+        or (
+            0 < len(edges) <= wire.BATCH_MAX
+            and edges[0].get("downstream") is not None
+            and edges[0]["upstream"] != ""
+        )
+    )
+
+
+def test_a_thousand_nodes_to_add_are_taken_and_one_more_is_not() -> None:
+    nodes = [
+        {"key": f"n{n}", "topic": "t", "upstream": ["old", "older"], "payload": {"n": n}} for n in range(1001)
+    ]
+    assert check_nodes({"nodes": nodes[: wire.BATCH_MAX]})
+    assert not check_nodes({"nodes": nodes})
+
+
+def test_a_payload_of_a_node_to_add_at_its_limit_and_one_past_it() -> None:
+    body = {"nodes": [{"key": "a", "topic": "t", "payload": "x"}]}
+    assert check_nodes(body, DagSettings(payload_bytes_max=3))
+    assert not check_nodes(body, DagSettings(payload_bytes_max=2))
+
+
+@pytest.mark.parametrize("place", ["key", "upstream", "edge"])
+@pytest.mark.parametrize("name", ["k" * 201, "", "a\n", "ü", 'a"', "a\\", "\x7f"])
+def test_nodes_with_names_that_are_not_plain_are_left_to_the_long_way(place: str, name: str) -> None:
+    node: dict[str, Any] = {"key": "a", "topic": "t"}
+    body: dict[str, Any] = {"nodes": [node]}
+    match place:
+        case "key":
+            node["key"] = name
+        case "upstream":
+            node["upstream"] = [name]
+        case _:
+            body["dependencies"] = [{"upstream": "a", "downstream": name}]
+    assert not check_nodes(body)
