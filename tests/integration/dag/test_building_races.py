@@ -5,9 +5,16 @@ from itertools import pairwise
 
 import pytest
 
+from services.dag import activating
 from services.dag.gateway import Answer
 from tests.support.dag_world import DagWorld, specs
 from tests.support.locks import locked
+
+
+@pytest.fixture(autouse=True, params=[1, activating.TOGETHER_MIN], ids=["by the shard", "one by one"])
+def decided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who decides nodes of an add that surely wait: the shard, as of large ones, or this process."""
+    monkeypatch.setattr(activating, "TOGETHER_MIN", request.param)
 
 
 async def test_r1_an_add_that_stopped_before_the_queue_heard_is_invisible_and_driven_forward(
@@ -377,3 +384,41 @@ async def test_limits_refuse_before_anything_is_written(world: DagWorld) -> None
     facts = {"external": [{"node": "n", "name": "x"}, {"node": "n", "name": "y"}]}
     assert (await world.verb(dag, "resolve", facts, expect=422))["code"] == "limit_exceeded"
     assert set(await world.states(dag)) == {"a", "b", "c", "d"}
+
+
+@pytest.mark.parametrize("end", ["acked", "dead"])
+async def test_a_parent_that_ends_while_nodes_are_added_decides_each_by_its_trigger(
+    world: DagWorld, end: str
+) -> None:
+    """Between A and B a parent ends: what fires or is skipped by that is found, whatever else surely waits."""
+    dag = await world.create([{"key": "first", "topic": "t"}, {"key": "other", "topic": "t"}], open=True)
+    await world.settle()
+    triggers = ["all_succeeded", "none_failed", "all_done", "any_succeeded", "any_failed"]
+    added = [{"key": trigger, "topic": "t", "trigger": trigger, "upstream": ["first"]} for trigger in triggers]
+    added += [node | {"key": f"{node['key']} both", "upstream": ["first", "other"]} for node in added]
+    added += [{"key": "external", "topic": "t", "upstream": ["first"], "external": ["x"]}]
+    async with world.queue.hold("enqueue") as hold:
+        adding = asyncio.create_task(world.add(dag, added))
+        await hold.reached()
+        if end == "acked":
+            world.queue.ack("first")
+        else:
+            world.queue.die("first")
+        await world.settle()
+    told = {node["key"]: node["state"] for node in (await adding)["nodes"]}
+    await world.settle()
+    states = await world.states(dag)
+    fires, waits, skips = (
+        ({"all_succeeded", "none_failed", "all_done", "any_succeeded"}, {"external"}, {"any_failed"})
+        if end == "acked"
+        else ({"all_done", "any_failed"}, set(), {"all_succeeded", "none_failed", "any_succeeded", "external"})
+    )
+    waits |= {f"{trigger} both" for trigger in triggers} - {"any_succeeded both", "any_failed both"}
+    if end == "acked":
+        fires, waits = fires | {"any_succeeded both"}, waits | {"any_failed both"}
+    else:
+        waits = (waits | {"any_succeeded both"}) - {"all_succeeded both", "none_failed both"}
+        fires, skips = fires | {"any_failed both"}, skips | {"all_succeeded both", "none_failed both"}
+    expected = dict.fromkeys(fires, "released") | dict.fromkeys(waits, "blocked") | dict.fromkeys(skips, "skipped")
+    assert {key: states[key] for key in expected} == expected
+    assert told == expected
