@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from benchmarks.bench import Bench
-from benchmarks.floors import Cycle
 from benchmarks.load import Slice
 from benchmarks.machine import Busy
 from benchmarks.outcome import Outcome
@@ -31,19 +29,19 @@ ack, and now and then one to look for keys."""
 class _Counted:
     """A side whose database's transactions are counted while it is measured: it has some when it idles, too."""
 
-    cycles: Sequence[Cycle]
+    side: Cycles
     site: BenchStack
     workers: Workers
     per_batch: list[float] = field(default_factory=list)
 
     async def warm_up(self, bench: Bench) -> None:
         """Let caches, connections and plans settle."""
-        await bench.warm_up(self.cycles)
+        await self.side.warm_up(bench)
 
     async def measure(self, bench: Bench, outcome: Outcome) -> tuple[Slice, Busy]:
         """One slice, and who was busy in it."""
         before, batches = await self.site.transactions(), self.workers.batches
-        measured = await Cycles(self.cycles, self.site).measure(bench, outcome)
+        measured = await self.side.measure(bench, outcome)
         used = await self.site.transactions() - before
         self.per_batch.append(used / max(1, self.workers.batches - batches))
         return measured
@@ -63,7 +61,10 @@ async def run(bench: Bench) -> Outcome:
             name: await stack.enter_async_context(Workers(site, CLIENTS, BATCH, topics))
             for name, site in sites.items()
         }
-        sides = {name: _Counted(workers[name].cycles(), site, workers[name]) for name, site in sites.items()}
+        sides = {
+            name: _Counted(Cycles(workers[name].cycles(), site), site, workers[name])
+            for name, site in sites.items()
+        }
         found = await in_turns(bench, outcome, "batch 100", dict[str, Side](sides), workers=workers)
         for name, side in sides.items():
             outcome.add(f"{name}: transactions a batch", "count", side.per_batch)

@@ -5,8 +5,8 @@ which push them into the lines that somebody asks at; where nobody does, an owne
 that there are some. Losing one costs no more than the time to the next poll. While nobody else listens, nothing is
 sent but one probe a second.
 
-Processes also say for which topics calls wait with them. Hints of these go out at once, others a few times a
-second: most items are taken where they came, and every message is read by every process.
+Processes also say for which topics calls wait with them. Hints of these go out at once, others are gathered for
+longer: most items are taken where they came, and every message is read by every process.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class Messenger:
         gathered, self._unwanted = self._unwanted, {}
         for place, keys in gathered.items():
             _gather(self._gathered, place, keys)
-        self._news.set()
+        if gathered:
+            self._news.set()
 
     def want(self, namespace: str, topic: str) -> None:
         """A call waits here for items of a topic."""

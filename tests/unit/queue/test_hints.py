@@ -93,6 +93,12 @@ async def test_what_is_gathered_goes_out_by_itself(
     assert one.say() == {("ns", "t"): 2}
     one.messenger.tell("ns", "t", 0, keys())
     assert len(timers) == 2
+    one.say()
+    one.messenger.send_unwanted()
+    one.say()
+    one.messenger._news.clear()
+    one.messenger.send_unwanted()
+    assert not one.messenger._news.is_set(), "there is nothing to send"
 
 
 async def test_a_want_that_comes_behind_the_items_brings_them_at_once(pair: tuple[Process, Process]) -> None:
