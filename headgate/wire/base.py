@@ -61,7 +61,7 @@ OnFailure = Literal["continue", "cancel"]
 DagState = Literal["running", "succeeded", "failed", "cancelling", "cancelled"]
 NodeState = Literal["blocked", "released", "succeeded", "failed", "skipped", "cancelled"]
 StandingKind = Literal[
-    "sending", "queued", "delayed", "running", "ending", "unknown", "kept", "adding", "releasing", "cancelling"
+    "sending", "queued", "delayed", "running", "ending", "unknown", "kept", "releasing", "cancelling"
 ]
 ObstacleKind = Literal["external", "hold", "pause", "retry", "close"]
 AttemptOutcome = Literal["running", "acked", "failed", "lease_expired", "dead", "expired", "cancelled"]

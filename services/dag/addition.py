@@ -237,7 +237,7 @@ def late_counts(adding: Plan, standing: Standing) -> dict[int, Counts]:
     for edge in adding.late:
         counts = late.setdefault(standing.nodes[edge.downstream].no, Counts())
         up = standing.nodes.get(edge.upstream)
-        counts.add(up.state if up else "intent")
+        counts.add(up.state if up else "blocked")
     return late
 
 
@@ -247,5 +247,5 @@ def new_counts(adding: Plan, standing: Standing) -> dict[str, Counts]:
     for edge in adding.edges:
         if edge.downstream in counts:
             up = standing.nodes.get(edge.upstream)
-            counts[edge.downstream].add(up.state if up else "intent")
+            counts[edge.downstream].add(up.state if up else "blocked")
     return counts

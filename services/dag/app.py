@@ -53,7 +53,7 @@ class Loops:
         self._settings = context.settings
         self.results: dict[int, Results] = {}
         self.relay = Relay(context, orchestrator.completer, orchestrator.sub_dags, self._drain)
-        self.sweeper = Sweeper(context, orchestrator.activator, orchestrator.controller)
+        self.sweeper = Sweeper(context, orchestrator.giver, orchestrator.controller)
         self.retention = Retention(context)
         self.hearing = Hearing(context)
         self._polls: list[Loop] = []

@@ -1,24 +1,19 @@
 """New DAGs, whole: one statement writes and decides several of them, and one call gives the queue their items.
 
 Nobody can wait for a DAG that is not there yet, add to it or end it, so how its nodes stand follows from the call
-alone: what A and B do (see `building`) needs no look in between. The nodes are decided before the queue has heard
-of those that wait. That is safe: the `adding` row, written with them, stands until it has (see `activating`), and
-a node that is to be released before is enqueued where it cannot be revived. The caller is answered when the queue
-has all of them. What needs more than the call to be decided goes the long way.
+alone, and needs no look at anything. The caller is answered when the queue has all of them (see `giving`). What
+needs more than the call to be decided goes the long way (see `building`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import chain, islice
-from typing import NamedTuple
 
 from services.dag import addition, changes, items, store_births, store_reads
-from services.dag.activating import Activator
 from services.dag.addition import Standing
 from services.dag.context import Context
-from services.dag.errors import QueueUnavailable
+from services.dag.giving import Giver
 from services.dag.graph import decide
 from services.dag.model import Addition, Dag, Item, NewDag, NewEdge, NewNode, Send
 from services.dag.settings import DagSettings
@@ -33,16 +28,6 @@ from shared.shards import Shard
 
 _NOTHING = Standing({}, {})
 _UNBORN_AT = datetime.fromtimestamp(0, UTC)
-_TAKEN = frozenset({"enqueued", "duplicate"})
-# Calls that are already written wait for the queue however long its line is.
-_NEVER_S = float("inf")
-
-
-class _Give(NamedTuple):
-    """Items of one DAG on their way to the queue."""
-
-    namespace: str
-    texts: list[str]
 
 
 def plan(
@@ -97,12 +82,11 @@ def lay_out(dag_id: str, namespace: str, new: NewDag, columns: Columns, queue_sh
 class Births:
     """Makes new DAGs; those that several callers want at once share a statement and a call."""
 
-    def __init__(self, context: Context, activator: Activator) -> None:
+    def __init__(self, context: Context, giver: Giver) -> None:
         self._context = context
         self._settings = context.settings
-        self._activator = activator
+        self._giver = giver
         self._bearing: dict[int, Batcher[Birth, Born | None]] = {}
-        self._giving: dict[int, Batcher[_Give, bool]] = {}
 
     async def make(self, shard: Shard, birth: Birth) -> Dag | None:
         """Make a DAG and give the queue its items; None when its key is taken.
@@ -153,39 +137,13 @@ class Births:
             self._context.dispatch(shard, sends)
             return dag
         unfinished = Addition(dag.node_no(0), dag.last_no)
-        try:
-            [is_taken] = await self._giver(ids.shard_of(birth.item_ids[0])).submit(
-                [_Give(dag.namespace, _texts(shard, birth))], dag.namespace, size=dag.next_n
-            )
-        except QueueUnavailable:
-            is_taken = False
-        crash_point("after_give")
-        if is_taken:
+        queue_shard = ids.shard_of(birth.item_ids[0])
+        if await self._giver.give(shard, dag.namespace, unfinished, queue_shard, _texts(shard, birth)):
             self._context.forget(shard, sends, [unfinished.first_no])
             return dag
         self._context.dispatch(shard, sends)
-        await self._activator.drive(shard, unfinished)
+        await self._giver.drive(shard, unfinished)
         return await store_reads.get_dag(shard, dag.id, dag.namespace) or dag
-
-    def _giver(self, queue_shard: int) -> Batcher[_Give, bool]:
-        if queue_shard not in self._giving:
-            limits = BatcherLimits(self._settings.send_items_max, waiting_max=1 << 62, wait_s=_NEVER_S)
-            self._giving[queue_shard] = Batcher(self._flush_gives, limits)
-        return self._giving[queue_shard]
-
-    async def _flush_gives(self, gives: list[_Give]) -> list[bool]:
-        """Whether the queue has taken all items of each."""
-        is_taken: dict[int, bool] = {}
-        by_namespace: dict[str, list[int]] = {}
-        for i, give in enumerate(gives):
-            by_namespace.setdefault(give.namespace, []).append(i)
-        for namespace, places in by_namespace.items():
-            texts = list(chain.from_iterable([gives[i].texts for i in places]))
-            answers = iter(await self._context.queue.enqueue(namespace, texts))
-            for i in places:
-                statuses = {answer.status for answer in islice(answers, len(gives[i].texts))}
-                is_taken[i] = statuses <= _TAKEN
-        return [is_taken[i] for i in range(len(gives))]
 
 
 def _unborn(dag_id: str, namespace: str, new: NewDag) -> Dag:
@@ -212,7 +170,6 @@ def _unborn(dag_id: str, namespace: str, new: NewDag) -> Dag:
         structure_version=0,
         edges=0,
         externals=0,
-        intent=0,
         blocked=0,
         released=0,
         succeeded=0,

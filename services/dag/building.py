@@ -1,8 +1,7 @@
 """Creating DAGs and adding to them.
 
-A writes what is wanted (`intent`), then the queue is given disabled items of all nodes that must wait, then
-B decides every node by its counts as they are by then. Whatever stops in between is driven forward: by the
-same call repeated, by any call that names one of the nodes, or by the sweeper.
+One transaction writes what is wanted and decides it; then the queue is given disabled items of all nodes that
+wait. What stops in between is driven forward, by the same call repeated or by the sweeper (see `giving`).
 """
 
 from __future__ import annotations
@@ -15,25 +14,29 @@ from services.dag import (
     addition,
     births,
     expanding,
+    items,
     keeping,
     store,
     store_cleanup,
     store_duties,
     store_edges,
+    store_reads,
 )
-from services.dag.activating import Activator, Undecided, attach_items, unfinished_error
 from services.dag.addition import Plan, Standing
 from services.dag.context import Context, own
 from services.dag.errors import DagFinished, LimitExceeded, QueueUnavailable
 from services.dag.expanding import Expansion
+from services.dag.giving import Giver, Ungiven, unfinished_error
 from services.dag.graph import Order, decide
 from services.dag.model import (
     NODE_BITS,
+    TRANSITIONS,
     UNFINISHED,
     Added,
     Addition,
     Counts,
     Dag,
+    Item,
     NewDag,
     NewEdge,
     NewNode,
@@ -44,10 +47,11 @@ from services.dag.model import (
 from services.dag.orders import Orders, OrderStale
 from services.dag.quotas import Quotas
 from services.dag.settling import Settlement
-from services.dag.store import IntentItem, NodeRow
+from services.dag.store import NodeRow
 from services.dag.store_births import Columns
 from services.dag.subspec import SubSpec, given
 from shared import ids
+from shared.crash import crash_point
 from shared.errors import ShardUnavailable, Unavailable
 from shared.pg import Transaction
 from shared.plan import SLOTS
@@ -59,24 +63,24 @@ _MASK = (1 << NODE_BITS) - 1
 
 
 class _Written(NamedTuple):
-    """What transaction A did. Without `intents` there is nothing left for B."""
+    """What the transaction did. The queue is still to be given the items of those `rows` that wait there."""
 
     dag: Dag
     made: bool
     nodes: dict[str, Added]
-    intents: list[IntentItem]
+    rows: Sequence[NodeRow] = ()
     order: Order | None = None
 
 
 class Builder:
     """Creates DAGs and adds nodes and edges."""
 
-    def __init__(self, context: Context, activator: Activator) -> None:
+    def __init__(self, context: Context, giver: Giver) -> None:
         self._context = context
-        self._activator = activator
+        self._giver = giver
         self._settings = context.settings
         self._orders = Orders(context.settings.order_edges_max)
-        self._births = births.Births(context, activator)
+        self._births = births.Births(context, giver)
         self.quotas = Quotas(context.shards, context.settings, context.clock)
 
     async def create(
@@ -146,11 +150,11 @@ class Builder:
                 assert new.key is not None or parent is not None, "nothing else can be taken"
                 found = await store.find_dag(tx, namespace, key=new.key, dag_id=dag_id)
                 unfinished = await store_duties.adding_of(tx, found.no)
-                return None, unfinished or _Written(found, False, {}, [])
+                return None, unfinished or _Written(found, False, {})
             if parent is None:
                 self.quotas.add(namespace, dags=1)
             else:
-                await self._give(tx, dag, nodes, parent)
+                await self._pass_on(tx, dag, nodes, parent)
             return await self._write(tx, shard, dag, nodes, edges, queue_shard)
 
         for _ in range(_ATTEMPTS_MAX):
@@ -158,13 +162,12 @@ class Builder:
             if isinstance(written, _Written):
                 break
             for unfinished in written:
-                await self._activator.drive(shard, unfinished)
+                await self._giver.drive(shard, unfinished)
         else:
             raise unfinished_error()
-        dag = written.dag
-        if written.intents:
-            dag, _ = await self._activator.finish(shard, dag, written.intents)
-        return dag, written.made
+        if await self._give(shard, written):
+            return written.dag, written.made
+        return await store_reads.get_dag(shard, written.dag.id, namespace) or written.dag, written.made
 
     async def add(
         self,
@@ -195,21 +198,51 @@ class Builder:
 
         written = await self._write_until_clear(shard, dag_id, work)
         found = written.nodes
-        if written.intents:
-            dag, decided = await self._activator.finish(shard, written.dag, written.intents)
-            if dag.state != "running" and any(node.state == "cancelled" for node in decided.values()):
-                raise DagFinished("the DAG was cancelled while nodes were added to it; they are cancelled too")
-            found |= decided
+        if not await self._give(shard, written):
+            found |= await self._look_again(shard, written)
         return [found[node.key] for node in nodes]
 
-    async def _give(self, tx: Transaction, dag: Dag, nodes: Sequence[NewNode], parent: Parent) -> None:
+    async def _give(self, shard: Shard, written: _Written) -> bool:
+        """Give the queue what waits of an add; False when others may have changed how its nodes stand.
+
+        Raises:
+            AddUnfinished
+        """
+        dag = written.dag
+        waiting = [row for row in written.rows if row.enqueued]
+        if not waiting:
+            return True
+        crash_point("after_add")
+        texts = [
+            items.item_text(Item(dag.id, row.new.key, row.new.item), row.item_id, 1, shard.number, disabled=True)
+            for row in waiting
+        ]
+        unfinished = Addition(written.rows[0].no, written.rows[-1].no)
+        if await self._giver.give(shard, dag.namespace, unfinished, ids.shard_of(waiting[0].item_id), texts):
+            self._context.forget(shard, [], [unfinished.first_no])
+            return True
+        await self._giver.drive(shard, unfinished)
+        return False
+
+    async def _look_again(self, shard: Shard, written: _Written) -> dict[str, Added]:
+        """How the nodes of an add stand by now."""
+        first_no, last_no = written.rows[0].no, written.rows[-1].no
+
+        async def look(tx: Transaction) -> tuple[Dag, list[Node]]:
+            [dag] = await store.lock_dag_nos(tx, [written.dag.no])
+            return dag, await store.nodes_between(tx, first_no, last_no, list(TRANSITIONS))
+
+        dag, nodes = await shard.pool.transaction(look)
+        if dag.state != "running" and any(node.state == "cancelled" for node in nodes):
+            raise DagFinished("the DAG was cancelled while nodes were added to it; they are cancelled too")
+        return {node.key: Added(node.key, node.item_id, node.state) for node in nodes}
+
+    async def _pass_on(self, tx: Transaction, dag: Dag, nodes: Sequence[NewNode], parent: Parent) -> None:
         """What the parent node was given is an external of those nodes that ask for it."""
         facts = [Resolved(key, name, parent.inputs, False) for key, name in given(nodes)]
         if facts:
             await store_edges.resolve_externals(tx, dag.no, facts)
             dag.externals += len(facts)
-
-    # A
 
     async def _write_until_clear(
         self,
@@ -226,9 +259,9 @@ class Builder:
                         # Only what is committed may be trusted.
                         written.order.version = written.dag.structure_version
                     return written
-            except Undecided as undecided:
-                for unfinished in undecided.additions:
-                    await self._activator.drive(shard, unfinished)
+            except Ungiven as ungiven:
+                for unfinished in ungiven.additions:
+                    await self._giver.drive(shard, unfinished)
                 refusal = unfinished_error()
             except keeping.Kept as kept:
                 await keeping.thaw(self._context, shard, kept.dag)
@@ -238,7 +271,7 @@ class Builder:
     async def _settle_with_order(
         self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, _Written]]]
     ) -> _Written:
-        """Run A; where it needs the DAG's order and the one in memory is not it, load that first."""
+        """Run the transaction; where it needs the DAG's order and the one in memory is not it, load that first."""
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return await self._context.settle(shard, work)
@@ -269,7 +302,7 @@ class Builder:
             limit = self._settings.expand_edges_max
             children = await expanding.widen(tx, dag, nodes, adding, standing, expansion, limit)
         if adding.empty and not children:
-            return None, _Written(dag, True, found, [])
+            return None, _Written(dag, True, found)
         addition.check_limits(dag, adding, standing, self._settings)
         if not dag.depth:
             self.quotas.add(dag.namespace, nodes=len(adding.nodes), edges=len(adding.edges))
@@ -288,19 +321,17 @@ class Builder:
         if adding.late:
             for node in await store.count_late(tx, addition.late_counts(adding, standing)):
                 settlement.consider(node)
-        intents = [IntentItem(row.no, row.new.key, row.item_id, 1, row.enqueued, row.new.item) for row in rows]
         if any(row.enqueued for row in rows):
             await store_duties.insert_adding(tx, Addition(rows[0].no, rows[-1].no))
-            await settlement.run()
-            return settlement, _Written(dag, True, found, intents, order)
-        # Nothing has to wait, so the queue need not know of anything first: A is B.
-        nodes_made = [_node(dag, row) for row in rows]
-        for node in nodes_made:
-            settlement.activate(node)
+        found |= {row.new.key: Added(row.new.key, row.item_id, "blocked") for row in rows if row.waits}
+        decided = [_node(dag, row) for row in rows if not row.waits]
+        for node in decided:
+            settlement.consider(node)
         await settlement.run()
-        attach_items(settlement, dag, intents)
-        found |= {node.key: Added(node.key, node.item_id, node.state) for node in nodes_made}
-        return settlement, _Written(dag, True, found, [], order)
+        found |= {node.key: Added(node.key, node.item_id, node.state) for node in decided}
+        if not dag.lifted:
+            _attach_items(settlement, dag, rows)
+        return settlement, _Written(dag, True, found, rows, order)
 
     async def _standing(
         self,
@@ -316,10 +347,11 @@ class Builder:
         if expansion is not None:
             keys.append(expansion.node)
         found, fingerprints = await store.nodes_by_key(tx, dag.no, keys)
-        undecided = [node.no for node in found.values() if node.state == "intent"]
-        if undecided:
-            running = await store_duties.adding_of(tx, dag.no)
-            raise Undecided([a for a in running if any(a.first_no <= no <= a.last_no for no in undecided)])
+        # A call that is repeated answers what it answers when the queue has all of it.
+        again = [found[node.key].no for node in nodes if node.key in found and found[node.key].state == "blocked"]
+        running = await store_duties.adding_of(tx, dag.no) if again else []
+        if ungiven := [a for a in running if any(a.first_no <= no <= a.last_no for no in again)]:
+            raise Ungiven(ungiven)
         return Standing(found, fingerprints)
 
     async def _existing(
@@ -393,7 +425,7 @@ class Builder:
         numbers: dict[str, int],
         queue_shard: int,
     ) -> list[NodeRow]:
-        """Write the nodes, as `intent`, their externals and all new edges."""
+        """Write the nodes, blocked, their externals and all new edges."""
         externals = await self._declare(tx, dag, adding)
         counts = addition.new_counts(adding, standing)
         rows = []
@@ -403,7 +435,8 @@ class Builder:
             waits = not failed and _waits(dag, node, counts[node.key], left)
             item_id = ids.new_id(self._context.shards.next().number) if node.sub else next(item_ids)
             no = numbers[node.key]
-            rows.append(NodeRow(no, node, item_id, waits, counts[node.key], left, failed))
+            is_item = not node.sub and node.run_on is None and not dag.lifted
+            rows.append(NodeRow(no, node, item_id, waits, waits and is_item, counts[node.key], left, failed))
         if rows:
             await store.insert_nodes(tx, dag.no, rows)
         if adding.edges:
@@ -411,7 +444,7 @@ class Builder:
             await store_edges.insert_edges(
                 tx,
                 [
-                    (numbers[up], numbers[down], states.get(up, "intent") not in UNFINISHED)
+                    (numbers[up], numbers[down], states.get(up, "blocked") not in UNFINISHED)
                     for up, down, _ in adding.edges
                 ],
             )
@@ -422,7 +455,7 @@ class Builder:
             dag.cleanup_left += len(cleanups)
         dag.next_n += len(rows)
         dag.edges += len(adding.edges)
-        dag.move(None, "intent", len(rows))
+        dag.move(None, "blocked", len(rows))
         await store.grow_dag(tx, dag, structure_changed=bool(adding.edges))
         return rows
 
@@ -451,11 +484,17 @@ class Builder:
 
 
 def _waits(dag: Dag, node: NewNode, counts: Counts, ext_left: int) -> bool:
-    """True when the queue has to hold a disabled item of a new node."""
-    if node.sub or node.run_on is not None or dag.lifted:
-        return False
+    """True when all that there is to decide of a new node is that it waits."""
     verdict = decide(node.trigger, counts)
     return verdict == "wait" or (verdict == "fire" and (ext_left > 0 or not dag.releasing))
+
+
+def _attach_items(settlement: Settlement, dag: Dag, rows: Sequence[NodeRow]) -> None:
+    """Hand the relay the items that it would otherwise have to read back."""
+    wanted = {send.no: send for send in settlement.sends if send.action == "enqueue"}
+    for row in rows if wanted else ():
+        if (send := wanted.get(row.no)) is not None:
+            send.item = Item(dag.id, row.new.key, row.new.item)
 
 
 def _node(dag: Dag, row: NodeRow) -> Node:
@@ -465,7 +504,7 @@ def _node(dag: Dag, row: NodeRow) -> Node:
         row.no,
         row.new.key,
         row.item_id,
-        "intent",
+        "blocked",
         1,
         row.new.trigger,
         row.new.pass_outputs,

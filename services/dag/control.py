@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from services.dag import keeping, store, store_duties, store_edges
-from services.dag.activating import Activator, Undecided, unfinished_error
 from services.dag.context import Context, own
 from services.dag.errors import DagFinished, LimitExceeded, NodeReleased, UnknownNode, reopening_error
 from services.dag.model import Cause, Dag, Node, Resolved
 from services.dag.settling import Settlement
-from shared.errors import FieldError, Unavailable
+from shared.errors import FieldError
 from shared.pg import Transaction
 from shared.shards import Shard
 
@@ -25,10 +24,9 @@ Act = Callable[[Transaction, Settlement, Dag], Awaitable[None]]
 class Controller:
     """Changes DAGs by their callers' verbs, and by their deadlines."""
 
-    def __init__(self, context: Context, activator: Activator) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._activator = activator
 
     async def release(self, namespace: str, dag_id: str) -> Dag:
         """Lift a hold. Nothing happens when there is none."""
@@ -236,10 +234,10 @@ class Controller:
             settlement.walking = True
 
     async def _named(self, tx: Transaction, dag: Dag, keys: Sequence[str]) -> list[Node]:
-        """The nodes of these keys, none of them undecided.
+        """The nodes of these keys.
 
         Raises:
-            UnknownNode, Undecided
+            UnknownNode
             DagReopening: some are perhaps still to be reopened.
         """
         if dag.reopening:
@@ -250,8 +248,6 @@ class Controller:
         if unknown:
             errors = [FieldError(f"/nodes/{i}", "there is no node with this key") for i in unknown[:20]]
             raise UnknownNode("a key names no node of the DAG", errors=errors)
-        if any(node.state == "intent" for node in found.values()):
-            raise Undecided(await store_duties.adding_of(tx, dag.no))
         return [found[key] for key in keys]
 
     async def _change(self, namespace: str, dag_id: str, act: Act) -> Dag:
@@ -264,15 +260,9 @@ class Controller:
             await settlement.run()
             return settlement, dag
 
-        refusal: Unavailable = unfinished_error()
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return await self._context.settle(shard, work)
-            except Undecided as undecided:
-                for unfinished in undecided.additions:
-                    await self._activator.drive(shard, unfinished)
-                refusal = unfinished_error()
             except keeping.Kept as kept:
                 await keeping.thaw(self._context, shard, kept.dag)
-                refusal = keeping.thawing_error()
-        raise refusal
+        raise keeping.thawing_error()

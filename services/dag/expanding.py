@@ -18,7 +18,7 @@ from shared.errors import FieldError, invalid
 from shared.pg import Transaction
 
 # What a node that is made to wait in these states would wait for: the others have begun, or ended for good.
-_WAITING = frozenset({"intent", "blocked", "skipped", "cancelled"})
+_WAITING = frozenset({"blocked", "skipped", "cancelled"})
 
 
 class Expansion(NamedTuple):
@@ -78,8 +78,7 @@ async def widen(
 
 def _check_running(mapper: Node, expansion: Expansion) -> None:
     if mapper.state != "released":
-        state = "blocked" if mapper.state == "intent" else mapper.state
-        raise NodeNotRunning(f"the node is {state}; only a node that runs can expand itself")
+        raise NodeNotRunning(f"the node is {mapper.state}; only a node that runs can expand itself")
     if expansion.generation not in (None, mapper.generation):
         raise NodeNotRunning(f"the node runs in generation {mapper.generation} by now")
 

@@ -16,7 +16,7 @@ from services.dag import chains, store_edges, store_explain, store_reads
 from services.dag.context import Context
 from services.dag.errors import QueueUnavailable
 from services.dag.gateway import Attempt, Standing
-from services.dag.model import Dag
+from services.dag.model import UNFINISHED, Dag
 from services.dag.queries import Queries, begun_at, obstacles
 from services.dag.store_reads import Kept
 from shared import cursors
@@ -170,9 +170,7 @@ class Explainer:
                 nodes[key].waits_for.append({"kind": "external", "name": name, "since": nodes[key].since})
         for node in nodes.values():
             node.waits_for += obstacles(dag, node.since, since)
-            if node.row["state"] == "intent":
-                node.standing = "adding"
-            elif not node.waits_for:
+            if not node.waits_for:
                 node.standing = "releasing" if dag.state == "running" else "cancelling"
         return list(nodes.values())
 
@@ -202,7 +200,7 @@ class Explainer:
         after_no = base - 1
         while page := await store_explain.chain_nodes(shard, after_no, last_no, _CHAIN_PAGE):
             for no, state, topic, took_s, out_s in page:
-                if state in ("intent", "blocked", "released"):
+                if state in UNFINISHED:
                     left[no] = chains.Left(topic, out_s if state == "released" else None)
                 elif state == "succeeded" and took_s is not None:
                     took.append((topic, took_s))

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 DagState = Literal["running", "cancelling", "succeeded", "failed", "cancelled"]
-NodeState = Literal["intent", "blocked", "released", "succeeded", "failed", "skipped", "cancelled"]
+NodeState = Literal["blocked", "released", "succeeded", "failed", "skipped", "cancelled"]
 Trigger = Literal["all_succeeded", "all_done", "any_succeeded", "any_failed", "none_failed"]
 # What the queue is told of an item; and of sub-DAGs: to begin, to be cancelled, and how one has ended.
 Action = Literal["enqueue", "revive", "cancel", "start", "stop", "report"]
@@ -31,7 +31,7 @@ REOPENING: Final = -1
 # A node's number: its DAG's, shifted, and its own within the DAG. Unique in the shard.
 NODE_BITS: Final = 22
 
-UNFINISHED: Final = frozenset({"intent", "blocked", "released"})
+UNFINISHED: Final = frozenset({"blocked", "released"})
 OUTCOME_STATES: Final[dict[str, NodeState]] = {
     "acked": "succeeded",
     "dead": "failed",
@@ -41,7 +41,6 @@ OUTCOME_STATES: Final[dict[str, NodeState]] = {
 
 # What may follow what within one generation; a retry begins the next one at `blocked`.
 TRANSITIONS: Final[dict[str, frozenset[str]]] = {
-    "intent": frozenset({"blocked", "released", "succeeded", "failed", "skipped", "cancelled"}),
     "blocked": frozenset({"released", "succeeded", "failed", "skipped", "cancelled"}),
     "released": frozenset({"succeeded", "failed", "cancelled"}),
     "succeeded": frozenset(),
@@ -82,7 +81,6 @@ class Dag:
     structure_version: int
     edges: int
     externals: int
-    intent: int
     blocked: int
     released: int
     succeeded: int
@@ -114,8 +112,8 @@ class Dag:
 
     @property
     def unfinished(self) -> int:
-        """Nodes that are not terminal, those of running adds included."""
-        return self.intent + self.blocked + self.released
+        """Nodes that are not terminal."""
+        return self.blocked + self.released
 
     @property
     def total(self) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from services.dag.activating import Activator
 from services.dag.building import Builder
 from services.dag.completing import Completer
 from services.dag.context import Context
 from services.dag.control import Controller
 from services.dag.explaining import Explainer
 from services.dag.exporting import Exporter
+from services.dag.giving import Giver
 from services.dag.queries import Queries
 from services.dag.retrying import Retrier
 from services.dag.streaming import Streams
@@ -21,11 +21,11 @@ class Orchestrator:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.activator = Activator(context)
-        self.builder = Builder(context, self.activator)
+        self.giver = Giver(context)
+        self.builder = Builder(context, self.giver)
         self.completer = Completer(context)
-        self.controller = Controller(context, self.activator)
-        self.retrier = Retrier(context, self.activator)
+        self.controller = Controller(context)
+        self.retrier = Retrier(context)
         self.walker = Walker(context)
         self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier)
         self.queries = Queries(context)

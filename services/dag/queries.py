@@ -58,11 +58,6 @@ class Graph:
     edges: list[tuple[int, int]]
 
 
-def public_state(state: str) -> str:
-    """A node's state as callers know it: one that is still being added is blocked."""
-    return "blocked" if state == "intent" else state
-
-
 def begun_at(row: Any) -> datetime:
     """When a node's generation began: it was made then, or a retry gave it an item's id of that time."""
     created_at: datetime = row["created_at"]
@@ -297,13 +292,12 @@ class Queries:
                 shard, states=None, after_no=after_no, last_no=dag.last_no, rows_max=limit, over=dag.over
             )
             return rows, rows[-1]["no"] if rows else dag.last_no
-        states = ["intent", "blocked"] if state == "blocked" else [state]
         rows = []
         for _ in range(_SCANS_PER_PAGE):
             last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
             room = limit - len(rows)
             found = await store_reads.nodes_page(
-                shard, states=states, after_no=after_no, last_no=last_no, rows_max=room, over=dag.over
+                shard, states=[state], after_no=after_no, last_no=last_no, rows_max=room, over=dag.over
             )
             rows += found
             if len(found) == room:
@@ -330,12 +324,12 @@ class Queries:
         if not found:
             return []
         nos = list(found)
-        waiting = {no for no, detail in found.items() if public_state(detail.row["state"]) == "blocked"}
+        waiting = {no for no, detail in found.items() if detail.row["state"] == "blocked"}
         kept = await store_reads.kept_since(shard, dag) if waiting else Kept()
         for no, key, state, satisfied, since in await store_reads.upstreams_of(shard, nos, over=dag.over):
             found[no].upstream.append(key)
             if no in waiting and not satisfied:
-                blocker = {"kind": "node", "key": key, "state": public_state(state), "since": since}
+                blocker = {"kind": "node", "key": key, "state": state, "since": since}
                 found[no].blocked_by.append(blocker)
         for no, key in await store_reads.downstreams_of(shard, nos, over=dag.over):
             found[no].downstream.append(key)

@@ -197,15 +197,22 @@ class Relay:
             return await self._enqueue(namespace, batch)
         if action == "cancel":
             return await queue.cancel(namespace, [entry.send.item_id for entry in batch])
-        answers = await queue.revive(namespace, [(entry.send.item_id, entry.send.inputs) for entry in batch])
+        answers = await self._revive(namespace, batch)
         missing = [i for i, answer in enumerate(answers) if answer.status == "not_found"]
-        if missing:
-            # The disabled item has not landed; an enabled one takes its place.
-            driven = await self._enqueue(namespace, [batch[i] for i in missing])
-            for i, answer in zip(missing, driven, strict=True):
-                # A duplicate has just landed, disabled perhaps: it is to be revived again.
-                answers[i] = Answer("refused", "landed") if answer.status == "duplicate" else answer
+        if not missing:
+            return answers
+        # The disabled item has not landed; an enabled one takes its place.
+        driven = await self._enqueue(namespace, [batch[i] for i in missing])
+        answers = _replaced(answers, missing, driven)
+        # A duplicate has landed in between, disabled perhaps.
+        landed = [i for i, answer in zip(missing, driven, strict=True) if answer.status == "duplicate"]
+        if landed:
+            answers = _replaced(answers, landed, await self._revive(namespace, [batch[i] for i in landed]))
         return answers
+
+    async def _revive(self, namespace: str, batch: list[_Entry]) -> list[Answer]:
+        wanted = [(entry.send.item_id, entry.send.inputs) for entry in batch]
+        return await self._context.queue.revive(namespace, wanted)
 
     async def _enqueue(self, namespace: str, batch: list[_Entry]) -> list[Answer]:
         by_shard: dict[Shard, list[Send]] = {}
@@ -300,3 +307,11 @@ class Relay:
             log.warning("sent rows stay in the outbox", rows=len(sends), error=error.detail)
         finally:
             del self._sent[shard.number], self._added[shard.number]
+
+
+def _replaced(answers: Sequence[Answer], places: Sequence[int], others: Sequence[Answer]) -> list[Answer]:
+    """Answers, with others in these places."""
+    found = list(answers)
+    for i, answer in zip(places, others, strict=True):
+        found[i] = answer
+    return found

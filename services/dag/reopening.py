@@ -24,7 +24,7 @@ SPARED: Final = ("skipped", "cancelled")
 ENDED: Final = ("succeeded", "failed", *SPARED)
 BEGUN: Final = (*ENDED, "released")
 
-_COUNTED = ("intent", "blocked")
+_COUNTED = ("blocked",)
 
 
 async def reopen(

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from services.dag import cleaning, items, keeping, reopening, store, store_duties, store_edges, store_subdags
-from services.dag.activating import Activator, Undecided, unfinished_error
+from services.dag import cleaning, items, keeping, reopening, store, store_edges, store_subdags
 from services.dag.context import Context, own
 from services.dag.errors import (
     DagCancelling,
@@ -25,7 +24,7 @@ from services.dag.model import Dag, Parent, Retry
 from services.dag.reopening import BEGUN, ENDED, SPARED
 from services.dag.settling import Settlement
 from services.dag.store_reopening import Plan
-from shared.errors import FieldError, Invalid, Unavailable, pointer_to
+from shared.errors import FieldError, Invalid, pointer_to
 from shared.pg import Transaction
 
 T = TypeVar("T")
@@ -36,10 +35,9 @@ _ATTEMPTS_MAX = 8
 class Retrier:
     """Begins new generations; nothing runs before all of them are begun."""
 
-    def __init__(self, context: Context, activator: Activator) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._activator = activator
 
     async def retry(self, namespace: str, dag_id: str, wanted: Retry, *, parent: Parent | None = None) -> Dag:
         """Retry nodes. With `parent` only if the DAG has not run for that generation of its node yet, which it
@@ -85,18 +83,12 @@ class Retrier:
             await settlement.run()
             return settlement, dag
 
-        refusal: Unavailable = unfinished_error()
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return await self._context.settle(shard, work)
-            except Undecided as undecided:
-                for unfinished in undecided.additions:
-                    await self._activator.drive(shard, unfinished)
-                refusal = unfinished_error()
             except keeping.Kept as kept:
                 await keeping.thaw(self._context, shard, kept.dag)
-                refusal = keeping.thawing_error()
-        raise refusal
+        raise keeping.thawing_error()
 
     async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[int] | Plan:
         """All nodes that are to run again, ascending; or how to find them, when they are too many for one
@@ -156,8 +148,6 @@ class Retrier:
         if unknown:
             errors = [FieldError(f"{pointer}/{i}", "there is no node with this key") for i in unknown[:20]]
             raise UnknownNode("a key names no node of the DAG", errors=errors)
-        if any(node.state == "intent" for node in found.values()):
-            raise Undecided(await store_duties.adding_of(tx, dag.no))
         return [node.no for node in found.values() if node.state in states]
 
     async def _change_payloads(

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Response
 
 from headgate import wire
 from services.dag import drawing, intake, verbs
-from services.dag.queries import public_state
 from services.dag.routing import DAG_PATH, DAGS_PATH, CallerOf, Key, Limit, NamespaceOf, OrchestratorOf, clean
 from services.dag.settings import DagSettings
 from services.dag.views import dag_view, graph_view, node_view
@@ -258,7 +257,7 @@ async def graph(ns: NamespaceOf, dag: str, duties: OrchestratorOf, format: Forma
         return json_response(graph_view(found))
     picture = drawing.Picture(
         found.dag.name or found.dag.id,
-        [(row["key"], public_state(row["state"])) for row in found.nodes],
+        [(row["key"], row["state"]) for row in found.nodes],
         found.edges,
     )
     text = drawing.mermaid(picture) if format == "mermaid" else drawing.dot(picture)

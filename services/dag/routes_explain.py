@@ -8,7 +8,6 @@ from fastapi import APIRouter, Response
 
 from headgate import wire
 from services.dag.explaining import Frontier, FrontierNode, Timeline
-from services.dag.queries import public_state
 from services.dag.routing import DAG_PATH, Key, Limit, NamespaceOf, OrchestratorOf, clean
 from services.dag.views import dag_view
 from shared.http import json_response
@@ -52,7 +51,7 @@ def _node_view(node: FrontierNode) -> dict[str, Any]:
     item = node.item
     return {
         "key": node.row["key"],
-        "state": public_state(node.row["state"]),
+        "state": node.row["state"],
         "topic": node.row["topic"] or None,
         "dag": node.row["item_id"] if node.row["sub"] else None,
         "generation": node.row["generation"],
@@ -72,7 +71,7 @@ def timeline_view(timeline: Timeline) -> dict[str, Any]:
     row, item = timeline.row, timeline.item
     return {
         "key": row["key"],
-        "state": public_state(row["state"]),
+        "state": row["state"],
         "topic": row["topic"] or None,
         "item_id": row["item_id"],
         "generation": row["generation"],

@@ -60,19 +60,6 @@ class Settlement:
         was, node.state = node.state, state  # type: ignore[assignment]
         self._end(dag, Ref(node.no, node.generation), was, state, node.run_on)
 
-    def activate(self, node: Node) -> None:
-        """An `intent` node, all of whose item the queue knows: it is blocked, and decided like any other."""
-        self.dags[node.dag_no].move("intent", "blocked")
-        self._changed.add(node.dag_no)
-        node.state = "blocked"
-        self._moved[node.no] = Moved("blocked")
-        self.consider(node)
-
-    def activated(self, dag: Dag, count: int) -> None:
-        """So many `intent` nodes have been made blocked, which is all that there was to decide of them."""
-        dag.move("intent", "blocked", count)
-        self._changed.add(dag.no)
-
     def restart(self, dag: Dag) -> None:
         """A retried DAG runs again, whatever it was before."""
         dag.state = "running"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from services.dag.model import (
-    Added,
     Addition,
     Change,
     Counts,
@@ -50,25 +49,26 @@ class Moved(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """A new node and its numbers, as it is inserted."""
+    """A new node and its numbers, as it is inserted, blocked. When it `waits`, that is all there is to decide;
+    `enqueued` when the queue is to be given its item disabled."""
 
     no: int
     new: NewNode
     item_id: str
+    waits: bool
     enqueued: bool
     counts: Counts
     ext_left: int
     ext_failed: bool
 
 
-class IntentItem(NamedTuple):
-    """A node of an add that is not decided yet."""
+class WaitingItem(NamedTuple):
+    """A node of an add whose item the queue may not have been given."""
 
     no: int
     key: str
     item_id: str
     generation: int
-    enqueued: bool
     spec: str
 
 
@@ -215,7 +215,6 @@ async def settle(
         was_states=[was for _, was in dags],
         dag_states=[dag.state for dag, _ in dags],
         causes=[dag.cancel_cause for dag, _ in dags],
-        intents=[dag.intent for dag, _ in dags],
         blockeds=[dag.blocked for dag, _ in dags],
         releaseds=[dag.released for dag, _ in dags],
         succeededs=[dag.succeeded for dag, _ in dags],
@@ -254,14 +253,8 @@ async def nodes_between(tx: Transaction, first_no: int, last_no: int, states: Se
     return [Node(*row) for row in rows]
 
 
-async def block_waiting(tx: Transaction, first_no: int, last_no: int) -> list[Added]:
-    """Make those `intent` nodes blocked that surely wait; how they stand now, in no order."""
-    rows = await tx.fetch(SQL.block_waiting, first_no=first_no, last_no=last_no)
-    return [Added(key, item_id, "blocked") for key, item_id in rows]
-
-
 async def insert_nodes(tx: Transaction, dag_no: int, rows: Sequence[NodeRow]) -> None:
-    """Insert nodes, as `intent`, and their specs."""
+    """Insert nodes, blocked, and their specs."""
     counts = [row.counts for row in rows]
     await tx.fetch(
         SQL.insert_nodes,
@@ -357,9 +350,9 @@ async def cancel_by_call(tx: Transaction, nos: Sequence[int], reason: str | None
     await tx.fetch(SQL.cancel_by_call, nos=nos, reason=reason)
 
 
-async def renew_intent(tx: Transaction, item_ids: dict[int, str]) -> None:
-    """New item ids for nodes whose add is not decided."""
-    await tx.fetch(SQL.renew_intent, nos=list(item_ids), item_ids=list(item_ids.values()))
+async def renew_waiting(tx: Transaction, item_ids: dict[int, str]) -> None:
+    """New item ids for nodes that the queue has not been given."""
+    await tx.fetch(SQL.renew_waiting, nos=list(item_ids), item_ids=list(item_ids.values()))
 
 
 async def renew_released(tx: Transaction, ref: Ref, item_id: str) -> bool:
@@ -368,10 +361,10 @@ async def renew_released(tx: Transaction, ref: Ref, item_id: str) -> bool:
     return row is not None
 
 
-async def intent_items(tx: Transaction, addition: Addition) -> list[IntentItem]:
-    """The undecided nodes of an add."""
-    rows = await tx.fetch(SQL.intent_items, first_no=addition.first_no, last_no=addition.last_no)
-    return [IntentItem(*row) for row in rows]
+async def waiting_items(tx: Transaction, addition: Addition) -> list[WaitingItem]:
+    """The nodes of an add that the queue may not have been given."""
+    rows = await tx.fetch(SQL.waiting_items, first_no=addition.first_no, last_no=addition.last_no)
+    return [WaitingItem(*row) for row in rows]
 
 
 async def items(shard: Shard, nos: Sequence[int]) -> dict[int, Item]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from services.dag import store_duties, store_edges
-from services.dag.activating import Activator
 from services.dag.context import Context
 from services.dag.control import Controller
+from services.dag.giving import Giver
 from shared.errors import ServiceError
 from shared.log import log
 from shared.shards import Shard
@@ -20,10 +20,10 @@ _TALLY_ROWS_MAX = 5_000
 class Sweeper:
     """Looks after one process's share of what was left; two sweepers at once do no harm."""
 
-    def __init__(self, context: Context, activator: Activator, controller: Controller) -> None:
+    def __init__(self, context: Context, giver: Giver, controller: Controller) -> None:
         self._context = context
         self._settings = context.settings
-        self._activator = activator
+        self._giver = giver
         self._controller = controller
 
     async def step(self, shard: Shard) -> int:
@@ -37,7 +37,7 @@ class Sweeper:
         done = 0
         for unfinished in stopped:
             try:
-                await self._activator.drive(shard, unfinished)
+                await self._giver.drive(shard, unfinished)
                 done += 1
             except ServiceError as error:
                 log.warning("a stopped add could not be finished", dag_no=unfinished.dag_no, error=error.detail)

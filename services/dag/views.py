@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from services.dag.model import Added, Dag
-from services.dag.queries import Graph, NodeDetail, public_state
+from services.dag.queries import Graph, NodeDetail
 
 
 def dag_view(dag: Dag) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def dag_view(dag: Dag) -> dict[str, Any]:
         "deadline_at": dag.deadline_at,
         "nodes": {
             "total": dag.total,
-            "blocked": dag.intent + dag.blocked,
+            "blocked": dag.blocked,
             "released": dag.released,
             "succeeded": dag.succeeded,
             "failed": dag.failed,
@@ -48,7 +48,7 @@ def dag_view(dag: Dag) -> dict[str, Any]:
 
 def added_view(added: Sequence[Added]) -> list[dict[str, str]]:
     """Nodes of an add call as callers see them."""
-    return [{"key": node.key, "item_id": node.item_id, "state": public_state(node.state)} for node in added]
+    return [{"key": node.key, "item_id": node.item_id, "state": node.state} for node in added]
 
 
 def node_view(detail: NodeDetail) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
     return {
         "key": row["key"],
         "item_id": row["item_id"],
-        "state": public_state(row["state"]),
+        "state": row["state"],
         "generation": row["generation"],
         "topic": row["topic"] or None,
         "dag": row["item_id"] if row["sub"] else None,
@@ -87,7 +87,7 @@ def graph_view(graph: Graph) -> dict[str, Any]:
         "nodes": [
             {
                 "key": row["key"],
-                "state": public_state(row["state"]),
+                "state": row["state"],
                 "topic": row["topic"] or None,
                 "generation": row["generation"],
                 **({"dag": row["item_id"]} if row["sub"] else {}),

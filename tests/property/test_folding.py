@@ -39,7 +39,7 @@ SELECT e.up & 4194303, e.down & 4194303, e.satisfied FROM edge e JOIN dag d ON d
 WHERE d.id = $1 ORDER BY e.up, e.down
 """
 _DAG = """
-SELECT state, open, held, paused, closed, cancel_cause, next_n, structure_version, edges, externals, intent,
+SELECT state, open, held, paused, closed, cancel_cause, next_n, structure_version, edges, externals,
     blocked, released, succeeded, failed, skipped, cancelled, endings, last_event, expanded, cleanups,
     cleanup_left, cleanup_phase, verdict, finished_at IS NOT NULL
 FROM dag WHERE id = $1

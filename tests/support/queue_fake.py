@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import inf
 from typing import Any
 
 from services.dag.errors import QueueUnavailable
@@ -46,8 +47,9 @@ def _standing(item: FakeItem) -> Standing:
 
 @dataclass
 class Hold:
-    """A verb whose calls wait."""
+    """A verb of which so many calls wait."""
 
+    calls: float = inf
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -144,9 +146,9 @@ class FakeQueue:
         self._arrived.set()
 
     @asynccontextmanager
-    async def hold(self, verb: str) -> AsyncIterator[Hold]:
-        """Calls of `verb` wait inside the block, until `released` is set."""
-        hold = self._holds[verb] = Hold()
+    async def hold(self, verb: str, calls: float = inf) -> AsyncIterator[Hold]:
+        """The next `calls` of `verb` wait inside the block, until `released` is set."""
+        hold = self._holds[verb] = Hold(calls)
         try:
             yield hold
         finally:
@@ -208,7 +210,8 @@ class FakeQueue:
         return None
 
     async def _enter(self, verb: str, namespace: str, elements: Sequence[Any]) -> None:
-        if hold := self._holds.get(verb):
+        if (hold := self._holds.get(verb)) and hold.calls > 0:
+            hold.calls -= 1
             hold.arrived.set()
             await hold.released.wait()
         if verb in self.down:

@@ -17,8 +17,7 @@ ORDER BY d.no LIMIT $4;
 
 -- name: wrong_totals(nos)
 SELECT d.no, d.id::text FROM dag d CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE state = 'intent') AS intent,
-        count(*) FILTER (WHERE state = 'blocked') AS blocked,
+    SELECT count(*) FILTER (WHERE state = 'blocked') AS blocked,
         count(*) FILTER (WHERE state = 'released') AS released,
         count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
         count(*) FILTER (WHERE state = 'failed') AS failed,
@@ -27,17 +26,17 @@ SELECT d.no, d.id::text FROM dag d CROSS JOIN LATERAL (
     FROM (SELECT state FROM node WHERE no >= d.no << 22 AND no < (d.no + 1) << 22
         UNION ALL SELECT state FROM kept_node WHERE no >= d.no << 22 AND no < (d.no + 1) << 22) AS n) AS f
 WHERE d.no = ANY ($1::bigint[]) AND
-    (d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled)
-    <> (f.intent, f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled);
+    (d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled)
+    <> (f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled);
 
 -- name: unended(nos)
 -- Which of these have come to their end and do not say so; totals decide it, as in the service. What cleans up
 -- once its DAG's end is decided is left out: it comes by turns.
 SELECT no, id::text FROM dag
 WHERE no = ANY ($1::bigint[]) AND state IN ('running', 'cancelling')
-    AND intent + blocked + released <= cleanup_left AND (cleanup_left = 0 OR verdict IS NULL)
+    AND blocked + released <= cleanup_left AND (cleanup_left = 0 OR verdict IS NULL)
     AND (state = 'cancelling' OR NOT open AND NOT held
-        AND (closed OR intent + blocked + released + succeeded + failed + skipped + cancelled > cleanups))
+        AND (closed OR blocked + released + succeeded + failed + skipped + cancelled > cleanups))
 ORDER BY no;
 
 -- name: wrong_nodes(after_no, last_no, rows_max)
@@ -45,9 +44,9 @@ ORDER BY no;
 -- counts it was decided by; a terminal upstream's edge is flipped, but for what a walk has still to do.
 WITH page AS MATERIALIZED (SELECT * FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3)
 SELECT n.no, n.key, n.up_left <> f.unflipped OR n.ext_left <> x.open
-        OR (n.state IN ('intent', 'blocked') AND (n.up_ok <> f.ok OR n.up_failed <> f.failed
+        OR (n.state = 'blocked' AND (n.up_ok <> f.ok OR n.up_failed <> f.failed
             OR n.up_skipped <> f.skipped OR n.up_cancelled <> f.cancelled OR f.early > 0)) AS counters,
-    n.state IN ('intent', 'blocked') AND f.late > 0 AND d.state = 'running' AS unflipped,
+    n.state = 'blocked' AND f.late > 0 AND d.state = 'running' AS unflipped,
     n.state = 'blocked' AND n.run_on IS NULL AND (
         d.state = 'running' AND NOT d.held AND NOT d.paused AND n.up_left = 0 AND n.ext_left = 0
         OR d.state = 'cancelling' AND NOT EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no)) AS stuck
@@ -59,14 +58,14 @@ CROSS JOIN LATERAL (
         count(*) FILTER (WHERE e.satisfied AND u.state = 'failed') AS failed,
         count(*) FILTER (WHERE e.satisfied AND u.state = 'skipped') AS skipped,
         count(*) FILTER (WHERE e.satisfied AND u.state = 'cancelled') AS cancelled,
-        count(*) FILTER (WHERE e.satisfied AND u.state IN ('intent', 'blocked', 'released')) AS early,
-        count(*) FILTER (WHERE NOT e.satisfied AND u.state NOT IN ('intent', 'blocked', 'released')) AS late
+        count(*) FILTER (WHERE e.satisfied AND u.state IN ('blocked', 'released')) AS early,
+        count(*) FILTER (WHERE NOT e.satisfied AND u.state NOT IN ('blocked', 'released')) AS late
     FROM edge e JOIN node u ON u.no = e.up WHERE e.down = n.no) AS f
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE resolved_at IS NULL) AS open FROM external
     WHERE dag_no = n.dag_no AND node_key = n.key AND declared) AS x
 WHERE n.up_left <> f.unflipped OR n.ext_left <> x.open
-    OR n.state IN ('intent', 'blocked') AND (n.up_ok <> f.ok OR n.up_failed <> f.failed OR n.up_skipped <> f.skipped
+    OR n.state = 'blocked' AND (n.up_ok <> f.ok OR n.up_failed <> f.failed OR n.up_skipped <> f.skipped
         OR n.up_cancelled <> f.cancelled OR f.early > 0 OR f.late > 0 OR (n.up_left = 0 AND n.ext_left = 0)
         OR d.state = 'cancelling')
 ORDER BY n.no;
@@ -118,5 +117,5 @@ FROM unnest($1::uuid[]) AS w(id) JOIN dag d ON d.id = w.id;
 -- Which of these items their nodes know: unfinished ones have them, and the queue is still to be told of others.
 SELECT w.item_id::text FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS w(dag, key, item_id)
 JOIN dag d ON d.id = w.dag JOIN node n ON n.dag_no = d.no AND n.key = w.key
-WHERE (n.item_id = w.item_id AND n.state IN ('intent', 'blocked', 'released'))
+WHERE (n.item_id = w.item_id AND n.state IN ('blocked', 'released'))
     OR EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no AND o.item_id = w.item_id);

@@ -4,10 +4,9 @@
 SELECT no, state, id::text FROM dag WHERE no = $1 FOR UPDATE;
 
 -- name: recount_totals(no)
-UPDATE dag SET intent = f.intent, blocked = f.blocked, released = f.released, succeeded = f.succeeded,
+UPDATE dag SET blocked = f.blocked, released = f.released, succeeded = f.succeeded,
     failed = f.failed, skipped = f.skipped, cancelled = f.cancelled
-FROM (SELECT count(*) FILTER (WHERE state = 'intent') AS intent,
-        count(*) FILTER (WHERE state = 'blocked') AS blocked,
+FROM (SELECT count(*) FILTER (WHERE state = 'blocked') AS blocked,
         count(*) FILTER (WHERE state = 'released') AS released,
         count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
         count(*) FILTER (WHERE state = 'failed') AS failed,
@@ -16,18 +15,18 @@ FROM (SELECT count(*) FILTER (WHERE state = 'intent') AS intent,
     FROM (SELECT state FROM node WHERE no >= $1::bigint << 22 AND no < ($1::bigint + 1) << 22
         UNION ALL SELECT state FROM kept_node WHERE no >= $1::bigint << 22 AND no < ($1::bigint + 1) << 22) AS n) AS f
 WHERE dag.no = $1 AND
-    (dag.intent, dag.blocked, dag.released, dag.succeeded, dag.failed, dag.skipped, dag.cancelled)
-    <> (f.intent, f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled)
+    (dag.blocked, dag.released, dag.succeeded, dag.failed, dag.skipped, dag.cancelled)
+    <> (f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled)
 RETURNING dag.no;
 
 -- name: flag_edges(nos)
 -- Edges into nodes that are not decided yet, by how their upstreams stand now. In a DAG that is being cancelled they
 -- stay as they are: nothing is decided by them there.
-UPDATE edge SET satisfied = u.state NOT IN ('intent', 'blocked', 'released')
+UPDATE edge SET satisfied = u.state NOT IN ('blocked', 'released')
 FROM node c, node u, dag d
 WHERE edge.down = ANY ($1::bigint[]) AND c.no = edge.down AND u.no = edge.up AND d.no = c.dag_no
-    AND c.state IN ('intent', 'blocked') AND d.state = 'running'
-    AND edge.satisfied <> (u.state NOT IN ('intent', 'blocked', 'released'));
+    AND c.state = 'blocked' AND d.state = 'running'
+    AND edge.satisfied <> (u.state NOT IN ('blocked', 'released'));
 
 -- name: recount_nodes(nos)
 WITH facts AS MATERIALIZED (
@@ -44,10 +43,10 @@ WITH facts AS MATERIALIZED (
         WHERE dag_no = n.dag_no AND node_key = n.key AND declared) AS x
     WHERE n.no = ANY ($1::bigint[]))
 UPDATE node SET up_left = f.unflipped, ext_left = f.open,
-    up_ok = CASE WHEN state IN ('intent', 'blocked') THEN f.ok ELSE up_ok END,
-    up_failed = CASE WHEN state IN ('intent', 'blocked') THEN f.failed ELSE up_failed END,
-    up_skipped = CASE WHEN state IN ('intent', 'blocked') THEN f.skipped ELSE up_skipped END,
-    up_cancelled = CASE WHEN state IN ('intent', 'blocked') THEN f.cancelled ELSE up_cancelled END
+    up_ok = CASE WHEN state = 'blocked' THEN f.ok ELSE up_ok END,
+    up_failed = CASE WHEN state = 'blocked' THEN f.failed ELSE up_failed END,
+    up_skipped = CASE WHEN state = 'blocked' THEN f.skipped ELSE up_skipped END,
+    up_cancelled = CASE WHEN state = 'blocked' THEN f.cancelled ELSE up_cancelled END
 FROM facts f WHERE node.no = f.no
 RETURNING node.no;
 

@@ -5,7 +5,7 @@
 SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.paused, d.closed, d.on_failure,
     d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
     d.structure_version, d.edges, d.externals,
-    d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
+    d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
     d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings, d.last_event, d.expanded,
     d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict, d.started_lift, d.path_lift
 FROM dag d WHERE d.no = ANY(ARRAY(
@@ -18,7 +18,7 @@ ORDER BY d.no FOR UPDATE OF d;
 SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.paused, d.closed, d.on_failure,
     d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
     d.structure_version, d.edges, d.externals,
-    d.intent, d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
+    d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
     d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings, d.last_event, d.expanded,
     d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict, d.started_lift, d.path_lift
 FROM dag d WHERE d.no = ANY($1::bigint[])
@@ -32,14 +32,14 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, shard_now() + make_interval(secs => 
 ON CONFLICT DO NOTHING
 RETURNING no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift;
 
 -- name: get_dag(id, namespace)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE id = $1 AND namespace = $2;
@@ -49,7 +49,7 @@ SELECT d.* FROM unnest($1::uuid[]) AS w(id)
 CROSS JOIN LATERAL (
     SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
         deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-        structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+        structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
         depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
         cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
     FROM dag WHERE id = w.id OFFSET 0) AS d;
@@ -57,7 +57,7 @@ CROSS JOIN LATERAL (
 -- name: get_dag_by_key(namespace, key)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL;
@@ -80,7 +80,7 @@ UPDATE dag SET endings = endings + 1, finished_at = NULL, cancel_cause = NULL, r
 WHERE no = $1
 RETURNING deadline_at, endings;
 
--- name: settle(node_nos, node_states, errors, item_ids, send_node_nos, send_generations, send_actions, send_item_ids, send_inputs, delay_s, nos, was_states, dag_states, causes, intents, blockeds, releaseds, succeededs, faileds, skippeds, cancelleds, last_events, change_dag_nos, change_lasts, change_nodes, change_dags)
+-- name: settle(node_nos, node_states, errors, item_ids, send_node_nos, send_generations, send_actions, send_item_ids, send_inputs, delay_s, nos, was_states, dag_states, causes, blockeds, releaseds, succeededs, faileds, skippeds, cancelleds, last_events, change_dag_nos, change_lasts, change_nodes, change_dags)
 -- All that a transaction decided, at once: nodes, what the queue is to be told, the DAGs' rows with new counts, and
 -- the log of it.
 WITH decided AS MATERIALIZED (
@@ -92,7 +92,7 @@ moved AS (
     UPDATE node SET state = w.state, error = coalesce(w.error, node.error),
         item_id = coalesce(w.item_id, node.item_id),
         released_at = CASE WHEN w.state = 'released' THEN shard_now() ELSE node.released_at END,
-        finished_at = CASE WHEN w.state IN ('blocked', 'released') THEN NULL ELSE shard_now() END
+        finished_at = CASE WHEN w.state <> 'released' THEN shard_now() END
     FROM decided w WHERE node.ctid = w.tid),
 sent AS (
     INSERT INTO outbox (node_no, generation, action, item_id, inputs, created_at, due_at)
@@ -102,20 +102,20 @@ sent AS (
         AS w(node_no, generation, action, item_id, inputs)
     ON CONFLICT DO NOTHING),
 counted AS MATERIALIZED (
-    SELECT w.*, d.tid FROM unnest($11::bigint[], $12::text[], $13::text[], $14::text[], $15::int[], $16::int[], $17::int[],
-        $18::int[], $19::int[], $20::int[], $21::int[], $22::bigint[])
-        AS w(no, was, state, cause, intent, blocked, released, succeeded, failed, skipped, cancelled, last_event)
+    SELECT w.*, d.tid FROM unnest($11::bigint[], $12::text[], $13::text[], $14::text[], $15::int[], $16::int[],
+        $17::int[], $18::int[], $19::int[], $20::int[], $21::bigint[])
+        AS w(no, was, state, cause, blocked, released, succeeded, failed, skipped, cancelled, last_event)
     CROSS JOIN LATERAL (SELECT ctid AS tid FROM dag WHERE no = w.no OFFSET 0) AS d
     LIMIT cardinality($11::bigint[])),
 logged AS (
     INSERT INTO change (dag_no, last_event, nodes, dag)
     SELECT w.dag_no, w.last_event, w.nodes, w.dag
-    FROM unnest($23::bigint[], $24::bigint[], $25::text[], $26::text[]) AS w(dag_no, last_event, nodes, dag)),
+    FROM unnest($22::bigint[], $23::bigint[], $24::text[], $25::text[]) AS w(dag_no, last_event, nodes, dag)),
 tallied AS (
     INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled)
     SELECT c.state, 1, c.succeeded, c.failed, c.skipped, c.cancelled FROM counted c
     WHERE c.state NOT IN ('running', 'cancelling') AND c.was IN ('running', 'cancelling'))
-UPDATE dag SET state = c.state, cancel_cause = c.cause, intent = c.intent, blocked = c.blocked,
+UPDATE dag SET state = c.state, cancel_cause = c.cause, blocked = c.blocked,
     released = c.released, succeeded = c.succeeded, failed = c.failed, skipped = c.skipped, cancelled = c.cancelled,
     last_event = c.last_event,
     finished_at = CASE WHEN c.state NOT IN ('running', 'cancelling') THEN coalesce(dag.finished_at, shard_now()) END
@@ -144,7 +144,7 @@ SELECT state, sum(dags)::bigint AS dags, sum(blocked)::bigint AS blocked, sum(re
 FROM (
     SELECT state, dags, 0 AS blocked, 0 AS released, succeeded, failed, skipped, cancelled FROM tally
     UNION ALL
-    SELECT state, 1, intent + blocked, released, succeeded, failed, skipped, cancelled FROM dag
+    SELECT state, 1, blocked, released, succeeded, failed, skipped, cancelled FROM dag
     WHERE state IN ('running', 'cancelling')) AS both_kinds
 GROUP BY state;
 
@@ -160,7 +160,7 @@ SELECT deadline_at <= shard_now() AS past FROM dag WHERE no = $1;
 -- name: list_dags(namespace, before_id, rows_max)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE namespace = $1 AND id < $2 ORDER BY id DESC LIMIT $3;
@@ -168,7 +168,7 @@ FROM dag WHERE namespace = $1 AND id < $2 ORDER BY id DESC LIMIT $3;
 -- name: list_dags_by_state(namespace, state, before_id, rows_max)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE namespace = $1 AND state = $2 AND id < $3 ORDER BY id DESC LIMIT $4;
@@ -176,7 +176,7 @@ FROM dag WHERE namespace = $1 AND state = $2 AND id < $3 ORDER BY id DESC LIMIT 
 -- name: list_dags_by_name(namespace, name, state, before_id, rows_max)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE namespace = $1 AND name = $2 AND name IS NOT NULL AND ($3::text IS NULL OR state = $3) AND id < $4

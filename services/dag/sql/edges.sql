@@ -70,7 +70,7 @@ RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.g
 -- name: recount_edges(nos)
 -- Every edge into these nodes, by how its upstream stands now; the nodes' counts anew.
 WITH stand AS MATERIALIZED (
-    SELECT e.tid, e.down, e.satisfied, u.state, u.state NOT IN ('intent', 'blocked', 'released') AS over
+    SELECT e.tid, e.down, e.satisfied, u.state, u.state NOT IN ('blocked', 'released') AS over
     FROM unnest($1::bigint[]) AS w(no)
     CROSS JOIN LATERAL (SELECT ctid AS tid, up, down, satisfied FROM edge WHERE down = w.no OFFSET 0) AS e
     CROSS JOIN LATERAL (SELECT state FROM node WHERE no = e.up OFFSET 0) AS u),
@@ -98,7 +98,7 @@ FROM found c WHERE node.ctid = c.tid;
 SELECT DISTINCT e.down AS no
 FROM unnest($1::bigint[]) AS w(no)
 CROSS JOIN LATERAL (SELECT down FROM edge WHERE up = w.no OFFSET 0) AS e
-CROSS JOIN LATERAL (SELECT FROM node WHERE no = e.down AND state IN ('intent', 'blocked') OFFSET 0) AS c;
+CROSS JOIN LATERAL (SELECT FROM node WHERE no = e.down AND state = 'blocked' OFFSET 0) AS c;
 
 -- name: declare_externals(dag_no, node_keys, names, deadlines_s)
 -- What was resolved before it was declared is found here, and keeps no deadline.

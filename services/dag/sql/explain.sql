@@ -5,7 +5,7 @@
 SELECT no, key, item_id::text, state, generation, topic, sub, created_at, released_at,
     up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams
 FROM node
-WHERE no > $1 AND no <= $2 AND (state = 'released' OR (state IN ('intent', 'blocked') AND run_on IS NULL AND CASE trigger
+WHERE no > $1 AND no <= $2 AND (state = 'released' OR (state = 'blocked' AND run_on IS NULL AND CASE trigger
     WHEN 'any_succeeded' THEN up_ok > 0 WHEN 'any_failed' THEN up_failed > 0 ELSE up_left = 0 END))
 ORDER BY no LIMIT $3;
 

@@ -23,16 +23,8 @@ SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs,
 FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[])
 ORDER BY no;
 
--- name: block_waiting(first_no, last_no)
--- Of an add's nodes those that surely wait (see `graph.decide`): an upstream is left, and nothing spoils them.
-UPDATE node SET state = 'blocked'
-WHERE no BETWEEN $1 AND $2 AND state = 'intent' AND run_on IS NULL AND NOT ext_failed
-    AND up_left > 0 AND up_failed = 0 AND up_skipped = 0 AND up_cancelled = 0
-    AND trigger IN ('all_succeeded', 'none_failed', 'all_done')
-RETURNING key, item_id::text;
-
 -- name: insert_nodes(dag_no, nos, keys, item_ids, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items, subs, run_ons)
--- As `intent`. Topics, triggers, items and run_ons come line by line, fingerprints one behind the other.
+-- Blocked. Topics, triggers, items and run_ons come line by line, fingerprints one behind the other.
 WITH want AS MATERIALIZED (
     SELECT no, key, item_id, coalesce(topic, '') AS topic, trigger, pass,
         substring($8::bytea FROM (nth::int - 1) * 16 + 1 FOR 16) AS fingerprint, enqueued,
@@ -46,7 +38,7 @@ WITH want AS MATERIALIZED (
 specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM want)
 INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
     up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on)
-SELECT $1, no, key, item_id, 'intent', topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed,
+SELECT $1, no, key, item_id, 'blocked', topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed,
     sub, run_on
 FROM want;
 
@@ -60,7 +52,7 @@ WITH found AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT ctid AS tid, state AS was FROM node
         WHERE dag_no = w.dag_no AND key = w.key AND generation = w.generation
-            AND state IN ('intent', 'blocked', 'released') OFFSET 0) AS n
+            AND state IN ('blocked', 'released') OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
 UPDATE node SET state = f.state, output = f.output, error = f.error, attempts = f.attempts,
     started_at = f.started_at, worker = f.worker, finished_at = shard_now()
@@ -74,7 +66,7 @@ WITH found AS MATERIALIZED (
     FROM unnest($1::bigint[], $2::int[], $4::text[]) AS w(no, generation, error)
     CROSS JOIN LATERAL (
         SELECT ctid AS tid, state AS was FROM node
-        WHERE no = w.no AND generation = w.generation AND state IN ('intent', 'blocked', 'released') OFFSET 0) AS n
+        WHERE no = w.no AND generation = w.generation AND state IN ('blocked', 'released') OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
 UPDATE node SET state = $3, error = coalesce(f.error, node.error), finished_at = shard_now()
 FROM found f WHERE node.ctid = f.tid
@@ -123,12 +115,12 @@ UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 -- The same of one that a caller cancelled; released ones are cancelled when the queue says so.
 UPDATE node SET by_call = true, error = coalesce($2, error) WHERE no = ANY($1::bigint[]);
 
--- name: renew_intent(nos, item_ids)
+-- name: renew_waiting(nos, item_ids)
 -- New ids for items that the queue has never seen and whose ids have grown too old.
 WITH found AS MATERIALIZED (
     SELECT n.tid, w.item_id
     FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
-    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = w.no AND state IN ('intent', 'blocked') AND enqueued OFFSET 0) AS n
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = w.no AND state = 'blocked' AND enqueued OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
 UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 
@@ -150,11 +142,11 @@ CROSS JOIN LATERAL (
         depth > 0 OR succeeded + failed + skipped + cancelled > 0 AS started
     FROM dag WHERE no = n.dag_no OFFSET 0) AS d;
 
--- name: intent_items(first_no, last_no)
--- The nodes of an add that are not decided yet, or that the queue may not have been given; with their items.
-SELECT n.no, n.key, n.item_id, n.generation, n.enqueued, s.item
-FROM (SELECT no, key, item_id::text, generation, enqueued FROM node
-      WHERE no BETWEEN $1 AND $2 AND (state = 'intent' OR state = 'blocked' AND enqueued) ORDER BY no OFFSET 0) AS n
+-- name: waiting_items(first_no, last_no)
+-- The nodes of an add that the queue may not have been given, with their items.
+SELECT n.no, n.key, n.item_id, n.generation, s.item
+FROM (SELECT no, key, item_id::text, generation FROM node
+      WHERE no BETWEEN $1 AND $2 AND state = 'blocked' AND enqueued ORDER BY no OFFSET 0) AS n
 CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = n.no OFFSET 0) AS s;
 
 -- name: retry_roots(first_no, last_no, states, by_call_too)

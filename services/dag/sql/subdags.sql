@@ -17,7 +17,7 @@ RETURNING endings;
 -- name: dag_by_no(no)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE no = $1;

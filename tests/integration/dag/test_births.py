@@ -25,7 +25,7 @@ FROM node n JOIN node_spec s ON s.node_no = n.no WHERE n.dag_no = $1 ORDER BY n.
 _EDGES = "SELECT up & 4194303, down & 4194303, satisfied FROM edge WHERE up >> 22 = $1 ORDER BY up, down"
 _DAG = """
 SELECT namespace, name, state, open, held, paused, closed, on_failure, deadline_s, deadline_at IS NULL, metadata,
-    next_n, structure_version, edges, externals, intent, blocked, released, succeeded, failed, skipped, cancelled,
+    next_n, structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, endings, expanded, cleanups, started_lift, path_lift FROM dag WHERE no = $1"""
 
 

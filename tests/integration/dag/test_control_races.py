@@ -99,19 +99,20 @@ async def test_r23_a_cancel_that_overtakes_the_enqueue_keeps_the_item_from_appea
     assert await world.states(dag) == {"a": "cancelled", "late": "cancelled"}
 
 
-async def test_an_add_that_is_decided_while_the_dag_is_cancelled_cancels_its_nodes(world: DagWorld) -> None:
+async def test_an_add_whose_dag_is_cancelled_before_the_queue_has_its_nodes_leaves_none(world: DagWorld) -> None:
     dag = await world.create({"a": []}, hold=True)
     async with world.queue.hold("enqueue") as hold:
-        adding = asyncio.create_task(world.add(dag, {"late": []}, expect=409))
+        adding = asyncio.create_task(world.add(dag, {"late": []}))
         await hold.reached()
         world.queue.down = {"cancel"}
         await world.verb(dag, "cancel", expect=202)
         await world.settle()
         hold.released.set()
-        assert (await adding)["code"] == "dag_finished"
+        assert (await adding)["nodes"][0]["state"] == "blocked", "it was added before the cancel"
     world.queue.down = set()
     await world.sweep()
     assert world.queue.items == {}
+    assert await world.states(dag) == {"a": "cancelled", "late": "cancelled"}
     assert (await world.dag(dag))["state"] == "cancelled"
 
 

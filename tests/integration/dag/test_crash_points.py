@@ -29,9 +29,8 @@ GRAPH: dict[str, list[str]] = {
     "e": ["d", "lone"],
 }
 POINTS = [
-    "after_a",
-    "before_b",
-    "after_b",
+    "after_add",
+    "after_give",
     "after_commit_before_relay",
     "after_relay_before_delete",
     "after_commit_before_ack",

@@ -15,7 +15,7 @@ from tests.support.folding import Folding, folding_on
 
 LOG = "SELECT c.last_event, c.nodes, c.dag FROM change c JOIN dag d ON d.no = c.dag_no WHERE d.id = $1 ORDER BY 1"
 ROW = """
-SELECT state, open, held, paused, closed, cancel_cause, intent, blocked, released, succeeded, failed, skipped,
+SELECT state, open, held, paused, closed, cancel_cause, blocked, released, succeeded, failed, skipped,
     cancelled, endings, last_event, cleanups, cleanup_left, cleanup_phase, verdict, finished_at IS NOT NULL
 FROM dag WHERE id = $1
 """

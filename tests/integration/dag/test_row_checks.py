@@ -18,7 +18,7 @@ INSERT INTO outbox (node_no, generation, action, item_id, created_at, due_at)
 VALUES (1 << 22, 1, 'enqueue', gen_random_uuid(), shard_now(), shard_now());
 """
 NODE_COUNTS = ("up_left", "up_ok", "up_failed", "up_skipped", "up_cancelled", "ext_left")
-DAG_COUNTS = ("intent", "blocked", "released", "succeeded", "failed", "skipped", "cancelled")
+DAG_COUNTS = ("blocked", "released", "succeeded", "failed", "skipped", "cancelled")
 
 
 @pytest.fixture(scope="module")

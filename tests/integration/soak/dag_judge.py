@@ -21,7 +21,7 @@ def _ends(plan: Plan, steps: Steps) -> Iterator[str]:
     if state == "cancelled":
         if not plan.is_cancelled:
             yield f"{plan.name} ({plan.id}) was cancelled by nobody"
-        if unfinished := [key for key, of in plan.states.items() if of in ("blocked", "released", "intent")]:
+        if unfinished := [key for key, of in plan.states.items() if of in ("blocked", "released")]:
             yield f"{plan.name} ({plan.id}) is cancelled, but for {unfinished}"
         return
     expected = plan.ends(2 if plan.was_retried else 1)

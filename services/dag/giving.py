@@ -1,0 +1,195 @@
+"""New nodes' items on their way to the queue.
+
+Nodes are decided as they are written, before the queue has heard of them. Their `adding` row, written with them,
+stands until the queue has everything; whoever has written them gives it at once, and what was left may be given by
+anybody, any number of times, also by two at once: the queue knows items by their ids. A node that is released
+before is enqueued where it cannot be revived, and the queue remembers the cancel of an item that it has not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain, islice
+from typing import NamedTuple
+
+from services.dag import gateway, items, store, store_duties
+from services.dag.context import Context
+from services.dag.errors import AddUnfinished, QueueUnavailable
+from services.dag.model import Addition, Dag, Item
+from services.dag.settling import Settlement
+from services.dag.store import WaitingItem
+from shared import ids
+from shared.batcher import Batcher, BatcherLimits
+from shared.crash import crash_point
+from shared.errors import Unavailable
+from shared.pg import Transaction
+from shared.shards import Shard
+
+_TAKEN = frozenset({"enqueued", "duplicate"})
+# Calls that are already written wait for the queue however long its line is.
+_NEVER_S = float("inf")
+
+
+class Ungiven(Exception):
+    """A call names again what the queue may not have been given: drive those adds, then try again."""
+
+    def __init__(self, additions: Sequence[Addition]) -> None:
+        super().__init__()
+        self.additions = additions
+
+
+class _Items(NamedTuple):
+    """Items of one add."""
+
+    namespace: str
+    texts: list[str]
+
+
+class Giver:
+    """Gives the queue what new nodes need, its own process's and what was left."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._batchers: dict[int, Batcher[_Items, bool]] = {}
+        self._running: dict[int, asyncio.Future[None]] = {}
+
+    async def give(
+        self, shard: Shard, namespace: str, unfinished: Addition, queue_shard: int, texts: list[str]
+    ) -> bool:
+        """Give the queue the items of an add; False when it has not taken them all."""
+        mark = shard.number << 64 | unfinished.first_no
+        done = self._running[mark] = asyncio.get_running_loop().create_future()
+        try:
+            [is_taken] = await self._batcher(queue_shard).submit(
+                [_Items(namespace, texts)], namespace, size=len(texts)
+            )
+        except QueueUnavailable:
+            is_taken = False
+        finally:
+            self._unmark(mark, done)
+        crash_point("after_give")
+        return is_taken
+
+    def _batcher(self, queue_shard: int) -> Batcher[_Items, bool]:
+        if queue_shard not in self._batchers:
+            limits = BatcherLimits(self._settings.send_items_max, waiting_max=1 << 62, wait_s=_NEVER_S)
+            self._batchers[queue_shard] = Batcher(self._flush, limits)
+        return self._batchers[queue_shard]
+
+    async def _flush(self, gives: list[_Items]) -> list[bool]:
+        """Whether the queue has taken all items of each."""
+        is_taken: dict[int, bool] = {}
+        by_namespace: dict[str, list[int]] = {}
+        for i, give in enumerate(gives):
+            by_namespace.setdefault(give.namespace, []).append(i)
+        for namespace, places in by_namespace.items():
+            texts = list(chain.from_iterable([gives[i].texts for i in places]))
+            answers = iter(await self._context.queue.enqueue(namespace, texts))
+            for i in places:
+                statuses = {answer.status for answer in islice(answers, len(gives[i].texts))}
+                is_taken[i] = statuses <= _TAKEN
+        return [is_taken[i] for i in range(len(gives))]
+
+    async def drive(self, shard: Shard, unfinished: Addition) -> None:
+        """Bring an add call to its end, or wait for the one who is at it.
+
+        Raises:
+            AddUnfinished: that was not possible now.
+        """
+        mark = shard.number << 64 | unfinished.first_no
+        running = self._running.get(mark)
+        if running is not None:
+            try:
+                async with asyncio.timeout(self._settings.drive_wait_s):
+                    await asyncio.shield(running)
+                return
+            except TimeoutError:
+                raise unfinished_error() from None
+        done = self._running[mark] = asyncio.get_running_loop().create_future()
+        try:
+            await self._give_again(shard, unfinished)
+        except Unavailable as error:
+            raise unfinished_error() from error
+        finally:
+            self._unmark(mark, done)
+
+    def _unmark(self, mark: int, done: asyncio.Future[None]) -> None:
+        if self._running.get(mark) is done:
+            del self._running[mark]
+        done.set_result(None)
+
+    async def _give_again(self, shard: Shard, unfinished: Addition) -> None:
+        """Give what still waits; a node whose item the queue will never take ends."""
+
+        async def look(tx: Transaction) -> tuple[Dag, list[WaitingItem]]:
+            [dag] = await store.lock_dag_nos(tx, [unfinished.dag_no])
+            return dag, await store.waiting_items(tx, unfinished)
+
+        async def end(tx: Transaction) -> tuple[Settlement, None]:
+            [dag] = await store.lock_dag_nos(tx, [unfinished.dag_no])
+            settlement = Settlement(tx, [dag], self._settings)
+            for node in await store.nodes_between(tx, *unfinished, ["blocked"]) if ends else ():
+                if node.no in ends and node.enqueued:
+                    settlement.end(node, *ends[node.no])
+            await store_duties.delete_adding(tx, unfinished)
+            await settlement.run()
+            return settlement, None
+
+        dag, waiting = await shard.pool.transaction(look)
+        ends = await self._give_waiting(shard, dag, waiting)
+        await self._context.settle(shard, end)
+
+    async def _give_waiting(
+        self, shard: Shard, dag: Dag, waiting: Sequence[WaitingItem]
+    ) -> dict[int, tuple[str, str | None]]:
+        """Enqueue, disabled, what waits; how those end that the queue will never take."""
+        ends: dict[int, tuple[str, str | None]] = {}
+        for _ in range(3):
+            if not waiting:
+                return ends
+            answers = await self._enqueue(shard, dag, waiting)
+            old = []
+            for item, (status, code, final) in zip(waiting, answers, strict=True):
+                if status == "cancelled":
+                    ends[item.no] = ("cancelled", None)
+                elif status == "refused" and code == "id_too_old":
+                    old.append(item)
+                elif status == "refused" and final:
+                    ends[item.no] = ("failed", f"the queue refused the item: {code}")
+                elif status == "refused":
+                    raise unfinished_error()
+            waiting = await self._renew(shard, dag, old)
+        raise unfinished_error()
+
+    async def _enqueue(self, shard: Shard, dag: Dag, waiting: Sequence[WaitingItem]) -> list[gateway.Answer]:
+        texts = [
+            items.item_text(Item(dag.id, i.key, i.spec), i.item_id, i.generation, shard.number, disabled=True)
+            for i in waiting
+        ]
+        return await self._context.queue.enqueue(dag.namespace, texts)
+
+    async def _renew(self, shard: Shard, dag: Dag, old: Sequence[WaitingItem]) -> list[WaitingItem]:
+        """New ids for nodes whose ids grew too old before the queue had seen them."""
+        if not old:
+            return []
+        queue_shard = await self._context.queue_shard(shard)
+        fresh = ids.kin(ids.new_ids(queue_shard, len(old)), dag.id)
+        renewed = [item._replace(item_id=item_id) for item, item_id in zip(old, fresh, strict=True)]
+
+        async def work(tx: Transaction) -> None:
+            await store.lock_dag_nos(tx, [dag.no])
+            await store.renew_waiting(tx, {item.no: item.item_id for item in renewed})
+
+        await shard.pool.transaction(work)
+        return renewed
+
+
+def unfinished_error() -> AddUnfinished:
+    """What a call answers when its nodes are written and the queue could not be given their items now."""
+    return AddUnfinished(
+        "nodes are written, and are being added by and by; the same call again tells when",
+        outcome="unknown",
+        retry_after_s=1.0,
+    )
