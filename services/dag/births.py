@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from services.dag import addition, changes, items, store_births, store_reads
+from services.dag import addition, changes, store_births, store_reads
 from services.dag.addition import Standing
 from services.dag.context import Context
 from services.dag.giving import Giver
 from services.dag.graph import decide
-from services.dag.model import Addition, Dag, Item, NewDag, NewEdge, NewNode, Send
+from services.dag.model import Dag, NewDag, NewEdge, NewNode
 from services.dag.settings import DagSettings
 from services.dag.store_births import Birth, Born, Columns
 from shared import ids
@@ -107,7 +107,9 @@ class Births:
         dag.no, dag.created_at, dag.deadline_at = born
         if dag.released:
             RELEASED.labels(shard.number).inc(dag.released)
-        return await self._give(shard, birth)
+        if await self._giver.give_born(shard, birth):
+            return dag
+        return await store_reads.get_dag(shard, dag.id, dag.namespace) or dag
 
     def _bearer(self, shard: Shard) -> Batcher[Birth, Born | None]:
         if shard.number not in self._bearing:
@@ -128,22 +130,6 @@ class Births:
             limits = BatcherLimits(self._settings.births_per_flush_max, wait_s=self._settings.standing_wait_s_max)
             self._bearing[shard.number] = Batcher(flush, limits, Urgency.ENQUEUE, shard.pool)
         return self._bearing[shard.number]
-
-    async def _give(self, shard: Shard, birth: Birth) -> Dag:
-        dag = birth.dag
-        sends = [_send(birth, n) for n in birth.released]
-        if dag.lifted or not dag.blocked:
-            # The queue need not know of anything first; lifted items are worked out as they are sent.
-            self._context.dispatch(shard, sends)
-            return dag
-        unfinished = Addition(dag.node_no(0), dag.last_no)
-        queue_shard = ids.shard_of(birth.item_ids[0])
-        if await self._giver.give(shard, dag.namespace, unfinished, queue_shard, _texts(shard, birth)):
-            self._context.forget(shard, sends, [unfinished.first_no])
-            return dag
-        self._context.dispatch(shard, sends)
-        await self._giver.drive(shard, unfinished)
-        return await store_reads.get_dag(shard, dag.id, dag.namespace) or dag
 
 
 def _unborn(dag_id: str, namespace: str, new: NewDag) -> Dag:
@@ -179,30 +165,3 @@ def _unborn(dag_id: str, namespace: str, new: NewDag) -> Dag:
         started_lift=new.started_lift or 0,
         path_lift=new.path_lift or 0,
     )
-
-
-def _send(birth: Birth, n: int) -> Send:
-    """The outbox row of a node that is released at once."""
-    dag, item_id = birth.dag, birth.item_ids[n]
-    # A node that asks for outputs and has nothing above it is given none.
-    inputs = "{}" if birth.columns.passes[n] else None
-    item = None if dag.lifted else Item(dag.id, birth.columns.keys[n], birth.columns.items[n])
-    return Send(dag.node_no(n), 1, "enqueue", item_id, dag.namespace, inputs, item)
-
-
-def _texts(shard: Shard, birth: Birth) -> list[str]:
-    """What the queue is given."""
-    dag, columns, released = birth.dag, birth.columns, set(birth.released)
-    return [
-        items.item_text(
-            Item(dag.id, key, item),
-            item_id,
-            1,
-            shard.number,
-            disabled=n not in released,
-            inputs="{}" if passes and n in released else None,
-        )
-        for n, (key, item, item_id, passes) in enumerate(
-            zip(columns.keys, columns.items, birth.item_ids, columns.passes, strict=True)
-        )
-    ]

@@ -14,33 +14,30 @@ from services.dag import (
     addition,
     births,
     expanding,
+    inserting,
     items,
     keeping,
     store,
-    store_cleanup,
     store_duties,
     store_edges,
     store_reads,
 )
 from services.dag.addition import Plan, Standing
 from services.dag.context import Context, own
-from services.dag.errors import DagFinished, LimitExceeded, QueueUnavailable
+from services.dag.errors import LimitExceeded, QueueUnavailable
 from services.dag.expanding import Expansion
-from services.dag.giving import Giver, Ungiven, unfinished_error
-from services.dag.graph import Order, decide
+from services.dag.giving import Given, Giver, Ungiven, unfinished_error
+from services.dag.graph import Order
+from services.dag.growth import Growth
 from services.dag.model import (
     NODE_BITS,
-    TRANSITIONS,
-    UNFINISHED,
     Added,
     Addition,
-    Counts,
     Dag,
     Item,
     NewDag,
     NewEdge,
     NewNode,
-    Node,
     Parent,
     Resolved,
 )
@@ -71,6 +68,11 @@ class _Written(NamedTuple):
     rows: Sequence[NodeRow] = ()
     order: Order | None = None
 
+    @property
+    def addition(self) -> Addition:
+        """What was added; there is something."""
+        return Addition(self.rows[0].no, self.rows[-1].no)
+
 
 class Builder:
     """Creates DAGs and adds nodes and edges."""
@@ -81,6 +83,7 @@ class Builder:
         self._settings = context.settings
         self._orders = Orders(context.settings.order_edges_max)
         self._births = births.Births(context, giver)
+        self._growth = Growth(context, giver, self._orders)
         self.quotas = Quotas(context.shards, context.settings, context.clock)
 
     async def create(
@@ -105,6 +108,19 @@ class Builder:
             return await self._births.make(shard, birth)
 
         return await self._placed(namespace, new.key, make)
+
+    async def add_plain(
+        self, namespace: str, dag_id: str, columns: Columns, above: Sequence[str]
+    ) -> list[Added] | None:
+        """Add nodes of the common shape; None when `add` is to say how it stands with that."""
+        shard, dag_id = self._context.shard_of(dag_id)
+        queue_shard = await self._queue_shard(shard)
+        await self.quotas.look(namespace)
+        if self.quotas.is_limited(namespace):
+            return None
+        async with self._orders.gate(dag_id):
+            birth = await self._growth.write(shard, dag_id, namespace, columns, above, queue_shard)
+        return None if birth is None else await self._growth.give(shard, birth)
 
     async def _placed(self, namespace: str, key: str | None, make: Callable[[Shard], Awaitable[T]]) -> T:
         """Make a DAG where its key has its home; without a key on the next shard, or on one after it where that
@@ -199,7 +215,7 @@ class Builder:
         written = await self._write_until_clear(shard, dag_id, work)
         found = written.nodes
         if not await self._give(shard, written):
-            found |= await self._look_again(shard, written)
+            found |= await self._giver.look_again(shard, written.addition)
         return [found[node.key] for node in nodes]
 
     async def _give(self, shard: Shard, written: _Written) -> bool:
@@ -217,25 +233,8 @@ class Builder:
             items.item_text(Item(dag.id, row.new.key, row.new.item), row.item_id, 1, shard.number, disabled=True)
             for row in waiting
         ]
-        unfinished = Addition(written.rows[0].no, written.rows[-1].no)
-        if await self._giver.give(shard, dag.namespace, unfinished, ids.shard_of(waiting[0].item_id), texts):
-            self._context.forget(shard, [], [unfinished.first_no])
-            return True
-        await self._giver.drive(shard, unfinished)
-        return False
-
-    async def _look_again(self, shard: Shard, written: _Written) -> dict[str, Added]:
-        """How the nodes of an add stand by now."""
-        first_no, last_no = written.rows[0].no, written.rows[-1].no
-
-        async def look(tx: Transaction) -> tuple[Dag, list[Node]]:
-            [dag] = await store.lock_dag_nos(tx, [written.dag.no])
-            return dag, await store.nodes_between(tx, first_no, last_no, list(TRANSITIONS))
-
-        dag, nodes = await shard.pool.transaction(look)
-        if dag.state != "running" and any(node.state == "cancelled" for node in nodes):
-            raise DagFinished("the DAG was cancelled while nodes were added to it; they are cancelled too")
-        return {node.key: Added(node.key, node.item_id, node.state) for node in nodes}
+        given = Given(ids.shard_of(waiting[0].item_id), texts)
+        return await self._giver.give(shard, dag, written.addition, given)
 
     async def _pass_on(self, tx: Transaction, dag: Dag, nodes: Sequence[NewNode], parent: Parent) -> None:
         """What the parent node was given is an external of those nodes that ask for it."""
@@ -310,7 +309,7 @@ class Builder:
         numbers = {key: node.no for key, node in standing.nodes.items()}
         numbers |= {node.key: dag.node_no(dag.next_n + i) for i, node in enumerate(adding.nodes)}
         order = await self._check_cycles(tx, shard, dag, adding, standing, numbers)
-        rows = await self._insert(tx, dag, adding, standing, numbers, queue_shard)
+        rows = await inserting.insert(self._context.shards, tx, dag, adding, standing, numbers, queue_shard)
         if expansion is not None and children:
             await expanding.record(tx, dag, expansion.node, children, numbers)
         settlement = Settlement(tx, [dag], self._settings)
@@ -324,13 +323,13 @@ class Builder:
         if any(row.enqueued for row in rows):
             await store_duties.insert_adding(tx, Addition(rows[0].no, rows[-1].no))
         found |= {row.new.key: Added(row.new.key, row.item_id, "blocked") for row in rows if row.waits}
-        decided = [_node(dag, row) for row in rows if not row.waits]
+        decided = [inserting.node_of(dag, row) for row in rows if not row.waits]
         for node in decided:
             settlement.consider(node)
         await settlement.run()
         found |= {node.key: Added(node.key, node.item_id, node.state) for node in decided}
         if not dag.lifted:
-            _attach_items(settlement, dag, rows)
+            inserting.attach_items(settlement, dag, rows)
         return settlement, _Written(dag, True, found, rows, order)
 
     async def _standing(
@@ -416,106 +415,9 @@ class Builder:
             inserted.append(pair)
         return order
 
-    async def _insert(
-        self,
-        tx: Transaction,
-        dag: Dag,
-        adding: Plan,
-        standing: Standing,
-        numbers: dict[str, int],
-        queue_shard: int,
-    ) -> list[NodeRow]:
-        """Write the nodes, blocked, their externals and all new edges."""
-        externals = await self._declare(tx, dag, adding)
-        counts = addition.new_counts(adding, standing)
-        rows = []
-        item_ids = iter(ids.kin(ids.new_ids(queue_shard, len(adding.nodes)), dag.id))
-        for node in adding.nodes:
-            left, failed = externals.get(node.key, (0, False))
-            waits = not failed and _waits(dag, node, counts[node.key], left)
-            item_id = ids.new_id(self._context.shards.next().number) if node.sub else next(item_ids)
-            no = numbers[node.key]
-            is_item = not node.sub and node.run_on is None and not dag.lifted
-            rows.append(NodeRow(no, node, item_id, waits, waits and is_item, counts[node.key], left, failed))
-        if rows:
-            await store.insert_nodes(tx, dag.no, rows)
-        if adding.edges:
-            states = {key: node.state for key, node in standing.nodes.items()}
-            await store_edges.insert_edges(
-                tx,
-                [
-                    (numbers[up], numbers[down], states.get(up, "blocked") not in UNFINISHED)
-                    for up, down, _ in adding.edges
-                ],
-            )
-        if cleanups := adding.cleanups:
-            of_nos = {numbers[n.key]: numbers[n.compensates] if n.compensates else None for n in cleanups}
-            await store_cleanup.insert(tx, dag, of_nos)
-            dag.cleanups += len(cleanups)
-            dag.cleanup_left += len(cleanups)
-        dag.next_n += len(rows)
-        dag.edges += len(adding.edges)
-        dag.move(None, "blocked", len(rows))
-        await store.grow_dag(tx, dag, structure_changed=bool(adding.edges))
-        return rows
-
-    async def _declare(self, tx: Transaction, dag: Dag, adding: Plan) -> dict[str, tuple[int, bool]]:
-        """Declare the new nodes' externals; how many of each node are open, and whether one has failed."""
-        wanted: dict[tuple[str, str], float | None] = {}
-        for node in adding.nodes:
-            wanted.update(dict.fromkeys((node.key, name) for name in node.external))
-            wanted.update({(node.key, name): deadline_s for name, deadline_s in node.deadlines})
-        if not wanted:
-            return {}
-        facts, made = await store_edges.declare_externals(tx, dag.no, wanted)
-        dag.externals += made
-        found: dict[str, tuple[int, bool]] = {}
-        for fact in facts:
-            left, failed = found.get(fact.node, (0, False))
-            found[fact.node] = (left + (not fact.resolved), failed or fact.failed)
-        return found
-
     async def _queue_shard(self, shard: Shard) -> int:
         """A queue shard for the items of one call, which keep their order that way."""
         try:
             return await self._context.queue_shard(shard)
         except QueueUnavailable as error:
             raise QueueUnavailable(error.detail, retry_after_s=1.0) from error
-
-
-def _waits(dag: Dag, node: NewNode, counts: Counts, ext_left: int) -> bool:
-    """True when all that there is to decide of a new node is that it waits."""
-    verdict = decide(node.trigger, counts)
-    return verdict == "wait" or (verdict == "fire" and (ext_left > 0 or not dag.releasing))
-
-
-def _attach_items(settlement: Settlement, dag: Dag, rows: Sequence[NodeRow]) -> None:
-    """Hand the relay the items that it would otherwise have to read back."""
-    wanted = {send.no: send for send in settlement.sends if send.action == "enqueue"}
-    for row in rows if wanted else ():
-        if (send := wanted.get(row.no)) is not None:
-            send.item = Item(dag.id, row.new.key, row.new.item)
-
-
-def _node(dag: Dag, row: NodeRow) -> Node:
-    c = row.counts
-    return Node(
-        dag.no,
-        row.no,
-        row.new.key,
-        row.item_id,
-        "blocked",
-        1,
-        row.new.trigger,
-        row.new.pass_outputs,
-        row.enqueued,
-        c.left,
-        c.ok,
-        c.failed,
-        c.skipped,
-        c.cancelled,
-        row.ext_left,
-        row.ext_failed,
-        row.new.sub,
-        row.new.run_on,
-    )

@@ -61,16 +61,18 @@ class Log:
         return rows
 
 
-def of_birth(dag: Dag, lefts: Sequence[int]) -> list[Change]:
-    """The log's first rows of a new DAG, as `Log` writes them: a node without upstreams is released, if any is."""
-    released = "released" if dag.released else "blocked"
-    texts = [f"{n}:blocked" if left else f"{n}:{released}" for n, left in enumerate(lefts)]
+def of_birth(dag: Dag, lefts: Sequence[int], first_n: int = 0) -> list[Change]:
+    """The log's rows of new nodes, from the number `first_n` on, and of their DAG if it is new, as `Log` writes
+    them: a node with no upstream left is released, if any is."""
+    released = "released" if dag.releasing else "blocked"
+    texts = [f"{n}:blocked" if left else f"{n}:{released}" for n, left in enumerate(lefts, first_n)]
     rows = []
-    dag.last_event = 1
+    news = json.dumps(_stand(dag)) if dag.last_event == 0 else None
+    dag.last_event += news is not None
     for at in range(0, len(texts), CHANGES_PER_ROW):
         part = texts[at : at + CHANGES_PER_ROW]
         dag.last_event += len(part)
-        rows.append(Change(dag.no, dag.last_event, " ".join(part), None if at else json.dumps(_stand(dag))))
+        rows.append(Change(dag.no, dag.last_event, " ".join(part), None if at else news))
     return rows
 
 

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 from services.dag import gateway, items, store, store_duties
 from services.dag.context import Context
-from services.dag.errors import AddUnfinished, QueueUnavailable
-from services.dag.model import Addition, Dag, Item
+from services.dag.errors import AddUnfinished, DagFinished, QueueUnavailable
+from services.dag.model import TRANSITIONS, Added, Addition, Dag, Item, Node, Send
 from services.dag.settling import Settlement
 from services.dag.store import WaitingItem
+from services.dag.store_births import Birth
 from shared import ids
 from shared.batcher import Batcher, BatcherLimits
 from shared.crash import crash_point
@@ -39,8 +40,15 @@ class Ungiven(Exception):
         self.additions = additions
 
 
+class Given(NamedTuple):
+    """What a queue shard is given of an add: items as JSON text."""
+
+    queue_shard: int
+    texts: list[str]
+
+
 class _Items(NamedTuple):
-    """Items of one add."""
+    """Items of one add, on their way."""
 
     namespace: str
     texts: list[str]
@@ -56,21 +64,58 @@ class Giver:
         self._running: dict[int, asyncio.Future[None]] = {}
 
     async def give(
-        self, shard: Shard, namespace: str, unfinished: Addition, queue_shard: int, texts: list[str]
+        self, shard: Shard, dag: Dag, unfinished: Addition, given: Given, sends: Sequence[Send] = ()
     ) -> bool:
-        """Give the queue the items of an add; False when it has not taken them all."""
+        """Give the queue the items of an add, and with them what its outbox rows in `sends` say. False when that
+        took more than a call: others may have changed meanwhile how the nodes stand.
+
+        Raises:
+            AddUnfinished: the queue will be given them by and by.
+        """
         mark = shard.number << 64 | unfinished.first_no
         done = self._running[mark] = asyncio.get_running_loop().create_future()
         try:
-            [is_taken] = await self._batcher(queue_shard).submit(
-                [_Items(namespace, texts)], namespace, size=len(texts)
+            [is_taken] = await self._batcher(given.queue_shard).submit(
+                [_Items(dag.namespace, given.texts)], dag.namespace, size=len(given.texts)
             )
         except QueueUnavailable:
             is_taken = False
         finally:
             self._unmark(mark, done)
         crash_point("after_give")
-        return is_taken
+        if is_taken:
+            self._context.forget(shard, list(sends), [unfinished.first_no])
+            return True
+        self._context.dispatch(shard, list(sends))
+        await self.drive(shard, unfinished)
+        return False
+
+    async def look_again(self, shard: Shard, unfinished: Addition) -> dict[str, Added]:
+        """How the nodes of an add stand by now, by their keys.
+
+        Raises:
+            DagFinished: the DAG was cancelled meanwhile, and they are.
+        """
+
+        async def look(tx: Transaction) -> tuple[Dag, list[Node]]:
+            [dag] = await store.lock_dag_nos(tx, [unfinished.dag_no])
+            return dag, await store.nodes_between(tx, *unfinished, list(TRANSITIONS))
+
+        dag, nodes = await shard.pool.transaction(look)
+        if dag.state != "running" and any(node.state == "cancelled" for node in nodes):
+            raise DagFinished("the DAG was cancelled while nodes were added to it; they are cancelled too")
+        return {node.key: Added(node.key, node.item_id, node.state) for node in nodes}
+
+    async def give_born(self, shard: Shard, birth: Birth) -> bool:
+        """Give the queue the items of nodes just written, also of those that are released; otherwise as `give`."""
+        dag = birth.dag
+        sends = [_send(birth, n) for n in birth.released]
+        if dag.lifted or len(sends) == len(birth.item_ids):
+            # The queue need not know of anything first; lifted items are worked out as they are sent.
+            self._context.dispatch(shard, sends)
+            return True
+        given = Given(ids.shard_of(birth.item_ids[0]), _texts(shard, birth))
+        return await self.give(shard, dag, birth.addition, given, sends)
 
     def _batcher(self, queue_shard: int) -> Batcher[_Items, bool]:
         if queue_shard not in self._batchers:
@@ -193,3 +238,30 @@ def unfinished_error() -> AddUnfinished:
         outcome="unknown",
         retry_after_s=1.0,
     )
+
+
+def _send(birth: Birth, n: int) -> Send:
+    """The outbox row of a node that is released at once."""
+    dag, item_id = birth.dag, birth.item_ids[n]
+    # A node that asks for outputs and has nothing above it is given none.
+    inputs = "{}" if birth.columns.passes[n] else None
+    item = None if dag.lifted else Item(dag.id, birth.columns.keys[n], birth.columns.items[n])
+    return Send(dag.node_no(birth.first_n + n), 1, "enqueue", item_id, dag.namespace, inputs, item)
+
+
+def _texts(shard: Shard, birth: Birth) -> list[str]:
+    """What the queue is given."""
+    dag, columns, released = birth.dag, birth.columns, set(birth.released)
+    return [
+        items.item_text(
+            Item(dag.id, key, item),
+            item_id,
+            1,
+            shard.number,
+            disabled=n not in released,
+            inputs="{}" if passes and n in released else None,
+        )
+        for n, (key, item, item_id, passes) in enumerate(
+            zip(columns.keys, columns.items, birth.item_ids, columns.passes, strict=True)
+        )
+    ]

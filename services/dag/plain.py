@@ -59,7 +59,7 @@ class _Edge(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     downstream: str
 
 
-class _Added(msgspec.Struct, forbid_unknown_fields=True):
+class Added(msgspec.Struct, forbid_unknown_fields=True):
     """Nodes of the common shape to add; see `wire.AddNodes`."""
 
     nodes: Annotated[list[_Node], Meta(min_length=1, max_length=wire.BATCH_MAX)]
@@ -73,39 +73,31 @@ def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | None:
         spec = msgspec.convert(value, _Spec)
     except msgspec.ValidationError:
         return None
-    nodes = spec.nodes
-    keys = [node.key for node in nodes]
-    topics = [node.topic for node in nodes]
     names = [name for name in (spec.key, spec.name) if name is not None]
-    edges = _edges(nodes, keys)
-    if edges is None or not _are_plain(keys + names) or not all(map(_TOPIC, set(topics))):
+    made = _columns(spec.nodes, names, settings)
+    if made is None or made[1]:
         return None
-    lefts, ups, downs = edges
-    payloads = ["null" if node.payload is None else encode(node.payload) for node in nodes]
-    if _is_over_limits(lefts, payloads, settings):
-        return None
-    columns = Columns(
-        keys=keys,
-        topics=topics,
-        triggers=[node.trigger for node in nodes],
-        passes=[node.pass_outputs for node in nodes],
-        fingerprints=list(map(_fingerprint, nodes, payloads)),
-        items=list(map(_item, nodes, payloads)),
-        lefts=lefts,
-        ups=ups,
-        downs=downs,
-    )
-    return NewDag(spec.key, spec.name, spec.open, spec.hold, spec.on_failure, None, None), columns
+    return NewDag(spec.key, spec.name, spec.open, spec.hold, spec.on_failure, None, None), made[0]
 
 
-def read_nodes(value: Any, settings: DagSettings) -> tuple[list[NewNode], list[NewEdge]] | None:
-    """Nodes to add and edges beside them, from a body's JSON value; None when one is none of the common shape.
-    What they wait for may be there already, or not: that is for who adds them to see."""
+def read_added(value: Any) -> Added | None:
+    """Nodes to add, from a body's JSON value; None when one is none of the common shape."""
     try:
-        spec = msgspec.convert(value, _Added)
+        return msgspec.convert(value, Added)
     except msgspec.ValidationError:
         return None
-    nodes, dependencies = spec.nodes, spec.dependencies or ()
+
+
+def columns_of(added: Added, settings: DagSettings) -> tuple[Columns, list[str]] | None:
+    """Nodes to add, in the order of the call, which respects the edges between them, and the keys of what they
+    wait for besides: in `ups` -1 is the first of these, -2 the second. None for anything else."""
+    return None if added.dependencies else _columns(added.nodes, [], settings)
+
+
+def nodes_of(added: Added, settings: DagSettings) -> tuple[list[NewNode], list[NewEdge]] | None:
+    """Nodes to add and edges beside them, in whatever order; None when one is none of the common shape. What they
+    wait for may be there already, or not: that is for who adds them to see."""
+    nodes, dependencies = added.nodes, added.dependencies or ()
     above = [tuple(node.upstream or ()) for node in nodes]
     named = [node.key for node in nodes]
     named += chain.from_iterable(above)
@@ -131,23 +123,50 @@ def read_nodes(value: Any, settings: DagSettings) -> tuple[list[NewNode], list[N
     return made, [NewEdge(edge.upstream, edge.downstream, i) for i, edge in enumerate(dependencies)]
 
 
-def _edges(nodes: list[_Node], keys: list[str]) -> tuple[list[int], list[int], list[int]] | None:
-    """How many upstreams each node has, and both ends of all edges; None unless every key is there once, and each
-    edge comes once and leads to a later node."""
-    numbers = dict(zip(keys, range(len(keys)), strict=True))
-    try:
-        above = [[numbers[key] for key in node.upstream or ()] for node in nodes]
-    except KeyError:
+class _Places(dict[str, int]):
+    """The places of a call's nodes by their keys, and -1, -2, ... for what it names besides, as it comes."""
+
+    def __init__(self, keys: list[str]) -> None:
+        super().__init__(zip(keys, range(len(keys)), strict=True))
+        self.besides: list[str] = []
+
+    def __missing__(self, key: str) -> int:
+        self.besides.append(key)
+        self[key] = -len(self.besides)
+        return self[key]
+
+
+def _columns(nodes: list[_Node], names: list[str], settings: DagSettings) -> tuple[Columns, list[str]] | None:
+    """The nodes, and the keys of what they wait for besides; `names` stand beside them in the call. None unless
+    every key is there once, and each edge comes once and leads to a later node."""
+    keys = [node.key for node in nodes]
+    topics = [node.topic for node in nodes]
+    places = _Places(keys)
+    if len(places) < len(keys):
         return None
+    above = [[places[key] for key in node.upstream or ()] for node in nodes]
     lefts = list(map(len, above))
     ups = list(chain.from_iterable(above))
     downs = list(chain.from_iterable(map(repeat, range(len(nodes)), lefts)))
-    is_plain = (
-        len(numbers) == len(keys)
-        and all(map(lt, ups, downs))
-        and len(set(zip(downs, ups, strict=True))) == len(ups)
+    if not all(map(lt, ups, downs)) or len(set(zip(downs, ups, strict=True))) < len(ups):
+        return None
+    if not _are_plain(keys + places.besides + names) or not all(map(_TOPIC, set(topics))):
+        return None
+    payloads = ["null" if node.payload is None else encode(node.payload) for node in nodes]
+    if _is_over_limits(lefts, payloads, settings):
+        return None
+    columns = Columns(
+        keys=keys,
+        topics=topics,
+        triggers=[node.trigger for node in nodes],
+        passes=[node.pass_outputs for node in nodes],
+        fingerprints=list(map(_fingerprint, nodes, payloads)),
+        items=list(map(_item, nodes, payloads)),
+        lefts=lefts,
+        ups=ups,
+        downs=downs,
     )
-    return (lefts, ups, downs) if is_plain else None
+    return columns, places.besides
 
 
 def _are_plain(names: list[str]) -> bool:

@@ -41,6 +41,11 @@ class Settlement:
         self._cleanup_changed: set[int] = set()
         self._left_closed: set[int] = set()
 
+    def grown(self, dag: Dag, released: int) -> None:
+        """A statement of this transaction has written more nodes of a DAG, so many released, and its row."""
+        self.written.append(dag)
+        self.released += released
+
     def changed(self, dag: Dag) -> None:
         """Write this DAG's row, and look whether the DAG has ended."""
         self._changed.add(dag.no)

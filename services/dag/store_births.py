@@ -1,4 +1,4 @@
-"""The statement that makes whole new DAGs, bound."""
+"""The statements that make whole new DAGs, and more nodes of the same shape, bound."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple
 
-from services.dag.model import NODE_BITS, Change, Dag
+from services.dag.model import NODE_BITS, Addition, Change, Dag
 from services.dag.store import SQL
+from shared.pg import Transaction
 from shared.shards import Shard
 
 
 class Columns(NamedTuple):
-    """New nodes, in the order of their numbers, and the edges between them, column by column. `lefts` are the
-    upstreams of each, all of which are new too; `items` its queue item as JSON text."""
+    """New nodes, in the order of their numbers, and the edges into them, column by column, by their places.
+    `lefts` are the upstreams that each waits for; `items` its queue item as JSON text."""
 
     keys: list[str]
     topics: list[str]
@@ -28,17 +29,25 @@ class Columns(NamedTuple):
 
 
 class Birth(NamedTuple):
-    """A new DAG as it will stand. Its own number is still 0, so those of its nodes and edges begin at 0."""
+    """A new DAG as it will stand, its own number still 0; or a DAG with more nodes, as both will stand."""
 
     dag: Dag
     columns: Columns
     item_ids: list[str]
     changes: list[Change]
+    # The number within the DAG of the first of these nodes.
+    first_n: int = 0
 
     @property
     def released(self) -> list[int]:
-        """The numbers of the nodes that are released at once."""
-        return [n for n, left in enumerate(self.columns.lefts) if not left] if self.dag.released else []
+        """The places of the nodes that are released at once."""
+        return [n for n, left in enumerate(self.columns.lefts) if not left] if self.dag.releasing else []
+
+    @property
+    def addition(self) -> Addition:
+        """The numbers of these nodes, once the DAG has one."""
+        first_no = self.dag.node_no(self.first_n)
+        return Addition(first_no, first_no + len(self.columns.keys) - 1)
 
 
 class Born(NamedTuple):
@@ -102,6 +111,51 @@ async def bear_dags(shard: Shard, births: Sequence[Birth], *, delay_s: float) ->
     for place, *row in rows:
         born[place - 1] = Born(*row)
     return born
+
+
+async def bear_nodes(
+    tx: Transaction, birth: Birth, old_nos: Sequence[int], satisfied: Sequence[bool], *, delay_s: float
+) -> None:
+    """Add nodes to a DAG: with them everything that `bear_dags` writes of a DAG's first ones. In `ups` -1, -2, ...
+    stand for nodes that were there, numbered `old_nos`; edges from those that are `satisfied` are flipped."""
+    dag, columns = birth.dag, birth.columns
+    first_no, _ = birth.addition
+    count = len(columns.keys)
+    oks = [0] * count
+    flipped = [False] * len(columns.ups)
+    if any(satisfied):
+        flipped = [up < 0 and satisfied[-1 - up] for up in columns.ups]
+        for down, is_flipped in zip(columns.downs, flipped, strict=True):
+            oks[down] += is_flipped
+    # A place is that from behind, where it is below 0.
+    nos = [*range(first_no, first_no + count), *reversed(old_nos)]
+    await tx.fetch(
+        SQL.bear_nodes,
+        dag_no=dag.no,
+        first_no=first_no,
+        node_keys=_lines(columns.keys),
+        item_ids=birth.item_ids,
+        topics=_lines(columns.topics),
+        triggers=_lines(columns.triggers),
+        passes=columns.passes,
+        fingerprints=b"".join(columns.fingerprints),
+        lefts=columns.lefts,
+        oks=oks,
+        items=_lines(columns.items),
+        releasing=dag.releasing,
+        ups=[nos[up] for up in columns.ups],
+        downs=[nos[down] for down in columns.downs],
+        flipped=flipped,
+        next_n=dag.next_n,
+        edges=dag.edges,
+        blocked=dag.blocked,
+        released=dag.released,
+        last_event=dag.last_event,
+        change_lasts=[change.last_event for change in birth.changes],
+        change_nodes=[change.nodes for change in birth.changes],
+        change_dags=[change.dag for change in birth.changes],
+        delay_s=delay_s,
+    )
 
 
 def _lines(texts: Sequence[str]) -> str:

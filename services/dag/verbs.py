@@ -100,9 +100,13 @@ class Hot:
     async def add_nodes(self, call: Call) -> Answer:
         """`dag_add_nodes`."""
         value = self._value(call)
-        made = plain.read_nodes(value, self._settings)
-        if made is not None:
-            return 201, await _add(self._duties, call.namespace, call.of, *made)
+        if (added := plain.read_added(value)) is not None:
+            if (columns := plain.columns_of(added, self._settings)) is not None:
+                found = await self._duties.builder.add_plain(call.namespace, call.of, *columns)
+                if found is not None:
+                    return 201, {"nodes": added_view(found)}
+            if (nodes := plain.nodes_of(added, self._settings)) is not None:
+                return 201, await _add(self._duties, call.namespace, call.of, *nodes)
         return 201, await add_nodes(self._duties, call.namespace, call.of, validate(wire.AddNodes, value))
 
     async def add_dependencies(self, call: Call) -> Answer:

@@ -33,16 +33,25 @@ class DagWorld:
         self.duties: Orchestrator = self.app.state.orchestrator
         self.loops: Loops = self.app.state.loops
         self._looking: dict[int, Any] = {}
-        self.http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=self.app, raise_app_exceptions=False),
-            base_url="http://dag",
-            event_hooks={"response": [described("dag")]},
-        )
+        # As over a socket: hot verbs go the short way in.
+        self.http = self.client(self.app.state.hot)
 
     @property
     def shard(self) -> Shard:
         """The first shard."""
         return next(iter(self.duties.context.shards))
+
+    def client(self, app: Any) -> httpx.AsyncClient:
+        """A client of the service, or of what its app is behind."""
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=app, raise_app_exceptions=False),
+            base_url="http://dag",
+            event_hooks={"response": [described("dag")]},
+        )
+
+    def go_by_routes(self) -> None:
+        """From now on go the framework's way in."""
+        self.http = self.client(self.app)
 
     async def call(self, method: str, path: str, body: Any = None, *, expect: int | None = None) -> Any:
         """A call below the DAGs of the default namespace; its body, its status as expected."""

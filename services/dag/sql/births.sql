@@ -1,4 +1,4 @@
--- Whole new DAGs: several in one statement, each decided as it is written.
+-- Whole new DAGs, several in one statement, and more nodes of one; all decided as they are written.
 
 -- name: bear_dags(ids, namespaces, keys, names, opens, helds, on_failures, deadlines_s, metadatas, started_lifts, path_lifts, next_ns, edge_counts, blockeds, releaseds, last_events, nos, node_keys, item_ids, topics, triggers, passes, fingerprints, lefts, items, ups, downs, change_places, change_lasts, change_nodes, change_dags, delay_s)
 -- Changes name their DAG by its place among those of the call; numbers of nodes have that place where the DAG's
@@ -65,3 +65,36 @@ waiting AS (
     INSERT INTO adding (first_no, last_no)
     SELECT min(no), max(no) FROM node_rows GROUP BY dag_no HAVING bool_or(NOT released AND NOT lifted))
 SELECT w.place::int, m.no, m.created_at, m.deadline_at FROM made m JOIN want w ON w.id = m.id;
+
+-- name: bear_nodes(dag_no, first_no, node_keys, item_ids, topics, triggers, passes, fingerprints, lefts, oks, items, releasing, ups, downs, flipped, next_n, edges, blocked, released, last_event, change_lasts, change_nodes, change_dags, delay_s)
+-- More nodes of a DAG whose row is locked, with its totals as they stand then. Texts as above.
+WITH node_rows AS MATERIALIZED (
+    SELECT $2::bigint + nth - 1 AS no, key, item_id, topic, trigger, pass,
+        substring($8::bytea FROM (nth::int - 1) * 16 + 1 FOR 16) AS fingerprint, l, ok, item,
+        l = 0 AND $12::boolean AS released, shard_now() AS at
+    FROM unnest(string_to_array($3::text, E'\n'), $4::uuid[], string_to_array($5::text, E'\n'),
+        string_to_array($6::text, E'\n'), $7::boolean[], $9::int[], $10::int[], string_to_array($11::text, E'\n'))
+        WITH ORDINALITY AS w(key, item_id, topic, trigger, pass, l, ok, item, nth)),
+specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM node_rows),
+born AS (
+    INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
+        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, created_at, released_at)
+    SELECT $1, no, key, item_id, CASE WHEN released THEN 'released' ELSE 'blocked' END, topic, trigger, pass,
+        fingerprint, NOT released, l, ok, 0, 0, 0, 0, false, at, CASE WHEN released THEN at END
+    FROM node_rows),
+linked AS (
+    INSERT INTO edge (up, down, satisfied)
+    SELECT w.up, w.down, w.flipped FROM unnest($13::bigint[], $14::bigint[], $15::boolean[]) AS w(up, down, flipped)),
+logged AS (
+    INSERT INTO change (dag_no, last_event, nodes, dag)
+    SELECT $1, w.last_event, w.nodes, w.dag
+    FROM unnest($21::bigint[], $22::text[], $23::text[]) AS w(last_event, nodes, dag)),
+sent AS (
+    INSERT INTO outbox (node_no, generation, action, item_id, inputs, created_at, due_at)
+    SELECT no, 1, 'enqueue', item_id, CASE WHEN pass THEN '{}' END, at, at + make_interval(secs => $24::float8)
+    FROM node_rows WHERE released),
+waiting AS (
+    INSERT INTO adding (first_no, last_no) SELECT min(no), max(no) FROM node_rows HAVING bool_or(NOT released))
+UPDATE dag SET next_n = $16, edges = $17, structure_version = structure_version + least(cardinality($13::bigint[]), 1),
+    blocked = $18, released = $19, last_event = $20
+WHERE no = $1;

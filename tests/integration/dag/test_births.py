@@ -20,7 +20,7 @@ TRIGGERS = ("all_succeeded", "all_done", "none_failed", "any_succeeded", "any_fa
 _NODES = """
 SELECT n.key, n.state, n.generation, n.trigger, n.topic, n.pass_outputs, n.enqueued, n.by_call, n.fingerprint,
     n.up_left, n.up_ok, n.up_failed, n.up_skipped, n.up_cancelled, n.ext_left, n.ext_failed, n.sub, n.run_on,
-    s.item, n.released_at IS NULL AS unreleased, n.finished_at, n.no & 4194303 AS n
+    s.item, n.released_at IS NULL AS unreleased, n.finished_at IS NULL AS unfinished, n.no & 4194303 AS n
 FROM node n JOIN node_spec s ON s.node_no = n.no WHERE n.dag_no = $1 ORDER BY n.no"""
 _EDGES = "SELECT up & 4194303, down & 4194303, satisfied FROM edge WHERE up >> 22 = $1 ORDER BY up, down"
 _DAG = """
@@ -71,6 +71,7 @@ async def stands(world: DagWorld, dag: str) -> dict[str, Any]:
 async def test_a_dag_made_whole_stands_as_the_long_way_makes_it(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    world.go_by_routes()
     short = births.plan
     ways: Counter[bool] = Counter()
     for seed in range(60):
@@ -106,6 +107,7 @@ async def create_plainly(world: DagWorld, body: Any) -> Any:
 async def test_a_plain_dag_stands_as_the_long_way_makes_it(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
+    world.go_by_routes()
     monkeypatch.setattr(births, "plan", lambda *_: None)
     nodes = [{"key": f"n{n}", "topic": "t", "upstream": ["first"], "priority": n} for n in range(150)]
     nodes[7] |= {"trigger": "all_done", "payload": {"b": 'a "b"\n', "a": 2}, "pass_outputs": True, "lease_s": 5}

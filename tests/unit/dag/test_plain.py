@@ -193,7 +193,8 @@ def check_nodes(body: dict[str, Any], settings: DagSettings = SETTINGS) -> bool:
     """Whether the short way takes nodes to add; then they are what the long way makes of them."""
     value = jsonbody.check(json.dumps(body).encode(), depth_max=settings.json_depth_max)
     untouched = copy.deepcopy(value)
-    short = plain.read_nodes(value, settings)
+    added = plain.read_added(value)
+    short = None if added is None else plain.nodes_of(added, settings)
     assert value == untouched
     if short is not None:
         spec = wire.AddNodes.model_validate(value)
