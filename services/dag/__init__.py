@@ -5,11 +5,10 @@ it first, in a statement of its own, and looks only afterwards.
 
 Node states
 
-    intent ──> blocked ──> released ──> succeeded | failed | cancelled
-                  └──────> skipped | failed | cancelled
+    blocked ──> released ──> succeeded | failed | cancelled
+       └──────> skipped | failed | cancelled
 
-`intent` is a node that is written and not decided yet (callers see `blocked`). A retry begins a new
-generation at `blocked`; within one generation a terminal state never changes.
+A retry begins a new generation at `blocked`; within one generation a terminal state never changes.
 
 DAG states
 
@@ -21,9 +20,9 @@ in effect; a call either changes all that it names or nothing; what a caller was
 
 What a crash leaves, and who goes on
 
-    after a birth (a new DAG written)    `adding` row, and outbox rows of what is released; the same
-    after A (nodes written)              `adding` row; the sweeper, or whoever names one of the nodes
-    after the disabled enqueues          the same; the queue knows the items already and says `duplicate`
+    after a DAG or more nodes of one     `adding` row, and outbox rows of what is released; the sweeper, or
+      were written                         the same call again
+    after the queue was given all        the same; the queue knows the items already and says `duplicate`
     after a commit, before the queue     outbox row; sent when it is overdue
       was told
     after the queue was told             outbox row; told again, to no further effect
@@ -39,9 +38,10 @@ Where to look
       drawing
     subdags, subspec                     DAGs that run in the place of nodes
     expanding, cleaning, ranking         children of running nodes; what runs at the end; what goes first
-    plain, births                        new DAGs of the common shape; new DAGs, several in one statement
-    building, activating, addition,      creating and adding: A, the queue, B; cycle checks
+    plain, births, growth                the common shape: new DAGs, several in one statement; more nodes
+    building, inserting, addition,       creating and adding whatever else; cycle checks
       orders
+    giving                               new nodes' items, on their way to the queue
     settling                             what one transaction decides; everything that changes nodes uses it
     completing, walking                  ends of nodes, and work too long for one transaction
     control, retrying, reopening,        the other verbs

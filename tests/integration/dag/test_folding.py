@@ -324,3 +324,40 @@ async def test_items_of_a_dag_are_of_one_kin(folding: Folding) -> None:
     assert len(ids) > len(before)
     assert {item_id[KIN] for item_id in ids} == {dag[KIN]}
     await folding.cancel(dag)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_an_upstream_acked_before_the_queue_has_its_new_children_opens_them_once(
+    folding: Folding, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """Written and decided, but not given yet: the ack is told, and what cannot be revived is enqueued."""
+    enqueue = folding.told.enqueue
+    written, given = asyncio.Event(), asyncio.Event()
+
+    async def late(*args: Any) -> Any:
+        if not written.is_set():
+            written.set()
+            await given.wait()
+        return await enqueue(*args)
+
+    dag = await folding.dags.create({"a": []}, open=True)
+    taken = await folding.take()
+    monkeypatch.setattr(folding.told, "enqueue", late)
+    adding = asyncio.create_task(folding.dags.add(dag, {"b": ["a"], "c": ["a", "b"]}))
+    await written.wait()
+    assert await folding.queue.ack(*taken.values()) == ["acked"]
+    await folding.settle()
+    taken = await folding.take()
+    assert set(taken) == {"b"}
+    if ends:
+        await folding.queue.ack(*taken.values())
+        await folding.settle()
+    given.set()
+    assert [node["state"] for node in (await adding)["nodes"]] == ["blocked", "blocked"]
+    await folding.settle()
+    again = await folding.take()
+    assert set(again) == ({"c"} if ends else set())
+    await folding.queue.ack(*(again or taken).values())
+    await folding.settle()
+    await folding.dags.verb(dag, "close")
+    await folding.finish(dag)
