@@ -1,6 +1,7 @@
 """How many unfinished DAGs a namespace may have, and nodes and edges in them: its own quotas, else the default's.
 
-Checked in the transaction that adds, after what exists was recognised: a call which changes nothing is never refused.
+Checked in the transaction that adds, after what exists was recognised: a call that changes nothing is never
+refused.
 Quotas are read at most every `LOOK_S`, and so is the use of a namespace that has any, corrected by what this
 process added since: one process is exact, several may together exceed a limit by what the others added in that
 time. A sub-DAG is its parent's work and counts, but is not refused. Without limits the use is not read.

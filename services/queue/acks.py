@@ -179,6 +179,9 @@ class Acks:
                 # With them all would be taken that is as wide, however many.
                 return await flush_apart(entries, are_wide)
             folds = self._folds(ids)
+            if folds and max(len(entry.ids) for entry in entries) > LIGHT_ENTRIES_MAX:
+                # Told, each of them would cost several times what it costs to wait for the DAG a little.
+                folds |= Fold.AWAIT
             try:
                 with self._dispatch.handing(store.number, "ack", len(ids)) as handing:
                     flushed = await handing.flush(

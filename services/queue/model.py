@@ -23,13 +23,15 @@ NO_OUTPUT = msgspec.Raw(b"")
 
 class Fold(IntFlag):
     """What an ack may apply to DAGs in its own transaction: ends of nodes, ends of DAGs. Of ends that release many
-    nodes: they are taken too (`WIDE`), or refuse their flush; else they are told like all that is not applied."""
+    nodes: they are taken too (`WIDE`), or refuse their flush; else they are told like all that is not applied.
+    `AWAIT`: a DAG that is locked is waited for, a little."""
 
     NOTHING = 0
     NODES = 1
     DAGS = 2
     WIDE = 4
     REFUSE_WIDE = 8
+    AWAIT = 16
 
 
 class Backoff(msgspec.Struct, forbid_unknown_fields=True):

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from shared.batcher import LIGHT_ENTRIES_MAX
 from tests.support.databases import Database, Databases
 from tests.support.folding import Folding, folding_on
+from tests.support.locks import locked
 
 LOG = "SELECT c.last_event, c.nodes, c.dag FROM change c JOIN dag d ON d.no = c.dag_no WHERE d.id = $1 ORDER BY 1"
 COUNTS = "SELECT blocked, released, succeeded, last_event FROM dag WHERE id = $1"
@@ -106,3 +108,44 @@ def flushes_held(folding: Folding) -> list[asyncio.Event]:
 
     store.ack = ack  # type: ignore[method-assign]
     return flushes
+
+
+LONGER = """
+DO $$ BEGIN
+    EXECUTE replace(pg_get_functiondef('await_dags(uuid[])'::regprocedure), '50ms', '60s');
+END $$"""
+
+
+@pytest.fixture
+async def patient(folding: Folding) -> AsyncIterator[Folding]:
+    """A shard where DAGs are waited for as long as a test takes."""
+    [[ours]] = await folding.dags.rows("SELECT pg_get_functiondef('await_dags(uuid[])'::regprocedure)")
+    await folding.execute(LONGER)
+    yield folding
+    await folding.execute(ours)
+
+
+async def test_many_acks_wait_for_a_dag_that_is_just_being_changed(patient: Folding) -> None:
+    """Told, each of their ends would be an item of its own, and keep the DAG's row busy for the next acks."""
+    dag = await patient.dags.create({**{f"n{n}": [] for n in range(40)}, "last": ["n0"]})
+    few, many = [], []
+    for n, item in enumerate((await patient.take()).values()):
+        (few if n < LIGHT_ENTRIES_MAX // 8 else many).append(item)
+    async with locked(patient.dags, dag) as until_waiting:
+        assert set(await patient.queue.ack(*few)) == {"acked"}, "small calls wait for nobody"
+        acking = asyncio.create_task(patient.queue.ack(*many))
+        await until_waiting(1)
+    assert set(await acking) == {"acked"}
+    assert await patient.completions() == len(few)
+    await patient.finish(dag)
+
+
+async def test_many_acks_do_not_wait_long(folding: Folding) -> None:
+    dag = await folding.dags.create({f"n{n}": [] for n in range(40)})
+    other = await folding.dags.create({**{f"m{n}": [] for n in range(40)}, "last": ["m0"]})
+    taken = list((await folding.take()).values())
+    async with locked(folding.dags, dag):
+        assert set(await folding.queue.ack(*taken)) == {"acked"}
+        assert await folding.completions() == 40, "the other DAG was free"
+    await folding.finish(dag)
+    assert (await folding.dags.dag(other))["state"] == "succeeded"
