@@ -8,8 +8,8 @@ branch_labels = None
 depends_on = None
 
 SQL = """
--- Locks the rows of DAGs, unless that takes too long; then it leaves them as they are. They are locked in the order
--- that everybody locks them in; two who lock those of two shards in two orders part by the same time.
+-- Locks the rows of DAGs, unless that takes too long; then it leaves them as they are. They are locked in the
+-- order that everybody locks them in; two who lock those of two shards in two orders part by the same time.
 CREATE FUNCTION await_dags(dag_ids uuid[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     home CONSTANT text := current_setting('lock_timeout');
