@@ -35,22 +35,23 @@ class Paced:
         self._http = [Http(queue_url) for _ in range(CONNECTIONS)]
         self._item_s = CONNECTIONS / items_per_s
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
 
     async def __aenter__(self) -> Paced:
         self._tasks = [asyncio.create_task(self._consume(http)) for http in self._http]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # What is leased is acked: the DAG would wait for the leases to run out.
+        self._is_stopping = True
+        await asyncio.gather(*self._tasks)
         for http in self._http:
             http.close()
 
     async def _consume(self, http: Http) -> None:
-        while True:
+        while not self._is_stopping:
             begun_s = time.perf_counter()
-            leased = await http.dequeue(TOPIC, 100, wait_s=20.0)
+            leased = await http.dequeue(TOPIC, 100, wait_s=1.0)
             if leased:
                 self.acked += await http.ack(leased)
                 await asyncio.sleep(begun_s + len(leased) * self._item_s - time.perf_counter())
@@ -79,6 +80,7 @@ async def run(bench: Bench) -> Outcome:
             before, begun_s = bench.stack.meter.read(), time.perf_counter()
             beside_ms.append(await _steps(bench, chains, nodes))
             fed.append(paced.acked / (time.perf_counter() - begun_s))
+            assert paced.acked, "the large DAG has come to its end"
             bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
     await builder.cancel(dag)
     builder.close()
