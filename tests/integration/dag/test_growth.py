@@ -219,6 +219,22 @@ async def test_dags_that_need_more_than_two_statements_take_the_long_way(
     assert ways[False] == ("priority" in body)
 
 
+async def test_an_ordinary_node_does_not_wait_for_a_cleanup_node(world: DagWorld, ways: Counter[bool]) -> None:
+    nodes = [*specs({"a": []}), {"key": "last", "topic": "t", "run_on": "always"}]
+    dag = (await world.call("POST", "", {"nodes": nodes}, expect=201))["id"]
+    refused = await world.add(dag, {"b": ["last"]}, expect=422)
+    assert refused["errors"][0]["pointer"] == "/nodes/0/upstream/0"
+    assert ways == {False: 1}
+
+
+async def test_who_watches_a_dag_hears_at_once_of_nodes_added(world: DagWorld, ways: Counter[bool]) -> None:
+    dag = await world.create({"a": []}, hold=True)
+    with world.duties.context.watches.watching(world.shard, dag, 2) as watch:
+        await world.add(dag, {"b": ["a"]})
+        assert watch.event.is_set()
+    assert ways == {True: 1}
+
+
 async def test_an_ended_or_cancelled_dag_takes_nothing(world: DagWorld, ways: Counter[bool]) -> None:
     for verb in ("cancel", "close"):
         dag = await world.create(open=True)
