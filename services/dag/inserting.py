@@ -91,6 +91,7 @@ def attach_items(settlement: Settlement, dag: Dag, rows: Sequence[NodeRow]) -> N
 
 
 def node_of(dag: Dag, row: NodeRow) -> Node:
+    """A new node as reading it back would show it."""
     c = row.counts
     return Node(
         dag.no,

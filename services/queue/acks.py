@@ -183,7 +183,8 @@ class Acks:
                 # Told, each of them would cost several times what it costs to wait for the DAG a little.
                 folds |= Fold.AWAIT
             try:
-                with self._dispatch.handing(store.number, "ack", len(ids)) as handing:
+                waits = bool(folds & Fold.AWAIT)
+                with self._dispatch.handing(store.number, "ack", len(ids), waits=waits) as handing:
                     flushed = await handing.flush(
                         lambda offers: store.ack(
                             ids, tokens, namespace_ids, given, relaxed=relaxed, offers=offers, folds=folds

@@ -109,11 +109,12 @@ class Dispatch:
             # What who was woken here takes is as good as taken.
             self.tell(*pair, shard, keys[taken:])
 
-    def handing(self, shard: int, verb: str, entries: int) -> Handing:
-        """What a flush of so many entries may lease at once to calls that wait, by what became ready before."""
+    def handing(self, shard: int, verb: str, entries: int, *, waits: bool = False) -> Handing:
+        """What a flush of so many entries may lease at once to calls that wait, by what became ready before. One
+        that itself `waits` for others takes no call along: small flushes would find nobody to hand to."""
         recent = self._recent.setdefault((shard, verb), {})
         lines: list[tuple[int, Line]] = []
-        if entries <= HANDED_ENTRIES_MAX and not self._is_leaving:
+        if entries <= HANDED_ENTRIES_MAX and not waits and not self._is_leaving:
             known = ((topic_id, self._by_id.get((shard, topic_id))) for topic_id in recent)
             lines = [(topic_id, line) for topic_id, line in known if line is not None]
         return Handing(lines, recent, self._give_back)

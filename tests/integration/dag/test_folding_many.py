@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from shared.batcher import LIGHT_ENTRIES_MAX
+from tests.integration.queue.test_hung_up_consumer import spy_on_claims, until_waiting
 from tests.support.databases import Database, Databases
 from tests.support.folding import Folding, folding_on
 from tests.support.locks import locked
@@ -131,10 +132,10 @@ async def test_many_acks_wait_for_a_dag_that_is_just_being_changed(patient: Fold
     few, many = [], []
     for n, item in enumerate((await patient.take()).values()):
         (few if n < LIGHT_ENTRIES_MAX // 8 else many).append(item)
-    async with locked(patient.dags, dag) as until_waiting:
+    async with locked(patient.dags, dag) as until_locked:
         assert set(await patient.queue.ack(*few)) == {"acked"}, "small calls wait for nobody"
         acking = asyncio.create_task(patient.queue.ack(*many))
-        await until_waiting(1)
+        await until_locked(1)
     assert set(await acking) == {"acked"}
     assert await patient.completions() == len(few)
     await patient.finish(dag)
@@ -149,3 +150,30 @@ async def test_many_acks_do_not_wait_long(folding: Folding) -> None:
         assert await folding.completions() == 40, "the other DAG was free"
     await folding.finish(dag)
     assert (await folding.dags.dag(other))["state"] == "succeeded"
+
+
+async def test_a_small_dags_step_is_handed_over_while_many_acks_wait(patient: Folding) -> None:
+    large = await patient.dags.create({**{f"n{n}": [] for n in range(40)}, "last": ["n0"]})
+    many = (await patient.take()).values()
+    steps = [{"key": f"s{n}", "topic": "t"} | ({"upstream": [f"s{n - 1}"]} if n else {}) for n in range(3)]
+    small = await patient.dags.create(steps)
+    await patient.dags.loops.relay.idle()
+    [item] = await patient.queue.dequeue("t")
+    claims = spy_on_claims(patient.queue)
+    polling = asyncio.create_task(patient.queue.dequeue("t", 1, wait_s=20))
+    await until_waiting(patient.queue, 1)
+    await patient.queue.ack(item)
+    [item] = await polling
+    polling = asyncio.create_task(patient.queue.dequeue("t", 1, wait_s=20))
+    await until_waiting(patient.queue, 1)
+    before = len(claims)
+    async with locked(patient.dags, large) as until_locked:
+        acking = asyncio.create_task(patient.queue.ack(*many))
+        await until_locked(1)
+        await patient.queue.ack(item)
+        [item] = await polling
+        assert not acking.done() and len(claims) == before
+    assert set(await acking) == {"acked"}
+    await patient.queue.ack(item)
+    await patient.finish(large)
+    assert (await patient.dags.dag(small))["state"] == "succeeded"
