@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo run test check bench fmt fmt-check lint types imports tidy test-unit test-contract \
-	test-integration examples migrate openapi lock clean
+	test-integration examples migrate openapi schema lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ migrate: $(READY) ## bring all shards named by the environment to the newest sch
 
 openapi: $(READY) ## write the OpenAPI documents of both services to docs/openapi/
 	@$(BIN)/python -m tests.support.openapi docs/openapi
+
+schema: $(READY) ## write the schema of a migrated shard of each service to migrations/*/schema.sql
+	@$(BIN)/python -m tests.support.schema
 
 lock: $(READY) ## resolve the dependencies again: requirements.lock, and deploy/requirements.lock for the image
 	@$(LOCK) --all-extras --output-file requirements.lock

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from alembic import op
 
+_TREE = Path(__file__).resolve().parent
+
 
 def run_sql(source: str | Path) -> None:
     """Run SQL text, or the text of a file, of any number of statements, inside the revision's transaction.
@@ -19,3 +21,13 @@ def run_sql(source: str | Path) -> None:
     assert adapted is not None
     # asyncpg fails on a text without any statement, which an empty revision has.
     adapted.run_async(lambda connection: connection.execute(f"SELECT 1;\n{sql}"))
+
+
+def create_functions(service: str) -> None:
+    """Create, or replace, every function of the service as its file in `<service>/functions/` has it.
+
+    Bodies are not checked, so that a function may use what a later revision makes. One whose arguments or columns
+    have changed must be dropped first, by the revision that calls this.
+    """
+    texts = [path.read_text() for path in sorted((_TREE / service / "functions").glob("*.sql"))]
+    run_sql("SET LOCAL check_function_bodies = off;\n" + "\n".join(texts))

@@ -11,10 +11,9 @@ import pytest
 
 from migrations import heads
 from shared.schema import head
-from tests.support.dag_world import DagWorld
+from tests.support import schema
 from tests.support.databases import Database, Databases
 from tests.support.ports import free_port
-from tests.support.queue_fake import FakeQueue
 
 ROOT = Path(__file__).resolve().parents[2]
 UNREACHABLE = "postgresql://someone:secret@127.0.0.1:1/nowhere"
@@ -196,39 +195,42 @@ async def test_a_shard_map_that_cannot_be_read_is_told_in_one_line(shards: str) 
     assert errors.count("\n") == 1 and "HEADGATE_QUEUE_SHARDS" in errors
 
 
-INTENDED = """
-INSERT INTO dag (id, namespace, on_failure, open, held, next_n, edges, intent)
-    VALUES ('01a20000-0000-7000-8000-000000000000', 'default', 'continue', false, false, 2, 1, 2);
-INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, enqueued, fingerprint, up_left,
-        up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed)
-    SELECT dag.no, (dag.no << 22) + n, 'n' || n, ('01a20000-0000-7000-8000-00000000' || n || '000')::uuid,
-        'intent', 't', 'all_succeeded', false, n > 0, '', n, 0, 0, 0, 0, 0, false
-    FROM dag, generate_series(0, 1) AS n;
-INSERT INTO node_spec (node_no, item) SELECT no, '{"topic":"t","payload":null}' FROM node;
-INSERT INTO edge (up, down, satisfied) SELECT no << 22, (no << 22) + 1, false FROM dag;
-INSERT INTO adding (first_no, last_no) SELECT no << 22, (no << 22) + 1 FROM dag;
-"""
+@pytest.mark.parametrize("service", ["queue", "dag"])
+async def test_the_schema_that_can_be_read_is_that_of_a_migrated_shard(database: Database, service: str) -> None:
+    assert schema.path(service).read_text() == await schema.schema(database, service), (
+        "run `make schema` and look at the change"
+    )
 
 
-async def test_adds_that_stopped_half_way_are_decided_after_the_revision_that_knows_no_such_state(
-    empty: Database, tree: Path
-) -> None:
-    for path in (tree / "migrations" / "dag" / "versions").glob("0*.py"):
-        if path.name >= "0022":
-            path.unlink()
+@pytest.mark.parametrize("service", ["queue", "dag"])
+async def test_every_function_of_a_shard_is_that_of_its_file(database: Database, service: str) -> None:
+    """A function that no file holds, or a file that the revisions do not load, would be seen by nobody."""
+    connection = await database.connect(f"{service}_000")
+    rows = await connection.fetch(
+        "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = current_schema()::regnamespace"
+    )
+    await connection.close()
+    found = {row["proname"]: row["prosrc"] for row in rows}
+    files = {path.stem: path.read_text() for path in (ROOT / "migrations" / service / "functions").glob("*.sql")}
+
+    assert sorted(row["proname"] for row in rows) == sorted(files)
+    assert [name for name, body in found.items() if body not in files[name]] == []
+
+
+async def test_a_revision_brings_functions_that_were_changed(empty: Database, tree: Path) -> None:
+    await migrate("up", empty)
+    function = tree / "migrations" / "dag" / "functions" / "verdict.sql"
+    function.write_text(function.read_text().replace("'wait'", "'later'"))
+    number = add_revision(tree, "dag")
+    revision = tree / "migrations" / "dag" / "versions" / f"{number}_later.py"
+    text = "from migrations.script import create_functions\n" + revision.read_text()
+    revision.write_text(text + "    create_functions('dag')\n")
+
     assert (await migrate("up", empty, tree))[0] == 0
-    await execute(empty, "dag_000", INTENDED)
-    assert (await migrate("up", empty))[0] == 0
-    world = DagWorld(empty, FakeQueue())
-    try:
-        await world.duties.walker.step(world.shard)
-        await world.sweep()
-        rows = await world.rows("SELECT key, state FROM node ORDER BY key")
-        assert [tuple(row) for row in rows] == [("n0", "released"), ("n1", "blocked")]
-        assert [tuple(row) for row in await world.rows("SELECT blocked, released FROM dag")] == [(1, 1)]
-        assert {item.node: item.state for item in world.queue.items.values()} == {"n0": "ready", "n1": "disabled"}
-    finally:
-        await world.close()
+
+    connection = await empty.connect("dag_000")
+    assert await connection.fetchval("SELECT verdict('all_done', 1, 0, 0, 0, 0)") == "later"
+    await connection.close()
 
 
 def test_heads_are_the_newest_file_names() -> None:

@@ -1,13 +1,3 @@
-"""As many ends are folded as a full flush of acks has (ADR 14)."""
-
-from migrations.script import run_sql
-
-revision = "0018"
-down_revision = "0017"
-branch_labels = None
-depends_on = None
-
-SQL = r"""
 -- Gives ends of acked items to whoever applies them in this database, and makes ready what that releases.
 --
 -- Who listens on topic `acks/<n>` of namespace `_dag` may have a schema `dag_<n>` beside this one with a function
@@ -87,12 +77,3 @@ EXCEPTION WHEN OTHERS THEN
     news := NULL;
     wide := NULL;
 END $$;
-"""
-
-
-def upgrade() -> None:
-    run_sql(SQL)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("migrations only go forward")

@@ -1,40 +1,8 @@
-"""Lanes: items of one topic and priority that share a fairness key take turns with those of others."""
-
-from migrations.script import run_sql
-
-revision = "0007"
-down_revision = "0006"
-branch_labels = None
-depends_on = None
-
-SQL = r"""
--- NULL: in no lane; '': in the lane of those without a key.
-ALTER TABLE item ADD COLUMN fairness_key text;
-
--- The next free place of each lane that has items waiting, or had until lately.
-CREATE TABLE lane (
-    topic_id int NOT NULL,
-    priority int NOT NULL,
-    key text NOT NULL,
-    next_at timestamptz NOT NULL,
-    taken int NOT NULL,                       -- places given by the last statement
-    PRIMARY KEY (topic_id, priority, key)) WITH (fillfactor = 50);
-CREATE INDEX lane_next ON lane (topic_id, priority, next_at);
-
--- How far the lanes of a topic and priority have been served, on all shards together; about a second old. Where
--- there is one shard only, its own head says it exactly.
-CREATE TABLE lane_clock (
-    topic_id int NOT NULL,
-    priority int NOT NULL,
-    v_at timestamptz NOT NULL,
-    is_shared boolean NOT NULL DEFAULT false,
-    PRIMARY KEY (topic_id, priority)) WITH (fillfactor = 50);
-
 -- Places in `ready` for items of lanes, in the order of the arrays. Start-time fair queueing (Goyal, Vin and
 -- Cheng, 1996) with a quantum of one microsecond: an item's place is one behind the last of its lane, but not
 -- before the round after the one being served. The order of service stays the order of the index. Where no lane
 -- is at work the count begins with the hour, so that shards which begin at the same time begin with the same.
-CREATE FUNCTION lane_places(topic_ids int[], priorities int[], keys text[], at timestamptz)
+CREATE OR REPLACE FUNCTION lane_places(topic_ids int[], priorities int[], keys text[], at timestamptz)
 RETURNS timestamptz[] LANGUAGE plpgsql VOLATILE STRICT SET enable_hashjoin = on AS $$
 DECLARE
     turn interval := interval '1 microsecond';
@@ -73,12 +41,3 @@ BEGIN
     FROM w JOIN l ON l.topic_id = w.topic_id AND l.priority = w.priority AND l.key = w.key;
     RETURN places;
 END $$;
-"""
-
-
-def upgrade() -> None:
-    run_sql(SQL)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("migrations only go forward")

@@ -1,16 +1,6 @@
-"""Completion items that are leased, in the transaction that writes them, to calls that wait for them."""
-
-from migrations.script import run_sql
-
-revision = "0009"
-down_revision = "0008"
-branch_labels = None
-depends_on = None
-
-SQL = r"""
 -- As emit_completions, with the offers of calls that wait: each takes up to `items_max` of a topic for `wanted_s`
 -- (0: the item's own time). What nobody waits for goes to ready.
-CREATE FUNCTION hand_completions(
+CREATE OR REPLACE FUNCTION hand_completions(
     item_ids uuid[], topic_ids int[], ack_topic_ids int[], outcomes text[], attempt_numbers int[],
     outputs text[], errors text[], contexts text[],
     offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[])
@@ -68,12 +58,3 @@ BEGIN
         GROUP BY i.topic_id, x.handed)
     SELECT i.topic_id, at, i.id, h.token, h.lease_until, i.payload FROM i LEFT JOIN h ON h.id = i.id;
 END $$;
-"""
-
-
-def upgrade() -> None:
-    run_sql(SQL)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("migrations only go forward")

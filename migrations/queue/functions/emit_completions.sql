@@ -1,22 +1,4 @@
-"""Bytes beside the counts, for quotas of stored bytes; and a way to find the namespaces that have quotas.
-
-The bytes are those of payloads: they are written once with an item and never change.
-"""
-
-from migrations.script import run_sql
-
-revision = "0004"
-down_revision = "0003"
-branch_labels = None
-depends_on = None
-
-SQL = r"""
-CREATE INDEX namespace_limited ON namespace (namespace_id) WHERE settings <> '{}';
-
-ALTER TABLE stat_delta ADD COLUMN bytes bigint NOT NULL DEFAULT 0;
-ALTER TABLE topic_stat ADD COLUMN bytes bigint NOT NULL DEFAULT 0;
-INSERT INTO stat_delta SELECT topic_id, 0, 0, 0, 0, 0, sum(octet_length(payload)) FROM item GROUP BY topic_id;
-
+-- The one emitter: every end of an item that asked for it becomes a completion item on the same shard.
 CREATE OR REPLACE FUNCTION emit_completions(
     item_ids uuid[], topic_ids int[], ack_topic_ids int[], outcomes text[], attempt_numbers int[],
     outputs text[], errors text[], contexts text[])
@@ -54,12 +36,3 @@ BEGIN
     INSERT INTO ready SELECT u.ack_topic_id, 0, at, u.new_id FROM u
     RETURNING ready.topic_id, ready.deliver_at, ready.id;
 END $$;
-"""
-
-
-def upgrade() -> None:
-    run_sql(SQL)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("migrations only go forward")

@@ -1,15 +1,3 @@
-"""Nodes with many below them are folded too, in flushes of their own (ADR 14)."""
-
-from migrations.script import run_sql
-
-revision = "0021"
-down_revision = "0020"
-branch_labels = None
-depends_on = None
-
-SQL = r"""
-DROP FUNCTION complete_here;
-
 -- Applies acks of nodes' items where that is simple, for the queue shard that they are acked on and in its
 -- transaction; called with this schema as the search_path. The arrays have one element an item: what its ack
 -- context says, its id, its attempts, its output, and since when and by whom it was held. One row says which
@@ -18,7 +6,7 @@ DROP FUNCTION complete_here;
 -- What is not in `o_taken` is as it was, and goes the ordinary way: by a completion item, to
 -- services.dag.completing, which decides the same.
 --
--- Nobody is waited for: a DAG whose row is locked, or a table that is, is left alone. All that follows the locks
+-- Else nobody is waited for: a DAG whose row is locked, or a table that is, is left alone. All that follows the locks
 -- reads with a snapshot of its own. A DAG's ends are taken together or not at all, and only while it runs, neither
 -- held nor paused, cleaning up nor being reopened; if each is the end of a released node in its living generation
 -- with few edges left; if every node that these decide is to be released, has its item disabled on that shard and
@@ -27,11 +15,12 @@ DROP FUNCTION complete_here;
 -- limit.
 --
 -- What would release many nodes holds up all that shares its statement. `folds` says whether these are taken (4);
--- else `o_wide` names the items of DAGs that are left out for that reason alone.
+-- else `o_wide` names the items of DAGs that are left out for that reason alone. `folds` of 16: locked DAGs are
+-- waited for, for 50 ms.
 --
 -- What it costs is for the most part what a statement of many parts costs before it has seen a row, so the parts
 -- are as few as can be.
-CREATE FUNCTION complete_here(
+CREATE OR REPLACE FUNCTION complete_here(
     dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[], outputs text[],
     started_ats timestamptz[], workers text[], queue_shard int, folds int)
 RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[]) LANGUAGE plpgsql VOLATILE AS $$
@@ -44,6 +33,7 @@ DECLARE
     locked bigint[];
 BEGIN
     LOCK TABLE change, dag, edge, node, tally IN ROW EXCLUSIVE MODE NOWAIT;
+    IF folds & 16 > 0 THEN PERFORM await_dags(dag_ids); END IF;
     SELECT array_agg(d.no) INTO locked FROM (
         SELECT dag.no FROM dag WHERE dag.no = ANY (ARRAY(
             SELECT f.no FROM unnest(dag_ids) AS w(id)
@@ -57,7 +47,7 @@ BEGIN
     WITH g AS MATERIALIZED (
         SELECT d.* FROM unnest(locked) AS w(no)
         CROSS JOIN LATERAL (
-            SELECT ctid AS place, dag.no, dag.id, dag.intent + dag.blocked + dag.released AS unfinished,
+            SELECT ctid AS place, dag.no, dag.id, dag.blocked + dag.released AS unfinished,
                 dag.cleanup_left, dag.last_event, dag.open, dag.failed > 0 AS has_failed,
                 dag.open OR folds & 2 > 0 AND dag.cleanup_left = 0 AND dag.parent_dag IS NULL AS may_empty
             FROM dag WHERE dag.no = w.no OFFSET 0) AS d),
@@ -177,12 +167,3 @@ BEGIN
     END IF;
     RETURN NEXT;
 END $$;
-"""
-
-
-def upgrade() -> None:
-    run_sql(SQL)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("migrations only go forward")
