@@ -43,7 +43,7 @@ Where to look
       orders
     giving                               new nodes' items, on their way to the queue
     settling                             what one transaction decides; everything that changes nodes uses it
-    completing, walking                  ends of nodes, and work too long for one transaction
+    completing, walking, turns           ends of nodes; work too long for one transaction, and whose turn it is
     control, retrying, reopening,        the other verbs
       queries
     explaining, chains                   what a DAG waits for, and for how long still

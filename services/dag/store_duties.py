@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from services.dag.model import Addition, Ref, Send
 from services.dag.store import SQL, Walk
+from services.dag.turns import Waiting
 from shared.pg import Transaction
 from shared.shards import Shard
 
@@ -66,9 +67,9 @@ async def adding_of(tx: Transaction, dag_no: int) -> list[Addition]:
     return [Addition(*row) for row in await tx.fetch(SQL.adding_of, dag_no=dag_no)]
 
 
-async def stopped_adds(shard: Shard, *, age_s: float, rows_max: int) -> list[Addition]:
-    """Add calls that have not been decided for `age_s`."""
-    rows = await shard.pool.fetch(SQL.stopped_adds, age_s=age_s, rows_max=rows_max)
+async def claim_stopped_adds(shard: Shard, *, age_s: float, rows_max: int) -> list[Addition]:
+    """Add calls that nobody has driven for `age_s`; for as long from now they are the caller's."""
+    rows = await shard.pool.fetch(SQL.claim_stopped_adds, age_s=age_s, rows_max=rows_max)
     return [Addition(*row) for row in rows]
 
 
@@ -126,9 +127,10 @@ async def delete_scan(tx: Transaction, dag_no: int, kind: str) -> None:
     await tx.fetch(SQL.delete_scan, dag_no=dag_no, kind=kind)
 
 
-async def walks(shard: Shard, dags_max: int) -> list[int]:
-    """Numbers of DAGs that have a walk of either kind to go on with."""
-    return [row["dag_no"] for row in await shard.pool.fetch(SQL.walks, dags_max=dags_max)]
+async def walks(shard: Shard, after_dag_no: int, dags_max: int) -> list[Waiting]:
+    """DAGs numbered above `after_dag_no` that have a walk of any kind to go on with, ascending."""
+    rows = await shard.pool.fetch(SQL.walks, after_dag_no=after_dag_no, dags_max=dags_max)
+    return [Waiting(*row) for row in rows]
 
 
 async def overdue_dags(shard: Shard, dags_max: int) -> list[int]:

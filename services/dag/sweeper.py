@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from services.dag import store_duties, store_edges
 from services.dag.context import Context
 from services.dag.control import Controller
@@ -31,7 +33,7 @@ class Sweeper:
         return await self._finish_adds(shard) + await self._expire(shard) + await self._fold(shard)
 
     async def _finish_adds(self, shard: Shard) -> int:
-        stopped = await store_duties.stopped_adds(
+        stopped = await store_duties.claim_stopped_adds(
             shard, age_s=self._settings.stopped_add_s, rows_max=_ADDS_PER_STEP
         )
         done = 0
@@ -41,16 +43,29 @@ class Sweeper:
                 done += 1
             except ServiceError as error:
                 log.warning("a stopped add could not be finished", dag_no=unfinished.dag_no, error=error.detail)
+            except Exception:
+                # One add's trouble must not hold up the others; its row is still there.
+                log.exception("a stopped add could not be finished", dag_no=unfinished.dag_no)
         return done
 
     async def _expire(self, shard: Shard) -> int:
         overdue = await store_duties.overdue_dags(shard, _DAGS_PER_STEP)
+        done = 0
         for dag_no in overdue:
-            await self._controller.expire(shard, dag_no)
+            done += await self._try(dag_no, self._controller.expire(shard, dag_no))
         waiting = await store_edges.overdue_externals(shard, _EXTERNALS_PER_STEP)
         for dag_no, externals in waiting.items():
-            await self._controller.expire_externals(shard, dag_no, externals)
-        return len(overdue) + len(waiting)
+            done += await self._try(dag_no, self._controller.expire_externals(shard, dag_no, externals))
+        return done
+
+    async def _try(self, dag_no: int, work: Awaitable[None]) -> int:
+        """One DAG's deadline; its trouble must not hold up the others. 1 when it was done."""
+        try:
+            await work
+        except Exception:
+            log.exception("a deadline could not be applied", dag_no=dag_no)
+            return 0
+        return 1
 
     async def _fold(self, shard: Shard) -> int:
         folded = await store_duties.fold_tally(shard, rows_min=TALLY_ROWS_MIN, rows_max=_TALLY_ROWS_MAX)

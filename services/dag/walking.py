@@ -7,19 +7,21 @@ in the same transaction. A walk whose node or DAG has moved on is dropped.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from contextlib import suppress
 
 from services.dag import cleaning, reopening, store, store_duties, store_edges
 from services.dag.context import Context
 from services.dag.model import UNFINISHED, Dag
 from services.dag.settling import Settlement
+from services.dag.turns import Turns, Waiting
 from shared.crash import crash_point
-from shared.errors import ServiceError
 from shared.log import log
 from shared.pg import Transaction
 from shared.shards import Shard
 
 _DAGS_PER_STEP = 8
+_DAGS_PER_LOOK = 1_000
 _PAUSE_S_MAX = 0.1
 
 
@@ -30,6 +32,8 @@ class Walker:
         self._context = context
         self._settings = context.settings
         self._leaving = asyncio.Event()
+        self._turns: defaultdict[int, Turns] = defaultdict(Turns)
+        self._looked_to: dict[int, int] = {}
 
     def leave(self) -> None:
         """The process goes: no more pauses."""
@@ -37,12 +41,29 @@ class Walker:
 
     async def step(self, shard: Shard) -> int:
         """One step of each of a few DAGs' walks; how many DAGs there were."""
-        nos = await store_duties.walks(shard, _DAGS_PER_STEP)
+        turns = self._turns[shard.number]
+        waiting = await self._look(shard)
+        nos = turns.pick(waiting, _DAGS_PER_STEP, self._context.clock.monotonic_s())
         for no in nos:
-            await self._walk(shard, no)
+            if await self._walk(shard, no):
+                turns.succeeded(no)
+            else:
+                turns.failed(no, self._context.clock.monotonic_s())
         return len(nos)
 
-    async def _walk(self, shard: Shard, dag_no: int) -> None:
+    async def _look(self, shard: Shard) -> list[Waiting]:
+        """DAGs that have walks; of more than one look takes, each look goes on where the last one ended."""
+        after_no = self._looked_to.get(shard.number, 0)
+        found = await store_duties.walks(shard, after_no, _DAGS_PER_LOOK)
+        if len(found) < _DAGS_PER_LOOK and after_no:
+            before = await store_duties.walks(shard, 0, _DAGS_PER_LOOK - len(found))
+            found += [each for each in before if each.dag_no <= after_no]
+        self._looked_to[shard.number] = found[-1].dag_no if len(found) == _DAGS_PER_LOOK else 0
+        return found
+
+    async def _walk(self, shard: Shard, dag_no: int) -> bool:
+        """One step of a DAG's walks; False when it failed."""
+
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dag_nos(tx, [dag_no])
             settlement = Settlement(tx, [dag], self._settings)
@@ -63,9 +84,11 @@ class Walker:
                 pause_s = min(self._context.clock.monotonic_s() - begun_s, _PAUSE_S_MAX)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._leaving.wait(), pause_s)
-        except ServiceError:
+        except Exception:
             # One DAG's trouble must not hold up the others; its rows are still there.
             log.exception("a walk failed", shard=shard.number, dag_no=dag_no)
+            return False
+        return True
 
     async def _spread(self, tx: Transaction, settlement: Settlement, dag: Dag) -> None:
         budget = self._settings.walk_edges_max

@@ -58,10 +58,14 @@ DELETE FROM adding WHERE first_no = $1;
 SELECT first_no, last_no FROM adding WHERE first_no >= $1::bigint << 22 AND first_no < ($1::bigint + 1) << 22
 ORDER BY first_no;
 
--- name: stopped_adds(age_s, rows_max)
-SELECT first_no, last_no FROM adding
-WHERE started_at <= (SELECT shard_now()) - make_interval(secs => $1::float8)
-ORDER BY first_no LIMIT $2;
+-- name: claim_stopped_adds(age_s, rows_max)
+-- Those that stopped longest ago. Whoever takes one puts it behind the others: what cannot be finished now holds up
+-- none of them.
+UPDATE adding SET started_at = shard_now()
+WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM adding WHERE started_at <= (SELECT shard_now()) - make_interval(secs => $1::float8)
+    ORDER BY started_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+RETURNING first_no, last_no;
 
 -- name: insert_spread(node_nos, generations)
 INSERT INTO spread (node_no, generation)
@@ -98,12 +102,17 @@ UPDATE scan SET after_no = $3 WHERE dag_no = $1 AND kind = $2;
 -- name: delete_scan(dag_no, kind)
 DELETE FROM scan WHERE dag_no = $1 AND kind = $2;
 
--- name: walks(dags_max)
--- DAGs with a walk to go on with.
-SELECT dag_no FROM (
-    (SELECT node_no >> 22 AS dag_no FROM spread ORDER BY node_no LIMIT $1)
-    UNION
-    (SELECT dag_no FROM scan ORDER BY dag_no LIMIT $1)
-    UNION
-    (SELECT dag_no FROM reopening ORDER BY dag_no LIMIT $1)) AS all_kinds
-ORDER BY dag_no LIMIT $1;
+-- name: walks(after_dag_no, dags_max)
+-- DAGs with a walk to go on with, from a number on: one lookup in each table leads from a DAG to the next, however
+-- many rows it has.
+WITH RECURSIVE walking(dag_no) AS (
+    SELECT $1::bigint
+    UNION ALL
+    SELECT least(
+        (SELECT node_no >> 22 FROM spread WHERE node_no >= (walking.dag_no + 1) << 22 ORDER BY node_no LIMIT 1),
+        (SELECT scan.dag_no FROM scan WHERE scan.dag_no > walking.dag_no ORDER BY scan.dag_no LIMIT 1),
+        (SELECT r.dag_no FROM reopening AS r WHERE r.dag_no > walking.dag_no ORDER BY r.dag_no LIMIT 1))
+    FROM walking WHERE walking.dag_no IS NOT NULL)
+SELECT found.dag_no, d.namespace
+FROM (SELECT dag_no FROM walking OFFSET 1 LIMIT $2) AS found
+CROSS JOIN LATERAL (SELECT namespace FROM dag WHERE no = found.dag_no OFFSET 0) AS d;

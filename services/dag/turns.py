@@ -1,0 +1,65 @@
+"""Whose turn it is among the DAGs that have work left: tenants by turns, and the DAGs of each by turns.
+
+Held in memory only: a process that forgets it begins a round anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, count, zip_longest
+from typing import NamedTuple
+
+_PAUSE_S_MAX = 30.0
+
+
+class Waiting(NamedTuple):
+    """A DAG with work left, and its tenant."""
+
+    dag_no: int
+    namespace: str
+
+
+class Turns:
+    """The turns of one shard's DAGs."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._tenants: dict[str, int] = {}
+        self._dags: dict[int, int] = {}
+        self._failed: dict[int, tuple[int, float]] = {}
+
+    def pick(self, waiting: Iterable[Waiting], dags_max: int, now_s: float) -> list[int]:
+        """The next DAGs: of each tenant one before any tenant's second, those first that waited longest. One whose
+        step failed waits for a time that doubles with each failure."""
+        by_tenant: dict[str, list[int]] = {}
+        for dag_no, namespace in waiting:
+            by_tenant.setdefault(namespace, []).append(dag_no)
+        self._forget_all_but(by_tenant)
+        rows: list[Sequence[int]] = []
+        tenants = sorted(by_tenant, key=lambda namespace: self._tenants.get(namespace, 0))
+        for namespace in tenants:
+            due = [no for no in by_tenant[namespace] if self._failed.get(no, (0, 0.0))[1] <= now_s]
+            rows.append(sorted(due, key=lambda no: self._dags.get(no, 0)))
+        picked = [no for no in chain.from_iterable(zip_longest(*rows)) if no is not None][:dags_max]
+        for namespace in tenants:
+            if not set(picked).isdisjoint(by_tenant[namespace]):
+                self._tenants[namespace] = next(self._numbers)
+        for no in picked:
+            self._dags[no] = next(self._numbers)
+        return picked
+
+    def succeeded(self, dag_no: int) -> None:
+        """A DAG's step was done."""
+        self._failed.pop(dag_no, None)
+
+    def failed(self, dag_no: int, now_s: float) -> None:
+        """A DAG's step failed."""
+        failures = self._failed.get(dag_no, (0, 0.0))[0] + 1
+        pause_s = min(2.0 ** min(failures - 1, 10), _PAUSE_S_MAX)
+        self._failed[dag_no] = (failures, now_s + pause_s)
+
+    def _forget_all_but(self, by_tenant: dict[str, list[int]]) -> None:
+        living = set(chain.from_iterable(by_tenant.values()))
+        self._tenants = {name: turn for name, turn in self._tenants.items() if name in by_tenant}
+        self._dags = {no: turn for no, turn in self._dags.items() if no in living}
+        self._failed = {no: failure for no, failure in self._failed.items() if no in living}
