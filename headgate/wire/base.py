@@ -190,6 +190,8 @@ Count = Annotated[int, Field(ge=1, le=BATCH_MAX)]
 
 T = TypeVar("T")
 Batch = Annotated[list[T], Field(min_length=1, max_length=BATCH_MAX)]
+# Beside what a call is about: an empty one means none.
+MaybeNone = Annotated[list[T], Field(max_length=BATCH_MAX)]
 
 
 class Request(BaseModel):

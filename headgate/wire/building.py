@@ -16,6 +16,7 @@ from headgate.wire.base import (
     Label,
     LeaseS,
     Lift,
+    MaybeNone,
     OnFailure,
     Priority,
     Request,
@@ -80,8 +81,8 @@ class NodeSpec(Request):
     payload: Json = None
     metadata: JsonObject | None = None
     priority: Priority = 0
-    upstream: Batch[Label] | None = None
-    external: Batch[ExternalSpec] | None = None
+    upstream: MaybeNone[Label] | None = None
+    external: MaybeNone[ExternalSpec] | None = None
     trigger: Trigger = "all_succeeded"
     max_attempts: Attempts = 0
     backoff: Backoff | None = None
@@ -96,7 +97,7 @@ class NodeSpec(Request):
     def _compensation(self) -> Self:
         if self.compensates is not None:
             for name in ("run_on", "upstream", "external"):
-                if getattr(self, name) is not None:
+                if getattr(self, name):
                     raise fault(f"/{name}", "a node that compensates another has its own turn")
             if self.trigger != "all_succeeded":
                 raise fault("/trigger", "a node that compensates another has its own turn")
@@ -131,8 +132,8 @@ _ITEM_FIELDS: Final = frozenset(
 class _Build(Request):
     """Nodes and edges of one call. An `any_*` node has its upstream here, or could never fire."""
 
-    nodes: Batch[NodeSpec] | None = None
-    dependencies: Batch[Dependency] | None = None
+    nodes: MaybeNone[NodeSpec] | None = None
+    dependencies: MaybeNone[Dependency] | None = None
 
     @model_validator(mode="after")
     def _can_fire(self) -> Self:

@@ -16,6 +16,7 @@ from headgate.wire.base import (
     EventKind,
     Json,
     Label,
+    MaybeNone,
     Moment,
     NodeCancelStatus,
     NodeState,
@@ -60,13 +61,14 @@ class RetryDag(Request):
     """`nodes`: these, of the failed ones; absent: all that failed; each with what was skipped or cancelled because
     of it. `from`: these and everything below, whatever it has come to. `all`: every node. At most one of them.
 
-    `payloads`: other payloads, by key, for nodes that run again.
+    An empty list names none, so there is nothing to retry. `payloads`: other payloads, by key, for nodes that run
+    again.
     """
 
-    nodes: Batch[Label] | None = None
-    down_from: Annotated[Batch[Label] | None, Field(alias="from")] = None
+    nodes: MaybeNone[Label] | None = None
+    down_from: Annotated[MaybeNone[Label] | None, Field(alias="from")] = None
     all: bool = False
-    payloads: Annotated[dict[Label, Json], Field(min_length=1, max_length=BATCH_MAX)] | None = None
+    payloads: Annotated[dict[Label, Json], Field(max_length=BATCH_MAX)] | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

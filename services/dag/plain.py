@@ -33,7 +33,7 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     key: str
     topic: str
     payload: Any = None
-    upstream: Annotated[list[str], Meta(min_length=1, max_length=wire.BATCH_MAX)] | None = None
+    upstream: Annotated[list[str], Meta(max_length=wire.BATCH_MAX)] | None = None
     trigger: Literal["all_succeeded", "all_done", "none_failed"] = "all_succeeded"
     pass_outputs: bool = False
     priority: Annotated[int, Meta(ge=wire.INT32_MIN, le=wire.INT32_MAX)] = 0
@@ -63,7 +63,7 @@ class Added(msgspec.Struct, forbid_unknown_fields=True):
     """Nodes of the common shape to add; see `wire.AddNodes`."""
 
     nodes: Annotated[list[_Node], Meta(min_length=1, max_length=wire.BATCH_MAX)]
-    dependencies: Annotated[list[_Edge], Meta(min_length=1, max_length=wire.BATCH_MAX)] | None = None
+    dependencies: Annotated[list[_Edge], Meta(max_length=wire.BATCH_MAX)] | None = None
 
 
 def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | None:

@@ -105,7 +105,7 @@ class Retrier:
             plan = Plan(named, SPARED, again)
         else:
             plan = Plan(roots=["failed", *again])
-        if (wanted.nodes or wanted.down_from) and not plan.named:
+        if (wanted.nodes is not None or wanted.down_from is not None) and not plan.named:
             raise NothingToRetry("none of these nodes failed" if wanted.nodes else "there is nothing to run again")
         found = await self._below(tx, plan.named, plan.below)
         roots = await self._all_in(tx, dag, plan.roots, by_call_too=plan.by_call_too) if plan.roots else []

@@ -235,9 +235,9 @@ def test_each_member_of_a_node_to_add_at_its_bounds_and_beyond(member: str) -> N
 def test_edges_beside_nodes_to_add(edges: Any) -> None:
     taken = check_nodes({"nodes": [{"key": "a", "topic": "t"}], "dependencies": edges})
     assert taken == (
-        edges is None
+        not edges
         or (
-            0 < len(edges) <= wire.BATCH_MAX
+            len(edges) <= wire.BATCH_MAX
             and edges[0].get("downstream") is not None
             and edges[0]["upstream"] != ""
         )

@@ -161,22 +161,39 @@ def test_fields_that_exclude_one_another_are_pointed_at(fields: dict[str, Any], 
         (wire.AddDependencies, "dependencies", {"upstream": "a", "downstream": "b"}),
         (wire.ResolveRequest, "external", {"node": "a", "name": "b"}),
         (wire.SkipNodes, "nodes", "k"),
-        (wire.DagSpec, "nodes", {"key": "k", "topic": "t"}),
-        (wire.DagSpec, "dependencies", {"upstream": "a", "downstream": "b"}),
-        (wire.RetryDag, "nodes", "k"),
+        (wire.ExpandNode, "nodes", {"key": "k", "topic": "t"}),
+        (wire.CancelNodes, "nodes", "k"),
     ],
 )
-def test_a_list_holds_1_to_1000(model: type[BaseModel], field: str, element: Any) -> None:
-    assert pointers(model, {field: []}, text=False) == [f"/{field}"]
-    assert pointers(model, {field: [element] * 1_001}, text=False) == [f"/{field}"]
-    model.model_validate({field: [element] * 1_000})
+def test_what_a_call_is_about_holds_1_to_1000(model: type[BaseModel], field: str, element: Any) -> None:
+    rest = {"node": "n"} if model is wire.ExpandNode else {}
+    assert pointers(model, {**rest, field: []}, text=False) == [f"/{field}"]
+    assert pointers(model, {**rest, field: [element] * 1_001}, text=False) == [f"/{field}"]
+    model.model_validate({**rest, field: [element] * 1_000})
 
 
-@pytest.mark.parametrize("field", ["upstream", "external"])
-def test_a_nodes_own_lists_hold_1_to_1000(field: str) -> None:
-    assert pointers(wire.NodeSpec, {"key": "k", "topic": "t", field: []}, text=False) == [f"/{field}"]
-    many = {"key": "k", "topic": "t", field: ["u"] * 1_001}
-    assert pointers(wire.NodeSpec, many, text=False) == [f"/{field}"]
+@pytest.mark.parametrize(
+    ("model", "field", "element"),
+    [
+        (wire.DagSpec, "nodes", {"key": "k", "topic": "t"}),
+        (wire.DagSpec, "dependencies", {"upstream": "a", "downstream": "b"}),
+        (wire.SubDag, "dependencies", {"upstream": "a", "downstream": "b"}),
+        (wire.AddNodes, "dependencies", {"upstream": "a", "downstream": "b"}),
+        (wire.RetryDag, "nodes", "k"),
+        (wire.RetryDag, "from", "k"),
+        (wire.NodeSpec, "upstream", "u"),
+        (wire.NodeSpec, "external", "u"),
+    ],
+)
+def test_an_optional_list_holds_up_to_1000(model: type[BaseModel], field: str, element: Any) -> None:
+    rest: dict[str, Any] = {
+        wire.NodeSpec: {"key": "k", "topic": "t"},
+        wire.SubDag: {"open": True},
+        wire.AddNodes: {"nodes": [{"key": "k", "topic": "t"}]},
+    }.get(model, {})
+    for count in (0, 1_000):
+        model.model_validate({**rest, field: [element] * count})
+    assert pointers(model, {**rest, field: [element] * 1_001}, text=False) == [f"/{field}"]
 
 
 def test_a_dag_may_begin_empty() -> None:
