@@ -333,7 +333,7 @@ def dag_submit(args: Args) -> int:
 
 def dag_list(args: Args) -> int:
     with _client(args) as client:
-        found = client.dags(state=args.state, name=args.name, limit=args.limit)
+        found = client.dags(state=args.state, name=args.name, key=args.key, limit=args.limit)
     if args.output == "json":
         show_json(found, sys.stdout)
     else:
@@ -343,8 +343,10 @@ def dag_list(args: Args) -> int:
 
 
 def dag_show(args: Args) -> int:
+    if (args.id is None) == (args.key is None):
+        raise Invalid("name a DAG by its id or by --key, one of them")
     with _client(args) as client:
-        handle = client.dag(args.id)
+        handle = client.dag(args.id) if args.key is None else client.dag_by_key(args.key)
         dag = handle.show()
         wanted = args.state is not None or args.nodes
         nodes = handle.nodes(args.state, limit=args.limit) if wanted else []

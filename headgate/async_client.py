@@ -24,7 +24,7 @@ from headgate._elements import (
 from headgate._flows import Flow, Shards
 from headgate._transport import AsyncTransport, Exchange, RetryPolicy
 from headgate.dag import Dag, create, submission
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, NotFound
 from headgate.ids import new_ids
 
 T = TypeVar("T")
@@ -361,18 +361,29 @@ class AsyncClient:
         """The verbs of a DAG that exists already; nothing is sent."""
         return AsyncDagHandle(self, dag_id, namespace or self.namespace)
 
+    async def dag_by_key(self, key: str, *, namespace: str | None = None) -> AsyncDagHandle:
+        """The DAG that was made with this key.
+
+        Raises:
+            NotFound: there is none.
+        """
+        found = await self.dags(key=key, namespace=namespace)
+        if not found:
+            raise NotFound(f"no DAG has the key {key!r} in namespace {namespace or self.namespace!r}", status=404)
+        return AsyncDagHandle(self, found[0].id, namespace or self.namespace)
+
     async def dags(
         self,
         *,
         state: wire.DagState | None = None,
         name: str | None = None,
+        key: str | None = None,
         limit: int | None = None,
         namespace: str | None = None,
     ) -> list[wire.Dag]:
-        """All DAGs, or those in `state` or called `name`, or the first `limit` of them."""
-        return await self._list(
-            _calls.DAGS, wire.Dag, limit, {"state": state, "name": name}, ns=namespace or self.namespace
-        )
+        """All DAGs, or those in `state`, called `name` or made with `key`, or the first `limit` of them."""
+        query = {"state": state, "name": name, "key": key}
+        return await self._list(_calls.DAGS, wire.Dag, limit, query, ns=namespace or self.namespace)
 
     async def ended_dags(
         self,

@@ -339,6 +339,7 @@ def _add_dags(dags: _Commands) -> None:
     listing = dags.add("list", commands.dag_list, "list DAGs")
     listing.add_argument("--state", choices=get_args(wire.DagState))
     listing.add_argument("--name")
+    listing.add_argument("--key", help="the one that was made with this key")
     show = dags.add("show", commands.dag_show, "show a DAG")
     show.add_argument("--nodes", action="store_true", help="and its nodes")
     show.add_argument("--state", choices=get_args(wire.NodeState), help="and its nodes in this state")
@@ -354,7 +355,9 @@ def _add_dags(dags: _Commands) -> None:
     timeline = dags.add("timeline", _explain.timeline, "show one node's life: created, released, attempts, ended")
     graph = dags.add("graph", commands.dag_graph, "print the graph")
     resolve = dags.add("resolve", commands.dag_resolve, "say that an external dependency has happened")
-    for parser in (show, watch, events, node, explain, timeline, graph, resolve):
+    show.add_argument("id", nargs="?")
+    show.add_argument("--key", help="the DAG that was made with this key, instead of an id")
+    for parser in (watch, events, node, explain, timeline, graph, resolve):
         parser.add_argument("id")
     node.add_argument("key")
     timeline.add_argument("key")

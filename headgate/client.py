@@ -24,7 +24,7 @@ from headgate._flows import Flow, Shards
 from headgate._handle import DagHandle
 from headgate._transport import Exchange, RetryPolicy, SyncTransport
 from headgate.dag import Dag, create, submission
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, NotFound
 from headgate.ids import new_ids
 
 T = TypeVar("T")
@@ -349,18 +349,29 @@ class Client:
         """The verbs of a DAG that exists already; nothing is sent."""
         return DagHandle(self, dag_id, namespace or self.namespace)
 
+    def dag_by_key(self, key: str, *, namespace: str | None = None) -> DagHandle:
+        """The DAG that was made with this key.
+
+        Raises:
+            NotFound: there is none.
+        """
+        found = self.dags(key=key, namespace=namespace)
+        if not found:
+            raise NotFound(f"no DAG has the key {key!r} in namespace {namespace or self.namespace!r}", status=404)
+        return DagHandle(self, found[0].id, namespace or self.namespace)
+
     def dags(
         self,
         *,
         state: wire.DagState | None = None,
         name: str | None = None,
+        key: str | None = None,
         limit: int | None = None,
         namespace: str | None = None,
     ) -> list[wire.Dag]:
-        """All DAGs, or those in `state` or called `name`, or the first `limit` of them."""
-        return self._list(
-            _calls.DAGS, wire.Dag, limit, {"state": state, "name": name}, ns=namespace or self.namespace
-        )
+        """All DAGs, or those in `state`, called `name` or made with `key`, or the first `limit` of them."""
+        query = {"state": state, "name": name, "key": key}
+        return self._list(_calls.DAGS, wire.Dag, limit, query, ns=namespace or self.namespace)
 
     def ended_dags(
         self,

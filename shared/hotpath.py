@@ -61,7 +61,7 @@ class Call(msgspec.Struct):
 
 class Verb(NamedTuple):
     """What serves a verb, and how urgent it is when not all can be served. One that is asked for by GET says of
-    which query it is the verb; another query is the framework's business."""
+    which query it is the verb; another query, any with a POST, is the framework's business."""
 
     serve: Callable[[Call], Awaitable[tuple[int, Any]]]
     urgency: Urgency
@@ -74,7 +74,7 @@ class Verb(NamedTuple):
 
     def takes(self, method: str, query: str) -> bool:
         """Whether a request to its path is one for it."""
-        return method == self.method and (self.reads is None or self.reads(query))
+        return method == self.method and (not query if self.reads is None else self.reads(query))
 
 
 class Target(NamedTuple):

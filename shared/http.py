@@ -7,7 +7,7 @@ them with `shared.jsonbody`, validates them, and tells the OpenAPI document what
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
@@ -33,9 +33,11 @@ from shared.errors import (
     ServiceError,
     TooLarge,
     UnsupportedMedia,
+    pointer_to,
 )
 from shared.log import log
 from shared.metrics import BUILD
+from shared.nearest import fields_at, nearest
 from shared.settings import EdgeSettings
 from shared.shedding import LoopLag
 from shared.timing import Timed
@@ -121,15 +123,57 @@ def validate(model: type[M], value: Any) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise invalid_body(error.errors(include_url=False, include_input=False)) from None
+        raise invalid_body(error.errors(include_url=False, include_input=False), model=model) from None
 
 
-def invalid_body(faults: Sequence[Any], *, skip: int = 0) -> Invalid:
-    """Pydantic's faults as an `Invalid`; `skip` drops leading parts of each location. Input is never echoed."""
-    found = wire.field_errors(faults[:ERRORS_SHOWN_MAX], skip=skip)
-    errors = [FieldError(error.pointer, error.detail) for error in found]
+def invalid_body(faults: Sequence[Any], *, skip: int = 0, model: type[BaseModel] | None = None) -> Invalid:
+    """Pydantic's faults as an `Invalid`; `skip` drops leading parts of each location. Input is never echoed.
+    Where `model` refused a field, the one is told that it may have meant."""
+    faults = faults[:ERRORS_SHOWN_MAX]
+    errors = [
+        FieldError(error.pointer, error.detail + _meant(fault, model))
+        for error, fault in zip(wire.field_errors(faults, skip=skip), faults, strict=True)
+    ]
     more = f", and {len(errors) - 1} more" if errors[1:] else ""
     return Invalid(f"{errors[0].pointer or 'the request'}: {errors[0].detail}{more}", errors=errors)
+
+
+def _meant(fault: Mapping[str, Any], model: type[BaseModel] | None) -> str:
+    if model is None or fault["type"] != "extra_forbidden":
+        return ""
+    *above, name = fault["loc"]
+    return nearest(str(name), fields_at(model, above))
+
+
+async def only_known_parameters(request: Request) -> None:
+    """A dependency of all calls: a query that says what the call does not know, or something twice, is refused.
+
+    Raises:
+        Invalid
+    """
+    given = [name for name, _ in request.query_params.multi_items()]
+    route = request.scope.get("route")
+    if not given or not isinstance(route, APIRoute) or not route.path.startswith("/v1/"):
+        return
+    known = _query_names(route.dependant)
+    errors = []
+    for name in dict.fromkeys(given):
+        if name not in known:
+            detail = f"there is no such query parameter{nearest(name, known)}"
+        elif given.count(name) > 1:
+            detail = "it is given more than once"
+        else:
+            continue
+        errors.append(FieldError(pointer_to(name), detail))
+    if errors:
+        takes = f"; this call takes {', '.join(sorted(known))}" if known else "; this call takes none"
+        raise Invalid(f"{errors[0].pointer}: {errors[0].detail}{takes}", errors=errors[:ERRORS_SHOWN_MAX])
+
+
+def _query_names(dependant: Any) -> set[str]:
+    """What a call, or anything that it depends on, reads from the query."""
+    names = {field.alias for field in dependant.query_params}
+    return names.union(*map(_query_names, dependant.dependencies))
 
 
 def body_of(model: type[M]) -> Any:

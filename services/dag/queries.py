@@ -95,17 +95,24 @@ class Queries:
         return dag
 
     async def dags(
-        self, namespace: str, *, state: str | None, name: str | None, limit: int, cursor: str | None
+        self,
+        namespace: str,
+        *,
+        state: str | None,
+        name: str | None,
+        key: str | None,
+        limit: int,
+        cursor: str | None,
     ) -> tuple[list[Dag], str | None]:
-        """A page of DAGs, newest first."""
-        query = f"dags|{namespace}|{state}|{name}"
+        """A page of DAGs, newest first; with a `key` there is one at most."""
+        query = f"dags|{namespace}|{state}|{name}|{key}"
         before_id = _LAST_ID if cursor is None else cursors.decode(query, cursor)
         if cursor is not None and len(before_id) != len(_LAST_ID):
             raise invalid("/cursor", "this is not a cursor of this list")
         pages = await asyncio.gather(
             *(
                 store_reads.list_dags(
-                    shard, namespace, state=state, name=name, before_id=before_id, rows_max=limit + 1
+                    shard, namespace, state=state, name=name, key=key, before_id=before_id, rows_max=limit + 1
                 )
                 for shard in self._context.shards
             )

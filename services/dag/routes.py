@@ -182,11 +182,14 @@ async def list_dags(
     duties: OrchestratorOf,
     state: wire.DagState | None = None,
     name: str | None = None,
+    key: str | None = None,
     limit: Limit = wire.PAGE_LIMIT_DEFAULT,
     cursor: str | None = None,
 ) -> Response:
-    """A page of DAGs, newest first."""
-    found, more = await duties.queries.dags(ns, state=state, name=clean("name", name), limit=limit, cursor=cursor)
+    """A page of DAGs, newest first; with a `key` the one of that key, or none."""
+    found, more = await duties.queries.dags(
+        ns, state=state, name=clean("name", name), key=clean("key", key), limit=limit, cursor=cursor
+    )
     return json_response({"items": [dag_view(dag) for dag in found], "next_cursor": more})
 
 

@@ -32,10 +32,21 @@ async def get_dags(shard: Shard, ids: Sequence[str]) -> dict[str, Dag]:
 
 
 async def list_dags(
-    shard: Shard, namespace: str, *, state: str | None, name: str | None, before_id: str, rows_max: int
+    shard: Shard,
+    namespace: str,
+    *,
+    state: str | None,
+    name: str | None,
+    key: str | None,
+    before_id: str,
+    rows_max: int,
 ) -> list[Dag]:
     """DAGs of a namespace, newest first, made before `before_id`."""
-    if name is not None:
+    if key is not None:
+        rows = await shard.pool.fetch(
+            SQL.list_dags_by_key, namespace=namespace, key=key, name=name, state=state, before_id=before_id
+        )
+    elif name is not None:
         rows = await shard.pool.fetch(
             SQL.list_dags_by_name,
             namespace=namespace,

@@ -50,6 +50,7 @@ def dags(client: Client) -> None:
     dag.node("oops", "etl", trigger="sometimes")  # type: ignore[arg-type]
     Dag(on_failure="explode")  # type: ignore[arg-type]
     handle = client.submit(dag)
+    assert_type(client.dag_by_key("order/77"), DagHandle)
     assert_type(handle, DagHandle)
     assert_type(handle.wait(timeout_s=60), wire.Dag)
     assert_type(handle.nodes("failed"), list[wire.NodeView])

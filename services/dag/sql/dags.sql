@@ -181,3 +181,13 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
 FROM dag WHERE namespace = $1 AND name = $2 AND name IS NOT NULL AND ($3::text IS NULL OR state = $3) AND id < $4
 ORDER BY id DESC LIMIT $5;
+
+-- name: list_dags_by_key(namespace, key, name, state, before_id)
+-- One at most.
+SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
+    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
+    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
+    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
+FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL AND ($3::text IS NULL OR name = $3)
+    AND ($4::text IS NULL OR state = $4) AND id < $5;

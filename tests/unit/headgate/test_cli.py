@@ -407,3 +407,20 @@ def test_no_service_at_all_is_one_line(
     assert "cannot connect to the queue service at http://127.0.0.1:9" in captured.err
     assert captured.err.count("\n") == 1
     assert cli.main(["topics", "--queue-url", "localhost"]) == 2
+
+
+def test_a_dag_is_shown_by_its_key(service: Service, run: Run) -> None:
+    there: list[Any] = [{**DAG, "key": "order/77"}]
+    service.reply = lambda _m, path, _b: {"items": there, "next_cursor": None} if "?" in path else there[0]
+    assert json.loads(run("dag", "show", "--key", "order/77", "-o", "json")[1])["id"] == "d1"
+    assert service.calls[0][1] == "/v1/namespaces/default/dags?key=order%2F77&limit=1000"
+    assert json.loads(run("dag", "list", "--key", "order/77", "-o", "json")[1])[0]["key"] == "order/77"
+    there.clear()
+    code, _, err = run("dag", "show", "--key", "order/78")
+    assert (code, "no DAG has the key 'order/78'" in err) == (3, True)
+
+
+@pytest.mark.parametrize("named", [(), ("d1", "--key", "k")])
+def test_a_dag_is_named_by_id_or_key_and_not_by_both(run: Run, named: tuple[str, ...]) -> None:
+    code, _, err = run("dag", "show", *named)
+    assert (code, "by its id or by --key" in err) == (2, True)
