@@ -145,7 +145,7 @@ def _meant(fault: Mapping[str, Any], model: type[BaseModel] | None) -> str:
     return nearest(str(name), fields_at(model, above))
 
 
-async def only_known_parameters(request: Request) -> None:
+async def _only_known_parameters(request: Request) -> None:
     """A dependency of all calls: a query that says what the call does not know, or something twice, is refused.
 
     Raises:
@@ -222,11 +222,12 @@ def problem(error: ServiceError) -> Response:
 def install(
     app: FastAPI, settings: EdgeSettings, lag: LoopLag, *, ready: Callable[[], Awaitable[dict[str, Any]]]
 ) -> None:
-    """Give an app its error handlers, health and metrics routes, and an OpenAPI that knows the bodies.
+    """Give an app, before its routes, error handlers, health and metrics, and an OpenAPI that knows the bodies.
 
     `ready` answers what `/readyz` shows; it raises a ServiceError when the service is not ready.
     """
     app.add_middleware(Timed)
+    app.router.dependencies.append(Depends(_only_known_parameters))
     BUILD.labels(_version()).set(1)
     app.state.settings = settings
     app.state.lag = lag

@@ -14,7 +14,7 @@ NAME_CHARS_MAX = 64
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A question for the end of a sentence, with the known name that `name` is most like; nothing where none is."""
+    """A question to end a sentence with: the known name that `name` is most like; nothing where none is."""
     found = difflib.get_close_matches(name.lower(), sorted(known), n=1) if len(name) <= NAME_CHARS_MAX else []
     return f"; did you mean `{found[0]}`?" if found else ""
 
@@ -31,8 +31,10 @@ def fields_at(model: type[BaseModel], location: Sequence[int | str]) -> set[str]
 
 def _below(schema: dict[str, Any], step: int | str) -> dict[str, Any] | None:
     if isinstance(step, int):
-        return schema.get("items")
-    return schema.get("properties", {}).get(step)
+        found: dict[str, Any] | None = schema.get("items")
+    else:
+        found = schema.get("properties", {}).get(step)
+    return found
 
 
 def _choices(schema: dict[str, Any], whole: dict[str, Any]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from services.dag import (
@@ -32,7 +32,7 @@ from services.dag.sweeper import Sweeper
 from shared.access import Access
 from shared.clock import Clock, SystemClock
 from shared.hotpath import HotPath
-from shared.http import install, only_known_parameters
+from shared.http import install
 from shared.loop import Loop
 from shared.ownership import SELDOM_S, Ownership
 from shared.pages import add_pages
@@ -180,7 +180,6 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         version="1",
         description="Items that wait for other items.",
         lifespan=lifespan,
-        dependencies=[Depends(only_known_parameters)],
     )
     app.state.access = access = Access(settings.dag_token, settings.tokens_file)
     app.state.orchestrator = orchestrator

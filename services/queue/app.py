@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from services.queue.broker import Broker
@@ -36,7 +36,7 @@ from shared.access import Access
 from shared.buckets import Buckets
 from shared.clock import SystemClock
 from shared.hotpath import HotPath, Verb
-from shared.http import install, only_known_parameters
+from shared.http import install
 from shared.loop import Loop
 from shared.ownership import Ownership
 from shared.pages import add_pages
@@ -115,7 +115,6 @@ def create_app(settings: QueueSettings) -> HotPath:
         version="1",
         description="A multi-tenant priority queue on sharded Postgres.",
         lifespan=lifespan,
-        dependencies=[Depends(only_known_parameters)],
     )
     process = QueueProcess(
         settings,

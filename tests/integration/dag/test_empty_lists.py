@@ -1,4 +1,4 @@
-"""Optional lists may be empty, by both ways in: programs that make bodies do not leave out what has no elements."""
+"""Optional lists may be empty, by both ways in: programs do not leave out what has no elements."""
 
 from typing import Any
 
@@ -40,7 +40,9 @@ async def test_an_empty_list_and_none_are_the_same_node(world: DagWorld) -> None
     made = await _post(world, "", {"open": True})
     path = f"/{made['id']}/nodes"
     first = await _post(world, path, {"nodes": [{"key": "a", "topic": "t"}]})
-    assert await _post(world, path, {"nodes": [{"key": "a", "topic": "t", "upstream": [], "external": []}]}) == first
+    assert (
+        await _post(world, path, {"nodes": [{"key": "a", "topic": "t", "upstream": [], "external": []}]}) == first
+    )
 
 
 async def test_a_compensation_may_say_that_it_waits_for_nothing(world: DagWorld) -> None:

@@ -236,11 +236,7 @@ def test_edges_beside_nodes_to_add(edges: Any) -> None:
     taken = check_nodes({"nodes": [{"key": "a", "topic": "t"}], "dependencies": edges})
     assert taken == (
         not edges
-        or (
-            len(edges) <= wire.BATCH_MAX
-            and edges[0].get("downstream") is not None
-            and edges[0]["upstream"] != ""
-        )
+        or (len(edges) <= wire.BATCH_MAX and edges[0].get("downstream") is not None and edges[0]["upstream"] != "")
     )
 
 

@@ -27,7 +27,12 @@ def test_the_nearest_name_is_told_where_one_is_near(name: str, told: str) -> Non
     [
         (wire.EnqueueRequest, {"item": []}, "/item", "items"),
         (wire.EnqueueRequest, {"items": [{"topic": "t", "prioirty": 1}]}, "/items/0/prioirty", "priority"),
-        (wire.EnqueueRequest, {"items": [{"topic": "t", "backoff": {"bases": 1}}]}, "/items/0/backoff/bases", "base_s"),
+        (
+            wire.EnqueueRequest,
+            {"items": [{"topic": "t", "backoff": {"bases": 1}}]},
+            "/items/0/backoff/bases",
+            "base_s",
+        ),
         (wire.DagSpec, {"nodes": [{"key": "a", "topic": "t", "upstreams": []}]}, "/nodes/0/upstreams", "upstream"),
         (
             wire.DagSpec,
