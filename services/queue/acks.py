@@ -7,8 +7,8 @@ them: their calls send them once more, in the line of heavy calls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from services.queue.dispatch import Dispatch
@@ -42,27 +42,26 @@ _clock = SystemClock()
 
 
 class AckEntry(NamedTuple):
-    """Acks of one call on one shard: ids and the token of each, and outputs by id, as texts."""
+    """Acks of one call on one shard: ids, the token of each, and its output as text; none where none has any."""
 
     ids: Sequence[str]
     tokens: Sequence[str]
     namespace_id: int
-    outputs: Mapping[str, str]
+    outputs: Sequence[str | None] = ()
 
     def part(self, places: Sequence[int]) -> AckEntry:
         """Some of them."""
-        ids = [self.ids[i] for i in places]
-        outputs = {item_id: self.outputs[item_id] for item_id in ids if item_id in self.outputs}
-        return AckEntry(ids, [self.tokens[i] for i in places], self.namespace_id, outputs)
+        ids, tokens = [self.ids[i] for i in places], [self.tokens[i] for i in places]
+        return AckEntry(ids, tokens, self.namespace_id, self.outputs and [self.outputs[i] for i in places])
 
 
 class AckColumns(NamedTuple):
-    """Those of a flush, one behind another."""
+    """Those of a flush, one behind another; outputs by token, then by id."""
 
     ids: Sequence[str]
     tokens: Sequence[str]
     namespace_ids: Sequence[int]
-    outputs: dict[str, str]
+    outputs: dict[str, dict[str, str]]
 
 
 # What became of each element of an entry, None where all are acked; an error where that is not known, or nothing.
@@ -101,7 +100,7 @@ class Acks:
         namespace: str,
         ids: Sequence[str],
         tokens: Sequence[str],
-        outputs: Mapping[str, str],
+        outputs: Sequence[str | None] = (),
     ) -> Statuses:
         """End items of one shard; what became of each.
 
@@ -304,8 +303,22 @@ def _joined(entries: Sequence[AckEntry]) -> AckColumns:
         namespace_ids = tuple(entry.namespace_id for entry in entries for _ in entry.ids)
     else:
         namespace_ids = namespace_ids[:1] * sum(map(len, ids))
-    given = {item_id: output for mine in filter(None, outputs) for item_id, output in mine.items()}
+    given = _given(entries) if any(outputs) else {}
     return AckColumns(list(chain.from_iterable(ids)), list(chain.from_iterable(tokens)), namespace_ids, given)
+
+
+def _given(entries: Sequence[AckEntry]) -> dict[str, dict[str, str]]:
+    """Outputs by token and id: another token's says nothing of the item. Of a repeated ack the first counts."""
+    first: dict[tuple[str, str], str | None] = {}
+    for entry in entries:
+        outputs = entry.outputs or repeat(None, len(entry.ids))
+        for item_id, token, output in zip(entry.ids, entry.tokens, outputs, strict=True):
+            first.setdefault((token, item_id), output)
+    given: dict[str, dict[str, str]] = {}
+    for (token, item_id), output in first.items():
+        if output is not None:
+            given.setdefault(token, {})[item_id] = output
+    return given
 
 
 def lost_status(known: Known | None, namespace_id: int) -> str:

@@ -45,7 +45,8 @@ from shared.metrics import (
 from shared.shards import ShardMap
 from shared.shedding import overloaded
 
-ReviveEntry = tuple[str, int, str | None, bool]
+# Of an item that is to be revived: its id, the namespace that asks, and its inputs.
+ReviveEntry = tuple[str, int, str | None]
 
 _clock = SystemClock()
 
@@ -71,7 +72,7 @@ class Broker:
         self.acks = Acks(dispatch, settings)
         self._dequeued: dict[int, Any] = {}
         self._started: dict[int, Any] = {}
-        self._revives: dict[int, Batcher[ReviveEntry, str]] = {}
+        self._revives: dict[tuple[int, bool], Batcher[ReviveEntry, str]] = {}
         for store in stores.values():
             self.join(store)
 
@@ -80,7 +81,9 @@ class Broker:
         number, limits = store.number, self._settings.flush_limits
         self._dequeued[number] = DEQUEUED.labels(number)
         self._started[number] = SCHEDULE_TO_START_SECONDS.labels(number)
-        self._revives[number] = Batcher(self._reviver(store), limits, Urgency.SETTLE, store.pool)
+        for manages in (False, True):
+            reviver = self._reviver(store, manages)
+            self._revives[number, manages] = Batcher(reviver, limits, Urgency.SETTLE, store.pool)
         self.acks.join(store)
         self._plain.join(store)
         self._others.join(store)
@@ -153,14 +156,14 @@ class Broker:
 
         async def at(shard: int, part: Sequence[int]) -> None:
             mine = [ids[i] or "" for i in part]
-            outputs = {
-                item_id: bytes(items[i].output).decode()
-                for i, item_id in zip(part, mine, strict=True)
-                if items[i].output is not NO_OUTPUT
-            }
+            outputs = [_output(items[i]) for i in part]
             try:
                 statuses = await self.acks.at(
-                    shard, namespace, mine, [tokens[items[i].lease_token] for i in part], outputs
+                    shard,
+                    namespace,
+                    mine,
+                    [tokens[items[i].lease_token] for i in part],
+                    outputs if any(outputs) else (),
                 )
             except Unavailable as error:
                 for i in part:
@@ -182,7 +185,7 @@ class Broker:
         if item_id is None or shard_of(item_id) not in self.stores:
             return Result(item.id, "not_found")
         token = canonical_token(item.lease_token) or _token()
-        outputs = {} if item.output is NO_OUTPUT else {item_id: bytes(item.output).decode()}
+        outputs = () if item.output is NO_OUTPUT else (_output(item),)
         try:
             statuses = await self.acks.at(shard_of(item_id), namespace, [item_id], [token], outputs)
         except Unavailable as error:
@@ -196,7 +199,7 @@ class Broker:
         if shard is None or shard not in self.stores:
             return await self.ack(namespace, [Settled(item_id, token) for item_id in ids])
         try:
-            statuses = await self.acks.at(shard, namespace, ids, [token] * len(ids), {})
+            statuses = await self.acks.at(shard, namespace, ids, [token] * len(ids))
         except Unavailable as error:
             return answered([refused(item_id, error.code, error.outcome) for item_id in ids], Urgency.SETTLE)
         return (
@@ -233,9 +236,8 @@ class Broker:
                 namespace_id = await self.stores[shard].names.namespace_id(namespace)
                 if namespace_id is None:
                     return
-                manages = caller.is_dag_service
-                entries = [(item_id, namespace_id, inputs, manages) for _, item_id, inputs in part]
-                statuses = await self._revives[shard].submit(entries, namespace)
+                entries = [(item_id, namespace_id, inputs) for _, item_id, inputs in part]
+                statuses = await self._revives[shard, caller.is_dag_service].submit(entries, namespace)
             except Unavailable as error:
                 for i, _, _ in part:
                     results[i] = refused(items[i][0], error.code, error.outcome)
@@ -246,14 +248,14 @@ class Broker:
         await asyncio.gather(*(flush(shard, part) for shard, part in groups.items()))
         return answered(results, Urgency.SETTLE)
 
-    def _reviver(self, store: Store) -> Any:
+    def _reviver(self, store: Store, manages: bool) -> Any:
         async def flush(entries: list[ReviveEntry]) -> list[str]:
-            # Once per id and claim to it: another namespace's call for the same id must not take its place.
-            first = {(entry[0], entry[1], entry[3]): entry for entry in reversed(entries)}
-            ids, namespace_ids, inputs, may_manage = zip(*(first[key] for key in sorted(first)), strict=True)
+            # Once per id and namespace: another namespace's call for the same id must not take its place.
+            first = {entry[:2]: entry for entry in reversed(entries)}
+            ids, namespace_ids, inputs = zip(*(first[key] for key in sorted(first)), strict=True)
             with self.dispatch.handing(store.number, "revive", len(entries)) as handing:
                 rows = await handing.flush(
-                    lambda offers: store.revive(ids, namespace_ids, inputs, may_manage, offers)
+                    lambda offers: store.revive(ids, namespace_ids, inputs, manages, offers)
                 )
                 open_now = [
                     (Key(row["priority"], row["deliver_at"], row["id"]), row) for row in rows if row["is_ready"]
@@ -270,7 +272,7 @@ class Broker:
                 known = await store.known(others) if others else {}
                 known |= await _acked_lately(store, entries, {*opened, *states, *known})
             statuses = []
-            for item_id, namespace_id, _, manages in entries:
+            for item_id, namespace_id, _ in entries:
                 row = opened.get(item_id)
                 if row is not None and row["namespace_id"] == namespace_id and (manages or not row["managed"]):
                     states[item_id] = {"namespace_id": namespace_id, "managed": row["managed"], "state": "enabled"}
@@ -287,7 +289,7 @@ class Broker:
 async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set[str]) -> dict[str, Known]:
     """Ids that nothing else knows, of those acked under a lease that has not run out yet."""
     unknown: dict[int, list[str]] = {}
-    for item_id, namespace_id, _, _ in entries:
+    for item_id, namespace_id, _ in entries:
         if item_id not in found:
             unknown.setdefault(namespace_id, []).append(item_id)
     return {
@@ -302,6 +304,10 @@ def answered(results: list[Result], level: Urgency) -> list[Result]:
     if results and results[0].code == "overloaded" and all(result.code == "overloaded" for result in results):
         raise overloaded(level)
     return results
+
+
+def _output(item: Settled) -> str | None:
+    return None if item.output is NO_OUTPUT else bytes(item.output).decode()
 
 
 def _closed_status(state: Any, known: Known | None, namespace_id: int, manages: bool) -> str:

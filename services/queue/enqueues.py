@@ -180,13 +180,18 @@ class Enqueues:
 
     def _enqueuer(self, store: Store) -> Any:
         async def flush(rows: list[NewRow]) -> list[Result]:
-            flushed = await store.enqueue(rows)
+            # Of an id that comes twice the first counts, whoever's it is: the statement would take any of them.
+            first: dict[str, NewRow] = {}
+            for row in rows:
+                first.setdefault(row.id, row)
+            unique = list(first.values())
+            flushed = await store.enqueue(unique)
             await self._dispatch.place_lanes(store.number)
-            if flushed.taken is None:
+            if flushed.taken is None and len(unique) == len(rows):
                 self._tell_enqueued(store, rows, flushed)
                 return [Result(row.id, "enqueued") for row in rows]
-            taken = set(flushed.taken)
-            new = [row for row in rows if row.id in taken]
+            taken = set(first if flushed.taken is None else flushed.taken)
+            new = [row for row in unique if row.id in taken]
             self._tell_enqueued(store, new, flushed)
             with something_done():
                 known = await store.known([row.id for row in rows if row.id not in taken])

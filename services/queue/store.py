@@ -7,7 +7,7 @@ caller can tell waiting consumers; forgetting to is slow, never wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
@@ -247,13 +247,13 @@ class Store:
         ids: Sequence[str],
         tokens: Sequence[str],
         namespace_ids: Sequence[int],
-        outputs: dict[str, str],
+        outputs: Mapping[str, Mapping[str, str]],
         *,
         relaxed: bool,
         offers: Sequence[Offer] = (),
         folds: Fold = Fold.NOTHING,
     ) -> AckFlush:
-        """End items that are held under their tokens. A token is of one namespace here.
+        """End items that are held under their tokens, each of one namespace here. Outputs are by token and id.
 
         Raises:
             Declined: the ids that it names are wide, and `folds` refuses such; nothing was done.
@@ -302,7 +302,7 @@ class Store:
         ids: Sequence[str],
         namespace_ids: Sequence[int],
         inputs: Sequence[str | None],
-        may_manage: Sequence[bool],
+        may_manage: bool,
         offers: Sequence[Offer] = (),
     ) -> list[Any]:
         """Open disabled items; rows of those that were. One with a `token` is leased, as by a claim."""

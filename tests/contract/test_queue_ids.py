@@ -28,6 +28,22 @@ async def test_the_same_id_again_is_a_duplicate_in_every_state(api: Api) -> None
     assert await api.host.count("item", f"id = '{item_id}'") == 1
 
 
+async def test_of_one_id_twice_in_a_call_the_first_is_taken(api: Api) -> None:
+    """Also where the second is of a kind that the flush writes before the first's, by an item ahead of both."""
+    first, twice = api.new_id(0), api.new_id(0)
+
+    results = await api.enqueue(
+        {"topic": "t", "id": first, "payload": "ahead", "priority": 1},
+        {"topic": "t", "id": twice, "payload": "first", "delay_s": 5},
+        {"topic": "t", "id": twice, "payload": "second", "priority": 1},
+    )
+
+    assert [result["status"] for result in results] == ["enqueued", "enqueued", "duplicate"]
+    item = await api.item(twice)
+    assert (item["payload"], item["state"], item["priority"]) == ("first", "delayed", 0)
+    assert [item["payload"] for item in await api.dequeue("t", 5)] == ["ahead"]
+
+
 async def test_a_duplicate_never_runs_again_after_its_end(api: Api) -> None:
     item_id = api.new_id(0)
     await api.enqueue_one("t", id=item_id)

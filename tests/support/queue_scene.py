@@ -136,7 +136,7 @@ class Scene:
         found = await actor.store.names.find(NS, "t")
         assert found is not None
         offer = Offer(found.topic_id, str(uuid.uuid4()), 60.0, 1)
-        rows = await actor.store.revive([self.item_id], [found.namespace_id], [None], [True], [offer])
+        rows = await actor.store.revive([self.item_id], [found.namespace_id], [None], True, [offer])
         return "handed" if [row["token"] for row in rows] == [offer.token] else "nothing"
 
     async def sweep(self, actor: Actor) -> str:

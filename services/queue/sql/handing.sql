@@ -9,10 +9,10 @@
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
 f AS MATERIALIZED (
     SELECT p.place, w.inputs
-    FROM unnest($1::uuid[], $2::int[], $3::text[], $4::bool[]) AS w(id, namespace_id, inputs, may_manage)
+    FROM unnest($1::uuid[], $2::int[], $3::text[]) AS w(id, namespace_id, inputs)
     CROSS JOIN LATERAL (
         SELECT ctid AS place, namespace_id, reason, managed FROM parked WHERE parked.id = w.id OFFSET 0) AS p
-    WHERE p.namespace_id = w.namespace_id AND p.reason = 'disabled' AND (w.may_manage OR NOT p.managed)),
+    WHERE p.namespace_id = w.namespace_id AND p.reason = 'disabled' AND ($4::bool OR NOT p.managed)),
 p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id, f.inputs),
 g AS MATERIALIZED (
     SELECT p.inputs, i.place FROM p
@@ -85,13 +85,14 @@ y AS MATERIALIZED (
     WHERE m.idempotency_key IS NOT NULL),
 k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
 x AS MATERIALIZED (
-    SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
-        array_agg(attempts) AS attempts, array_agg($5::jsonb ->> id::text) AS outputs,
-        array_agg(CASE WHEN managed AND ack_context LIKE '{"%' THEN (
-            SELECT left(ack_context, -1) || ',"started_at":' || to_json(g.claimed_at)
-                || coalesce(',"worker":' || to_json(g.worker), '') || '}'
-            FROM g WHERE m.id = ANY (g.ids) LIMIT 1) ELSE ack_context END) AS contexts
-    FROM m WHERE ack_topic_id IS NOT NULL),
+    SELECT array_agg(m.id) AS ids, array_agg(m.topic_id) AS topics, array_agg(m.ack_topic_id) AS ack_topics,
+        array_agg(m.attempts) AS attempts, array_agg($5::jsonb -> l.token::text ->> m.id::text) AS outputs,
+        array_agg(CASE WHEN m.managed AND m.ack_context LIKE '{"%' THEN
+            left(m.ack_context, -1) || ',"started_at":' || to_json(l.claimed_at)
+                || coalesce(',"worker":' || to_json(l.worker), '') || '}'
+            ELSE m.ack_context END) AS contexts
+    FROM m CROSS JOIN LATERAL (SELECT token, claimed_at, worker FROM g WHERE m.id = ANY (g.ids) LIMIT 1) AS l
+    WHERE m.ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
     SELECT e.* FROM x,
         tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::int,

@@ -208,10 +208,10 @@ FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
 f AS MATERIALIZED (
     SELECT p.place, w.inputs
-    FROM unnest($1::uuid[], $2::int[], $3::text[], $4::bool[]) AS w(id, namespace_id, inputs, may_manage)
+    FROM unnest($1::uuid[], $2::int[], $3::text[]) AS w(id, namespace_id, inputs)
     CROSS JOIN LATERAL (
         SELECT ctid AS place, namespace_id, reason, managed FROM parked WHERE parked.id = w.id OFFSET 0) AS p
-    WHERE p.namespace_id = w.namespace_id AND p.reason = 'disabled' AND (w.may_manage OR NOT p.managed)),
+    WHERE p.namespace_id = w.namespace_id AND p.reason = 'disabled' AND ($4::bool OR NOT p.managed)),
 p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id, f.inputs),
 g AS MATERIALIZED (
     SELECT p.inputs, i.place FROM p

@@ -72,10 +72,11 @@ FROM g WHERE lease_until > (SELECT at FROM n);
 -- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
 -- token but has no row any more was acked under it before. `tokens` are sorted, once each; `ids` are those of the
 -- first token, sorted and once each, so that one is searched for by halves, then those of the next; `lasts` says where
--- each token's end; `namespace_ids` has one element for all tokens, or one for each. `outputs` maps ids to JSON texts;
--- where fewer than `asked` are acked, the answer says which. Of ends that somebody wants to hear of, `folds` says
--- which may be applied here (see tell_acked); what that made ready comes back, and which DAGs have ended. Only what
--- leaves more behind than a count is looked at again (`m`).
+-- each token's end; `namespace_ids` has one element for all tokens, or one for each. `outputs` maps tokens to ids to JSON
+-- texts: only under the token that holds an item is its output looked for. Where fewer than `asked` are acked, the
+-- answer says which. Of ends that somebody wants to hear of, `folds` says which may be applied here (see tell_acked);
+-- what that made ready comes back, and which DAGs have ended. Only what leaves more behind than a count is looked at
+-- again (`m`).
 WITH g AS MATERIALIZED (
     SELECT token, namespace_id, ids, claimed_at, worker FROM lease
     WHERE token = ANY ($2::uuid[]) ORDER BY token FOR UPDATE),
@@ -106,13 +107,14 @@ y AS MATERIALIZED (
     WHERE m.idempotency_key IS NOT NULL),
 k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
 x AS MATERIALIZED (
-    SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
-        array_agg(attempts) AS attempts, array_agg($5::jsonb ->> id::text) AS outputs,
-        array_agg(CASE WHEN managed AND ack_context LIKE '{"%' THEN (
-            SELECT left(ack_context, -1) || ',"started_at":' || to_json(g.claimed_at)
-                || coalesce(',"worker":' || to_json(g.worker), '') || '}'
-            FROM g WHERE m.id = ANY (g.ids) LIMIT 1) ELSE ack_context END) AS contexts
-    FROM m WHERE ack_topic_id IS NOT NULL),
+    SELECT array_agg(m.id) AS ids, array_agg(m.topic_id) AS topics, array_agg(m.ack_topic_id) AS ack_topics,
+        array_agg(m.attempts) AS attempts, array_agg($5::jsonb -> l.token::text ->> m.id::text) AS outputs,
+        array_agg(CASE WHEN m.managed AND m.ack_context LIKE '{"%' THEN
+            left(m.ack_context, -1) || ',"started_at":' || to_json(l.claimed_at)
+                || coalesce(',"worker":' || to_json(l.worker), '') || '}'
+            ELSE m.ack_context END) AS contexts
+    FROM m CROSS JOIN LATERAL (SELECT token, claimed_at, worker FROM g WHERE m.id = ANY (g.ids) LIMIT 1) AS l
+    WHERE m.ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
     SELECT e.* FROM x,
         tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::int,

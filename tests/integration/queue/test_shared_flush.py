@@ -10,6 +10,7 @@ import pytest
 from services.queue.store import Store
 from shared.errors import ShardUnavailable
 from shared.ids import new_id, shard_of
+from tests.support.flushes import together
 from tests.support.queue_host import Api, QueueHost
 
 JSON_TEXTS = ("payload", "metadata", "ack_context")
@@ -128,6 +129,66 @@ async def test_a_poisoned_ack_fails_alone(own_api: Api) -> None:
     assert failed == ["poison"]
     assert await own_api.host.count("item") == 1
     assert await own_api.state(next(item["id"] for item in leased if item["payload"] == "poison")) == "leased"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("by", ["the same call", "the same namespace", "another namespace"])
+async def test_the_output_of_an_ack_that_is_lost_is_nobodys(own_api: Api, by: str, place: int) -> None:
+    """It comes in the flush of the holder's ack, before it or behind it, and names the same item."""
+    other = Api(own_api.host)
+    item_id = await own_api.enqueue_one("t", ack_topic="done")
+    await other.enqueue_one("t", id=new_id(shard_of(item_id)))
+    leased = await own_api.dequeue_one("t")
+    good = {"id": item_id, "lease_token": leased["lease_token"], "output": "GOOD"}
+    lost = {"id": item_id, "lease_token": "01234567-89ab-4cde-8f01-23456789abcd", "output": "EVIL"}
+    if by == "the same call":
+        items = [good]
+        items.insert(place, lost)
+        calls = [own_api.results("ack", {"items": items})]
+    else:
+        calls = [own_api.results("ack", {"items": [good]})]
+        stranger = own_api if by == "the same namespace" else other
+        calls.insert(place, stranger.results("ack", {"items": [lost]}))
+
+    answers = await together(own_api.host, calls)
+
+    statuses = [result["status"] for results in answers for result in results]
+    assert statuses.pop(1 - place) == "acked" and statuses[0] in ("lease_lost", "not_found")
+    [told] = await own_api.completions("done")
+    assert told["output"] == "GOOD"
+
+
+async def test_of_an_ack_that_is_repeated_the_first_says_what_it_gave(own_api: Api) -> None:
+    item_id = await own_api.enqueue_one("t", ack_topic="done")
+    ack = {"id": item_id, "lease_token": (await own_api.dequeue_one("t"))["lease_token"]}
+
+    results = await own_api.results("ack", {"items": [ack, ack | {"output": "late"}]})
+
+    assert [result["status"] for result in results] == ["acked", "already_acked"]
+    [told] = await own_api.completions("done")
+    assert "output" not in told
+
+
+async def test_an_id_that_two_namespaces_enqueue_in_one_flush_is_the_firsts(own_api: Api) -> None:
+    """Also where the second's item is of a kind that is written before the first's."""
+    other = Api(own_api.host)
+    item_id, third = own_api.new_id(0), own_api.new_id(0)
+    for api in (own_api, other):  # names that are not known yet are asked for before the flush
+        await api.enqueue_one("t", id=own_api.new_id(0), disabled=True)
+        await api.enqueue_one("done", id=own_api.new_id(0), disabled=True)
+    calls = [
+        other.enqueue({"topic": "t", "id": third, "payload": "third", "ack_topic": "done"}),
+        own_api.enqueue({"topic": "t", "id": item_id, "payload": "mine"}),
+        other.enqueue({"topic": "t", "id": item_id, "payload": "theirs", "ack_topic": "done"}),
+    ]
+
+    answers = await together(own_api.host, calls)
+
+    [[ahead], [mine], [theirs]] = answers
+    assert (ahead["status"], mine["status"], theirs["status"]) == ("enqueued", "enqueued", "refused")
+    assert theirs["code"] == "id_unavailable"
+    assert (await own_api.item(item_id))["payload"] == "mine"
+    assert [item["payload"] for item in await other.dequeue("t", 5)] == ["third"]
 
 
 async def test_a_token_that_two_namespaces_name_in_one_flush(own_api: Api) -> None:

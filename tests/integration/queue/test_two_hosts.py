@@ -135,7 +135,7 @@ async def test_a_foreign_revive_in_the_same_flush_takes_nobodys_place(own_api: A
     stranger = Api(own_api.host)
     await stranger.enqueue_one("t", id=own_api.new_id(0))
     item_id = await own_api.enqueue_one("t", disabled=True, id=own_api.new_id(0))
-    batcher = own_api.host.process.broker._revives[0]
+    batcher = own_api.host.process.broker._revives[0, False]
     original = batcher._run
 
     async def held(lane: Any) -> None:
