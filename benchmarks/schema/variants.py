@@ -21,7 +21,7 @@ from headgate.ids import new_ids
 from services.queue.model import Claim, Key
 from services.queue.names import SQL as SERVICE_SQL
 from services.queue.prefetch import START, Buffer
-from services.queue.store import Store, take_expired
+from services.queue.store import Store, SweepBounds, take_expired
 from shared.pg import Transaction
 from shared.sql import load
 
@@ -31,7 +31,7 @@ LEASE_S = 2.0
 NAMESPACE_ID = 1  # `default`, the first that a migration makes
 _PEEK_KEYS = 1_000
 _REWIND_S = 0.8
-_SWEEP_GROUPS = 200
+_SWEEP_ITEMS = 2_000
 # After five executions Postgres may settle on a generic plan.
 _IDLE_CALLS = 8
 _PAYLOADS = [f'"{PAYLOAD}"'] * BATCH
@@ -150,7 +150,7 @@ async def sweep(shard: DirectShard) -> int:
     """What the reaper does with groups that ran out: take them, look for their items; how many ids that met."""
 
     async def work(tx: Transaction) -> int:
-        groups = await take_expired(tx, _SWEEP_GROUPS)
+        groups = await take_expired(tx, SweepBounds(_SWEEP_ITEMS))
         ids = [item for group in groups for item in group["ids"]]
         if ids:
             await tx.fetch(SERVICE_SQL.lock_items, ids=ids)

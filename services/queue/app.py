@@ -210,14 +210,20 @@ def _duties(
     reaper = Reaper(store, settlement, settings)
     retention = Retention(store, settlement.dispatch, settings)
     far_keys = FarKeys(store, stores, settings)
+    look = ownership.duty("reaper", number, reaper.look, interval_s=reaper.pause_s)
+    delays = ownership.duty("delays", number, reaper.promote_step, interval_s=settings.reap_interval_s)
+    leases = ownership.duty("leases", number, reaper.sweep_step, interval_s=settings.reap_interval_s)
+    reaper.delays.wake, reaper.leases.wake, reaper.look_again = delays.kick, leases.kick, look.kick
     return [
+        look,
+        delays,
+        leases,
         ownership.duty(
             "operations",
             number,
             partial(_when, reaper.sees_operations, partial(operations.step, store)),
             interval_s=settings.operation_poll_s,
         ),
-        ownership.duty("reaper", number, reaper.step, interval_s=reaper.pause_s),
         ownership.duty("ttl", number, partial(_when, reaper.sees_past_ttl, reaper.expire_step), interval_s=0.5),
         ownership.duty("counts", number, retention.fold_step, interval_s=2.0),
         ownership.duty("retention", number, retention.step, interval_s=15.0),

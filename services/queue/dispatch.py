@@ -119,9 +119,8 @@ class Dispatch:
             lines = [(topic_id, line) for topic_id, line in known if line is not None]
         return Handing(lines, recent, self._give_back)
 
-    async def promote(self, shard: int, due_from: datetime = EARLIEST) -> int:
-        """Make ready what is due on a shard, a bounded number; how many items that were."""
-        limit = self._settings.promote_items_max
+    async def promote(self, shard: int, limit: int, due_from: datetime = EARLIEST) -> int:
+        """Make ready what is due on a shard, so many items at most; how many that were."""
         rows = await self._stores[shard].pool.fetch(SQL.promote, limit=limit, due_from=due_from)
         self.ready(
             shard, [Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"])) for row in rows]
@@ -150,7 +149,7 @@ class Dispatch:
         """
         if self._stores[shard].has_lanes:
             with contextlib.suppress(ShardUnavailable):
-                await self.promote(shard)
+                await self.promote(shard, self._settings.promote_items_max)
 
     def hinted(self, namespace: str, topic: str, shard: int, read: Callable[[], Sequence[Key]]) -> None:
         """Another host says that keys, which `read` gives, became ready."""

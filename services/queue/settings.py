@@ -49,7 +49,11 @@ class QueueSettings(EdgeSettings):
     late_s: float = 1.0
     quota_refresh_s: float = 0.7
     reap_interval_s: float = 0.25
+    # Of a sweep: leases among which namespaces take turns; leases, ids and living items that it takes back.
+    reap_look_max: int = 1_000
     reap_groups_max: int = 200
+    reap_ids_max: int = 10_000
+    reap_items_max: int = 2_000
     promote_items_max: int = 2_000
     page_scan_max: int = 20_000
     chunk_items_max: int = 500

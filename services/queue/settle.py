@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from services.queue import attempts
 from services.queue import store as rows
 from services.queue.acks import lost_status
 from services.queue.broker import Broker, answered
-from services.queue.model import EARLIEST, Ready, Result, backoff_s, refused
+from services.queue.model import Ready, Result, backoff_s, refused
 from services.queue.names import SQL
 from services.queue.settings import QueueSettings
-from services.queue.store import Holding, Removal, Requeue, Store
+from services.queue.store import Holding, Removal, Requeue, Store, SweepBounds
 from shared.access import Caller
 from shared.errors import Invalid, Unavailable, something_done
 from shared.ids import canonical, canonical_token, shard_of, time_ms_of
@@ -102,19 +102,23 @@ class Settlement:
         await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
         return answered(results, Urgency.SETTLE)
 
-    async def sweep(self, store: Store, limit: int, expired_from: datetime = EARLIEST) -> int:
-        """Take back leases of one shard that ran out, at a time or later; how many items that met.
+    async def sweep(self, store: Store, bounds: SweepBounds) -> Swept:
+        """Take back leases of one shard that ran out.
 
-        An item that the database refuses to take back keeps its lease a while longer and holds up no other.
+        Raises:
+            Invalid: the database refuses to take one of several items back. One that is refused alone keeps its
+                lease a while longer, so that it holds up no other.
         """
         try:
-            swept = await store.pool.transaction(lambda tx: self._sweep(tx, limit, expired_from, singly=False))
+            swept = await store.pool.transaction(lambda tx: self._sweep(tx, bounds))
         except Invalid:
-            swept = await store.pool.transaction(lambda tx: self._sweep(tx, limit, expired_from, singly=True))
+            if bounds.items_max > 1:
+                raise
+            swept = await store.pool.transaction(lambda tx: _put_off(tx, bounds))
         LEASE_EXPIRED.labels(store.number).inc(swept.expired)
         self._broker.dispatch.ready(store.number, swept.ready)
         await self._broker.dispatch.place_lanes(store.number)
-        return swept.ids
+        return swept
 
     async def expire(self, store: Store, ids: Sequence[str]) -> int:
         """End items whose TTL has passed, of those that are not leased; how many that were."""
@@ -134,6 +138,11 @@ class Settlement:
             return sum([await self.expire(store, [item_id]) for item_id in ids])
         self._broker.dispatch.ready(store.number, ready)
         return expired
+
+    async def _expire_now(self, store: Store, ids: Sequence[str]) -> None:
+        """As `expire`, for items that have just been given back. What fails is left to the reaper's next walk."""
+        with suppress(Unavailable):
+            await self.expire(store, ids)
 
     async def _held(
         self,
@@ -170,7 +179,7 @@ class Settlement:
         return answered(results, Urgency.SETTLE)
 
     async def _nack_at(self, store: Store, namespace_id: int, nacks: list[Nack]) -> dict[int, str]:
-        async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready]]:
+        async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready], list[str]]:
             held, items, holdings = await _lock_held(tx, namespace_id, nacks)
             back: list[Requeue] = []
             dead: list[Requeue] = []
@@ -190,10 +199,12 @@ class Settlement:
             ready = await rows.requeue(tx, back)
             ready += await rows.bury(tx, dead)
             DEAD.labels(store.number).inc(len(dead))
-            return statuses, ready
+            return statuses, ready, [row.id for row in back if items[row.id]["ttl_passed"]]
 
-        statuses, ready = await store.pool.transaction(work)
+        statuses, ready, past_ttl = await store.pool.transaction(work)
         NACKED.labels(store.number).inc(len(statuses))
+        if past_ttl:
+            await self._expire_now(store, past_ttl)
         self._broker.dispatch.ready(store.number, ready)
         await self._broker.dispatch.place_lanes(store.number)
         with something_done():
@@ -220,29 +231,15 @@ class Settlement:
         with something_done():
             return statuses | await _lost(store, namespace_id, extensions, statuses)
 
-    async def _sweep(self, tx: Transaction, limit: int, expired_from: datetime, *, singly: bool) -> Swept:
-        groups = await rows.take_expired(tx, limit, expired_from)
+    async def _sweep(self, tx: Transaction, bounds: SweepBounds) -> Swept:
+        groups = await rows.take_expired(tx, bounds)
         holdings = {item_id: _holding(group) for group in groups for item_id in group["ids"]}
-        if not singly:
-            return Swept(len(holdings), *await self._take_back(tx, holdings))
-        expired, ready = 0, []
-        for group in groups:
-            for item_id in group["ids"]:
-                one = {item_id: holdings[item_id]}
-                try:
-                    count, made = await tx.attempt(lambda one=one: self._take_back(tx, one))  # type: ignore[misc]
-                except Invalid:
-                    log.error("an item whose lease ran out cannot be taken back", item=item_id)
-                    where = (group["namespace_id"], group["topic_id"], item_id, holdings[item_id])
-                    await rows.lease_again(tx, [(group["token"], PUT_OFF_S, *where)])
-                else:
-                    expired += count
-                    ready += made
-        return Swept(len(holdings), expired, ready)
+        expired, ready = await self._take_back(tx, holdings) if holdings else (0, [])
+        return Swept(expired, ready, *_reach(groups))
 
     async def _take_back(self, tx: Transaction, holdings: dict[str, Holding]) -> tuple[int, list[Ready]]:
         """What becomes of items whose leases ran out: deliverable again, dead or expired."""
-        items = await rows.lock_items(tx, list(holdings)) if holdings else {}
+        items = await rows.lock_items(tx, list(holdings))
         back, dead, gone = [], [], []
         for item in items.values():
             if item["at_most_once"]:
@@ -384,11 +381,27 @@ class Cancel:
 
 
 class Swept(NamedTuple):
-    """Ids in the groups taken (acked ones among them), items that were still leased, and what is ready now."""
+    """What a sweep took back, what of it is ready now, how many ids it took out of groups (most were acked), and
+    whose group was the last."""
 
-    ids: int
     expired: int
     ready: list[Ready]
+    ids: int
+    last_namespace_id: int
+
+
+def _reach(groups: Sequence[Any]) -> tuple[int, int]:
+    return sum(group["ids_taken"] for group in groups), groups[-1]["namespace_id"] if groups else 0
+
+
+async def _put_off(tx: Transaction, bounds: SweepBounds) -> Swept:
+    groups = await rows.take_expired(tx, bounds)
+    for group in groups:
+        for item_id in group["ids"]:
+            log.error("an item whose lease ran out cannot be taken back", item=item_id)
+            where = (group["namespace_id"], group["topic_id"], item_id, _holding(group))
+            await rows.lease_again(tx, [(group["token"], PUT_OFF_S, *where)])
+    return Swept(0, [], *_reach(groups))
 
 
 async def _lock_held(

@@ -415,9 +415,21 @@ async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int
     )
 
 
-async def take_expired(tx: Transaction, limit: int, expired_from: datetime = EARLIEST) -> list[Any]:
-    """Take the groups that ran out: rows of token, namespace_id, topic_id, claimed_at, worker and ids."""
-    return await tx.fetch(SQL.take_expired, limit=limit, expired_from=expired_from)
+class SweepBounds(NamedTuple):
+    """What one sweep takes of the leases that ran out; see `take_expired`."""
+
+    items_max: int
+    ids_max: int = 10_000
+    groups_max: int = 200
+    look_max: int = 1_000
+    expired_from: datetime = EARLIEST
+    after_namespace_id: int = 0
+
+
+async def take_expired(tx: Transaction, bounds: SweepBounds) -> list[Any]:
+    """Take groups that ran out, or a part of one: rows of token, namespace_id, topic_id, claimed_at, worker, the
+    `ids` of items that have not ended, and how many `ids_taken` the group gave."""
+    return await tx.fetch(SQL.take_expired, **bounds._asdict())
 
 
 async def lock_items(tx: Transaction, ids: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from headgate import AsyncClient
 from shared.plan import read
 from tests.support import apps
 from tests.support.databases import Databases
-from tests.support.queue_host import Api, QueueHost
+from tests.support.queue_host import Api, QueueHost, reap_once
 from tests.support.shard_world import CRASHED, END_S, SHUT, World, follow, host, in_process, refusals, world
 
 __all__ = ["host", "world"]
@@ -259,7 +259,7 @@ async def test_a_host_with_the_old_map_can_do_nothing(world: World, host: QueueH
             assert refusals(await api.results("cancel", {"ids": [leased["id"]]})) == SHUT
             assert await api.dequeue("t", 5) == []
             await old.stores[1].shard.close()
-        await old.reapers[0].step()
+        await reap_once(old.reapers[0])
         assert await fresh.ack(leased) == ["acked"]
 
 

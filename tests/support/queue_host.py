@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -102,7 +103,7 @@ class QueueHost:
     async def reap(self) -> None:
         """What time does to items, on every shard, until nothing is left to do."""
         for reaper in self.reapers:
-            await _exhaust(reaper.step)
+            await _exhaust(partial(reap_once, reaper))
             await _exhaust(reaper.expire_step)
 
     async def retain(self) -> None:
@@ -149,6 +150,12 @@ class QueueHost:
         await self.client.aclose()
         for store in self.stores.values():
             await store.shard.close()
+
+
+async def reap_once(reaper: Reaper) -> int:
+    """One look at a shard, and one step for delays and leases; how much these did."""
+    await reaper.look()
+    return await reaper.promote_step() + await reaper.sweep_step()
 
 
 async def _exhaust(step: Any) -> None:

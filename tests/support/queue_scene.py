@@ -10,6 +10,7 @@ from headgate.ids import new_id
 from services.queue.model import Claim, Key, NewItem, Offer, Settled
 from services.queue.prefetch import START
 from services.queue.settle import Extension, Nack
+from services.queue.store import SweepBounds
 from shared.access import Caller
 from tests.support.interleave import Actor, explore
 
@@ -140,7 +141,8 @@ class Scene:
         return "handed" if [row["token"] for row in rows] == [offer.token] else "nothing"
 
     async def sweep(self, actor: Actor) -> str:
-        return f"swept {await actor.process.settlement.sweep(actor.store, 10)}"
+        swept = await actor.process.settlement.sweep(actor.store, SweepBounds(10))
+        return f"swept {swept.ids}"
 
     async def expire_ttl(self, actor: Actor) -> str:
         return f"expired {await actor.process.settlement.expire(actor.store, [self.item_id])}"

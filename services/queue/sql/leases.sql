@@ -152,13 +152,48 @@ FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[], $6::time
     AS u(token, lease_s, namespace_id, topic_id, id, claimed_at, worker)
 GROUP BY token, lease_s, namespace_id, topic_id, claimed_at, worker;
 
--- name: take_expired(limit, expired_from)
--- Groups that ran out; the guard is stated again where the row is taken.
-DELETE FROM lease WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM lease WHERE expires_at <= (SELECT shard_now()) AND expires_at >= $2::timestamptz
-    ORDER BY expires_at LIMIT $1::int
-    FOR UPDATE SKIP LOCKED)) AND expires_at <= shard_now()
-RETURNING token::text, namespace_id, topic_id, claimed_at, worker, ids::text[];
+-- name: take_expired(look_max, groups_max, ids_max, items_max, expired_from, after_namespace_id)
+-- Takes groups that ran out, as far as they name `ids_max` ids (to the end of the last group) and `items_max` items
+-- that have not ended; of the group in which that is reached the first ids are taken and the others stay. `ids` of the
+-- answer are those that have not ended: most were acked. Among the `look_max` groups that ran out first namespaces
+-- take turns, beginning behind `after_namespace_id`, so that one with many leases does not keep back the others'.
+WITH due AS MATERIALIZED (
+    SELECT place, namespace_id, row_number() OVER (PARTITION BY namespace_id ORDER BY expires_at) AS turn
+    FROM (
+        SELECT ctid AS place, namespace_id, expires_at FROM lease
+        WHERE expires_at <= (SELECT shard_now()) AND expires_at >= $5::timestamptz
+        ORDER BY expires_at LIMIT $1::int) AS first),
+locked AS MATERIALIZED (
+    SELECT lease.ctid AS place, lease.token, lease.namespace_id, lease.topic_id, lease.claimed_at, lease.worker, lease.ids,
+        due.turn, lease.namespace_id <= $6::int AS had_its_turn
+    FROM due JOIN lease ON lease.ctid = due.place
+    WHERE lease.expires_at <= shard_now()
+    ORDER BY due.turn, lease.namespace_id <= $6::int, due.namespace_id LIMIT $2::int
+    FOR UPDATE SKIP LOCKED),
+sized AS (
+    SELECT place, ids, row_number() OVER served AS nth, sum(cardinality(ids)) OVER served - cardinality(ids) AS ids_before
+    FROM locked WINDOW served AS (ORDER BY turn, had_its_turn, namespace_id ROWS UNBOUNDED PRECEDING)),
+named AS MATERIALIZED (
+    SELECT sized.place, sized.nth, member.id, member.position, living.is_living
+    FROM sized CROSS JOIN LATERAL unnest(sized.ids) WITH ORDINALITY AS member(id, position)
+    LEFT JOIN LATERAL (SELECT true AS is_living FROM item WHERE item.id = member.id OFFSET 0) AS living ON true
+    WHERE sized.ids_before < $3::int),
+taken AS MATERIALIZED (
+    SELECT place, nth, max(position)::int AS ids_taken,
+        coalesce(array_agg(id::text ORDER BY position) FILTER (WHERE is_living), '{}') AS ids
+    FROM (
+        SELECT *, count(is_living) OVER (ORDER BY nth, position ROWS UNBOUNDED PRECEDING) AS living_so_far
+        FROM named) AS counted
+    WHERE living_so_far <= $4::int
+    GROUP BY place, nth),
+shortened AS (
+    UPDATE lease SET ids = lease.ids[taken.ids_taken + 1:] FROM taken
+    WHERE lease.ctid = taken.place AND cardinality(lease.ids) > taken.ids_taken),
+emptied AS (
+    DELETE FROM lease USING taken WHERE lease.ctid = taken.place AND cardinality(lease.ids) <= taken.ids_taken)
+SELECT locked.token::text, locked.namespace_id, locked.topic_id, locked.claimed_at, locked.worker, taken.ids,
+    taken.ids_taken
+FROM taken JOIN locked ON locked.place = taken.place ORDER BY taken.nth;
 
 -- name: acked_lately(ids, namespace_id)
 -- Of ids that have no row any more, those that were acked under a lease that would still run: the groups

@@ -4,9 +4,10 @@ import pytest
 
 from services.queue.model import EARLIEST
 from services.queue.names import SQL
+from services.queue.pace import Pace
 from services.queue.reaper import LEASES_PAUSE_S
 from services.queue.settle import Settlement
-from services.queue.store import take_expired
+from services.queue.store import SweepBounds, take_expired
 from shared.ids import shard_of
 from tests.support.queue_host import Api
 
@@ -35,10 +36,57 @@ async def test_a_sweep_takes_its_limit(own_api: Api, limit: int) -> None:
     store = own_api.host.stores[0]
     settlement: Settlement = own_api.host.process.settlement
     for _ in range(3):
-        assert await settlement.sweep(store, limit) == limit
+        assert (await settlement.sweep(store, SweepBounds(limit))).expired == limit
 
     assert await own_api.host.count("lease") == 12 - 3 * limit
     assert await own_api.host.count("ready") == 3 * limit
+
+
+async def test_a_sweep_takes_a_part_of_a_large_lease(own_api: Api) -> None:
+    """Its other items stay under their token, which an ack may still use; acked ones count for nothing."""
+    ids = [own_api.new_id(0) for _ in range(10)]
+    await own_api.enqueue(*({"topic": "t", "id": item_id, "lease_s": 1} for item_id in ids))
+    held = await own_api.dequeue("t", 10)
+    await own_api.ack(held[1])
+    await own_api.clock.advance(2)
+    store, settlement = own_api.host.stores[0], own_api.host.process.settlement
+
+    swept = await settlement.sweep(store, SweepBounds(3))
+    assert (swept.expired, swept.ids) == (3, 4)
+    assert await own_api.ack(held[0], *held[2:]) == ["lease_lost"] * 3 + ["acked"] * 6
+    swept = await settlement.sweep(store, SweepBounds(3))
+    assert (swept.expired, swept.ids) == (0, 6)
+    assert await own_api.host.count("lease") == 0
+    assert {item["attempt"] for item in await own_api.dequeue("t", 10)} == {2}
+
+
+async def test_a_sweep_looks_at_a_bounded_number_of_ids(own_api: Api) -> None:
+    """Whole leases of acked items, as long as they do not name too many."""
+    for _ in range(4):
+        await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(0), "lease_s": 1} for _ in range(5)))
+        await own_api.ack(*await own_api.dequeue("t", 5))
+    await own_api.clock.advance(2)
+    store, settlement = own_api.host.stores[0], own_api.host.process.settlement
+
+    assert (await settlement.sweep(store, SweepBounds(100, ids_max=6))).ids == 10
+    assert await own_api.host.count("lease") == 2
+    assert (await settlement.sweep(store, SweepBounds(100, groups_max=1))).ids == 5
+
+
+async def test_a_namespace_with_many_leases_does_not_keep_back_anothers(own_api: Api) -> None:
+    """They ran out first; the sweep after its own is another namespace's all the same."""
+    other, third = Api(own_api.host), Api(own_api.host)
+    for api in (own_api, own_api, own_api, other, third):
+        await api.enqueue(*({"topic": "t", "id": api.new_id(0), "lease_s": 1} for _ in range(20)))
+        assert len(await api.dequeue("t", 20)) == 20
+    await own_api.clock.advance(2)
+    [reaper, _] = own_api.host.reapers
+    reaper._sweeps = Pace(5)
+    await reaper.look()
+    for _ in range(3):
+        assert await reaper.sweep_step() == 5
+
+    assert {len(await api.dequeue("t", 20)) for api in (own_api, other, third)} == {5}
 
 
 async def test_two_transactions_share_the_work_instead_of_waiting(own_api: Api) -> None:
@@ -46,8 +94,8 @@ async def test_two_transactions_share_the_work_instead_of_waiting(own_api: Api) 
     pool = own_api.host.stores[0].pool
 
     async def outer(tx: object) -> tuple[list[str], list[str]]:
-        mine = await take_expired(tx, 4)  # type: ignore[arg-type]
-        theirs = await pool.transaction(lambda other: take_expired(other, 4))
+        mine = await take_expired(tx, SweepBounds(4, groups_max=4))  # type: ignore[arg-type]
+        theirs = await pool.transaction(lambda other: take_expired(other, SweepBounds(4, groups_max=4)))
         return [row["token"] for row in mine], [row["token"] for row in theirs]
 
     mine, theirs = await pool.transaction(outer)
@@ -69,13 +117,19 @@ async def test_the_end_of_a_delay_is_met_at_once_and_ends_of_leases_together(own
     affine = {"topic": "t", "affinity": "x"}
     [made] = await own_api.enqueue({**affine, "lease_s": 1})
     reaper = next(each for each in own_api.host.reapers if each._store.number == shard_of(made["id"]))
-    assert [await reaper.step(), reaper.pause_s()] == [0, 0.25]
+    await reaper.look()
+    assert (reaper.delays.is_due, reaper.leases.is_due, reaper.pause_s()) == (False, False, 0.25)
 
     await own_api.dequeue_one("t")
     await own_api.clock.advance(0.99)
-    assert [await reaper.step(), reaper.pause_s()] == [0, LEASES_PAUSE_S]
+    await reaper.look()
+    assert (reaper.leases.is_due, reaper.pause_s()) == (False, LEASES_PAUSE_S)
     await own_api.enqueue({**affine, "delay_s": 0.005})
-    assert await reaper.step() == 0
+    await reaper.look()
     assert reaper.pause_s() == pytest.approx(0.005)
     await own_api.clock.advance(0.02)
-    assert await reaper.step() == 2
+    await reaper.look()
+    assert (reaper.delays.is_due, reaper.leases.is_due) == (True, True)
+    await reaper.promote_step()
+    await reaper.sweep_step()
+    assert await own_api.host.count("ready") == 2

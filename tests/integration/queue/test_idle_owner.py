@@ -18,7 +18,7 @@ def first(api: Api) -> tuple[Store, Reaper]:
 async def test_an_idle_shard_has_nothing_for_other_duties(own_api: Api) -> None:
     _, reaper = first(own_api)
     assert reaper.sees_past_ttl() and reaper.sees_operations(), "nobody has looked"
-    await reaper.step()
+    await reaper.look()
     assert not reaper.sees_past_ttl()
     assert not reaper.sees_operations()
 
@@ -26,13 +26,13 @@ async def test_an_idle_shard_has_nothing_for_other_duties(own_api: Api) -> None:
 async def test_a_ttl_that_has_passed_is_seen_until_its_item_has_ended(own_api: Api) -> None:
     _, reaper = first(own_api)
     await own_api.enqueue({"topic": "t", "id": own_api.new_id(0), "ttl_s": 5})
-    await reaper.step()
+    await reaper.look()
     assert not reaper.sees_past_ttl()
     await own_api.clock.advance(6)
-    await reaper.step()
+    await reaper.look()
     assert reaper.sees_past_ttl()
     await reaper.expire_step()
-    await reaper.step()
+    await reaper.look()
     assert not reaper.sees_past_ttl()
     assert await own_api.host.count("item") == 0
 
@@ -45,7 +45,7 @@ async def test_a_leased_item_past_its_ttl_does_not_hide_the_next(own_api: Api) -
     await own_api.dequeue("t0", lease_s=600)
     for _ in range(3):
         await own_api.clock.advance(10)
-        await reaper.step()
+        await reaper.look()
         assert reaper.sees_past_ttl()
         await reaper.expire_step()
     assert await own_api.host.count("item") == 1
@@ -56,18 +56,18 @@ async def test_an_operation_is_seen_until_it_is_done(own_api: Api) -> None:
     operations = own_api.host.process.operations
     await operations.start(own_api.namespace, "purge", {"topic": "t"})
     await own_api.host.rows("UPDATE operation SET state = 'running', finished_at = NULL")
-    await reaper.step()
+    await reaper.look()
     assert reaper.sees_operations()
     while await operations.step(store):
         pass
-    await reaper.step()
+    await reaper.look()
     assert not reaper.sees_operations()
 
 
 async def test_what_was_seen_long_ago_does_not_count(own_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who does not own the shard looks seldom, and the owner may have died meanwhile."""
     _, reaper = first(own_api)
-    await reaper.step()
+    await reaper.look()
     clock = ManualClock()
     clock.now_s = SystemClock().monotonic_s() + SEEN_S
     monkeypatch.setattr(module, "_clock", clock)
@@ -82,13 +82,13 @@ async def test_the_next_look_comes_when_something_is_due_and_for_leases_not_at_e
     try:
         await own_api.enqueue({"topic": "t", "id": own_api.new_id(0)})
         await own_api.dequeue("t", lease_s=60)
-        await reaper.step()
+        await reaper.look()
         assert reaper.pause_s() == interval_s
         await own_api.clock.advance(60 - 0.03125)
-        await reaper.step()
+        await reaper.look()
         assert reaper.pause_s() == LEASES_PAUSE_S
         await own_api.enqueue({"topic": "t", "id": own_api.new_id(0), "delay_s": 0.015625})
-        await reaper.step()
+        await reaper.look()
         assert reaper.pause_s() == pytest.approx(0.015625)
     finally:
         await own_api.clock.reset()
