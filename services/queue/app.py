@@ -208,7 +208,7 @@ def _duties(
     """What is done in the background on one shard."""
     number = store.number
     reaper = Reaper(store, settlement, settings)
-    retention = Retention(store, settlement.dispatch, settings)
+    retention = Retention(store, settings)
     far_keys = FarKeys(store, stores, settings)
     look = ownership.duty("reaper", number, reaper.look, interval_s=reaper.pause_s)
     delays = ownership.duty("delays", number, reaper.promote_step, interval_s=settings.reap_interval_s)
@@ -226,6 +226,6 @@ def _duties(
         ),
         ownership.duty("ttl", number, partial(_when, reaper.sees_past_ttl, reaper.expire_step), interval_s=0.5),
         ownership.duty("counts", number, retention.fold_step, interval_s=2.0),
-        ownership.duty("retention", number, retention.step, interval_s=15.0),
+        *(ownership.duty(name, number, step, interval_s=15.0) for name, step in retention.steps().items()),
         ownership.duty("far keys", number, far_keys.step, interval_s=15.0),
     ]

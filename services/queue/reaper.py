@@ -100,9 +100,7 @@ class Reaper:
         if not self.delays.is_due:
             return 0
         number, since = self._store.number, self.delays.since
-        promoted = await self._promotes.step(
-            lambda limit: self._settlement.dispatch.promote(number, limit, since)
-        )
+        promoted = await self._promotes.step(lambda limit: self._settlement.dispatch.promote(number, limit, since))
         if self._promotes.was_full:
             return promoted
         self.delays.is_due = False
@@ -140,8 +138,8 @@ class Reaper:
     async def expire_step(self) -> int:
         """End a page of items whose TTL has passed; how many it met, or 0 if that was all.
 
-        Those that are leased are passed over. The next step goes on behind them, and only a whole walk now and then
-        meets them again: an item that is given back past its TTL ends there and then.
+        Those that are leased are passed over. The next step goes on behind them, and only a whole walk now and
+        then meets them again: an item that is given back past its TTL ends there and then.
         """
 
         async def expire(limit: int) -> int:

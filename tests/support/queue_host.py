@@ -98,7 +98,7 @@ class QueueHost:
             event_hooks={"response": [described("queue")]},
         )
         self.reapers = [Reaper(store, self.process.settlement, self.settings) for store in self.stores.values()]
-        self.retentions = [Retention(store, self.dispatch, self.settings) for store in self.stores.values()]
+        self.retentions = [Retention(store, self.settings) for store in self.stores.values()]
 
     async def reap(self) -> None:
         """What time does to items, on every shard, until nothing is left to do."""
@@ -107,9 +107,10 @@ class QueueHost:
             await _exhaust(reaper.expire_step)
 
     async def retain(self) -> None:
-        """Retention on every shard, once each."""
+        """Each duty of retention on every shard, once."""
         for retention in self.retentions:
-            await retention.step()
+            for step in retention.steps().values():
+                await step()
 
     async def fold(self) -> None:
         """Fold the counts of every shard."""

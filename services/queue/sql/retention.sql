@@ -8,9 +8,13 @@ SELECT extract(epoch FROM shard_now() - rotated_at)::float8 AS age_s FROM ended_
 UPDATE ended_rotation SET rotated_at = shard_now()
 WHERE rotated_at <= shard_now() - make_interval(secs => $1::float8) RETURNING rotated_at;
 
+-- name: wait_briefly(lock_timeout)
+-- For the rest of the transaction.
+SELECT set_config('lock_timeout', $1, true);
+
 -- name: lock_ended()
--- In the order in which every other statement comes to the two, so that none of them meets this in a deadlock.
-LOCK TABLE ended, ended_old IN ACCESS EXCLUSIVE MODE;
+-- In the order in which every other statement comes to the three, so that none of them meets this in a deadlock.
+LOCK TABLE unseen_cancel, ended, ended_old IN ACCESS EXCLUSIVE MODE;
 
 -- name: empty_old()
 TRUNCATE ended_old, unseen_cancel;

@@ -1,8 +1,11 @@
 """What an idle shard costs its owner: one look, which tells whether other duties have anything to do."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from services.queue import reaper as module
+from services.queue.fronts import WHOLE_S
 from services.queue.reaper import LEASES_PAUSE_S, SEEN_S, Reaper
 from services.queue.store import Store
 from shared.clock import SystemClock
@@ -49,6 +52,49 @@ async def test_a_leased_item_past_its_ttl_does_not_hide_the_next(own_api: Api) -
         assert reaper.sees_past_ttl()
         await reaper.expire_step()
     assert await own_api.host.count("item") == 1
+
+
+async def test_leased_items_past_their_ttl_are_not_looked_at_by_every_step(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only by a whole walk now and then, which finds what was given back unnoticed."""
+    _, reaper = first(own_api)
+    clock = ManualClock()
+    monkeypatch.setattr(module, "_clock", clock)
+    await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(0), "ttl_s": 5} for _ in range(3)))
+    await own_api.dequeue("t", 3, lease_s=600)
+    await own_api.clock.advance(6)
+    looked: list[int] = []
+    original = reaper._settlement.expire
+
+    async def expire(store: Store, ids: Sequence[str]) -> int:
+        looked.append(len(ids))
+        return await original(store, ids)
+
+    monkeypatch.setattr(reaper._settlement, "expire", expire)
+    for _ in range(4):
+        await reaper.look()
+        await reaper.expire_step()
+    assert looked == [3]
+
+    await own_api.host.rows("INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM item LIMIT 1")
+    clock.advance(WHOLE_S)
+    await reaper.look()
+    await reaper.expire_step()
+    assert looked == [3, 3]
+    assert await own_api.host.count("item") == 2
+
+
+async def test_what_is_given_back_past_its_ttl_ends_there_and_then(own_api: Api) -> None:
+    _, reaper = first(own_api)
+    await own_api.enqueue_one("t", id=own_api.new_id(0), ttl_s=5, ack_topic="done")
+    held = await own_api.dequeue_one("t", lease_s=600)
+    await own_api.clock.advance(6)
+    await reaper.look()
+    await reaper.expire_step()
+
+    assert await own_api.nack(held, delay_s=60) == ["requeued"]
+    assert [end["outcome"] for end in await own_api.completions("done")] == ["expired"]
 
 
 async def test_an_operation_is_seen_until_it_is_done(own_api: Api) -> None:

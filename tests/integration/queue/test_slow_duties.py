@@ -1,5 +1,6 @@
-"""Background duties on a shard that is slow, or that refuses one of them: smaller steps, and no harm to the others."""
+"""Background duties on a slow or locked shard, or one that refuses a duty: smaller steps, no harm to others."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -97,3 +98,38 @@ async def test_a_duty_that_fails_keeps_back_no_other(own_api: Api, refused: str,
     left = await own_api.host.counts("deferred", "lease")
     assert left[refused] > 0
     assert left[others] == 0
+
+
+@pytest.fixture
+async def patient(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+    """A namespace at a process whose statements wait for locks for ever, on one shard."""
+    monkeypatch.setitem(SESSION, "lock_timeout", "0")
+    monkeypatch.setitem(SESSION, "statement_timeout", "0")
+    database = await databases.create(queue_shards=1, dag_shards=1)
+    async with queue_host(database, command_timeout_s=3600.0) as host:
+        yield Api(host)
+    await databases.drop(database)
+
+
+@pytest.mark.parametrize("table", ["ended", "ended_old", "unseen_cancel"])
+async def test_a_backup_holds_up_neither_traffic_nor_other_duties(patient: Api, table: str) -> None:
+    """It reads a table that the rotation wants to lock; what waits behind the rotation waits for a moment only."""
+    for n in range(3):
+        await patient.enqueue_one("t", id=patient.new_id(0), max_attempts=1)
+        await patient.nack(await patient.dequeue_one("t"), error=str(n))
+    await patient.clock.advance(patient.host.settings.dead_retention_s + 1)
+    backup = await patient.host.database.connect("queue_000")
+    transaction = backup.transaction()
+    await transaction.start()
+    await backup.execute(f"SELECT FROM {table} LIMIT 1")
+    async with asyncio.timeout(60):
+        await patient.host.retain()
+        item_id = await patient.enqueue_one("t", id=patient.new_id(0))
+        assert await patient.ack(await patient.dequeue_one("t")) == ["acked"]
+
+    assert await patient.host.count("parked") == 0
+    assert await patient.host.count("ended", f"id = '{item_id}'") == 1
+    await transaction.rollback()
+    await backup.close()
+    await patient.host.retain()
+    assert await patient.host.count("ended_old", f"id = '{item_id}'") == 1

@@ -1,4 +1,4 @@
-"""How many rows a background step takes: more while it is quick, half when it is slow, down to one when it fails."""
+"""How many rows a background step takes: more while it is quick, fewer when it is slow, or fails."""
 
 from collections.abc import Awaitable, Callable
 
