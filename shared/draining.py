@@ -4,7 +4,7 @@ On SIGTERM it says that it is not ready, gives up its shards and ends the calls 
 for `drain_s`: whoever spreads calls over processes needs a moment to hear of it. Each answer closes its
 connection, so that callers move on by themselves; those that stay idle for so long are not used any more (the
 SDK's are not after 4 s). Then it stops listening, first taking what the kernel has accepted for it, and finishes
-what it has.
+what it has. A process that goes because one of its duties has ended (`shared.vital`) goes in the same way.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import uvicorn
 
+from shared import vital
 from shared.clock import SystemClock
 
 Leave = Callable[[], Awaitable[None]]
@@ -39,7 +40,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._leave is not None:
             await self._leave()
-        if signal.SIGTERM in self._captured_signals:
+        if signal.SIGTERM in self._captured_signals or vital.PROCESS.ended is not None:
             self._close_after_answers()
             until_s = _clock.monotonic_s() + self._drain_s
             while _clock.monotonic_s() < until_s and not self.force_exit:

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from headgate import wire
 from headgate.wire import Problem
-from shared import jsonbody
+from shared import jsonbody, vital
 from shared.access import Caller
 from shared.errors import (
     FieldError,
@@ -247,6 +247,7 @@ def install(
     @app.get("/readyz", tags=["health"])
     async def readyz() -> dict[str, Any]:
         """The process can do its work."""
+        vital.PROCESS.check()
         return await ready()
 
     @app.get("/metrics", response_class=PlainTextResponse, tags=["health"])

@@ -3,7 +3,8 @@
 `Loop` owns start, jitter, back-off after errors, early wake-ups and drain. A step that did something is
 followed by the next at once; an idle one by a pause of `interval_s` (a number, or what a function says after
 each step), jittered by a quarter so that hosts do not march in step. `kick()` ends a pause: memory hurries, the
-interval is the truth.
+interval is the truth. A failed step is a pause that grows; a duty whose task ends by itself takes the process with
+it (`shared.vital`).
 """
 
 from __future__ import annotations
@@ -12,34 +13,46 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from shared import vital
 from shared.errors import Unavailable
 from shared.log import log
+from shared.metrics import DUTY_FAILED_ROUNDS
 
+ERROR_PAUSE_S_MIN = 0.05
 ERROR_PAUSE_S_MAX = 5.0
+# Of the pause after failed rounds; without an end a float would overflow after some hours of an outage.
+_DOUBLINGS_MAX = 10
 
 
 class Loop:
-    """Runs one duty until stopped."""
+    """Runs one duty, of one shard or of the process, until stopped."""
 
     def __init__(
-        self, name: str, step: Callable[[], Awaitable[int]], *, interval_s: float | Callable[[], float]
+        self,
+        name: str,
+        step: Callable[[], Awaitable[int]],
+        *,
+        interval_s: float | Callable[[], float],
+        shard: int | None = None,
     ) -> None:
-        self.name = name
+        self.name = name if shard is None else f"{name} {shard}"
         self._step = step
         self._interval_s = interval_s if callable(interval_s) else lambda: interval_s
         self._kicked = asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
+        self._failed_rounds = 0
+        self._told = DUTY_FAILED_ROUNDS.labels(name, "" if shard is None else shard)
 
     def start(self) -> None:
         """Begin; a loop is started once."""
         assert self._task is None, f"{self.name} was started twice"
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        self._task = vital.PROCESS.keep(self._run(), self.name)
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not been stopped."""
-        return self._task is not None and not self._stopping
+        """Whether it was started, has not been stopped, and has not ended."""
+        return self._task is not None and not self._task.done() and not self._stopping
 
     def kick(self) -> None:
         """Do the next step now instead of at the end of the pause."""
@@ -50,31 +63,49 @@ class Loop:
         self._stopping = True
         self._kicked.set()
         if self._task is not None:
-            await self._task
+            await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        errors = 0
         while not self._stopping:
             self._kicked.clear()
-            try:
-                done = await self._step()
-                errors = 0
-            except Unavailable as error:
-                errors += 1
-                done = 0
-                log.warning("background step must wait", loop=self.name, errors=errors, error=error.detail)
-            except Exception:
-                # A duty never dies of one bad round: the next one starts from the database again.
-                errors += 1
-                done = 0
-                log.exception("background step failed", loop=self.name, errors=errors)
-            if done == 0:
-                await self._pause(min(self._interval_s() * 2**errors, ERROR_PAUSE_S_MAX) if errors else None)
+            if await self._round() == 0:
+                await self._pause()
 
-    async def _pause(self, pause_s: float | None) -> None:
-        base_s = self._interval_s() if pause_s is None else pause_s
+    async def _round(self) -> int:
+        """One step; 0 where it failed. A duty never dies of a bad round: the next one starts from the database."""
         try:
-            async with asyncio.timeout(base_s * random.uniform(0.75, 1.25)):  # noqa: S311 - jitter
+            done = await self._step()
+        except Unavailable as error:
+            self._count_rounds(self._failed_rounds + 1)
+            log.warning(
+                "background step must wait", loop=self.name, errors=self._failed_rounds, error=error.detail
+            )
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._count_rounds(self._failed_rounds + 1)
+            log.exception("background step was cancelled", loop=self.name, errors=self._failed_rounds)
+        except Exception:
+            self._count_rounds(self._failed_rounds + 1)
+            log.exception("background step failed", loop=self.name, errors=self._failed_rounds)
+        else:
+            self._count_rounds(0)
+            return done
+        return 0
+
+    def _count_rounds(self, failed: int) -> None:
+        if failed or self._failed_rounds:
+            self._failed_rounds = failed
+            self._told.set(failed)
+
+    async def _pause(self) -> None:
+        pause_s = self._interval_s()
+        if self._failed_rounds:
+            doubled_s = pause_s * 2 ** min(self._failed_rounds, _DOUBLINGS_MAX)
+            pause_s = min(max(doubled_s, ERROR_PAUSE_S_MIN), ERROR_PAUSE_S_MAX)
+        try:
+            async with asyncio.timeout(pause_s * random.uniform(0.75, 1.25)):  # noqa: S311 - jitter
                 await self._kicked.wait()
         except TimeoutError:
             pass

@@ -13,6 +13,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from shared import vital
 from shared.log import log
 from shared.redis import CALL_TIMEOUT_S, Lost, connect, listen
 
@@ -45,7 +46,7 @@ class Membership:
                 changed()
 
         if self._ear is not None:
-            self._listening = asyncio.create_task(listen(self._ear, self._channel, heard))
+            self._listening = vital.PROCESS.keep(listen(self._ear, self._channel, heard), "membership")
 
     async def beat(self, ttl_s: float) -> set[str] | None:
         """Say that this process is there for `ttl_s`; who else is. None: Redis does not know."""

@@ -68,6 +68,9 @@ CALLS_STANDING = Gauge(
     "headgate_calls_standing", "Calls that stand before they are begun: the processor is short."
 )
 LOOP_LAG_SECONDS = Gauge("headgate_loop_lag_seconds", "How long a round of the event loop took last.")
+DUTY_FAILED_ROUNDS = Gauge(
+    "headgate_duty_failed_rounds", "Rounds of a background duty since its last good one.", ["duty", "shard"]
+)
 RATE_LIMITED = Counter("headgate_rate_limited_total", "Elements or calls refused over a quota.", ["quota"])
 RELEASED = Counter("headgate_dependency_released_total", "Nodes released.", ["shard"])
 RELEASE_LAG_SECONDS = Histogram(

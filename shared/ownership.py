@@ -126,7 +126,7 @@ class Ownership:
             wanted_s = interval_s() if callable(interval_s) else interval_s
             return wanted_s if self.owns(number) else max(wanted_s, SELDOM_S)
 
-        loop = Loop(f"{name} {number}", step, interval_s=pause_s)
+        loop = Loop(name, step, interval_s=pause_s, shard=number)
         self._duties.setdefault(number, []).append(loop)
         return loop
 

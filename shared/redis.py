@@ -38,7 +38,10 @@ def connect(url: str, *, patient: bool = False) -> Redis:
 
 
 async def listen(ear: Redis, channel: str, heard: Callable[[bytes], None]) -> None:
-    """Tell `heard` every message of a channel, until cancelled; a lost connection is made again."""
+    """Tell `heard` every message of a channel, until cancelled.
+
+    A lost connection is made again; a message that `heard` fails on is dropped.
+    """
     while True:
         try:
             async with ear.pubsub(ignore_subscribe_messages=True) as subscription:
@@ -46,10 +49,19 @@ async def listen(ear: Redis, channel: str, heard: Callable[[bytes], None]) -> No
                 while True:
                     message = await subscription.get_message(timeout=None)
                     if message is not None:
-                        heard(message["data"])
+                        _tell(heard, message["data"])
         except Lost as error:
             log.info("not listening; polling goes on", channel=channel, error=str(error))
-            await pause(LISTEN_AGAIN_S)
+        except Exception:
+            log.exception("not listening; polling goes on", channel=channel)
+        await pause(LISTEN_AGAIN_S)
+
+
+def _tell(heard: Callable[[bytes], None], data: bytes) -> None:
+    try:
+        heard(data)
+    except Exception:
+        log.exception("a message is dropped")
 
 
 async def pause(pause_s: float) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import re
 import sys
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +21,7 @@ import uvicorn
 from httptools import HttpParserInvalidMethodError, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from shared import vital
 from shared.draining import DrainingServer, Leave, listen_on
 from shared.exchange import Exchange
 from shared.hotpath import HotPath
@@ -29,7 +32,11 @@ _TITLES = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 431:
 _CODES = {400: "bad_request", 408: "too_slow", 414: "url_too_long", 431: "headers_too_large"}
 
 
+# Exit codes that a supervisor sees.
 _STARTUP_FAILURE = 3
+_DUTY_ENDED = 4
+# After the drain: a process whose duty has ended has nobody who ends it when its way out hangs.
+_GO_S_MAX = 30.0
 
 # Who sends one of these wants more than a verb, or a verb in a way that costs a look.
 _UNUSUAL = frozenset((b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"))
@@ -300,7 +307,10 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
 
 
 def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Leave | None = None) -> None:
-    """Serve until SIGTERM; running requests are finished first. `leave` ends those that only wait."""
+    """Serve until SIGTERM, or until a duty has ended; running requests are finished first.
+
+    `leave` ends those that only wait.
+    """
     shared = listen_on(settings.host, port, shared=settings.port_shared)
     config = uvicorn.Config(
         app,
@@ -318,9 +328,20 @@ def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Leave | None = 
         timeout_keep_alive=75,
     )
     server = DrainingServer(config, leave, settings.drain_s)
+    vital.PROCESS.on_end(lambda: _go(server, settings.drain_s + _GO_S_MAX))
     gc.freeze()  # what was made until now stays: it need not be looked through again
     gc.set_threshold(*_GC_THRESHOLDS)
     with suppress(KeyboardInterrupt):
         server.run(shared)
+    if vital.PROCESS.ended is not None:
+        sys.exit(_DUTY_ENDED)
     if not server.started:
         sys.exit(_STARTUP_FAILURE)
+
+
+def _go(server: DrainingServer, go_s_max: float) -> None:
+    """Leave as after SIGTERM; if that does not come to an end, without it."""
+    server.should_exit = True
+    timer = threading.Timer(go_s_max, os._exit, [_DUTY_ENDED])
+    timer.daemon = True
+    timer.start()

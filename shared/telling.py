@@ -17,7 +17,7 @@ from itertools import islice
 import msgspec
 from redis.asyncio import Redis
 
-from shared import ids
+from shared import ids, vital
 from shared.log import log
 from shared.redis import Lost, connect, pause
 
@@ -73,7 +73,7 @@ class Voice:
     def start(self) -> None:
         """Begin to speak."""
         if self._redis is not None:
-            self._task = asyncio.create_task(self._speak())
+            self._task = vital.PROCESS.keep(self._speak(), f"telling {self._channel}")
 
     async def stop(self) -> None:
         """Say what is still to be said, then close the connection."""
@@ -97,6 +97,9 @@ class Voice:
         except Lost as error:
             self.is_heard = False
             log.debug("nothing is told of DAGs", channel=self._channel, error=str(error))
+        except Exception:
+            self.is_heard = False
+            log.exception("nothing is told of DAGs", channel=self._channel)
         return self.is_heard
 
     async def _speak(self) -> None:

@@ -41,6 +41,8 @@ class Plan:
     edges: list[NewEdge] = field(default_factory=list)
     # Edges into nodes that were there before: they may close a cycle with old edges, and are counted there.
     late: list[NewEdge] = field(default_factory=list)
+    # Edges into nodes that have begun, from nodes that have succeeded: they change nothing.
+    met: list[NewEdge] = field(default_factory=list)
 
     @property
     def cleanups(self) -> list[NewNode]:
@@ -96,15 +98,17 @@ def plan(
     known = standing.nodes.keys() | new.keys()
     _refuse_unknown(edges, known)
     _refuse_cleanup(nodes, edges, new, standing)
-    wanted, released = [], []
+    wanted: list[NewEdge] = []
+    released: list[NewEdge] = []
+    met: list[NewEdge] = []
     for edge in edges:
         down = standing.nodes.get(edge.downstream)
         if (edge.upstream, edge.downstream) in existing:
             continue
         if down is not None and down.state != "blocked":
             up = standing.nodes.get(edge.upstream)
-            if up is None or up.state != "succeeded" or dag.reopening:
-                released.append(edge)
+            is_met = up is not None and up.state == "succeeded" and not dag.reopening
+            (met if is_met else released).append(edge)
             continue
         wanted.append(edge)
     if (new or wanted or released) and (dag.state != "running" or dag.cleanup_phase > 0):
@@ -112,9 +116,9 @@ def plan(
     if released and dag.reopening:
         raise reopening_error()
     if released:
-        raise NodeReleased("an edge leads into a node that is already released or over", errors=_faults(released))
+        raise NodeReleased("an edge leads into a node that is already released or over", errors=faults(released))
     order = _order(new, wanted)
-    return Plan([new[key] for key in order], wanted, [edge for edge in wanted if edge.downstream not in new])
+    return Plan([new[key] for key in order], wanted, [edge for edge in wanted if edge.downstream not in new], met)
 
 
 def check_whole(nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]) -> None:
@@ -197,7 +201,8 @@ def _refuse_cleanup(
             raise invalid(edge.pointer, "an ordinary node cannot wait for a cleanup node")
 
 
-def _faults(edges: Sequence[NewEdge]) -> list[FieldError]:
+def faults(edges: Sequence[NewEdge]) -> list[FieldError]:
+    """Where edges stand that come too late."""
     return [FieldError(edge.pointer, "its downstream node is already released or over") for edge in edges[:20]]
 
 

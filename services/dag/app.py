@@ -96,7 +96,7 @@ class Loops:
             outbox,
             sweeper,
             self._ownership.duty("lookout", number, lookout.step, interval_s=self._settings.sweep_s),
-            Loop(f"watches {number}", partial(context.watches.step, shard), interval_s=self._settings.watch_s),
+            Loop("watches", partial(context.watches.step, shard), interval_s=self._settings.watch_s, shard=number),
             self._loop("retention", shard, self.retention.step, interval_s=self._settings.keep_interval_s),
         ]
         self._polls += polls

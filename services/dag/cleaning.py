@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from services.dag import store, store_cleanup, store_edges
-from services.dag.model import Dag
+from services.dag.model import Dag, within
 from services.dag.settling import Settlement
 from services.dag.store_cleanup import CleanupNode
 from shared.pg import Transaction
@@ -47,7 +47,9 @@ def waves(spans: Iterable[Span]) -> dict[int, int]:
     return turns
 
 
-async def step(tx: Transaction, settlement: Settlement, dag: Dag, after_no: int, nodes_max: int) -> int | None:
+async def step(
+    tx: Transaction, settlement: Settlement, dag: Dag, after_no: int, *, nodes_max: int, edges_max: int
+) -> int | None:
     """Go on cleaning up; where to go on from in the next step, None when ends will bring the next one."""
     if dag.cleanup_phase <= 0 or dag.over:
         return None
@@ -65,11 +67,12 @@ async def step(tx: Transaction, settlement: Settlement, dag: Dag, after_no: int,
     nos = await store_cleanup.page(tx, dag, after_no, nodes_max)
     if not nos:
         return None
+    counted = [node.no for node in within(await store.nodes_by_no(tx, nos), edges_max)]
     # In a DAG that was cancelled edges are not flipped; here the ends of ordinary nodes are final.
-    await store_edges.recount_edges(tx, nos)
-    for node in await store.nodes_by_no(tx, nos):
+    await store_edges.recount_edges(tx, counted)
+    for node in await store.nodes_by_no(tx, counted):
         settlement.consider(node)
-    return nos[-1] if len(nos) == nodes_max else None
+    return counted[-1] if len(counted) < len(nos) or len(nos) == nodes_max else None
 
 
 async def _plan(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
@@ -112,6 +115,11 @@ async def widen_retry(tx: Transaction, dag: Dag, nos: Sequence[int]) -> list[int
 async def again(tx: Transaction, dag: Dag) -> list[int]:
     """What a retry of ordinary nodes reopens with them in an ended DAG."""
     return sorted(_again(await store_cleanup.all_of(tx, dag)))
+
+
+async def numbers(tx: Transaction, dag: Dag) -> set[int]:
+    """All cleanup nodes and compensations."""
+    return {node.no for node in await store_cleanup.all_of(tx, dag)}
 
 
 async def plan_again(tx: Transaction, dag: Dag) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from redis.asyncio import Redis
 
 from services.dag.context import Context
-from shared import ids, telling
+from shared import ids, telling, vital
 from shared.errors import ServiceError
 from shared.redis import connect, listen
 
@@ -38,7 +38,7 @@ class Hearing:
         """Begin to listen."""
         if self._ear is not None:
             channel = telling.ended_channel(self._prefix)
-            self._listening = asyncio.create_task(listen(self._ear, channel, self.heard_of_ends))
+            self._listening = vital.PROCESS.keep(listen(self._ear, channel, self.heard_of_ends), "ends heard")
             self._context.watches.on_streams = self._follow
 
     async def stop(self) -> None:
@@ -68,7 +68,9 @@ class Hearing:
             self._following = None
         if are_streams and self._ear is not None:
             channel = telling.changed_channel(self._prefix)
-            self._following = asyncio.create_task(listen(self._ear, channel, self.heard_of_changes))
+            self._following = vital.PROCESS.keep(
+                listen(self._ear, channel, self.heard_of_changes), "changes heard"
+            )
 
     def _look_at(self, dag_id: str) -> None:
         number = ids.shard_of(dag_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -215,6 +215,17 @@ class Node:
     def upstreams(self) -> int:
         """The in-degree."""
         return self.left + self.ok + self.failed + self.skipped + self.cancelled
+
+
+def within(nodes: Iterable[Node], edges_max: int) -> list[Node]:
+    """The first nodes that together have so many upstreams; always one, if there is any."""
+    taken: list[Node] = []
+    for node in nodes:
+        edges_max -= node.upstreams
+        if edges_max < 0 and taken:
+            break
+        taken.append(node)
+    return taken
 
 
 @dataclass(slots=True)

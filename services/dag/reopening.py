@@ -7,13 +7,13 @@ nodes are counted anew; then the DAG goes on, with a walk over them that decides
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
 from services.dag import cleaning, store, store_duties, store_edges, store_reopening
 from services.dag.context import Context
-from services.dag.model import REOPENING, Dag, Node, Send
+from services.dag.model import REOPENING, Dag, Send, within
 from services.dag.settling import Settlement
 from services.dag.store import Replaced
 from services.dag.store_reopening import Plan, Reopening
@@ -70,7 +70,7 @@ async def begin(context: Context, settlement: Settlement, dag: Dag, plan: Plan, 
     await store_reopening.insert(tx, dag, plan, cleanups, queue_shard)
     if plan.named:
         await reopen(context, settlement, dag, plan.named, queue_shard)
-        await store_reopening.insert_reach(tx, plan.named)
+        await store_reopening.insert_reach(tx, dict.fromkeys(plan.named, -1))
 
 
 async def step(context: Context, settlement: Settlement, dag: Dag) -> None:
@@ -86,7 +86,9 @@ async def step(context: Context, settlement: Settlement, dag: Dag) -> None:
     if found.roots and found.after_no < dag.last_no:
         last_no = found.after_no + context.settings.retry_step_nodes
         nos = await store.retry_roots(tx, found.after_no + 1, last_no, found.roots, by_call_too=found.by_call_too)
-        await _reopen(context, settlement, dag, nos, found, follow=not found.by_call_too)
+        await _reopen(context, settlement, dag, nos, found)
+        if not found.by_call_too:
+            await store_reopening.insert_reach(tx, dict.fromkeys(nos, -1))
         await store_reopening.advance(tx, dag, "roots", last_no)
         return
     await _reopen_cleanups(context, settlement, dag, found)
@@ -95,31 +97,30 @@ async def step(context: Context, settlement: Settlement, dag: Dag) -> None:
 
 async def _follow(context: Context, settlement: Settlement, dag: Dag, found: Reopening) -> bool:
     """Reopen what is below nodes that were; False when nothing is left."""
-    tx, limit = settlement.tx, context.settings.retry_step_nodes
-    reach = await store_reopening.reach_of(tx, dag, limit)
+    tx, settings = settlement.tx, context.settings
+    reach = await store_reopening.reach_of(tx, dag, settings.retry_step_nodes)
     if not reach:
         return False
-    edges = await store_reopening.edges_below(tx, reach, limit)
-    states = found.below if found.stage == "named" else SPARED
-    nos = {edge.down for edge in edges if edge.state in states and not (edge.by_call and edge.state in SPARED)}
-    done = list(reach)
-    if len(edges) == limit:
-        last = edges[-1]
-        done = [no for no in reach if no < last.up]
-        await store_reopening.advance_reach(tx, last.up, last.down)
-    await store_reopening.delete_reach(tx, done)
-    await _reopen(context, settlement, dag, sorted(nos), found, follow=True)
+    # As many edges as the nodes of a step have in this DAG.
+    edges = settings.retry_step_nodes * dag.edges // max(dag.total, 1)
+    below = await store_reopening.reach_below(
+        tx,
+        reach,
+        found.below if found.stage == "named" else SPARED,
+        nodes_max=settings.retry_step_nodes,
+        edges_max=min(max(edges, settings.retry_step_nodes), settings.retry_step_edges),
+    )
+    await store_reopening.delete_reach(tx, [no for no in reach if no not in below.left])
+    await store_reopening.insert_reach(tx, {no: at for no, at in below.left.items() if reach.get(no) != at})
+    await _reopen(context, settlement, dag, sorted(below.found), found)
     return True
 
 
 async def _reopen(
-    context: Context, settlement: Settlement, dag: Dag, nos: Sequence[int], found: Reopening, *, follow: bool
+    context: Context, settlement: Settlement, dag: Dag, nos: Sequence[int], found: Reopening
 ) -> None:
-    if not nos:
-        return
-    await reopen(context, settlement, dag, nos, found.queue_shard, since=found.started_at)
-    if follow:
-        await store_reopening.insert_reach(settlement.tx, nos)
+    if nos:
+        await reopen(context, settlement, dag, nos, found.queue_shard, since=found.started_at)
 
 
 async def _reopen_cleanups(context: Context, settlement: Settlement, dag: Dag, found: Reopening) -> None:
@@ -128,7 +129,7 @@ async def _reopen_cleanups(context: Context, settlement: Settlement, dag: Dag, f
         return
     nodes = await store.nodes_by_no(settlement.tx, found.cleanups)
     nos = [node.no for node in nodes if node.state in ENDED]
-    await _reopen(context, settlement, dag, nos, found, follow=False)
+    await _reopen(context, settlement, dag, nos, found)
     await cleaning.plan_again(settlement.tx, dag)
 
 
@@ -136,11 +137,11 @@ async def _count(context: Context, settlement: Settlement, dag: Dag, found: Reop
     tx, settings = settlement.tx, context.settings
     last_no = found.after_no + settings.retry_step_nodes
     nodes = await store.nodes_between(tx, found.after_no + 1, last_no, _COUNTED)
-    within = _within(nodes, settings.retry_step_edges)
-    if within:
-        await store_edges.recount_edges(tx, [node.no for node in within])
-    if len(within) < len(nodes):
-        last_no = within[-1].no
+    counted = within(nodes, settings.retry_step_edges)
+    if counted:
+        await store_edges.recount_edges(tx, [node.no for node in counted])
+    if len(counted) < len(nodes):
+        last_no = counted[-1].no
     if last_no < dag.last_no:
         await store_reopening.advance(tx, dag, "count", last_no)
         return
@@ -149,14 +150,3 @@ async def _count(context: Context, settlement: Settlement, dag: Dag, found: Reop
     settlement.cleanup_changed(dag)
     await store_duties.insert_scan(tx, dag.no, "release", dag.node_no(0) - 1)
     settlement.walking = True
-
-
-def _within(nodes: Iterable[Node], edges_max: int) -> list[Node]:
-    """The first nodes that together have so many upstreams; always one."""
-    taken: list[Node] = []
-    for node in nodes:
-        edges_max -= node.upstreams
-        if edges_max < 0 and taken:
-            break
-        taken.append(node)
-    return taken

@@ -2,7 +2,8 @@
 
 By default these are the failed ones and what was skipped or cancelled because of them; a caller may name
 nodes from which on everything below runs again, what succeeded too, or have all of the DAG run again. Up to
-`retry_at_once_nodes_max` nodes are one transaction; more are begun here and gone on with in steps (`reopening`).
+`retry_at_once_nodes_max` nodes and `retry_at_once_edges_max` edges are one transaction; more are begun here and
+gone on with in steps (`reopening`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from services.dag import cleaning, items, keeping, reopening, store, store_edges, store_subdags
+from services.dag import cleaning, items, keeping, reopening, store, store_edges, store_reopening, store_subdags
 from services.dag.context import Context, own
 from services.dag.errors import (
     DagCancelling,
@@ -20,7 +21,7 @@ from services.dag.errors import (
     UnknownNode,
     reopening_error,
 )
-from services.dag.model import Dag, Parent, Retry
+from services.dag.model import Dag, Parent, Retry, within
 from services.dag.reopening import BEGUN, ENDED, SPARED
 from services.dag.settling import Settlement
 from services.dag.store_reopening import Plan
@@ -107,19 +108,39 @@ class Retrier:
             plan = Plan(roots=["failed", *again])
         if (wanted.nodes is not None or wanted.down_from is not None) and not plan.named:
             raise NothingToRetry("none of these nodes failed" if wanted.nodes else "there is nothing to run again")
-        found = await self._below(tx, plan.named, plan.below)
         roots = await self._all_in(tx, dag, plan.roots, by_call_too=plan.by_call_too) if plan.roots else []
-        found |= set(roots) if plan.by_call_too else await self._below(tx, roots, SPARED)
-        if not found:
+        if not plan.named and not roots:
             raise NothingToRetry("there is nothing to run again")
-        if len(found) <= self._settings.retry_at_once_nodes_max:
-            return sorted(found)
-        if wanted.payloads:
-            limit = self._settings.retry_at_once_nodes_max
+        found = await self._at_once(tx, dag, plan, roots)
+        if found is None and wanted.payloads:
             raise LimitExceeded(
-                f"over {limit} nodes would run again; give payloads with a retry of a part of them"
+                f"over {self._settings.retry_at_once_nodes_max} nodes would run again, or over "
+                f"{self._settings.retry_at_once_edges_max} edges be counted anew; give payloads with a retry of a "
+                "part of them"
             )
-        return plan
+        return plan if found is None else sorted(found)
+
+    async def _at_once(self, tx: Transaction, dag: Dag, plan: Plan, roots: Sequence[int]) -> set[int] | None:
+        """All nodes that run again, if one transaction can do it."""
+        nodes_max, edges_max = self._settings.retry_at_once_nodes_max, self._settings.retry_at_once_edges_max
+        if len(roots) > nodes_max:
+            return None
+        cleanups = await cleaning.numbers(tx, dag) if dag.cleanups and dag.over else set()
+        if cleanups.issuperset([*plan.named, *roots]):
+            # No ordinary node is below one that cleans up, and the DAG keeps its end: there are no steps for that.
+            edges_max = self._settings.edges_per_dag_max
+        elif cleanups:
+            nodes = await store.nodes_by_no(tx, await cleaning.again(tx, dag))
+            edges_max -= sum(node.upstreams for node in nodes)
+        found: set[int] = set()
+        for nos, states in ((plan.named, plan.below), (roots, () if plan.by_call_too else SPARED)):
+            reach = await store_reopening.reach(tx, nos, states, edges_max) if nos and edges_max >= 0 else None
+            if nos and reach is None:
+                return None
+            if reach is not None:
+                found |= reach.again
+                edges_max -= reach.edges
+        return found if len(found) <= nodes_max else None
 
     async def _all_in(
         self, tx: Transaction, dag: Dag, states: Sequence[str], *, by_call_too: bool = False
@@ -131,13 +152,6 @@ class Retrier:
             if len(found) > self._settings.retry_at_once_nodes_max:
                 break
         return found
-
-    async def _below(self, tx: Transaction, roots: Sequence[int], states: Sequence[str]) -> set[int]:
-        return (
-            await store.retry_reach(tx, roots, states, self._settings.retry_at_once_nodes_max + 1)
-            if roots
-            else set()
-        )
 
     async def _named(
         self, tx: Transaction, dag: Dag, keys: Sequence[str], pointer: str, states: Sequence[str]
@@ -180,9 +194,13 @@ class Retrier:
         for chunk in self._chunks(nos):
             touched.update(await store_edges.open_children(tx, chunk))
         for chunk in self._chunks(sorted(touched)):
-            await store_edges.recount_edges(tx, chunk)
-            for node in await store.nodes_by_no(tx, chunk):
-                settlement.consider(node)
+            nodes = await store.nodes_by_no(tx, chunk)
+            while nodes:
+                counted = [node.no for node in within(nodes, self._settings.retry_step_edges)]
+                await store_edges.recount_edges(tx, counted)
+                for node in await store.nodes_by_no(tx, counted):
+                    settlement.consider(node)
+                del nodes[: len(counted)]
 
     def _chunks(self, nos: Sequence[T]) -> Iterator[Sequence[T]]:
         size = self._settings.retry_chunk_nodes

@@ -66,11 +66,13 @@ class DagSettings(EdgeSettings):
     walk_edges_max: int = 250
     skip_levels_per_step_max: int = 16
     scan_nodes_max: int = 2_000
+    scan_edges_max: int = 10_000
     list_scan_nodes_max: int = 50_000
     page_edges_max: int = 50_000
-    # A retry of so many nodes is one transaction, in chunks; a larger one goes on in steps of so many nodes and
-    # edges.
+    # A retry of so many nodes, with so many edges to look at and as many to count anew, is one transaction, in
+    # chunks; a larger one goes on in steps of so many nodes and edges.
     retry_at_once_nodes_max: int = 20_000
+    retry_at_once_edges_max: int = 50_000
     retry_chunk_nodes: int = 5_000
     retry_step_nodes: int = 2_000
     retry_step_edges: int = 10_000

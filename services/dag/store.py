@@ -402,11 +402,6 @@ async def retry_roots(
     return [row["no"] for row in rows]
 
 
-async def retry_reach(tx: Transaction, nos: Sequence[int], states: Sequence[str], rows_max: int) -> set[int]:
-    """These and everything in one of `states` below them; at most `rows_max`."""
-    return {row["no"] for row in await tx.fetch(SQL.retry_reach, nos=nos, states=states, rows_max=rows_max)}
-
-
 async def node_specs(tx: Transaction, nos: Sequence[int]) -> dict[int, str]:
     """What the items of nodes are made of, as JSON text."""
     return {row["node_no"]: row["item"] for row in await tx.fetch(SQL.node_specs, nos=nos)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -37,13 +37,18 @@ class Reopening(NamedTuple):
     started_at: datetime
 
 
-class Below(NamedTuple):
-    """An edge, and how its downstream stands."""
+class Reach(NamedTuple):
+    """What a retry concerns: nodes that run again, and the edges that are to be counted anew because of it."""
 
-    up: int
-    down: int
-    state: str
-    by_call: bool
+    again: set[int]
+    edges: int
+
+
+class Below(NamedTuple):
+    """Nodes found to run again, and those below which is still to be looked, each with how far that has come."""
+
+    found: list[int]
+    left: dict[int, int]
 
 
 async def insert(tx: Transaction, dag: Dag, plan: Plan, cleanups: Sequence[int], queue_shard: int) -> None:
@@ -76,9 +81,20 @@ async def drop(tx: Transaction, dag: Dag) -> None:
     await tx.fetch(SQL.clear_reach, dag_no=dag.no)
 
 
-async def insert_reach(tx: Transaction, nos: Sequence[int]) -> None:
-    """What is below these nodes is to be looked at."""
-    await tx.fetch(SQL.insert_reach, node_nos=nos)
+async def reach(tx: Transaction, nos: Sequence[int], states: Sequence[str], edges_max: int) -> Reach | None:
+    """These nodes and everything in one of `states` below them; None where that is more than `edges_max` edges to
+    look at, or to count anew."""
+    rows_max = len(nos) + 2 * edges_max
+    rows = await tx.fetch(SQL.retry_reach, nos=nos, states=states, rows_max=rows_max)
+    edges = sum(row["upstreams"] for row in rows)
+    if edges > edges_max or (rows and rows[0]["looked_at"] == rows_max):
+        return None
+    return Reach({row["no"] for row in rows if row["again"]}, edges)
+
+
+async def insert_reach(tx: Transaction, reach: Mapping[int, int]) -> None:
+    """What is below these nodes, after a downstream, is to be looked at."""
+    await tx.fetch(SQL.insert_reach, node_nos=list(reach), after_downs=list(reach.values()))
 
 
 async def reach_of(tx: Transaction, dag: Dag, rows_max: int) -> dict[int, int]:
@@ -87,15 +103,39 @@ async def reach_of(tx: Transaction, dag: Dag, rows_max: int) -> dict[int, int]:
     return {row["node_no"]: row["after_down"] for row in rows}
 
 
-async def edges_below(tx: Transaction, reach: dict[int, int], edges_max: int) -> list[Below]:
-    """The next edges that leave these nodes, in order."""
-    rows = await tx.fetch(SQL.edges_below, ups=list(reach), after_downs=list(reach.values()), edges_max=edges_max)
-    return [Below(*row) for row in rows]
-
-
-async def advance_reach(tx: Transaction, no: int, after_down: int) -> None:
-    """The look below a node has come so far."""
-    await tx.fetch(SQL.advance_reach, node_no=no, after_down=after_down)
+async def reach_below(
+    tx: Transaction, reach: Mapping[int, int], states: Sequence[str], *, nodes_max: int, edges_max: int
+) -> Below:
+    """The next nodes in one of `states` below these, as deep as the bounds let it, and one edge at least."""
+    rows = await tx.fetch(
+        SQL.reach_below,
+        ups=list(reach),
+        after_downs=list(reach.values()),
+        states=states,
+        rows_max=2 * edges_max + 1,
+    )
+    found: list[int] = []
+    # The edge up to which all was looked at, and the one before it.
+    at: tuple[int, int] | None = None
+    before: tuple[int, int] | None = None
+    is_cut = len(rows) == 2 * edges_max + 1
+    for no, up, down in rows:
+        if no is None:
+            before, at = at, (up, down)
+        elif len(found) < nodes_max:
+            found.append(no)
+            before = at
+        else:
+            is_cut = True
+            break
+    if not is_cut:
+        return Below(found, {})
+    # Whether the last edge led to a node may not have been told.
+    assert at is not None, "an edge was looked at"
+    order = [*reach, *found]
+    place = order.index(at[0])
+    came_to = before[1] if before is not None and before[0] == at[0] else reach.get(at[0], -1)
+    return Below(found, {at[0]: came_to} | {no: reach.get(no, -1) for no in order[place + 1 :]})
 
 
 async def delete_reach(tx: Transaction, nos: Sequence[int]) -> None:

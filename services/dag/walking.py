@@ -117,7 +117,14 @@ class Walker:
         elif kind == "cancel" and dag.state == "cancelling":
             reached = await self._cancel(tx, settlement, dag, after_no)
         elif kind == "cleanup":
-            reached = await cleaning.step(tx, settlement, dag, after_no, self._settings.scan_nodes_max)
+            reached = await cleaning.step(
+                tx,
+                settlement,
+                dag,
+                after_no,
+                nodes_max=self._settings.scan_nodes_max,
+                edges_max=self._settings.scan_edges_max,
+            )
         if reached is None:
             await store_duties.delete_scan(tx, dag.no, kind)
             if kind != "cleanup" and not dag.over:

@@ -25,9 +25,10 @@ from redis.asyncio import Redis
 
 from services.queue.dispatch import Dispatch
 from services.queue.model import Key
+from shared import vital
 from shared.clock import Clock
 from shared.log import log
-from shared.redis import Lost, connect, listen
+from shared.redis import Lost, connect, listen, pause
 
 KEYS_PER_TOPIC_MAX = 256
 TOPICS_MAX = 1_000
@@ -142,8 +143,8 @@ class Messenger:
     def start(self) -> None:
         """Begin to speak and to listen."""
         self._tasks = [
-            asyncio.create_task(self._speak()),
-            asyncio.create_task(listen(self._ear, self._channel, self.heard)),
+            vital.PROCESS.keep(self._speak(), "hints"),
+            vital.PROCESS.keep(listen(self._ear, self._channel, self.heard), "hints heard"),
         ]
 
     async def stop(self) -> None:
@@ -168,6 +169,10 @@ class Messenger:
             except Lost as error:
                 self._listeners = 0
                 log.debug("hints are not sent", error=str(error))
+            except Exception:
+                self._listeners = 0
+                log.exception("hints are not sent")
+                await pause(PROBE_S)
 
     def message(self) -> bytes:
         """What is to be said now; of wants that are too many for one message, the rest is said in the next."""

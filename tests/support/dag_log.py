@@ -1,6 +1,7 @@
 """What the log of a DAG's changes must not tell: D1, D6, D8 of any history, whatever made it."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from services.dag import changes
@@ -8,13 +9,15 @@ from services.dag.changes import Logged
 from services.dag.graph import decide
 from services.dag.model import NODE_BITS, TRANSITIONS, UNDO, Counts
 
+_MASK = (1 << NODE_BITS) - 1
 _LOGS = """
 SELECT dag_no, last_event, at, nodes, dag FROM change
 WHERE $1::uuid IS NULL OR dag_no = (SELECT no FROM dag WHERE id = $1) ORDER BY dag_no, last_event
 """
 _NODES = """
 SELECT no, state, generation, trigger, run_on,
-    ARRAY(SELECT up FROM edge WHERE down = node.no) AS ups
+    ARRAY(SELECT up FROM edge WHERE down = node.no) AS ups,
+    ARRAY(SELECT up FROM edge JOIN expansion ON child_no = up WHERE down = node.no) AS children
 FROM node WHERE dag_no = $1
 """
 
@@ -59,8 +62,17 @@ def _check_release(change: Logged, dag: dict[str, Any], node: Any, stood: dict[i
         assert let_go, f"node {change.n} was released by a DAG that lets nothing go: {dag}"
     if node["run_on"] == UNDO or change.generation != node["generation"]:
         return  # what has come before an older generation is not known any more: edges may be younger
+    # An expansion binds what has begun too: its edges are perhaps younger than the release.
+    known = [up for up in node["ups"] if up & _MASK in stood]
+    assert set(node["ups"]) - set(known) <= set(node["children"]), f"node {change.n} waits for what came later"
+    states = {up: stood[up & _MASK][0] for up in known}
+    verdicts = [_verdict(node, states.values())]
+    verdicts += [_verdict(node, [state for up, state in states.items() if up not in node["children"]])]
+    assert "fire" in verdicts, f"node {change.n} was released while its upstreams said {verdicts[0]}: {states}"
+
+
+def _verdict(node: Any, states: Iterable[str]) -> str:
     counts = Counts()
-    for up in node["ups"]:
-        counts.add(stood[up & (1 << NODE_BITS) - 1][0])
-    verdict = decide(node["trigger"], counts)
-    assert verdict == "fire", f"node {change.n} was released while its upstreams said {verdict}: {counts}"
+    for state in states:
+        counts.add(state)
+    return decide(node["trigger"], counts)

@@ -154,18 +154,6 @@ SELECT no FROM node
 WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[]) AND (state = 'failed' OR NOT by_call OR $4::boolean)
 ORDER BY no;
 
--- name: retry_reach(nos, states, rows_max)
--- Everything in one of `states` below these nodes, and they; what a caller skipped or cancelled stays so.
-WITH RECURSIVE reach(no) AS (
-    SELECT unnest($1::bigint[])
-    UNION
-    SELECT e.down FROM reach CROSS JOIN LATERAL (
-        SELECT edge.down FROM edge
-        CROSS JOIN LATERAL (SELECT state, by_call FROM node WHERE no = edge.down OFFSET 0) AS c
-        WHERE edge.up = reach.no AND c.state = ANY($2::text[])
-            AND NOT (c.by_call AND c.state IN ('skipped', 'cancelled')) OFFSET 0) AS e)
-SELECT no FROM reach LIMIT $3;
-
 -- name: retry_nodes(nos, item_ids)
 -- A new generation, blocked until it is decided; returns what it replaces. A sub-DAG that failed is kept, to go on.
 WITH old AS MATERIALIZED (

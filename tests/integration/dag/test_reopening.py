@@ -63,7 +63,7 @@ def drawn(seed: int) -> tuple[list[dict[str, Any]], set[str]]:
 @pytest.mark.parametrize("body", [{}, {"all": True}, {"from": ["n1", "n3"]}, {"nodes": ["n0"]}])
 @pytest.mark.parametrize("policy", ["continue", "cancel"])
 async def test_steps_come_to_what_one_transaction_would(world: DagWorld, policy: str, body: Any) -> None:
-    for seed in range(2):
+    for seed in range(3):
         nodes, dying = drawn(seed)
         found = []
         for at_once in (1_000, 0):

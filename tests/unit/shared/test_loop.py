@@ -5,8 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from shared.errors import ShardUnavailable
+from shared import vital
+from shared.errors import ShardUnavailable, Unavailable
 from shared.loop import Loop
+from shared.metrics import DUTY_FAILED_ROUNDS
+from shared.vital import Vitals
 
 FOREVER_S = 3600.0
 
@@ -17,17 +20,24 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Vitals:
+    """What this process must not outlive, by itself: a test that ends one leaves nothing for the next."""
+    monkeypatch.setattr(vital, "PROCESS", vitals := Vitals())
+    return vitals
+
+
 class Duty:
     """Counts its steps and answers what it was told to."""
 
-    def __init__(self, *answers: int | Exception) -> None:
+    def __init__(self, *answers: int | BaseException) -> None:
         self.steps = 0
         self._answers = list(answers)
 
     async def __call__(self) -> int:
         self.steps += 1
         answer = self._answers.pop(0) if self._answers else 0
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -139,3 +149,77 @@ async def test_a_loop_is_started_once() -> None:
     with pytest.raises(AssertionError):
         loop.start()
     await loop.stop()
+
+
+async def test_a_duty_outlives_more_failed_rounds_than_a_float_has_doublings() -> None:
+    """A database may be away for hours: 2**1024 is no float, and a duty that ended there ended unseen."""
+    rounds = 1_100
+
+    async def step() -> int:
+        nonlocal rounds
+        rounds -= 1
+        if rounds > 0:
+            loop.kick()
+            raise ShardUnavailable("away")
+        return 0
+
+    loop = Loop("outliving", step, interval_s=0.001, shard=7)
+    loop.start()
+    await until(lambda: rounds < 1)
+    assert loop.is_running
+    await loop.stop()
+
+
+async def test_rounds_since_the_last_good_one_are_told() -> None:
+    duty = Duty(ValueError("broken"), ShardUnavailable("away"), 1)
+    loop = Loop("counted", duty, interval_s=0.001, shard=7)
+    gauge = DUTY_FAILED_ROUNDS.labels("counted", "7")
+    told: list[float] = []
+
+    async def step() -> int:
+        told.append(gauge._value.get())
+        return await duty()
+
+    loop._step = step
+    loop.start()
+    await until(lambda: duty.steps >= 4)
+    await loop.stop()
+    assert told[:4] == [0, 1, 2, 0]
+
+
+async def test_a_step_that_is_cancelled_from_within_is_a_failed_round() -> None:
+    duty = Duty(asyncio.CancelledError(), 1)
+    loop = Loop("duty", duty, interval_s=0.001)
+    loop.start()
+    await until(lambda: duty.steps >= 3)
+    await loop.stop()
+
+
+class Stop(BaseException):
+    """What no duty is written to outlive."""
+
+
+async def test_a_duty_that_ends_takes_the_process_with_it(process: Vitals) -> None:
+    gone: list[str] = []
+    process.on_end(lambda: gone.append("told"))
+    process.check()
+    loop = Loop("duty", Duty(Stop()), interval_s=0.001)
+    loop.start()
+    await until(lambda: bool(gone))
+
+    assert not loop.is_running
+    with pytest.raises(Unavailable, match="duty"):
+        process.check()
+    await loop.stop()  # what follows is the usual way out
+
+
+async def test_a_duty_that_is_stopped_or_cancelled_with_its_process_is_no_loss(process: Vitals) -> None:
+    stopped, cancelled = (Loop(name, Duty(), interval_s=FOREVER_S) for name in ("stopped", "cancelled"))
+    stopped.start()
+    cancelled.start()
+    await asyncio.sleep(0)
+    await stopped.stop()
+    assert cancelled._task is not None
+    cancelled._task.cancel()
+    await asyncio.wait([cancelled._task])
+    process.check()
