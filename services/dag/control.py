@@ -98,22 +98,27 @@ class Controller:
         await self._context.settle(shard, work)
 
     async def expire_externals(self, shard: Shard, dag_no: int, overdue: Sequence[tuple[str, str]]) -> None:
-        """Deadlines of externals have passed: each counts as resolved, and failed."""
+        """Deadlines of externals have passed: each counts as resolved, and failed, where it is waited for.
+
+        A cleanup node fails by it in its phase; before, it has no part in how the DAG ends.
+        """
 
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dag_nos(tx, [dag_no])
             settlement = Settlement(tx, [dag], self._settings)
-            waits = dag.state == "running"
+            known, _ = await store.nodes_by_key(tx, dag_no, dict.fromkeys(key for key, _ in overdue))
+            waiting = {key for key, node in known.items() if _minds_deadlines(dag, node)}
             names: dict[str, list[str]] = {}
-            for key, name in await store_edges.expire_externals(tx, dag_no, overdue, waits=waits):
-                names.setdefault(key, []).append(name)
-            if not waits:
-                return settlement, None
+            for key, name in await store_edges.expire_externals(tx, dag_no, overdue, waiting):
+                if key in waiting:
+                    names.setdefault(key, []).append(name)
             counts = {key: (len(late), True) for key, late in names.items()}
             for node in await store.count_resolved(tx, dag_no, counts) if counts else ():
-                if node.state == "blocked":
-                    what = ", ".join(sorted(names[node.key]))
-                    settlement.end(node, "failed", f"not resolved by its deadline: {what}"[:_ERROR_CHARS])
+                why = f"not resolved by its deadline: {', '.join(sorted(names[node.key]))}"[:_ERROR_CHARS]
+                if node.run_on is not None:
+                    settlement.consider(node, why)
+                elif node.state == "blocked":
+                    settlement.end(node, "failed", why)
             await settlement.run()
             return settlement, None
 
@@ -266,3 +271,11 @@ class Controller:
             except keeping.Kept as kept:
                 await keeping.thaw(self._context, shard, kept.dag)
         raise keeping.thawing_error()
+
+
+def _minds_deadlines(dag: Dag, node: Node) -> bool:
+    """True where a node still waits for externals: a cleanup node until its DAG is over, another one while that
+    runs; amid a retry only once it is blocked, as what has ended is perhaps still to be reopened."""
+    if dag.reopening and node.state != "blocked":
+        return False
+    return not dag.over if node.run_on is not None else dag.state == "running"

@@ -93,9 +93,9 @@ class Settlement:
             self._log.node(no, 1, "blocked")
         self._changed.add(dag.no)
 
-    def consider(self, node: Node) -> None:
+    def consider(self, node: Node, why_failed: str = "an external dependency was resolved as failed") -> None:
         """Decide a blocked node by its counts; any other, or one of a DAG that is being cancelled or reopened, is
-        left."""
+        left. `why_failed` is the error of one that fails by its externals."""
         dag = self.dags[node.dag_no]
         # A row read in this transaction does not show yet what the transaction has decided.
         state = self._moved[node.no].state if node.no in self._moved else node.state
@@ -104,11 +104,12 @@ class Settlement:
         if node.run_on is not None and (node.run_on == UNDO or dag.cleanup_phase < 2):
             return
         node.state = "blocked"
-        if node.ext_failed:
-            self.end(node, "failed", "an external dependency was resolved as failed")
-            return
         verdict = decide(node.trigger, node.counts)
-        if verdict == "skip" or (node.run_on is not None and dag.verdict not in CLEANUP_ENDS[node.run_on]):
+        if node.run_on is not None and dag.verdict not in CLEANUP_ENDS[node.run_on]:
+            self.end(node, "skipped")
+        elif node.ext_failed:
+            self.end(node, "failed", why_failed)
+        elif verdict == "skip":
             self.end(node, "skipped")
         elif verdict == "fire" and node.ext_left == 0 and dag.lets_go(node):
             self._release(dag, node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from services.dag.model import Node, Resolved
@@ -123,15 +123,15 @@ async def overdue_externals(shard: Shard, rows_max: int) -> dict[int, list[tuple
 
 
 async def expire_externals(
-    tx: Transaction, dag_no: int, overdue: Sequence[tuple[str, str]], *, waits: bool
+    tx: Transaction, dag_no: int, overdue: Sequence[tuple[str, str]], waiting: Container[str]
 ) -> list[tuple[str, str]]:
-    """Resolve these as failed if they are overdue still; without `waits` only forget their deadlines."""
+    """Resolve these as failed if they are overdue still; of nodes not in `waiting` only forget the deadlines."""
     rows = await tx.fetch(
         SQL.expire_externals,
         dag_no=dag_no,
         node_keys=[key for key, _ in overdue],
         names=[name for _, name in overdue],
-        waits=waits,
+        waits=[key in waiting for key, _ in overdue],
     )
     return [(row["node_key"], row["name"]) for row in rows]
 

@@ -36,10 +36,10 @@ RETURNING node_no;
 SELECT node_no FROM cleanup WHERE dag_no = $1 AND node_no > $2 AND of_no IS NULL ORDER BY node_no LIMIT $3;
 
 -- name: cleanups_of(dag_no)
--- All of both kinds; `ran` where one was begun, `by_call` where a caller ended it.
-SELECT c.node_no, c.of_no, n.released_at IS NOT NULL AS ran, n.by_call
+-- All of both kinds; `ran` where one was begun, `by_call` where a caller ended it (and did not come too late).
+SELECT c.node_no, c.of_no, n.released_at IS NOT NULL AS ran, n.by_call AND n.state IN ('skipped', 'cancelled') AS by_call
 FROM (SELECT node_no, of_no FROM cleanup WHERE dag_no = $1 ORDER BY node_no OFFSET 0) AS c
-CROSS JOIN LATERAL (SELECT released_at, by_call FROM node WHERE no = c.node_no OFFSET 0) AS n;
+CROSS JOIN LATERAL (SELECT released_at, by_call, state FROM node WHERE no = c.node_no OFFSET 0) AS n;
 
 -- name: compensated_keys(nos)
 SELECT c.node_no, n.key FROM unnest($1::bigint[]) AS w(no)

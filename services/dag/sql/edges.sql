@@ -120,17 +120,17 @@ WHERE deadline_at IS NOT NULL AND resolved_at IS NULL AND deadline_at <= (SELECT
 ORDER BY deadline_at LIMIT $1;
 
 -- name: expire_externals(dag_no, node_keys, names, waits)
--- Deadlines that have passed: resolved as failed, or, where the DAG does not wait any more, forgotten until a retry.
+-- Deadlines that have passed: resolved as failed, or, where nobody waits any more, forgotten until a retry.
 -- What is overdue is asked outside the lookup: inside, it would let the planner walk the index of all deadlines.
 WITH found AS MATERIALIZED (
-    SELECT x.tid FROM unnest($2::text[], $3::text[]) AS w(node_key, name)
+    SELECT x.tid, w.waits FROM unnest($2::text[], $3::text[], $4::boolean[]) AS w(node_key, name, waits)
     CROSS JOIN LATERAL (
         SELECT ctid AS tid, resolved_at, deadline_at FROM external
         WHERE dag_no = $1 AND node_key = w.node_key AND name = w.name OFFSET 0) AS x
     WHERE x.resolved_at IS NULL AND x.deadline_at <= shard_now()
     LIMIT cardinality($2::text[]))
-UPDATE external SET resolved_at = CASE WHEN $4::boolean THEN shard_now() END, failed = $4,
-    reason = CASE WHEN $4 THEN 'deadline' END, deadline_at = CASE WHEN $4 THEN deadline_at END
+UPDATE external SET resolved_at = CASE WHEN f.waits THEN shard_now() END, failed = f.waits,
+    reason = CASE WHEN f.waits THEN 'deadline' END, deadline_at = CASE WHEN f.waits THEN deadline_at END
 FROM found f WHERE external.ctid = f.tid
 RETURNING external.node_key, external.name;
 

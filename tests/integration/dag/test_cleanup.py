@@ -401,3 +401,25 @@ async def test_a_dag_with_cleanup_that_was_moved_away_can_be_retried(world: DagW
     await world.settle()
     assert sorted(await run(world)) == ["a", "b", "c"]
     assert (await world.dag(dag))["state"] == "succeeded"
+
+
+async def test_a_cleanup_that_was_to_be_cancelled_and_failed_before_fails_no_later_generation(
+    world: DagWorld,
+) -> None:
+    dag = await world.create([{"key": "a"}, undo("a"), {"key": "c", "run_on": "always"}])
+    await world.settle()
+    assert (await run(world, dead="a"))[0] == "a"
+    await world.verb(dag, "retry")
+    await world.settle()
+    world.queue.ack("a")
+    await world.settle()
+    async with world.queue.hold("cancel") as held:
+        await world.verb(dag, "nodes/cancel", {"nodes": ["c"]}, expect=202)
+        await held.reached()
+        world.queue.die("c")
+    await world.settle()
+    assert await world.states(dag) == {"a": "succeeded", "undo a": "skipped", "c": "failed"}
+    await world.verb(dag, "retry", {"from": ["a"]})
+    await world.settle()
+    assert await run(world) == ["a", "c"]
+    assert (await world.dag(dag))["state"] == "succeeded"

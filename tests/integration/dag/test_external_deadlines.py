@@ -127,3 +127,112 @@ async def test_what_is_no_external_is_refused(world: DagWorld, external: Any, po
         "POST", "", {"nodes": [{"key": "a", "topic": "t", "external": external}]}, expect=422
     )
     assert answer["errors"][0]["pointer"] == pointer
+
+
+def gated(run_on: str = "always") -> dict[str, Any]:
+    """A cleanup node that somebody has to let go within a minute."""
+    return waiting("clean", {"name": "x", "deadline_s": 60}, run_on=run_on)
+
+
+async def test_a_cleanup_nodes_deadline_has_no_part_in_how_the_dag_ends(world: DagWorld) -> None:
+    dag = await world.create(
+        [
+            {"key": "a"},
+            {"key": "b", "upstream": ["a"]},
+            {"key": "undo a", "compensates": "a"},
+            gated(),
+            {"key": "next", "run_on": "always", "upstream": ["clean"], "trigger": "all_done"},
+        ],
+        on_failure="cancel",
+    )
+    await world.settle()
+    world.queue.ack("a")
+    await world.settle()
+    await later(world, 61)
+    states = await world.states(dag)
+    assert (states["b"], states["clean"], (await world.dag(dag))["state"]) == ("released", "blocked", "running")
+    external = (await world.node(dag, "clean"))["external"][0]
+    assert (external["failed"], external["reason"]) == (True, "deadline")
+    world.queue.ack("b")
+    await world.settle()
+    assert world.queue.deliverable() == ["next"]
+    world.queue.ack("next")
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "succeeded"
+    assert await world.states(dag) == {
+        "a": "succeeded",
+        "b": "succeeded",
+        "undo a": "skipped",
+        "clean": "failed",
+        "next": "succeeded",
+    }
+    await world.verb(dag, "retry")
+    await world.verb(dag, "resolve", {"external": [{"node": "clean", "name": "x"}]})
+    await world.settle()
+    assert world.queue.deliverable() == ["clean"], "its deadline counts anew, and it is let go in time"
+
+
+async def test_a_cleanup_node_that_is_not_for_this_end_is_skipped_whatever_came_of_its_external(
+    world: DagWorld,
+) -> None:
+    dag = await world.create([{"key": "a"}, gated("failed")])
+    await world.settle()
+    await later(world, 61)
+    world.queue.ack("a")
+    await world.settle()
+    assert await world.states(dag) == {"a": "succeeded", "clean": "skipped"}
+
+
+@pytest.mark.parametrize("in_its_phase", [False, True])
+async def test_a_cancelled_dag_ends_when_the_deadline_of_its_cleanup_has_passed(
+    world: DagWorld, in_its_phase: bool
+) -> None:
+    dag = await world.create([{"key": "a"}, gated("cancelled")])
+    await world.settle()
+    if in_its_phase:
+        await world.verb(dag, "cancel", expect=202)
+        await world.settle()
+        assert (await world.dag(dag))["cleaning"]
+        await later(world, 61)
+    else:
+        async with world.queue.hold("cancel") as held:
+            await world.verb(dag, "cancel", expect=202)
+            await world.duties.walker.step(world.shard)
+            await held.reached()
+            await world.rows(CLOCK % 61)
+            await world.loops.sweeper.step(world.shard)
+            assert (await world.states(dag))["clean"] == "blocked", "the cancel of `a` is on its way"
+        await world.settle()
+    clean = await world.node(dag, "clean")
+    assert clean["state"] == "failed"
+    if in_its_phase:
+        assert clean["error"] == "not resolved by its deadline: x"
+    assert (await world.dag(dag))["state"] == "cancelled"
+
+
+async def test_a_deadline_of_an_older_generation_that_passes_amid_a_retry_means_nothing(world: DagWorld) -> None:
+    """It is swept while the retry has still to come to the node, which was skipped before it waited to the end."""
+    world.settings.__dict__.update(retry_at_once_nodes_max=0, retry_step_nodes=1)
+    dag = await world.create(
+        [
+            {"key": "a"},
+            {"key": "b", "upstream": ["a"]},
+            waiting("c", {"name": "x", "deadline_s": 60}, upstream=["b"]),
+            {"key": "other"},
+        ]
+    )
+    await world.settle()
+    world.queue.die("a")
+    await world.settle()
+    assert (await world.states(dag))["c"] == "skipped"
+    await world.verb(dag, "retry")
+    await world.rows(CLOCK % 61)
+    await world.loops.sweeper.step(world.shard)
+    await world.settle()
+    for key in ("a", "b"):
+        world.queue.ack(key)
+        await world.settle()
+    assert (await world.states(dag))["c"] == "blocked"
+    await world.verb(dag, "resolve", {"external": [{"node": "c", "name": "x"}]})
+    await world.settle()
+    assert "c" in world.queue.deliverable()
