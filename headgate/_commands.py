@@ -325,6 +325,8 @@ def dag_submit(args: Args) -> int:
     dag = Dag.from_spec(read_spec(args.file))
     with _client(args) as client:
         handle = client.submit(dag)
+        if handle.same is False:
+            stderr_line(f"a DAG of the key {dag.key!r} was there, made of something else; this is that one")
         if not args.watch:
             _dag(args, handle.show())
             return OK

@@ -30,11 +30,25 @@ T = TypeVar("T")
 
 
 class DagHandle:
-    """A DAG that the service has. Making a handle sends nothing."""
+    """A DAG that the service has. Making a handle sends nothing.
 
-    def __init__(self, client: "Client", dag_id: str, namespace: str) -> None:
+    One that `submit` returns says whether the DAG was there before (`existing`) and was made of what was submitted
+    (`same`); None is not known.
+    """
+
+    def __init__(
+        self,
+        client: "Client",
+        dag_id: str,
+        namespace: str,
+        *,
+        existing: bool | None = None,
+        same: bool | None = None,
+    ) -> None:
         self.id = dag_id
         self.namespace = namespace
+        self.existing = existing
+        self.same = same
         self._client = client
 
     def __repr__(self) -> str:

@@ -11,11 +11,10 @@ from headgate import _commands as commands
 from headgate._calls import Call
 from headgate._flows import Flow
 from headgate._output import bar, printable, show_json, show_table, stderr_line
-from headgate.dag import submission
+from headgate.dag import Submitted, submission
 from headgate.errors import HeadgateError, Invalid
 from headgate.importing import READERS, Found, Options
 from headgate.importing.found import FILE_BYTES_MAX
-from headgate.wire import Dag as DagView
 from headgate.wire import NodeAdded
 
 IMPORT: Final = """\
@@ -55,9 +54,9 @@ def import_file(args: commands.Args) -> int:
     dag.key, dag.made_key, dag.hold = args.key or _key(args, text), False, args.hold
     with commands.client_of(args) as client:
         progress = _Progress(len(dag.nodes))
-        made: DagView = client._run(_told(submission(client.namespace, dag), progress.add))
+        made: Submitted = client._run(_told(submission(client.namespace, dag), progress.add))
         progress.close()
-    commands.show_dag(args, made)
+    commands.show_dag(args, made.dag)
     return commands.OK
 
 

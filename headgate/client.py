@@ -332,16 +332,17 @@ class Client:
     # DAGs
 
     def submit(self, dag: Dag, *, namespace: str | None = None) -> DagHandle:
-        """Bring a DAG of any size to the service. The same `Dag` again goes on with the same DAG.
+        """Bring a DAG of any size to the service. The same `Dag`, or key, again goes on with the same DAG;
+        `existing` and `same` of the handle tell.
 
         Raises:
             Cycle, UnknownNode: it is no DAG; nothing was sent.
         """
         ns = namespace or self.namespace
         made = self._run(submission(ns, dag))
-        return DagHandle(self, made.id, ns)
+        return DagHandle(self, made.dag.id, ns, existing=made.existing, same=made.same)
 
-    def create_dag(self, spec: Mapping[str, Any], *, namespace: str | None = None) -> wire.Dag:
+    def create_dag(self, spec: Mapping[str, Any], *, namespace: str | None = None) -> wire.CreatedDag:
         """Create a DAG from the body of `POST /dags`, in one call. With a `key` it may be sent again."""
         return self._send(create(namespace or self.namespace, spec))
 

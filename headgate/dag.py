@@ -15,12 +15,12 @@ import graphlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Required, TypedDict, Union, Unpack
+from typing import Any, Final, NamedTuple, Required, TypedDict, Union, Unpack
 
 from headgate import _calls, wire
 from headgate._calls import Call, present
 from headgate._elements import BackoffSpec
-from headgate._flows import BODY_BYTES_AIM, Flow, fitting, one
+from headgate._flows import BODY_BYTES_AIM, Flow, fitting
 from headgate.errors import Cycle, HeadgateError, Invalid, NodeExists, NotFound, TooLarge, UnknownNode
 from headgate.wire import BATCH_MAX, OnFailure, Trigger
 
@@ -283,10 +283,9 @@ def _loop(keys: Sequence[str]) -> str:
     return " -> ".join(shown)
 
 
-def create(ns: str, body: Mapping[str, Any]) -> Call[wire.Dag]:
-    return _calls.call(
-        _calls.DAG_CREATE, wire.Dag.model_validate, ns=ns, body=body, safe=body.get("key") is not None
-    )
+def create(ns: str, body: Mapping[str, Any]) -> Call[wire.CreatedDag]:
+    parse = wire.CreatedDag.model_validate
+    return _calls.call(_calls.DAG_CREATE, parse, ns=ns, body=body, safe=body.get("key") is not None)
 
 
 def add_nodes(ns: str, dag_id: str, nodes: Sequence[Any]) -> Call[list[wire.NodeAdded]]:
@@ -309,15 +308,25 @@ def _nothing(_answer: Any) -> None:
     return None
 
 
-def submission(ns: str, dag: Dag) -> Flow[wire.Dag]:
-    """Bring `dag` to the service; the flow's result is how it stands then."""
+class Submitted(NamedTuple):
+    """The DAG of the key; `same`: whether it was made of what was to be submitted, None where nobody knows."""
+
+    dag: wire.Dag
+    existing: bool
+    same: bool | None
+
+
+def submission(ns: str, dag: Dag) -> Flow[Submitted]:
+    """Bring `dag` to the service."""
     ordered = dag.ordered()
     whole = _in_one_call(ns, dag, ordered)
+    made: wire.CreatedDag = yield whole or create(ns, dag.body(hold=True))
     if whole is not None:
-        return (yield from one(whole))
-    made: wire.Dag = yield create(ns, dag.body(hold=True))
+        return Submitted(made, made.existing, made.same)
+    # The call that made it had no nodes: of them it says nothing.
+    submitted = Submitted(made, made.existing, None if made.existing else True)
     if made.nodes.total >= len(ordered) and not made.held:
-        return made
+        return submitted
     try:
         yield from grow(ns, made.id, ordered)
     except (Invalid, NotFound, TooLarge):
@@ -325,7 +334,8 @@ def submission(ns: str, dag: Dag) -> Flow[wire.Dag]:
             yield from _abandon(ns, made.id)
         raise
     verb = _calls.DAG if dag.hold else _calls.DAG_RELEASE
-    return (yield from one(_calls.call(verb, wire.Dag.model_validate, ns=ns, dag=made.id)))
+    shown: wire.Dag = yield _calls.call(verb, wire.Dag.model_validate, ns=ns, dag=made.id)
+    return submitted._replace(dag=shown)
 
 
 def grow(
@@ -344,7 +354,7 @@ def grow(
     return added
 
 
-def _in_one_call(ns: str, dag: Dag, ordered: Sequence[Node]) -> Call[wire.Dag] | None:
+def _in_one_call(ns: str, dag: Dag, ordered: Sequence[Node]) -> Call[wire.CreatedDag] | None:
     edges = [edge for node in ordered for edge in node.further()]
     if max(len(ordered), len(edges)) > BATCH_MAX:
         return None

@@ -180,7 +180,7 @@ NodeSpec.model_rebuild()
 
 
 class DagSpec(_Build):
-    """A DAG to create. The same `key` again answers the first DAG, whatever else the body says."""
+    """A DAG to create. The same `key` again answers the first DAG, and whether this body asks for the same."""
 
     name: Label | None = None
     key: Label | None = None

@@ -139,6 +139,14 @@ class Dag(Response):
         return self.state in ("succeeded", "failed", "cancelled")
 
 
+class CreatedDag(Dag):
+    """What a create answers: `existing` of a DAG whose `key` was known, and `same` where it was made of what the
+    call asks for."""
+
+    existing: bool = False
+    same: bool = True
+
+
 class NodeAdded(Response):
     key: str
     item_id: str

@@ -76,7 +76,7 @@ def lay_out(dag_id: str, namespace: str, new: NewDag, columns: Columns, queue_sh
     dag.released = roots if dag.releasing else 0
     dag.blocked = count - dag.released
     item_ids = ids.kin(ids.new_ids(queue_shard, count), dag_id)
-    return Birth(dag, columns, item_ids, changes.of_birth(dag, columns.lefts))
+    return Birth(dag, columns, item_ids, changes.of_birth(dag, columns.lefts), content=new.content)
 
 
 class Births:

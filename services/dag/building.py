@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from services.dag import (
     addition,
     births,
+    content,
     expanding,
     inserting,
     items,
@@ -59,14 +60,24 @@ _ATTEMPTS_MAX = 8
 _MASK = (1 << NODE_BITS) - 1
 
 
+class Created(NamedTuple):
+    """A DAG, whether the call has made it, and whether it was made of what the call asks for."""
+
+    dag: Dag
+    made: bool
+    same: bool
+
+
 class _Written(NamedTuple):
-    """What the transaction did. The queue is still to be given the items of those `rows` that wait there."""
+    """What the transaction did. The queue is still to be given the items of those `rows` that wait there. Of a
+    DAG that was there, `same`: whether it was made of what the call asks for."""
 
     dag: Dag
     made: bool
     nodes: dict[str, Added]
     rows: Sequence[NodeRow] = ()
     order: Order | None = None
+    same: bool = True
 
     @property
     def addition(self) -> Addition:
@@ -88,16 +99,19 @@ class Builder:
 
     async def create(
         self, namespace: str, new: NewDag, nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]
-    ) -> tuple[Dag, bool]:
-        """Make a DAG, or find the one of the same key; True when it was made."""
+    ) -> Created:
+        """Make a DAG, or find the one of the same key."""
+        keys, fingerprints = [node.key for node in nodes], [node.fingerprint for node in nodes]
+        new = content.marked(new, keys, fingerprints, dependencies)
 
-        def make(shard: Shard) -> Awaitable[tuple[Dag, bool]]:
+        def make(shard: Shard) -> Awaitable[Created]:
             return self._create(shard, ids.new_id(shard.number), namespace, new, nodes, dependencies)
 
         return await self._placed(namespace, new.key, make)
 
     async def create_plain(self, namespace: str, new: NewDag, columns: Columns) -> Dag | None:
         """Make a DAG of the common shape; None when `create` is to say how it stands with that."""
+        new = content.marked(new, columns.keys, columns.fingerprints, ())
 
         async def make(shard: Shard) -> Dag | None:
             queue_shard = await self._queue_shard(shard)
@@ -138,7 +152,7 @@ class Builder:
 
     async def create_sub(
         self, shard: Shard, dag_id: str, namespace: str, spec: SubSpec, parent: Parent
-    ) -> tuple[Dag, bool]:
+    ) -> Created:
         """Make the DAG that runs in a node's place, under the id that the node has for it, or find it."""
         return await self._create(shard, dag_id, namespace, spec.dag, spec.nodes, spec.dependencies, parent)
 
@@ -151,14 +165,14 @@ class Builder:
         nodes: Sequence[NewNode],
         dependencies: Sequence[NewEdge],
         parent: Parent | None = None,
-    ) -> tuple[Dag, bool]:
+    ) -> Created:
         edges = addition.edges_of(nodes, dependencies)
         queue_shard = await self._queue_shard(shard) if nodes else 0
         await self.quotas.look(namespace)
         if parent is None and not self.quotas.is_limited(namespace):
             birth = births.plan(dag_id, namespace, new, nodes, edges, queue_shard, self._settings)
             if birth is not None and (made := await self._births.make(shard, birth)) is not None:
-                return made, True
+                return Created(made, True, True)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written | list[Addition]]:
             dag = await store.insert_dag(tx, dag_id, namespace, new, parent)
@@ -166,7 +180,8 @@ class Builder:
                 assert new.key is not None or parent is not None, "nothing else can be taken"
                 found = await store.find_dag(tx, namespace, key=new.key, dag_id=dag_id)
                 unfinished = await store_duties.adding_of(tx, found.no)
-                return None, unfinished or _Written(found, False, {})
+                same = new.content == await store.content_of(tx, found.no)
+                return None, unfinished or _Written(found, False, {}, same=same)
             if parent is None:
                 self.quotas.add(namespace, dags=1)
             else:
@@ -182,8 +197,9 @@ class Builder:
         else:
             raise unfinished_error()
         if await self._give(shard, written):
-            return written.dag, written.made
-        return await store_reads.get_dag(shard, written.dag.id, namespace) or written.dag, written.made
+            return Created(written.dag, written.made, written.same)
+        dag = await store_reads.get_dag(shard, written.dag.id, namespace) or written.dag
+        return Created(dag, written.made, written.same)
 
     async def add(
         self,

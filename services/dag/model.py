@@ -286,6 +286,8 @@ class NewDag:
     # None: not said; a sub-DAG then has its parent's.
     started_lift: int | None = None
     path_lift: int | None = None
+    # Of one with a key: a digest of the call, by which a later call with the same key is judged.
+    content: bytes | None = None
 
 
 class Parent(NamedTuple):

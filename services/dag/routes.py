@@ -25,15 +25,16 @@ Format = Literal["json", "mermaid", "dot"]
 @router.post(
     DAGS_PATH,
     status_code=201,
-    response_model=wire.Dag,
-    responses={200: {"model": wire.Dag, "description": "The first DAG of this `key`"}},
+    response_model=wire.CreatedDag,
+    responses={200: {"model": wire.CreatedDag, "description": "The first DAG of this `key`"}},
     operation_id="dag_create",
     tags=["dags"],
 )
 async def create(
     ns: NamespaceOf, duties: OrchestratorOf, body: Annotated[wire.DagSpec, body_of(wire.DagSpec)]
 ) -> Response:
-    """Create a DAG. The same `key` again answers the first one, with 200, whatever else the body says."""
+    """Create a DAG. The same `key` again answers the first one, with 200 and `existing`, whatever else the body
+    says; `same` says whether that one was made of what the body asks for."""
     status, made = await verbs.create(duties, ns, body)
     return json_response(made, status)
 

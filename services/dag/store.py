@@ -127,8 +127,15 @@ async def insert_dag(
         parent_generation=parent.generation if parent else None,
         started_lift=new.started_lift or 0,
         path_lift=new.path_lift or 0,
+        content=new.content,
     )
     return Dag(*row) if row else None
+
+
+async def content_of(tx: Transaction, dag_no: int) -> bytes | None:
+    """The digest of the call that made a DAG with a key."""
+    row = await tx.row(SQL.content_of, no=dag_no)
+    return bytes(row["content"]) if row and row["content"] is not None else None
 
 
 async def find_dag(tx: Transaction, namespace: str, *, key: str | None, dag_id: str) -> Dag:

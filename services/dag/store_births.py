@@ -37,6 +37,8 @@ class Birth(NamedTuple):
     changes: list[Change]
     # The number within the DAG of the first of these nodes.
     first_n: int = 0
+    # Of a new DAG; see `NewDag`.
+    content: bytes | None = None
 
     @property
     def released(self) -> list[int]:
@@ -106,6 +108,7 @@ async def bear_dags(shard: Shard, births: Sequence[Birth], *, delay_s: float) ->
         change_nodes=[change.nodes for _, change in changes],
         change_dags=[change.dag for _, change in changes],
         delay_s=delay_s,
+        contents=[birth.content for birth in births],
     )
     born: list[Born | None] = [None] * len(births)
     for place, *row in rows:

@@ -80,7 +80,7 @@ class SubDags:
             spec = spec._replace(dag=lifted)
         home = self._home(send)
         try:
-            dag, made = await self._builder.create_sub(home, send.item_id, node.namespace, spec, parent)
+            dag, made, _ = await self._builder.create_sub(home, send.item_id, node.namespace, spec, parent)
         except Unavailable:
             raise
         except ServiceError as error:

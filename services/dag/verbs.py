@@ -12,6 +12,7 @@ from typing import Any
 
 from headgate import wire
 from services.dag import intake, plain
+from services.dag.building import Created
 from services.dag.model import NewEdge, NewNode
 from services.dag.orchestrator import Orchestrator
 from services.dag.routing import enter
@@ -29,13 +30,18 @@ _SECONDS = re.compile(r"timeout_s=([0-9]{1,3}(?:\.[0-9]{1,6})?)").fullmatch
 async def create(duties: Orchestrator, namespace: str, body: wire.DagSpec) -> Answer:
     """201 and the DAG that was made, or 200 and the one of the same key."""
     settings = duties.context.settings
-    dag, made = await duties.builder.create(
+    created = await duties.builder.create(
         namespace,
         intake.new_dag(body, settings),
         intake.new_nodes(body.nodes or (), settings),
         intake.new_edges(body.dependencies or ()),
     )
-    return 201 if made else 200, dag_view(dag)
+    return _created(created)
+
+
+def _created(created: Created) -> Answer:
+    view = dag_view(created.dag) | {"existing": not created.made, "same": created.same}
+    return 201 if created.made else 200, view
 
 
 async def add_nodes(duties: Orchestrator, namespace: str, dag: str, body: wire.AddNodes) -> dict[str, Any]:
@@ -94,7 +100,7 @@ class Hot:
         made = plain.read(value, self._settings)
         dag = await self._duties.builder.create_plain(call.namespace, *made) if made else None
         if dag is not None:
-            return 201, dag_view(dag)
+            return _created(Created(dag, made=True, same=True))
         return await create(self._duties, call.namespace, validate(wire.DagSpec, value))
 
     async def add_nodes(self, call: Call) -> Answer:

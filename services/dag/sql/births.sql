@@ -1,20 +1,21 @@
 -- Whole new DAGs, several in one statement, and more nodes of one; all decided as they are written.
 
--- name: bear_dags(ids, namespaces, keys, names, opens, helds, on_failures, deadlines_s, metadatas, started_lifts, path_lifts, next_ns, edge_counts, blockeds, releaseds, last_events, nos, node_keys, item_ids, topics, triggers, passes, fingerprints, lefts, items, ups, downs, change_places, change_lasts, change_nodes, change_dags, delay_s)
+-- name: bear_dags(ids, namespaces, keys, names, opens, helds, on_failures, deadlines_s, metadatas, started_lifts, path_lifts, next_ns, edge_counts, blockeds, releaseds, last_events, nos, node_keys, item_ids, topics, triggers, passes, fingerprints, lefts, items, ups, downs, change_places, change_lasts, change_nodes, change_dags, delay_s, contents)
 -- Changes name their DAG by its place among those of the call; numbers of nodes have that place where the DAG's
 -- number will be. Texts of nodes come as lines, prints one after another. A DAG whose key is taken is left out with
 -- all that is its own. Nothing here was there before, so there is nothing to lock or to look at.
 WITH want AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[], $7::text[],
-        $8::float8[], $9::text[], $10::int[], $11::int[], $12::int[], $13::int[], $14::int[], $15::int[], $16::bigint[])
+        $8::float8[], $9::text[], $10::int[], $11::int[], $12::int[], $13::int[], $14::int[], $15::int[], $16::bigint[],
+        $33::bytea[])
         WITH ORDINALITY AS w(id, namespace, key, name, open, held, on_failure, deadline_s, metadata, started_lift,
-            path_lift, next_n, edges, blocked, released, last_event, place)),
+            path_lift, next_n, edges, blocked, released, last_event, content, place)),
 made AS MATERIALIZED (
     INSERT INTO dag (id, namespace, key, name, open, held, on_failure, deadline_s, metadata, deadline_at,
-        started_lift, path_lift, next_n, edges, structure_version, blocked, released, last_event)
+        started_lift, path_lift, next_n, edges, structure_version, blocked, released, last_event, content)
     SELECT id, namespace, key, name, open, held, on_failure, deadline_s, metadata,
         shard_now() + make_interval(secs => deadline_s), started_lift, path_lift, next_n, edges,
-        least(edges, 1), blocked, released, last_event
+        least(edges, 1), blocked, released, last_event, content
     FROM want ORDER BY place
     ON CONFLICT DO NOTHING
     RETURNING no, id, created_at, deadline_at),

@@ -24,17 +24,20 @@ SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.
 FROM dag d WHERE d.no = ANY($1::bigint[])
 ORDER BY d.no FOR UPDATE OF d;
 
--- name: insert_dag(id, namespace, key, name, open, held, on_failure, deadline_s, metadata, depth, parent_dag, parent_node, parent_generation, started_lift, path_lift)
+-- name: insert_dag(id, namespace, key, name, open, held, on_failure, deadline_s, metadata, depth, parent_dag, parent_node, parent_generation, started_lift, path_lift, content)
 -- No row when the key, or a sub-DAG's id, is taken.
 INSERT INTO dag (id, namespace, key, name, open, held, on_failure, deadline_s, metadata, deadline_at,
-    depth, parent_dag, parent_node, parent_generation, started_lift, path_lift)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, shard_now() + make_interval(secs => $8), $10, $11, $12, $13, $14, $15)
+    depth, parent_dag, parent_node, parent_generation, started_lift, path_lift, content)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, shard_now() + make_interval(secs => $8), $10, $11, $12, $13, $14, $15, $16)
 ON CONFLICT DO NOTHING
 RETURNING no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift;
+
+-- name: content_of(no)
+SELECT content FROM dag WHERE no = $1;
 
 -- name: get_dag(id, namespace)
 SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,

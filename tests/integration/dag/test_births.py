@@ -100,7 +100,9 @@ async def create_plainly(world: DagWorld, body: Any) -> Any:
     made = plain.read(body, world.settings)
     assert made is not None
     dag = await world.duties.builder.create_plain("default", *made)
-    return None if dag is None else json.loads(msgspec.json.encode(dag_view(dag)))
+    if dag is None:
+        return None
+    return json.loads(msgspec.json.encode(dag_view(dag))) | {"existing": False, "same": True}
 
 
 @pytest.mark.parametrize("more", [{}, {"hold": True}, {"open": True, "on_failure": "cancel"}], ids=str)

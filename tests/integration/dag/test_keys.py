@@ -1,5 +1,7 @@
 """DAGs by the key that they were made with: found again, one at most, and never instead of another."""
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -51,3 +53,106 @@ async def test_a_misspelt_filter_lists_nothing(world: DagWorld) -> None:
         "/stat": "there is no such query parameter; did you mean `state`?",
         "/nme": "there is no such query parameter; did you mean `name`?",
     }
+
+
+SPEC: dict[str, Any] = {
+    "key": "order/77",
+    "name": "order",
+    "metadata": {"customer": 1, "country": "x"},
+    "nodes": [
+        {"key": "pay", "topic": "t", "payload": {"euros": 7}},
+        {"key": "pack", "topic": "t", "upstream": ["pay"]},
+        {"key": "send", "topic": "t"},
+    ],
+    "dependencies": [{"upstream": "pack", "downstream": "send"}],
+}
+
+
+async def _made(world: DagWorld, spec: dict[str, Any], *, by_route: bool = False) -> tuple[int, str, bool, bool]:
+    client = world.client(world.app if by_route else world.app.state.hot)
+    answer = await client.post(BASE, json=spec)
+    assert answer.is_success, answer.text
+    made = answer.json()
+    return answer.status_code, made["id"], made["existing"], made["same"]
+
+
+def _other(**changes: Any) -> dict[str, Any]:
+    return {**SPEC, **changes}
+
+
+SAME = {
+    "itself": SPEC,
+    "the nodes in another order": _other(nodes=SPEC["nodes"][::-1]),
+    "an edge twice": _other(dependencies=SPEC["dependencies"] * 2),
+    "names in another order": _other(metadata={"country": "x", "customer": 1}),
+    "defaults said": _other(open=False, hold=False, on_failure="continue", deadline_s=None, priority={}),
+    "empty lists": _other(nodes=[SPEC["nodes"][0] | {"upstream": [], "external": []}, *SPEC["nodes"][1:]]),
+}
+DIFFERENT = {
+    "no nodes": {"key": "order/77"},
+    "fewer nodes": _other(nodes=SPEC["nodes"][:2], dependencies=[]),
+    "more nodes": _other(nodes=[*SPEC["nodes"], {"key": "thank", "topic": "t"}]),
+    "another payload": _other(nodes=[SPEC["nodes"][0] | {"payload": {"euros": 8}}, *SPEC["nodes"][1:]]),
+    "another key of a node": _other(nodes=[SPEC["nodes"][0], SPEC["nodes"][1], {"key": "ship", "topic": "t"}],
+                                    dependencies=[]),
+    "no edge": _other(dependencies=[]),
+    "another edge": _other(dependencies=[{"upstream": "pay", "downstream": "send"}]),
+    "another name": _other(name="other"),
+    "other metadata": _other(metadata={"customer": 2}),
+    "held": _other(hold=True),
+    "open": _other(open=True),
+    "another policy": _other(on_failure="cancel"),
+    "a deadline": _other(deadline_s=5),
+    "a priority": _other(priority={"inherit": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("by_route", [False, True], ids=["short way", "routes"])
+async def test_the_same_key_says_whether_it_was_made_of_the_same(world: DagWorld, by_route: bool) -> None:
+    status, dag, existing, same = await _made(world, SPEC, by_route=by_route)
+    assert (status, existing, same) == (201, False, True)
+    for case, spec in SAME.items():
+        assert await _made(world, spec) == (200, dag, True, True), case
+        assert await _made(world, spec, by_route=True) == (200, dag, True, True), case
+    for case, spec in DIFFERENT.items():
+        assert await _made(world, spec) == (200, dag, True, False), case
+        assert await _made(world, spec, by_route=True) == (200, dag, True, False), case
+    assert (await world.dag(dag))["nodes"]["total"] == 3
+
+
+PLAIN = {"key": "plain", "nodes": [{"key": "a", "topic": "t"}, {"key": "b", "topic": "t", "upstream": ["a"]}]}
+
+
+@pytest.mark.parametrize("first", [False, True])
+async def test_both_ways_in_make_the_same_of_a_plain_dag(world: DagWorld, first: bool) -> None:
+    _, dag, *_ = await _made(world, PLAIN, by_route=first)
+    assert await _made(world, PLAIN, by_route=not first) == (200, dag, True, True)
+    assert await _made(world, {**PLAIN, "nodes": PLAIN["nodes"][:1]}, by_route=not first) == (
+        200,
+        dag,
+        True,
+        False,
+    )
+
+
+async def test_what_became_of_the_dag_does_not_count(world: DagWorld) -> None:
+    _, dag, *_ = await _made(world, PLAIN)
+    await world.add(dag, {"more": []})
+    await world.verb(dag, "cancel", expect=202)
+    await world.settle()
+    assert await _made(world, PLAIN) == (200, dag, True, True)
+
+
+async def test_the_longer_way_of_externals_is_no_other(world: DagWorld) -> None:
+    spec = {"key": "k", "nodes": [{"key": "a", "topic": "t", "external": [{"name": "go", "deadline_s": 60}]}]}
+    _, dag, *_ = await _made(world, spec)
+    assert await _made(world, spec) == (200, dag, True, True)
+    spec["nodes"] = [{"key": "a", "topic": "t", "external": ["go"]}]
+    assert await _made(world, spec) == (200, dag, True, False)
+
+
+async def test_without_a_key_each_is_a_new_one(world: DagWorld) -> None:
+    spec = {"nodes": [{"key": "a", "topic": "t"}]}
+    first, second = await _made(world, spec), await _made(world, spec)
+    assert first[1] != second[1]
+    assert (first[0], *first[2:]) == (second[0], *second[2:]) == (201, False, True)

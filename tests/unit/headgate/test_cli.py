@@ -424,3 +424,12 @@ def test_a_dag_is_shown_by_its_key(service: Service, run: Run) -> None:
 def test_a_dag_is_named_by_id_or_key_and_not_by_both(run: Run, named: tuple[str, ...]) -> None:
     code, _, err = run("dag", "show", *named)
     assert (code, "by its id or by --key" in err) == (2, True)
+
+
+def test_a_submit_says_that_the_key_was_another_dags(service: Service, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "dag.json"
+    file.write_text(json.dumps({"key": "order/77", "nodes": [{"key": "a", "topic": "t"}]}))
+    for same, told in ((True, ""), (False, "a DAG of the key 'order/77' was there, made of something else")):
+        service.reply = lambda *_, same=same: {**DAG, "existing": True, "same": same}
+        code, _, err = run("dag", "submit", str(file))
+        assert (code, err.startswith(told), bool(err)) == (0, True, not same)
