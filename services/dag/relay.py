@@ -244,16 +244,18 @@ class Relay:
         done: dict[Shard, list[Send]] = {}
         confirmed: dict[Shard, list[Ref]] = {}
         failed: dict[Shard, dict[Ref, str]] = {}
+        lost: list[_Entry] = []
         for (shard, send), answer in zip(batch, answers, strict=True):
+            if answer.code == "id_too_old" or (answer.status == "not_found" and send.action == "cancel"):
+                lost.append(_Entry(shard, send))
+                continue
             told = answer.status in _TOLD
-            if answer.status in _CANCELLED or (answer.status == "not_found" and send.action == "cancel"):
+            if answer.status in _CANCELLED:
                 confirmed.setdefault(shard, []).append(send.ref)
                 told = True
             elif answer.status == "refused" and answer.final:
                 failed.setdefault(shard, {})[send.ref] = f"the queue refused the item: {answer.code}"
                 told = True
-            elif answer.code == "id_too_old":
-                told = await self._renew_lost(_Entry(shard, send))
             elif not told:
                 log.warning("the queue did not take an outbox row", action=send.action, answer=answer.status)
             if told:
@@ -265,24 +267,31 @@ class Relay:
         crash_point("after_relay_before_delete")
         for shard, sends in done.items():
             self.forget(shard, sends, [])
+        await self._settle_lost(lost)
 
-    async def _renew_lost(self, entry: _Entry) -> bool:
-        """The queue knows nothing of an item, and its id is too old to tell whether it never came or has
-        ended long ago. True once the node has another item, or needs none.
+    async def _settle_lost(self, lost: Sequence[_Entry]) -> None:
+        """The queue knows nothing of these items, and their ids are too old to tell whether they never came or
+        have ended long ago.
 
         Every completion written before the queue said so is either applied, or leased by somebody for at
         most `completion_lease_s`, or waits: so after that time everything that waits is applied, and only
-        then a node that is still released is given a new item, in a new generation.
+        then a node that is unfinished still is given a new item, in a new generation, or is cancelled.
         """
         now_s = self._context.clock.monotonic_s()
-        since_s = self._lost_since_s.setdefault(entry.key, now_s)
-        if now_s - since_s <= self._settings.completion_lease_s + 1:
-            return False
-        await self._drain(entry.shard)
-        if entry.send.action != "cancel":
-            await self._completer.renew(entry.shard, entry.send)
-        self._lost_since_s.pop(entry.key, None)
-        return True
+        due: dict[Shard, list[Send]] = {}
+        for entry in lost:
+            since_s = self._lost_since_s.setdefault(entry.key, now_s)
+            if now_s - since_s > self._settings.completion_lease_s + 1:
+                due.setdefault(entry.shard, []).append(entry.send)
+        for shard, sends in due.items():
+            await self._drain(shard)
+            if cancels := [send.ref for send in sends if send.action == "cancel"]:
+                await self._completer.confirm_cancelled(shard, cancels)
+            for send in sends:
+                if send.action != "cancel":
+                    await self._completer.renew(shard, send)
+                self._lost_since_s.pop(_Entry(shard, send).key, None)
+            self.forget(shard, sends, [])
 
     def forget(self, shard: Shard, sends: list[Send], added: list[int]) -> None:
         """Delete rows that are done, and those of adds that begin at `added`; many at a time, off the way."""

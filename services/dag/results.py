@@ -52,6 +52,7 @@ class Results:
         self._acking: asyncio.Task[None] | None = None
         self._bulk: list[_Known] = []
         self._bulk_task: asyncio.Task[None] | None = None
+        self._bulk_fault: Unavailable | None = None
         self._closed = asyncio.Event()
         self._closing = False
 
@@ -75,10 +76,17 @@ class Results:
         return 1 if is_owner else len(leased)
 
     async def drain(self) -> None:
-        """Apply everything that waits in the queue now."""
+        """Apply everything that waits in the queue now.
+
+        Raises:
+            Unavailable: some of it could not be applied.
+        """
+        self._bulk_fault = None
         while leased := await self._take(0.0):
             await self._handle(leased)
         await self.applied()
+        if self._bulk_fault is not None:
+            raise self._bulk_fault
 
     def stop_polling(self) -> None:
         """End long polls; what they would have taken is taken by somebody else."""
@@ -133,6 +141,7 @@ class Results:
             # They come again when their lease has run out.
             log.warning("completions must wait", count=len(known) + len(self._bulk), error=error.detail)
             self._bulk.clear()
+            self._bulk_fault = error
         finally:
             self._bulk_task = None
 

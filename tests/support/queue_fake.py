@@ -254,6 +254,8 @@ class FakeQueue:
         if outcome is not None:
             return Answer("already_cancelled" if outcome == "cancelled" else "finished")
         item = self.items.get(item_id)
+        if item is None and item_id in self.too_old:
+            return Answer("not_found")
         if item is None:
             self.ended[item_id] = "cancelled"
         else:

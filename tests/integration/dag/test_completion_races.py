@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shared.errors import ShardUnavailable
 from tests.support.clocks import ManualClock
 from tests.support.dag_world import DagWorld
 from tests.support.locks import locked
@@ -145,6 +146,76 @@ async def test_an_item_that_ended_in_a_long_outage_is_not_run_again(world: DagWo
     assert (await world.dag(dag))["state"] == "succeeded"
     assert (await world.node(dag, "b"))["generation"] == 1
     assert world.queue.items == {}
+
+
+@pytest.mark.parametrize("of_the_dag", [True, False])
+async def test_a_cancel_of_an_item_that_the_queue_has_forgotten_confirms_nothing_before_its_end_is_applied(
+    world: DagWorld, of_the_dag: bool
+) -> None:
+    """It was acked so long ago that its record has rotated away; its completion still waits, and counts."""
+    world.settings.__dict__["completion_lease_s"] = -1.0
+    dag = await world.create(
+        [{"key": "a"}, {"key": "undo", "compensates": "a"}, {"key": "b"}], on_failure="cancel"
+    )
+    await world.settle()
+    item_id = world.queue.item_of("a").body["id"]
+    world.queue.ack("a", output="kept")
+    del world.queue.ended[item_id]
+    world.queue.too_old = {item_id}
+    if of_the_dag:
+        await world.verb(dag, "cancel", expect=202)
+    else:
+        await world.verb(dag, "nodes/cancel", {"nodes": ["a"]}, expect=202)
+        world.queue.die("b")
+    await world.duties.walker.step(world.shard)
+    await world.loops.relay.idle()
+    assert (await world.states(dag))["a"] == "released", "nobody knows yet how it ended"
+    connection = await world.connect()
+    for _ in range(2):
+        await connection.execute("UPDATE outbox SET due_at = shard_now()")
+        await world.loops.relay.step(world.shard)
+        await world.loops.relay.idle()
+    await connection.close()
+    await world.settle()
+    node = await world.node(dag, "a")
+    assert (node["state"], node["output"]) == ("succeeded", "kept")
+    assert world.queue.deliverable() == ["undo"]
+    world.queue.ack("undo")
+    await world.settle()
+    assert (await world.dag(dag))["state"] == ("cancelled" if of_the_dag else "failed")
+    assert await world.rows("SELECT FROM outbox") == []
+
+
+async def test_a_cancel_of_an_item_that_never_came_is_confirmed_in_the_end(world: DagWorld) -> None:
+    world.settings.__dict__["completion_lease_s"] = -1.0
+    dag = await world.create({"a": [], "b": []})
+    await world.settle()
+    lost = world.queue.item_of("a").body["id"]
+    del world.queue.items[lost]
+    world.queue.too_old = {lost}
+    await world.verb(dag, "cancel", expect=202)
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "cancelling"
+    await world.sweep()
+    assert (await world.dag(dag))["state"] == "cancelled"
+    assert await world.rows("SELECT FROM outbox") == []
+
+
+async def test_what_could_not_be_applied_is_not_taken_as_drained(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of a large DAG is applied beside the others; its fault is the drain's."""
+    world.settings.__dict__["bulk_endings_min"] = 1
+    await world.create({"a": []})
+    await world.settle()
+    world.queue.ack("a")
+
+    async def apply(*_: Any) -> int:
+        raise ShardUnavailable("away")
+
+    with monkeypatch.context() as patched, pytest.raises(ShardUnavailable):
+        patched.setattr(world.duties.completer, "apply", apply)
+        await world.loops.results[world.shard.number].drain()
 
 
 async def test_r6_a_completion_that_comes_again_counts_once(world: DagWorld) -> None:
