@@ -179,9 +179,11 @@ class Builder:
             if dag is None:
                 assert new.key is not None or parent is not None, "nothing else can be taken"
                 found = await store.find_dag(tx, namespace, key=new.key, dag_id=dag_id)
-                unfinished = await store_duties.adding_of(tx, found.no)
+                unfinished = await store_duties.adding_of(tx, found.no) if nodes else []
+                # A call that is repeated is answered when the queue has its nodes; what others add is theirs.
+                own_nodes = [each for each in unfinished if each.first_no == found.node_no(0)]
                 same = new.content == await store.content_of(tx, found.no)
-                return None, unfinished or _Written(found, False, {}, same=same)
+                return None, own_nodes or _Written(found, False, {}, same=same)
             if parent is None:
                 self.quotas.add(namespace, dags=1)
             else:

@@ -257,11 +257,12 @@ async def test_a_dag_cancelled_before_its_items_were_given_leaves_none_of_them(w
 
 async def test_ids_that_grew_too_old_before_the_queue_had_them_are_replaced(world: DagWorld) -> None:
     world.queue.down = {"enqueue"}
-    await world.call("POST", "", {"key": "k", "hold": True, "nodes": specs(DIAMOND)}, expect=503)
+    body = {"key": "k", "hold": True, "nodes": specs(DIAMOND)}
+    await world.call("POST", "", body, expect=503)
     world.queue.down = set()
     old = {str(row[0]) for row in await world.rows("SELECT item_id FROM node")}
     world.queue.too_old |= old
-    dag = (await world.call("POST", "", {"key": "k"}, expect=200))["id"]
+    dag = (await world.call("POST", "", body, expect=200))["id"]
     assert not old & world.queue.items.keys()
     assert len(world.queue.items) == 4
     await world.verb(dag, "release")
