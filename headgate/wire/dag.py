@@ -240,6 +240,7 @@ class NodeView(Response):
     run_on: RunOn | None = None
     compensates: str | None = None
     trigger: Trigger = "all_succeeded"
+    tolerate: bool = False
     upstream: list[str] = Field(default_factory=list)
     downstream: list[str] = Field(default_factory=list)
     external: list[ExternalView] = Field(default_factory=list)

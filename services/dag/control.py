@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from services.dag import keeping, store, store_duties, store_edges
 from services.dag.context import Context, own
 from services.dag.errors import DagFinished, LimitExceeded, NodeReleased, UnknownNode, reopening_error
-from services.dag.model import Cause, Dag, Node, Resolved
+from services.dag.model import Dag, Node, Resolved
 from services.dag.settling import Settlement
 from shared.errors import FieldError
 from shared.pg import Transaction
@@ -71,27 +71,23 @@ class Controller:
         return await self._change(namespace, dag_id, act)
 
     async def cancel(self, namespace: str, dag_id: str, reason: str | None) -> Dag:
-        """Cancel what is unfinished. The answer is `cancelling` until the queue has confirmed all of it."""
+        """Cancel what is unfinished. The answer is `cancelling` until the queue has confirmed all of it. One that
+        changes nothing leaves no reason."""
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
-            if dag.over:
-                return
-            settlement.cancel_rest(dag, "call")
-            if reason is not None:
-                dag.reason = reason
-                await store.set_flags(tx, dag)
+            if not dag.over:
+                settlement.cancel_rest(dag, "call", reason)
 
         return await self._change(namespace, dag_id, act)
 
     async def expire(self, shard: Shard, dag_no: int) -> None:
         """A deadline has passed: cancel the rest."""
-        cause: Cause = "deadline"
 
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dag_nos(tx, [dag_no])
             settlement = Settlement(tx, [dag], self._settings)
             if dag.state == "running" and await store.past_deadline(tx, dag_no):
-                settlement.cancel_rest(dag, cause)
+                settlement.cancel_rest(dag, "deadline", f"its deadline of {dag.deadline_s:g} s passed")
             await settlement.run()
             return settlement, None
 

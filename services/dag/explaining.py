@@ -226,7 +226,8 @@ def _waits_of(dag: Dag, since: Kept) -> list[dict[str, Any]]:
     if dag.over:
         return []
     found = obstacles(dag, dag.created_at, since)
-    if dag.state == "running" and not dag.unfinished and (dag.open or not (dag.total or dag.closed)):
+    done = dag.unfinished == dag.cleanup_left and not dag.cleanup_phase
+    if dag.state == "running" and done and (dag.open or not (dag.total or dag.closed)):
         found.append({"kind": "close", "since": dag.created_at})
     return found
 

@@ -100,6 +100,7 @@ class Dag:
     verdict: DagState | None = None
     started_lift: int = 0
     path_lift: int = 0
+    tolerated: int = 0
 
     def node_no(self, n: int) -> int:
         """The number of this DAG's node `n`."""
@@ -205,6 +206,7 @@ class Node:
     ext_failed: bool
     sub: bool = False
     run_on: str | None = None
+    tolerate: bool = False
 
     @property
     def counts(self) -> Counts:
@@ -246,6 +248,8 @@ class NewNode:
     compensates: str | None = None
     # Of externals that have one, in seconds from their declaration.
     deadlines: tuple[tuple[str, float], ...] = ()
+    # Its failure does not fail its DAG.
+    tolerate: bool = False
 
     @property
     def sub(self) -> bool:

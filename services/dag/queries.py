@@ -17,6 +17,7 @@ from services.dag import (
     store_kept,
     store_reads,
     store_subdags,
+    undoing,
 )
 from services.dag.context import Context, shutting_down
 from services.dag.errors import LimitExceeded
@@ -208,6 +209,11 @@ class Queries:
         limit = self._settings.inputs_fetched_bytes_max
 
         async def read(tx: Transaction) -> list[tuple[int, str, str]]:
+            if row["run_on"] == UNDO:
+                told = await undoing.inputs(tx, [row["no"]], bytes_max=limit, over=dag.over)
+                if row["no"] not in told:
+                    raise LimitExceeded(f"the inputs have over {limit} bytes; fetch what it undoes by itself")
+                return [(row["no"], name, value) for name, value in told[row["no"]]]
             if dag.over:
                 return await store_kept.inputs(tx, [row["no"]])
             if (await store.inputs_sizes(tx, [row["no"]]))[row["no"]] > limit:

@@ -64,6 +64,7 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
         "run_on": None if detail.compensates else row["run_on"],
         "compensates": detail.compensates,
         "trigger": row["trigger"],
+        "tolerate": row["tolerate"],
         "upstream": detail.upstream,
         "downstream": detail.downstream,
         "external": detail.externals,

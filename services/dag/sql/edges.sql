@@ -44,7 +44,7 @@ UPDATE node SET up_left = up_left - c.edges, up_ok = up_ok + c.ok, up_failed = u
 FROM children c WHERE node.ctid = c.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub, node.run_on, c.edges;
+    node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate, c.edges;
 
 -- name: flip_after(up, state, after_down, edges_max)
 -- The same for one node with many edges, from where the last step stopped.
@@ -65,7 +65,7 @@ UPDATE node SET up_left = up_left - 1,
 FROM children c WHERE node.ctid = c.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub, node.run_on;
+    node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate;
 
 -- name: recount_edges(nos)
 -- Every edge into these nodes, by how its upstream stands now; the nodes' counts anew.

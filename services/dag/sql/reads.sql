@@ -2,17 +2,20 @@
 
 -- name: node_by_key(dag_no, key)
 SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
-    started_at, finished_at, worker, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on
+    started_at, finished_at, worker, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on,
+    tolerate
 FROM node WHERE dag_no = $1 AND key = $2;
 
 -- name: nodes_page(after_no, last_no, rows_max)
 SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
-    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on
+    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on,
+    tolerate
 FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3;
 
 -- name: nodes_page_by_state(states, after_no, last_no, rows_max)
 SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
-    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on
+    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on,
+    tolerate
 FROM node WHERE no > $2 AND no <= $3 AND state = ANY($1::text[]) ORDER BY no LIMIT $4;
 
 -- name: upstreams_of(nos)
