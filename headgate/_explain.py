@@ -72,6 +72,10 @@ def _head(frontier: wire.Frontier, now: datetime) -> list[str]:
     lines = [f"{frontier.state}: {shown}"]
     for obstacle in frontier.waits_for:
         lines.append(f"waits for {_obstacle(obstacle)}, for {_ago(obstacle.since, now)}")
+    for event in frontier.undeclared:
+        lines.append(
+            f"nothing waits for {printable(event.name)} of node {printable(event.node)}, which was resolved"
+        )
     chain = frontier.longest_chain
     if chain is not None and chain.nodes:
         expected = "" if chain.expected_s is None else f", about {span(chain.expected_s)}"

@@ -113,6 +113,13 @@ class Lifted(Response):
     critical_path: int = 0
 
 
+class Undeclared(Response):
+    """An event that was resolved and that no node waits for: it came early, or its name is misspelt."""
+
+    node: str
+    name: str
+
+
 class Dag(Response):
     id: str
     key: str | None = None
@@ -131,6 +138,7 @@ class Dag(Response):
     reason: str | None = None
     parent: ParentNode | None = None
     priority: Lifted | None = None
+    undeclared: list[Undeclared] = Field(default_factory=list)
     cleaning: bool = False
     last_event_id: str = "0"
 
@@ -171,9 +179,14 @@ class DependenciesAdded(Response):
 
 
 class Resolution(Response):
+    """`declared` is false while no node waits for the event; then `hint` says so, with the nearest name that its
+    node waits for, if there is one."""
+
     node: str
     name: str
     status: ResolveStatus
+    declared: bool = True
+    hint: str | None = None
 
 
 class Resolutions(Response):
@@ -335,12 +348,14 @@ class ChainLeft(Response):
 
 
 class Frontier(Response):
-    """What a DAG waits for. `longest_chain` comes with the first page, unless the DAG has ended or is large."""
+    """What a DAG waits for. With the first page come `undeclared` and, unless the DAG has ended or is large,
+    `longest_chain`."""
 
     id: str
     state: DagState
     nodes: NodeCounts
     waits_for: list[Obstacle] = Field(default_factory=list)
+    undeclared: list[Undeclared] = Field(default_factory=list)
     longest_chain: ChainLeft | None = None
     items: list[FrontierNode]
     next_cursor: str | None = None

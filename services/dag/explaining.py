@@ -84,6 +84,8 @@ class Explainer:
             if not position.isdecimal() or len(position) > 9:
                 raise invalid("/cursor", "this is not a cursor of this list")
             after_no = dag.node_no(min(int(position), dag.next_n))
+        if cursor is None:
+            await self._queries.whole(dag)
         since = await store_reads.kept_since(shard, dag)
         rows, reached = ([], dag.last_no) if dag.over else await self._page(shard, dag, after_no, limit)
         out = [row for row in rows if row["state"] == "released"]

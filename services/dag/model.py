@@ -101,6 +101,8 @@ class Dag:
     started_lift: int = 0
     path_lift: int = 0
     tolerated: int = 0
+    # No column: events that were resolved and that no node waits for, (node key, name), where somebody has looked.
+    undeclared: Sequence[tuple[str, str]] = ()
 
     def node_no(self, n: int) -> int:
         """The number of this DAG's node `n`."""

@@ -93,7 +93,24 @@ class Queries:
             NotFound: it does not exist, or is another tenant's.
         """
         _, dag = await self.find(namespace, dag_id)
+        return await self.whole(dag)
+
+    async def whole(self, dag: Dag) -> Dag:
+        """A DAG as it is told, with the events that nothing waits for."""
+        await self._look_for_undeclared([dag])
         return dag
+
+    async def _look_for_undeclared(self, dags: Sequence[Dag]) -> None:
+        by_shard: dict[int, list[Dag]] = {}
+        for dag in dags:
+            if dag.externals:
+                by_shard.setdefault(ids.shard_of(dag.id), []).append(dag)
+        for number, some in by_shard.items():
+            shard = self._context.shards.get(number)
+            assert shard is not None, "they were read there"
+            found = await store_reads.undeclared(shard, some, self._settings.undeclared_shown_max)
+            for dag in some:
+                dag.undeclared = found[dag.no]
 
     async def dags(
         self,
@@ -121,6 +138,7 @@ class Queries:
         found = sorted((dag for page in pages for dag in page), key=lambda dag: dag.id, reverse=True)
         more = len(found) > limit
         found = found[:limit]
+        await self._look_for_undeclared(found)
         return found, cursors.encode(query, found[-1].id) if more else None
 
     async def wait(self, namespace: str, dag_id: str, timeout_s: float) -> Dag:
@@ -139,7 +157,7 @@ class Queries:
                     _, dag = await self.find(namespace, dag_id)
                 left_s = until_s - clock.monotonic_s()
                 if dag.over or left_s <= 0:
-                    return dag
+                    return await self.whole(dag)
                 if self._context.watches.leaving:
                     raise shutting_down()
                 try:

@@ -94,7 +94,7 @@ def _verb(name: str, summary: str) -> None:
         duties: OrchestratorOf,
         _body: Annotated[wire.Empty, body_of(wire.Empty)],
     ) -> Response:
-        return json_response(dag_view(await getattr(duties.controller, name)(ns, dag)))
+        return json_response(dag_view(await duties.queries.whole(await getattr(duties.controller, name)(ns, dag))))
 
     router.post(
         f"{DAG_PATH}/{name}",
@@ -127,7 +127,7 @@ async def cancel(
 ) -> Response:
     """Cancel every unfinished node: 202 while `cancelling`, 200 once it is final."""
     found = await duties.controller.cancel(ns, dag, body.reason)
-    return json_response(dag_view(found), 200 if found.over else 202)
+    return json_response(dag_view(await duties.queries.whole(found)), 200 if found.over else 202)
 
 
 @router.post(
@@ -160,7 +160,8 @@ async def retry(
     """A new generation of failed nodes (those named, or all), and of what was skipped or cancelled with them; of
     the nodes `from` some down, whatever they have come to; or, with `all`, of every node."""
     wanted = intake.retry(body, duties.context.settings)
-    return json_response(dag_view(await duties.retrier.retry(ns, dag, wanted)))
+    found = await duties.retrier.retry(ns, dag, wanted)
+    return json_response(dag_view(await duties.queries.whole(found)))
 
 
 @router.post(DAG_PATH + "/skip", response_model=wire.Dag, operation_id="dag_skip", tags=["control"])
@@ -171,7 +172,8 @@ async def skip(
     body: Annotated[wire.SkipNodes, body_of(wire.SkipNodes)],
 ) -> Response:
     """Take blocked nodes as skipped."""
-    return json_response(dag_view(await duties.controller.skip(ns, dag, body.nodes)))
+    found = await duties.controller.skip(ns, dag, body.nodes)
+    return json_response(dag_view(await duties.queries.whole(found)))
 
 
 # -- queries --------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ def frontier_view(frontier: Frontier) -> dict[str, Any]:
         "state": dag["state"],
         "nodes": dag["nodes"],
         "waits_for": frontier.waits_for,
+        "undeclared": dag["undeclared"],
         "longest_chain": frontier.chain,
         "items": [_node_view(node) for node in frontier.nodes],
         "next_cursor": frontier.next_cursor,

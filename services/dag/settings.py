@@ -69,6 +69,8 @@ class DagSettings(EdgeSettings):
     scan_edges_max: int = 10_000
     list_scan_nodes_max: int = 50_000
     page_edges_max: int = 50_000
+    # Events that nothing waits for, of one DAG, in an answer.
+    undeclared_shown_max: int = 100
     # A retry of so many nodes, with so many edges to look at and as many to count anew, is one transaction, in
     # chunks; a larger one goes on in steps of so many nodes and edges.
     retry_at_once_nodes_max: int = 20_000

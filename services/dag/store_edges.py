@@ -14,6 +14,13 @@ from shared.shards import Shard
 EDGE_BEFORE_ALL = (-1, -1)
 
 
+class Known(NamedTuple):
+    """An external that is declared, or resolved and not declared; whether it is resolved as failed."""
+
+    failed: bool
+    declared: bool
+
+
 class Fact(NamedTuple):
     """An external's row."""
 
@@ -103,15 +110,15 @@ async def declare_externals(
 
 async def find_externals(
     tx: Transaction, dag_no: int, wanted: Sequence[tuple[str, str]]
-) -> dict[tuple[str, str], bool]:
-    """Which of (node key, name) are known, and whether they are resolved as failed."""
+) -> dict[tuple[str, str], Known]:
+    """Which of (node key, name) are known."""
     rows = await tx.fetch(
         SQL.find_externals,
         dag_no=dag_no,
         node_keys=[key for key, _ in wanted],
         names=[name for _, name in wanted],
     )
-    return {(row["node_key"], row["name"]): row["failed"] for row in rows}
+    return {(row["node_key"], row["name"]): Known(row["failed"], row["declared"]) for row in rows}
 
 
 async def overdue_externals(shard: Shard, rows_max: int) -> dict[int, list[tuple[str, str]]]:

@@ -38,6 +38,7 @@ def dag_view(dag: Dag) -> dict[str, Any]:
         "metadata": raw(dag.metadata),
         "reason": dag.reason,
         "priority": {"inherit": dag.started_lift, "critical_path": dag.path_lift} if dag.lifted else None,
+        "undeclared": [{"node": node, "name": name} for node, name in dag.undeclared],
         "cleaning": dag.cleanup_phase > 0 and not dag.over,
         "parent": None
         if dag.parent_dag is None

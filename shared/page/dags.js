@@ -166,6 +166,7 @@ function heading(page, head, dag) {
       [dag.finished_at ? "took" : "runs for", between(dag.created_at, dag.finished_at)],
       ["deadline", dag.deadline_at ? new Date(dag.deadline_at).toLocaleString() : null],
       ["reason", dag.reason],
+      ["resolved, and nothing waits for it", dag.undeclared.map((each) => `${each.name} of ${each.node}`).join(", ") || null],
       ["parent", dag.parent ? h("a", { href: page.link(["dags", dag.parent.dag], { node: dag.parent.node }) }, dag.parent.node) : null],
     ]));
 }

@@ -111,7 +111,7 @@ RETURNING node_key, name, resolved_at IS NOT NULL AS resolved, failed, (xmax = 0
 -- name: find_externals(dag_no, node_keys, names)
 SELECT x.* FROM unnest($2::text[], $3::text[]) AS w(node_key, name)
 CROSS JOIN LATERAL (
-    SELECT node_key, name, failed FROM external
+    SELECT node_key, name, failed, declared FROM external
     WHERE dag_no = $1 AND node_key = w.node_key AND name = w.name OFFSET 0) AS x;
 
 -- name: overdue_externals(rows_max)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from services.dag.model import Send
-from shared.errors import Unavailable
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
 from tests.support.queue_fake import FakeQueue
+from tests.support.sub_dags import SlowReport, child_of, drained, item, start, sub, until
 
 
 @pytest.fixture
@@ -25,26 +25,6 @@ async def world(databases: Databases) -> AsyncIterator[DagWorld]:
     finally:
         await made.close()
         await databases.drop(database)
-
-
-def sub(key: str, nodes: dict[str, list[str]], *upstream: str, **more: Any) -> dict[str, Any]:
-    """A request node with a DAG of plain nodes."""
-    inner = [{"key": k, "topic": "work"} | ({"upstream": ups} if ups else {}) for k, ups in nodes.items()]
-    return {"key": key, "dag": {"nodes": inner, **more}} | ({"upstream": list(upstream)} if upstream else {})
-
-
-def item(key: str, *upstream: str, **more: Any) -> dict[str, Any]:
-    return {"key": key, "topic": "work", **more} | ({"upstream": list(upstream)} if upstream else {})
-
-
-async def start(world: DagWorld, *nodes: dict[str, Any], **more: Any) -> str:
-    made = await world.call("POST", "", {"nodes": list(nodes), **more}, expect=201)
-    await world.settle()
-    return str(made["id"])
-
-
-async def child_of(world: DagWorld, dag: str, key: str) -> str:
-    return str((await world.node(dag, key))["dag"])
 
 
 async def test_a_sub_dag_is_made_when_its_node_is_released_and_its_end_ends_the_node(world: DagWorld) -> None:
@@ -214,157 +194,6 @@ async def test_retry_makes_another_sub_dag_for_one_that_was_cancelled(world: Dag
     await world.settle()
     assert (await world.dag(dag))["state"] == "succeeded"
     assert (await world.dag(again))["state"] == "succeeded"
-
-
-async def test_a_failed_child_that_is_retried_by_itself_takes_its_node_along(world: DagWorld) -> None:
-    inner = sub("low", {"x": [], "other": []})
-    dag = await start(world, {"key": "mid", "dag": {"nodes": [inner]}}, item("z", "mid"))
-    middle = await child_of(world, dag, "mid")
-    low = await child_of(world, middle, "low")
-    world.queue.die("x")
-    world.queue.die("other")
-    await world.settle()
-    assert (await world.states(dag)) == {"mid": "failed", "z": "skipped"}
-    assert "its DAG" in (await world.node(dag, "mid"))["error"]
-    await world.verb(low, "retry", {"nodes": ["x"], "payloads": {"x": "mended"}})
-    await world.settle()
-    assert world.queue.item_of("x").body["payload"] == "mended"
-    for each, key in ((dag, "mid"), (middle, "low")):
-        node = await world.node(each, key)
-        assert (node["state"], node["generation"]) == ("released", 2)
-        assert (await world.dag(each))["state"] == "running"
-    assert (await world.node(dag, "z"))["state"] == "blocked"
-    assert await world.states(low) == {"x": "released", "other": "failed"}, "what nobody named stays as it is"
-    world.queue.ack("x", output="late")
-    await world.settle()
-    assert (await world.dag(dag))["state"] == "failed", "the other one failed still"
-    await world.verb(low, "retry")
-    await world.settle()
-    world.queue.ack("other")
-    await world.settle()
-    assert (await world.node(dag, "mid"))["output"] == {"low": {"x": "late"}}
-    world.queue.ack("z")
-    await world.settle()
-    assert (await world.dag(dag))["state"] == "succeeded"
-
-
-@pytest.mark.parametrize("outcome", ["ack", "die"])
-async def test_a_child_that_ends_again_before_its_node_has_followed_is_believed(
-    world: DagWorld, outcome: str
-) -> None:
-    dag = await start(world, sub("mid", {"x": []}))
-    child = await child_of(world, dag, "mid")
-    world.queue.die("x")
-    await world.settle()
-    slow = SlowReport(world)
-    await world.verb(child, "retry")
-
-    async def again() -> bool:
-        return world.queue.deliverable() == ["x"]
-
-    await until(again)
-    getattr(world.queue, outcome)("x")
-    await drained(world)
-    slow.read.set()
-    slow.delete.set()
-    await world.settle()
-    await world.sweep()
-    ended = "succeeded" if outcome == "ack" else "failed"
-    node = await world.node(dag, "mid")
-    assert (node["state"], node["generation"], (await world.dag(dag))["state"]) == (ended, 2, ended)
-    assert not world.queue.deliverable(), "a second failure is not tried again by itself"
-
-
-async def test_a_child_retried_twice_before_its_node_has_followed_is_followed_once(world: DagWorld) -> None:
-    dag = await start(world, sub("mid", {"x": []}))
-    child = await child_of(world, dag, "mid")
-    world.queue.die("x")
-    await world.settle()
-    world.loops.relay._sub_dags.carry, carry = _nothing, world.loops.relay._sub_dags.carry  # type: ignore[method-assign]
-    for _ in range(2):
-        await world.verb(child, "retry")
-        await world.settle()
-        world.queue.die("x")
-        await world.settle()
-    await world.verb(child, "retry")
-    await world.settle()
-    world.loops.relay._sub_dags.carry = carry  # type: ignore[method-assign]
-    await world.sweep()
-    assert (await world.node(dag, "mid"))["state"] == "released"
-    world.queue.ack("x", output=1)
-    await world.settle()
-    await world.sweep()
-    assert (await world.dag(dag))["state"] == "succeeded"
-
-
-async def test_a_cancel_of_the_node_meets_the_child_that_was_retried_by_itself(world: DagWorld) -> None:
-    """The end of the child is not told yet, so the node is released still; its cancel is for that generation."""
-    dag = await start(world, sub("mid", {"x": []}), item("z"))
-    child = await child_of(world, dag, "mid")
-    world.loops.relay._sub_dags.carry, carry = _nothing, world.loops.relay._sub_dags.carry  # type: ignore[method-assign]
-    world.queue.die("x")
-    await world.settle()
-    await world.verb(dag, "nodes/cancel", {"nodes": ["mid"]}, expect=202)
-    await world.verb(child, "retry")
-    await world.settle()
-    world.loops.relay._sub_dags.carry = carry  # type: ignore[method-assign]
-    await world.sweep()
-    assert (await world.dag(child))["state"] == "cancelled"
-    assert (await world.states(dag))["mid"] == "cancelled"
-
-
-async def test_a_child_whose_parent_was_cancelled_or_succeeded_runs_by_itself(world: DagWorld) -> None:
-    dag = await start(world, sub("mid", {"x": []}), item("z"))
-    child = await child_of(world, dag, "mid")
-    world.queue.die("x")
-    await world.settle()
-    await world.verb(dag, "cancel", expect=202)
-    await world.settle()
-    await world.verb(child, "retry")
-    await world.settle()
-    world.queue.ack("x")
-    await world.settle()
-    assert (await world.dag(child))["state"] == "succeeded"
-    assert (await world.states(dag)) == {"mid": "failed", "z": "cancelled"}
-    await world.verb(child, "retry", {"all": True})
-    await world.settle()
-    world.queue.ack("x")
-    await world.settle()
-    assert (await world.dag(dag))["state"] == "cancelled"
-
-
-async def _nothing(_shard: Any, _send: Send) -> None:
-    raise Unavailable("not now")
-
-
-class SlowReport:
-    """Holds the first report back before it is carried, and once more before its row is deleted."""
-
-    def __init__(self, world: DagWorld) -> None:
-        self.read, self.delete, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._carry = world.duties.sub_dags.carry
-        self._first = True
-        world.loops.relay._sub_dags.carry = self.carry  # type: ignore[method-assign]
-
-    async def carry(self, shard: Any, send: Send) -> None:
-        mine, self._first = self._first and send.action == "report", self._first and send.action != "report"
-        if mine:
-            await self.read.wait()
-        await self._carry(shard, send)
-        if mine:
-            self.done.set()
-            await self.delete.wait()
-
-
-async def until(check: Any) -> None:
-    async with asyncio.timeout(60):
-        while not await check():
-            await asyncio.sleep(0.01)
-
-
-async def drained(world: DagWorld) -> None:
-    for results in world.loops.results.values():
-        await results.drain()
 
 
 async def test_an_end_that_comes_while_an_earlier_one_is_being_told_is_told_too(world: DagWorld) -> None:
