@@ -79,6 +79,7 @@ CREATE TABLE dag (
     verdict text,
     started_lift integer DEFAULT 0 NOT NULL,
     path_lift integer DEFAULT 0 NOT NULL,
+    content bytea,
     tolerated integer DEFAULT 0 NOT NULL,
     CONSTRAINT dag_counts CHECK ((LEAST(blocked, released, succeeded, failed, skipped, cancelled) >= 0)),
     CONSTRAINT dag_state CHECK ((state = ANY ('{running,cancelling,succeeded,failed,cancelled}'::text[])))

@@ -2,8 +2,8 @@
 
 from migrations.script import create_functions, run_sql
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 branch_labels = None
 depends_on = None
 
