@@ -6,7 +6,8 @@ that there are some. Losing one costs no more than the time to the next poll. Wh
 sent but one probe a second.
 
 Processes also say for which topics calls wait with them. Hints of these go out at once, others are gathered for
-longer: most items are taken where they came, and every message is read by every process.
+longer: most items are taken where they came, and every message is read by every process. And they say which topics
+were paused, resumed or purged, so that nobody goes on with keys that have become worthless.
 """
 
 from __future__ import annotations
@@ -56,11 +57,13 @@ class Hint(msgspec.Struct, array_like=True):
 
 
 class Hints(msgspec.Struct, array_like=True):
-    """One message: who speaks, what it knows, and the (namespace, topic) that calls wait for there."""
+    """One message: who speaks, what it knows, the (namespace, topic) that calls wait for there, and those that
+    were paused, resumed or purged there."""
 
     origin: str
     hints: list[Hint]
     wants: list[Topic]
+    changes: list[Topic]
 
 
 class _HeardHint(msgspec.Struct, array_like=True):
@@ -76,6 +79,7 @@ class _Heard(msgspec.Struct, array_like=True):
     origin: str
     hints: list[_HeardHint]
     wants: list[Topic] = []
+    changes: list[Topic] = []
 
 
 _decoder = msgspec.msgpack.Decoder(_Heard)
@@ -97,6 +101,7 @@ class Messenger:
         self._unwanted: _Gathered = {}
         self._is_gathering = False
         self._wants: dict[Topic, None] = {}  # to be said
+        self._changes: dict[Topic, None] = {}  # likewise
         self._said_s: dict[Topic, float] = {}
         self._wanted_until_s: dict[Topic, float] = {}  # elsewhere
         self._news = asyncio.Event()
@@ -140,6 +145,12 @@ class Messenger:
             self._wants[namespace, topic] = None
             self._news.set()
 
+    def tell_change(self, namespace: str, topic: str) -> None:
+        """A topic was paused, resumed or purged. Said also where nobody listened a moment ago: it is rare."""
+        if len(self._changes) < TOPICS_MAX:
+            self._changes[namespace, topic] = None
+            self._news.set()
+
     def start(self) -> None:
         """Begin to speak and to listen."""
         self._tasks = [
@@ -177,6 +188,7 @@ class Messenger:
     def message(self) -> bytes:
         """What is to be said now; of wants that are too many for one message, the rest is said in the next."""
         gathered, self._gathered = self._gathered, {}
+        changes, self._changes = list(self._changes), {}
         wants = list(islice(self._wants, TOPICS_MAX))
         for topic in wants:
             del self._wants[topic]
@@ -191,7 +203,7 @@ class Messenger:
             )
             for (namespace, topic, shard), keys in gathered.items()
         ]
-        return msgspec.msgpack.encode(Hints(self._origin, hints, wants))
+        return msgspec.msgpack.encode(Hints(self._origin, hints, wants, changes))
 
     def heard(self, data: bytes) -> None:
         """Take in one message; nonsense is dropped."""
@@ -199,6 +211,8 @@ class Messenger:
             message = _decoder.decode(data)
             if message.origin != self._origin:
                 self._listeners = max(1, self._listeners)  # who speaks listens
+                for namespace, topic in message.changes:
+                    self._dispatch.forget(namespace, topic)  # before the hints: they may be newer
                 for hint in message.hints:
                     self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, partial(_read, hint.keys))
                 if message.wants:

@@ -46,14 +46,17 @@ class Looking:
         *,
         met: Callable[[Line, int, int], None],
         keep: Callable[[Awaitable[None]], None],
+        rests: Callable[[int], bool],
     ) -> None:
-        """`met` is told the number that a line's topic has on a shard, `keep` what runs beside the calls."""
+        """`met` is told the number that a line's topic has on a shard, `keep` what runs beside the calls. A shard
+        that `rests` is not looked at."""
         self._lines = lines
         self._kept = kept
         self._settings = settings
         self._clock = clock
         self._met = met
         self._keep = keep
+        self._rests = rests
         self._looks: dict[int, Batcher[tuple[Look, int], list[Key]]] = {}
         self._finds: dict[int, Batcher[tuple[str, str], TopicRef | None]] = {}
         self._joined_s = float("-inf")
@@ -149,7 +152,7 @@ class Looking:
         depth = self._depth(line, count)
         peeks = {}
         for shard, bound in wanted:
-            if shard in line.late:
+            if shard in line.late or self._rests(shard):
                 line.buffer.pass_over(shard)
             else:
                 peeks[asyncio.create_task(self._peek(line, shard, bound, depth))] = shard

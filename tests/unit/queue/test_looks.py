@@ -68,7 +68,16 @@ class Process:
         self.lines: dict[tuple[str, str], Line] = {}
         self.tasks: list[asyncio.Future[None]] = []
         self.kept = KeptKeys(self.settings.kept_keys_max)
-        self.looking = Looking(self.lines, self.kept, self.settings, self.clock, met=self._met, keep=self._keep)
+        self.resting: set[int] = set()
+        self.looking = Looking(
+            self.lines,
+            self.kept,
+            self.settings,
+            self.clock,
+            met=self._met,
+            keep=self._keep,
+            rests=self.resting.__contains__,
+        )
         for shard in self.shards:
             self.looking.join(shard)  # type: ignore[arg-type]
         self.line = self.add_line("t")
@@ -313,6 +322,16 @@ async def test_a_slow_shard_is_passed_over_and_its_keys_come_later(
     assert place.done()
     assert process.line.late == {}
     assert process.line.take(2) == [slow]
+
+
+async def test_a_shard_that_rests_is_not_looked_at_and_its_keys_come_later(process: Process) -> None:
+    [sick], [sound] = process.fill(0, 1), process.fill(1, 1)
+    process.resting.add(0)
+    assert await process.take(2) == [sound]
+    assert [len(shard.looks) for shard in process.shards] == [0, 1]
+    process.resting.clear()
+    process.clock.advance(STALE_POLLS)
+    assert await process.take(2) == [sick]
 
 
 async def test_a_call_that_is_cut_off_leaves_its_look_to_who_comes_next(process: Process) -> None:
