@@ -73,6 +73,7 @@ class Giver:
             AddUnfinished: the queue will be given them by and by.
         """
         mark = shard.number << 64 | unfinished.first_no
+        edition = shard.history.edition
         done = self._running[mark] = asyncio.get_running_loop().create_future()
         try:
             [is_taken] = await self._batcher(given.queue_shard).submit(
@@ -83,6 +84,8 @@ class Giver:
         finally:
             self._unmark(mark, done)
         crash_point("after_give")
+        if shard.history.edition is not edition:
+            raise unfinished_error()  # it may be lost, and its numbers be others'
         if is_taken:
             self._context.forget(shard, list(sends), [unfinished.first_no])
             return True
@@ -182,8 +185,10 @@ class Giver:
             await settlement.run()
             return settlement, None
 
+        edition = shard.history.edition
         dag, waiting = await shard.pool.transaction(look)
         ends = await self._give_waiting(shard, dag, waiting)
+        shard.history.check(edition)
         await self._context.settle(shard, end)
 
     async def _give_waiting(

@@ -14,12 +14,13 @@ from weakref import WeakValueDictionary
 from services.dag import store_edges
 from services.dag.graph import Order
 from services.dag.model import NODE_BITS, Dag
+from shared.history import Edition
 from shared.shards import Shard
 
 _PAGE_EDGES = 20_000
 _MASK = (1 << NODE_BITS) - 1
 
-Key = tuple[int, int]
+Key = tuple[Edition, int]
 
 
 class OrderStale(Exception):
@@ -48,21 +49,23 @@ class Orders:
 
     def fresh(self, shard: Shard, dag: Dag) -> Order | None:
         """The order of a locked DAG, if this process has it as it stands now."""
-        order = self._orders.get((shard.number, dag.no))
+        key = (shard.history.edition, dag.no)
+        order = self._orders.get(key)
         if order is None or order.version != dag.structure_version:
             return None
-        self._orders.move_to_end((shard.number, dag.no))
+        self._orders.move_to_end(key)
         return order
 
     def empty(self, shard: Shard, dag: Dag) -> Order:
         """The order of a DAG without edges."""
         order = Order()
         order.version = dag.structure_version
-        self._orders[shard.number, dag.no] = order
+        self._orders[shard.history.edition, dag.no] = order
         return order
 
     async def load(self, shard: Shard, dag: Dag) -> None:
         """Read a DAG's edges as of the version in `dag`; whether that still holds is seen under its lock."""
+        key = (shard.history.edition, dag.no)
         base = dag.node_no(0)
         after = (base - 1, -1)
         edges: list[tuple[int, int]] = []
@@ -76,12 +79,13 @@ class Orders:
         # Nodes that came while the pages were read are beyond `next_n`; the version will not fit then.
         order.load(edges, max([dag.next_n, *(max(edge) + 1 for edge in edges)]))
         order.version = dag.structure_version
-        self._orders[shard.number, dag.no] = order
+        shard.history.check(key[0])
+        self._orders[key] = order
         self._evict()
 
     def drop(self, shard: Shard, dag_no: int) -> None:
         """Forget an order that may know edges which were not committed."""
-        self._orders.pop((shard.number, dag_no), None)
+        self._orders.pop((shard.history.edition, dag_no), None)
 
     def _evict(self) -> None:
         total = sum(order.edges for order in self._orders.values())

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from services.dag import store_edges
 from services.dag.context import Context
 from services.dag.model import NODE_BITS, Item, dag_of
+from shared.history import Edition
 from shared.shards import Shard
 
 _DAGS_KEPT = 64
@@ -33,7 +34,7 @@ class Ranks:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._known: OrderedDict[tuple[int, int], _Known] = OrderedDict()
+        self._known: OrderedDict[tuple[Edition, int], _Known] = OrderedDict()
 
     async def lift(self, shard: Shard, items: Mapping[int, Item]) -> dict[int, int]:
         """By how much the priority of each item is to be lowered, by its node's number; without those of 0."""
@@ -51,7 +52,7 @@ class Ranks:
         return found
 
     async def _of(self, shard: Shard, dag_no: int, version: int) -> Mapping[int, int]:
-        key = (shard.number, dag_no)
+        key = (shard.history.edition, dag_no)
         now_s = self._context.clock.monotonic_s()
         known = self._known.get(key)
         if known is None or (

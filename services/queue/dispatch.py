@@ -13,6 +13,7 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from services.queue.bands import Bands, Shares
@@ -71,7 +72,14 @@ class Dispatch:
         self._kept = KeptKeys(settings.kept_keys_max)
         self._rests_until_s: dict[int, float] = {}
         self.looking = Looking(
-            self._lines, self._kept, settings, clock, met=self._met, keep=self._keep, rests=self._rests
+            self._lines,
+            self._kept,
+            settings,
+            clock,
+            met=self._met,
+            lost=self._lost,
+            keep=self._keep,
+            rests=self._rests,
         )
         self._claiming: dict[bool, list[Batcher[Claim, list[Group]]]] = {False: [], True: []}
         for store in stores:
@@ -80,6 +88,7 @@ class Dispatch:
     def join(self, store: Store) -> None:
         """Serve from one more shard."""
         self._stores[store.number] = store
+        store.shard.history.listeners.append(partial(self.forget_shard, store.number))
         self.looking.join(store)
         for relaxed in (False, True):
             pool = store.shard.relaxed if relaxed else store.pool
@@ -190,6 +199,15 @@ class Dispatch:
         for line in self._lines.values():
             line.forget()
             line.wake_one()
+
+    def forget_shard(self, shard: int) -> None:
+        """The shard has another history: no number and no key that is known of it holds."""
+        self._by_id = {place: line for place, line in self._by_id.items() if place[0] != shard}
+        for place in [place for place in self._recent if place[0] == shard]:
+            self._recent[place].clear()
+        for line in self._lines.values():
+            line.topic_ids.pop(shard, None)
+        self.forget_keys()
 
     def leave(self) -> None:
         """This process is going: calls that wait end, later ones wait for a moment only."""
@@ -331,6 +349,13 @@ class Dispatch:
     def _met(self, line: Line, shard: int, topic_id: int) -> None:
         line.topic_ids[shard] = topic_id
         self._by_id[shard, topic_id] = line
+
+    def _lost(self, line: Line, shard: int) -> None:
+        """The number is the topic's no more: it was deleted, and another of its name may be there since."""
+        topic_id = line.topic_ids.pop(shard, None)
+        if topic_id is not None:
+            self._by_id.pop((shard, topic_id), None)
+            self._stores[shard].names.forget([topic_id])
 
     async def _serve(
         self,

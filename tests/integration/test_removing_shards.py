@@ -68,6 +68,14 @@ async def test_a_host_with_the_old_map_puts_nothing_on_a_shard_that_was_removed(
     assert (result["status"], result["code"], result["outcome"]) == ("refused", "shard_unavailable", "none")
 
 
+async def test_a_shard_that_was_drained_and_then_moved_can_be_removed(world: World) -> None:
+    """The note of its move travels with it."""
+    await world.run("drain", "1", "--yes")
+    await world.move()
+    assert "removed" in await world.run("remove", "1", "--yes")
+    assert [address.number for address in read(world.map, "queue").shards] == [0]
+
+
 async def test_a_removal_that_dies_is_finished_by_the_same_command(world: World) -> None:
     await world.run("drain", "0", "--yes")
     await world.run(*REMOVE, crash_at="shard_closed", code=CRASHED)
