@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import asyncpg
-
 from shared.errors import Outcome, ShardUnavailable
 from shared.log import log
 from shared.settings import ShardAddress
@@ -89,10 +87,7 @@ async def meet(connection: Any, meant: ShardAddress, history: History) -> None:
         Stranger: it is not the shard that is meant.
         HistoryChanged: it has lost what is remembered of it, or may have.
     """
-    try:
-        found = await connection.fetchrow(_IDENTITY)
-    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
-        return  # not migrated, or fenced: every statement says so by itself
+    found = await connection.fetchrow(_IDENTITY)
     if found is None or found["state"] != "open":
         raise Stranger(f"{meant.schema} is not open on this server")
     if not meant.is_met_by(found["number"], found["epoch"], found["incarnation"]):

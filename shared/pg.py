@@ -368,8 +368,6 @@ class Pool:
             proxy = await pool.acquire(timeout=self._settings.acquire_timeout_s)
             return _Lent(pool, proxy, proxy.itself)
         except (Stranger, HistoryChanged) as error:
-            if isinstance(error, HistoryChanged):
-                self.breaker.succeeded()  # it answers
             raise ShardUnavailable(str(error), retry_after_s=1.0) from error
         except (*_LOST, asyncpg.PostgresError) as error:
             self.breaker.failed()
@@ -410,6 +408,7 @@ class Pool:
         old, self._pool = self._pool, None
         self._idle.clear()
         self._generation += 1
+        self.breaker.succeeded()  # it answers
         if old is not None:
             old.terminate()
 
@@ -433,7 +432,8 @@ class Pool:
     async def _opened(self, connection: Any) -> None:
         connection.generation = self._generation
         arrays.use(connection)
-        await meet(connection, self._address, self.history)
+        with suppress(asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
+            await meet(connection, self._address, self.history)  # else every statement says so by itself
 
 
 class _Held:
