@@ -66,10 +66,11 @@ class AckFlush(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """Since when an item is leased, and to whom, if the call said so."""
+    """Since when an item is leased, and to whom, if the call said so; a claim past its TTL is shown to nobody."""
 
     claimed_at: datetime
     worker: str | None
+    was_shown: bool = True
 
 
 class LeaseGroup(NamedTuple):
@@ -91,10 +92,10 @@ class Store(EnqueueStore):
         rows = await self.pool.fetch(SQL.known, ids=list(ids))
         return {row["id"]: Known(row["namespace_id"], row["outcome"]) for row in rows}
 
-    async def acked_lately(self, ids: Sequence[str], namespace_id: int) -> set[str]:
-        """Of ids without a row, those acked under a lease that has not run out yet."""
-        rows = await self.pool.fetch(SQL.acked_lately, ids=list(ids), namespace_id=namespace_id)
-        return {row["id"] for row in rows}
+    async def acked_lately(self, ids: Sequence[str]) -> dict[str, Known]:
+        """Of ids without a row, those acked under a lease that no sweep has taken yet."""
+        rows = await self.pool.fetch(SQL.acked_lately, ids=list(ids))
+        return {row["id"]: Known(row["namespace_id"], "acked") for row in rows}
 
     async def time_ms(self) -> int:
         """The shard's clock."""
@@ -352,7 +353,7 @@ async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int
 
 
 class SweepBounds(NamedTuple):
-    """What one sweep takes of the leases that ran out; see `take_expired`."""
+    """What one sweep takes of leases that ran out, and for how long it remembers acks; see `take_expired`."""
 
     items_max: int
     ids_max: int = 10_000
@@ -360,12 +361,18 @@ class SweepBounds(NamedTuple):
     look_max: int = 1_000
     expired_from: datetime = EARLIEST
     after_namespace_id: int = 0
+    window_ms: int = 0
 
 
 async def take_expired(tx: Transaction, bounds: SweepBounds) -> list[Any]:
     """Take groups that ran out, or a part of one: rows of token, namespace_id, topic_id, claimed_at, worker, the
     `ids` of items that have not ended, and how many `ids_taken` the group gave."""
     return await tx.fetch(SQL.take_expired, **bounds._asdict())
+
+
+async def remember_acked(tx: Transaction, ids: Sequence[str], namespace_ids: Sequence[int]) -> None:
+    """These have ended while `take_expired` took their groups."""
+    await tx.fetch(SQL.remember_acked, ids=list(ids), namespace_ids=list(namespace_ids))
 
 
 async def lock_items(tx: Transaction, ids: Sequence[str]) -> dict[str, Any]:
