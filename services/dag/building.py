@@ -330,7 +330,7 @@ class Builder:
         rows = await inserting.insert(self._context.shards, tx, dag, adding, standing, numbers, queue_shard)
         if expansion is not None and children:
             await expanding.record(tx, dag, expansion.node, children, numbers)
-        settlement = Settlement(tx, [dag], self._settings)
+        settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
         settlement.changed(dag)
         if adding.cleanups:
             settlement.cleanup_changed(dag)

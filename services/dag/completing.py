@@ -36,7 +36,7 @@ class Completer:
             ]
             if not known:
                 return None, (0, 0)
-            settlement = Settlement(tx, dags, self._context.settings)
+            settlement = Settlement(tx, dags, self._context.settings, self._context.home(shard))
             ended = await store.mark_ended(tx, known)
             for end in ended:
                 settlement.ended(end)
@@ -64,8 +64,11 @@ class Completer:
 
         async def work(tx: Transaction) -> tuple[Settlement | None, None]:
             dags = await store.lock_dag_nos(tx, [dag_of(send.no)])
-            settlement = Settlement(tx, dags, self._context.settings)
-            if dags[0].state == "running" and await store.renew_released(tx, send.ref, item_id):
+            settlement = Settlement(tx, dags, self._context.settings, self._context.home(shard))
+            nodes = await store.nodes_by_no(tx, [send.no])
+            # A DAG that is being cancelled cleans up nevertheless.
+            wanted = any(dags[0].state == "running" or node.run_on is not None for node in nodes)
+            if wanted and await store.renew_released(tx, send.ref, item_id):
                 again = Send(send.no, send.generation + 1, "enqueue", item_id, send.namespace, send.inputs)
                 settlement.sends.append(again)
                 settlement.renewed(dags[0], again.ref)
@@ -77,7 +80,7 @@ class Completer:
     async def _mark(self, shard: Shard, refs: dict[Ref, str | None], state: str) -> None:
         async def work(tx: Transaction) -> tuple[Settlement | None, None]:
             dags: list[Dag] = await store.lock_dag_nos(tx, (dag_of(ref.no) for ref in refs))
-            settlement = Settlement(tx, dags, self._context.settings)
+            settlement = Settlement(tx, dags, self._context.settings, self._context.home(shard))
             why = {dag.no: why_cancelled(dag) for dag in dags} if state == "cancelled" else {}
             told = {ref: error or why.get(dag_of(ref.no)) for ref, error in refs.items()}
             for end in await store.mark_refs(tx, told, state):

@@ -98,7 +98,7 @@ class Controller:
 
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dag_nos(tx, [dag_no])
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             if dag.state == "running" and await store.past_deadline(tx, dag_no):
                 settlement.cancel_rest(dag, "deadline", f"its deadline of {dag.deadline_s:g} s passed")
             await settlement.run()
@@ -114,7 +114,7 @@ class Controller:
 
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dag_nos(tx, [dag_no])
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             known, _ = await store.nodes_by_key(tx, dag_no, dict.fromkeys(key for key, _ in overdue))
             waiting = {key for key, node in known.items() if _minds_deadlines(dag, node)}
             names: dict[str, list[str]] = {}
@@ -289,7 +289,7 @@ class Controller:
 
         async def work(tx: Transaction) -> tuple[Settlement, Dag]:
             dag = own(await store.lock_dags(tx, [dag_id]), namespace)
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             await act(tx, settlement, dag)
             await settlement.run()
             return settlement, dag

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from services.dag import items, store, store_duties
 from services.dag.completing import Completer
 from services.dag.context import Context
-from services.dag.gateway import Answer
+from services.dag.gateway import SHARD_REMOVED, Answer
 from services.dag.model import Ref, Send
 from services.dag.ranking import Ranks
 from services.dag.subdags import SUB_DAG_ACTIONS, SubDags
@@ -32,6 +32,7 @@ from shared.metrics import OUTBOX_ROWS
 from shared.shards import Shard
 
 _TOLD = frozenset({"enqueued", "duplicate", "revived", "already_enabled", "finished"})
+_LOST = frozenset({"id_too_old", SHARD_REMOVED})
 _CANCELLED = frozenset({"cancelled", "already_cancelled"})
 
 # For how long told rows are gathered before they are deleted; telling once more would have no effect.
@@ -261,7 +262,7 @@ class Relay:
             if not entry.stands:
                 continue
             shard, send, _ = entry
-            if answer.code == "id_too_old" or (answer.status == "not_found" and send.action == "cancel"):
+            if answer.code in _LOST or (answer.status == "not_found" and send.action == "cancel"):
                 lost.append(entry)
                 continue
             told = answer.status in _TOLD
@@ -285,8 +286,8 @@ class Relay:
         await self._settle_lost(lost)
 
     async def _settle_lost(self, lost: Sequence[_Entry]) -> None:
-        """The queue knows nothing of these items, and their ids are too old to tell whether they never came or
-        have ended long ago.
+        """The queue knows nothing of these items, and their ids are too old, or of a shard that was removed, to
+        tell whether they never came or have ended long ago.
 
         Every completion written before the queue said so is either applied, or leased by somebody for at
         most `completion_lease_s`, or waits: so after that time everything that waits is applied, and only

@@ -63,7 +63,7 @@ class Retrier:
                 if (dag.parent_generation or 0) >= parent.generation:
                     return None, dag
                 await store_subdags.adopt(tx, dag, parent)
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             await self._begin(tx, settlement, dag, wanted, queue_shard, alone=parent is None)
             await settlement.run()
             return settlement, dag

@@ -9,10 +9,11 @@ to the walks in `walking`, under the same rules.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from services.dag import changes, items, store, store_cleanup, store_duties, store_edges, store_reopening
 from services.dag.graph import decide
-from services.dag.model import CLEANUP_ENDS, UNDO, Cause, Dag, DagState, Node, Ref, Send
+from services.dag.model import CLEANUP_ENDS, UNDO, Action, Cause, Dag, DagState, Node, Ref, Send
 from services.dag.settings import DagSettings
 from services.dag.store import Ended, Moved, Replaced
 from services.dag.undoing import inputs as undone_inputs
@@ -20,10 +21,20 @@ from shared import ids
 from shared.pg import Transaction
 
 
-class Settlement:
-    """What one transaction decides. Made anew for each attempt of the transaction."""
+class Home(NamedTuple):
+    """Where a DAG shard's new items go: the queue's shard for them, and all those that take items now."""
 
-    def __init__(self, tx: Transaction, dags: Sequence[Dag], settings: DagSettings) -> None:
+    shard: int
+    taking: frozenset[int]
+
+
+class Settlement:
+    """What one transaction decides. Made anew for each attempt of the transaction. Items that the queue was never
+    given go to `home`, once released; without one, where they were meant to go."""
+
+    def __init__(
+        self, tx: Transaction, dags: Sequence[Dag], settings: DagSettings, home: Home | None = None
+    ) -> None:
         self.tx = tx
         self.dags = {dag.no: dag for dag in dags}
         self.sends: list[Send] = []
@@ -32,6 +43,7 @@ class Settlement:
         self.finished: list[Dag] = []
         self.written: list[Dag] = []
         self._settings = settings
+        self._home = home
         self._log = changes.Log(dags)
         self._was = {dag.no: dag.state for dag in dags}
         self._moved: dict[int, Moved] = {}
@@ -148,16 +160,15 @@ class Settlement:
         self._changed.add(dag.no)
 
     def cancel_items(self, nodes: Iterable[Node]) -> None:
-        """Tell the queue to cancel the items of unfinished nodes; its answers end them. A sub-DAG that was
-        begun is cancelled, and its end ends the node."""
+        """Tell the queue to cancel the items of unfinished nodes; its answers end them. What it was never given
+        ends at once. A sub-DAG that was begun is cancelled, and its end ends the node."""
         for node in nodes:
             namespace = self.dags[node.dag_no].namespace
-            if not node.sub:
-                self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, namespace))
-            elif node.state == "released":
-                self.sends.append(Send(node.no, node.generation, "stop", node.item_id, namespace))
-            elif node.state == "blocked":
+            if node.state == "blocked" and not node.enqueued:
                 self.end(node, "cancelled", why_cancelled(self.dags[node.dag_no]))
+            else:
+                action: Action = "stop" if node.sub else "cancel"
+                self.sends.append(Send(node.no, node.generation, action, node.item_id, namespace))
 
     def report(self, dag: Dag) -> None:
         """Tell the node in whose place a DAG has run how it has ended."""
@@ -206,7 +217,7 @@ class Settlement:
         dag.move("blocked", "released")
         self._changed.add(dag.no)
         if not node.enqueued and not node.sub:
-            node.item_id = self._young(node.item_id)
+            node.item_id = self._taken_id(node.item_id)
         self._moved[node.no] = Moved("released", item_id=node.item_id)
         self._log.node(node.no, node.generation, "released")
         node.state = "released"
@@ -217,11 +228,14 @@ class Settlement:
         if node.pass_outputs:
             self._passing.append((send, node))
 
-    def _young(self, item_id: str) -> str:
-        """An id that the queue will take: one that nobody was given and that has grown old is replaced."""
-        [fresh] = ids.kin([ids.new_id(ids.shard_of(item_id))], item_id)
+    def _taken_id(self, item_id: str) -> str:
+        """An id that the queue will take, for an item that it was never given: one that has grown old, or is of a
+        shard that is away or takes no items any more, is replaced."""
+        shard = ids.shard_of(item_id)
+        is_away = self._home is not None and shard not in self._home.taking
+        [fresh] = ids.kin([ids.new_id(self._home.shard if self._home is not None and is_away else shard)], item_id)
         age_s = (ids.time_ms_of(fresh) - ids.time_ms_of(item_id)) / 1000
-        return fresh if age_s > self._settings.id_window_s / 4 else item_id
+        return fresh if is_away or age_s > self._settings.id_window_s / 4 else item_id
 
     async def _flip(self) -> None:
         budget = self._settings.edges_per_step_max

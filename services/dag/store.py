@@ -378,9 +378,14 @@ async def cancel_by_call(tx: Transaction, nos: Sequence[int], reason: str | None
     await tx.fetch(SQL.cancel_by_call, nos=nos, reason=reason)
 
 
-async def renew_waiting(tx: Transaction, item_ids: dict[int, str]) -> None:
-    """New item ids for nodes that the queue has not been given."""
-    await tx.fetch(SQL.renew_waiting, nos=list(item_ids), item_ids=list(item_ids.values()))
+async def renew_waiting(tx: Transaction, old: Sequence[WaitingItem], item_ids: Sequence[str]) -> None:
+    """New item ids for nodes that the queue has not been given, where they still have the old ones."""
+    await tx.fetch(
+        SQL.renew_waiting,
+        nos=[item.no for item in old],
+        old_item_ids=[item.item_id for item in old],
+        item_ids=item_ids,
+    )
 
 
 async def renew_released(tx: Transaction, ref: Ref, item_id: str) -> bool:

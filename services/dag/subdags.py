@@ -105,7 +105,7 @@ class SubDags:
     async def _adopt(self, home: Shard, dag_id: str, parent: Parent, *, cancel: bool = False) -> None:
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dags(tx, [dag_id])
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(home))
             if (dag.parent_generation or 0) < parent.generation:
                 await store_subdags.adopt(tx, dag, parent)
                 if dag.over:

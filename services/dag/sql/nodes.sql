@@ -118,12 +118,14 @@ UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 -- The same of one that a caller cancelled; released ones are cancelled when the queue says so.
 UPDATE node SET by_call = true, error = coalesce($2, error) WHERE no = ANY($1::bigint[]);
 
--- name: renew_waiting(nos, item_ids)
--- New ids for items that the queue has never seen and whose ids have grown too old.
+-- name: renew_waiting(nos, old_item_ids, item_ids)
+-- New ids for items that the queue has never seen and will not take under their ids.
 WITH found AS MATERIALIZED (
     SELECT n.tid, w.item_id
-    FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
-    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = w.no AND state = 'blocked' AND enqueued OFFSET 0) AS n
+    FROM unnest($1::bigint[], $2::uuid[], $3::uuid[]) AS w(no, old_item_id, item_id)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM node
+        WHERE no = w.no AND state = 'blocked' AND enqueued AND node.item_id = w.old_item_id OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
 UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 
