@@ -92,7 +92,7 @@ class Retrier:
                 return None, None
             if found.generation >= generation:
                 return None, found.generation
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             if found.state in UNFINISHED:
                 await store_subdags.set_generation(tx, found.no, found.generation + 1)
                 settlement.renewed(dag, Ref(found.no, found.generation + 1), found.state)
