@@ -91,7 +91,12 @@ def added_up(parts: Sequence[DeadGroup]) -> list[DeadGroup]:
         if group is not part:
             newest = max(group, part, key=lambda one: one.newest)
             found[part.topic, part.error] = newest.model_copy(
-                update={"count": group.count + part.count, "oldest": min(group.oldest, part.oldest)}
+                update={
+                    "count": group.count + part.count,
+                    "oldest": min(group.oldest, part.oldest),
+                    "managed": group.managed + part.managed,
+                    "dag": newest.dag or group.dag or part.dag,
+                }
             )
     return sorted(found.values(), key=lambda group: (-group.count, group.topic, group.error))
 

@@ -119,4 +119,8 @@ class Settler:
         if result.status in ("lease_lost", "cancelled", "not_found", "refused"):
             verdict.job.lost = result.status
             log.warning("%s of %r: %s", verdict.verb, verdict.job, result.status)
+        elif result.status == "dead" and not verdict.element.get("final"):
+            log.warning("%r is dead: that was its last attempt", verdict.job)
+        elif result.status == "requeued":
+            log.info("%r is given back", verdict.job)
         return True

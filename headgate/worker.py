@@ -203,7 +203,7 @@ class Worker:
             log.info("%r: %r", job, error)
             verdict = verdict_of_error(job, error)
         except Exception as error:
-            log.warning("%r is given back: its handler raised %r", job, error, exc_info=traced(error))
+            log.warning("the handler of %r raised %r", job, error, exc_info=traced(error))
             verdict = verdict_of_error(job, error)
         finally:
             task.running -= 1

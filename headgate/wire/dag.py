@@ -317,7 +317,8 @@ class Obstacle(Response):
 
 class FrontierNode(Response):
     """A node that no upstream keeps. `standing` of a released one is the queue's word on its item; one that
-    is `kept` waits for `waits_for`."""
+    is `kept` waits for `waits_for`. `worker` has one that runs; for `unasked_s` nobody has asked for the topic of
+    one that is queued or delayed, as far as is known."""
 
     key: str
     state: NodeState
@@ -332,13 +333,15 @@ class FrontierNode(Response):
     deliver_at: datetime | None = None
     lease_expires_at: datetime | None = None
     error: str | None = None
+    worker: str | None = None
+    unasked_s: float | None = None
 
 
 class ChainLeft(Response):
     """The most unfinished nodes that have to end one after another; `keys` holds the first 100 of them.
 
     `expected_s` is what the slowest way takes if nodes take, from release to end, as long as those of their
-    topic took in this DAG; null when none has. Topics that are unknown count for nothing in it.
+    topic took in this DAG; null while none of some topic has ended there: `unknown_topics`.
     """
 
     nodes: int

@@ -244,7 +244,7 @@ def _attempts(row: Any, item: Standing | None, logged: Sequence[Attempt]) -> lis
         if before and before not in told:
             found.append(_attempt(before, "failed", error=item.error))
         if running:
-            found.append(_attempt(item.attempt, "running", started_at=item.since))
+            found.append(_attempt(item.attempt, "running", started_at=item.since, worker=item.worker))
     elif row["attempts"] and row["state"] in _OUTCOMES and row["attempts"] not in told:
         found.append(
             _attempt(

@@ -44,6 +44,9 @@ class Standing(NamedTuple):
     deliver_at: datetime | None
     lease_expires_at: datetime | None
     error: str | None
+    worker: str | None = None
+    # For how long nobody has asked for its topic.
+    unasked_s: float | None = None
 
 
 class Attempt(NamedTuple):
@@ -193,7 +196,14 @@ class HeadgateQueue:
             raise QueueUnavailable(f"the queue does not tell about items: {refusal.code}") from refusal
         return {
             item.id: Standing(
-                item.state, item.attempt, item.since, item.deliver_at, item.lease_expires_at, item.error
+                item.state,
+                item.attempt,
+                item.since,
+                item.deliver_at,
+                item.lease_expires_at,
+                item.error,
+                item.worker,
+                item.unasked_s,
             )
             for item in found
             if item.id is not None and item.state is not None

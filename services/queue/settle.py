@@ -318,7 +318,7 @@ class Cancel:
                 statuses[item_id] = "not_found"
             elif row["managed"] and not self._may_manage:
                 statuses[item_id] = "managed"
-            elif row["state"] == "dead":
+            elif row["state"] == "dead" and not row["managed"]:
                 statuses[item_id] = "finished"
             else:
                 mine.append(item_id)
@@ -333,13 +333,15 @@ class Cancel:
             Removal(item_id, "cancelled", left.get(item_id, "leased"))
             for item_id in sorted({*left, *locked} - dead)
         ]
-        if dead:
-            # It died between the look and the lock; its place among the dead is given back.
-            await tx.fetch(SQL.park_dead, ids=sorted(dead))
-        ready = await rows.remove(tx, removals)
         statuses |= {removal.id: "cancelled" for removal in removals}
-        statuses |= dict.fromkeys(dead, "finished")
-        return statuses, ready
+        # A DAG's dead item is of no more use once its DAG lets go of it, and its end stays what it was.
+        superseded = {item_id for item_id in dead if states[item_id]["managed"]}
+        removals += [Removal(item_id, "dead", "dead") for item_id in sorted(superseded)]
+        if dead - superseded:
+            # It died between the look and the lock; its place among the dead is given back.
+            await tx.fetch(SQL.park_dead, ids=sorted(dead - superseded))
+        ready = await rows.remove(tx, removals)
+        return statuses | dict.fromkeys(dead, "finished"), ready
 
     async def _ended(self, ids: list[str]) -> dict[str, str]:
         if not ids:

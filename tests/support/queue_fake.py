@@ -32,6 +32,8 @@ class FakeItem:
     attempt: int = 0
     since: datetime | None = None
     error: str | None = None
+    worker: str | None = None
+    unasked_s: float | None = None
 
     @property
     def node(self) -> str:
@@ -43,7 +45,7 @@ class FakeItem:
 
 
 def _standing(item: FakeItem) -> Standing:
-    return Standing(item.state, item.attempt, item.since, None, None, item.error)
+    return Standing(item.state, item.attempt, item.since, None, None, item.error, item.worker, item.unasked_s)
 
 
 @dataclass

@@ -167,6 +167,25 @@ async def test_what_a_handler_raises_is_a_nack(error: Exception, expected: dict[
     assert queue.said["ack"] == []
 
 
+@pytest.mark.parametrize(
+    ("status", "told"), [("requeued", "is given back"), ("dead", "that was its last attempt")]
+)
+async def test_what_became_of_an_item_is_logged_by_what_the_service_says(
+    caplog: pytest.LogCaptureFixture, status: str, told: str
+) -> None:
+    async def handler(_job: Job) -> None:
+        raise ValueError("a bug")
+
+    caplog.set_level("INFO", "headgate.worker")
+    queue = Queue(leased("a"))
+    queue.statuses["a"] = status
+    await working(queue, handler, lambda: queue.heard("nack", 1))
+    said = [record.getMessage() for record in caplog.records]
+    assert {end for end in ("is given back", "that was its last attempt") for line in said if end in line} == {
+        told
+    }
+
+
 async def test_a_bug_in_a_handler_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     """Without it the programmer sees the error's name again and again, and not the line."""
 
