@@ -3,11 +3,19 @@ nobody takes an item. Held in memory only; nothing is decided by it."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
 from shared.clock import Clock
 
 TOPICS_MAX: Final = 10_000
+
+
+class Line(Protocol):
+    """A topic."""
+
+    namespace: str
+    topic: str
 
 
 class Asked:
@@ -15,11 +23,19 @@ class Asked:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.tell: Callable[[str, str], None] | None = None
         self._since_s = clock.monotonic_s()  # of what came before nothing is known
         self._asked_s: dict[tuple[str, str], float] = {}
 
-    def note(self, namespace: str, topic: str) -> None:
-        """Somebody asks now."""
+    def note(self, lines: Iterable[Line]) -> None:
+        """Somebody asks here for items of these."""
+        for line in lines:
+            self.heard(line.namespace, line.topic)
+            if self.tell is not None:
+                self.tell(line.namespace, line.topic)
+
+    def heard(self, namespace: str, topic: str) -> None:
+        """Somebody asks, here or elsewhere."""
         self._asked_s[namespace, topic] = self._clock.monotonic_s()
         if len(self._asked_s) > TOPICS_MAX:
             self._forget()

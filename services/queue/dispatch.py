@@ -61,7 +61,6 @@ class Dispatch:
         self.tell: Callable[[str, str, int, Sequence[Key]], None] | None = None
         self.want: Callable[[str, str], None] | None = None
         self.tell_change: Callable[[str, str], None] | None = None
-        self.ask: Callable[[str, str], None] | None = None
         self.asked = Asked(clock)
         self.hand_back: Callable[[str, list[tuple[str, str]]], Awaitable[None]] | None = None
         self._late: set[asyncio.Task[None]] = set()
@@ -244,7 +243,7 @@ class Dispatch:
         `gone` is done. `waits` is told before each wait.
         """
         lines = [self._line(namespace, demand.topic) for demand in demands]
-        self._note(lines)
+        self.asked.note(lines)
         counts = [demand.count for demand in demands]
         leased = Leased(len(demands))
         was_leaving = self._is_leaving
@@ -321,12 +320,6 @@ class Dispatch:
             self._lines[namespace, topic] = line
         line.used_s = self._clock.monotonic_s()
         return line
-
-    def _note(self, lines: Sequence[Line]) -> None:
-        for line in lines:
-            self.asked.note(line.namespace, line.topic)
-            if self.ask is not None:
-                self.ask(line.namespace, line.topic)
 
     def _heads(self) -> Heads:
         keys_max, late_s = self._settings.buffer_keys_max, self._settings.late_s
@@ -469,7 +462,7 @@ class Dispatch:
     ) -> bool:
         """Until there is something to look for; true when items were handed to this call: they are in `leased`."""
         waits()
-        self._note(lines)
+        self.asked.note(lines)
         if self.want is not None:
             for line in lines:
                 self.want(line.namespace, line.topic)

@@ -99,6 +99,7 @@ class Messenger:
         self._ear: Redis = connect(url, patient=True)
         self._channel = f"{prefix}:queue:ready"
         self._dispatch = dispatch
+        dispatch.asked.tell = self.ask
         self._clock = clock
         self._poll_s = poll_s
         self._origin = secrets.token_hex(8)
@@ -237,7 +238,7 @@ class Messenger:
                 for hint in message.hints:
                     self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, partial(_read, hint.keys))
                 for namespace, topic in message.asks:
-                    self._dispatch.asked.note(namespace, topic)
+                    self._dispatch.asked.heard(namespace, topic)
                 if message.wants:
                     self._heard_wants(message.wants)
 

@@ -10,7 +10,7 @@ def test_nothing_is_known_of_the_time_before_the_process() -> None:
     asked = Asked(clock)
     clock.advance(7)
     assert asked.unasked_s("ns", "t") == 7
-    asked.note("ns", "t")
+    asked.heard("ns", "t")
     clock.advance(2)
     assert (asked.unasked_s("ns", "t"), asked.unasked_s("other", "t")) == (2, 9)
 
@@ -20,7 +20,7 @@ def test_what_was_forgotten_is_no_longer_ago_than_what_was_forgotten_last() -> N
     asked = Asked(clock)
     for n in range(asking.TOPICS_MAX + 1):
         clock.advance(1)
-        asked.note("ns", f"t{n}")
+        asked.heard("ns", f"t{n}")
     assert asked.unasked_s("ns", f"t{asking.TOPICS_MAX}") == 0
     forgotten_s = asked.unasked_s("ns", "t0")
     assert forgotten_s < asking.TOPICS_MAX and forgotten_s == asked.unasked_s("ns", "never")
