@@ -63,6 +63,7 @@ async def test_who_asks_for_a_dag_by_its_key_does_not_wait_for_what_others_add(
 ) -> None:
     body = {"key": "k", "open": True, "nodes": specs(nodes)} if nodes else {"key": "k", "open": True}
     dag = (await world.call("POST", "", body, expect=201))["id"]
+    await world.settle()
     async with world.queue.hold("enqueue") as hold:
         adding = asyncio.create_task(world.add(dag, {"c": [], "d": ["c"]}))
         await hold.reached()
