@@ -92,7 +92,7 @@ class Builder:
         self._context = context
         self._giver = giver
         self._settings = context.settings
-        self._orders = Orders(context.settings.order_edges_max)
+        self._orders = Orders(context.settings.order_bytes_max)
         self._births = births.Births(context, giver)
         self._growth = Growth(context, giver, self._orders)
         self.quotas = Quotas(context.shards, context.settings, context.clock)
@@ -419,18 +419,14 @@ class Builder:
             return None
         order.grow(dag.next_n + len(adding.nodes))
         order.version = None
-        inserted: list[tuple[int, int]] = []
-        for edge in adding.edges:
-            pair = (numbers[edge.upstream] & _MASK, numbers[edge.downstream] & _MASK)
-            cycle = order.insert(*pair)
-            if cycle:
-                order.remove(inserted)
-                order.version = dag.structure_version
-                named = {no: key for key, no in numbers.items()}
-                nos = [dag.node_no(n) for n in cycle]
-                named |= {node.no: node.key for node in await store.nodes_by_no(tx, nos)}
-                raise addition.cycle_error([named[no] for no in nos])
-            inserted.append(pair)
+        edges = [(numbers[edge.upstream] & _MASK, numbers[edge.downstream] & _MASK) for edge in adding.edges]
+        cycle = await self._orders.insert(order, edges)
+        if cycle:
+            order.version = dag.structure_version
+            named = {no: key for key, no in numbers.items()}
+            nos = [dag.node_no(n) for n in cycle]
+            named |= {node.no: node.key for node in await store.nodes_by_no(tx, nos)}
+            raise addition.cycle_error([named[no] for no in nos])
         return order
 
     async def _queue_shard(self, shard: Shard) -> int:

@@ -227,16 +227,16 @@ class Queries:
         limit = self._settings.inputs_fetched_bytes_max
 
         async def read(tx: Transaction) -> list[tuple[int, str, str]]:
+            nos = [row["no"]]
             if row["run_on"] == UNDO:
-                told = await undoing.inputs(tx, [row["no"]], bytes_max=limit, over=dag.over)
+                told = await undoing.inputs(tx, nos, bytes_max=limit, over=dag.over)
                 if row["no"] not in told:
                     raise LimitExceeded(f"the inputs have over {limit} bytes; fetch what it undoes by itself")
                 return [(row["no"], name, value) for name, value in told[row["no"]]]
-            if dag.over:
-                return await store_kept.inputs(tx, [row["no"]])
-            if (await store.inputs_sizes(tx, [row["no"]]))[row["no"]] > limit:
+            sizes = await (store_kept.inputs_sizes if dag.over else store.inputs_sizes)(tx, nos)
+            if sizes[row["no"]] > limit:
                 raise LimitExceeded(f"the inputs have over {limit} bytes; fetch the upstreams' outputs one by one")
-            return await store.inputs(tx, [row["no"]])
+            return await (store_kept.inputs if dag.over else store.inputs)(tx, nos)
 
         parts = await shard.pool.transaction(read)
         return items.inputs_body([(name, value) for _, name, value in parts])

@@ -29,6 +29,9 @@ class DagSettings(EdgeSettings):
     # leaves room for what an enqueue call wraps around it.
     inputs_bytes_max: int = 256 * 1024
     inputs_depth_max: int = 28
+    # The same of all that one transaction releases: edges to look for outputs along, and bytes of them.
+    inputs_step_edges_max: int = 50_000
+    inputs_step_bytes_max: int = 8 * 1024 * 1024
     inputs_fetched_bytes_max: int = 64 * 1024 * 1024
 
     # Unfinished ones of each namespace; None: no limit.
@@ -79,10 +82,12 @@ class DagSettings(EdgeSettings):
     retry_step_nodes: int = 2_000
     retry_step_edges: int = 10_000
 
-    # Topological orders kept in memory for cycle checks, by edges in all of them.
-    order_edges_max: int = 1_000_000
+    # Topological orders kept in memory for cycle checks; a DAG whose own would be larger takes no edges that need
+    # it.
+    order_bytes_max: int = 128 * 1024 * 1024
 
     completions_per_step_max: int = 1_000
+    completion_bytes_max: int = 8 * 1024 * 1024
     completion_wait_s: float = 20.0
     completion_lease_s: float = 5.0
     completion_attempts_max: int = 20

@@ -287,16 +287,37 @@ class Settlement:
         if not self._passing:
             return
         undoing = [node.no for _, node in self._passing if node.run_on == UNDO]
-        nos = [node.no for _, node in self._passing if node.run_on != UNDO]
-        sizes = await store.inputs_sizes(self.tx, nos) if nos else {}
-        fitting = [no for no in nos if sizes[no] <= self._settings.inputs_bytes_max]
+        fitting = await self._fitting()
         parts: dict[int, list[tuple[str, str]]] = {no: [] for no in fitting}
         for no, name, value in await store.inputs(self.tx, fitting) if fitting else ():
             parts[no].append((name, value))
         if undoing:
-            parts |= await undone_inputs(self.tx, undoing, bytes_max=self._settings.inputs_bytes_max)
+            parts |= await undone_inputs(
+                self.tx,
+                undoing,
+                bytes_max=self._settings.inputs_bytes_max,
+                step_bytes_max=self._settings.inputs_step_bytes_max,
+            )
         for send, node in self._passing:
             send.inputs = self._inputs(node, parts.get(node.no))
+
+    async def _fitting(self) -> list[int]:
+        """Nodes whose inputs go with their items; the others are given references. Nodes with more upstreams than
+        are looked at here have more inputs than an item takes."""
+        edges = self._settings.inputs_step_edges_max
+        looked_at = []
+        for send, node in self._passing:
+            if node.run_on != UNDO and node.upstreams <= edges:
+                edges -= node.upstreams
+                looked_at.append(send.no)
+        sizes = await store.inputs_sizes(self.tx, looked_at) if looked_at else {}
+        left = self._settings.inputs_step_bytes_max
+        fitting = []
+        for no in looked_at:
+            if sizes[no] <= min(left, self._settings.inputs_bytes_max):
+                left -= sizes[no]
+                fitting.append(no)
+        return fitting
 
     def _inputs(self, node: Node, parts: list[tuple[str, str]] | None) -> str:
         if parts is not None:

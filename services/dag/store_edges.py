@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +30,13 @@ class Fact(NamedTuple):
     name: str
     resolved: bool
     failed: bool
+
+
+class EdgeColumns(NamedTuple):
+    """Edges: their upstreams, and in the same order their downstreams."""
+
+    ups: array[int]
+    downs: array[int]
 
 
 async def insert_edges(tx: Transaction, edges: Sequence[tuple[int, int, bool]]) -> None:
@@ -58,6 +67,21 @@ async def edges_page(
         rows_max=rows_max,
     )
     return [(row["up"], row["down"]) for row in rows]
+
+
+async def edge_columns(shard: Shard, after: tuple[int, int], last_up: int, rows_max: int) -> EdgeColumns | None:
+    """The same as numbers within the DAG, column by column; None where there are none."""
+    row = await shard.pool.row(
+        SQL.edge_columns, after_up=after[0], after_down=after[1], last_up=last_up, rows_max=rows_max
+    )
+    return None if row["ups"] is None else EdgeColumns(_numbers(row["ups"]), _numbers(row["downs"]))
+
+
+def _numbers(sent: bytes) -> array[int]:
+    numbers = array("I", sent)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
 
 
 async def out_degrees(tx: Transaction, ups: Sequence[int], degree_max: int) -> dict[int, int]:

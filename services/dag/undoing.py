@@ -13,16 +13,23 @@ from shared.pg import Transaction
 
 
 async def inputs(
-    tx: Transaction, nos: Sequence[int], *, bytes_max: int, over: bool = False
+    tx: Transaction, nos: Sequence[int], *, bytes_max: int, step_bytes_max: int | None = None, over: bool = False
 ) -> dict[int, list[tuple[str, str]]]:
-    """(name, JSON text) of all that these compensations are given, by number; over `bytes_max`, nothing.
+    """(name, JSON text) of all that these compensations are given, by number; nothing for one with over
+    `bytes_max`, nor for those past `step_bytes_max` together.
 
     Of a DAG that is `over` the rows are looked for wherever they are.
     """
     found = await store_cleanup.undone_sizes(tx, nos, over=over)
     asking = [each.of_no for each in found if each.has_inputs]
     given_sizes = await store_cleanup.given_sizes(tx, asking, over=over) if asking else {}
-    fitting = [each for each in found if each.bytes + given_sizes.get(each.of_no, 0) <= bytes_max]
+    left = bytes_max * len(nos) if step_bytes_max is None else step_bytes_max
+    fitting = []
+    for each in found:
+        size = each.bytes + given_sizes.get(each.of_no, 0)
+        if size <= min(left, bytes_max):
+            left -= size
+            fitting.append(each)
     given: dict[int, list[tuple[str, str]]] = {each.of_no: [] for each in fitting if each.has_inputs}
     for of_no, name, value in await store_cleanup.given(tx, list(given), over=over) if given else ():
         given[of_no].append((name, value))
