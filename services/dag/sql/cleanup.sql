@@ -25,16 +25,15 @@ CROSS JOIN LATERAL (
     FROM node WHERE no = c.of_no OFFSET 0) AS u;
 
 -- name: note_done(nos)
--- These are to begin new generations: what succeeded and is not undone is noted at what would undo it.
+-- These are to begin new generations: what succeeded is noted at what would undo it.
 WITH done AS MATERIALIZED (
     SELECT c.tid, n.*, s.payload
     FROM unnest($1::bigint[]) AS w(no)
-    CROSS JOIN LATERAL (SELECT ctid AS tid, undone_generation FROM cleanup WHERE of_no = w.no OFFSET 0) AS c
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM cleanup WHERE of_no = w.no OFFSET 0) AS c
     CROSS JOIN LATERAL (
         SELECT generation, released_at, finished_at, output FROM node WHERE no = w.no AND state = 'succeeded' OFFSET 0) AS n
     CROSS JOIN LATERAL (
         SELECT (item::json -> 'payload')::text AS payload FROM node_spec WHERE node_no = w.no OFFSET 0) AS s
-    WHERE n.generation > c.undone_generation
     LIMIT 1000000)
 UPDATE cleanup SET done_generation = d.generation, done_released_at = d.released_at,
     done_finished_at = d.finished_at, done_payload = d.payload, done_output = d.output
