@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +20,7 @@ from services.dag import (
     undoing,
 )
 from services.dag.context import Context, shutting_down
+from services.dag.drawing import EDGE_BYTES_MIN, Form, Vertex
 from services.dag.errors import LimitExceeded
 from services.dag.model import UNDO, Dag
 from services.dag.store_reads import Kept
@@ -32,7 +33,7 @@ from shared.pg import Transaction
 from shared.shards import Shard
 
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-_GRAPH_PAGE = 10_000
+_GRAPH_PAGE = 5_000
 _SCANS_PER_PAGE = 10
 _OUTBOX_COUNTED_MAX = 100_000
 _DAGS_PER_LOOK_MAX = 1_000
@@ -48,15 +49,6 @@ class NodeDetail:
     externals: list[dict[str, Any]] = field(default_factory=list)
     blocked_by: list[dict[str, Any]] = field(default_factory=list)
     compensates: str | None = None
-
-
-@dataclass(slots=True)
-class Graph:
-    """A whole DAG: node rows, and edges as positions among them."""
-
-    dag: Dag
-    nodes: list[Any]
-    edges: list[tuple[int, int]]
 
 
 def begun_at(row: Any) -> datetime:
@@ -192,27 +184,54 @@ class Queries:
         more = reached < dag.last_no
         return details, cursors.encode(query, str(reached - dag.node_no(0))) if more else None
 
-    async def graph(self, namespace: str, dag_id: str, nodes_max: int) -> Graph:
-        """All nodes and edges.
+    async def graph(self, namespace: str, dag_id: str, nodes_max: int, form_of: Callable[[Dag], Form]) -> bytes:
+        """All nodes and edges, in a form.
 
         Raises:
-            LimitExceeded: the DAG has more than `nodes_max` nodes.
+            LimitExceeded: the DAG has more than `nodes_max` nodes, or takes more than `graph_bytes_max`.
         """
         shard, dag = await self.find(namespace, dag_id)
         if dag.next_n > nodes_max:
             raise LimitExceeded(f"the DAG has {dag.next_n} nodes; in this form at most {nodes_max} are shown")
+        left = self._settings.graph_bytes_max
+        if dag.edges * EDGE_BYTES_MIN > left:
+            raise _graph_too_large(left)
+        written = []
+        async for part in self._drawn(shard, dag, form_of(dag)):
+            left -= len(part)
+            if left < 0:
+                raise _graph_too_large(self._settings.graph_bytes_max)
+            written.append(part)
+        return b"".join(written)
+
+    async def _drawn(self, shard: Shard, dag: Dag, form: Form) -> AsyncIterator[bytes]:
+        """A graph part by part, each of one page, so that other calls come in between."""
         base, last_no = dag.node_no(0), dag.last_no
-        rows: list[Any] = []
-        while page := await store_reads.graph_nodes(
-            shard, base + len(rows) - 1, last_no, _GRAPH_PAGE, over=dag.over
-        ):
-            rows += page
-        edges: list[tuple[int, int]] = []
-        after = (base - 1, -1)
+        yield form.begin()
+        count = 0
+        while page := await store_reads.graph_nodes(shard, base + count - 1, last_no, _GRAPH_PAGE, over=dag.over):
+            vertices = [
+                Vertex(
+                    row["key"],
+                    row["state"],
+                    row["topic"] or None,
+                    row["generation"],
+                    row["item_id"] if row["sub"] else None,
+                )
+                for row in page
+            ]
+            yield form.nodes(count, vertices)
+            count += len(page)
+        drawn, after = 0, (base - 1, -1)
         while found := await store_edges.edges_page(shard, after, last_no, _GRAPH_PAGE, over=dag.over):
-            edges += [(up - base, down - base) for up, down in found if down <= last_no]
+            edges = [(up - base, down - base) for up, down in found if down < base + count]
+            if edges:
+                yield form.edges(drawn, edges)
+            drawn += len(edges)
             after = found[-1]
-        return Graph(dag, rows, edges)
+        if not drawn:
+            yield form.edges(0, [])
+        yield form.end()
 
     async def inputs(self, namespace: str, dag_id: str, key: str) -> str:
         """What a node is given of its upstreams and externals, as JSON text.
@@ -421,6 +440,12 @@ class Queries:
             owner = ownership.seen(shard.number)
             known |= {"state": "open", "outbox": 0}
         return known | {"owner": owner.name, "epoch": owner.epoch, "dags": dags, "nodes": nodes}
+
+
+def _graph_too_large(bytes_max: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"the graph takes over {bytes_max} bytes as a whole; go through its nodes page by page, each has its edges"
+    )
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -19,7 +19,7 @@ from shared.history import Edition
 from shared.shards import Shard
 
 _DAGS_KEPT = 64
-_PAGE_EDGES = 20_000
+_PAGE_EDGES = 5_000
 
 
 class _Known(NamedTuple):
@@ -61,10 +61,16 @@ class Ranks:
             edges = await self._edges(shard, dag_no)
             known = _Known(version, now_s, await asyncio.to_thread(ranks_of, edges))
             self._known[key] = known
-            while len(self._known) > _DAGS_KEPT:
-                self._known.popitem(last=False)
         self._known.move_to_end(key)
+        self._forget()
         return known.ranks
+
+    def _forget(self) -> None:
+        """Keep to the bounds; the last one that was asked for stays."""
+        kept = sum(len(each.ranks) for each in self._known.values())
+        while len(self._known) > 1 and (len(self._known) > _DAGS_KEPT or kept > self._settings.priority_ranks_max):
+            _, forgotten = self._known.popitem(last=False)
+            kept -= len(forgotten.ranks)
 
     async def _edges(self, shard: Shard, dag_no: int) -> Sequence[tuple[int, int]]:
         """All edges, or none of a DAG that has over `priority_edges_max`."""

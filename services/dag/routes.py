@@ -8,9 +8,10 @@ from fastapi import APIRouter, Query, Response
 
 from headgate import wire
 from services.dag import drawing, intake, verbs
+from services.dag.model import Dag
 from services.dag.routing import DAG_PATH, DAGS_PATH, CallerOf, Key, Limit, NamespaceOf, OrchestratorOf, clean
 from services.dag.settings import DagSettings
-from services.dag.views import dag_view, graph_view, node_view
+from services.dag.views import dag_view, node_view
 from shared import cursors
 from shared.http import body_of, json_response
 
@@ -258,16 +259,14 @@ async def graph(ns: NamespaceOf, dag: str, duties: OrchestratorOf, format: Forma
     """Nodes, edges and states, as JSON or as text for Mermaid or Graphviz."""
     settings: DagSettings = duties.context.settings
     nodes_max = settings.graph_json_nodes_max if format == "json" else settings.graph_text_nodes_max
-    found = await duties.queries.graph(ns, dag, nodes_max)
-    if format == "json":
-        return json_response(graph_view(found))
-    picture = drawing.Picture(
-        found.dag.name or found.dag.id,
-        [(row["key"], row["state"]) for row in found.nodes],
-        found.edges,
-    )
-    text = drawing.mermaid(picture) if format == "mermaid" else drawing.dot(picture)
-    return Response(text, media_type="text/plain; charset=utf-8")
+
+    def form_of(dag: Dag) -> drawing.Form:
+        if format == "json":
+            return drawing.Json(dag.id, dag.name, dag.state)
+        return drawing.Mermaid() if format == "mermaid" else drawing.Dot(dag.name or dag.id)
+
+    written = await duties.queries.graph(ns, dag, nodes_max, form_of)
+    return Response(written, media_type="application/json" if format == "json" else "text/plain; charset=utf-8")
 
 
 @router.get(

@@ -48,6 +48,7 @@ class DagSettings(EdgeSettings):
     expand_edges_max: int = 100_000
     graph_json_nodes_max: int = 100_000
     graph_text_nodes_max: int = 2_000
+    graph_bytes_max: int = 32 * 1024 * 1024
     chain_nodes_max: int = 50_000
     chain_edges_max: int = 200_000
 
@@ -61,6 +62,7 @@ class DagSettings(EdgeSettings):
     # a DAG that changes is looked at.
     priority_levels_max: int = 1_000
     priority_edges_max: int = 200_000
+    priority_ranks_max: int = 500_000
     priority_refresh_s: float = 1.0
 
     # One transaction flips at most so many edges, walks so many levels of skips, and scans so many nodes.

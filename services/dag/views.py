@@ -1,4 +1,4 @@
-"""DAGs, nodes and graphs as callers see them."""
+"""DAGs and nodes as callers see them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from services.dag.model import Added, Dag
-from services.dag.queries import Graph, NodeDetail
+from services.dag.queries import NodeDetail
 
 
 def dag_view(dag: Dag) -> dict[str, Any]:
@@ -76,27 +76,6 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
         "created_at": row["created_at"],
         "released_at": row["released_at"],
         "finished_at": row["finished_at"],
-    }
-
-
-def graph_view(graph: Graph) -> dict[str, Any]:
-    """A whole DAG as JSON."""
-    keys = [row["key"] for row in graph.nodes]
-    return {
-        "id": graph.dag.id,
-        "name": graph.dag.name,
-        "state": graph.dag.state,
-        "nodes": [
-            {
-                "key": row["key"],
-                "state": row["state"],
-                "topic": row["topic"] or None,
-                "generation": row["generation"],
-                **({"dag": row["item_id"]} if row["sub"] else {}),
-            }
-            for row in graph.nodes
-        ],
-        "edges": [{"upstream": keys[up], "downstream": keys[down]} for up, down in graph.edges],
     }
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.dag import queries
 from services.dag.completing import Completer
 from tests.support.dag_world import BASE, DagWorld, specs
 
@@ -107,3 +108,20 @@ async def test_a_dag_whose_order_has_no_room_takes_no_edge_that_needs_it(world: 
     await world.link(dag, ("n5", "late"))
     cycle = await world.link(dag, ("n199", "n0"), expect=422)
     assert cycle["code"] == "cycle"
+
+
+@pytest.mark.parametrize("form", ["json", "mermaid", "dot"])
+async def test_a_graph_over_its_bound_is_refused_and_below_it_is_whole(
+    world: DagWorld, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_GRAPH_PAGE", 3)
+    ups = [f"up{i}" for i in range(7)]
+    dag = await world.create([*specs({key: [] for key in ups}), {"key": "down", "upstream": ups}])
+    url = f"{BASE}/{dag}/graph?format={form}"
+    whole = (await world.http.get(url)).content
+    for bytes_max, status in ((7 * 14 - 1, 422), (len(whole) - 1, 422), (len(whole), 200)):
+        world.settings.__dict__.update(graph_bytes_max=bytes_max)
+        answer = await world.http.get(url)
+        assert answer.status_code == status
+    assert answer.content == whole
+    assert whole.count({"json": b'"downstream":"down"', "mermaid": b" --> ", "dot": b" -> "}[form]) == 7
