@@ -112,5 +112,4 @@ def node_of(dag: Dag, row: NodeRow) -> Node:
         row.ext_failed,
         row.new.sub,
         row.new.run_on,
-        row.new.tolerate,
     )

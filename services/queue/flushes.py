@@ -23,9 +23,9 @@ def by_shard(keys: Sequence[Key]) -> dict[int, list[Key]]:
 
 
 def looker(store: Store) -> Any:
-    """A flush of looks, each with its limit: the keys of each, None where its number is not the topic's."""
+    """A flush of looks, each with its limit: the keys of each."""
 
-    async def flush(looks: list[tuple[Look, int]]) -> list[list[Key] | None]:
+    async def flush(looks: list[tuple[Look, int]]) -> list[list[Key]]:
         if len(looks) == 1:
             return [await store.peek(*looks[0])]
         return await store.peek_many(looks)

@@ -136,7 +136,6 @@ READS = [
     "graph_nodes",
     "edges_page",
     "inputs",
-    "inputs_sizes",
     "specs_of",
     "outputs_page",
     "changes_after",
