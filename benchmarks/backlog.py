@@ -52,9 +52,8 @@ async def _fill(stack: BenchStack, number: int, topics: Sequence[str], items: in
     shard = await DirectShard.open(stack, number, session)
     try:
         names = shard.store.names
-        await names.make([(_NAMESPACE, topic) for topic in topics])
-        refs = [names.known(_NAMESPACE, topic) for topic in topics]
-        topic_ids = [ref.topic_id for ref in refs if ref is not None]
+        refs = await names.make([(_NAMESPACE, topic) for topic in topics])
+        topic_ids = [ref.topic_id for ref in refs.values()]
         each = max(1, -(-items // len(topic_ids)))
         first = int(await shard.connection.fetchval(SQL.filled.text))
         for start in range(0, items, _ITEMS_AT_ONCE):

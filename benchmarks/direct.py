@@ -9,6 +9,7 @@ from benchmarks.stack import BenchStack
 from services.queue.settings import QueueSettings
 from services.queue.store import Store
 from shared import arrays
+from shared.history import History
 from shared.pg import Transaction
 from shared.shards import Shard
 from shared.sql import Statement
@@ -24,6 +25,7 @@ class DirectShard:
         self.connection = connection
         self.again = again
         self.pool = self.relaxed = self
+        self.history = History(number)
         # The service's statements on this connection.
         self.store = Store(cast(Shard, self), QueueSettings())
 

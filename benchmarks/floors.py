@@ -26,7 +26,7 @@ from shared.sql import load
 SQL = load(Path(__file__).parent / "sql")
 CONNECTIONS = 4
 LEASE_S = 60.0
-_NAMESPACE = "bench-floor"
+_TOPIC = ("bench-floor", "floor")
 _ENCODED = f'"{PAYLOAD}"'
 
 Cycle = Callable[[], Awaitable[int]]
@@ -80,9 +80,7 @@ class OwnStatements:
         places = []
         for shard in shards:
             store = shard.store
-            await store.names.make([(_NAMESPACE, "floor")])
-            ref = store.names.known(_NAMESPACE, "floor")
-            assert ref is not None
+            ref = (await store.names.make([_TOPIC]))[_TOPIC]
             places.append((store, ref.namespace_id, ref.topic_id))
         return cls(shards, lambda batch: [_own_cycle(*place, batch) for place in places])
 
@@ -110,7 +108,7 @@ def _own_cycle(store: Store, namespace_id: int, topic_id: int, batch: int) -> Cy
 
     async def cycle() -> int:
         ids = new_ids(store.number, batch)
-        at = await store.enqueue_plain([((namespace_id, topic_id, 0, LEASE_S), ids, payloads)])
+        at, *_ = await store.enqueue_plain([((*_TOPIC, 0, LEASE_S), ids, payloads)])
         token = str(UUID(bytes=secrets.token_bytes(16)))
         claim = Claim(topic_id, [Key(0, at, item) for item in ids], token, LEASE_S)
         [group] = await store.claim([claim], relaxed=False)
@@ -121,7 +119,7 @@ def _own_cycle(store: Store, namespace_id: int, topic_id: int, batch: int) -> Cy
     return cycle
 
 
-def new_row(item_id: str, namespace_id: int, topic_id: int, *, remembered: bool = False) -> NewRow:
+def new_row(item_id: str, topic: tuple[str, str], *, remembered: bool = False) -> NewRow:
     """A plain item as the broker would write it; `remembered` as if its caller had made the id."""
-    kind = RareKind(namespace_id, topic_id, 0, LEASE_S, remembered, None)
+    kind = RareKind(topic, None, 0, LEASE_S, remembered, None)
     return NewRow(item_id, kind, time_ms_of(item_id), _ENCODED, None, False)

@@ -440,8 +440,8 @@ def _retry(args: Args, handle: DagHandle) -> DagView:
 def dag_resolve(args: Args) -> int:
     data = parsed(args.data) if args.data is not None else None
     with _client(args) as client:
-        status = client.dag(args.id).resolve(args.node, args.name, data=data, failed=args.failed)
-    _one(args, {"node": args.node, "name": args.name, "status": status})
+        found = client.dag(args.id).resolve(args.node, args.name, data=data, failed=args.failed)
+    _one(args, found if args.output == "json" else {k: v for k, v in found.model_dump().items() if v is not None})
     return OK
 
 

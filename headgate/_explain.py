@@ -12,6 +12,8 @@ from headgate._output import cell, gist, printable, show_json, show_table
 _NODE_COLUMNS: Final = ("key", "topic", "is", "for", "since", "attempt", "note")
 _TIME_COLUMNS: Final = ("at", "after", "what", "note")
 CHAIN_SHOWN_MAX: Final = 12
+# Who polls does so more often.
+UNASKED_TOLD_S: Final = 15.0
 
 
 def explain(args: commands.Args) -> int:
@@ -72,13 +74,17 @@ def _head(frontier: wire.Frontier, now: datetime) -> list[str]:
     lines = [f"{frontier.state}: {shown}"]
     for obstacle in frontier.waits_for:
         lines.append(f"waits for {_obstacle(obstacle)}, for {_ago(obstacle.since, now)}")
+    for event in frontier.undeclared:
+        lines.append(
+            f"nothing waits for {printable(event.name)} of node {printable(event.node)}, which was resolved"
+        )
     chain = frontier.longest_chain
     if chain is not None and chain.nodes:
         expected = "" if chain.expected_s is None else f", about {span(chain.expected_s)}"
         lines.append(f"longest chain left: {chain.nodes} nodes{expected}")
         keys = chain.keys[:CHAIN_SHOWN_MAX] + (["..."] if chain.nodes > CHAIN_SHOWN_MAX else [])
         lines += [f"{'  ' * depth}└ {printable(key)}" for depth, key in enumerate(keys)]
-        if chain.unknown_topics and chain.expected_s is not None:
+        if chain.unknown_topics:
             lines.append(f"no durations known of: {', '.join(chain.unknown_topics)}")
     return lines
 
@@ -89,7 +95,11 @@ def _row(node: wire.FrontierNode, now: datetime) -> dict[str, Any]:
     if node.standing == "delayed" and node.deliver_at is not None:
         note = f"due in {span((node.deliver_at - now).total_seconds())}"
     elif node.standing == "running" and node.lease_expires_at is not None:
-        note = f"lease ends in {span((node.lease_expires_at - now).total_seconds())}"
+        by = f"with {printable(node.worker)}, " if node.worker else ""
+        note = f"{by}lease ends in {span((node.lease_expires_at - now).total_seconds())}"
+    if node.unasked_s is not None and node.unasked_s >= UNASKED_TOLD_S:
+        told = f"nobody has asked for topic {printable(node.topic or '')} for {span(node.unasked_s)}"
+        note = f"{note}; {told}" if note else told
     return {
         "key": node.key,
         "topic": node.topic,

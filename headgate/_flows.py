@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from headgate import _calls
 from headgate._calls import Call
 from headgate._elements import Item, Result
-from headgate.errors import FOR_NOW, Forbidden, HeadgateError, NotFound, from_refusal
+from headgate.errors import FOR_NOW, Forbidden, HeadgateError, NotFound
 from headgate.ids import new_ids
 from headgate.wire import BATCH_MAX, BODY_BYTES_MAX, PAGE_LIMIT_MAX, DeadGroup, ShardHealth
 
@@ -43,18 +43,6 @@ def batches(build: Callable[[Sequence[Any]], Call[list[Result]]], elements: Sequ
             error.results = found + error.results
             raise
     return found
-
-
-def only(results: list[Result]) -> Result:
-    """The result of a call of one element.
-
-    Raises:
-        HeadgateError: it was refused.
-    """
-    (result,) = results
-    if result.status == "refused":
-        raise from_refusal(result.code, result.outcome)
-    return result
 
 
 def batches_of(build: Callable[[Sequence[Any]], Call[Any]], elements: Sequence[Any]) -> Flow[list[Any]]:
@@ -103,7 +91,12 @@ def added_up(parts: Sequence[DeadGroup]) -> list[DeadGroup]:
         if group is not part:
             newest = max(group, part, key=lambda one: one.newest)
             found[part.topic, part.error] = newest.model_copy(
-                update={"count": group.count + part.count, "oldest": min(group.oldest, part.oldest)}
+                update={
+                    "count": group.count + part.count,
+                    "oldest": min(group.oldest, part.oldest),
+                    "managed": group.managed + part.managed,
+                    "dag": newest.dag or group.dag or part.dag,
+                }
             )
     return sorted(found.values(), key=lambda group: (-group.count, group.topic, group.error))
 

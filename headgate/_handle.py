@@ -125,10 +125,13 @@ class DagHandle:
         ]
         self._client._run(batches_of(lambda part: add_dependencies(self.namespace, self.id, part), pairs))
 
-    def resolve(self, node: NodeRef, name: str, *, data: Any = None, failed: bool = False) -> str:
-        """Say that external `name` of `node` has happened, or failed: "resolved" or "already_resolved"."""
+    def resolve(self, node: NodeRef, name: str, *, data: Any = None, failed: bool = False) -> wire.Resolution:
+        """Say that external `name` of `node` has happened, or failed: `resolved` or `already_resolved`.
+
+        `declared` is false while no node waits for it, as where it is misspelt; `hint` says more then.
+        """
         external = present(node=key_of(node), name=name, data=data, failed=failed or None)
-        return (self.resolve_many([external]))[0].status
+        return (self.resolve_many([external]))[0]
 
     def resolve_many(self, external: Sequence[Mapping[str, Any]]) -> list[wire.Resolution]:
         """Resolve externals, each `{node, name, data?, failed?}`."""

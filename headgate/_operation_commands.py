@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 from headgate import _commands as commands
 from headgate import wire
 from headgate._calls import present
-from headgate._output import OperationProgress, show_fields, show_json, stderr_line
+from headgate._output import OperationProgress, printable, show_fields, show_json, stderr_line
 from headgate.client import Client
 from headgate.errors import Invalid
 
@@ -29,7 +29,8 @@ A DAG's items are left alone, and so is what is enqueued after the command.
 """
 
 _COLUMNS: Final = ("id", "kind", "state", "total", "scanned", "changed", "skipped", "requested_at", "filter")
-_DEAD_COLUMNS: Final = ("count", "topic", "error", "oldest", "newest", "sample_id")
+DAGS_SHOWN_MAX: Final = 5
+_DEAD_COLUMNS: Final = ("count", "of DAGs", "topic", "error", "oldest", "newest", "sample_id")
 
 Args = argparse.Namespace
 
@@ -88,6 +89,7 @@ def _show_preview(args: Args, preview: wire.OperationPreview) -> None:
         return
     count = f"{preview.matched}" if preview.exact else f"{preview.matched} or more"
     show_fields({"would " + preview.kind: count, "left alone": preview.skipped or None}, sys.stdout)
+    _tell_why(preview.skipped)
     for item_id in preview.sample:
         sys.stdout.write(f"  {item_id}\n")
     if preview.matched > len(preview.sample):
@@ -117,7 +119,16 @@ def _show(args: Args, operation: wire.Operation) -> int:
         fields = operation.model_dump(exclude={"shards", "dry_run", "filter"})
         away = [shard.shard for shard in operation.shards if shard.state in ("waiting", "unreachable")]
         show_fields({**fields, "filter": _filter_text(operation), "shards away": away}, sys.stdout)
+        _tell_why(operation.skipped)
     return commands.OK
+
+
+def _tell_why(left_alone: int) -> None:
+    if left_alone:
+        stderr_line(
+            "headgate: left alone are items of DAGs, which `headgate dag retry` runs again, and what had moved on "
+            "meanwhile"
+        )
 
 
 def _filter_text(operation: wire.Operation) -> str:
@@ -166,5 +177,12 @@ def stop(args: Args) -> int:
 def dead(args: Args) -> int:
     """dead."""
     with commands._client(args) as client:
-        commands.show_rows(args, client.dead(args.topic), _DEAD_COLUMNS, "nothing is dead")
+        groups = client.dead(args.topic)
+    if args.output == "json":
+        show_json(groups, sys.stdout)
+        return commands.OK
+    rows = [{**group.model_dump(), "of DAGs": group.managed or None} for group in groups]
+    commands.show_rows(args, rows, _DEAD_COLUMNS, "nothing is dead")
+    for dag in [group.dag for group in groups if group.dag is not None][:DAGS_SHOWN_MAX]:
+        stderr_line(f"headgate: `headgate dag retry {dag.id}` runs node {printable(dag.node)} again, of a DAG")
     return commands.OK

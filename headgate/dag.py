@@ -40,15 +40,18 @@ class WaitOptions(TypedDict, total=False):
     """How any node waits, and what it is given.
 
     trigger: what its upstreams must have come to; `all_succeeded` by default.
-    pass_outputs: give it the outputs of its upstreams as `job.inputs`, by key.
+    pass_outputs: give it the outputs of its upstreams as `job.inputs`, by key; to one that compensates another,
+        that one's output by key, and its payload and inputs as `payload:<key>` and `inputs:<key>`.
     run_on: a cleanup node, for the DAG's end: `always`, `succeeded`, `failed`, `cancelled`, `unsuccessful`.
     compensates: the key of the node that it undoes if the DAG fails or is cancelled.
+    tolerate: its failure does not fail the DAG; what waits for it is decided by its triggers as ever.
     """
 
     trigger: Trigger
     pass_outputs: bool
     run_on: wire.RunOn
     compensates: str
+    tolerate: bool
 
 
 class NodeOptions(WaitOptions, total=False):

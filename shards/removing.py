@@ -62,7 +62,7 @@ async def _close(connection: Any, address: ShardAddress, *, only_look: bool) -> 
     known = await identity(connection, schema)
     if known is None or not address.is_met_by(known.number, known.epoch, known.incarnation):
         raise Refused(f"{schema} is not open at {server(address.dsn)}: is it being moved?")
-    if known.move:
+    if "slots" in known.move:  # another note is of the move that brought the shard here
         raise Refused(f"slots of shard {address.number} are on their way: finish that with `slots --rebalance`")
     await _check_empty(connection, schema)
     if only_look:

@@ -95,6 +95,7 @@ class Batcher(Generic[E, R]):
         self._pool = pool
         if pool is not None:
             pool.breaker.listeners.append(self._heard)
+            pool.history.listeners.append(self._send_away)
         self._tags = tags
         self._light, self._heavy = _Lane[E, R](), _Lane[E, R]()
         self._standing = Standing(limits.wait_s, _clock)
@@ -150,11 +151,16 @@ class Batcher(Generic[E, R]):
         return min(light_s, heavy_s)
 
     def _heard(self, state: str) -> None:
-        if state == "open" and self._pool is not None:
-            for lane in (self._light, self._heavy):
-                for call in lane.line.clear():
-                    _fail(call.future, self._pool.away())
-                lane.tags = set()
+        if state == "open":
+            self._send_away()
+
+    def _send_away(self) -> None:
+        """Refuse whatever waits: the shard is away, or has lost the history that the entries are of."""
+        assert self._pool is not None
+        for lane in (self._light, self._heavy):
+            for call in lane.line.clear():
+                _fail(call.future, self._pool.away())
+            lane.tags = set()
 
     def _may_start(self, lane: _Lane[E, R]) -> bool:
         # Light calls that came before with a tag of a heavy one go first; later ones stand in its line.

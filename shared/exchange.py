@@ -110,8 +110,10 @@ class Exchange:
             if protocol.flow.write_paused and not self._disconnected:
                 self.step_aside()
                 await protocol.flow.drain()
-            if not self._disconnected:
+            if not self._disconnected and not protocol.transport.is_closing():
                 self._write(answer)
+            elif answer.undelivered is not None:
+                await answer.undelivered()
         finally:
             if self.kib:
                 self.step_aside()

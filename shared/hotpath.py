@@ -57,6 +57,7 @@ class Call(msgspec.Struct):
     of: str = ""  # what the verb's path names: the part that stands for `{...}`
     query: str = ""
     retry_after_s: float | None = None  # set by a verb that refused a part for now
+    undelivered: Callable[[], Awaitable[None]] | None = None  # set by a verb: what to do if nobody gets its answer
 
 
 class Verb(NamedTuple):
@@ -88,11 +89,12 @@ class Target(NamedTuple):
 
 
 class Answer(msgspec.Struct):
-    """Status, body and headers (names in lower case, without Content-Length)."""
+    """Status, body and headers (names in lower case, without Content-Length); what to do if nobody gets it."""
 
     status: int
     body: bytes
     headers: Sequence[tuple[bytes, bytes]]
+    undelivered: Callable[[], Awaitable[None]] | None = None
 
 
 _PREFIX = "/v1/namespaces/"
@@ -168,7 +170,7 @@ class HotPath:
             headers: Sequence[tuple[bytes, bytes]] = JSON
             if call.retry_after_s is not None:
                 headers = (*JSON, (b"retry-after", b"%d" % math.ceil(max(call.retry_after_s, 1))))
-            answer = Answer(status, _encode(value), headers)
+            answer = Answer(status, _encode(value), headers, call.undelivered)
         except ServiceError as error:
             answer = refusal(error)
         except Exception as error:

@@ -16,6 +16,7 @@ from shared import arrays
 from shared.breaker import Breaker
 from shared.clock import SystemClock
 from shared.errors import Invalid, ShardUnavailable, StorageFull
+from shared.history import Edition, History, HistoryChanged, Stranger, meet
 from shared.lanes import Lanes, Urgency, current_urgency, urgency
 from shared.metrics import SHARD_ERRORS, SHARD_QUERY_SECONDS, SHARD_REFUSED
 from shared.session import PINNED, SESSION
@@ -55,9 +56,6 @@ _LOST = (
     OSError,
 )
 
-# What a shard says of itself, asked once by each new connection.
-_IDENTITY = "SELECT number, epoch, incarnation::text, state FROM shard"
-
 
 class Declined(Exception):
     """A function of ours has refused a statement, in words that its caller knows; nothing was done."""
@@ -65,10 +63,6 @@ class Declined(Exception):
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
-
-
-class _Stranger(ConnectionError):
-    """What answers at the shard's address is not the shard that the map means."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
@@ -122,8 +116,9 @@ class Transaction:
 class Pool:
     """Connections to one schema. `relaxed` commits do not wait for the disk (their effects must be repeatable).
 
-    Calls to a shard that does not answer are refused at once (`breaker`, shared by the pools of one shard);
-    connections are given by urgency (`shared.lanes`). What waits for one has been let in: a call asks `admit`
+    Calls to a shard that does not answer are refused at once (`breaker`, shared by the pools of one shard), and so
+    are those that began before its server was replaced (`history`, shared as well). Connections are given by
+    urgency (`shared.lanes`). What waits for one has been let in: a call asks `admit`
     before its first statement, so that it is turned away without waiting, and with nothing done.
     """
 
@@ -134,11 +129,14 @@ class Pool:
         *,
         relaxed: bool = False,
         breaker: Breaker | None = None,
+        history: History | None = None,
     ) -> None:
         self._address = address
         self._settings = settings
         self._relaxed = relaxed
         self.breaker = breaker or Breaker()
+        self.history = history or History(address.number)
+        self.history.listeners.append(self._start_anew)
         self.lanes = Lanes(settings.pool_connections_max, _clock)
         self._standings = [
             Standing(settings.standing_wait_s_max, _clock, settings.acquire_timeout_s) for _ in Urgency
@@ -204,12 +202,14 @@ class Pool:
             await asyncio.gather(closing, return_exceptions=True)
 
     async def _retrying(self, run: Callable[[Any], Awaitable[T]]) -> T:
+        edition = self.history.edition
         for attempt in range(RETRIES_MAX + 1):
             self.check()
             try:
-                async with _Held(self) as connection:
+                async with _Held(self, edition) as connection:
                     started_s = _clock.monotonic_s()
                     answer = await run(connection)
+                    self.history.check(edition, outcome="unknown")
                     taken_s = _clock.monotonic_s() - started_s
                     self.latencies_s.append(taken_s)
                     self._seconds.observe(taken_s)
@@ -262,19 +262,24 @@ class Pool:
     async def _probe(self) -> None:
         try:
             with urgency(Urgency.SETTLE):
-                async with asyncio.timeout(self.breaker.probe_s_max), _Held(self) as connection:
+                held = _Held(self, self.history.edition)
+                async with asyncio.timeout(self.breaker.probe_s_max), held as connection:
                     await connection.fetch("SELECT 1")
         except (ShardUnavailable, TimeoutError):
             pass
         finally:
             self.breaker.probe_ended()
 
-    async def take(self) -> _Lent:
-        """A connection, to be given back with how it went."""
+    async def take(self, edition: Edition) -> _Lent:
+        """A connection for what began in `edition`, to be given back with how it went."""
         await self._enter()
         self.breaker.begin()
         try:
-            return await self._acquire()
+            lent = await self._acquire()
+            if self.history.edition is not edition:
+                await self._release(lent)
+                self.history.check(edition)
+            return lent
         except BaseException:
             self._leave()
             raise
@@ -353,7 +358,7 @@ class Pool:
             lent = self._idle.pop()
             if not lent.connection.is_closed():
                 return lent
-            await lent.pool.release(lent.proxy)
+            await _let_go(lent)
         try:
             if self._pool is None:
                 # No connection is opened by this: whoever waits for one waits for itself.
@@ -362,7 +367,7 @@ class Pool:
             pool = self._pool
             proxy = await pool.acquire(timeout=self._settings.acquire_timeout_s)
             return _Lent(pool, proxy, proxy.itself)
-        except _Stranger as error:
+        except (Stranger, HistoryChanged) as error:
             raise ShardUnavailable(str(error), retry_after_s=1.0) from error
         except (*_LOST, asyncpg.PostgresError) as error:
             self.breaker.failed()
@@ -378,7 +383,9 @@ class Pool:
         if is_fit and not connection.is_closed():
             self._idle.append(lent)
         else:
-            await lent.pool.release(lent.proxy)
+            if lent.pool is not self._pool:
+                _cut(connection)
+            await _let_go(lent)
 
     async def _forget(self, generation: int) -> None:
         """A connection of this generation was lost: those at hand are most likely dead too.
@@ -394,7 +401,16 @@ class Pool:
         while self._idle:
             lent = self._idle.pop()
             _cut(lent.connection)
-            await lent.pool.release(lent.proxy)
+            await _let_go(lent)
+
+    def _start_anew(self) -> None:
+        """The server was replaced: nothing that was begun on the former one goes on."""
+        old, self._pool = self._pool, None
+        self._idle.clear()
+        self._generation += 1
+        self.breaker.succeeded()  # it answers
+        if old is not None:
+            old.terminate()
 
     async def _create(self) -> Any:
         session = dict(PINNED, **SESSION, search_path=self._address.schema)
@@ -414,39 +430,34 @@ class Pool:
         )
 
     async def _opened(self, connection: Any) -> None:
-        """Look who answers: a copy of the shard, or the shard of another number, must not be written to."""
         connection.generation = self._generation
         arrays.use(connection)
-        try:
-            found = await connection.fetchrow(_IDENTITY)
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
-            return  # not migrated, or fenced: every statement says so by itself
-        meant = self._address
-        if found is None or found["state"] != "open":
-            raise _Stranger(f"{meant.schema} is not open on this server")
-        if not meant.is_met_by(found["number"], found["epoch"], found["incarnation"]):
-            raise _Stranger(
-                f"{meant.schema} on this server is not the one of the shard map: it has epoch {found['epoch']} "
-                f"and incarnation {found['incarnation']}, the map {meant.epoch} and {meant.incarnation}"
-            )
+        with suppress(asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
+            await meet(connection, self._address, self.history)  # else every statement says so by itself
 
 
 class _Held:
     """A connection of a pool's within an `async with` block: what goes wrong there is told as our own errors."""
 
-    __slots__ = ("_lent", "_pool")
+    __slots__ = ("_edition", "_lent", "_pool")
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, edition: Edition) -> None:
         self._pool = pool
+        self._edition = edition
 
     async def __aenter__(self) -> Any:
-        self._lent = await self._pool.take()
+        self._lent = await self._pool.take(self._edition)
         return self._lent.connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._pool.give_back(self._lent, error)
+
+
+async def _let_go(lent: _Lent) -> None:
+    with suppress(asyncpg.InterfaceError):  # its pool was terminated
+        await lent.pool.release(lent.proxy)
 
 
 async def _close(pool: Any, idle: list[_Lent], grace_s: float) -> None:

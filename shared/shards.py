@@ -17,6 +17,7 @@ from typing import Any
 from shared.breaker import Breaker
 from shared.clock import Clock, SystemClock
 from shared.errors import ShardUnavailable, Unavailable
+from shared.history import History
 from shared.log import log
 from shared.metrics import SHARD_BREAKER, SHARD_POOL_IN_USE, SHARD_POOL_WAITING
 from shared.pg import Pool
@@ -59,8 +60,9 @@ class Shard:
         state.set(0)
         self.breaker = Breaker()
         self.breaker.listeners.append(lambda to: state.set(_BREAKER_STATES.index(to)))
-        self.pool = Pool(address, settings, breaker=self.breaker)
-        self.relaxed = Pool(address, settings, relaxed=True, breaker=self.breaker)
+        self.history = History(address.number)
+        self.pool = Pool(address, settings, breaker=self.breaker, history=self.history)
+        self.relaxed = Pool(address, settings, relaxed=True, breaker=self.breaker, history=self.history)
         for name, lanes in (("durable", self.pool.lanes), ("relaxed", self.relaxed.lanes)):
             SHARD_POOL_IN_USE.labels(address.schema, name).set_function(partial(getattr, lanes, "taken"))
             SHARD_POOL_WAITING.labels(address.schema, name).set_function(partial(getattr, lanes, "waiting"))

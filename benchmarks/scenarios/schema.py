@@ -22,7 +22,6 @@ from benchmarks.spread import ratios
 from shared.session import PINNED
 
 CONNECTIONS = 4
-TOPIC = "backlog"
 SWEEP_INTERVAL_S = 0.1
 FILL_ITEMS = 100_000
 STATEMENT_TIMEOUT = "8s"  # the service's
@@ -182,9 +181,8 @@ async def _site(bench: Bench, variant: Variant) -> AsyncIterator[Site]:
                 await first.execute(f"ANALYZE {table}")
                 await first.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
     names = shards[0].store.names
-    await names.make([("default", TOPIC)])
-    ref = names.known("default", TOPIC)
-    assert ref is not None and ref.namespace_id == v.NAMESPACE_ID
+    ref = (await names.make([v.TOPIC]))[v.TOPIC]
+    assert ref.namespace_id == v.NAMESPACE_ID
     if variant in (v.PINNED_PLANS, v.DEFAULT_PLANS):
         for shard in shards:
             await v.start_idle(shard, ref.topic_id)

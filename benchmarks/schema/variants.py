@@ -18,7 +18,7 @@ from benchmarks.direct import DirectShard
 from benchmarks.floors import new_row
 from benchmarks.load import PAYLOAD
 from headgate.ids import new_ids
-from services.queue.model import Claim, Key
+from services.queue.model import Claim, Key, Look
 from services.queue.names import SQL as SERVICE_SQL
 from services.queue.prefetch import START, Buffer
 from services.queue.store import Store, SweepBounds, take_expired
@@ -28,6 +28,7 @@ from shared.sql import load
 SQL = load(Path(__file__).parent)
 BATCH = 100
 LEASE_S = 2.0
+TOPIC = ("default", "backlog")
 NAMESPACE_ID = 1  # `default`, the first that a migration makes
 _PEEK_KEYS = 1_000
 _REWIND_S = 0.8
@@ -83,8 +84,8 @@ class Keys:
             self._buffer.rewind()
         for shard, bound in self._buffer.behind(count):
             self._buffer.peeking(shard, bound)
-            keys = await store.peek((self._topic_id, bound, bound), _PEEK_KEYS)
-            self._buffer.peeked(shard, keys, limit=_PEEK_KEYS)
+            keys = await store.peek(Look(*TOPIC, self._topic_id, bound, bound), _PEEK_KEYS)
+            self._buffer.peeked(shard, keys or [], limit=_PEEK_KEYS)
 
     def _is_old(self) -> bool:
         return time.perf_counter() - self._rewound_s >= _REWIND_S
@@ -162,7 +163,7 @@ async def sweep(shard: DirectShard) -> int:
 async def start_idle(shard: DirectShard, topic_id: int) -> None:
     """What a session does that starts before the first item: it looks, claims and acks in vain."""
     for _ in range(_IDLE_CALLS):
-        await shard.store.peek((topic_id, START, START), _PEEK_KEYS)
+        await shard.store.peek(Look(*TOPIC, topic_id, START, START), _PEEK_KEYS)
         ids = new_ids(shard.number, 2)
         await shard.store.claim(
             [Claim(topic_id, [Key(*START[:2], item)], item, LEASE_S) for item in ids], relaxed=False
@@ -253,7 +254,7 @@ async def service_ack(site: Site, shard: DirectShard, ids: Ids, token: str) -> i
 
 
 async def _service_enqueue(site: Site, shard: DirectShard, ids: Ids, *, remembered: bool) -> None:
-    made = [new_row(item, NAMESPACE_ID, site.topic_id, remembered=remembered) for item in ids]
+    made = [new_row(item, TOPIC, remembered=remembered) for item in ids]
     site.keys.told((await shard.store.enqueue(made)).at, ids)
 
 

@@ -270,3 +270,9 @@ def _in_words(error: Mapping[str, Any]) -> str:
 def fault(pointer: str, detail: str) -> PydanticCustomError:
     """A fault that a whole-model check found, at `pointer` below the model."""
     return PydanticCustomError("headgate", "{detail}", {"detail": detail, "pointer": pointer})
+
+
+class LeasedDag(Response):
+    id: str
+    node: str
+    generation: int

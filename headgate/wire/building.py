@@ -92,6 +92,7 @@ class NodeSpec(Request):
     pass_outputs: bool = False
     run_on: RunOn | None = None
     compensates: Label | None = None
+    tolerate: bool = False
 
     @model_validator(mode="after")
     def _compensation(self) -> Self:
@@ -101,6 +102,12 @@ class NodeSpec(Request):
                     raise fault(f"/{name}", "a node that compensates another has its own turn")
             if self.trigger != "all_succeeded":
                 raise fault("/trigger", "a node that compensates another has its own turn")
+        return self
+
+    @model_validator(mode="after")
+    def _tolerance(self) -> Self:
+        if self.tolerate and (self.run_on is not None or self.compensates is not None):
+            raise fault("/tolerate", "no failure of cleanup fails the DAG; leave it out")
         return self
 
     @model_validator(mode="after")

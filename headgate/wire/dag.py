@@ -113,6 +113,13 @@ class Lifted(Response):
     critical_path: int = 0
 
 
+class Undeclared(Response):
+    """An event that was resolved and that no node waits for: it came early, or its name is misspelt."""
+
+    node: str
+    name: str
+
+
 class Dag(Response):
     id: str
     key: str | None = None
@@ -131,6 +138,7 @@ class Dag(Response):
     reason: str | None = None
     parent: ParentNode | None = None
     priority: Lifted | None = None
+    undeclared: list[Undeclared] = Field(default_factory=list)
     cleaning: bool = False
     last_event_id: str = "0"
 
@@ -171,9 +179,14 @@ class DependenciesAdded(Response):
 
 
 class Resolution(Response):
+    """`declared` is false while no node waits for the event; then `hint` says so, with the nearest name that its
+    node waits for, if there is one."""
+
     node: str
     name: str
     status: ResolveStatus
+    declared: bool = True
+    hint: str | None = None
 
 
 class Resolutions(Response):
@@ -240,6 +253,7 @@ class NodeView(Response):
     run_on: RunOn | None = None
     compensates: str | None = None
     trigger: Trigger = "all_succeeded"
+    tolerate: bool = False
     upstream: list[str] = Field(default_factory=list)
     downstream: list[str] = Field(default_factory=list)
     external: list[ExternalView] = Field(default_factory=list)
@@ -303,7 +317,8 @@ class Obstacle(Response):
 
 class FrontierNode(Response):
     """A node that no upstream keeps. `standing` of a released one is the queue's word on its item; one that
-    is `kept` waits for `waits_for`."""
+    is `kept` waits for `waits_for`. `worker` has one that runs; for `unasked_s` nobody has asked for the topic of
+    one that is queued or delayed, as far as is known."""
 
     key: str
     state: NodeState
@@ -318,13 +333,15 @@ class FrontierNode(Response):
     deliver_at: datetime | None = None
     lease_expires_at: datetime | None = None
     error: str | None = None
+    worker: str | None = None
+    unasked_s: float | None = None
 
 
 class ChainLeft(Response):
     """The most unfinished nodes that have to end one after another; `keys` holds the first 100 of them.
 
     `expected_s` is what the slowest way takes if nodes take, from release to end, as long as those of their
-    topic took in this DAG; null when none has. Topics that are unknown count for nothing in it.
+    topic took in this DAG; null while none of some topic has ended there: `unknown_topics`.
     """
 
     nodes: int
@@ -334,12 +351,14 @@ class ChainLeft(Response):
 
 
 class Frontier(Response):
-    """What a DAG waits for. `longest_chain` comes with the first page, unless the DAG has ended or is large."""
+    """What a DAG waits for. With the first page come `undeclared` and, unless the DAG has ended or is large,
+    `longest_chain`."""
 
     id: str
     state: DagState
     nodes: NodeCounts
     waits_for: list[Obstacle] = Field(default_factory=list)
+    undeclared: list[Undeclared] = Field(default_factory=list)
     longest_chain: ChainLeft | None = None
     items: list[FrontierNode]
     next_cursor: str | None = None

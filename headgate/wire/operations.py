@@ -11,6 +11,7 @@ from headgate.wire.base import (
     ItemId,
     ItemState,
     JsonObject,
+    LeasedDag,
     Moment,
     Priority,
     Request,
@@ -130,7 +131,11 @@ class OperationRef(Response):
 
 
 class DeadGroup(Response):
-    """Dead items of one topic with the same kind of error; `sample_id` is the one that died last."""
+    """Dead items of one topic with the same kind of error; `sample_id` is the one that died last.
+
+    `managed` of them are items of DAGs, which neither redrive nor purge touches: a retry in the DAG runs the node
+    again, and takes the dead item away. `dag` is the node of the one of these that died last.
+    """
 
     error: str
     topic: str
@@ -138,3 +143,5 @@ class DeadGroup(Response):
     oldest: datetime
     newest: datetime
     sample_id: str
+    managed: int = 0
+    dag: LeasedDag | None = None

@@ -31,6 +31,7 @@ from headgate.wire.base import (
     Json,
     JsonObject,
     Label,
+    LeasedDag,
     LeaseS,
     LookStatus,
     Moment,
@@ -247,12 +248,6 @@ class Results(Response, Generic[T]):
     results: list[T]
 
 
-class LeasedDag(Response):
-    id: str
-    node: str
-    generation: int
-
-
 class Leased(Response):
     id: str
     topic: str
@@ -300,7 +295,11 @@ class ItemView(Response):
 
 
 class ItemStanding(ElementResult):
-    """Where an item stands now. `since` is when it became ready, disabled or dead; `deliver_at` when it is due."""
+    """Where an item stands now. `since` is when it became ready, disabled or dead; `deliver_at` when it is due.
+
+    Of a leased one `worker` is what the dequeue said; of one that waits `unasked_s` is for how long nobody has
+    asked for its topic, as far as the process knows that answers.
+    """
 
     status: LookStatus
     topic: str | None = None
@@ -311,6 +310,8 @@ class ItemStanding(ElementResult):
     deliver_at: datetime | None = None
     lease_expires_at: datetime | None = None
     error: str | None = None
+    worker: str | None = None
+    unasked_s: float | None = None
 
 
 class ItemAttempt(Response):

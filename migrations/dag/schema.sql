@@ -26,7 +26,13 @@ CREATE TABLE cleanup (
     dag_no bigint NOT NULL,
     node_no bigint NOT NULL,
     of_no bigint,
-    wave integer
+    wave integer,
+    undone_generation integer DEFAULT 0 NOT NULL,
+    done_generation integer DEFAULT 0 NOT NULL,
+    done_released_at timestamp with time zone,
+    done_finished_at timestamp with time zone,
+    done_payload text,
+    done_output text
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -74,6 +80,7 @@ CREATE TABLE dag (
     started_lift integer DEFAULT 0 NOT NULL,
     path_lift integer DEFAULT 0 NOT NULL,
     content bytea,
+    tolerated integer DEFAULT 0 NOT NULL,
     CONSTRAINT dag_counts CHECK ((LEAST(blocked, released, succeeded, failed, skipped, cancelled) >= 0)),
     CONSTRAINT dag_state CHECK ((state = ANY ('{running,cancelling,succeeded,failed,cancelled}'::text[])))
 )
@@ -190,7 +197,8 @@ CREATE TABLE kept_node (
     sub boolean DEFAULT false CONSTRAINT node_sub_not_null NOT NULL,
     run_on text,
     started_at timestamp with time zone,
-    worker text
+    worker text,
+    tolerate boolean DEFAULT false NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -230,6 +238,7 @@ CREATE TABLE node (
     run_on text,
     started_at timestamp with time zone,
     worker text,
+    tolerate boolean DEFAULT false NOT NULL,
     CONSTRAINT node_counts CHECK ((LEAST(up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left) >= 0)),
     CONSTRAINT node_state CHECK ((state = ANY ('{blocked,released,succeeded,failed,skipped,cancelled}'::text[])))
 )
@@ -416,6 +425,8 @@ ALTER TABLE ONLY spread
 ALTER TABLE ONLY tally
     ADD CONSTRAINT tally_pkey PRIMARY KEY (id);
 
+CREATE INDEX cleanup_of ON cleanup USING btree (of_no) WHERE (of_no IS NOT NULL);
+
 CREATE INDEX cleanup_wave ON cleanup USING btree (dag_no, wave) WHERE (wave IS NOT NULL);
 
 CREATE INDEX dag_deadline ON dag USING btree (deadline_at) WHERE ((state = 'running'::text) AND (deadline_at IS NOT NULL));
@@ -438,9 +449,13 @@ CREATE INDEX edge_down ON edge USING btree (down, up);
 
 CREATE INDEX external_deadline ON external USING btree (deadline_at) WHERE ((deadline_at IS NOT NULL) AND (resolved_at IS NULL));
 
+CREATE INDEX external_undeclared ON external USING btree (dag_no, node_key, name) WHERE (NOT declared);
+
 CREATE INDEX kept_due ON kept USING btree (due_at) WHERE (phase <> 'kept'::text);
 
 CREATE INDEX kept_edge_down ON kept_edge USING btree (down, up);
+
+CREATE INDEX kept_external_undeclared ON kept_external USING btree (dag_no, node_key, name) WHERE (NOT declared);
 
 CREATE UNIQUE INDEX kept_node_key ON kept_node USING btree (dag_no, key);
 

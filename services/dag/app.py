@@ -60,6 +60,7 @@ class Loops:
         self._others: list[Loop] = [
             Loop("lag", context.lag.step, interval_s=SAMPLE_S),
             Loop("gauges", orchestrator.queries.step, interval_s=GAUGES_S),
+            Loop("homes", context.look_for_homes, interval_s=self._settings.shards_refresh_s),
         ]
         self._walks: dict[int, Loop] = {}
         for shard in context.shards:

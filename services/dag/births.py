@@ -41,7 +41,7 @@ def plan(
 ) -> Birth | None:
     """A new DAG as it will stand, or None where the long way is to tell: of what is there already (externals may
     be resolved, a key may be taken), of nodes that are no items, of none, and of what is wrong with the call."""
-    if not nodes or any(node.sub or node.run_on is not None or node.external for node in nodes):
+    if not nodes or any(node.sub or node.run_on is not None or node.external or node.tolerate for node in nodes):
         return None
     dag = _unborn(dag_id, namespace, new)
     try:

@@ -92,7 +92,7 @@ class Builder:
         self._context = context
         self._giver = giver
         self._settings = context.settings
-        self._orders = Orders(context.settings.order_edges_max)
+        self._orders = Orders(context.settings.order_bytes_max)
         self._births = births.Births(context, giver)
         self._growth = Growth(context, giver, self._orders)
         self.quotas = Quotas(context.shards, context.settings, context.clock)
@@ -179,9 +179,11 @@ class Builder:
             if dag is None:
                 assert new.key is not None or parent is not None, "nothing else can be taken"
                 found = await store.find_dag(tx, namespace, key=new.key, dag_id=dag_id)
-                unfinished = await store_duties.adding_of(tx, found.no)
+                unfinished = await store_duties.adding_of(tx, found.no) if nodes else []
+                # A call that is repeated is answered when the queue has its nodes; what others add is theirs.
+                own_nodes = [each for each in unfinished if each.first_no == found.node_no(0)]
                 same = new.content == await store.content_of(tx, found.no)
-                return None, unfinished or _Written(found, False, {}, same=same)
+                return None, own_nodes or _Written(found, False, {}, same=same)
             if parent is None:
                 self.quotas.add(namespace, dags=1)
             else:
@@ -328,7 +330,7 @@ class Builder:
         rows = await inserting.insert(self._context.shards, tx, dag, adding, standing, numbers, queue_shard)
         if expansion is not None and children:
             await expanding.record(tx, dag, expansion.node, children, numbers)
-        settlement = Settlement(tx, [dag], self._settings)
+        settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
         settlement.changed(dag)
         if adding.cleanups:
             settlement.cleanup_changed(dag)
@@ -417,18 +419,14 @@ class Builder:
             return None
         order.grow(dag.next_n + len(adding.nodes))
         order.version = None
-        inserted: list[tuple[int, int]] = []
-        for edge in adding.edges:
-            pair = (numbers[edge.upstream] & _MASK, numbers[edge.downstream] & _MASK)
-            cycle = order.insert(*pair)
-            if cycle:
-                order.remove(inserted)
-                order.version = dag.structure_version
-                named = {no: key for key, no in numbers.items()}
-                nos = [dag.node_no(n) for n in cycle]
-                named |= {node.no: node.key for node in await store.nodes_by_no(tx, nos)}
-                raise addition.cycle_error([named[no] for no in nos])
-            inserted.append(pair)
+        edges = [(numbers[edge.upstream] & _MASK, numbers[edge.downstream] & _MASK) for edge in adding.edges]
+        cycle = await self._orders.insert(order, edges)
+        if cycle:
+            order.version = dag.structure_version
+            named = {no: key for key, no in numbers.items()}
+            nos = [dag.node_no(n) for n in cycle]
+            named |= {node.no: node.key for node in await store.nodes_by_no(tx, nos)}
+            raise addition.cycle_error([named[no] for no in nos])
         return order
 
     async def _queue_shard(self, shard: Shard) -> int:

@@ -19,7 +19,7 @@ class Left(NamedTuple):
 class Chain(NamedTuple):
     """The most nodes that have to end one after another, by number, and how long the slowest such way takes.
 
-    `expected_s` is None when no topic on the way is known; `unknown` names topics that counted as 0 s.
+    `expected_s` is None while there are `unknown` topics: no sum of what is known would be an estimate.
     """
 
     nodes: list[int]
@@ -62,9 +62,9 @@ def longest(left: Mapping[int, Left], edges: Iterable[tuple[int, int]], mean_s: 
             if waits[down] == 0:
                 order.append(down)
     topics = {node.topic for node in left.values()}
-    known = any(topic in mean_s for topic in topics)
-    expected_s = max(seconds.values(), default=0.0) if known else None
-    return Chain(_path(length, before), expected_s, sorted(topics - set(mean_s)))
+    unknown = sorted(topics - set(mean_s))
+    expected_s = max(seconds.values()) if topics and not unknown else None
+    return Chain(_path(length, before), expected_s, unknown)
 
 
 def _cost_s(node: Left, mean_s: Mapping[str, float]) -> float:

@@ -7,6 +7,10 @@ Compensation undoes in the reverse order of what happened. Where b waited for a,
 released, so nodes that were out at the same time did not wait for one another: their compensations run
 together, and those of what had ended before wait for them. That needs no look at the graph, and is a
 reverse topological order of it.
+
+What counts is what was done. A node that succeeded, was retried and did not come to its end again, has its first
+success undone: a retry notes it (`note_done`) before it begins the new generation, and a compensation that
+succeeds takes note of that (`note_undone`), so that nothing is undone twice.
 """
 
 from __future__ import annotations
@@ -84,7 +88,7 @@ async def _plan(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
     for row in found:
         if row.state != "blocked":
             continue
-        if dag.verdict == "succeeded" or row.of_state != "succeeded" or row.finished_at is None:
+        if dag.verdict == "succeeded" or row.finished_at is None:
             idle.append(row.no)
         else:
             spans.append(Span(row.no, row.released_at or row.finished_at, row.finished_at))
@@ -106,9 +110,11 @@ async def widen_retry(tx: Transaction, dag: Dag, nos: Sequence[int]) -> list[int
         dag.verdict, dag.cleanup_phase = None, 0
     else:
         dag.cleanup_phase = 1
-    undone: dict[int, int | None] = {no: 0 for no in sorted(reach) if no in known and known[no].of_no is not None}
-    if undone:
-        await store_cleanup.set_waves(tx, dag, undone)
+    undone = [no for no in sorted(reach) if no in known and known[no].of_no is not None]
+    if undone and dag.cleanup_phase:
+        await store_cleanup.undo_again(tx, dag, undone)
+    elif undone:
+        await store_cleanup.set_waves(tx, dag, dict.fromkeys(undone, 0))
     return sorted(reach)
 
 

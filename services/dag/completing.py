@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from services.dag import store
 from services.dag.context import Context
 from services.dag.model import Dag, Ending, Ref, Send, dag_of
-from services.dag.settling import Settlement
+from services.dag.settling import Settlement, why_cancelled
 from shared import ids
 from shared.metrics import RELEASE_LAG_SECONDS
 from shared.pg import Transaction
@@ -30,10 +30,13 @@ class Completer:
         async def work(tx: Transaction) -> tuple[Settlement | None, tuple[int, int]]:
             dags = await store.lock_dags(tx, sorted({end.dag_id for end in unique.values()}))
             nos = {dag.id: dag.no for dag in dags}
-            known = [(nos[end.dag_id], end) for end in unique.values() if end.dag_id in nos]
+            why = {dag.id: why_cancelled(dag) for dag in dags}
+            known = [
+                (nos[end.dag_id], _explained(end, why[end.dag_id])) for end in unique.values() if end.dag_id in nos
+            ]
             if not known:
                 return None, (0, 0)
-            settlement = Settlement(tx, dags, self._context.settings)
+            settlement = Settlement(tx, dags, self._context.settings, self._context.home(shard))
             ended = await store.mark_ended(tx, known)
             for end in ended:
                 settlement.ended(end)
@@ -61,8 +64,11 @@ class Completer:
 
         async def work(tx: Transaction) -> tuple[Settlement | None, None]:
             dags = await store.lock_dag_nos(tx, [dag_of(send.no)])
-            settlement = Settlement(tx, dags, self._context.settings)
-            if dags[0].state == "running" and await store.renew_released(tx, send.ref, item_id):
+            settlement = Settlement(tx, dags, self._context.settings, self._context.home(shard))
+            nodes = await store.nodes_by_no(tx, [send.no])
+            # A DAG that is being cancelled cleans up nevertheless.
+            wanted = any(dags[0].state == "running" or node.run_on is not None for node in nodes)
+            if wanted and await store.renew_released(tx, send.ref, item_id):
                 again = Send(send.no, send.generation + 1, "enqueue", item_id, send.namespace, send.inputs)
                 settlement.sends.append(again)
                 settlement.renewed(dags[0], again.ref)
@@ -74,8 +80,10 @@ class Completer:
     async def _mark(self, shard: Shard, refs: dict[Ref, str | None], state: str) -> None:
         async def work(tx: Transaction) -> tuple[Settlement | None, None]:
             dags: list[Dag] = await store.lock_dag_nos(tx, (dag_of(ref.no) for ref in refs))
-            settlement = Settlement(tx, dags, self._context.settings)
-            for end in await store.mark_refs(tx, refs, state):
+            settlement = Settlement(tx, dags, self._context.settings, self._context.home(shard))
+            why = {dag.no: why_cancelled(dag) for dag in dags} if state == "cancelled" else {}
+            told = {ref: error or why.get(dag_of(ref.no)) for ref, error in refs.items()}
+            for end in await store.mark_refs(tx, told, state):
                 settlement.ended(end)
             await settlement.run()
             return settlement, None
@@ -93,3 +101,10 @@ class Completer:
             lag_s = max(0.0, now_s - max(times))
             gauges.release_lag_s.add(lag_s)
             RELEASE_LAG_SECONDS.labels(shard.number).observe(lag_s)
+
+
+def _explained(end: Ending, why: str | None) -> Ending:
+    """What a DAG's own cancel ended says so."""
+    if end.state != "cancelled" or why is None:
+        return end
+    return end._replace(error=why if end.error is None else f"{why}; before: {end.error}")

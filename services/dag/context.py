@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from services.dag import store_duties
 from services.dag.gateway import Queue, pick_shard
 from services.dag.model import Dag, Send
 from services.dag.settings import DagSettings
-from services.dag.settling import Settlement
+from services.dag.settling import Home, Settlement
 from services.dag.watching import Watches
 from shared import ids
 from shared.clock import Clock
 from shared.crash import crash_point
-from shared.errors import NotFound, ShuttingDown
+from shared.errors import NotFound, ShuttingDown, Unavailable
 from shared.metrics import DAG_SECONDS, RELEASED
 from shared.ownership import Ownership
 from shared.pg import Transaction
@@ -77,6 +78,7 @@ class Context:
         self.watches = Watches()
         self.lag = LoopLag(settings.standing_wait_s_max)
         self._beside: dict[int, _Beside] = {}
+        self._homes: dict[int, Home] = {}
         self._settled: list[tuple[int, int, float]] = [(-1, -1, 0.0), (-1, -1, 0.0)]
         self.gauges = {shard.number: ShardGauges() for shard in shards}
         self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
@@ -95,7 +97,20 @@ class Context:
                 self._beside[shard.number] = known._replace(until_s=until_s)
             known = _Beside(await store_duties.queue_shards_beside(shard), until_s, shard.address)
             self._beside[shard.number] = known
-        return pick_shard(numbers, shard.number, known.numbers)
+        number = pick_shard(numbers, shard.number, known.numbers)
+        self._homes[shard.number] = Home(number, frozenset(numbers))
+        return number
+
+    def home(self, shard: Shard) -> Home | None:
+        """Where new items of a DAG shard go, by what was last seen; for transactions, which wait for nobody."""
+        return self._homes.get(shard.number)
+
+    async def look_for_homes(self) -> int:
+        """See anew which of the queue's shards take items; a queue that is away changes nothing."""
+        for shard in self.shards:
+            with suppress(Unavailable):
+                await self.queue_shard(shard)
+        return 0
 
     def join(self, shard: Shard) -> None:
         """A shard is new in the map."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
+from typing import NamedTuple
 
-from services.dag import keeping, store, store_duties, store_edges
+from services.dag import keeping, store, store_duties, store_edges, store_reads
 from services.dag.context import Context, own
 from services.dag.errors import DagFinished, LimitExceeded, NodeReleased, UnknownNode, reopening_error
-from services.dag.model import Cause, Dag, Node, Resolved
+from services.dag.model import Dag, Node, Resolved
 from services.dag.settling import Settlement
 from shared.errors import FieldError
+from shared.nearest import nearest
 from shared.pg import Transaction
 from shared.shards import Shard
 
@@ -18,7 +20,18 @@ _ERROR_CHARS = 1_000
 
 _CANCEL_STATUSES = {"blocked": "cancelled", "released": "cancelling", "cancelled": "already_cancelled"}
 
+# How many of a node's externals a misspelt name is compared with.
+_HINTS_MAX = 20
+
 Act = Callable[[Transaction, Settlement, Dag], Awaitable[None]]
+
+
+class Answer(NamedTuple):
+    """Of an event: whether it is news, whether a node waits, or has waited, for it, and else what to say."""
+
+    is_new: bool
+    declared: bool
+    hint: str | None
 
 
 class Controller:
@@ -71,27 +84,23 @@ class Controller:
         return await self._change(namespace, dag_id, act)
 
     async def cancel(self, namespace: str, dag_id: str, reason: str | None) -> Dag:
-        """Cancel what is unfinished. The answer is `cancelling` until the queue has confirmed all of it."""
+        """Cancel what is unfinished. The answer is `cancelling` until the queue has confirmed all of it. One that
+        changes nothing leaves no reason."""
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
-            if dag.over:
-                return
-            settlement.cancel_rest(dag, "call")
-            if reason is not None:
-                dag.reason = reason
-                await store.set_flags(tx, dag)
+            if not dag.over:
+                settlement.cancel_rest(dag, "call", reason)
 
         return await self._change(namespace, dag_id, act)
 
     async def expire(self, shard: Shard, dag_no: int) -> None:
         """A deadline has passed: cancel the rest."""
-        cause: Cause = "deadline"
 
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dag_nos(tx, [dag_no])
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             if dag.state == "running" and await store.past_deadline(tx, dag_no):
-                settlement.cancel_rest(dag, cause)
+                settlement.cancel_rest(dag, "deadline", f"its deadline of {dag.deadline_s:g} s passed")
             await settlement.run()
             return settlement, None
 
@@ -105,7 +114,7 @@ class Controller:
 
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dag_nos(tx, [dag_no])
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             known, _ = await store.nodes_by_key(tx, dag_no, dict.fromkeys(key for key, _ in overdue))
             waiting = {key for key, node in known.items() if _minds_deadlines(dag, node)}
             names: dict[str, list[str]] = {}
@@ -183,8 +192,8 @@ class Controller:
         await self._change(namespace, dag_id, act)
         return [(key, statuses[key]) for key in keys]
 
-    async def resolve(self, namespace: str, dag_id: str, facts: Sequence[Resolved]) -> list[bool]:
-        """Resolve externals, declared or not yet; True for each that was not resolved before.
+    async def resolve(self, namespace: str, dag_id: str, facts: Sequence[Resolved]) -> list[Answer]:
+        """Resolve externals, declared or not yet.
 
         Raises:
             DagReopening: one that failed before a retry is perhaps still to be opened again.
@@ -193,11 +202,14 @@ class Controller:
         for fact in facts:
             first.setdefault((fact.node, fact.name), fact)
         news: set[tuple[str, str]] = set()
+        waited_for: set[tuple[str, str]] = set()
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
             news.clear()
+            waited_for.clear()
             await keeping.check(tx, dag)
-            await self._check(tx, dag, list(first))
+            known = await self._check(tx, dag, list(first))
+            waited_for.update(pair for pair, each in known.items() if each.declared)
             rows = await store_edges.resolve_externals(tx, dag.no, list(first.values()))
             counts: dict[str, tuple[int, bool]] = {}
             for key, name, declared, failed in rows:
@@ -209,18 +221,34 @@ class Controller:
                 for node in await store.count_resolved(tx, dag.no, counts):
                     settlement.consider(node)
 
-        await self._change(namespace, dag_id, act)
+        dag = await self._change(namespace, dag_id, act)
+        hints = await self._hints(dag, first.keys() - waited_for)
         seen: set[tuple[str, str]] = set()
         answers = []
         for fact in facts:
             pair = (fact.node, fact.name)
-            answers.append(pair in news and pair not in seen)
+            answers.append(Answer(pair in news and pair not in seen, pair in waited_for, hints.get(pair)))
             seen.add(pair)
         return answers
 
-    async def _check(self, tx: Transaction, dag: Dag, wanted: Sequence[tuple[str, str]]) -> None:
+    async def _hints(self, dag: Dag, idle: Set[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """What is said of events that nothing waits for, which may be early, or misspelt."""
+        if not idle:
+            return {}
+        shard, _ = self._context.shard_of(dag.id)
+        keys = sorted({key for key, _ in idle})
+        names: dict[str, list[str]] = {}
+        for key, name in await store_reads.declared_names(shard, dag.no, keys, _HINTS_MAX, over=dag.over):
+            names.setdefault(key, []).append(name)
+        return {
+            (key, name): "nothing waits for this yet" + nearest(name, names.get(key, ())) for key, name in idle
+        }
+
+    async def _check(
+        self, tx: Transaction, dag: Dag, wanted: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], store_edges.Known]:
         known = await store_edges.find_externals(tx, dag.no, wanted)
-        if dag.reopening and any(known.values()):
+        if dag.reopening and any(each.failed for each in known.values()):
             raise reopening_error()
         # Facts about externals that nobody declared take room too.
         dag.externals += len(wanted) - len(known)
@@ -229,6 +257,7 @@ class Controller:
             raise LimitExceeded(f"the DAG would have over {limit} externals")
         if len(known) < len(wanted):
             await store.grow_dag(tx, dag, structure_changed=False)
+        return known
 
     async def _go_on(self, tx: Transaction, settlement: Settlement, dag: Dag) -> None:
         await store.set_flags(tx, dag)
@@ -260,7 +289,7 @@ class Controller:
 
         async def work(tx: Transaction) -> tuple[Settlement, Dag]:
             dag = own(await store.lock_dags(tx, [dag_id]), namespace)
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             await act(tx, settlement, dag)
             await settlement.run()
             return settlement, dag

@@ -84,6 +84,8 @@ class Explainer:
             if not position.isdecimal() or len(position) > 9:
                 raise invalid("/cursor", "this is not a cursor of this list")
             after_no = dag.node_no(min(int(position), dag.next_n))
+        if cursor is None:
+            await self._queries.whole(dag)
         since = await store_reads.kept_since(shard, dag)
         rows, reached = ([], dag.last_no) if dag.over else await self._page(shard, dag, after_no, limit)
         out = [row for row in rows if row["state"] == "released"]
@@ -226,7 +228,8 @@ def _waits_of(dag: Dag, since: Kept) -> list[dict[str, Any]]:
     if dag.over:
         return []
     found = obstacles(dag, dag.created_at, since)
-    if dag.state == "running" and not dag.unfinished and (dag.open or not (dag.total or dag.closed)):
+    done = dag.unfinished == dag.cleanup_left and not dag.cleanup_phase
+    if dag.state == "running" and done and (dag.open or not (dag.total or dag.closed)):
         found.append({"kind": "close", "since": dag.created_at})
     return found
 
@@ -241,7 +244,7 @@ def _attempts(row: Any, item: Standing | None, logged: Sequence[Attempt]) -> lis
         if before and before not in told:
             found.append(_attempt(before, "failed", error=item.error))
         if running:
-            found.append(_attempt(item.attempt, "running", started_at=item.since))
+            found.append(_attempt(item.attempt, "running", started_at=item.since, worker=item.worker))
     elif row["attempts"] and row["state"] in _OUTCOMES and row["attempts"] not in told:
         found.append(
             _attempt(

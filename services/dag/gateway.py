@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -10,12 +11,20 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate import AsyncClient, Nack, Result, RetryPolicy
 from headgate import errors as sdk
+from headgate.ids import shard_of
 from services.dag.errors import QueueUnavailable
 from services.dag.items import SYSTEM_NAMESPACE
 from shared.clock import Clock
 
 # What failed is sent again by the outbox; here only a connection that broke in between is worth a retry.
 _RETRY = RetryPolicy(attempts_max=2, base_s=0.02, delay_s_max=0.1, retry_after_s_max=0.1, elements=False)
+
+
+# The code of a refusal by a shard that the queue does not have any more: nothing of it will ever be delivered.
+SHARD_REMOVED = "shard_removed"
+
+
+_OF_AN_ID = re.compile("/items/[0-9]+/id")
 
 
 class Answer(NamedTuple):
@@ -35,6 +44,9 @@ class Standing(NamedTuple):
     deliver_at: datetime | None
     lease_expires_at: datetime | None
     error: str | None
+    worker: str | None = None
+    # For how long nobody has asked for its topic.
+    unasked_s: float | None = None
 
 
 class Attempt(NamedTuple):
@@ -125,6 +137,7 @@ class HeadgateQueue:
         self._shards_refresh_s = shards_refresh_s
         self._shards: list[int] = []
         self._shards_until_s = 0.0
+        self._listed: set[int] = set()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -134,7 +147,7 @@ class HeadgateQueue:
         async def send(part: Sequence[Any]) -> list[Result]:
             return await self._client.enqueue_encoded(part, namespace=namespace)
 
-        return await _each(send, items)
+        return await self._each(send, items)
 
     async def revive(self, namespace: str, items: Sequence[tuple[str, str | None]]) -> list[Answer]:
         async def send(part: Sequence[Any]) -> list[Result]:
@@ -144,13 +157,13 @@ class HeadgateQueue:
             {"id": item_id} if inputs is None else {"id": item_id, "inputs": json.loads(inputs)}
             for item_id, inputs in items
         ]
-        return await _each(send, bodies)
+        return await self._each(send, bodies)
 
     async def cancel(self, namespace: str, item_ids: Sequence[str]) -> list[Answer]:
         async def send(part: Sequence[Any]) -> list[Result]:
             return await self._client.cancel(part, namespace=namespace)
 
-        return await _each(send, item_ids)
+        return await self._each(send, item_ids)
 
     async def take(self, topic: str, count: int, *, wait_s: float, lease_s: float) -> list[Completion]:
         with _answering():
@@ -183,7 +196,14 @@ class HeadgateQueue:
             raise QueueUnavailable(f"the queue does not tell about items: {refusal.code}") from refusal
         return {
             item.id: Standing(
-                item.state, item.attempt, item.since, item.deliver_at, item.lease_expires_at, item.error
+                item.state,
+                item.attempt,
+                item.since,
+                item.deliver_at,
+                item.lease_expires_at,
+                item.error,
+                item.worker,
+                item.unasked_s,
             )
             for item in found
             if item.id is not None and item.state is not None
@@ -210,26 +230,36 @@ class HeadgateQueue:
                 if not self._shards:
                     raise
             else:
+                self._listed = {shard.shard for shard in found}
                 taking = [shard.shard for shard in found if shard.state not in ("open", "draining")]
                 self._shards = taking or [shard.shard for shard in found]
                 self._shards_until_s = self._clock.monotonic_s() + self._shards_refresh_s
         return self._shards
 
+    async def _each(
+        self, send: Callable[[Sequence[Any]], Awaitable[list[Result]]], elements: Sequence[Any]
+    ) -> list[Answer]:
+        """One answer per element. A call that is refused as a whole is sent again in halves, so that the one
+        element at fault is refused alone."""
+        if not elements:
+            return []
+        try:
+            with _answering():
+                results = await send(elements)
+        except _CallRefused as refusal:
+            if len(elements) == 1:
+                return [Answer("refused", refusal.code, final=True)]
+            middle = len(elements) // 2
+            return await self._each(send, elements[:middle]) + await self._each(send, elements[middle:])
+        return [self._answer(result) for result in results]
 
-async def _each(send: Callable[[Sequence[Any]], Awaitable[list[Result]]], elements: Sequence[Any]) -> list[Answer]:
-    """One answer per element. A call that is refused as a whole is sent again in halves, so that the one
-    element at fault is refused alone."""
-    if not elements:
-        return []
-    try:
-        with _answering():
-            results = await send(elements)
-    except _CallRefused as refusal:
-        if len(elements) == 1:
-            return [Answer("refused", refusal.code, final=True)]
-        middle = len(elements) // 2
-        return await _each(send, elements[:middle]) + await _each(send, elements[middle:])
-    return [Answer(result.status, result.code) for result in results]
+    def _answer(self, result: Result) -> Answer:
+        """A process that has seen a shard leave the map says that it is away; one that began later does not know
+        it."""
+        is_away = result.code == "shard_unavailable" and result.id is not None and self._listed
+        if is_away and shard_of(str(result.id)) not in self._listed:
+            return Answer("refused", SHARD_REMOVED)
+        return Answer(result.status, result.code)
 
 
 class _CallRefused(Exception):
@@ -246,6 +276,8 @@ def _answering() -> Iterator[None]:
     try:
         yield
     except (sdk.BadRequest, sdk.TooLarge, sdk.Invalid, sdk.NotFound, sdk.Conflict) as error:
-        raise _CallRefused(error.code) from error
+        # Ids are made here: what can be wrong with one is its shard.
+        is_shard = any(_OF_AN_ID.fullmatch(fault.pointer) for fault in error.errors)
+        raise _CallRefused(SHARD_REMOVED if is_shard else error.code) from error
     except sdk.HeadgateError as error:
         raise QueueUnavailable("the queue service did not answer", outcome="unknown", retry_after_s=1.0) from error

@@ -73,6 +73,7 @@ class Giver:
             AddUnfinished: the queue will be given them by and by.
         """
         mark = shard.number << 64 | unfinished.first_no
+        edition = shard.history.edition
         done = self._running[mark] = asyncio.get_running_loop().create_future()
         try:
             [is_taken] = await self._batcher(given.queue_shard).submit(
@@ -83,6 +84,8 @@ class Giver:
         finally:
             self._unmark(mark, done)
         crash_point("after_give")
+        if shard.history.edition is not edition:
+            raise unfinished_error()  # it may be lost, and its numbers be others'
         if is_taken:
             self._context.forget(shard, list(sends), [unfinished.first_no])
             return True
@@ -174,7 +177,7 @@ class Giver:
 
         async def end(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dag_nos(tx, [unfinished.dag_no])
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             for node in await store.nodes_between(tx, *unfinished, ["blocked"]) if ends else ():
                 if node.no in ends and node.enqueued:
                     settlement.end(node, *ends[node.no])
@@ -182,8 +185,10 @@ class Giver:
             await settlement.run()
             return settlement, None
 
+        edition = shard.history.edition
         dag, waiting = await shard.pool.transaction(look)
         ends = await self._give_waiting(shard, dag, waiting)
+        shard.history.check(edition)
         await self._context.settle(shard, end)
 
     async def _give_waiting(
@@ -199,7 +204,7 @@ class Giver:
             for item, (status, code, final) in zip(waiting, answers, strict=True):
                 if status == "cancelled":
                     ends[item.no] = ("cancelled", None)
-                elif status == "refused" and code == "id_too_old":
+                elif status == "refused" and code in ("id_too_old", gateway.SHARD_REMOVED):
                     old.append(item)
                 elif status == "refused" and final:
                     ends[item.no] = ("failed", f"the queue refused the item: {code}")
@@ -216,19 +221,22 @@ class Giver:
         return await self._context.queue.enqueue(dag.namespace, texts)
 
     async def _renew(self, shard: Shard, dag: Dag, old: Sequence[WaitingItem]) -> list[WaitingItem]:
-        """New ids for nodes whose ids grew too old before the queue had seen them."""
+        """New ids for nodes whose ids grew too old, or whose shard was removed, before the queue had seen them;
+        how those stand that still wait."""
         if not old:
             return []
         queue_shard = await self._context.queue_shard(shard)
         fresh = ids.kin(ids.new_ids(queue_shard, len(old)), dag.id)
-        renewed = [item._replace(item_id=item_id) for item, item_id in zip(old, fresh, strict=True)]
 
-        async def work(tx: Transaction) -> None:
+        async def work(tx: Transaction) -> list[WaitingItem]:
             await store.lock_dag_nos(tx, [dag.no])
-            await store.renew_waiting(tx, {item.no: item.item_id for item in renewed})
+            await store.renew_waiting(tx, old, fresh)
+            # Another one who drives the same add may have been first, and a node may have moved on.
+            waiting = await store.waiting_items(tx, Addition(old[0].no, old[-1].no))
+            return [item for item in waiting if item.no in nos]
 
-        await shard.pool.transaction(work)
-        return renewed
+        nos = {item.no for item in old}
+        return await shard.pool.transaction(work)
 
 
 def unfinished_error() -> AddUnfinished:

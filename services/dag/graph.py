@@ -6,12 +6,17 @@ with the order costs a comparison, another one a search between its two ends' po
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Literal, assert_never
 
 from services.dag.model import Counts, Trigger
 
 Verdict = Literal["wait", "fire", "skip"]
+
+# What an order takes without nodes, and an edge that came after it was loaded takes on each side.
+_ORDER_BYTES = 2_048
+_LATE_EDGE_BYTES = 200
 
 
 def decide(trigger: Trigger, counts: Counts) -> Verdict:
@@ -82,31 +87,59 @@ def _cycle_among(left: set[str], downs: dict[str, list[str]]) -> list[str]:
 
 
 class Order:
-    """A topological order of nodes 0, 1, 2, ... that is kept while edges come."""
+    """A topological order of nodes 0, 1, 2, ... that is kept while edges come.
+
+    What is loaded stands in arrays, four bytes a number: the downstreams of all nodes one after another, and where
+    each node's begin; likewise the upstreams. Edges that come later stand beside.
+    """
 
     def __init__(self) -> None:
-        self._position: list[int] = []
-        self._downs: dict[int, list[int]] = {}
-        self._ups: dict[int, list[int]] = {}
-        self.edges = 0
+        self._position = array("I")
+        self._downs = _Lists(0, (), ())
+        self._ups = _Lists(0, (), ())
         # The structure that this order knows; None while a change is not committed.
         self.version: int | None = None
+
+    @property
+    def edges(self) -> int:
+        """How many it knows."""
+        return self._downs.edges
+
+    @property
+    def bytes(self) -> int:
+        """About what it takes in memory."""
+        return _ORDER_BYTES + 4 * len(self._position) + self._downs.bytes + self._ups.bytes
+
+    @staticmethod
+    def loaded_bytes(nodes: int, edges: int) -> int:
+        """What one takes that was loaded with so many."""
+        return _ORDER_BYTES + 4 * (3 * nodes + 2 + 2 * edges)
+
+    @property
+    def late_edges(self) -> int:
+        """Edges that have come since it was loaded; each takes much more than a loaded one."""
+        return self._downs.late_edges
 
     def grow(self, count: int) -> None:
         """Know nodes below `count`; new ones come last."""
         self._position.extend(range(len(self._position), count))
 
-    def load(self, edges: Iterable[tuple[int, int]], count: int) -> None:
-        """Begin with edges that are known to be acyclic."""
+    def load(self, ups: array[int], downs: array[int], count: int) -> None:
+        """Begin with edges among nodes below `count` that are known to be acyclic."""
         self.grow(count)
-        waits: dict[int, int] = {}
-        forward = True
-        for up, down in edges:
-            self._link(up, down)
-            waits[down] = waits.get(down, 0) + 1
-            forward = forward and up < down
-        if not forward:
-            self._sort(waits)
+        self._downs = _Lists(count, ups, downs)
+        self._ups = _Lists(count, downs, ups)
+        if any(up > down for up, down in zip(ups, downs, strict=True)):
+            self._sort()
+
+    def insert_all(self, edges: Sequence[tuple[int, int]]) -> list[int]:
+        """Add edges. Returns [] or, with nothing changed, a cycle that they would close."""
+        for place, edge in enumerate(edges):
+            cycle = self.insert(*edge)
+            if cycle:
+                self.remove(edges[:place])
+                return cycle
+        return []
 
     def insert(self, up: int, down: int) -> list[int]:
         """Add an edge. Returns [] or, with nothing changed, the cycle it would close (each node once)."""
@@ -118,24 +151,19 @@ class Order:
             if cycle:
                 return cycle
             self._reorder(ahead, self._behind(up, low))
-        self._link(up, down)
+        self._downs.add(up, down)
+        self._ups.add(down, up)
         return []
 
     def remove(self, edges: Iterable[tuple[int, int]]) -> None:
         """Take back edges just inserted; an order of more edges is one of fewer."""
         for up, down in edges:
-            self._downs[up].remove(down)
-            self._ups[down].remove(up)
-            self.edges -= 1
+            self._downs.remove(up, down)
+            self._ups.remove(down, up)
 
     def comes_before(self, first: int, second: int) -> bool:
         """True when the order has `first` before `second`."""
         return self._position[first] < self._position[second]
-
-    def _link(self, up: int, down: int) -> None:
-        self._downs.setdefault(up, []).append(down)
-        self._ups.setdefault(down, []).append(up)
-        self.edges += 1
 
     def _ahead(self, start: int, high: int, target: int) -> tuple[list[int], list[int]]:
         """What `start` reaches up to position `high`; or the cycle, if `target` is among it."""
@@ -143,7 +171,7 @@ class Order:
         stack = [start]
         while stack:
             node = stack.pop()
-            for down in self._downs.get(node, ()):
+            for down in self._downs.of(node):
                 if down == target:
                     return [], [target, *self._path(came, node)]
                 if down not in came and self._position[down] < high:
@@ -163,7 +191,7 @@ class Order:
         found = {start}
         stack = [start]
         while stack:
-            for up in self._ups.get(stack.pop(), ()):
+            for up in self._ups.of(stack.pop()):
                 if up not in found and self._position[up] > low:
                     found.add(up)
                     stack.append(up)
@@ -177,12 +205,60 @@ class Order:
         for node, place in zip(nodes, places, strict=True):
             position[node] = place
 
-    def _sort(self, waits: dict[int, int]) -> None:
-        order = [node for node in range(len(self._position)) if not waits.get(node)]
+    def _sort(self) -> None:
+        waits = array("I", [0]) * len(self._position)
+        for node in range(len(waits)):
+            waits[node] = len(self._ups.of(node))
+        order = array("I", [node for node, ups in enumerate(waits) if not ups])
         for node in order:
-            for down in self._downs.get(node, ()):
+            for down in self._downs.of(node):
                 waits[down] -= 1
                 if waits[down] == 0:
                     order.append(down)
         for place, node in enumerate(order):
             self._position[node] = place
+
+
+class _Lists:
+    """A list of nodes for each node below `count`: the `targets` of the edges that have it as their source."""
+
+    def __init__(self, count: int, sources: Sequence[int], targets: Sequence[int]) -> None:
+        self._begins = array("I", [0]) * (count + 1)
+        for source in sources:
+            self._begins[source + 1] += 1
+        total = 0
+        for node in range(count + 1):
+            total += self._begins[node]
+            self._begins[node] = total
+        self._targets = array("I", [0]) * total
+        free = self._begins[:-1]
+        for source, target in zip(sources, targets, strict=True):
+            self._targets[free[source]] = target
+            free[source] += 1
+        self._late: dict[int, list[int]] = {}
+        self.late_edges = 0
+
+    @property
+    def edges(self) -> int:
+        return len(self._targets) + self.late_edges
+
+    @property
+    def bytes(self) -> int:
+        return 4 * (len(self._begins) + len(self._targets)) + _LATE_EDGE_BYTES * self.late_edges
+
+    def of(self, node: int) -> Sequence[int]:
+        late = self._late.get(node, [])
+        if node + 1 >= len(self._begins):
+            return late
+        found = self._targets[self._begins[node] : self._begins[node + 1]]
+        return [*found, *late] if late else found
+
+    def add(self, node: int, target: int) -> None:
+        self._late.setdefault(node, []).append(target)
+        self.late_edges += 1
+
+    def remove(self, node: int, target: int) -> None:
+        self._late[node].remove(target)
+        self.late_edges -= 1
+        if not self._late[node]:
+            del self._late[node]

@@ -58,7 +58,7 @@ class Growth:
             is_large = len(columns.keys) > self._settings.birth_nodes_max
             delay_s = self._settings.stopped_add_s if is_large else self._settings.overdue_s
             await store_births.bear_nodes(tx, birth, [node.no for node in upper], satisfied, delay_s=delay_s)
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             settlement.grown(dag, len(birth.released))
             return settlement, birth
 

@@ -112,4 +112,5 @@ def node_of(dag: Dag, row: NodeRow) -> Node:
         row.ext_failed,
         row.new.sub,
         row.new.run_on,
+        row.new.tolerate,
     )

@@ -64,6 +64,8 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
         rest.append([node.run_on, node.compensates])
     if deadlines:
         rest.append(deadlines)
+    if node.tolerate:
+        rest.append("tolerate")
     whole = f"[{said},{canonical(rest)[1:]}"
     return NewNode(
         key=node.key,
@@ -78,6 +80,7 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
         run_on=node.run_on if node.compensates is None else UNDO,
         compensates=node.compensates,
         deadlines=tuple(deadlines),
+        tolerate=node.tolerate,
     )
 
 

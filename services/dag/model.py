@@ -100,6 +100,9 @@ class Dag:
     verdict: DagState | None = None
     started_lift: int = 0
     path_lift: int = 0
+    tolerated: int = 0
+    # No column: events that were resolved and that no node waits for, (node key, name), where somebody has looked.
+    undeclared: Sequence[tuple[str, str]] = ()
 
     def node_no(self, n: int) -> int:
         """The number of this DAG's node `n`."""
@@ -205,6 +208,7 @@ class Node:
     ext_failed: bool
     sub: bool = False
     run_on: str | None = None
+    tolerate: bool = False
 
     @property
     def counts(self) -> Counts:
@@ -246,6 +250,8 @@ class NewNode:
     compensates: str | None = None
     # Of externals that have one, in seconds from their declaration.
     deadlines: tuple[tuple[str, float], ...] = ()
+    # Its failure does not fail its DAG.
+    tolerate: bool = False
 
     @property
     def sub(self) -> bool:

@@ -8,18 +8,25 @@ DAG do not wait for it.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
 from services.dag import store_edges
+from services.dag.errors import LimitExceeded
 from services.dag.graph import Order
 from services.dag.model import NODE_BITS, Dag
+from shared.history import Edition
 from shared.shards import Shard
 
 _PAGE_EDGES = 20_000
+# More than these are for a thread: they would keep the loop.
+_EDGES_AT_ONCE_MAX = 5_000
+_LATE_EDGES_MAX = 50_000
 _MASK = (1 << NODE_BITS) - 1
 
-Key = tuple[int, int]
+Key = tuple[Edition, int]
 
 
 class OrderStale(Exception):
@@ -31,12 +38,13 @@ class OrderStale(Exception):
 
 
 class Orders:
-    """The orders of this process, the most recently used ones up to `edges_max` edges."""
+    """The orders of this process, the most recently used ones that `bytes_max` has room for."""
 
-    def __init__(self, edges_max: int) -> None:
-        self._edges_max = edges_max
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
         self._orders: OrderedDict[Key, Order] = OrderedDict()
         self._gates: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._loading = asyncio.Lock()
 
     def gate(self, dag_id: str) -> asyncio.Lock:
         """One builder of a DAG at a time in this process: the row lock would make them wait anyway, each
@@ -46,45 +54,74 @@ class Orders:
             gate = self._gates[dag_id] = asyncio.Lock()
         return gate
 
+    @property
+    def bytes(self) -> int:
+        """About what all of them take."""
+        return sum(order.bytes for order in self._orders.values())
+
     def fresh(self, shard: Shard, dag: Dag) -> Order | None:
         """The order of a locked DAG, if this process has it as it stands now."""
-        order = self._orders.get((shard.number, dag.no))
+        key = (shard.history.edition, dag.no)
+        order = self._orders.get(key)
         if order is None or order.version != dag.structure_version:
             return None
-        self._orders.move_to_end((shard.number, dag.no))
+        self._orders.move_to_end(key)
         return order
 
     def empty(self, shard: Shard, dag: Dag) -> Order:
         """The order of a DAG without edges."""
         order = Order()
         order.version = dag.structure_version
-        self._orders[shard.number, dag.no] = order
+        self._keep((shard.history.edition, dag.no), order)
         return order
 
+    async def insert(self, order: Order, edges: Sequence[tuple[int, int]]) -> list[int]:
+        """Add edges to an order. Returns [] or, with nothing changed, a cycle that they would close."""
+        is_large = order.edges > _EDGES_AT_ONCE_MAX
+        cycle = await asyncio.to_thread(order.insert_all, edges) if is_large else order.insert_all(edges)
+        self._evict()
+        return cycle
+
     async def load(self, shard: Shard, dag: Dag) -> None:
-        """Read a DAG's edges as of the version in `dag`; whether that still holds is seen under its lock."""
-        base = dag.node_no(0)
-        after = (base - 1, -1)
-        edges: list[tuple[int, int]] = []
-        while True:
-            page = await store_edges.edges_page(shard, after, dag.node_no(_MASK), _PAGE_EDGES)
-            edges += [(up - base, down - base) for up, down in page]
-            if len(page) < _PAGE_EDGES:
-                break
-            after = page[-1]
-        order = Order()
-        # Nodes that came while the pages were read are beyond `next_n`; the version will not fit then.
-        order.load(edges, max([dag.next_n, *(max(edge) + 1 for edge in edges)]))
+        """Read a DAG's edges as of the version in `dag`; whether that still holds is seen under its lock.
+
+        Raises:
+            LimitExceeded: its order would take more than all orders may.
+        """
+        key = (shard.history.edition, dag.no)
+        async with self._loading:
+            ups, downs, count = await self._edges(shard, dag)
+            order = Order()
+            await asyncio.to_thread(order.load, ups, downs, count)
         order.version = dag.structure_version
-        self._orders[shard.number, dag.no] = order
+        shard.history.check(key[0])
+        self._keep(key, order)
+
+    async def _edges(self, shard: Shard, dag: Dag) -> tuple[array[int], array[int], int]:
+        """All edges, and a number above those of their nodes."""
+        base, count = dag.node_no(0), dag.next_n
+        ups, downs = array("I"), array("I")
+        after = (base - 1, -1)
+        while page := await store_edges.edge_columns(shard, after, dag.node_no(_MASK), _PAGE_EDGES):
+            ups += page.ups
+            downs += page.downs
+            # Nodes that came while the pages were read are beyond `next_n`; the version will not fit then.
+            count = max(count, page.ups[-1] + 1, max(page.downs) + 1)
+            after = (base + ups[-1], base + downs[-1])
+            if Order.loaded_bytes(count, len(ups)) > self._bytes_max:
+                raise LimitExceeded("the DAG has too many edges to check others between its nodes for cycles")
+        return ups, downs, count
+
+    def _keep(self, key: Key, order: Order) -> None:
+        self._orders[key] = order
+        self._orders.move_to_end(key)
         self._evict()
 
-    def drop(self, shard: Shard, dag_no: int) -> None:
-        """Forget an order that may know edges which were not committed."""
-        self._orders.pop((shard.number, dag_no), None)
-
     def _evict(self) -> None:
-        total = sum(order.edges for order in self._orders.values())
-        while total > self._edges_max and len(self._orders) > 1:
+        """Keep to the bound. Where edges came one by one, loading an order anew makes it small again."""
+        for key in [key for key, order in self._orders.items() if order.late_edges > _LATE_EDGES_MAX]:
+            del self._orders[key]
+        total = self.bytes
+        while total > self._bytes_max:
             _, order = self._orders.popitem(last=False)
-            total -= order.edges
+            total -= order.bytes

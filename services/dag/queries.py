@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -17,8 +17,10 @@ from services.dag import (
     store_kept,
     store_reads,
     store_subdags,
+    undoing,
 )
 from services.dag.context import Context, shutting_down
+from services.dag.drawing import EDGE_BYTES_MIN, Form, Vertex
 from services.dag.errors import LimitExceeded
 from services.dag.model import UNDO, Dag
 from services.dag.store_reads import Kept
@@ -31,7 +33,7 @@ from shared.pg import Transaction
 from shared.shards import Shard
 
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-_GRAPH_PAGE = 10_000
+_GRAPH_PAGE = 5_000
 _SCANS_PER_PAGE = 10
 _OUTBOX_COUNTED_MAX = 100_000
 _DAGS_PER_LOOK_MAX = 1_000
@@ -47,15 +49,6 @@ class NodeDetail:
     externals: list[dict[str, Any]] = field(default_factory=list)
     blocked_by: list[dict[str, Any]] = field(default_factory=list)
     compensates: str | None = None
-
-
-@dataclass(slots=True)
-class Graph:
-    """A whole DAG: node rows, and edges as positions among them."""
-
-    dag: Dag
-    nodes: list[Any]
-    edges: list[tuple[int, int]]
 
 
 def begun_at(row: Any) -> datetime:
@@ -92,7 +85,24 @@ class Queries:
             NotFound: it does not exist, or is another tenant's.
         """
         _, dag = await self.find(namespace, dag_id)
+        return await self.whole(dag)
+
+    async def whole(self, dag: Dag) -> Dag:
+        """A DAG as it is told, with the events that nothing waits for."""
+        await self._look_for_undeclared([dag])
         return dag
+
+    async def _look_for_undeclared(self, dags: Sequence[Dag]) -> None:
+        by_shard: dict[int, list[Dag]] = {}
+        for dag in dags:
+            if dag.externals:
+                by_shard.setdefault(ids.shard_of(dag.id), []).append(dag)
+        for number, some in by_shard.items():
+            shard = self._context.shards.get(number)
+            assert shard is not None, "they were read there"
+            found = await store_reads.undeclared(shard, some, self._settings.undeclared_shown_max)
+            for dag in some:
+                dag.undeclared = found[dag.no]
 
     async def dags(
         self,
@@ -120,6 +130,7 @@ class Queries:
         found = sorted((dag for page in pages for dag in page), key=lambda dag: dag.id, reverse=True)
         more = len(found) > limit
         found = found[:limit]
+        await self._look_for_undeclared(found)
         return found, cursors.encode(query, found[-1].id) if more else None
 
     async def wait(self, namespace: str, dag_id: str, timeout_s: float) -> Dag:
@@ -138,7 +149,7 @@ class Queries:
                     _, dag = await self.find(namespace, dag_id)
                 left_s = until_s - clock.monotonic_s()
                 if dag.over or left_s <= 0:
-                    return dag
+                    return await self.whole(dag)
                 if self._context.watches.leaving:
                     raise shutting_down()
                 try:
@@ -173,27 +184,54 @@ class Queries:
         more = reached < dag.last_no
         return details, cursors.encode(query, str(reached - dag.node_no(0))) if more else None
 
-    async def graph(self, namespace: str, dag_id: str, nodes_max: int) -> Graph:
-        """All nodes and edges.
+    async def graph(self, namespace: str, dag_id: str, nodes_max: int, form_of: Callable[[Dag], Form]) -> bytes:
+        """All nodes and edges, in a form.
 
         Raises:
-            LimitExceeded: the DAG has more than `nodes_max` nodes.
+            LimitExceeded: the DAG has more than `nodes_max` nodes, or takes more than `graph_bytes_max`.
         """
         shard, dag = await self.find(namespace, dag_id)
         if dag.next_n > nodes_max:
             raise LimitExceeded(f"the DAG has {dag.next_n} nodes; in this form at most {nodes_max} are shown")
+        left = self._settings.graph_bytes_max
+        if dag.edges * EDGE_BYTES_MIN > left:
+            raise _graph_too_large(left)
+        written = []
+        async for part in self._drawn(shard, dag, form_of(dag)):
+            left -= len(part)
+            if left < 0:
+                raise _graph_too_large(self._settings.graph_bytes_max)
+            written.append(part)
+        return b"".join(written)
+
+    async def _drawn(self, shard: Shard, dag: Dag, form: Form) -> AsyncIterator[bytes]:
+        """A graph part by part, each of one page, so that other calls come in between."""
         base, last_no = dag.node_no(0), dag.last_no
-        rows: list[Any] = []
-        while page := await store_reads.graph_nodes(
-            shard, base + len(rows) - 1, last_no, _GRAPH_PAGE, over=dag.over
-        ):
-            rows += page
-        edges: list[tuple[int, int]] = []
-        after = (base - 1, -1)
+        yield form.begin()
+        count = 0
+        while page := await store_reads.graph_nodes(shard, base + count - 1, last_no, _GRAPH_PAGE, over=dag.over):
+            vertices = [
+                Vertex(
+                    row["key"],
+                    row["state"],
+                    row["topic"] or None,
+                    row["generation"],
+                    row["item_id"] if row["sub"] else None,
+                )
+                for row in page
+            ]
+            yield form.nodes(count, vertices)
+            count += len(page)
+        drawn, after = 0, (base - 1, -1)
         while found := await store_edges.edges_page(shard, after, last_no, _GRAPH_PAGE, over=dag.over):
-            edges += [(up - base, down - base) for up, down in found if down <= last_no]
+            edges = [(up - base, down - base) for up, down in found if down < base + count]
+            if edges:
+                yield form.edges(drawn, edges)
+            drawn += len(edges)
             after = found[-1]
-        return Graph(dag, rows, edges)
+        if not drawn:
+            yield form.edges(0, [])
+        yield form.end()
 
     async def inputs(self, namespace: str, dag_id: str, key: str) -> str:
         """What a node is given of its upstreams and externals, as JSON text.
@@ -208,11 +246,16 @@ class Queries:
         limit = self._settings.inputs_fetched_bytes_max
 
         async def read(tx: Transaction) -> list[tuple[int, str, str]]:
-            if dag.over:
-                return await store_kept.inputs(tx, [row["no"]])
-            if (await store.inputs_sizes(tx, [row["no"]]))[row["no"]] > limit:
+            nos = [row["no"]]
+            if row["run_on"] == UNDO:
+                told = await undoing.inputs(tx, nos, bytes_max=limit, over=dag.over)
+                if row["no"] not in told:
+                    raise LimitExceeded(f"the inputs have over {limit} bytes; fetch what it undoes by itself")
+                return [(row["no"], name, value) for name, value in told[row["no"]]]
+            sizes = await (store_kept.inputs_sizes if dag.over else store.inputs_sizes)(tx, nos)
+            if sizes[row["no"]] > limit:
                 raise LimitExceeded(f"the inputs have over {limit} bytes; fetch the upstreams' outputs one by one")
-            return await store.inputs(tx, [row["no"]])
+            return await (store_kept.inputs if dag.over else store.inputs)(tx, nos)
 
         parts = await shard.pool.transaction(read)
         return items.inputs_body([(name, value) for _, name, value in parts])
@@ -397,6 +440,12 @@ class Queries:
             owner = ownership.seen(shard.number)
             known |= {"state": "open", "outbox": 0}
         return known | {"owner": owner.name, "epoch": owner.epoch, "dags": dags, "nodes": nodes}
+
+
+def _graph_too_large(bytes_max: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"the graph takes over {bytes_max} bytes as a whole; go through its nodes page by page, each has its edges"
+    )
 
 
 def _ms(seconds: float | None) -> float | None:

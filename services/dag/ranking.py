@@ -15,10 +15,11 @@ from typing import NamedTuple
 from services.dag import store_edges
 from services.dag.context import Context
 from services.dag.model import NODE_BITS, Item, dag_of
+from shared.history import Edition
 from shared.shards import Shard
 
 _DAGS_KEPT = 64
-_PAGE_EDGES = 20_000
+_PAGE_EDGES = 5_000
 
 
 class _Known(NamedTuple):
@@ -33,7 +34,7 @@ class Ranks:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._known: OrderedDict[tuple[int, int], _Known] = OrderedDict()
+        self._known: OrderedDict[tuple[Edition, int], _Known] = OrderedDict()
 
     async def lift(self, shard: Shard, items: Mapping[int, Item]) -> dict[int, int]:
         """By how much the priority of each item is to be lowered, by its node's number; without those of 0."""
@@ -51,7 +52,7 @@ class Ranks:
         return found
 
     async def _of(self, shard: Shard, dag_no: int, version: int) -> Mapping[int, int]:
-        key = (shard.number, dag_no)
+        key = (shard.history.edition, dag_no)
         now_s = self._context.clock.monotonic_s()
         known = self._known.get(key)
         if known is None or (
@@ -60,10 +61,16 @@ class Ranks:
             edges = await self._edges(shard, dag_no)
             known = _Known(version, now_s, await asyncio.to_thread(ranks_of, edges))
             self._known[key] = known
-            while len(self._known) > _DAGS_KEPT:
-                self._known.popitem(last=False)
         self._known.move_to_end(key)
+        self._forget()
         return known.ranks
+
+    def _forget(self) -> None:
+        """Keep to the bounds; the last one that was asked for stays."""
+        kept = sum(len(each.ranks) for each in self._known.values())
+        while len(self._known) > 1 and (len(self._known) > _DAGS_KEPT or kept > self._settings.priority_ranks_max):
+            _, forgotten = self._known.popitem(last=False)
+            kept -= len(forgotten.ranks)
 
     async def _edges(self, shard: Shard, dag_no: int) -> Sequence[tuple[int, int]]:
         """All edges, or none of a DAG that has over `priority_edges_max`."""

@@ -19,24 +19,26 @@ from typing import NamedTuple
 from services.dag import items, store, store_duties
 from services.dag.completing import Completer
 from services.dag.context import Context
-from services.dag.gateway import Answer
+from services.dag.gateway import SHARD_REMOVED, Answer
 from services.dag.model import Ref, Send
 from services.dag.ranking import Ranks
 from services.dag.subdags import SUB_DAG_ACTIONS, SubDags
 from shared import ids
 from shared.crash import crash_point
 from shared.errors import Unavailable
+from shared.history import Edition
 from shared.log import log
 from shared.metrics import OUTBOX_ROWS
 from shared.shards import Shard
 
 _TOLD = frozenset({"enqueued", "duplicate", "revived", "already_enabled", "finished"})
+_LOST = frozenset({"id_too_old", SHARD_REMOVED})
 _CANCELLED = frozenset({"cancelled", "already_cancelled"})
 
 # For how long told rows are gathered before they are deleted; telling once more would have no effect.
 DELETES_GATHER_S = 0.025
 
-_RowKey = tuple[int, int, int, str]
+_RowKey = tuple[int, int, int, str, Edition]
 
 
 class _Lane(NamedTuple):
@@ -49,12 +51,19 @@ class _Lane(NamedTuple):
 
 
 class _Entry(NamedTuple):
+    """A row, in the edition of its shard in which it was met: in another its number is another node's."""
+
     shard: Shard
     send: Send
+    edition: Edition
 
     @property
     def key(self) -> _RowKey:
-        return (self.shard.number, self.send.no, self.send.generation, self.send.action)
+        return (self.shard.number, self.send.no, self.send.generation, self.send.action, self.edition)
+
+    @property
+    def stands(self) -> bool:
+        return self.shard.history.edition is self.edition
 
 
 class Relay:
@@ -87,7 +96,7 @@ class Relay:
         """Send rows now; those that are being sent already are left out."""
         bulk = len(sends) >= self._settings.bulk_sends_min
         for send in sends:
-            entry = _Entry(shard, send)
+            entry = _Entry(shard, send, shard.history.edition)
             if entry.key in self._held:
                 continue
             self._held.add(entry.key)
@@ -158,6 +167,9 @@ class Relay:
         size = 0
         while waiting and len(batch) < count_max and size < self._settings.send_bytes_max:
             entry = waiting.popleft()
+            if not entry.stands:
+                self._held.discard(entry.key)
+                continue
             size += len(entry.send.inputs or "") + 256
             if entry.send.action in SUB_DAG_ACTIONS and len(batch) >= self._settings.sub_dags_per_send_max:
                 waiting.appendleft(entry)
@@ -184,12 +196,13 @@ class Relay:
     async def _carry(self, entry: _Entry) -> None:
         """Between a DAG and one that runs in a node's place; each row for itself."""
         try:
-            await self._sub_dags.carry(*entry)
+            await self._sub_dags.carry(entry.shard, entry.send)
         except Unavailable as error:
             log.warning("a sub-DAG could not be told", action=entry.send.action, error=error.detail)
         else:
             crash_point("after_carry_before_delete")
-            self.forget(entry.shard, [entry.send], [])
+            if entry.stands:
+                self.forget(entry.shard, [entry.send], [])
 
     async def _tell(self, namespace: str, action: str, batch: list[_Entry]) -> list[Answer]:
         queue = self._context.queue
@@ -216,7 +229,7 @@ class Relay:
 
     async def _enqueue(self, namespace: str, batch: list[_Entry]) -> list[Answer]:
         by_shard: dict[Shard, list[Send]] = {}
-        for shard, send in batch:
+        for shard, send, _ in batch:
             if send.item is None:
                 by_shard.setdefault(shard, []).append(send)
         lifts: dict[tuple[int, int], int] = {}
@@ -234,7 +247,7 @@ class Relay:
                 inputs=send.inputs,
                 lift=lifts.get((shard.number, send.no), 0),
             )
-            for shard, send in batch
+            for shard, send, _ in batch
             if send.item is not None
         ]
         return await self._context.queue.enqueue(namespace, texts)
@@ -245,9 +258,12 @@ class Relay:
         confirmed: dict[Shard, list[Ref]] = {}
         failed: dict[Shard, dict[Ref, str]] = {}
         lost: list[_Entry] = []
-        for (shard, send), answer in zip(batch, answers, strict=True):
-            if answer.code == "id_too_old" or (answer.status == "not_found" and send.action == "cancel"):
-                lost.append(_Entry(shard, send))
+        for entry, answer in zip(batch, answers, strict=True):
+            if not entry.stands:
+                continue
+            shard, send, _ = entry
+            if answer.code in _LOST or (answer.status == "not_found" and send.action == "cancel"):
+                lost.append(entry)
                 continue
             told = answer.status in _TOLD
             if answer.status in _CANCELLED:
@@ -270,27 +286,29 @@ class Relay:
         await self._settle_lost(lost)
 
     async def _settle_lost(self, lost: Sequence[_Entry]) -> None:
-        """The queue knows nothing of these items, and their ids are too old to tell whether they never came or
-        have ended long ago.
+        """The queue knows nothing of these items, and their ids are too old, or of a shard that was removed, to
+        tell whether they never came or have ended long ago.
 
         Every completion written before the queue said so is either applied, or leased by somebody for at
         most `completion_lease_s`, or waits: so after that time everything that waits is applied, and only
         then a node that is unfinished still is given a new item, in a new generation, or is cancelled.
         """
         now_s = self._context.clock.monotonic_s()
-        due: dict[Shard, list[Send]] = {}
+        due: dict[Shard, list[_Entry]] = {}
         for entry in lost:
             since_s = self._lost_since_s.setdefault(entry.key, now_s)
             if now_s - since_s > self._settings.completion_lease_s + 1:
-                due.setdefault(entry.shard, []).append(entry.send)
-        for shard, sends in due.items():
+                due.setdefault(entry.shard, []).append(entry)
+        for shard, entries in due.items():
             await self._drain(shard)
+            sends = [entry.send for entry in entries if entry.stands]
             if cancels := [send.ref for send in sends if send.action == "cancel"]:
                 await self._completer.confirm_cancelled(shard, cancels)
             for send in sends:
                 if send.action != "cancel":
                     await self._completer.renew(shard, send)
-                self._lost_since_s.pop(_Entry(shard, send).key, None)
+            for entry in entries:
+                self._lost_since_s.pop(entry.key, None)
             self.forget(shard, sends, [])
 
     def forget(self, shard: Shard, sends: list[Send], added: list[int]) -> None:
@@ -305,10 +323,12 @@ class Relay:
 
     async def _delete(self, shard: Shard) -> None:
         sends: list[Send] = []
+        edition = shard.history.edition
         try:
             while self._sent[shard.number] or self._added[shard.number]:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), DELETES_GATHER_S)
+                shard.history.check(edition)
                 sends, self._sent[shard.number] = self._sent[shard.number], []
                 added, self._added[shard.number] = self._added[shard.number], []
                 await store_duties.delete_sent(shard, sends, added)

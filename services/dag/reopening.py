@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from services.dag import cleaning, store, store_duties, store_edges, store_reopening
+from services.dag import cleaning, store, store_cleanup, store_duties, store_edges, store_reopening
 from services.dag.context import Context
 from services.dag.model import REOPENING, Dag, Send, within
 from services.dag.settling import Settlement
@@ -41,6 +41,8 @@ async def reopen(
     await store_duties.drop_sends(tx, nos)
     await store_duties.delete_spread(tx, nos)
     await store.retry_externals(tx, dag.no, nos, since)
+    if dag.cleanups:
+        await store_cleanup.note_done(tx, nos)
     subs: list[Replaced] = []
     fresh = ids.kin(ids.new_ids(queue_shard, len(nos)), dag.id)
     for old in await store.retry_nodes(tx, dict(zip(nos, fresh, strict=True))):

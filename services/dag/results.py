@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -148,10 +148,22 @@ class Results:
     async def _finish(self, known: Sequence[_Known]) -> None:
         if not known:
             return
-        self._done += await self._apply(known)
+        for piece in self._pieces(known):
+            self._done += await self._apply(piece)
         crash_point("after_commit_before_ack")
         if self._done and self._acking is None:
             self._acking = asyncio.create_task(self._ack())
+
+    def _pieces(self, known: Sequence[_Known]) -> Iterator[Sequence[_Known]]:
+        """Parts of a batch, each with no more outputs than one transaction carries; one completion at least."""
+        begin, chars = 0, 0
+        for place, (_, ending) in enumerate(known):
+            own_chars = len(ending.output) if ending is not None and ending.output is not None else 0
+            if chars + own_chars > self._settings.completion_bytes_max and place > begin:
+                yield known[begin:place]
+                begin, chars = place, 0
+            chars += own_chars
+        yield known[begin:]
 
     async def _apply(self, known: Sequence[_Known]) -> list[Completion]:
         """Apply a batch; those to be acked."""

@@ -8,7 +8,7 @@ gone on with in steps (`reopening`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from services.dag import cleaning, items, keeping, reopening, store, store_edges, store_reopening, store_subdags
@@ -21,12 +21,13 @@ from services.dag.errors import (
     UnknownNode,
     reopening_error,
 )
-from services.dag.model import Dag, Parent, Retry, within
+from services.dag.model import UNFINISHED, Dag, Parent, Ref, Retry, within
 from services.dag.reopening import BEGUN, ENDED, SPARED
 from services.dag.settling import Settlement
 from services.dag.store_reopening import Plan
 from shared.errors import FieldError, Invalid, pointer_to
 from shared.pg import Transaction
+from shared.shards import Shard
 
 T = TypeVar("T")
 
@@ -62,28 +63,91 @@ class Retrier:
                 if (dag.parent_generation or 0) >= parent.generation:
                     return None, dag
                 await store_subdags.adopt(tx, dag, parent)
-            if dag.state == "cancelling":
-                raise DagCancelling("a cancel of the DAG has not been confirmed yet")
-            if dag.state == "cancelled":
-                raise DagFinished("the DAG was cancelled; create another one")
-            if dag.reopening:
-                raise reopening_error()
-            if dag.cleanup_phase and not dag.over:
-                raise DagCancelling("the DAG is cleaning up; retry it when it has ended")
-            await keeping.check(tx, dag)
-            found = await self._wanted(tx, dag, wanted)
-            settlement = Settlement(tx, [dag], self._settings)
-            if isinstance(found, Plan):
-                await reopening.begin(self._context, settlement, dag, found, queue_shard)
-            else:
-                nos = await cleaning.widen_retry(tx, dag, found)
-                await self._change_payloads(tx, dag, set(nos), wanted.payloads)
-                if dag.cleanups:
-                    settlement.cleanup_changed(dag)
-                await self._reopen(tx, settlement, dag, nos, queue_shard)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
+            await self._begin(tx, settlement, dag, wanted, queue_shard, alone=parent is None)
             await settlement.run()
             return settlement, dag
 
+        return await self._thawed(shard, work)
+
+    async def follow_child(self, shard: Shard, child: Dag) -> bool:
+        """Let the node that a child runs for be in the generation that the child runs for; False when it runs for
+        nobody. A child that is retried by itself has taken the node's next one.
+
+        Raises:
+            DagCancelling, DagFinished, DagReopening: as of a retry of the node.
+        """
+        assert child.parent_dag is not None and child.parent_node is not None, "it has a parent"
+        dag_id, key, generation = child.parent_dag, child.parent_node, child.parent_generation or 0
+        queue_shard = await self._context.queue_shard(shard)
+
+        async def step(tx: Transaction) -> tuple[Settlement | None, int | None]:
+            dags = await store.lock_dags(tx, [dag_id])
+            if not dags:
+                return None, None
+            [dag] = dags
+            await keeping.check(tx, dag)
+            found = await store_subdags.node_of_child(tx, dag, key)
+            if found is None or found.item_id != child.id:
+                return None, None
+            if found.generation >= generation:
+                return None, found.generation
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
+            if found.state in UNFINISHED:
+                await store_subdags.set_generation(tx, found.no, found.generation + 1)
+                settlement.renewed(dag, Ref(found.no, found.generation + 1), found.state)
+                if dag.state != "running" or found.by_call:
+                    # A cancel on its way is for the generation before.
+                    settlement.cancel_items(await store.nodes_by_no(tx, [found.no]))
+            else:
+                await self._begin(tx, settlement, dag, Retry([key]), queue_shard)
+            await settlement.run()
+            return settlement, found.generation + 1
+
+        reached: int | None = 0
+        while reached is not None and reached < generation:
+            reached = await self._thawed(shard, step)
+        return reached == generation
+
+    async def _begin(
+        self,
+        tx: Transaction,
+        settlement: Settlement,
+        dag: Dag,
+        wanted: Retry,
+        queue_shard: int,
+        *,
+        alone: bool = True,
+    ) -> None:
+        """Begin the new generations. With `alone` nobody has asked the node that the DAG runs for."""
+        if dag.state == "cancelling":
+            raise DagCancelling("a cancel of the DAG has not been confirmed yet")
+        if dag.state == "cancelled":
+            raise DagFinished("the DAG was cancelled; create another one")
+        if dag.reopening:
+            raise reopening_error()
+        if dag.cleanup_phase and not dag.over:
+            raise DagCancelling("the DAG is cleaning up; retry it when it has ended")
+        await keeping.check(tx, dag)
+        found = await self._wanted(tx, dag, wanted)
+        was = dag.state
+        if isinstance(found, Plan):
+            await reopening.begin(self._context, settlement, dag, found, queue_shard)
+        else:
+            nos = await cleaning.widen_retry(tx, dag, found)
+            if dag.cleanups:
+                settlement.cleanup_changed(dag)
+            await self._reopen(tx, settlement, dag, nos, queue_shard)
+            # What succeeded with the old ones is noted by now.
+            await self._change_payloads(tx, dag, set(nos), wanted.payloads)
+        if alone and was == "failed" and dag.verdict is None and dag.parent_dag is not None:
+            # The node was told, or will be, that its DAG failed: it begins its next generation with it.
+            await store_subdags.adopt(tx, dag, _next_generation(dag))
+            settlement.report(dag)
+
+    async def _thawed(
+        self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, T]]]
+    ) -> T:
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return await self._context.settle(shard, work)
@@ -107,7 +171,11 @@ class Retrier:
         else:
             plan = Plan(roots=["failed", *again])
         if (wanted.nodes is not None or wanted.down_from is not None) and not plan.named:
-            raise NothingToRetry("none of these nodes failed" if wanted.nodes else "there is nothing to run again")
+            raise NothingToRetry(
+                "none of these nodes failed, or was cancelled, or skipped by a call"
+                if wanted.nodes
+                else "there is nothing to run again"
+            )
         roots = await self._all_in(tx, dag, plan.roots, by_call_too=plan.by_call_too) if plan.roots else []
         if not plan.named and not roots:
             raise NothingToRetry("there is nothing to run again")
@@ -156,13 +224,17 @@ class Retrier:
     async def _named(
         self, tx: Transaction, dag: Dag, keys: Sequence[str], pointer: str, states: Sequence[str]
     ) -> list[int]:
-        """Those of the nodes of these keys that are in one of `states`."""
-        found, _ = await store.nodes_by_key(tx, dag.no, dict.fromkeys(keys))
+        """Those of the nodes of these keys that are in one of `states`, or that a caller skipped."""
+        found = await store.retry_named(tx, dag.no, dict.fromkeys(keys))
         unknown = [i for i, key in enumerate(keys) if key not in found]
         if unknown:
             errors = [FieldError(f"{pointer}/{i}", "there is no node with this key") for i in unknown[:20]]
             raise UnknownNode("a key names no node of the DAG", errors=errors)
-        return [node.no for node in found.values() if node.state in states]
+        return [
+            node.no
+            for node in found.values()
+            if node.state in states or (node.state == "skipped" and node.by_call)
+        ]
 
     async def _change_payloads(
         self, tx: Transaction, dag: Dag, nos: set[int], payloads: Mapping[str, str]
@@ -205,3 +277,8 @@ class Retrier:
     def _chunks(self, nos: Sequence[T]) -> Iterator[Sequence[T]]:
         size = self._settings.retry_chunk_nodes
         return (nos[start : start + size] for start in range(0, len(nos), size))
+
+
+def _next_generation(child: Dag) -> Parent:
+    assert child.parent_dag is not None and child.parent_node is not None, "it has a parent"
+    return Parent(child.parent_dag, child.parent_node, (child.parent_generation or 0) + 1, child.depth)

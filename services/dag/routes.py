@@ -8,9 +8,10 @@ from fastapi import APIRouter, Query, Response
 
 from headgate import wire
 from services.dag import drawing, intake, verbs
+from services.dag.model import Dag
 from services.dag.routing import DAG_PATH, DAGS_PATH, CallerOf, Key, Limit, NamespaceOf, OrchestratorOf, clean
 from services.dag.settings import DagSettings
-from services.dag.views import dag_view, graph_view, node_view
+from services.dag.views import dag_view, node_view
 from shared import cursors
 from shared.http import body_of, json_response
 
@@ -94,7 +95,7 @@ def _verb(name: str, summary: str) -> None:
         duties: OrchestratorOf,
         _body: Annotated[wire.Empty, body_of(wire.Empty)],
     ) -> Response:
-        return json_response(dag_view(await getattr(duties.controller, name)(ns, dag)))
+        return json_response(dag_view(await duties.queries.whole(await getattr(duties.controller, name)(ns, dag))))
 
     router.post(
         f"{DAG_PATH}/{name}",
@@ -127,7 +128,7 @@ async def cancel(
 ) -> Response:
     """Cancel every unfinished node: 202 while `cancelling`, 200 once it is final."""
     found = await duties.controller.cancel(ns, dag, body.reason)
-    return json_response(dag_view(found), 200 if found.over else 202)
+    return json_response(dag_view(await duties.queries.whole(found)), 200 if found.over else 202)
 
 
 @router.post(
@@ -160,7 +161,8 @@ async def retry(
     """A new generation of failed nodes (those named, or all), and of what was skipped or cancelled with them; of
     the nodes `from` some down, whatever they have come to; or, with `all`, of every node."""
     wanted = intake.retry(body, duties.context.settings)
-    return json_response(dag_view(await duties.retrier.retry(ns, dag, wanted)))
+    found = await duties.retrier.retry(ns, dag, wanted)
+    return json_response(dag_view(await duties.queries.whole(found)))
 
 
 @router.post(DAG_PATH + "/skip", response_model=wire.Dag, operation_id="dag_skip", tags=["control"])
@@ -171,7 +173,8 @@ async def skip(
     body: Annotated[wire.SkipNodes, body_of(wire.SkipNodes)],
 ) -> Response:
     """Take blocked nodes as skipped."""
-    return json_response(dag_view(await duties.controller.skip(ns, dag, body.nodes)))
+    found = await duties.controller.skip(ns, dag, body.nodes)
+    return json_response(dag_view(await duties.queries.whole(found)))
 
 
 # -- queries --------------------------------------------------------------------------------------------------
@@ -256,16 +259,14 @@ async def graph(ns: NamespaceOf, dag: str, duties: OrchestratorOf, format: Forma
     """Nodes, edges and states, as JSON or as text for Mermaid or Graphviz."""
     settings: DagSettings = duties.context.settings
     nodes_max = settings.graph_json_nodes_max if format == "json" else settings.graph_text_nodes_max
-    found = await duties.queries.graph(ns, dag, nodes_max)
-    if format == "json":
-        return json_response(graph_view(found))
-    picture = drawing.Picture(
-        found.dag.name or found.dag.id,
-        [(row["key"], row["state"]) for row in found.nodes],
-        found.edges,
-    )
-    text = drawing.mermaid(picture) if format == "mermaid" else drawing.dot(picture)
-    return Response(text, media_type="text/plain; charset=utf-8")
+
+    def form_of(dag: Dag) -> drawing.Form:
+        if format == "json":
+            return drawing.Json(dag.id, dag.name, dag.state)
+        return drawing.Mermaid() if format == "mermaid" else drawing.Dot(dag.name or dag.id)
+
+    written = await duties.queries.graph(ns, dag, nodes_max, form_of)
+    return Response(written, media_type="application/json" if format == "json" else "text/plain; charset=utf-8")
 
 
 @router.get(

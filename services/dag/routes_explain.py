@@ -41,6 +41,7 @@ def frontier_view(frontier: Frontier) -> dict[str, Any]:
         "state": dag["state"],
         "nodes": dag["nodes"],
         "waits_for": frontier.waits_for,
+        "undeclared": dag["undeclared"],
         "longest_chain": frontier.chain,
         "items": [_node_view(node) for node in frontier.nodes],
         "next_cursor": frontier.next_cursor,
@@ -63,6 +64,8 @@ def _node_view(node: FrontierNode) -> dict[str, Any]:
         "deliver_at": None if item is None else item.deliver_at,
         "lease_expires_at": None if item is None else item.lease_expires_at,
         "error": None if item is None else item.error,
+        "worker": None if item is None else item.worker,
+        "unasked_s": None if item is None else item.unasked_s,
     }
 
 

@@ -29,6 +29,9 @@ class DagSettings(EdgeSettings):
     # leaves room for what an enqueue call wraps around it.
     inputs_bytes_max: int = 256 * 1024
     inputs_depth_max: int = 28
+    # The same of all that one transaction releases: edges to look for outputs along, and bytes of them.
+    inputs_step_edges_max: int = 50_000
+    inputs_step_bytes_max: int = 8 * 1024 * 1024
     inputs_fetched_bytes_max: int = 64 * 1024 * 1024
 
     # Unfinished ones of each namespace; None: no limit.
@@ -45,6 +48,7 @@ class DagSettings(EdgeSettings):
     expand_edges_max: int = 100_000
     graph_json_nodes_max: int = 100_000
     graph_text_nodes_max: int = 2_000
+    graph_bytes_max: int = 32 * 1024 * 1024
     chain_nodes_max: int = 50_000
     chain_edges_max: int = 200_000
 
@@ -58,6 +62,7 @@ class DagSettings(EdgeSettings):
     # a DAG that changes is looked at.
     priority_levels_max: int = 1_000
     priority_edges_max: int = 200_000
+    priority_ranks_max: int = 500_000
     priority_refresh_s: float = 1.0
 
     # One transaction flips at most so many edges, walks so many levels of skips, and scans so many nodes.
@@ -69,6 +74,8 @@ class DagSettings(EdgeSettings):
     scan_edges_max: int = 10_000
     list_scan_nodes_max: int = 50_000
     page_edges_max: int = 50_000
+    # Events that nothing waits for, of one DAG, in an answer.
+    undeclared_shown_max: int = 100
     # A retry of so many nodes, with so many edges to look at and as many to count anew, is one transaction, in
     # chunks; a larger one goes on in steps of so many nodes and edges.
     retry_at_once_nodes_max: int = 20_000
@@ -77,10 +84,12 @@ class DagSettings(EdgeSettings):
     retry_step_nodes: int = 2_000
     retry_step_edges: int = 10_000
 
-    # Topological orders kept in memory for cycle checks, by edges in all of them.
-    order_edges_max: int = 1_000_000
+    # Topological orders kept in memory for cycle checks; a DAG whose own would be larger takes no edges that need
+    # it.
+    order_bytes_max: int = 128 * 1024 * 1024
 
     completions_per_step_max: int = 1_000
+    completion_bytes_max: int = 8 * 1024 * 1024
     completion_wait_s: float = 20.0
     completion_lease_s: float = 5.0
     completion_attempts_max: int = 20

@@ -9,20 +9,32 @@ to the walks in `walking`, under the same rules.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from services.dag import changes, items, store, store_cleanup, store_duties, store_edges, store_reopening
 from services.dag.graph import decide
-from services.dag.model import CLEANUP_ENDS, UNDO, Cause, Dag, DagState, Node, Ref, Send
+from services.dag.model import CLEANUP_ENDS, UNDO, Action, Cause, Dag, DagState, Node, Ref, Send
 from services.dag.settings import DagSettings
 from services.dag.store import Ended, Moved, Replaced
+from services.dag.undoing import inputs as undone_inputs
 from shared import ids
 from shared.pg import Transaction
 
 
-class Settlement:
-    """What one transaction decides. Made anew for each attempt of the transaction."""
+class Home(NamedTuple):
+    """Where a DAG shard's new items go: the queue's shard for them, and all those that take items now."""
 
-    def __init__(self, tx: Transaction, dags: Sequence[Dag], settings: DagSettings) -> None:
+    shard: int
+    taking: frozenset[int]
+
+
+class Settlement:
+    """What one transaction decides. Made anew for each attempt of the transaction. Items that the queue was never
+    given go to `home`, once released; without one, where they were meant to go."""
+
+    def __init__(
+        self, tx: Transaction, dags: Sequence[Dag], settings: DagSettings, home: Home | None = None
+    ) -> None:
         self.tx = tx
         self.dags = {dag.no: dag for dag in dags}
         self.sends: list[Send] = []
@@ -31,6 +43,7 @@ class Settlement:
         self.finished: list[Dag] = []
         self.written: list[Dag] = []
         self._settings = settings
+        self._home = home
         self._log = changes.Log(dags)
         self._was = {dag.no: dag.state for dag in dags}
         self._moved: dict[int, Moved] = {}
@@ -40,6 +53,10 @@ class Settlement:
         self._cleaning: set[int] = set()
         self._cleanup_changed: set[int] = set()
         self._left_closed: set[int] = set()
+        self._reasoned: set[int] = set()
+        self._failed_first: dict[int, int] = {}
+        self._undone: list[int] = []
+        self._tolerating: set[int] = set()
 
     def grown(self, dag: Dag, released: int) -> None:
         """A statement of this transaction has written more nodes of a DAG, so many released, and its row."""
@@ -53,7 +70,7 @@ class Settlement:
     def ended(self, end: Ended) -> None:
         """A statement of this transaction has made a node terminal."""
         self._log.node(end.no, end.generation, end.state)
-        self._end(self.dags[end.dag_no], Ref(end.no, end.generation), end.was, end.state, end.run_on)
+        self._end(self.dags[end.dag_no], Ref(end.no, end.generation), end.was, end.state, end)
 
     def end(self, node: Node, state: str, error: str | None = None) -> None:
         """Make a node terminal now; the item that the queue may have of it is cancelled."""
@@ -63,7 +80,7 @@ class Settlement:
         if node.enqueued:
             self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, dag.namespace))
         was, node.state = node.state, state  # type: ignore[assignment]
-        self._end(dag, Ref(node.no, node.generation), was, state, node.run_on)
+        self._end(dag, Ref(node.no, node.generation), was, state, node)
 
     def restart(self, dag: Dag) -> None:
         """A retried DAG runs again, whatever it was before."""
@@ -76,15 +93,18 @@ class Settlement:
     def reopened(self, dag: Dag, old: Replaced) -> None:
         """A retry has made a node blocked, in its next generation."""
         dag.move(old.was, "blocked")
+        if old.was == "failed" and old.tolerate:
+            dag.tolerated -= 1
+            self._tolerating.add(dag.no)
         if old.run_on is not None:
             dag.cleanup_left += 1
             self.cleanup_changed(dag)
         self._log.node(old.no, old.generation + 1, "blocked")
         self._changed.add(dag.no)
 
-    def renewed(self, dag: Dag, ref: Ref) -> None:
-        """A released node has gone on to this generation."""
-        self._log.node(ref.no, ref.generation, "released")
+    def renewed(self, dag: Dag, ref: Ref, state: str = "released") -> None:
+        """A node has gone on to this generation, in the state that it is in."""
+        self._log.node(ref.no, ref.generation, state)
         self._changed.add(dag.no)
 
     def made(self, dag: Dag, nos: Iterable[int]) -> None:
@@ -124,33 +144,31 @@ class Settlement:
         self._cleanup_changed.add(dag.no)
         self._changed.add(dag.no)
 
-    def cancel_rest(self, dag: Dag, cause: Cause) -> None:
+    def cancel_rest(self, dag: Dag, cause: Cause, reason: str | None = None) -> None:
         """Begin to cancel all unfinished nodes, but for what cleans up. A call's cancel overrides another
-        cause; one that comes when all that is left cleans up changes nothing."""
-        if dag.cleanup_phase > 0:
+        cause, and its reason; one that is repeated, or comes when all that is left cleans up, changes nothing."""
+        if dag.cleanup_phase > 0 or dag.cancel_cause == "call":
             return
         if dag.reopening:
             dag.cleanup_phase = 0
             self._left_closed.add(dag.no)
             self.cleanup_changed(dag)
-        if dag.state == "running":
+        if dag.state == "running" or (dag.state == "cancelling" and cause == "call"):
             dag.state = "cancelling"
-            dag.cancel_cause = cause
-        elif dag.state == "cancelling" and cause == "call":
-            dag.cancel_cause = cause
+            dag.cancel_cause, dag.reason = cause, reason
+            self._reasoned.add(dag.no)
         self._changed.add(dag.no)
 
     def cancel_items(self, nodes: Iterable[Node]) -> None:
-        """Tell the queue to cancel the items of unfinished nodes; its answers end them. A sub-DAG that was
-        begun is cancelled, and its end ends the node."""
+        """Tell the queue to cancel the items of unfinished nodes; its answers end them. What it was never given
+        ends at once. A sub-DAG that was begun is cancelled, and its end ends the node."""
         for node in nodes:
             namespace = self.dags[node.dag_no].namespace
-            if not node.sub:
-                self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, namespace))
-            elif node.state == "released":
-                self.sends.append(Send(node.no, node.generation, "stop", node.item_id, namespace))
-            elif node.state == "blocked":
-                self.end(node, "cancelled")
+            if node.state == "blocked" and not node.enqueued:
+                self.end(node, "cancelled", why_cancelled(self.dags[node.dag_no]))
+            else:
+                action: Action = "stop" if node.sub else "cancel"
+                self.sends.append(Send(node.no, node.generation, action, node.item_id, namespace))
 
     def report(self, dag: Dag) -> None:
         """Tell the node in whose place a DAG has run how it has ended."""
@@ -168,28 +186,38 @@ class Settlement:
         """Follow everything to its end and write it."""
         await self._flip()
         await self._begin_cancels()
+        await self._give_reasons()
         await self._pass_outputs()
         for no in self._changed:
             self._finish(self.dags[no])
         await self._clean_up()
+        for no in sorted(self._tolerating):
+            await store.set_tolerated(self.tx, self.dags[no])
         if self._changed or self._moved or self.sends:
             await self._write()
 
-    def _end(self, dag: Dag, ref: Ref, was: str, state: str, run_on: str | None) -> None:
+    def _end(self, dag: Dag, ref: Ref, was: str, state: str, node: Ended | Node) -> None:
+        run_on = node.run_on
         dag.move(was, state)
         if run_on is not None:
             dag.cleanup_left -= 1
             self._cleanup_changed.add(dag.no)
+            if run_on == UNDO and state == "succeeded":
+                self._undone.append(ref.no)
         self._changed.add(dag.no)
         self._frontier.append((ref, dag.no, state))
-        if state == "failed" and run_on is None and dag.on_failure == "cancel" and dag.state == "running":
+        if state == "failed" and node.tolerate:
+            dag.tolerated += 1
+            self._tolerating.add(dag.no)
+        elif state == "failed" and run_on is None and dag.on_failure == "cancel" and dag.state == "running":
+            self._failed_first[dag.no] = ref.no
             self.cancel_rest(dag, "failure")
 
     def _release(self, dag: Dag, node: Node) -> None:
         dag.move("blocked", "released")
         self._changed.add(dag.no)
         if not node.enqueued and not node.sub:
-            node.item_id = self._young(node.item_id)
+            node.item_id = self._taken_id(node.item_id)
         self._moved[node.no] = Moved("released", item_id=node.item_id)
         self._log.node(node.no, node.generation, "released")
         node.state = "released"
@@ -200,11 +228,14 @@ class Settlement:
         if node.pass_outputs:
             self._passing.append((send, node))
 
-    def _young(self, item_id: str) -> str:
-        """An id that the queue will take: one that nobody was given and that has grown old is replaced."""
-        [fresh] = ids.kin([ids.new_id(ids.shard_of(item_id))], item_id)
+    def _taken_id(self, item_id: str) -> str:
+        """An id that the queue will take, for an item that it was never given: one that has grown old, or is of a
+        shard that is away or takes no items any more, is replaced."""
+        shard = ids.shard_of(item_id)
+        is_away = self._home is not None and shard not in self._home.taking
+        [fresh] = ids.kin([ids.new_id(self._home.shard if self._home is not None and is_away else shard)], item_id)
         age_s = (ids.time_ms_of(fresh) - ids.time_ms_of(item_id)) / 1000
-        return fresh if age_s > self._settings.id_window_s / 4 else item_id
+        return fresh if is_away or age_s > self._settings.id_window_s / 4 else item_id
 
     async def _flip(self) -> None:
         budget = self._settings.edges_per_step_max
@@ -244,17 +275,49 @@ class Settlement:
         for no in self._left_closed:
             await store_reopening.drop(self.tx, self.dags[no])
 
+    async def _give_reasons(self) -> None:
+        keys = await store.node_keys(self.tx, list(self._failed_first.values())) if self._failed_first else {}
+        for no in sorted(self._reasoned):
+            dag = self.dags[no]
+            if dag.cancel_cause == "failure":
+                dag.reason = f'node "{keys[self._failed_first[no]]}" failed, and on_failure is cancel'
+            await store.set_flags(self.tx, dag)
+
     async def _pass_outputs(self) -> None:
         if not self._passing:
             return
-        nos = [send.no for send, _ in self._passing]
-        sizes = await store.inputs_sizes(self.tx, nos)
-        fitting = [no for no in nos if sizes[no] <= self._settings.inputs_bytes_max]
+        undoing = [node.no for _, node in self._passing if node.run_on == UNDO]
+        fitting = await self._fitting()
         parts: dict[int, list[tuple[str, str]]] = {no: [] for no in fitting}
         for no, name, value in await store.inputs(self.tx, fitting) if fitting else ():
             parts[no].append((name, value))
+        if undoing:
+            parts |= await undone_inputs(
+                self.tx,
+                undoing,
+                bytes_max=self._settings.inputs_bytes_max,
+                step_bytes_max=self._settings.inputs_step_bytes_max,
+            )
         for send, node in self._passing:
             send.inputs = self._inputs(node, parts.get(node.no))
+
+    async def _fitting(self) -> list[int]:
+        """Nodes whose inputs go with their items; the others are given references. Nodes with more upstreams than
+        are looked at here have more inputs than an item takes."""
+        edges = self._settings.inputs_step_edges_max
+        looked_at = []
+        for send, node in self._passing:
+            if node.run_on != UNDO and node.upstreams <= edges:
+                edges -= node.upstreams
+                looked_at.append(send.no)
+        sizes = await store.inputs_sizes(self.tx, looked_at) if looked_at else {}
+        left = self._settings.inputs_step_bytes_max
+        fitting = []
+        for no in looked_at:
+            if sizes[no] <= min(left, self._settings.inputs_bytes_max):
+                left -= sizes[no]
+                fitting.append(no)
+        return fitting
 
     def _inputs(self, node: Node, parts: list[tuple[str, str]] | None) -> str:
         if parts is not None:
@@ -284,6 +347,8 @@ class Settlement:
         for no in sorted(self._cleaning):
             await store_duties.insert_scan(self.tx, no, "cleanup", self.dags[no].node_no(0) - 1)
             self.walking = True
+        if self._undone:
+            await store_cleanup.note_undone(self.tx, self._undone)
         for no in sorted(self._cleaning | self._cleanup_changed):
             await store_cleanup.set_cleanup(self.tx, self.dags[no])
 
@@ -300,10 +365,17 @@ class Settlement:
                 self.finished.append(dag)
 
 
+def why_cancelled(dag: Dag) -> str | None:
+    """The error of nodes that are cancelled with their DAG; None while it runs."""
+    if dag.state != "cancelling":
+        return None
+    return f"the DAG was cancelled: {dag.reason}" if dag.reason else "the DAG was cancelled"
+
+
 def _verdict(dag: Dag) -> DagState | None:
     """The end that a DAG's ordinary nodes, all terminal, have come to; None while it may not end."""
     if dag.state == "cancelling":
         return "cancelled" if dag.cancel_cause == "call" else "failed"
-    if dag.open or dag.held or (dag.total == dag.cleanups and not dag.closed):
+    if dag.open or dag.held or not (dag.total or dag.closed):
         return None
-    return "failed" if dag.failed else "succeeded"
+    return "failed" if dag.failed > dag.tolerated else "succeeded"

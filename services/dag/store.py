@@ -38,6 +38,7 @@ class Ended(NamedTuple):
     was: str
     state: str
     run_on: str | None = None
+    tolerate: bool = False
 
 
 class Moved(NamedTuple):
@@ -81,6 +82,14 @@ class Walk(NamedTuple):
     current: bool
 
 
+class NamedNode(NamedTuple):
+    """A node that a retry names; `by_call` when a caller skipped or cancelled it."""
+
+    no: int
+    state: str
+    by_call: bool
+
+
 class Replaced(NamedTuple):
     """What a retry replaces: the old generation and whether the queue has an item of it (or it was begun)."""
 
@@ -91,6 +100,7 @@ class Replaced(NamedTuple):
     made: bool
     sub: bool
     run_on: str | None = None
+    tolerate: bool = False
 
 
 # DAG rows
@@ -170,6 +180,11 @@ async def set_flags(tx: Transaction, dag: Dag) -> None:
         closed=dag.closed,
         reason=dag.reason,
     )
+
+
+async def set_tolerated(tx: Transaction, dag: Dag) -> None:
+    """Write `tolerated`."""
+    await tx.fetch(SQL.set_tolerated, no=dag.no, tolerated=dag.tolerated)
 
 
 async def reopen_dag(tx: Transaction, dag: Dag) -> None:
@@ -260,6 +275,11 @@ async def nodes_between(tx: Transaction, first_no: int, last_no: int, states: Se
     return [Node(*row) for row in rows]
 
 
+async def node_keys(tx: Transaction, nos: Sequence[int]) -> dict[int, str]:
+    """Keys of nodes by number."""
+    return {row["no"]: row["key"] for row in await tx.fetch(SQL.node_keys, nos=nos)}
+
+
 async def insert_nodes(tx: Transaction, dag_no: int, rows: Sequence[NodeRow]) -> None:
     """Insert nodes, blocked, and their specs."""
     counts = [row.counts for row in rows]
@@ -284,6 +304,7 @@ async def insert_nodes(tx: Transaction, dag_no: int, rows: Sequence[NodeRow]) ->
         items="\n".join([row.new.item for row in rows]),
         subs=[row.new.sub for row in rows],
         run_ons="\n".join([row.new.run_on or "" for row in rows]),
+        tolerates=[row.new.tolerate for row in rows],
     )
 
 
@@ -357,9 +378,14 @@ async def cancel_by_call(tx: Transaction, nos: Sequence[int], reason: str | None
     await tx.fetch(SQL.cancel_by_call, nos=nos, reason=reason)
 
 
-async def renew_waiting(tx: Transaction, item_ids: dict[int, str]) -> None:
-    """New item ids for nodes that the queue has not been given."""
-    await tx.fetch(SQL.renew_waiting, nos=list(item_ids), item_ids=list(item_ids.values()))
+async def renew_waiting(tx: Transaction, old: Sequence[WaitingItem], item_ids: Sequence[str]) -> None:
+    """New item ids for nodes that the queue has not been given, where they still have the old ones."""
+    await tx.fetch(
+        SQL.renew_waiting,
+        nos=[item.no for item in old],
+        old_item_ids=[item.item_id for item in old],
+        item_ids=item_ids,
+    )
 
 
 async def renew_released(tx: Transaction, ref: Ref, item_id: str) -> bool:
@@ -407,6 +433,12 @@ async def retry_roots(
         SQL.retry_roots, first_no=first_no, last_no=last_no, states=states, by_call_too=by_call_too
     )
     return [row["no"] for row in rows]
+
+
+async def retry_named(tx: Transaction, dag_no: int, keys: Iterable[str]) -> dict[str, NamedNode]:
+    """The nodes that a retry names, by key."""
+    rows = await tx.fetch(SQL.retry_named, dag_no=dag_no, keys=list(keys))
+    return {row["key"]: NamedNode(*tuple(row)[1:]) for row in rows}
 
 
 async def node_specs(tx: Transaction, nos: Sequence[int]) -> dict[int, str]:

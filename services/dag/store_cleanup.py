@@ -11,14 +11,14 @@ from services.dag.store import SQL
 from services.dag.store_kept import everywhere
 from shared.pg import Transaction
 from shared.shards import Shard
+from shared.sql import Statement
 
 
 class Unplanned(NamedTuple):
-    """A compensation without a turn, and how the node that it compensates ended."""
+    """A compensation without a turn, and when what it undoes ran; None where nothing is left to be undone."""
 
     no: int
     state: str
-    of_state: str
     released_at: datetime | None
     finished_at: datetime | None
 
@@ -30,6 +30,25 @@ class CleanupNode(NamedTuple):
     of_no: int | None
     ran: bool
     by_call: bool
+
+
+class UndoneSize(NamedTuple):
+    """What a compensation undoes, whether that one's inputs are passed on too, and the bytes beside these."""
+
+    no: int
+    of_no: int
+    has_inputs: bool
+    bytes: int
+
+
+class Undone(NamedTuple):
+    """What a compensation undoes; output and payload of its success are JSON text."""
+
+    no: int
+    of_no: int
+    key: str
+    output: str | None
+    payload: str | None
 
 
 async def insert(tx: Transaction, dag: Dag, nodes: Mapping[int, int | None]) -> None:
@@ -57,6 +76,45 @@ async def unplanned(tx: Transaction, dag: Dag) -> list[Unplanned]:
 async def set_waves(tx: Transaction, dag: Dag, waves: Mapping[int, int | None]) -> None:
     """Give compensations their turns; None: it has none, or had it; 0: to be planned."""
     await tx.fetch(SQL.set_waves, dag_no=dag.no, node_nos=list(waves), waves=list(waves.values()))
+
+
+async def undo_again(tx: Transaction, dag: Dag, nos: Sequence[int]) -> None:
+    """Let compensations run once more, whatever they have undone."""
+    await tx.fetch(SQL.undo_again, dag_no=dag.no, node_nos=nos)
+
+
+async def note_done(tx: Transaction, nos: Sequence[int]) -> None:
+    """Nodes begin new generations: remember what of them has succeeded and is still to be undone."""
+    await tx.fetch(SQL.note_done, nos=nos)
+
+
+async def note_undone(tx: Transaction, nos: Sequence[int]) -> None:
+    """Compensations have succeeded."""
+    await tx.fetch(SQL.note_undone, nos=nos)
+
+
+async def undone_sizes(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[UndoneSize]:
+    """How much these compensations are told of what they undo; of a DAG that is `over` wherever its rows are."""
+    return [UndoneSize(*row) for row in await tx.fetch(_where(SQL.undone_sizes, over), nos=nos)]
+
+
+async def undone(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[Undone]:
+    """What these compensations undo."""
+    return [Undone(*row) for row in await tx.fetch(_where(SQL.undone, over), nos=nos)]
+
+
+async def given_sizes(tx: Transaction, nos: Sequence[int], *, over: bool) -> dict[int, int]:
+    """About how many bytes the inputs of each of these nodes take as JSON."""
+    return {row["no"]: int(row["bytes"]) for row in await tx.fetch(_where(SQL.inputs_sizes, over), nos=nos)}
+
+
+async def given(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[tuple[int, str, str]]:
+    """(node, input's name, JSON text) of everything that these nodes were given."""
+    return [tuple(row) for row in await tx.fetch(_where(SQL.inputs, over), nos=nos)]
+
+
+def _where(statement: Statement, over: bool) -> Statement:
+    return everywhere(statement) if over else statement
 
 
 async def take_wave(tx: Transaction, dag: Dag) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +16,13 @@ from shared.shards import Shard
 EDGE_BEFORE_ALL = (-1, -1)
 
 
+class Known(NamedTuple):
+    """An external that is declared, or resolved and not declared; whether it is resolved as failed."""
+
+    failed: bool
+    declared: bool
+
+
 class Fact(NamedTuple):
     """An external's row."""
 
@@ -21,6 +30,13 @@ class Fact(NamedTuple):
     name: str
     resolved: bool
     failed: bool
+
+
+class EdgeColumns(NamedTuple):
+    """Edges: their upstreams, and in the same order their downstreams."""
+
+    ups: array[int]
+    downs: array[int]
 
 
 async def insert_edges(tx: Transaction, edges: Sequence[tuple[int, int, bool]]) -> None:
@@ -51,6 +67,21 @@ async def edges_page(
         rows_max=rows_max,
     )
     return [(row["up"], row["down"]) for row in rows]
+
+
+async def edge_columns(shard: Shard, after: tuple[int, int], last_up: int, rows_max: int) -> EdgeColumns | None:
+    """The same as numbers within the DAG, column by column; None where there are none."""
+    row = await shard.pool.row(
+        SQL.edge_columns, after_up=after[0], after_down=after[1], last_up=last_up, rows_max=rows_max
+    )
+    return None if row["ups"] is None else EdgeColumns(_numbers(row["ups"]), _numbers(row["downs"]))
+
+
+def _numbers(sent: bytes) -> array[int]:
+    numbers = array("I", sent)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
 
 
 async def out_degrees(tx: Transaction, ups: Sequence[int], degree_max: int) -> dict[int, int]:
@@ -103,15 +134,15 @@ async def declare_externals(
 
 async def find_externals(
     tx: Transaction, dag_no: int, wanted: Sequence[tuple[str, str]]
-) -> dict[tuple[str, str], bool]:
-    """Which of (node key, name) are known, and whether they are resolved as failed."""
+) -> dict[tuple[str, str], Known]:
+    """Which of (node key, name) are known."""
     rows = await tx.fetch(
         SQL.find_externals,
         dag_no=dag_no,
         node_keys=[key for key, _ in wanted],
         names=[name for _, name in wanted],
     )
-    return {(row["node_key"], row["name"]): row["failed"] for row in rows}
+    return {(row["node_key"], row["name"]): Known(row["failed"], row["declared"]) for row in rows}
 
 
 async def overdue_externals(shard: Shard, rows_max: int) -> dict[int, list[tuple[str, str]]]:

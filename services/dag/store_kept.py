@@ -30,6 +30,11 @@ def everywhere(statement: Statement) -> Statement:
     return Statement(f"{statement.name}_everywhere", statement.parameters, names + statement.text)
 
 
+async def inputs_sizes(tx: Transaction, nos: Sequence[int]) -> dict[int, int]:
+    """As `store.inputs_sizes`, of nodes wherever they are."""
+    return {row["no"]: int(row["bytes"]) for row in await tx.fetch(everywhere(SQL.inputs_sizes), nos=nos)}
+
+
 async def inputs(tx: Transaction, nos: Sequence[int]) -> list[tuple[int, str, str]]:
     """As `store.inputs`, of nodes wherever they are."""
     return [tuple(row) for row in await tx.fetch(everywhere(SQL.inputs), nos=nos)]

@@ -109,6 +109,23 @@ async def externals_of(shard: Shard, dag_no: int, keys: Sequence[str], *, over: 
     return await shard.pool.fetch(_where(SQL.externals_of, over), dag_no=dag_no, keys=keys)
 
 
+async def declared_names(
+    shard: Shard, dag_no: int, keys: Sequence[str], rows_max: int, *, over: bool
+) -> list[tuple[str, str]]:
+    """(node key, name) of externals that these nodes have declared, up to `rows_max` of each."""
+    rows = await shard.pool.fetch(_where(SQL.declared_names, over), dag_no=dag_no, keys=keys, rows_max=rows_max)
+    return [(row["node_key"], row["name"]) for row in rows]
+
+
+async def undeclared(shard: Shard, dags: Sequence[Dag], rows_max: int) -> dict[int, list[tuple[str, str]]]:
+    """(node key, name) of events that were resolved and that no node waits for, up to `rows_max` of each DAG."""
+    found: dict[int, list[tuple[str, str]]] = {dag.no: [] for dag in dags}
+    rows = await shard.pool.fetch(everywhere(SQL.undeclared), dag_nos=list(found), rows_max=rows_max)
+    for row in rows:
+        found[row["dag_no"]].append((row["node_key"], row["name"]))
+    return found
+
+
 async def graph_nodes(
     shard: Shard, after_no: int, last_no: int, rows_max: int, *, over: bool = False
 ) -> list[Any]:

@@ -25,10 +25,31 @@ class SubNode(NamedTuple):
     path_lift: int
 
 
+class ParentNode(NamedTuple):
+    """A node as a DAG that runs in its place finds it; `item_id` is the id of the one that does so now."""
+
+    no: int
+    item_id: str
+    state: str
+    generation: int
+    by_call: bool
+
+
 async def sub_node(shard: Shard, no: int) -> SubNode | None:
     """A node by number."""
     row = await shard.pool.row(SQL.sub_node, no=no)
     return SubNode(*row) if row else None
+
+
+async def node_of_child(tx: Transaction, dag: Dag, key: str) -> ParentNode | None:
+    """The node of a locked DAG that has, or had, a DAG in its place."""
+    row = await tx.row(SQL.node_of_child, dag_no=dag.no, key=key)
+    return ParentNode(*row) if row else None
+
+
+async def set_generation(tx: Transaction, no: int, generation: int) -> None:
+    """Let a node be in this generation, and otherwise as it is."""
+    await tx.fetch(SQL.set_generation, no=no, generation=generation)
 
 
 async def adopt(tx: Transaction, dag: Dag, parent: Parent) -> None:

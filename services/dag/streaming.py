@@ -2,8 +2,8 @@
 
 The log in the shard is all there is. A stream reads a page of it when its reader has taken the last one, so
 it holds no more than a page, and a slow reader only falls behind. Whoever reads nothing at all is cut by the
-server (`write_s_max`). A stream that ends before the DAG does (shutdown, its shard away, `event_stream_s_max`)
-is gone on with by the same call with the id of the last event.
+server (`write_s_max`). A stream that ends before the DAG does (shutdown, its shard away or with another history,
+`event_stream_s_max`) is gone on with by the same call with the id of the last event.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Stream:
         self._context = context
         self._settings = context.settings
         self._shard = shard
+        self._edition = shard.history.edition
         self._dag = dag
         self._after = after
         self._at_end = False
@@ -87,6 +88,8 @@ class Stream:
         with self._context.watches.watching(self._shard, self._dag.id, self._after) as watch:
             while not self._context.watches.leaving and clock.monotonic_s() < until_s:
                 try:
+                    # The DAG's number may be another's by now.
+                    self._shard.history.check(self._edition)
                     # Shielded, so that a reader who hangs up does not cost the connection to the shard.
                     page = await asyncio.shield(self._read())
                 except Unavailable as error:

@@ -8,7 +8,9 @@ without further effect when carried again:
             for it; or let a child that failed go on, for the node's next generation
     stop    on the parent's shard, when the node is cancelled: cancel the child. One that is not made yet is
             made, empty and cancelled, so that a `start` on its way finds its place taken
-    report  on the child's shard, when the child ends: end the node, in the generation the child runs for
+    report  on the child's shard, when the child ends: end the node, in the generation the child runs for; or when
+            a child that had failed is retried by itself: let the node, too, begin the generation that it has
+            taken for it
 
 The node ends by a report and by nothing else, as other nodes end by the completions of their items: a child
 that succeeds before its cancel arrives has succeeded. A report of an older generation is without effect.
@@ -37,6 +39,7 @@ from shared.shards import Shard
 SUB_DAG_ACTIONS: Final = frozenset({"start", "stop", "report"})
 
 _OUTPUTS_PER_PAGE: Final = 1_000
+_ERROR_CHARS: Final = 1_000
 _EMPTY: Final = NewDag(
     key=None, name=None, open=False, held=False, on_failure="continue", deadline_s=None, metadata=None
 )
@@ -102,13 +105,13 @@ class SubDags:
     async def _adopt(self, home: Shard, dag_id: str, parent: Parent, *, cancel: bool = False) -> None:
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dags(tx, [dag_id])
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(home))
             if (dag.parent_generation or 0) < parent.generation:
                 await store_subdags.adopt(tx, dag, parent)
                 if dag.over:
                     settlement.report(dag)
             if cancel and not dag.over and dag.parent_generation == parent.generation:
-                settlement.cancel_rest(dag, "call")
+                settlement.cancel_rest(dag, "call", f'node "{parent.node}" of DAG {parent.dag} was cancelled')
             await settlement.run()
             return settlement, None
 
@@ -126,18 +129,31 @@ class SubDags:
 
     async def _report(self, shard: Shard, send: Send) -> None:
         dag = await store_subdags.dag_by_no(shard, dag_of(send.no))
-        if dag is None or not dag.over or dag.parent_dag is None:
-            # It was reopened, and its next end has a row of its own.
+        if dag is None or dag.parent_dag is None:
             return
         assert dag.parent_node is not None and dag.parent_generation is not None, "these go together"
         home = self._context.shards.get(ids.shard_of(dag.parent_dag))
         assert home is not None, "the parent lives where its id says"
-        error = None if dag.state == "succeeded" else f"its DAG {dag.id} {dag.state}"
+        # In the first generation nothing was retried that could have left the node behind.
+        if dag.parent_generation > 1 and not await self._node_follows(home, dag):
+            return
+        if not dag.over:
+            # It was reopened, and its next end has a row of its own.
+            return
+        error = None if dag.state == "succeeded" else _error_of(dag)
         output = await self._output(shard, dag) if dag.state == "succeeded" else None
         ending = Ending(
             dag.parent_dag, dag.parent_node, dag.parent_generation, _ENDS[dag.state], 1, output, error, None
         )
         await self._completer.apply(home, [ending])
+
+    async def _node_follows(self, home: Shard, child: Dag) -> bool:
+        try:
+            return await self._retrier.follow_child(home, child)
+        except (DagFinished, NothingToRetry):
+            return False
+        except DagCancelling as error:
+            raise Unavailable(error.detail) from error
 
     async def _output(self, shard: Shard, dag: Dag) -> str | None:
         """The outputs of the nodes that nothing waits for, by key; over the limit, a reference."""
@@ -161,3 +177,8 @@ class SubDags:
         home = self._context.shards.get(ids.shard_of(send.item_id))
         assert home is not None, "the id was made for a shard of ours"
         return home
+
+
+def _error_of(dag: Dag) -> str:
+    told = f"its DAG {dag.id} {'failed' if dag.state == 'failed' else 'was cancelled'}"
+    return f"{told}: {dag.reason}"[:_ERROR_CHARS] if dag.reason else told

@@ -75,6 +75,7 @@ def _dump_node(node: NewNode) -> dict[str, Any]:
         "run_on": node.run_on,
         "compensates": node.compensates,
         "deadlines": node.deadlines,
+        "tolerate": node.tolerate,
     }
 
 

@@ -69,10 +69,16 @@ async def add_dependencies(
 async def resolve(duties: Orchestrator, namespace: str, dag: str, body: wire.ResolveRequest) -> dict[str, Any]:
     """What each fact was: news, or known."""
     facts = intake.resolutions(body.external, duties.context.settings)
-    news = await duties.controller.resolve(namespace, dag, facts)
+    answers = await duties.controller.resolve(namespace, dag, facts)
     results = [
-        {"node": fact.node, "name": fact.name, "status": "resolved" if new else "already_resolved"}
-        for fact, new in zip(facts, news, strict=True)
+        {
+            "node": fact.node,
+            "name": fact.name,
+            "status": "resolved" if answer.is_new else "already_resolved",
+            "declared": answer.declared,
+            "hint": answer.hint,
+        }
+        for fact, answer in zip(facts, answers, strict=True)
     ]
     return {"results": results}
 

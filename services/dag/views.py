@@ -1,4 +1,4 @@
-"""DAGs, nodes and graphs as callers see them."""
+"""DAGs and nodes as callers see them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from services.dag.model import Added, Dag
-from services.dag.queries import Graph, NodeDetail
+from services.dag.queries import NodeDetail
 
 
 def dag_view(dag: Dag) -> dict[str, Any]:
@@ -38,6 +38,7 @@ def dag_view(dag: Dag) -> dict[str, Any]:
         "metadata": raw(dag.metadata),
         "reason": dag.reason,
         "priority": {"inherit": dag.started_lift, "critical_path": dag.path_lift} if dag.lifted else None,
+        "undeclared": [{"node": node, "name": name} for node, name in dag.undeclared],
         "cleaning": dag.cleanup_phase > 0 and not dag.over,
         "parent": None
         if dag.parent_dag is None
@@ -64,6 +65,7 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
         "run_on": None if detail.compensates else row["run_on"],
         "compensates": detail.compensates,
         "trigger": row["trigger"],
+        "tolerate": row["tolerate"],
         "upstream": detail.upstream,
         "downstream": detail.downstream,
         "external": detail.externals,
@@ -74,27 +76,6 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
         "created_at": row["created_at"],
         "released_at": row["released_at"],
         "finished_at": row["finished_at"],
-    }
-
-
-def graph_view(graph: Graph) -> dict[str, Any]:
-    """A whole DAG as JSON."""
-    keys = [row["key"] for row in graph.nodes]
-    return {
-        "id": graph.dag.id,
-        "name": graph.dag.name,
-        "state": graph.dag.state,
-        "nodes": [
-            {
-                "key": row["key"],
-                "state": row["state"],
-                "topic": row["topic"] or None,
-                "generation": row["generation"],
-                **({"dag": row["item_id"]} if row["sub"] else {}),
-            }
-            for row in graph.nodes
-        ],
-        "edges": [{"upstream": keys[up], "downstream": keys[down]} for up, down in graph.edges],
     }
 
 

@@ -66,7 +66,7 @@ class Walker:
 
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.lock_dag_nos(tx, [dag_no])
-            settlement = Settlement(tx, [dag], self._settings)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             await self._spread(tx, settlement, dag)
             for kind, after_no in (await store_duties.scans_of(tx, dag_no)).items():
                 await self._scan(tx, settlement, dag, kind, after_no)

@@ -64,7 +64,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     messenger = None
     if settings.redis_url:
         messenger = Messenger(settings.redis_url, settings.redis_prefix, dispatch, clock, poll_s=settings.poll_s)
-        dispatch.tell, dispatch.want = messenger.tell, messenger.want
+        dispatch.tell, dispatch.want, dispatch.tell_change = messenger.tell, messenger.want, messenger.tell_change
     operations = Operations(broker, settings, clock)
     topics = Topics(broker, operations, quotas, settings)
     notices = Notices(stores, quotas, topics, Lanes(stores, dispatch, settings))

@@ -82,6 +82,16 @@ class Bands:
         for band in self._bands:
             band.pass_over(shard)
 
+    def reread(self, shard: int) -> None:
+        """What is known of this shard is gone: look at it from its head again."""
+        for band in self._bands:
+            band.reread(shard)
+
+    def skip(self, shard: int) -> None:
+        """Serve the others' keys, as if this shard had none, until it is looked at again."""
+        for band in self._bands:
+            band.skip(shard)
+
     def rewind(self) -> None:
         """Look at every shard from its head again."""
         for band in self._bands:

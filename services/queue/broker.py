@@ -270,7 +270,8 @@ class Broker:
             with something_done():
                 states = await store.states(others) if others else {}
                 known = await store.known(others) if others else {}
-                known |= await _acked_lately(store, entries, {*opened, *states, *known})
+                unknown = [item_id for item_id in others if item_id not in states and item_id not in known]
+                known |= await store.acked_lately(unknown) if unknown else {}
             statuses = []
             for item_id, namespace_id, _ in entries:
                 row = opened.get(item_id)
@@ -284,19 +285,6 @@ class Broker:
             return statuses
 
         return flush
-
-
-async def _acked_lately(store: Store, entries: Sequence[ReviveEntry], found: set[str]) -> dict[str, Known]:
-    """Ids that nothing else knows, of those acked under a lease that has not run out yet."""
-    unknown: dict[int, list[str]] = {}
-    for item_id, namespace_id, _ in entries:
-        if item_id not in found:
-            unknown.setdefault(namespace_id, []).append(item_id)
-    return {
-        item_id: Known(namespace_id, "acked")
-        for namespace_id, ids in unknown.items()
-        for item_id in await store.acked_lately(ids, namespace_id)
-    }
 
 
 def answered(results: list[Result], level: Urgency) -> list[Result]:

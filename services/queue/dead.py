@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from services.queue.leased import dag_of
 from services.queue.names import SQL
 from services.queue.prefetch import START
 from services.queue.settings import QueueSettings
@@ -62,6 +63,8 @@ class Death(NamedTuple):
     error: str
     died_at: datetime
     id: str
+    # What a DAG's item stands for, as JSON text.
+    dag: str | None
 
 
 def dead_page(scope: tuple[int, int | None], after: Place, limit: int) -> tuple[Statement, dict[str, Any]]:
@@ -138,6 +141,7 @@ class DeadItems:
                     form_of(row["error_head"], row["error_tail"]),
                     row["parked_at"],
                     row["id"],
+                    row["dag"],
                 ),
             )
             for row in rows
@@ -154,9 +158,14 @@ def _count(found: dict[tuple[str, str], dict[str, Any]], key: tuple[str, str], d
             "oldest": death.died_at,
             "newest": death.died_at,
             "sample_id": death.id,
+            "managed": 0,
+            "dag": None,
         },
     )
     group["count"] += 1
+    if death.dag is not None:
+        group["managed"] += 1
+        group["dag"] = dag_of(death.dag)
     group["oldest"] = min(group["oldest"], death.died_at)
     if death.died_at >= group["newest"]:
         group["newest"], group["sample_id"] = death.died_at, death.id

@@ -13,8 +13,10 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+from services.queue.asking import Asked
 from services.queue.bands import Bands, Shares
 from services.queue.flushes import by_shard, claimer
 from services.queue.heads import Heads
@@ -29,7 +31,7 @@ from services.queue.store import Store
 from services.queue.waiting import HANDED_ENTRIES_MAX, Handing, Line, Terms
 from shared.batcher import Batcher
 from shared.clock import Clock
-from shared.errors import ShardUnavailable, Unavailable
+from shared.errors import Overloaded, ShardUnavailable, Unavailable
 from shared.lanes import Urgency
 from shared.log import log
 from shared.shedding import overloaded
@@ -39,6 +41,11 @@ Holder = tuple[str, float | None, str | None]
 
 # A shard that takes longer is passed over, so that it holds up nobody who wants items of others.
 CLAIM_S_MAX = 2.0
+# A shard that refused a claim, or was too slow, is asked for nothing for so long; less where it was for the load.
+REST_S = 1.0
+LOAD_REST_S = 0.1
+# Where what a call would take is gone each time it comes for it, it tries for so long after its deadline.
+MISSES_S_MAX = 1.0
 
 
 class Dispatch:
@@ -53,6 +60,8 @@ class Dispatch:
         self._clock = clock
         self.tell: Callable[[str, str, int, Sequence[Key]], None] | None = None
         self.want: Callable[[str, str], None] | None = None
+        self.tell_change: Callable[[str, str], None] | None = None
+        self.asked = Asked(clock)
         self.hand_back: Callable[[str, list[tuple[str, str]]], Awaitable[None]] | None = None
         self._late: set[asyncio.Task[None]] = set()
         self.shares: dict[tuple[str, str], Shares] = {}
@@ -63,7 +72,17 @@ class Dispatch:
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
         self._claims: dict[tuple[int, bool], Batcher[Claim, list[Group]]] = {}
         self._kept = KeptKeys(settings.kept_keys_max)
-        self.looking = Looking(self._lines, self._kept, settings, clock, met=self._met, keep=self._keep)
+        self._rests_until_s: dict[int, float] = {}
+        self.looking = Looking(
+            self._lines,
+            self._kept,
+            settings,
+            clock,
+            met=self._met,
+            lost=self._lost,
+            keep=self._keep,
+            rests=self._rests,
+        )
         self._claiming: dict[bool, list[Batcher[Claim, list[Group]]]] = {False: [], True: []}
         for store in stores:
             self.join(store)
@@ -71,6 +90,7 @@ class Dispatch:
     def join(self, store: Store) -> None:
         """Serve from one more shard."""
         self._stores[store.number] = store
+        store.shard.history.listeners.append(partial(self.forget_shard, store.number))
         self.looking.join(store)
         for relaxed in (False, True):
             pool = store.shard.relaxed if relaxed else store.pool
@@ -164,7 +184,13 @@ class Dispatch:
         line.wake_one()
 
     def changed(self, namespace: str, topic: str) -> None:
-        """A topic was paused, resumed or purged: what is kept of it is void."""
+        """A topic was paused, resumed or purged here: what any process keeps of it is void."""
+        self.forget(namespace, topic)
+        if self.tell_change is not None:
+            self.tell_change(namespace, topic)
+
+    def forget(self, namespace: str, topic: str) -> None:
+        """What is kept of a topic is void."""
         line = self._lines.get((namespace, topic))
         if line is not None:
             line.forget()
@@ -175,6 +201,15 @@ class Dispatch:
         for line in self._lines.values():
             line.forget()
             line.wake_one()
+
+    def forget_shard(self, shard: int) -> None:
+        """The shard has another history: no number and no key that is known of it holds."""
+        self._by_id = {place: line for place, line in self._by_id.items() if place[0] != shard}
+        for place in [place for place in self._recent if place[0] == shard]:
+            self._recent[place].clear()
+        for line in self._lines.values():
+            line.topic_ids.pop(shard, None)
+        self.forget_keys()
 
     def leave(self) -> None:
         """This process is going: calls that wait end, later ones wait for a moment only."""
@@ -208,6 +243,7 @@ class Dispatch:
         `gone` is done. `waits` is told before each wait.
         """
         lines = [self._line(namespace, demand.topic) for demand in demands]
+        self.asked.note(lines)
         counts = [demand.count for demand in demands]
         leased = Leased(len(demands))
         was_leaving = self._is_leaving
@@ -228,7 +264,7 @@ class Dispatch:
                         await filling
                 if tenant is not None:
                     counts = tenant.cut(counts)  # others may have taken room while this call looked
-                taken = [line.take(counts[i]) for i, line in enumerate(lines)]
+                taken = [self._take(line, counts[i]) for i, line in enumerate(lines)]
                 for i, line in enumerate(lines):
                     if len(line.buffer):
                         line.wake_one()
@@ -236,7 +272,7 @@ class Dispatch:
                 missed = await self._serve(lines, taken, (token, lease_s, worker), leased, tenant)
                 counts = [demand.count - leased.counts[i] for i, demand in enumerate(demands)]
                 left_s = deadline_s - self._clock.monotonic_s()
-                if missed and any(counts):
+                if missed and any(counts) and left_s > -MISSES_S_MAX:
                     continue  # others may be ready in the place of what is gone
                 is_over = bool(leased) or left_s <= 0 or self._is_leaving != was_leaving
                 is_plain = not is_over and tenant is None and worker is None and len(lines) == 1
@@ -247,6 +283,24 @@ class Dispatch:
             for line in lines:
                 line.wake_one()  # the wake-up that this call may have swallowed is passed on
         return leased
+
+    def _take(self, line: Line, count: int) -> list[Key]:
+        """The keys to claim next: none of shards that rest. A look will meet those again."""
+        for shard in list(self._rests_until_s):
+            if self._rests(shard):
+                line.buffer.skip(shard)
+        return line.take(count)
+
+    def _rest(self, shard: int, rest_s: float) -> None:
+        self._rests_until_s[shard] = self._clock.monotonic_s() + rest_s
+
+    def _rests(self, shard: int) -> bool:
+        """Whether a shard refused a claim a moment ago."""
+        until_s = self._rests_until_s.get(shard)
+        if until_s is not None and self._clock.monotonic_s() >= until_s:
+            del self._rests_until_s[shard]
+            return False
+        return until_s is not None
 
     def forget_idle(self) -> int:
         """Drop lines that nobody has wanted for a while."""
@@ -299,6 +353,13 @@ class Dispatch:
         line.topic_ids[shard] = topic_id
         self._by_id[shard, topic_id] = line
 
+    def _lost(self, line: Line, shard: int) -> None:
+        """The number is the topic's no more: it was deleted, and another of its name may be there since."""
+        topic_id = line.topic_ids.pop(shard, None)
+        if topic_id is not None:
+            self._by_id.pop((shard, topic_id), None)
+            self._stores[shard].names.forget([topic_id])
+
     async def _serve(
         self,
         lines: Sequence[Line],
@@ -339,15 +400,16 @@ class Dispatch:
             if len(groups) == 1:
                 [(shard, parts)] = groups.items()
                 return await self._claim_at(namespace, shard, parts, holder)
-            flushes = [
-                asyncio.create_task(self._claim_at(namespace, shard, parts, holder))
+            flushes = {
+                asyncio.create_task(self._claim_at(namespace, shard, parts, holder)): shard
                 for shard, parts in groups.items()
-            ]
+            }
             done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX)
         finally:
             for i, line in enumerate(lines):
                 line.buffer.settled(taken[i])
         for flush in late:
+            self._rest(flushes[flush], REST_S)
             self._keep(self._hand_back(namespace, flush))
         return [group for flush in done for group in flush.result()]
 
@@ -362,9 +424,16 @@ class Dispatch:
                 return []  # another process told of a topic that is not here
             found = await self._claims[shard, namespace == "_dag"].submit(claims, namespace, size=size)
         except Unavailable as error:
-            log.warning("claim failed", shard=shard, detail=error.detail)
+            if not self._rests(shard):
+                log.warning("claim failed", shard=shard, detail=error.detail)
+            self._rest(shard, LOAD_REST_S if isinstance(error, Overloaded) else REST_S)
             return []
-        return [group for groups in found for group in groups]
+        groups = [group for groups in found for group in groups]
+        got = {group.topic_id for group in groups}
+        for line, _ in parts:
+            if line.topic_ids.get(shard) not in got:
+                line.buffer.reread(shard)  # all was gone, or paused: so are the others that are known, most likely
+        return groups
 
     async def _hand_back(self, namespace: str, flush: asyncio.Task[list[Group]]) -> None:
         """What a slow shard leased in the end, for a call that did not wait for it."""
@@ -393,6 +462,7 @@ class Dispatch:
     ) -> bool:
         """Until there is something to look for; true when items were handed to this call: they are in `leased`."""
         waits()
+        self.asked.note(lines)
         if self.want is not None:
             for line in lines:
                 self.want(line.namespace, line.topic)

@@ -14,7 +14,8 @@ from services.queue.model import Key, NewItem, NewRow, Result, refused
 from services.queue.placement import Placement
 from services.queue.rows import ack_pair, fingerprint, new_rows
 from services.queue.settings import QueueSettings
-from services.queue.store import Enqueued, Known, Store
+from services.queue.store import Known, Store
+from services.queue.store_enqueue import Enqueued
 from shared.access import Caller
 from shared.batcher import Batcher
 from shared.errors import ShardUnavailable, Unavailable, invalid, something_done
@@ -155,16 +156,16 @@ class Enqueues:
         await self._dispatch.place_lanes(store.number)
         taken = set(flushed.taken or ())
         self._tell_enqueued(store, [row for row in rows if row.id in taken], flushed)
-        namespace_id = rows[0].kind.namespace_id
+        held = dict(zip(first, holders, strict=True))
         for i in part:
-            holder, print_ = holders.get((namespace_id, items[i].idempotency_key or ""), (None, b""))
+            holder = held[items[i].idempotency_key or ""]
             if holder is None:
                 # The slot has moved, and this process has not heard of it yet.
                 results[i] = refused(ids[i], ShardUnavailable.code)
-            elif holder == ids[i]:
-                results[i] = Result(holder, "enqueued")
-            elif print_ == prints[i]:
-                results[i] = Result(holder, "duplicate")
+            elif holder.id == ids[i]:
+                results[i] = Result(holder.id, "enqueued")
+            elif holder.fingerprint == prints[i]:
+                results[i] = Result(holder.id, "duplicate")
             else:
                 results[i] = refused(ids[i], "key_reused")
 
@@ -200,13 +201,14 @@ class Enqueues:
         return flush
 
     def _outcome(self, row: NewRow, taken: set[str], known: dict[str, Known], flushed: Enqueued) -> Result:
+        namespace_id = flushed.refs[row.kind.topic].namespace_id
         if row.id in taken:
             taken.discard(row.id)
-            known[row.id] = Known(row.kind.namespace_id, "living")
+            known[row.id] = Known(namespace_id, "living")
             return Result(row.id, "enqueued")
         found = known.get(row.id)
         if found is not None:
-            if found.namespace_id != row.kind.namespace_id:
+            if found.namespace_id != namespace_id:
                 return refused(row.id, "id_unavailable")
             return Result(row.id, "cancelled" if found.outcome == "cancelled" else "duplicate")
         ahead = row.kind.named and row.time_ms > flushed.at.timestamp() * 1000
@@ -219,7 +221,7 @@ class Enqueues:
         for row in rows:
             if not row.waits:
                 kind = row.kind
-                topics.setdefault(kind.topic_id, []).append(Key(kind.priority, at, row.id))
+                topics.setdefault(flushed.refs[kind.topic].topic_id, []).append(Key(kind.priority, at, row.id))
         for topic_id, keys in topics.items():
             self._dispatch.ready_in(store.number, topic_id, keys)
 

@@ -23,9 +23,9 @@ def by_shard(keys: Sequence[Key]) -> dict[int, list[Key]]:
 
 
 def looker(store: Store) -> Any:
-    """A flush of looks, each with its limit: the keys of each."""
+    """A flush of looks, each with its limit: the keys of each, None where its number is not the topic's."""
 
-    async def flush(looks: list[tuple[Look, int]]) -> list[list[Key]]:
+    async def flush(looks: list[tuple[Look, int]]) -> list[list[Key] | None]:
         if len(looks) == 1:
             return [await store.peek(*looks[0])]
         return await store.peek_many(looks)

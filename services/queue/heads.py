@@ -112,6 +112,18 @@ class Heads:
         """A peek of this shard takes too long: serve the others' keys until it ends."""
         self._home(shard).pass_over(shard)
 
+    def reread(self, shard: int) -> None:
+        """What is known of this shard is gone: look at it from its head again."""
+        home = self._home(shard)
+        if home.covers(shard):
+            home.reread(shard)
+
+    def skip(self, shard: int) -> None:
+        """Serve the others' keys, as if this shard had none, until it is looked at again."""
+        home = self._home(shard)
+        if home.covers(shard):
+            home.skip(shard)
+
     def rewind(self) -> None:
         """Look at every shard from its head again, by whose it is now."""
         if self._are_shared_out_anew():

@@ -46,13 +46,14 @@ class Health:
         return 0
 
     async def shards(self) -> list[dict[str, Any]]:
-        """The health of all shards, by number."""
-        return list(await asyncio.gather(*(self._shard(self._stores[n]) for n in sorted(self._stores))))
+        """The health of all shards of the map, by number."""
+        stores = [self._stores[n] for n in sorted(self._stores) if not self._stores[n].pool.is_retired]
+        return list(await asyncio.gather(*map(self._shard, stores)))
 
     async def shard(self, number: int) -> dict[str, Any]:
         """The health of one shard; NotFound for a number that is not in the map."""
         store = self._stores.get(number)
-        if store is None:
+        if store is None or store.pool.is_retired:
             raise NotFound("no shard has this number; see GET /v1/shards")
         return await self._shard(store)
 

@@ -6,7 +6,9 @@ that there are some. Losing one costs no more than the time to the next poll. Wh
 sent but one probe a second.
 
 Processes also say for which topics calls wait with them. Hints of these go out at once, others are gathered for
-longer: most items are taken where they came, and every message is read by every process.
+longer: most items are taken where they came, and every message is read by every process. And they say which topics
+were paused, resumed or purged, so that nobody goes on with keys that have become worthless; and now and then which
+are asked for at all, so that each can tell of one that nobody asks for.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ UNWANTED_S = 0.05
 # For how many polls a topic counts as waited for after it was said to be: who waits says so every one or two.
 WANTED_POLLS = 3
 WANTED_MAX = 10_000
+# How often it is said that a topic is asked for.
+ASKED_S = 5.0
 
 Topic: TypeAlias = tuple[str, str]
 _Gathered: TypeAlias = dict[tuple[str, str, int], list[Key]]
@@ -56,11 +60,14 @@ class Hint(msgspec.Struct, array_like=True):
 
 
 class Hints(msgspec.Struct, array_like=True):
-    """One message: who speaks, what it knows, and the (namespace, topic) that calls wait for there."""
+    """One message: who speaks, what it knows, the (namespace, topic) that calls wait for there, those that were
+    paused, resumed or purged there, and those that are asked for."""
 
     origin: str
     hints: list[Hint]
     wants: list[Topic]
+    changes: list[Topic]
+    asks: list[Topic]
 
 
 class _HeardHint(msgspec.Struct, array_like=True):
@@ -76,6 +83,8 @@ class _Heard(msgspec.Struct, array_like=True):
     origin: str
     hints: list[_HeardHint]
     wants: list[Topic] = []
+    changes: list[Topic] = []
+    asks: list[Topic] = []
 
 
 _decoder = msgspec.msgpack.Decoder(_Heard)
@@ -90,6 +99,7 @@ class Messenger:
         self._ear: Redis = connect(url, patient=True)
         self._channel = f"{prefix}:queue:ready"
         self._dispatch = dispatch
+        dispatch.asked.tell = self.ask
         self._clock = clock
         self._poll_s = poll_s
         self._origin = secrets.token_hex(8)
@@ -97,7 +107,10 @@ class Messenger:
         self._unwanted: _Gathered = {}
         self._is_gathering = False
         self._wants: dict[Topic, None] = {}  # to be said
+        self._changes: dict[Topic, None] = {}  # likewise
         self._said_s: dict[Topic, float] = {}
+        self._asks: dict[Topic, None] = {}  # to be said
+        self._asks_said_s: dict[Topic, float] = {}
         self._wanted_until_s: dict[Topic, float] = {}  # elsewhere
         self._news = asyncio.Event()
         self._listeners = 0
@@ -140,6 +153,24 @@ class Messenger:
             self._wants[namespace, topic] = None
             self._news.set()
 
+    def tell_change(self, namespace: str, topic: str) -> None:
+        """A topic was paused, resumed or purged. Said also where nobody listened a moment ago: it is rare."""
+        if len(self._changes) < TOPICS_MAX:
+            self._changes[namespace, topic] = None
+            self._news.set()
+
+    def ask(self, namespace: str, topic: str) -> None:
+        """A call asks here for items of a topic, whether it waits or not."""
+        now_s = self._clock.monotonic_s()
+        said_s = self._asks_said_s.get((namespace, topic))
+        if (said_s is not None and now_s - said_s < ASKED_S) or self._is_alone(now_s):
+            return
+        if len(self._asks_said_s) >= WANTED_MAX:
+            self._asks_said_s.clear()
+        self._asks_said_s[namespace, topic] = now_s
+        self._asks[namespace, topic] = None
+        self._news.set()
+
     def start(self) -> None:
         """Begin to speak and to listen."""
         self._tasks = [
@@ -177,10 +208,13 @@ class Messenger:
     def message(self) -> bytes:
         """What is to be said now; of wants that are too many for one message, the rest is said in the next."""
         gathered, self._gathered = self._gathered, {}
-        wants = list(islice(self._wants, TOPICS_MAX))
+        changes, self._changes = list(self._changes), {}
+        wants, asks = (list(islice(topics, TOPICS_MAX)) for topics in (self._wants, self._asks))
         for topic in wants:
             del self._wants[topic]
-        if self._wants:
+        for topic in asks:
+            del self._asks[topic]
+        if self._wants or self._asks:
             self._news.set()
         hints = [
             Hint(
@@ -191,7 +225,7 @@ class Messenger:
             )
             for (namespace, topic, shard), keys in gathered.items()
         ]
-        return msgspec.msgpack.encode(Hints(self._origin, hints, wants))
+        return msgspec.msgpack.encode(Hints(self._origin, hints, wants, changes, asks))
 
     def heard(self, data: bytes) -> None:
         """Take in one message; nonsense is dropped."""
@@ -199,8 +233,12 @@ class Messenger:
             message = _decoder.decode(data)
             if message.origin != self._origin:
                 self._listeners = max(1, self._listeners)  # who speaks listens
+                for namespace, topic in message.changes:
+                    self._dispatch.forget(namespace, topic)  # before the hints: they may be newer
                 for hint in message.hints:
                     self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, partial(_read, hint.keys))
+                for namespace, topic in message.asks:
+                    self._dispatch.asked.heard(namespace, topic)
                 if message.wants:
                     self._heard_wants(message.wants)
 

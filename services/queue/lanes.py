@@ -71,17 +71,22 @@ class Lanes:
             return {}
         store.has_lanes = True
         names = await store.names.name_of({row["topic_id"] for row in rows})
-        return {(*names[row["topic_id"]], row["priority"]): row["head"] for row in rows}
+        return {
+            (*names[number], row["priority"]): row["head"] for row in rows if (number := row["topic_id"]) in names
+        }
 
     async def _set(self, store: Store, course: Course, head: datetime | None) -> None:
         namespace, topic, priority = course
-        await store.names.make([(namespace, topic)])
-        ref = store.names.known(namespace, topic)
-        assert ref is not None
+        ref = (await store.names.make([(namespace, topic)])).get((namespace, topic))
+        if ref is None:
+            return
         at: dict[str, Any] = {"topic_id": ref.topic_id, "priority": priority}
         limit = self._settings.chunk_items_max
         if head is not None:
-            await store.pool.fetch(SQL.set_lane_clock, **at, v_at=head, is_shared=len(self._stores) > 1)
+            row = await store.pool.row(SQL.set_lane_clock, **at, v_at=head, is_shared=len(self._stores) > 1)
+            if not row["is_here"]:
+                store.names.forget([ref.topic_id])  # deleted; the next round makes it anew
+                return
         await store.pool.fetch(SQL.drop_lanes, **at, v_at=NEVER if head is None else head, limit=limit)
         if head is None:
             await store.pool.fetch(SQL.drop_lane_clock, **at)

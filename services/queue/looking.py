@@ -23,6 +23,7 @@ from services.queue.waiting import Line
 from shared.batcher import Batcher
 from shared.clock import Clock
 from shared.errors import Unavailable
+from shared.history import History
 from shared.lanes import Urgency
 from shared.log import log
 
@@ -45,22 +46,29 @@ class Looking:
         clock: Clock,
         *,
         met: Callable[[Line, int, int], None],
+        lost: Callable[[Line, int], None],
         keep: Callable[[Awaitable[None]], None],
+        rests: Callable[[int], bool],
     ) -> None:
-        """`met` is told the number that a line's topic has on a shard, `keep` what runs beside the calls."""
+        """`met` is told the number that a line's topic has on a shard, `lost` that it has it no more, `keep` what
+        runs beside the calls. A shard that `rests` is not looked at."""
         self._lines = lines
         self._kept = kept
         self._settings = settings
         self._clock = clock
         self._met = met
+        self._lost = lost
         self._keep = keep
-        self._looks: dict[int, Batcher[tuple[Look, int], list[Key]]] = {}
+        self._rests = rests
+        self._looks: dict[int, Batcher[tuple[Look, int], list[Key] | None]] = {}
         self._finds: dict[int, Batcher[tuple[str, str], TopicRef | None]] = {}
+        self._histories: dict[int, History] = {}
         self._joined_s = float("-inf")
 
     def join(self, store: Store) -> None:
         """Look at one more shard."""
         limits = self._settings.flush_limits._replace(items_max=LOOKS_MAX)
+        self._histories[store.number] = store.shard.history
         self._looks[store.number] = Batcher(looker(store), limits, Urgency.DEQUEUE, store.pool)
         self._finds[store.number] = Batcher(store.names.find_all, limits, Urgency.DEQUEUE, store.pool)
 
@@ -105,7 +113,9 @@ class Looking:
         """The number of the line's topic on a shard; None: no item of it has ever come there."""
         topic_id = line.topic_ids.get(shard)
         if topic_id is None:
+            edition = self._histories[shard].edition
             [found] = await self._finds[shard].submit([(line.namespace, line.topic)])
+            self._histories[shard].check(edition)
             if found is None:
                 return None
             topic_id = found.topic_id
@@ -149,7 +159,7 @@ class Looking:
         depth = self._depth(line, count)
         peeks = {}
         for shard, bound in wanted:
-            if shard in line.late:
+            if shard in line.late or self._rests(shard):
                 line.buffer.pass_over(shard)
             else:
                 peeks[asyncio.create_task(self._peek(line, shard, bound, depth))] = shard
@@ -171,8 +181,13 @@ class Looking:
             topic_id = await self.topic_id(line, shard)
             if topic_id is not None:
                 start = line.start(shard, after, self._clock.monotonic_s())
-                [keys] = await self._looks[shard].submit([((topic_id, after, start), limit)])
-                line.found(shard, after, keys)
+                look = Look(line.namespace, line.topic, topic_id, after, start)
+                [found] = await self._looks[shard].submit([(look, limit)])
+                if found is None:
+                    self._lost(line, shard)
+                else:
+                    keys = found
+                    line.found(shard, after, keys)
         except Unavailable as error:
             # A shard that does not answer costs only itself: the others go on being served.
             log.warning("peek failed", shard=shard, detail=error.detail)

@@ -120,8 +120,8 @@ class PlainPart(NamedTuple):
     places: Sequence[int]
 
 
-# Namespace, topic, priority and lease_s of a plain item, the names as numbers.
-Kind: TypeAlias = tuple[int, int, int, float]
+# Namespace, topic, priority and lease_s of a plain item.
+Kind: TypeAlias = tuple[str, str, int, float]
 
 
 class Settled(msgspec.Struct, forbid_unknown_fields=True):
@@ -162,10 +162,10 @@ class Demands(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class RareKind(NamedTuple):
-    """What an item of an enqueue flush has in common with others, in the order of the statement's parameters."""
+    """What an item of an enqueue flush has in common with others."""
 
-    namespace_id: int
-    topic_id: int
+    topic: tuple[str, str]  # with its namespace
+    ack_topic: tuple[str, str] | None
     priority: int
     lease_s: float
     named: bool  # by its caller
@@ -188,8 +188,15 @@ EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 # The place of a key, whether there is one or not.
 Bound: TypeAlias = tuple[int, datetime, str]
 
-# A topic's number on a shard, behind what to look, and from where for keys of that one's priority.
-Look: TypeAlias = tuple[int, Bound, Bound]
+
+class Look(NamedTuple):
+    """A topic, its number on a shard, behind what to look, and from where for keys of that one's priority."""
+
+    namespace: str
+    topic: str
+    topic_id: int
+    after: Bound
+    start: Bound
 
 
 class Key(NamedTuple):

@@ -20,6 +20,7 @@ from services.queue.broker import Broker
 from services.queue.errors import OperationExists, TooManyOperations
 from services.queue.model import Key, Ready
 from services.queue.names import SQL
+from services.queue.pace import Pace
 from services.queue.selecting import Filter, Look, Scope, look
 from services.queue.settings import QueueSettings
 from services.queue.store import Removal, Store
@@ -63,6 +64,7 @@ class Operations:
         self._stores = broker.stores
         self._settings = settings
         self._clock = clock
+        self._paces: dict[int, Pace] = {}
 
     # -- the calls ----------------------------------------------------------------------------------------
 
@@ -105,7 +107,8 @@ class Operations:
             # Only the last source, which has everything: nothing is changed that it would otherwise not meet.
             cursor = wanted.sources[-1] if _is_known(found, wanted) else None
             while cursor is not None:
-                part = await self._look(store.pool.fetch, _scope(found, found["at"]), wanted, cursor)
+                limit = self._settings.chunk_items_max
+                part = await self._look(store.pool.fetch, _scope(found, found["at"]), wanted, cursor, limit)
                 matched, scanned = matched + len(part.ids), scanned + part.scanned
                 skipped, cursor = skipped + part.skipped, part.cursor
                 ids += part.ids[: SAMPLE_IDS - len(ids)]
@@ -192,11 +195,18 @@ class Operations:
 
     async def chunk(self, store: Store, operation_id: str | None) -> Chunk | None:
         """One chunk of an operation on one shard, or of the one that has waited longest; None: nothing to do."""
-        try:
-            done = await store.pool.transaction(lambda tx: self._chunk(tx, operation_id, singly=False))
-        except Invalid:
-            # One item that the database refuses to let go must not hold up the others.
-            done = await store.pool.transaction(lambda tx: self._chunk(tx, operation_id, singly=True))
+        done: Chunk | None = None
+
+        async def work(limit: int) -> int:
+            nonlocal done
+            try:
+                done = await store.pool.transaction(lambda tx: self._chunk(tx, operation_id, limit, singly=False))
+            except Invalid:
+                # One item that the database refuses to let go must not hold up the others.
+                done = await store.pool.transaction(lambda tx: self._chunk(tx, operation_id, limit, singly=True))
+            return 0 if done is None or done.is_last else limit
+
+        await self._paces.setdefault(store.number, Pace(self._settings.chunk_items_max)).step(work)
         crash_point("operation_chunk_committed")
         if done is None:
             return None
@@ -210,7 +220,7 @@ class Operations:
             log.info("operation ended", shard=store.number, operation=done.row["id_text"], kind=done.row["kind"])
         return done
 
-    async def _chunk(self, tx: Transaction, operation_id: str | None, *, singly: bool) -> Chunk | None:
+    async def _chunk(self, tx: Transaction, operation_id: str | None, limit: int, *, singly: bool) -> Chunk | None:
         if operation_id is None:
             row = await tx.row(SQL.next_operation)
         else:
@@ -218,10 +228,10 @@ class Operations:
         if row is None:
             return None
         wanted = Filter.of(row["kind"], json.loads(row["filter"]))
-        part = await self._look(tx.fetch, _scope(row, row["cutoff"]), wanted, row["cursor"])
+        part = await self._look(tx.fetch, _scope(row, row["cutoff"]), wanted, row["cursor"], limit)
         if not part.ids and part.cursor in wanted.sources and not await _is_empty(tx, row, wanted, part):
             # The first source has nothing (more): the next is begun at once.
-            part = await self._look(tx.fetch, _scope(row, row["cutoff"]), wanted, part.cursor)
+            part = await self._look(tx.fetch, _scope(row, row["cutoff"]), wanted, part.cursor, limit)
         changed, ready = await _act(tx, wanted, part.ids, singly=singly)
         is_last = part.cursor is None or await _is_empty(tx, row, wanted, part)
         await tx.fetch(
@@ -236,15 +246,16 @@ class Operations:
         crash_point("operation_chunk_written")
         return Chunk(row, changed, ready, is_last)
 
-    async def _look(self, fetch: Any, scope: Scope, wanted: Filter, cursor: str) -> Look:
+    async def _look(self, fetch: Any, scope: Scope, wanted: Filter, cursor: str, limit: int) -> Look:
+        settings = self._settings
         return await look(
             fetch,
             scope,
             wanted,
             cursor,
-            items_max=self._settings.chunk_items_max,
-            rows_max=self._settings.operation_rows_max,
-            scan_max=self._settings.page_scan_max,
+            items_max=limit,
+            rows_max=max(settings.operation_rows_max * limit // settings.chunk_items_max, 1),
+            scan_max=max(settings.page_scan_max * limit // settings.chunk_items_max, 1),
         )
 
     # -- rows ---------------------------------------------------------------------------------------------

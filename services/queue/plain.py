@@ -63,14 +63,12 @@ class PlainEnqueues:
         names = self._stores[shard].names
         entries: list[Entry] = []
         for topic, priority, lease_s, payloads, places in parts:
-            ref = names.known(namespace, topic)
-            if ref is None:
-                self._stores[shard].pool.admit()  # else the flush asks
+            if names.known(namespace, topic) is None:
+                # Not in the flush, which would hold up others.
+                self._stores[shard].pool.admit()
                 await names.make([(namespace, part.topic) for part in parts])
-                ref = names.known(namespace, topic)
-                assert ref is not None
             mine = ids if len(parts) == 1 else [ids[i] for i in places]
-            entries.append(((*ref, priority, lease_s), mine, payloads))
+            entries.append(((namespace, topic, priority, lease_s), mine, payloads))
         await self._flushes[shard].submit(entries, namespace, size=len(ids))
         return Even(ids, "enqueued")
 
@@ -81,13 +79,13 @@ class PlainEnqueues:
             calls = len(entries)
             if len(entries) > 1:
                 entries = _joined(entries)
-            at = await store.enqueue_plain(entries)
+            at, _, refs = await store.enqueue_plain(entries)
             topics: dict[int, list[Key]] = {}
-            for (_, topic_id, priority, _), ids, _ in entries:
+            for (namespace, topic, priority, _), ids, _ in entries:
                 enqueued.inc(len(ids))
                 # As `Key(priority, at, id)` of each, at half its cost.
                 made = map(tuple.__new__, repeat(Key), zip(repeat(priority), repeat(at), ids))
-                topics.setdefault(topic_id, []).extend(made)
+                topics.setdefault(refs[namespace, topic].topic_id, []).extend(made)
             for topic_id, keys in topics.items():
                 self._dispatch.ready_in(store.number, topic_id, keys)
             return [None] * calls

@@ -123,9 +123,23 @@ class Buffer:
         if shard in self._peeking:
             self._peeking[shard].after = END
 
+    def reread(self, shard: int) -> None:
+        """What is known of this shard is gone, or what a peek on its way will find: look from its head again."""
+        self.unknown(shard)
+        self._forget(shard)
+
+    def skip(self, shard: int) -> None:
+        """Serve the others' keys, as if this shard had none, until it is looked at again."""
+        self.pass_over(shard)
+        self._forget(shard)
+
     def let_go(self, shard: int) -> None:
         """Forget the keys of one shard if a peek from its head is on its way: what that finds is there instead."""
-        if self._peeking[shard].after != START or not self._keys:
+        if self._peeking[shard].after == START:
+            self._forget(shard)
+
+    def _forget(self, shard: int) -> None:
+        if not self._keys:
             return
         tail = f"{shard:03x}"
         self._known.difference_update([key.id for key in self._keys if key.id.endswith(tail)])

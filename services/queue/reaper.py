@@ -126,6 +126,7 @@ class Reaper:
                     settings.reap_look_max,
                     self.leases.since,
                     self._swept_namespace_id,
+                    int(settings.id_window_s * 1000),
                 ),
             )
             met, self._swept_namespace_id = swept.ids, swept.last_namespace_id

@@ -99,5 +99,6 @@ async def rotate(tx: Transaction, age_s: float) -> None:
     await tx.fetch(SQL.wait_briefly, lock_timeout=ROTATION_LOCK)
     if await tx.row(SQL.start_rotation, age_s=age_s) is None:
         return
+    await tx.fetch(SQL.keep_cancelled, age_s=age_s)
     for statement in (SQL.lock_ended, SQL.empty_old, SQL.set_old_aside, SQL.age_current, SQL.bring_spare):
         await tx.fetch(statement)

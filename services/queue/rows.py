@@ -21,8 +21,7 @@ def ack_pair(namespace: str, ack_topic: str) -> tuple[str, str]:
 
 
 def new_rows(store: Store, namespace: str, items: Sequence[tuple[NewItem, str]], caller: Caller) -> list[NewRow]:
-    """Rows of a flush, of items with their ids; the items' names must be known to the store. What simple ones have
-    in common is worked out once."""
+    """Rows of a flush, of items with their ids. What simple ones have in common is worked out once."""
     kinds: dict[tuple[Any, ...], RareKind] = {}
     found = []
     for item, item_id in items:
@@ -32,9 +31,9 @@ def new_rows(store: Store, namespace: str, items: Sequence[tuple[NewItem, str]],
             says = (item.topic, item.ack_topic, item.priority, item.lease_s, item.max_attempts, waits, named)
             kind = kinds.get(says)
             if kind is None:
-                kind = kinds[says] = _kind(store, namespace, item, caller)
+                kind = kinds[says] = _kind(namespace, item, caller)
         else:
-            kind = _kind(store, namespace, item, caller)
+            kind = _kind(namespace, item, caller)
             store.has_lanes = store.has_lanes or item.fairness_key is not None
             is_late = bool(item.delay_s) or item.deliver_after is not None
             waits = item.disabled or is_late or item.fairness_key is not None
@@ -44,22 +43,20 @@ def new_rows(store: Store, namespace: str, items: Sequence[tuple[NewItem, str]],
     return found
 
 
-def _kind(store: Store, namespace: str, item: NewItem, caller: Caller) -> RareKind:
-    ref = store.names.known(namespace, item.topic)
-    assert ref is not None
-    extra = _extra(store, namespace, item, caller)
-    return RareKind(ref.namespace_id, ref.topic_id, item.priority, item.lease_s, item.id is not None, extra)
-
-
-def _extra(store: Store, namespace: str, item: NewItem, caller: Caller) -> str | None:
-    """The rarer columns of an item but its context as a JSON object, None where it has none."""
-    ack_topic_id, managed = None, False
+def _kind(namespace: str, item: NewItem, caller: Caller) -> RareKind:
+    topic = (namespace, item.topic)
+    ack_topic, managed = None, False
     if item.ack_topic is not None:
-        ack = store.names.known(*ack_pair(namespace, item.ack_topic))
-        ack_topic_id = None if ack is None else ack.topic_id
+        ack_topic = ack_pair(namespace, item.ack_topic)
         managed = caller.is_dag_service and item.ack_topic.startswith("_dag:")
+    extra = _extra(item, managed)
+    return RareKind(topic, ack_topic, item.priority, item.lease_s, item.id is not None, extra)
+
+
+def _extra(item: NewItem, managed: bool) -> str | None:
+    """The rarer columns of an item but its context as a JSON object, None where it has none."""
     if is_simple(item):
-        return _simple_extra(item.disabled, item.max_attempts, ack_topic_id, managed)
+        return _simple_extra(item.disabled, item.max_attempts, managed)
     backoff = item.backoff
     return _json(
         metadata=_text(item.metadata),
@@ -72,7 +69,6 @@ def _extra(store: Store, namespace: str, item: NewItem, caller: Caller) -> str |
         at_most_once=item.delivery == "at_most_once" or None,
         max_attempts=item.max_attempts or None,
         backoff=f"{{{backoff.base_s},{backoff.factor},{backoff.max_s}}}" if backoff else None,
-        ack_topic_id=ack_topic_id,
         key=item.idempotency_key,
         lane=item.fairness_key,
         managed=managed or None,
@@ -80,12 +76,11 @@ def _extra(store: Store, namespace: str, item: NewItem, caller: Caller) -> str |
 
 
 @lru_cache(maxsize=1_000)
-def _simple_extra(disabled: bool, max_attempts: int, ack_topic_id: int | None, managed: bool) -> str | None:
+def _simple_extra(disabled: bool, max_attempts: int, managed: bool) -> str | None:
     """That of an item which is simple: many have the same."""
     return _json(
         disabled=disabled or None,
         max_attempts=max_attempts or None,
-        ack_topic_id=ack_topic_id,
         managed=managed or None,
     )
 

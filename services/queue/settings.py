@@ -40,6 +40,7 @@ class QueueSettings(EdgeSettings):
     topic_shard_rate_max: Annotated[float, Field(gt=0, description="items a second, per host")] = 80_000.0
     flush_items_max: int = 2_000
     waiting_items_max: int = 50_000
+    names_max: Annotated[int, Field(ge=4_000, description="topics remembered, per shard")] = 20_000
     peek_keys_max: int = 1_000
     buffer_keys_max: int = 8_000
     kept_keys_max: int = 100_000

@@ -7,7 +7,7 @@ writes; the same few decisions serve a consumer's nack and a lease that ran out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -234,27 +234,38 @@ class Settlement:
     async def _sweep(self, tx: Transaction, bounds: SweepBounds) -> Swept:
         groups = await rows.take_expired(tx, bounds)
         holdings = {item_id: _holding(group) for group in groups for item_id in group["ids"]}
-        expired, ready = await self._take_back(tx, holdings) if holdings else (0, [])
-        return Swept(expired, ready, *_reach(groups))
+        items = await rows.lock_items(tx, list(holdings)) if holdings else {}
+        acked = [
+            (item_id, group["namespace_id"])
+            for group in groups
+            for item_id in group["ids"]
+            if item_id not in items
+        ]
+        if acked:  # between the look of `take_expired` and its lock
+            await rows.remember_acked(tx, *zip(*acked, strict=True))
+        return Swept(len(items), await self._take_back(tx, items, holdings), *_reach(groups))
 
-    async def _take_back(self, tx: Transaction, holdings: dict[str, Holding]) -> tuple[int, list[Ready]]:
+    async def _take_back(
+        self, tx: Transaction, items: Mapping[str, Any], holdings: Mapping[str, Holding]
+    ) -> list[Ready]:
         """What becomes of items whose leases ran out: deliverable again, dead or expired."""
-        items = await rows.lock_items(tx, list(holdings))
         back, dead, gone = [], [], []
-        for item in items.values():
-            if item["at_most_once"]:
-                gone.append(Removal(item["id"], "expired", "leased", 1, "the lease of its only delivery ran out"))
+        for item_id, item in items.items():
+            if not holdings[item_id].was_shown:
+                gone.append(Removal(item_id, "expired", "leased", why=_PAST_TTL))
+            elif item["at_most_once"]:
+                gone.append(Removal(item_id, "expired", "leased", 1, "the lease of its only delivery ran out"))
             elif item["ttl_passed"]:
-                gone.append(Removal(item["id"], "expired", "leased", why=_PAST_TTL))
+                gone.append(Removal(item_id, "expired", "leased", 1, _PAST_TTL))
             elif _is_last(item):
-                dead.append(Requeue(item["id"], 1, 0, "the lease ran out on the last attempt"))
+                dead.append(Requeue(item_id, 1, 0, "the lease ran out on the last attempt"))
             else:
-                back.append(Requeue(item["id"], 1, backoff_s(item["attempts"] + 1, item["backoff"])))
+                back.append(Requeue(item_id, 1, backoff_s(item["attempts"] + 1, item["backoff"])))
         ended = [(row, "lease_expired") for row in (*back, *dead)]
         await attempts.log(tx, ended, items, holdings, self._settings.logged_attempts_max)
         ready = await rows.requeue(tx, back)
         ready += await rows.bury(tx, dead)
-        return len(items), ready + await rows.remove(tx, gone)
+        return ready + await rows.remove(tx, gone)
 
 
 class Cancelled(NamedTuple):
@@ -307,7 +318,7 @@ class Cancel:
                 statuses[item_id] = "not_found"
             elif row["managed"] and not self._may_manage:
                 statuses[item_id] = "managed"
-            elif row["state"] == "dead":
+            elif row["state"] == "dead" and not row["managed"]:
                 statuses[item_id] = "finished"
             else:
                 mine.append(item_id)
@@ -322,30 +333,34 @@ class Cancel:
             Removal(item_id, "cancelled", left.get(item_id, "leased"))
             for item_id in sorted({*left, *locked} - dead)
         ]
-        if dead:
-            # It died between the look and the lock; its place among the dead is given back.
-            await tx.fetch(SQL.park_dead, ids=sorted(dead))
-        ready = await rows.remove(tx, removals)
         statuses |= {removal.id: "cancelled" for removal in removals}
-        statuses |= dict.fromkeys(dead, "finished")
-        return statuses, ready
+        # A DAG's dead item is of no more use once its DAG lets go of it, and its end stays what it was.
+        superseded = {item_id for item_id in dead if states[item_id]["managed"]}
+        removals += [Removal(item_id, "dead", "dead") for item_id in sorted(superseded)]
+        if dead - superseded:
+            # It died between the look and the lock; its place among the dead is given back.
+            await tx.fetch(SQL.park_dead, ids=sorted(dead - superseded))
+        ready = await rows.remove(tx, removals)
+        return statuses | dict.fromkeys(dead, "finished"), ready
 
     async def _ended(self, ids: list[str]) -> dict[str, str]:
+        if not ids:
+            return {}
+        found = await self._store.known(ids)
+        unknown = [item_id for item_id in ids if item_id not in found]
+        if unknown:
+            found |= await self._store.acked_lately(unknown)
+            # What a sweep has taken out of its group between these two is in `ended` by now.
+            unknown = [item_id for item_id in unknown if item_id not in found]
+            found |= await self._store.known(unknown) if unknown else {}
         statuses: dict[str, str] = {}
-        living: set[str] = set()
-        for item_id, known in (await self._store.known(ids)).items() if ids else ():
+        for item_id, known in found.items():
             if known.namespace_id != self._namespace_id:
                 statuses[item_id] = "not_found"
             elif known.outcome == "cancelled":
                 statuses[item_id] = "already_cancelled"
             elif known.outcome != "living":
                 statuses[item_id] = "finished"
-            else:
-                living.add(item_id)
-        unknown = [item_id for item_id in ids if item_id not in statuses and item_id not in living]
-        if unknown:
-            lately = await self._store.acked_lately(unknown, self._namespace_id)
-            statuses |= dict.fromkeys(lately, "finished")
         return statuses
 
     async def _unseen(self, ids: list[str]) -> dict[str, str]:
@@ -436,7 +451,7 @@ async def _lost(
 
 
 def _holding(group: Any) -> Holding:
-    return Holding(group["claimed_at"], group["worker"])
+    return Holding(group["claimed_at"], group["worker"], group["was_shown"])
 
 
 def _is_last(item: Any) -> bool:

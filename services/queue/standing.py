@@ -16,12 +16,15 @@ from shared.ids import canonical, shard_of
 from shared.lanes import Urgency
 from shared.shedding import overloaded
 
+_TAKEABLE = ("ready", "delayed")
+
 
 class Standings:
     """Looks at items; the answer is a moment's, and nothing is locked."""
 
     def __init__(self, broker: Broker, settings: QueueSettings) -> None:
         self._stores = broker.stores
+        self._asked = broker.dispatch.asked
         self._settings = settings
 
     async def attempts(self, namespace: str, item_id: str) -> list[dict[str, Any]]:
@@ -54,6 +57,9 @@ class Standings:
             for position, known_id in part:
                 if known_id in found:
                     answers[position] |= found[known_id]
+                    if found[known_id]["state"] in _TAKEABLE:
+                        unasked_s = self._asked.unasked_s(namespace, found[known_id]["topic"])
+                        answers[position]["unasked_s"] = round(unasked_s, 3)
 
         await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
         if all(answer.get("code") == Overloaded.code for answer in answers):
@@ -81,5 +87,7 @@ def _standing(row: Any, lease: Any) -> dict[str, Any]:
         "since": lease["claimed_at"] if lease else row["deliver_at"] if state == "ready" else row["parked_at"],
         "deliver_at": row["deliver_at"],
         "lease_expires_at": None if lease is None else lease["expires_at"],
+        "worker": None if lease is None else lease["worker"],
+        "unasked_s": None,
         "error": row["error"],
     }

@@ -12,14 +12,12 @@ from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
-from services.queue.kinds import columns
 from services.queue.leased import Group, moment
-from services.queue.model import EARLIEST, Claim, Fold, Key, Kind, Look, NewRow, Offer, Ready, id_of
-from services.queue.names import SQL, Names
-from services.queue.settings import QueueSettings
+from services.queue.model import EARLIEST, Claim, Fold, Key, Look, Offer, Ready, id_of
+from services.queue.names import SQL
+from services.queue.store_enqueue import EnqueueStore
 from shared.lanes import current_urgency
 from shared.pg import Transaction
-from shared.shards import Shard
 from shared.shedding import overloaded
 
 # What an ack says of each item that it made ready, and one with offers besides.
@@ -45,13 +43,6 @@ def _once(values: Sequence[T]) -> Sequence[T]:
     return values[:1] if values.count(values[0]) == len(values) else values
 
 
-class Enqueued(NamedTuple):
-    """One flush of enqueues: the shard's time and the ids taken in (None: all)."""
-
-    at: datetime
-    taken: list[str] | None
-
-
 class Known(NamedTuple):
     """What the shard knows of an id: `living`, or how it ended."""
 
@@ -75,10 +66,11 @@ class AckFlush(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """Since when an item is leased, and to whom, if the call said so."""
+    """Since when an item is leased, and to whom, if the call said so; a claim past its TTL is shown to nobody."""
 
     claimed_at: datetime
     worker: str | None
+    was_shown: bool = True
 
 
 class LeaseGroup(NamedTuple):
@@ -90,82 +82,20 @@ class LeaseGroup(NamedTuple):
     holding: Holding
 
 
-class Store:
+class Store(EnqueueStore):
     """The statements of one shard."""
 
-    def __init__(self, shard: Shard, settings: QueueSettings) -> None:
-        self.number = shard.number
-        self.shard = shard
-        self.pool = shard.pool
-        self.names = Names(shard)
-        self.has_lanes = False  # whether this process has met a fairness key here
-        self._ages = {
-            "window_ms": int(settings.id_window_s * 1000),
-            "ahead_ms": int(settings.id_ahead_s_max * 1000),
-        }
-
-    # -- enqueue ------------------------------------------------------------------------------------------
-
-    async def enqueue(self, rows: Sequence[NewRow]) -> Enqueued:
-        """Take items in; ids that exist, ended or are out of their window are left out of `taken`."""
-        row = await self.pool.row(SQL.enqueue, **columns(rows), **self._ages)
-        return Enqueued(row["at"], row["taken"])
-
-    async def enqueue_plain(self, groups: Sequence[tuple[Kind, Sequence[str], str]]) -> datetime:
-        """Take in plain items, whose ids were made here: (kind, ids, payloads joined). The shard's time."""
-        kinds, ids, payloads = zip(*groups, strict=True)
-        namespace_ids, topic_ids, priorities, lease_ss = zip(*kinds, strict=True)
-        row = await self.pool.row(
-            SQL.enqueue_plain,
-            namespace_ids=namespace_ids,
-            topic_ids=topic_ids,
-            priorities=priorities,
-            lease_ss=lease_ss,
-            lasts=list(accumulate(map(len, ids))),
-            payloads=payloads,
-            ids=ids[0] if len(ids) == 1 else list(chain.from_iterable(ids)),
-        )
-        at: datetime = row["at"]
-        return at
-
-    async def enqueue_keyed(
-        self, rows: Sequence[NewRow], keys: Sequence[str], fingerprints: Sequence[bytes], slots: Sequence[int]
-    ) -> tuple[Enqueued, dict[tuple[int, str], tuple[str, bytes]]]:
-        """Take in items that carry idempotency keys; also who holds each key whose slot is at home here."""
-
-        async def work(tx: Transaction) -> tuple[Enqueued, dict[tuple[int, str], tuple[str, bytes]]]:
-            order = sorted(range(len(rows)), key=lambda i: (rows[i].kind.namespace_id, keys[i]))
-            won = await tx.fetch(
-                SQL.take_keys,
-                namespace_ids=[rows[i].kind.namespace_id for i in order],
-                keys=[keys[i] for i in order],
-                ids=[rows[i].id for i in order],
-                fingerprints=[fingerprints[i] for i in order],
-                slots=[slots[i] for i in order],
-            )
-            ids = {row["id"] for row in won}
-            taken = [row for row in rows if row.id in ids]
-            answer = await tx.row(SQL.enqueue, **columns(taken), **self._ages)
-            holders = await tx.fetch(
-                SQL.key_holders,
-                namespace_ids=[row.kind.namespace_id for row in rows],
-                keys=keys,
-                slots=slots,
-            )
-            found = {(h["namespace_id"], h["key"]): (h["id"], h["fingerprint"]) for h in holders}
-            return Enqueued(answer["at"], sorted(ids)), found
-
-        return await self.pool.transaction(work)
+    # -- ids ----------------------------------------------------------------------------------------------
 
     async def known(self, ids: Sequence[str]) -> dict[str, Known]:
         """What the shard knows of ids; the end of an item counts for more than a row that is going."""
         rows = await self.pool.fetch(SQL.known, ids=list(ids))
         return {row["id"]: Known(row["namespace_id"], row["outcome"]) for row in rows}
 
-    async def acked_lately(self, ids: Sequence[str], namespace_id: int) -> set[str]:
-        """Of ids without a row, those acked under a lease that has not run out yet."""
-        rows = await self.pool.fetch(SQL.acked_lately, ids=list(ids), namespace_id=namespace_id)
-        return {row["id"] for row in rows}
+    async def acked_lately(self, ids: Sequence[str]) -> dict[str, Known]:
+        """Of ids without a row, those acked under a lease that no sweep has taken yet."""
+        rows = await self.pool.fetch(SQL.acked_lately, ids=list(ids))
+        return {row["id"]: Known(row["namespace_id"], "acked") for row in rows}
 
     async def time_ms(self) -> int:
         """The shard's clock."""
@@ -174,29 +104,32 @@ class Store:
 
     # -- dequeue ------------------------------------------------------------------------------------------
 
-    async def peek(self, look: Look, limit: int) -> list[Key]:
-        """Keys of a topic, in order; nothing is claimed."""
-        topic_id, after, start = look
+    async def peek(self, look: Look, limit: int) -> list[Key] | None:
+        """Keys of a topic, in order; nothing is claimed. None: the number is not the topic's."""
         rows = await self.pool.fetch(
             SQL.peek,
-            topic_id=topic_id,
-            after_priority=after[0],
-            after_deliver_at=after[1],
-            after_id=after[2],
-            from_priority=start[0],
-            from_deliver_at=start[1],
-            from_id=start[2],
+            namespace=look.namespace,
+            topic=look.topic,
+            topic_id=look.topic_id,
+            after_priority=look.after[0],
+            after_deliver_at=look.after[1],
+            after_id=look.after[2],
+            from_priority=look.start[0],
+            from_deliver_at=look.start[1],
+            from_id=look.start[2],
             limit=limit,
         )
-        return [Key(*row) for row in rows]
+        return None if rows and rows[0]["id"] is None else [Key(*row) for row in rows]
 
-    async def peek_many(self, looks: Sequence[tuple[Look, int]]) -> list[list[Key]]:
+    async def peek_many(self, looks: Sequence[tuple[Look, int]]) -> list[list[Key] | None]:
         """As `peek`, several in one statement, each with its limit; the keys of each."""
-        topic_ids, afters, starts = zip(*(look for look, _ in looks), strict=True)
+        namespaces, topics, topic_ids, afters, starts = zip(*(look for look, _ in looks), strict=True)
         priorities, deliver_ats, ids = zip(*afters, strict=True)
         from_priorities, from_deliver_ats, from_ids = zip(*starts, strict=True)
         rows = await self.pool.fetch(
             SQL.peek_many,
+            namespaces=namespaces,
+            topics=topics,
             topic_ids=topic_ids,
             after_priorities=priorities,
             after_deliver_ats=deliver_ats,
@@ -206,9 +139,13 @@ class Store:
             from_ids=from_ids,
             limits=[limit for _, limit in looks],
         )
-        found: list[list[Key]] = [[] for _ in looks]
+        found: list[list[Key] | None] = [[] for _ in looks]
         for nth, *key in rows:
-            found[nth - 1].append(Key(*key))
+            keys = found[nth - 1]
+            if key[2] is None or keys is None:
+                found[nth - 1] = None
+            else:
+                keys.append(Key(*key))
         return found
 
     async def claim(self, claims: Sequence[Claim], *, relaxed: bool) -> list[Group]:
@@ -416,7 +353,7 @@ async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int
 
 
 class SweepBounds(NamedTuple):
-    """What one sweep takes of the leases that ran out; see `take_expired`."""
+    """What one sweep takes of leases that ran out, and for how long it remembers acks; see `take_expired`."""
 
     items_max: int
     ids_max: int = 10_000
@@ -424,12 +361,18 @@ class SweepBounds(NamedTuple):
     look_max: int = 1_000
     expired_from: datetime = EARLIEST
     after_namespace_id: int = 0
+    window_ms: int = 0
 
 
 async def take_expired(tx: Transaction, bounds: SweepBounds) -> list[Any]:
     """Take groups that ran out, or a part of one: rows of token, namespace_id, topic_id, claimed_at, worker, the
     `ids` of items that have not ended, and how many `ids_taken` the group gave."""
     return await tx.fetch(SQL.take_expired, **bounds._asdict())
+
+
+async def remember_acked(tx: Transaction, ids: Sequence[str], namespace_ids: Sequence[int]) -> None:
+    """These have ended while `take_expired` took their groups."""
+    await tx.fetch(SQL.remember_acked, ids=list(ids), namespace_ids=list(namespace_ids))
 
 
 async def lock_items(tx: Transaction, ids: Sequence[str]) -> dict[str, Any]:

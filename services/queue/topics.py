@@ -97,10 +97,8 @@ class Topics:
         """Stop or go on handing out a topic's items; on every shard, so that it holds for what comes."""
 
         async def at(store: Store) -> None:
-            await store.names.make([(namespace, topic)])
-            ref = store.names.known(namespace, topic)
-            assert ref is not None
-            await store.pool.fetch(SQL.pause_topic, topic_id=ref.topic_id, paused=paused)
+            await store.names.make_namespace(namespace)
+            await store.pool.fetch(SQL.pause_topic, namespace=namespace, topic=topic, paused=paused)
 
         refuse_if_standing(self._all())
         await asyncio.gather(*map(at, self._all()))
@@ -112,10 +110,8 @@ class Topics:
         text = json.dumps(shares) if shares else None
 
         async def at(store: Store) -> None:
-            await store.names.make([(namespace, topic)])
-            ref = store.names.known(namespace, topic)
-            assert ref is not None
-            await store.pool.fetch(SQL.set_min_share, topic_id=ref.topic_id, min_share=text)
+            await store.names.make_namespace(namespace)
+            await store.pool.fetch(SQL.set_min_share, namespace=namespace, topic=topic, min_share=text)
 
         refuse_if_standing(self._all())
         await asyncio.gather(*map(at, self._all()))
@@ -225,13 +221,13 @@ async def _with_leases(store: Store, rows: Sequence[Any]) -> list[dict[str, Any]
 
 async def _namespaces(store: Store) -> list[tuple[str, str]]:
     store.pool.admit()
-    return await store.names.read_namespaces()
+    return [(row["name"], row["settings"]) for row in await store.pool.fetch(SQL.namespaces)]
 
 
 async def _shares(store: Store) -> dict[tuple[str, str], Shares]:
     rows = {row["topic_id"]: row["min_share"] for row in await store.pool.fetch(SQL.min_shares)}
     names = await store.names.name_of(rows) if rows else {}
-    return {names[topic_id]: shares_of(json.loads(text)) for topic_id, text in rows.items()}
+    return {pair: shares_of(json.loads(rows[topic_id])) for topic_id, pair in names.items()}
 
 
 async def _counted(store: Store) -> list[dict[str, Any]]:

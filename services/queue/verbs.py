@@ -78,7 +78,7 @@ class Verbs:
         for demand in wanted.topics:
             if demand.topic[0] == "_" and not call.caller.is_dag_service:
                 raise Forbidden("topics that begin with `_` are the system's")
-        gone = call.client.gone() if wanted.wait_s > 0 else None
+        gone = call.client.gone()
         leased = await self._process.broker.dequeue(
             call.namespace,
             wanted.topics,
@@ -89,9 +89,11 @@ class Verbs:
             tenant=self._process.quotas.of(call.namespace),
             waits=call.client.step_aside,
         )
-        if gone is not None and gone.done() and leased:
+        if gone.done() and leased:
             await self._hand_back(call.namespace, leased.returnable())
             leased = Leased(0)
+        if leased:
+            call.undelivered = lambda: self._hand_back(call.namespace, leased.returnable())
         return 200, leased.answer()
 
     async def ack(self, call: Call) -> Answer:

@@ -166,6 +166,7 @@ function heading(page, head, dag) {
       [dag.finished_at ? "took" : "runs for", between(dag.created_at, dag.finished_at)],
       ["deadline", dag.deadline_at ? new Date(dag.deadline_at).toLocaleString() : null],
       ["reason", dag.reason],
+      ["resolved, and nothing waits for it", dag.undeclared.map((each) => `${each.name} of ${each.node}`).join(", ") || null],
       ["parent", dag.parent ? h("a", { href: page.link(["dags", dag.parent.dag], { node: dag.parent.node }) }, dag.parent.node) : null],
     ]));
 }
@@ -188,6 +189,7 @@ function waiting(node) {
   return node.blocked_by.map((block) => block.key || block.name || block.kind).join(", ");
 }
 
+const UNASKED_TOLD_S = 15;
 const KEPT = { hold: "release (it is held)", pause: "resume (it is paused)", retry: "a retry at work", close: "close (it is open, or empty)" };
 const obstacle = (each) => (each.kind === "external" ? `external ${each.name}` : KEPT[each.kind] || each.kind);
 
@@ -203,7 +205,8 @@ function waitsFor(waits, frontier, choose) {
       ["topic", (node) => node.topic || "a DAG"],
       ["for", (node) => between(node.since), { right: true }],
       ["attempt", (node) => node.attempt || null, { right: true }],
-      ["note", (node) => node.waits_for.map(obstacle).join(", ") || node.error?.trim().split("\n").at(-1), { wide: true }],
+      ["note", (node) => [node.waits_for.map(obstacle).join(", ") || node.error?.trim().split("\n").at(-1), node.worker ? `with ${node.worker}` : null,
+        node.unasked_s >= UNASKED_TOLD_S ? `nobody has asked for its topic for ${span(node.unasked_s)}` : null].filter(Boolean).join("; "), { wide: true }],
     ], frontier.items.slice(0, TOLD_NODES), "No node is on its way.", (node) => choose(node.key)),
     frontier.next_cursor || frontier.items.length > TOLD_NODES ? h("p", { class: "quiet" }, "and more") : null);
 }

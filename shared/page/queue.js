@@ -36,7 +36,7 @@ export async function items(page, topic) {
       ["enqueued", (item) => ago(item.enqueued_at)],
       ["payload", (item) => h("code", {}, json(item.payload, 90)), { wide: true }],
       ["error", (item) => item.error?.trim().split("\n").at(-1), { wide: true }],
-      ["DAG", (item) => (item.dag ? item.dag.node : null)],
+      ["DAG", (item) => (item.dag ? [item.dag.node, " of ", short(item.dag.id)] : null)],
     ], found.items, "No such items."),
     pager(page, path, page.query, found.next_cursor));
 }
@@ -46,20 +46,23 @@ export async function dead(page) {
   const groups = new Map();
   for (const group of found) {
     const key = JSON.stringify([group.topic, group.error]), known = groups.get(key);
-    groups.set(key, known ? { ...known, count: known.count + group.count, newest: known.newest > group.newest ? known.newest : group.newest } : group);
+    groups.set(key, known ? { ...known, count: known.count + group.count, managed: known.managed + group.managed, dag: known.dag || group.dag, newest: known.newest > group.newest ? known.newest : group.newest } : group);
   }
   const rows = [...groups.values()].sort((one, other) => other.count - one.count);
   page.show(
     table([
       ["count", (group) => group.count, { right: true }],
+      ["of DAGs", (group) => group.managed || null, { right: true }],
       ["topic", (group) => h("a", { href: page.link(["topics", group.topic], { state: "dead" }) }, group.topic)],
       ["error", (group) => group.error, { wide: true }],
       ["oldest", (group) => ago(group.oldest)],
       ["newest", (group) => ago(group.newest)],
       ["an id", (group) => short(group.sample_id)],
     ], rows, "Nothing is dead."),
-    rows.length ? [h("p", { class: "quiet" }, "When the cause is mended, put them back (those of a DAG with ", h("code", {}, "headgate dag retry"), "):"),
-      rows.slice(0, 5).map((group) => command(`headgate redrive --topic ${quoted(group.topic)} --error ${quoted(group.error)}`))] : null);
+    rows.length ? [h("p", { class: "quiet" }, "When the cause is mended, put them back; what a DAG is made of runs again in its DAG:"),
+      rows.slice(0, 5).flatMap((group) => [
+        group.count > group.managed ? command(`headgate redrive --topic ${quoted(group.topic)} --error ${quoted(group.error)}`) : null,
+        group.dag ? command(`headgate dag retry ${group.dag.id}`) : null])] : null);
 }
 
 export async function operations(page) {

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from headgate.ids import shard_of
+from services.queue import settle
+from services.queue.store import SweepBounds
 from tests.support.queue_host import Api
 
 End = Callable[[Api, str], Awaitable[None]]
@@ -127,6 +129,29 @@ async def test_an_at_most_once_lease_that_ran_out_is_told_as_expired(api: Api) -
     [told] = await api.completions("done")
     assert (told["outcome"], told["attempt"]) == ("expired", 1)
     assert told["error"] == "the lease of its only delivery ran out"
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize("is_delivered", [False, True])
+async def test_an_item_past_its_ttl_counts_the_deliveries_that_there_were(
+    own_api: Api, delivery: str, is_delivered: bool
+) -> None:
+    """Also where a claim meets it before the sweep does, and where it could not be taken back the first time."""
+    api = own_api
+    await api.enqueue_one("t", delivery=delivery, ack_topic="done", ttl_s=5, lease_s=10)
+    await api.clock.advance(0 if is_delivered else 6)
+    assert len(await api.dequeue("t")) == is_delivered
+    if not is_delivered:
+        for store in api.host.stores.values():
+            await store.pool.transaction(lambda tx: settle._put_off(tx, SweepBounds(1)))
+        assert await api.host.count("lease") == 1
+    await api.host.pass_time(100)
+
+    [told] = await api.completions("done")
+    why = "its time to live passed"
+    if is_delivered and delivery == "at_most_once":
+        why = "the lease of its only delivery ran out"
+    assert (told["outcome"], told["attempt"], told["error"]) == ("expired", int(is_delivered), why)
 
 
 async def test_a_nack_of_an_at_most_once_item_is_told_as_dead(api: Api) -> None:

@@ -55,6 +55,38 @@ async def test_purge_and_redrive_leave_a_dags_items_alone(api: Api) -> None:
     assert await api.cancel(dead) == ["managed"]
 
 
+async def test_a_dead_item_that_its_dag_lets_go_of_is_gone_and_its_end_stays(api: Api) -> None:
+    service = api.as_dag_service()
+    dead = await managed(api)
+    await api.nack(await api.dequeue_one("t"), final=True)
+    other = await api.enqueue_one("t")
+    await api.nack(await api.dequeue_one("t"), final=True)
+    assert (await api.topic("t"))["dead"] == 2
+
+    assert await service.cancel(dead) == ["finished"], "it has not been cancelled: its end was told"
+    assert await api.state(dead) == "gone"
+    assert (await api.topic("t"))["dead"] == 1
+    assert await service.cancel(dead) == ["finished"]
+    assert await service.cancel(other) == ["finished"]
+    assert await api.state(other) == "dead", "only a DAG's own are dropped so"
+    told = [part for part in await api.as_dag_service("_dag").completions("acks/0") if part["id"] == dead]
+    assert [part["outcome"] for part in told] == ["dead"], "its end is told once"
+
+
+async def test_the_dead_say_which_of_them_are_items_of_dags(api: Api) -> None:
+    await managed(api)
+    await api.nack(await api.dequeue_one("t"), final=True, error="boom")
+    await api.enqueue_one("t")
+    await api.nack(await api.dequeue_one("t"), final=True, error="boom")
+    await api.enqueue_one("u")
+    await api.nack(await api.dequeue_one("u"), final=True, error="boom")
+
+    found = {group["topic"]: group for group in (await api.get("dead")).json()["items"]}
+    assert (found["t"]["count"], found["t"]["managed"]) == (2, 1)
+    assert found["t"]["dag"] == {"id": "d1", "node": "compile //x:y", "generation": 2}
+    assert (found["u"]["count"], found["u"]["managed"], found["u"]["dag"]) == (1, 0, None)
+
+
 async def test_one_call_of_two_kinds_of_items(api: Api) -> None:
     theirs, mine = await managed(api, disabled=True), await api.enqueue_one("t", disabled=True)
 

@@ -1,9 +1,11 @@
 """Disabled items and their revival; cancel in every state."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from headgate.ids import shard_of
 from tests.support.queue_host import Api
 
 
@@ -133,6 +135,28 @@ async def test_the_holder_of_a_cancelled_item_is_told(api: Api, verb: str) -> No
     ]
 
 
+async def test_a_cancel_under_a_long_lease_is_told_until_it_would_have_run_out(own_api: Api) -> None:
+    """However often the memory of ended items has rotated meanwhile."""
+    api, rotation_s = own_api, own_api.host.settings.id_window_s + 200
+    ids = [await api.enqueue_one("t", lease_s=4 * rotation_s) for _ in range(5)]
+    acked, *cancelled = await api.dequeue("t", 5)
+    assert await api.ack(acked) == ["acked"]
+    assert await api.cancel(*(item["id"] for item in cancelled)) == ["cancelled"] * 4
+    for _ in range(3):
+        await api.clock.advance(rotation_s)
+        await api.host.retain()
+
+    assert await api.ack(cancelled[0], acked) == ["cancelled", "already_acked"]
+    assert await api.nack(cancelled[1]) == await api.extend(cancelled[2]) == ["cancelled"]
+    assert await api.cancel(cancelled[3]["id"], acked["id"]) == ["already_cancelled", "finished"]
+
+    for _ in range(2):
+        await api.host.pass_time(2 * rotation_s)
+        await api.host.retain()
+    assert await api.host.count("ended") + await api.host.count("ended_old") == 0
+    assert await api.cancel(*ids) == ["not_found"] * 5
+
+
 async def test_cancel_of_what_ended(api: Api) -> None:
     acked = await api.enqueue_one("t", id=api.new_id(0))
     await api.ack(await api.dequeue_one("t"))
@@ -204,14 +228,49 @@ async def test_cancels_of_unseen_ids_are_capped_and_said_so(api: Api) -> None:
         object.__setattr__(host.settings, "unseen_cancels_max", real)
 
 
-async def test_an_acked_item_with_an_id_made_by_the_service_is_finished(api: Api) -> None:
-    """Nothing is written for such an id when it is acked; its lease group remembers it while it would run."""
-    item_id = await api.enqueue_one("t")
+@pytest.mark.parametrize("when", ["at once", "before the sweep", "after the sweep", "as the sweep comes"])
+async def test_an_acked_item_with_an_id_made_by_the_service_is_finished(
+    own_api: Api, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written for such an id when it is acked: its lease group remembers it, then the sweep of that."""
+    api, stranger = own_api, Api(own_api.host)
+    item_id = await api.enqueue_one("t", lease_s=5)
     assert await api.ack(await api.dequeue_one("t")) == ["acked"]
+    store = api.host.stores[shard_of(item_id)]
+    if when != "at once":
+        await api.clock.advance(6)
+    if when == "after the sweep":
+        await api.host.reap()
+    if when == "as the sweep comes":
+        acked_lately = store.acked_lately
 
-    assert await api.cancel(item_id) == ["finished"]
+        async def after_a_sweep(ids: list[str]) -> Any:
+            await api.host.reap()
+            return await acked_lately(ids)
+
+        monkeypatch.setattr(store, "acked_lately", after_a_sweep)
+
+    assert await stranger.cancel(item_id) == ["not_found"], "another namespace learns nothing"
+    assert await api.cancel(item_id, item_id) == ["finished", "finished"]
     assert await api.revive(item_id) == ["finished"]
-    assert await Api(api.host).cancel(item_id) != ["finished"], "another namespace learns nothing"
+    assert await api.host.count("unseen_cancel") == 0, "no cancel of an unseen id is charged"
+
+
+async def test_an_acked_items_id_is_remembered_no_longer_than_it_may_be_new(own_api: Api) -> None:
+    """Those of completions for the DAG service are not at all."""
+    window_s, dag = own_api.host.settings.id_window_s, own_api.as_dag_service("_dag")
+    for api in (own_api, dag):
+        await api.enqueue_one("young", lease_s=5)
+        await api.ack(await api.dequeue_one("young"))
+    old = await own_api.enqueue_one("old", lease_s=window_s + 60)
+    await own_api.ack(await own_api.dequeue_one("old"))
+    await own_api.host.pass_time(6)
+    assert await own_api.host.count("ended") == 1
+
+    await own_api.host.pass_time(window_s + 60)
+
+    assert await own_api.host.count("ended") == 1
+    assert await own_api.cancel(old) == ["not_found"]
 
 
 async def test_an_expired_item_with_an_id_made_by_the_service_is_finished(api: Api) -> None:

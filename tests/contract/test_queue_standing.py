@@ -36,6 +36,23 @@ async def test_a_batch_of_ids_is_bounded(api: Api) -> None:
     assert (await api.post("items/states", {"ids": ["x"] * 1000})).status_code == 200
 
 
+async def standing(api: Api, item: str) -> dict[str, Any]:
+    [found] = (await api.post("items/states", {"ids": [item]})).json()["results"]
+    return dict(found)
+
+
+async def test_an_item_says_who_has_it_or_for_how_long_nobody_has_asked_for_its_topic(api: Api) -> None:
+    item, asked = await api.enqueue_one("lonely"), await api.enqueue_one("busy")
+    both = await api.enqueue_one("busy")
+    [leased] = await api.dequeue("busy", worker="host-7")
+    assert leased["id"] == asked
+    found = await standing(api, asked)
+    assert (found["worker"], found["unasked_s"]) == ("host-7", None)
+    lonely, busy = await standing(api, item), await standing(api, both)
+    assert lonely["worker"] is None
+    assert lonely["unasked_s"] > busy["unasked_s"] >= 0, "of the one nobody has asked since the process began"
+
+
 async def test_a_running_item_says_since_when_also_after_an_extend(api: Api) -> None:
     item = await api.enqueue_one("t")
     leased = await api.dequeue_one("t")

@@ -1,7 +1,30 @@
 """A node's life as both services tell it together, over HTTP."""
 
+import asyncio
+
 from headgate import AsyncClient
 from tests.support.apps import Service
+
+
+async def test_a_retry_takes_away_the_dead_item_that_it_supersedes(
+    queue_service: Service, dag_service: Service
+) -> None:
+    async with AsyncClient(queue_url=queue_service.url, dag_url=dag_service.url) as client:
+        made = await client.create_dag({"key": "mended", "nodes": [{"key": "a", "topic": "mended"}]})
+        handle = client.dag(made.id)
+        [leased] = await client.dequeue({"mended": 1}, wait_s=10)
+        await client.nack([{"id": leased.id, "lease_token": leased.lease_token, "final": True, "error": "boom"}])
+        assert (await handle.wait(20)).state == "failed"
+        [group] = await client.dead("mended")
+        assert (group.count, group.managed) == (1, 1)
+        assert group.dag is not None and (group.dag.id, group.dag.node) == (made.id, "a")
+        await handle.retry()
+        [again] = await client.dequeue({"mended": 1}, wait_s=10)
+        await client.ack([again.ack()])
+        assert (await handle.wait(20)).state == "succeeded"
+        async with asyncio.timeout(30):
+            while await client.dead("mended"):
+                await asyncio.sleep(0.05)
 
 
 async def test_a_node_that_fails_twice_tells_of_each_delivery(

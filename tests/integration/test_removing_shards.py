@@ -1,12 +1,18 @@
 """A drained shard leaves the map: never while anything lives or is remembered there, and nobody misses it."""
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
+from headgate.ids import new_id
+from services.dag.gateway import HeadgateQueue
+from shared.clock import SystemClock
 from shared.errors import ShardUnavailable
 from shared.plan import read
 from tests.integration.test_moving_shards import loaded
+from tests.support import apps
 from tests.support.queue_host import Api, QueueHost
 from tests.support.shard_world import CRASHED, END_S, World, follow, host, world
 
@@ -68,6 +74,14 @@ async def test_a_host_with_the_old_map_puts_nothing_on_a_shard_that_was_removed(
     assert (result["status"], result["code"], result["outcome"]) == ("refused", "shard_unavailable", "none")
 
 
+async def test_a_shard_that_was_drained_and_then_moved_can_be_removed(world: World) -> None:
+    """The note of its move travels with it."""
+    await world.run("drain", "1", "--yes")
+    await world.move()
+    assert "removed" in await world.run("remove", "1", "--yes")
+    assert [address.number for address in read(world.map, "queue").shards] == [0]
+
+
 async def test_a_removal_that_dies_is_finished_by_the_same_command(world: World) -> None:
     await world.run("drain", "0", "--yes")
     await world.run(*REMOVE, crash_at="shard_closed", code=CRASHED)
@@ -107,3 +121,43 @@ async def test_a_shard_is_drained_and_removed_under_load(world: World) -> None:
                     break
         await load.until(50)
     assert [address.number for address in read(world.map, "queue").shards] == [1]
+
+
+async def test_the_dag_service_is_told_what_is_gone_by_processes_old_and_new(world: World, redis_url: str) -> None:
+    """One has seen the shard leave; one began later and never knew it. One that is only away is not gone."""
+    item = {"topic": "t", "ack_context": {}}
+
+    async def answers(queue: HeadgateQueue) -> list[list[str | None]]:
+        await queue.shards()
+        mine = [new_id(number) for number in (0, 1)]
+        found = [
+            await queue.enqueue("default", [json.dumps({**item, "id": each}) for each in mine]),
+            await queue.revive("default", [(each, None) for each in mine]),
+            await queue.cancel("default", mine),
+        ]
+        return [[answer.code or answer.status for answer in each] for each in found]
+
+    def service() -> Any:
+        return apps.queue_service(world.database, redis_url, shards="", shards_file=world.map, shard_join_s=0.0)
+
+    def asking(url: str) -> HeadgateQueue:
+        return HeadgateQueue(url, apps.DAG_TOKEN, clock=SystemClock(), shards_refresh_s=0.0)
+
+    async with service() as old:
+        queue = asking(old.url)
+        await world.run("drain", "0", "--yes")
+        await world.run(*REMOVE)
+        while [row["shard"] for row in (await old.client.get("/v1/shards")).json()["items"]] != [1]:
+            await asyncio.sleep(0.01)
+        assert (await old.client.get("/v1/shards/0")).status_code == 404
+        gone = [
+            ["shard_removed", "enqueued"],
+            ["shard_removed", "already_enabled"],
+            ["shard_removed", "cancelled"],
+        ]
+        assert await answers(queue) == gone
+        await queue.close()
+    async with service() as fresh:
+        queue = asking(fresh.url)
+        assert await answers(queue) == [gone[0], ["not_found", gone[1][1]], ["not_found", gone[2][1]]]
+        await queue.close()

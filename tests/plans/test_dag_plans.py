@@ -136,6 +136,7 @@ READS = [
     "graph_nodes",
     "edges_page",
     "inputs",
+    "inputs_sizes",
     "specs_of",
     "outputs_page",
     "changes_after",

@@ -16,6 +16,7 @@ class Node:
     ups: set[str]
     external: dict[str, str]  # open, resolved or failed
     max_attempts: int
+    tolerate: bool = False
     state: str = "blocked"
     generation: int = 1
     by_call: bool = False
@@ -146,7 +147,9 @@ class Model:
         elif key is None:
             again = self._spared_below({k for k, node in self.nodes.items() if node.state == "failed"})
         else:
-            again = self._spared_below({key} if self.nodes[key].state in ("failed", "cancelled") else set())
+            node = self.nodes[key]
+            named = node.state in ("failed", "cancelled") or (node.state == "skipped" and node.by_call)
+            again = self._spared_below({key} if named else set())
         if self.over and self.cause in ("failure", "deadline") and (again or key is None) and not everything:
             again |= self._spared_below(
                 {k for k, node in self.nodes.items() if node.state == "cancelled" and not node.by_call}
@@ -155,7 +158,7 @@ class Model:
             return 409
         for k in again:
             node = self.nodes[k]
-            self.nodes[k] = Node(node.trigger, node.ups, node.external, node.max_attempts)
+            self.nodes[k] = Node(node.trigger, node.ups, node.external, node.max_attempts, node.tolerate)
             self.nodes[k].generation = node.generation + 1
             for name, stood in node.external.items():
                 node.external[name] = "open" if stood == "failed" else stood
@@ -175,7 +178,7 @@ class Model:
                     self._end(key, "cancelled")
             self.state = "cancelled" if self.cause == "call" else "failed"
         elif self._ends():
-            failed = any(node.state == "failed" for node in self.nodes.values())
+            failed = any(node.state == "failed" and not node.tolerate for node in self.nodes.values())
             self.state = "failed" if failed else "succeeded"
 
     def _ends(self) -> bool:
@@ -205,7 +208,7 @@ class Model:
     def _end(self, key: str, state: str) -> None:
         node = self.nodes[key]
         node.state, node.holder = state, ""
-        if state == "failed" and self.on_failure == "cancel" and self.cause is None:
+        if state == "failed" and not node.tolerate and self.on_failure == "cancel" and self.cause is None:
             self.cause = "failure"
 
     def _below(self, key: str, wanted: str) -> bool:

@@ -40,6 +40,7 @@ SPECS = st.fixed_dictionaries(
         "ups": st.sets(st.integers(1, 4), max_size=3),
         "external": st.sets(st.sampled_from(["x", "y"]), max_size=2),
         "max_attempts": st.sampled_from([0, 1, 2]),
+        "tolerate": st.booleans(),
     }
 )
 
@@ -133,10 +134,12 @@ class DagMachine(RuleBasedStateMachine):
         key = f"n{len(known)}"
         trigger = spec["trigger"] if ups or not spec["trigger"].startswith("any") else "all_done"
         body = {"key": key, "topic": self.topic, "trigger": trigger, "max_attempts": spec["max_attempts"]}
+        body["tolerate"] = spec["tolerate"]
         lists = {"upstream": sorted(ups), "external": sorted(spec["external"])}
         body |= {"lease_s": LEASE_S} | {name: values for name, values in lists.items() if values}
         answer = self.post("nodes", {"nodes": [body]})
-        node = Node(trigger, ups, dict.fromkeys(spec["external"], "open"), spec["max_attempts"])
+        external = dict.fromkeys(spec["external"], "open")
+        node = Node(trigger, ups, external, spec["max_attempts"], spec["tolerate"])
         assert answer.status_code == self.model.add(key, node), answer.text
         return key
 

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Any
 
+from headgate.ids import shard_of
 from services.dag.errors import QueueUnavailable
-from services.dag.gateway import Answer, Attempt, Completion, Standing
+from services.dag.gateway import SHARD_REMOVED, Answer, Attempt, Completion, Standing
 
 
 @dataclass
@@ -31,6 +32,8 @@ class FakeItem:
     attempt: int = 0
     since: datetime | None = None
     error: str | None = None
+    worker: str | None = None
+    unasked_s: float | None = None
 
     @property
     def node(self) -> str:
@@ -42,7 +45,7 @@ class FakeItem:
 
 
 def _standing(item: FakeItem) -> Standing:
-    return Standing(item.state, item.attempt, item.since, None, None, item.error)
+    return Standing(item.state, item.attempt, item.since, None, None, item.error, item.worker, item.unasked_s)
 
 
 @dataclass
@@ -72,8 +75,9 @@ class FakeQueue:
         self.logged: dict[str, list[Attempt]] = {}
         self.refuse: dict[str, Answer] = {}
         self.too_old: set[str] = set()
+        self.removed: set[int] = set()  # shards
         self.final_nacks: list[Completion] = []
-        self._shards = list(shards)
+        self.shard_numbers = list(shards)
         self._holds: dict[str, Hold] = {}
         self._topics: dict[str, deque[Completion]] = defaultdict(deque)
         self._arrived = asyncio.Event()
@@ -204,7 +208,7 @@ class FakeQueue:
 
     async def shards(self) -> list[int]:
         await self._enter("shards", "", [])
-        return self._shards
+        return self.shard_numbers
 
     async def close(self) -> None:
         return None
@@ -225,6 +229,8 @@ class FakeQueue:
 
     def _enqueue(self, namespace: str, body: dict[str, Any]) -> Answer:
         item_id = body["id"]
+        if shard_of(item_id) in self.removed:
+            return Answer("refused", SHARD_REMOVED)
         if refusal := self.refuse.get(body["ack_context"]["node"]):
             return refusal
         if self.ended.get(item_id) == "cancelled":
@@ -254,7 +260,7 @@ class FakeQueue:
         if outcome is not None:
             return Answer("already_cancelled" if outcome == "cancelled" else "finished")
         item = self.items.get(item_id)
-        if item is None and item_id in self.too_old:
+        if item is None and (item_id in self.too_old or shard_of(item_id) in self.removed):
             return Answer("not_found")
         if item is None:
             self.ended[item_id] = "cancelled"

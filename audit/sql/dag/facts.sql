@@ -22,12 +22,13 @@ SELECT d.no, d.id::text FROM dag d CROSS JOIN LATERAL (
         count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
         count(*) FILTER (WHERE state = 'failed') AS failed,
         count(*) FILTER (WHERE state = 'skipped') AS skipped,
-        count(*) FILTER (WHERE state = 'cancelled') AS cancelled
-    FROM (SELECT state FROM node WHERE no >= d.no << 22 AND no < (d.no + 1) << 22
-        UNION ALL SELECT state FROM kept_node WHERE no >= d.no << 22 AND no < (d.no + 1) << 22) AS n) AS f
+        count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
+        count(*) FILTER (WHERE state = 'failed' AND tolerate) AS tolerated
+    FROM (SELECT state, tolerate FROM node WHERE no >= d.no << 22 AND no < (d.no + 1) << 22
+        UNION ALL SELECT state, tolerate FROM kept_node WHERE no >= d.no << 22 AND no < (d.no + 1) << 22) AS n) AS f
 WHERE d.no = ANY ($1::bigint[]) AND
-    (d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled)
-    <> (f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled);
+    (d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled, d.tolerated)
+    <> (f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled, f.tolerated);
 
 -- name: unended(nos)
 -- Which of these have come to their end and do not say so; totals decide it, as in the service. What cleans up
@@ -36,7 +37,7 @@ SELECT no, id::text FROM dag
 WHERE no = ANY ($1::bigint[]) AND state IN ('running', 'cancelling')
     AND blocked + released <= cleanup_left AND (cleanup_left = 0 OR verdict IS NULL)
     AND (state = 'cancelling' OR NOT open AND NOT held
-        AND (closed OR blocked + released + succeeded + failed + skipped + cancelled > cleanups))
+        AND (closed OR blocked + released + succeeded + failed + skipped + cancelled > 0))
 ORDER BY no;
 
 -- name: wrong_nodes(after_no, last_no, rows_max)

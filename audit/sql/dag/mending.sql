@@ -5,18 +5,20 @@ SELECT no, state, id::text FROM dag WHERE no = $1 FOR UPDATE;
 
 -- name: recount_totals(no)
 UPDATE dag SET blocked = f.blocked, released = f.released, succeeded = f.succeeded,
-    failed = f.failed, skipped = f.skipped, cancelled = f.cancelled
+    failed = f.failed, skipped = f.skipped, cancelled = f.cancelled, tolerated = f.tolerated
 FROM (SELECT count(*) FILTER (WHERE state = 'blocked') AS blocked,
         count(*) FILTER (WHERE state = 'released') AS released,
         count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
         count(*) FILTER (WHERE state = 'failed') AS failed,
         count(*) FILTER (WHERE state = 'skipped') AS skipped,
-        count(*) FILTER (WHERE state = 'cancelled') AS cancelled
-    FROM (SELECT state FROM node WHERE no >= $1::bigint << 22 AND no < ($1::bigint + 1) << 22
-        UNION ALL SELECT state FROM kept_node WHERE no >= $1::bigint << 22 AND no < ($1::bigint + 1) << 22) AS n) AS f
+        count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
+        count(*) FILTER (WHERE state = 'failed' AND tolerate) AS tolerated
+    FROM (SELECT state, tolerate FROM node WHERE no >= $1::bigint << 22 AND no < ($1::bigint + 1) << 22
+        UNION ALL SELECT state, tolerate FROM kept_node WHERE no >= $1::bigint << 22 AND no < ($1::bigint + 1) << 22) AS n) AS f
 WHERE dag.no = $1 AND
-    (dag.blocked, dag.released, dag.succeeded, dag.failed, dag.skipped, dag.cancelled)
-    <> (f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled)
+    (dag.blocked, dag.released, dag.succeeded, dag.failed, dag.skipped, dag.cancelled,
+        dag.tolerated)
+    <> (f.blocked, f.released, f.succeeded, f.failed, f.skipped, f.cancelled, f.tolerated)
 RETURNING dag.no;
 
 -- name: flag_edges(nos)

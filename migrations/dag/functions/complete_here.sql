@@ -48,7 +48,7 @@ BEGIN
         SELECT d.* FROM unnest(locked) AS w(no)
         CROSS JOIN LATERAL (
             SELECT ctid AS place, dag.no, dag.id, dag.blocked + dag.released AS unfinished,
-                dag.cleanup_left, dag.last_event, dag.open, dag.failed > 0 AS has_failed,
+                dag.cleanup_left, dag.last_event, dag.open, dag.failed > dag.tolerated AS has_failed,
                 dag.open OR folds & 2 > 0 AND dag.cleanup_left = 0 AND dag.parent_dag IS NULL AS may_empty
             FROM dag WHERE dag.no = w.no OFFSET 0) AS d),
     -- The nodes that end; no number where one does not end so simply.

@@ -12,11 +12,76 @@ UPDATE dag SET cleanups = $2, cleanup_left = $3, cleanup_phase = $4, verdict = $
 WHERE no = $1;
 
 -- name: unplanned(dag_no)
--- Compensation that has no turn yet, and when what it compensates ran.
-SELECT c.node_no, n.state, u.state AS of_state, u.released_at, u.finished_at
-FROM (SELECT node_no, of_no FROM cleanup WHERE dag_no = $1 AND wave = 0 OFFSET 0) AS c
+-- Compensation that has no turn yet, and when what it compensates ran: in its present generation, or in one that a
+-- retry has replaced; no times where nothing is left to be undone.
+SELECT c.node_no, n.state, CASE WHEN u.stands THEN u.released_at WHEN c.stood THEN c.done_released_at END AS released_at,
+    CASE WHEN u.stands THEN u.finished_at WHEN c.stood THEN c.done_finished_at END AS finished_at
+FROM (SELECT node_no, of_no, undone_generation, done_released_at, done_finished_at,
+          done_generation > undone_generation AS stood
+      FROM cleanup WHERE dag_no = $1 AND wave = 0 OFFSET 0) AS c
 CROSS JOIN LATERAL (SELECT state FROM node WHERE no = c.node_no OFFSET 0) AS n
-CROSS JOIN LATERAL (SELECT state, released_at, finished_at FROM node WHERE no = c.of_no OFFSET 0) AS u;
+CROSS JOIN LATERAL (
+    SELECT released_at, finished_at, state = 'succeeded' AND generation > c.undone_generation AS stands
+    FROM node WHERE no = c.of_no OFFSET 0) AS u;
+
+-- name: note_done(nos)
+-- These are to begin new generations: what succeeded is noted at what would undo it.
+WITH done AS MATERIALIZED (
+    SELECT c.tid, n.*, s.payload
+    FROM unnest($1::bigint[]) AS w(no)
+    CROSS JOIN LATERAL (SELECT ctid AS tid FROM cleanup WHERE of_no = w.no OFFSET 0) AS c
+    CROSS JOIN LATERAL (
+        SELECT generation, released_at, finished_at, output FROM node WHERE no = w.no AND state = 'succeeded' OFFSET 0) AS n
+    CROSS JOIN LATERAL (
+        SELECT (item::json -> 'payload')::text AS payload FROM node_spec WHERE node_no = w.no OFFSET 0) AS s
+    LIMIT 1000000)
+UPDATE cleanup SET done_generation = d.generation, done_released_at = d.released_at,
+    done_finished_at = d.finished_at, done_payload = d.payload, done_output = d.output
+FROM done d WHERE cleanup.ctid = d.tid;
+
+-- name: note_undone(nos)
+-- These compensations have succeeded.
+WITH undone AS MATERIALIZED (
+    SELECT c.tid, u.generation FROM unnest($1::bigint[]) AS w(no)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid, of_no FROM cleanup WHERE dag_no = w.no >> 22 AND node_no = w.no OFFSET 0) AS c
+    CROSS JOIN LATERAL (SELECT generation FROM node WHERE no = c.of_no OFFSET 0) AS u
+    LIMIT cardinality($1::bigint[]))
+UPDATE cleanup SET undone_generation = u.generation
+FROM undone u WHERE cleanup.ctid = u.tid;
+
+-- name: undo_again(dag_no, node_nos)
+-- These compensations are to run once more, whatever they have undone.
+UPDATE cleanup SET wave = 0, undone_generation = 0 WHERE ctid = ANY(ARRAY(
+    SELECT c.tid FROM unnest($2::bigint[]) AS w(node_no)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM cleanup WHERE dag_no = $1 AND node_no = w.node_no OFFSET 0) AS c));
+
+-- name: undone_sizes(nos)
+-- What each of these compensations undoes, and about how much it is told of that beside the other's inputs: those are
+-- known while its success is of its present generation.
+SELECT c.node_no, c.of_no, u.own AND u.pass_outputs AS has_inputs,
+    2 * octet_length(u.key) + coalesce(octet_length(CASE WHEN u.own THEN u.output ELSE c.done_output END), 0)
+        + coalesce(CASE WHEN u.own THEN s.bytes ELSE octet_length(c.done_payload) END, 0) AS bytes
+FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (
+    SELECT node_no, of_no, done_output, done_payload FROM cleanup
+    WHERE dag_no = w.no >> 22 AND node_no = w.no OFFSET 0) AS c
+CROSS JOIN LATERAL (
+    SELECT key, output, pass_outputs, state = 'succeeded' AS own FROM node WHERE no = c.of_no OFFSET 0) AS u
+CROSS JOIN LATERAL (SELECT octet_length(item) AS bytes FROM node_spec WHERE node_no = c.of_no OFFSET 0) AS s;
+
+-- name: undone(nos)
+-- The output and the payload of what these compensations undo.
+SELECT c.node_no, c.of_no, u.key, CASE WHEN u.own THEN u.output ELSE c.done_output END AS output,
+    CASE WHEN u.own THEN (s.item::json -> 'payload')::text ELSE c.done_payload END AS payload
+FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (
+    SELECT node_no, of_no, done_output, done_payload FROM cleanup
+    WHERE dag_no = w.no >> 22 AND node_no = w.no OFFSET 0) AS c
+CROSS JOIN LATERAL (
+    SELECT key, output, state = 'succeeded' AS own FROM node WHERE no = c.of_no OFFSET 0) AS u
+CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = c.of_no OFFSET 0) AS s;
 
 -- name: set_waves(dag_no, node_nos, waves)
 UPDATE cleanup SET wave = w.wave FROM (

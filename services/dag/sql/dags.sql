@@ -7,7 +7,7 @@ SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.
     d.structure_version, d.edges, d.externals,
     d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
     d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings, d.last_event, d.expanded,
-    d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict, d.started_lift, d.path_lift
+    d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict, d.started_lift, d.path_lift, d.tolerated
 FROM dag d WHERE d.no = ANY(ARRAY(
     SELECT found.no FROM unnest($1::uuid[]) AS w(id)
     CROSS JOIN LATERAL (SELECT no FROM dag WHERE id = w.id OFFSET 0) AS found))
@@ -20,7 +20,7 @@ SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.
     d.structure_version, d.edges, d.externals,
     d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
     d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings, d.last_event, d.expanded,
-    d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict, d.started_lift, d.path_lift
+    d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict, d.started_lift, d.path_lift, d.tolerated
 FROM dag d WHERE d.no = ANY($1::bigint[])
 ORDER BY d.no FOR UPDATE OF d;
 
@@ -34,7 +34,7 @@ RETURNING no, id::text, namespace, key, name, state, open, held, paused, closed,
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift;
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated;
 
 -- name: content_of(no)
 SELECT content FROM dag WHERE no = $1;
@@ -44,7 +44,7 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
 FROM dag WHERE id = $1 AND namespace = $2;
 
 -- name: get_dags(ids)
@@ -54,7 +54,7 @@ CROSS JOIN LATERAL (
         deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
         structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
         depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-        cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
+        cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
     FROM dag WHERE id = w.id OFFSET 0) AS d;
 
 -- name: get_dag_by_key(namespace, key)
@@ -62,7 +62,7 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
 FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL;
 
 -- name: grow_dag(no, next_n, edges, externals, structure_changed, expanded)
@@ -75,6 +75,9 @@ RETURNING structure_version;
 UPDATE dag SET open = $2, held = $3, paused = $4, closed = $5, reason = $6,
     paused_at = CASE WHEN $4 THEN coalesce(paused_at, shard_now()) END
 WHERE no = $1;
+
+-- name: set_tolerated(no, tolerated)
+UPDATE dag SET tolerated = $2 WHERE no = $1;
 
 -- name: reopen_dag(no)
 -- A retried DAG runs again; its deadline counts anew.
@@ -165,7 +168,7 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
 FROM dag WHERE namespace = $1 AND id < $2 ORDER BY id DESC LIMIT $3;
 
 -- name: list_dags_by_state(namespace, state, before_id, rows_max)
@@ -173,7 +176,7 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
 FROM dag WHERE namespace = $1 AND state = $2 AND id < $3 ORDER BY id DESC LIMIT $4;
 
 -- name: list_dags_by_name(namespace, name, state, before_id, rows_max)
@@ -181,7 +184,7 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
 FROM dag WHERE namespace = $1 AND name = $2 AND name IS NOT NULL AND ($3::text IS NULL OR state = $3) AND id < $4
 ORDER BY id DESC LIMIT $5;
 
@@ -191,6 +194,6 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
     structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
     depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift
+    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
 FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL AND ($3::text IS NULL OR name = $3)
     AND ($4::text IS NULL OR state = $4) AND id < $5;

@@ -11,6 +11,13 @@ CROSS JOIN LATERAL (SELECT up, down FROM edge WHERE up = w.up AND down = w.down 
 -- name: edges_page(after_up, after_down, last_up, rows_max)
 SELECT up, down FROM edge WHERE (up, down) > ($1::bigint, $2::bigint) AND up <= $3 ORDER BY up, down LIMIT $4;
 
+-- name: edge_columns(after_up, after_down, last_up, rows_max)
+-- The same page as two columns of numbers within the DAG, four bytes each: rows cost a reader far more.
+SELECT string_agg(int4send((up & 4194303)::int), ''::bytea ORDER BY up, down) AS ups,
+    string_agg(int4send((down & 4194303)::int), ''::bytea ORDER BY up, down) AS downs
+FROM (SELECT up, down FROM edge WHERE (up, down) > ($1::bigint, $2::bigint) AND up <= $3 ORDER BY up, down LIMIT $4)
+    AS page;
+
 -- name: out_degrees(ups, degree_max)
 -- How many edges leave each node, counted no further than the limit.
 SELECT w.up, (SELECT count(*) FROM (
@@ -44,7 +51,7 @@ UPDATE node SET up_left = up_left - c.edges, up_ok = up_ok + c.ok, up_failed = u
 FROM children c WHERE node.ctid = c.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub, node.run_on, c.edges;
+    node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate, c.edges;
 
 -- name: flip_after(up, state, after_down, edges_max)
 -- The same for one node with many edges, from where the last step stopped.
@@ -65,7 +72,7 @@ UPDATE node SET up_left = up_left - 1,
 FROM children c WHERE node.ctid = c.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub, node.run_on;
+    node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate;
 
 -- name: recount_edges(nos)
 -- Every edge into these nodes, by how its upstream stands now; the nodes' counts anew.
@@ -111,7 +118,7 @@ RETURNING node_key, name, resolved_at IS NOT NULL AS resolved, failed, (xmax = 0
 -- name: find_externals(dag_no, node_keys, names)
 SELECT x.* FROM unnest($2::text[], $3::text[]) AS w(node_key, name)
 CROSS JOIN LATERAL (
-    SELECT node_key, name, failed FROM external
+    SELECT node_key, name, failed, declared FROM external
     WHERE dag_no = $1 AND node_key = w.node_key AND name = w.name OFFSET 0) AS x;
 
 -- name: overdue_externals(rows_max)

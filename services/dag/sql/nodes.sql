@@ -8,42 +8,43 @@
 SELECT n.* FROM unnest($2::text[]) AS w(key) CROSS JOIN LATERAL (
     SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
         up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on,
-        fingerprint
+        tolerate, fingerprint
     FROM node WHERE dag_no = $1 AND key = w.key OFFSET 0) AS n;
 
 -- name: nodes_by_no(nos)
 SELECT n.* FROM unnest($1::bigint[]) AS w(no) CROSS JOIN LATERAL (
     SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on
+        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate
     FROM node WHERE no = w.no OFFSET 0) AS n;
 
 -- name: nodes_between(first_no, last_no, states)
 SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on
+    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate
 FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[])
 ORDER BY no;
 
--- name: insert_nodes(dag_no, nos, keys, item_ids, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items, subs, run_ons)
+-- name: insert_nodes(dag_no, nos, keys, item_ids, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items, subs, run_ons, tolerates)
 -- Blocked. Topics, triggers, items and run_ons come line by line, fingerprints one behind the other.
 WITH want AS MATERIALIZED (
     SELECT no, key, item_id, coalesce(topic, '') AS topic, trigger, pass,
         substring($8::bytea FROM (nth::int - 1) * 16 + 1 FOR 16) AS fingerprint, enqueued,
-        l, o, f, s, c, ext_left, ext_failed, item, sub, run_on
+        l, o, f, s, c, ext_left, ext_failed, item, sub, run_on, tolerate
     FROM unnest($2::bigint[], $3::text[], $4::uuid[], string_to_array($5::text, E'\n'),
         string_to_array($6::text, E'\n'), $7::boolean[], $9::boolean[], $10::int[], $11::int[], $12::int[], $13::int[],
         $14::int[], $15::int[], $16::boolean[], string_to_array($17::text, E'\n'), $18::boolean[],
-        string_to_array($19::text, E'\n', ''))
+        string_to_array($19::text, E'\n', ''), $20::boolean[])
         WITH ORDINALITY AS w(no, key, item_id, topic, trigger, pass, enqueued, l, o, f, s, c, ext_left, ext_failed,
-            item, sub, run_on, nth)),
+            item, sub, run_on, tolerate, nth)),
 specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM want)
 INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
-    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on)
+    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on,
+    tolerate)
 SELECT $1, no, key, item_id, 'blocked', topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed,
-    sub, run_on
+    sub, run_on, tolerate
 FROM want;
 
 -- name: mark_ended(dag_nos, keys, generations, states, outputs, errors, attempts, started_ats, workers)
--- Completions: only the living generation's, only once.
+-- Completions: only the living generation's, only once. The reason that a caller gave with a cancel stays.
 WITH found AS MATERIALIZED (
     SELECT n.tid, n.was, w.state, w.output, w.error, w.attempts, w.started_at, w.worker
     FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::int[],
@@ -54,10 +55,11 @@ WITH found AS MATERIALIZED (
         WHERE dag_no = w.dag_no AND key = w.key AND generation = w.generation
             AND state IN ('blocked', 'released') OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
-UPDATE node SET state = f.state, output = f.output, error = f.error, attempts = f.attempts,
+UPDATE node SET state = f.state, output = f.output, attempts = f.attempts,
+    error = CASE WHEN f.state = 'cancelled' THEN coalesce(node.error, f.error) ELSE f.error END,
     started_at = f.started_at, worker = f.worker, finished_at = shard_now()
 FROM found f WHERE node.ctid = f.tid
-RETURNING node.dag_no, node.no, node.generation, f.was, node.state, node.run_on;
+RETURNING node.dag_no, node.no, node.generation, f.was, node.state, node.run_on, node.tolerate;
 
 -- name: mark_refs(nos, generations, state, errors)
 -- The same by number: confirmed cancels, and items that the queue will never take.
@@ -68,9 +70,10 @@ WITH found AS MATERIALIZED (
         SELECT ctid AS tid, state AS was FROM node
         WHERE no = w.no AND generation = w.generation AND state IN ('blocked', 'released') OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
-UPDATE node SET state = $3, error = coalesce(f.error, node.error), finished_at = shard_now()
+UPDATE node SET state = $3, finished_at = shard_now(),
+    error = CASE WHEN $3 = 'cancelled' THEN coalesce(node.error, f.error) ELSE coalesce(f.error, node.error) END
 FROM found f WHERE node.ctid = f.tid
-RETURNING node.dag_no, node.no, node.generation, f.was, node.state, node.run_on;
+RETURNING node.dag_no, node.no, node.generation, f.was, node.state, node.run_on, node.tolerate;
 
 -- name: count_late(nos, lefts, oks, faileds, skippeds, cancelleds)
 -- New edges into nodes that were there before.
@@ -84,7 +87,7 @@ UPDATE node SET up_left = up_left + w.l, up_ok = up_ok + w.o, up_failed = up_fai
 FROM found w WHERE node.ctid = w.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub, node.run_on;
+    node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate;
 
 -- name: count_resolved(dag_no, keys, counts, faileds)
 -- Externals of these nodes that were declared and have just been resolved.
@@ -97,7 +100,7 @@ UPDATE node SET ext_left = ext_left - f.resolved, ext_failed = ext_failed OR f.f
 FROM found f WHERE node.ctid = f.tid
 RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub, node.run_on;
+    node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate;
 
 -- name: skip_by_call(nos)
 -- A node that a caller skipped stays skipped when what is above it is retried.
@@ -115,12 +118,14 @@ UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 -- The same of one that a caller cancelled; released ones are cancelled when the queue says so.
 UPDATE node SET by_call = true, error = coalesce($2, error) WHERE no = ANY($1::bigint[]);
 
--- name: renew_waiting(nos, item_ids)
--- New ids for items that the queue has never seen and whose ids have grown too old.
+-- name: renew_waiting(nos, old_item_ids, item_ids)
+-- New ids for items that the queue has never seen and will not take under their ids.
 WITH found AS MATERIALIZED (
     SELECT n.tid, w.item_id
-    FROM unnest($1::bigint[], $2::uuid[]) AS w(no, item_id)
-    CROSS JOIN LATERAL (SELECT ctid AS tid FROM node WHERE no = w.no AND state = 'blocked' AND enqueued OFFSET 0) AS n
+    FROM unnest($1::bigint[], $2::uuid[], $3::uuid[]) AS w(no, old_item_id, item_id)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM node
+        WHERE no = w.no AND state = 'blocked' AND enqueued AND node.item_id = w.old_item_id OFFSET 0) AS n
     LIMIT cardinality($1::bigint[]))
 UPDATE node SET item_id = f.item_id FROM found f WHERE node.ctid = f.tid;
 
@@ -154,6 +159,10 @@ SELECT no FROM node
 WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[]) AND (state = 'failed' OR NOT by_call OR $4::boolean)
 ORDER BY no;
 
+-- name: retry_named(dag_no, keys)
+SELECT n.key, n.no, n.state, n.by_call FROM unnest($2::text[]) AS w(key)
+CROSS JOIN LATERAL (SELECT key, no, state, by_call FROM node WHERE dag_no = $1 AND key = w.key OFFSET 0) AS n;
+
 -- name: retry_nodes(nos, item_ids)
 -- A new generation, blocked until it is decided; returns what it replaces. A sub-DAG that failed is kept, to go on.
 WITH old AS MATERIALIZED (
@@ -169,7 +178,7 @@ UPDATE node SET state = 'blocked', generation = node.generation + 1,
     by_call = false, attempts = 0, released_at = NULL, started_at = NULL, finished_at = NULL, worker = NULL,
     output = NULL, error = NULL
 FROM old WHERE node.ctid = old.tid
-RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made, node.sub, node.run_on;
+RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made, node.sub, node.run_on, node.tolerate;
 
 -- name: node_specs(nos)
 SELECT s.node_no, s.item FROM unnest($1::bigint[]) AS w(no)

@@ -2,17 +2,20 @@
 
 -- name: node_by_key(dag_no, key)
 SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
-    started_at, finished_at, worker, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on
+    started_at, finished_at, worker, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on,
+    tolerate
 FROM node WHERE dag_no = $1 AND key = $2;
 
 -- name: nodes_page(after_no, last_no, rows_max)
 SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
-    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on
+    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on,
+    tolerate
 FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3;
 
 -- name: nodes_page_by_state(states, after_no, last_no, rows_max)
 SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
-    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on
+    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on,
+    tolerate
 FROM node WHERE no > $2 AND no <= $3 AND state = ANY($1::text[]) ORDER BY no LIMIT $4;
 
 -- name: upstreams_of(nos)
@@ -32,6 +35,20 @@ SELECT x.* FROM unnest($2::text[]) AS w(key)
 CROSS JOIN LATERAL (
     SELECT node_key, name, resolved_at IS NOT NULL AS resolved, failed, reason, deadline_at FROM external
     WHERE dag_no = $1 AND node_key = w.key AND declared ORDER BY name OFFSET 0) AS x;
+
+-- name: declared_names(dag_no, keys, rows_max)
+-- Some of the externals that these nodes have declared.
+SELECT x.* FROM unnest($2::text[]) AS w(key)
+CROSS JOIN LATERAL (
+    SELECT node_key, name FROM external WHERE dag_no = $1 AND node_key = w.key AND declared
+    ORDER BY name LIMIT $3) AS x;
+
+-- name: undeclared(dag_nos, rows_max)
+-- Events of each DAG that were resolved and that no node waits for.
+SELECT x.* FROM unnest($1::bigint[]) AS w(dag_no)
+CROSS JOIN LATERAL (
+    SELECT dag_no, node_key, name FROM external WHERE dag_no = w.dag_no AND NOT declared
+    ORDER BY node_key, name LIMIT $2) AS x;
 
 -- name: graph_nodes(after_no, last_no, rows_max)
 SELECT no, key, item_id::text, state, topic, generation, sub FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3;

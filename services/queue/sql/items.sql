@@ -1,23 +1,39 @@
 -- Items come in, come back and go. Membership first, then the item row: every statement that moves an item
 -- takes the row of the narrow table that it leaves before it touches `item`.
 
--- name: enqueue(namespace_ids, topic_ids, priorities, lease_ss, nameds, extras, lasts, payloads, ack_contexts, ids, times_ms, window_ms, ahead_ms)
+-- name: enqueue(namespaces, topics, topic_ids, ack_namespaces, ack_topics, ack_topic_ids, priorities, lease_ss, nameds, extras, lasts, payloads, ack_contexts, ids, times_ms, window_ms, ahead_ms)
 -- One flush of enqueues. A row of the arrays is a kind of item, all that its items have in common: `extra` is a JSON
 -- object of the rarer columns, NULL for a plain item; `last` is where its items end among `ids` and `times_ms`, and
 -- its payloads and contexts are joined by U+001E, contexts NULL where none has any. `times_ms` is the age that an id
 -- claims, asked where callers made the ids (`named`). A disabled item has no deliver_at. `ended` is asked after the
 -- insert, by take_back_ended, with a snapshot of its own: an insert that waited for the transaction that ended the
--- same id must see that end. An item of a lane is due at once: `promote` gives it its place.
+-- same id must see that end. An item of a lane is due at once: `promote` gives it its place. Where a number does not
+-- stand for its names any more, nothing is taken in, and `strangers` says which.
 WITH n AS MATERIALIZED (
     SELECT at, (extract(epoch FROM at) * 1000)::bigint AS at_ms FROM (SELECT shard_now() AS at OFFSET 0) AS now),
+asked AS MATERIALIZED (
+    SELECT u.*, here.namespace_id, acks.is_here AS acks_here
+    FROM unnest($1::text[], $2::text[], $3::int[], $4::text[], $5::text[], $6::int[], $7::int[], $8::float8[],
+            $9::bool[], $10::text[], $11::int[], $12::text[], $13::text[])
+        WITH ORDINALITY AS u(namespace, topic, topic_id, ack_namespace, ack_topic, ack_topic_id, priority, lease_s,
+            named, extra, last, payloads, ack_contexts, nth)
+    LEFT JOIN LATERAL (
+        SELECT t.namespace_id FROM topic t JOIN namespace s ON s.namespace_id = t.namespace_id
+        WHERE t.topic_id = u.topic_id AND t.name = u.topic AND s.name = u.namespace OFFSET 0) AS here ON true
+    LEFT JOIN LATERAL (
+        SELECT true AS is_here FROM topic t JOIN namespace s ON s.namespace_id = t.namespace_id
+        WHERE t.topic_id = u.ack_topic_id AND t.name = u.ack_topic AND s.name = u.ack_namespace OFFSET 0) AS acks
+        ON true),
+strangers AS MATERIALIZED (
+    SELECT topic_id FROM asked WHERE namespace_id IS NULL
+    UNION ALL
+    SELECT ack_topic_id FROM asked WHERE ack_topic_id IS NOT NULL AND acks_here IS NULL),
 k AS MATERIALIZED (
     SELECT u.*, n.*, e.*, CASE WHEN NOT e.disabled THEN greatest(
             coalesce(e.due_at, n.at + make_interval(secs => coalesce(e.delay_s, 0))), n.at) END AS deliver_at,
-        ($10::uuid[])[coalesce(($7::int[])[u.nth - 1], 0) + 1:u.last] AS ids,
-        ($11::bigint[])[coalesce(($7::int[])[u.nth - 1], 0) + 1:u.last] AS times_ms
-    FROM n, unnest($1::int[], $2::int[], $3::int[], $4::float8[], $5::bool[], $6::text[], $7::int[], $8::text[],
-            $9::text[])
-        WITH ORDINALITY AS u(namespace_id, topic_id, priority, lease_s, named, extra, last, payloads, ack_contexts, nth),
+        ($14::uuid[])[coalesce(($11::int[])[u.nth - 1], 0) + 1:u.last] AS ids,
+        ($15::bigint[])[coalesce(($11::int[])[u.nth - 1], 0) + 1:u.last] AS times_ms
+    FROM n, asked AS u,
         LATERAL (SELECT u.extra::jsonb AS x OFFSET 0) AS j,
         LATERAL (
             SELECT coalesce((x ->> 'disabled')::bool, false) AS disabled, (x ->> 'due_at')::timestamptz AS due_at,
@@ -25,9 +41,10 @@ k AS MATERIALIZED (
                 coalesce((x ->> 'max_attempts')::int, 0) AS max_attempts,
                 coalesce((x ->> 'at_most_once')::bool, false) AS at_most_once,
                 coalesce((x ->> 'managed')::bool, false) AS managed, u.named OR x ? 'key' IS TRUE AS remembered,
-                (x ->> 'backoff')::float8[] AS backoff, (x ->> 'ack_topic_id')::int AS ack_topic_id,
+                (x ->> 'backoff')::float8[] AS backoff,
                 x ->> 'metadata' AS metadata, x ->> 'inputs' AS inputs, x ->> 'headers' AS headers,
-                x ->> 'key' AS key, x ->> 'lane' AS lane OFFSET 0) AS e),
+                x ->> 'key' AS key, x ->> 'lane' AS lane OFFSET 0) AS e
+    WHERE NOT EXISTS (SELECT FROM strangers)),
 a AS (
     SELECT k.*, unnest(k.ids) AS id, unnest(k.times_ms) AS time_ms,
         unnest(string_to_array(k.payloads, E'\x1e')) AS payload,
@@ -42,7 +59,7 @@ i AS (
         remembered, delay_s, CASE WHEN disabled THEN due_at END, ttl_s, backoff, ack_topic_id, metadata, inputs,
         headers, ack_context, key, lane
     FROM a
-    WHERE NOT named OR time_ms BETWEEN at_ms - $12::bigint AND at_ms + $13::bigint
+    WHERE NOT named OR time_ms BETWEEN at_ms - $16::bigint AND at_ms + $17::bigint
     ON CONFLICT (id) DO NOTHING
     RETURNING id, namespace_id, topic_id, priority, deliver_at, enqueued_at, managed, remembered,
         deliver_at <= enqueued_at AND fairness_key IS NULL AS is_ready, octet_length(payload) AS bytes),
@@ -64,17 +81,22 @@ s AS (
         count(*) FILTER (WHERE deliver_at IS NULL), 0, sum(bytes)
     FROM t GROUP BY topic_id)
 SELECT (SELECT at FROM n) AS at,
-    CASE WHEN (SELECT count(*) FROM t) < cardinality($10::uuid[]) THEN ARRAY(SELECT id::text FROM t) END AS taken;
+    CASE WHEN (SELECT count(*) FROM t) < cardinality($14::uuid[]) THEN ARRAY(SELECT id::text FROM t) END AS taken,
+    (SELECT array_agg(topic_id) FROM strangers) AS strangers;
 
--- name: enqueue_plain(namespace_ids, topic_ids, priorities, lease_ss, lasts, payloads, ids)
+-- name: enqueue_plain(namespaces, topics, topic_ids, priorities, lease_ss, lasts, payloads, ids)
 -- One flush of enqueues whose ids were made here and that give nothing but the common fields: nothing to look up,
 -- nothing to conflict with. A row of the arrays is a kind of item: where its ids end among `ids`, and its payloads,
--- joined by U+001E.
-WITH k AS MATERIALIZED (
-    SELECT u.*, n.at, ($7::uuid[])[coalesce(($5::int[])[u.nth - 1], 0) + 1:u.last] AS ids
+-- joined by U+001E. `strangers` as in `enqueue`.
+WITH asked AS MATERIALIZED (
+    SELECT u.*, n.at, here.namespace_id, ($8::uuid[])[coalesce(($6::int[])[u.nth - 1], 0) + 1:u.last] AS ids
     FROM (SELECT shard_now() AS at OFFSET 0) AS n,
-        unnest($1::int[], $2::int[], $3::int[], $4::float8[], $5::int[], $6::text[])
-            WITH ORDINALITY AS u(namespace_id, topic_id, priority, lease_s, last, payloads, nth)),
+        unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::float8[], $6::int[], $7::text[])
+            WITH ORDINALITY AS u(namespace, topic, topic_id, priority, lease_s, last, payloads, nth)
+        LEFT JOIN LATERAL (
+            SELECT t.namespace_id FROM topic t JOIN namespace s ON s.namespace_id = t.namespace_id
+            WHERE t.topic_id = u.topic_id AND t.name = u.topic AND s.name = u.namespace OFFSET 0) AS here ON true),
+k AS MATERIALIZED (SELECT * FROM asked WHERE NOT EXISTS (SELECT FROM asked WHERE namespace_id IS NULL)),
 i AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, max_attempts,
         at_most_once, managed, remembered)
@@ -85,7 +107,7 @@ r AS (INSERT INTO ready SELECT topic_id, priority, at, unnest(ids) FROM k),
 s AS (
     INSERT INTO stat_delta
     SELECT topic_id, cardinality(ids), 0, 0, 0, 0, octet_length(payloads) - cardinality(ids) + 1 FROM k)
-SELECT at FROM k LIMIT 1;
+SELECT at, (SELECT array_agg(topic_id) FROM asked WHERE namespace_id IS NULL) AS strangers FROM asked LIMIT 1;
 
 -- name: known(ids)
 -- What the shard knows of ids that were not taken in: the living, and those that ended inside the window.

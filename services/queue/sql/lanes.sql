@@ -11,9 +11,14 @@ LEFT JOIN LATERAL (
 ORDER BY c.topic_id, c.priority;
 
 -- name: set_lane_clock(topic_id, priority, v_at, is_shared)
-INSERT INTO lane_clock (topic_id, priority, v_at, is_shared) VALUES ($1::int, $2::int, $3::timestamptz, $4::bool)
-ON CONFLICT (topic_id, priority) DO UPDATE SET v_at = excluded.v_at, is_shared = excluded.is_shared
-WHERE (lane_clock.v_at, lane_clock.is_shared) <> (excluded.v_at, excluded.is_shared);
+-- Nothing is set where the topic is gone.
+WITH here AS MATERIALIZED (SELECT topic_id FROM topic WHERE topic_id = $1::int),
+written AS (
+    INSERT INTO lane_clock (topic_id, priority, v_at, is_shared)
+    SELECT topic_id, $2::int, $3::timestamptz, $4::bool FROM here
+    ON CONFLICT (topic_id, priority) DO UPDATE SET v_at = excluded.v_at, is_shared = excluded.is_shared
+    WHERE (lane_clock.v_at, lane_clock.is_shared) <> (excluded.v_at, excluded.is_shared))
+SELECT EXISTS (SELECT FROM here) AS is_here;
 
 -- name: drop_lanes(topic_id, priority, v_at, limit)
 -- Lanes that have nothing waiting: their next place lies behind what is being served.

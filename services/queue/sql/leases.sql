@@ -12,8 +12,8 @@
 -- given, sorted and once each, so that one is searched for by halves. What decides is the DELETE of their rows in
 -- ready: an id that another took, or a paused topic's, simply yields nothing. `tokens` and `lease_ss` have one element
 -- for all, or one for each id; a lease_s of 0 stands for the item's own; `workers` maps tokens to names, NULL where no
--- call says its own. An item past its TTL goes into a group that ends at once and is never shown to anybody: the reaper
--- ends it as expired.
+-- call says its own. An item past its TTL goes into a group that ends at once and is never shown to anybody, so it is
+-- claimed at no time ('infinity'): the reaper ends it as expired.
 --
 -- A row is a group of what was leased, in order of service, as pieces of JSON (`services.queue.leased` makes an
 -- answer of them), which costs a third of columns that are made into JSON again. U+001E stands between two
@@ -62,8 +62,10 @@ g AS MATERIALIZED (
             FROM item WHERE item.id = ANY (ARRAY(SELECT id FROM d)) OFFSET 0) AS i) AS x
     GROUP BY x.token, x.lease_until, x.namespace_id, x.topic_id),
 l AS (
-    INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker)
-    SELECT token, lease_until, namespace_id, topic_id, ids, $10::jsonb ->> token::text FROM g),
+    INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker, claimed_at)
+    SELECT g.token, g.lease_until, g.namespace_id, g.topic_id, g.ids, $10::jsonb ->> g.token::text,
+        CASE WHEN g.lease_until > n.at THEN n.at ELSE 'infinity' END
+    FROM g, n),
 s AS (INSERT INTO stat_delta SELECT topic_id, -sum(items), 0, sum(items), 0, 0 FROM g GROUP BY topic_id)
 SELECT topic_id, token::text, lease_until, items, again, once, pieces
 FROM g WHERE lease_until > (SELECT at FROM n);
@@ -152,11 +154,13 @@ FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[], $6::time
     AS u(token, lease_s, namespace_id, topic_id, id, claimed_at, worker)
 GROUP BY token, lease_s, namespace_id, topic_id, claimed_at, worker;
 
--- name: take_expired(look_max, groups_max, ids_max, items_max, expired_from, after_namespace_id)
+-- name: take_expired(look_max, groups_max, ids_max, items_max, expired_from, after_namespace_id, window_ms)
 -- Takes groups that ran out, as far as they name `ids_max` ids (to the end of the last group) and `items_max` items
 -- that have not ended; of the group in which that is reached the first ids are taken and the others stay. `ids` of the
 -- answer are those that have not ended: most were acked. Among the `look_max` groups that ran out first namespaces
--- take turns, beginning behind `after_namespace_id`, so that one with many leases does not keep back the others'.
+-- take turns, beginning behind `after_namespace_id`, so that one with many leases does not keep back the others'. What was
+-- acked is remembered from here on in `ended`, as long as an id of its age may be taken for one that is still to come;
+-- completions for the DAG service are not, which nobody cancels.
 WITH due AS MATERIALIZED (
     SELECT place, namespace_id, row_number() OVER (PARTITION BY namespace_id ORDER BY expires_at) AS turn
     FROM (
@@ -165,39 +169,59 @@ WITH due AS MATERIALIZED (
         ORDER BY expires_at LIMIT $1::int) AS first),
 locked AS MATERIALIZED (
     SELECT lease.ctid AS place, lease.token, lease.namespace_id, lease.topic_id, lease.claimed_at, lease.worker, lease.ids,
-        due.turn, lease.namespace_id <= $6::int AS had_its_turn
+        lease.claimed_at < 'infinity' AS was_shown, due.turn, lease.namespace_id <= $6::int AS had_its_turn
     FROM due JOIN lease ON lease.ctid = due.place
     WHERE lease.expires_at <= shard_now()
     ORDER BY due.turn, lease.namespace_id <= $6::int, due.namespace_id LIMIT $2::int
     FOR UPDATE SKIP LOCKED),
 sized AS (
-    SELECT place, ids, row_number() OVER served AS nth, sum(cardinality(ids)) OVER served - cardinality(ids) AS ids_before
+    SELECT place, namespace_id, ids, row_number() OVER served AS nth,
+        sum(cardinality(ids)) OVER served - cardinality(ids) AS ids_before
     FROM locked WINDOW served AS (ORDER BY turn, had_its_turn, namespace_id ROWS UNBOUNDED PRECEDING)),
 named AS MATERIALIZED (
-    SELECT sized.place, sized.nth, member.id, member.position, living.is_living
+    SELECT sized.place, sized.namespace_id, sized.nth, member.id, member.position, living.is_living
     FROM sized CROSS JOIN LATERAL unnest(sized.ids) WITH ORDINALITY AS member(id, position)
     LEFT JOIN LATERAL (SELECT true AS is_living FROM item WHERE item.id = member.id OFFSET 0) AS living ON true
     WHERE sized.ids_before < $3::int),
+members AS MATERIALIZED (
+    SELECT * FROM (
+        SELECT *, count(is_living) OVER (ORDER BY nth, position ROWS UNBOUNDED PRECEDING) AS living_so_far
+        FROM named) AS counted
+    WHERE living_so_far <= $4::int),
 taken AS MATERIALIZED (
     SELECT place, nth, max(position)::int AS ids_taken,
         coalesce(array_agg(id::text ORDER BY position) FILTER (WHERE is_living), '{}') AS ids
+    FROM members GROUP BY place, nth),
+remembered AS (
+    INSERT INTO ended (id, namespace_id, outcome)
+    SELECT acked.id, acked.namespace_id, 'acked'
     FROM (
-        SELECT *, count(is_living) OVER (ORDER BY nth, position ROWS UNBOUNDED PRECEDING) AS living_so_far
-        FROM named) AS counted
-    WHERE living_so_far <= $4::int
-    GROUP BY place, nth),
+        SELECT id, namespace_id FROM members
+        WHERE is_living IS NULL AND namespace_id <> (SELECT namespace_id FROM namespace WHERE name = '_dag')
+            AND id >= (SELECT (lpad(to_hex((extract(epoch FROM shard_now()) * 1000)::bigint - $7::bigint), 12, '0')
+                || repeat('0', 20))::uuid)) AS acked
+    LEFT JOIN LATERAL (SELECT true AS is_known FROM ended_old WHERE ended_old.id = acked.id OFFSET 0) AS old ON true
+    WHERE old.is_known IS NULL
+    ON CONFLICT (id) DO NOTHING),
 shortened AS (
     UPDATE lease SET ids = lease.ids[taken.ids_taken + 1:] FROM taken
     WHERE lease.ctid = taken.place AND cardinality(lease.ids) > taken.ids_taken),
 emptied AS (
     DELETE FROM lease USING taken WHERE lease.ctid = taken.place AND cardinality(lease.ids) <= taken.ids_taken)
 SELECT locked.token::text, locked.namespace_id, locked.topic_id, locked.claimed_at, locked.worker, taken.ids,
-    taken.ids_taken
+    taken.ids_taken, locked.was_shown
 FROM taken JOIN locked ON locked.place = taken.place ORDER BY taken.nth;
 
--- name: acked_lately(ids, namespace_id)
--- Of ids that have no row any more, those that were acked under a lease that would still run: the groups
--- remember them. Asked only about ids that nothing else knows.
-SELECT DISTINCT m.id::text FROM lease, unnest(lease.ids) AS m(id)
-WHERE lease.expires_at > (SELECT shard_now()) AND lease.namespace_id = $2::int AND lease.ids && $1::uuid[]
-    AND m.id = ANY ($1::uuid[]);
+-- name: remember_acked(ids, namespace_ids)
+-- As `take_expired` does for what was acked before it looked: for what was acked between its look and its lock.
+INSERT INTO ended (id, namespace_id, outcome)
+SELECT u.id, u.namespace_id, 'acked' FROM unnest($1::uuid[], $2::int[]) AS u(id, namespace_id)
+LEFT JOIN LATERAL (SELECT true AS is_known FROM ended_old WHERE ended_old.id = u.id OFFSET 0) AS old ON true
+WHERE old.is_known IS NULL
+ON CONFLICT (id) DO NOTHING;
+
+-- name: acked_lately(ids)
+-- Of ids that have no row any more, those that were acked under a lease that no sweep has taken yet: the groups remember
+-- them. Asked only about ids that nothing else knows.
+SELECT DISTINCT m.id::text, lease.namespace_id FROM lease, unnest(lease.ids) AS m(id)
+WHERE lease.expires_at > '-infinity' AND lease.ids && $1::uuid[] AND m.id = ANY ($1::uuid[]);

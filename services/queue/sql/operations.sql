@@ -117,7 +117,8 @@ ORDER BY k.priority, k.deliver_at, k.id;
 -- name: look_at_dead(namespace_id, first_topic_id, last_topic_id, after_topic_id, after_at, after_id, limit)
 -- Dead items of a range of a namespace's topics, by topic and time of death.
 SELECT k.id::text, k.topic_id, k.parked_at, k.managed, i.priority, i.enqueued_at, k.parked_at AS since, i.metadata,
-    left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail, 'dead' AS state
+    left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail, 'dead' AS state,
+    CASE WHEN k.managed THEN i.ack_context END AS dag
 FROM (
     SELECT topic_id, parked_at, id, managed FROM parked
     WHERE reason = 'dead' AND namespace_id = $1::int AND topic_id BETWEEN $2::int AND $3::int

@@ -5,7 +5,10 @@ INSERT INTO namespace (name, declared) SELECT unnest($1::text[]), $2::bool
 ON CONFLICT (name) DO UPDATE SET declared = true WHERE excluded.declared AND NOT namespace.declared;
 
 -- name: namespaces()
-SELECT namespace_id, name, settings, updated_at FROM namespace ORDER BY name;
+SELECT name, settings FROM namespace ORDER BY name;
+
+-- name: find_namespace(name)
+SELECT namespace_id FROM namespace WHERE name = $1::text;
 
 -- name: set_namespace(name, settings)
 INSERT INTO namespace (name, settings, declared, updated_at) VALUES ($1::text, $2::text, true, shard_now())
@@ -37,9 +40,10 @@ SELECT namespace_id, sum(leased)::bigint AS leased,
     sum(ready + delayed + leased + disabled + dead)::bigint AS items, sum(bytes)::bigint AS bytes
 FROM c GROUP BY namespace_id;
 
--- name: make_topics(namespace_ids, names)
+-- name: make_topics(namespaces, names)
 INSERT INTO topic (namespace_id, name)
-SELECT namespace_id, name FROM unnest($1::int[], $2::text[]) AS u(namespace_id, name)
+SELECT n.namespace_id, u.name FROM unnest($1::text[], $2::text[]) AS u(namespace, name)
+JOIN namespace n ON n.name = u.namespace
 ON CONFLICT (namespace_id, name) DO NOTHING;
 
 -- name: find_topics(namespaces, names)
@@ -52,11 +56,15 @@ JOIN topic t ON t.namespace_id = n.namespace_id AND t.name = u.name;
 SELECT t.topic_id, n.name AS namespace, t.name AS topic
 FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id WHERE t.topic_id = ANY ($1::int[]);
 
--- name: pause_topic(topic_id, paused)
-UPDATE topic SET paused = $2::bool WHERE topic_id = $1::int;
+-- name: pause_topic(namespace, topic, paused)
+INSERT INTO topic (namespace_id, name, paused)
+SELECT namespace_id, $2::text, $3::bool FROM namespace WHERE name = $1::text
+ON CONFLICT (namespace_id, name) DO UPDATE SET paused = excluded.paused;
 
--- name: set_min_share(topic_id, min_share)
-UPDATE topic SET min_share = $2::text WHERE topic_id = $1::int;
+-- name: set_min_share(namespace, topic, min_share)
+INSERT INTO topic (namespace_id, name, min_share)
+SELECT namespace_id, $2::text, $3::text FROM namespace WHERE name = $1::text
+ON CONFLICT (namespace_id, name) DO UPDATE SET min_share = excluded.min_share;
 
 -- name: min_shares()
 SELECT topic_id, min_share FROM topic WHERE min_share IS NOT NULL;
@@ -85,26 +93,38 @@ f AS (
         bytes = topic_stat.bytes + excluded.bytes)
 SELECT count(*) AS folded FROM d;
 
--- name: peek(topic_id, after_priority, after_deliver_at, after_id, from_priority, from_deliver_at, from_id, limit)
+-- name: peek(namespace, topic, topic_id, after_priority, after_deliver_at, after_id, from_priority, from_deliver_at, from_id, limit)
 -- Keys behind `after`, in order; nothing is claimed, and a paused topic shows nothing. Of the priority of `from` only
--- what lies behind that (see services.queue.fronts).
-SELECT priority, deliver_at, id::text FROM (
-    (SELECT priority, deliver_at, id FROM ready
-    WHERE topic_id = $1::int AND (priority, deliver_at, id) > ($2::int, $3::timestamptz, $4::uuid) AND priority < $5::int
-    ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $8::int)
+-- what lies behind that (see services.queue.fronts). A row of NULLs: the number does not stand for these names.
+WITH here AS MATERIALIZED (
+    SELECT t.paused FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id
+    WHERE t.topic_id = $3::int AND t.name = $2::text AND n.name = $1::text)
+SELECT priority, deliver_at, id FROM (
+    (SELECT r.priority, r.deliver_at, r.id::text FROM (
+        (SELECT priority, deliver_at, id FROM ready
+        WHERE topic_id = $3::int AND (priority, deliver_at, id) > ($4::int, $5::timestamptz, $6::uuid)
+            AND priority < $7::int
+        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $10::int)
+        UNION ALL
+        (SELECT priority, deliver_at, id FROM ready
+        WHERE topic_id = $3::int AND (priority, deliver_at, id) > ($7::int, $8::timestamptz, $9::uuid)
+        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $10::int)) AS r
+    WHERE NOT (SELECT paused FROM here)
+    ORDER BY r.priority, r.deliver_at, r.id LIMIT $10::int)
     UNION ALL
-    (SELECT priority, deliver_at, id FROM ready
-    WHERE topic_id = $1::int AND (priority, deliver_at, id) > ($5::int, $6::timestamptz, $7::uuid)
-    ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $8::int)) AS r
-WHERE NOT (SELECT paused FROM topic WHERE topic_id = $1::int)
-ORDER BY r.priority, r.deliver_at, r.id LIMIT $8::int;
+    SELECT NULL, NULL, NULL WHERE NOT EXISTS (SELECT FROM here)) AS found;
 
--- name: peek_many(topic_ids, after_priorities, after_deliver_ats, after_ids, from_priorities, from_deliver_ats, from_ids, limits)
+-- name: peek_many(namespaces, topics, topic_ids, after_priorities, after_deliver_ats, after_ids, from_priorities, from_deliver_ats, from_ids, limits)
 -- As `peek`, for several looks at once, each with a limit of its own; `nth` says which look found a key.
 SELECT a.nth::int AS nth, r.priority, r.deliver_at, r.id::text
-FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::int[], $6::timestamptz[], $7::uuid[], $8::int[])
-    WITH ORDINALITY AS a(topic_id, priority, deliver_at, id, from_priority, from_deliver_at, from_id, most, nth)
-CROSS JOIN LATERAL (
+FROM unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::timestamptz[], $6::uuid[], $7::int[],
+        $8::timestamptz[], $9::uuid[], $10::int[])
+    WITH ORDINALITY AS a(namespace, topic, topic_id, priority, deliver_at, id, from_priority, from_deliver_at,
+        from_id, most, nth)
+LEFT JOIN LATERAL (
+    SELECT t.paused FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id
+    WHERE t.topic_id = a.topic_id AND t.name = a.topic AND n.name = a.namespace OFFSET 0) AS here ON true
+LEFT JOIN LATERAL (
     SELECT * FROM (
         (SELECT ready.priority, ready.deliver_at, ready.id FROM ready
         WHERE ready.topic_id = a.topic_id AND ready.priority < a.from_priority
@@ -115,8 +135,9 @@ CROSS JOIN LATERAL (
         WHERE ready.topic_id = a.topic_id
             AND (ready.priority, ready.deliver_at, ready.id) > (a.from_priority, a.from_deliver_at, a.from_id)
         ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT a.most)) AS u
-    WHERE NOT (SELECT paused FROM topic WHERE topic.topic_id = a.topic_id)
-    ORDER BY u.priority, u.deliver_at, u.id LIMIT a.most) AS r
+    WHERE NOT here.paused
+    ORDER BY u.priority, u.deliver_at, u.id LIMIT a.most) AS r ON true
+WHERE r.id IS NOT NULL OR here.paused IS NULL
 ORDER BY a.nth, r.priority, r.deliver_at, r.id;
 
 -- name: oldest_ready(topic_ids)

@@ -11,6 +11,8 @@ import pytest
 
 from services.dag import births, plain, store_births
 from services.dag.gateway import Answer
+from services.dag.giving import Giver
+from services.dag.model import Addition
 from services.dag.views import dag_view
 from tests.support.dag_world import BASE, DagWorld, specs
 
@@ -257,11 +259,12 @@ async def test_a_dag_cancelled_before_its_items_were_given_leaves_none_of_them(w
 
 async def test_ids_that_grew_too_old_before_the_queue_had_them_are_replaced(world: DagWorld) -> None:
     world.queue.down = {"enqueue"}
-    await world.call("POST", "", {"key": "k", "hold": True, "nodes": specs(DIAMOND)}, expect=503)
+    body = {"key": "k", "hold": True, "nodes": specs(DIAMOND)}
+    await world.call("POST", "", body, expect=503)
     world.queue.down = set()
     old = {str(row[0]) for row in await world.rows("SELECT item_id FROM node")}
     world.queue.too_old |= old
-    dag = (await world.call("POST", "", {"key": "k"}, expect=200))["id"]
+    dag = (await world.call("POST", "", body, expect=200))["id"]
     assert not old & world.queue.items.keys()
     assert len(world.queue.items) == 4
     await world.verb(dag, "release")
@@ -281,3 +284,49 @@ async def test_an_item_that_the_queue_will_never_take_fails_its_node(world: DagW
         world.queue.ack(key)
         await world.settle()
     assert (await world.dag(dag))["state"] == "failed"
+
+
+async def test_two_who_drive_an_add_whose_ids_grew_too_old_give_what_the_nodes_have(world: DagWorld) -> None:
+    """Each has seen the old ids; one of them comes later, and knows no better than the other."""
+    world.queue.down.add("enqueue")
+    await world.call("POST", "", {"key": "k", "nodes": specs({"a": [], "b": ["a"], "c": ["a"]})})
+    old = {row["key"]: row["item_id"] for row in await world.rows("SELECT key, item_id::text FROM node")}
+    world.queue.down.clear()
+    world.queue.too_old = set(old.values())
+    async with world.queue.hold("enqueue", 2) as hold:
+        works = [asyncio.create_task(giver(world).drive(world.shard, await unfinished(world))) for _ in range(2)]
+        async with asyncio.timeout(60):
+            while hold.calls:
+                await asyncio.sleep(0)
+    await asyncio.gather(*works)
+    now = {row["key"]: row["item_id"] for row in await world.rows("SELECT key, item_id::text FROM node")}
+    given = {item.node: item_id for item_id, item in world.queue.items.items()}
+    assert {key: given[key] for key in ("b", "c")} == {key: now[key] for key in ("b", "c")}
+    assert set(given.values()) <= set(now.values()), "no item that no node knows"
+    assert not {now["b"], now["c"]} & set(old.values())
+
+
+async def test_a_node_that_was_cancelled_before_its_id_was_renewed_is_not_given(world: DagWorld) -> None:
+    world.queue.down.add("enqueue")
+    await world.call("POST", "", {"key": "k", "nodes": specs({"a": [], "b": ["a"], "c": ["a"]})})
+    [dag] = await world.rows("SELECT id::text FROM dag")
+    old = {row["key"]: row["item_id"] for row in await world.rows("SELECT key, item_id::text FROM node")}
+    world.queue.down.clear()
+    world.queue.too_old = {old["b"], old["c"]}
+    async with world.queue.hold("enqueue", 1) as hold:
+        work = asyncio.create_task(giver(world).drive(world.shard, await unfinished(world)))
+        await hold.reached()
+        await world.verb(dag["id"], "nodes/cancel", {"nodes": ["b"]})
+    await work
+    assert "b" not in {item.node for item in world.queue.items.values()}
+    assert "c" in {item.node for item in world.queue.items.values()}
+
+
+def giver(world: DagWorld) -> Giver:
+    """One of another process, which drives what somebody else drives too."""
+    return Giver(world.duties.context)
+
+
+async def unfinished(world: DagWorld) -> Addition:
+    [row] = await world.rows("SELECT first_no, last_no FROM adding")
+    return Addition(row["first_no"], row["last_no"])

@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,46 @@ async def test_r2_two_creates_of_one_key_at_once_make_one_dag(world: DagWorld) -
     answers = await asyncio.gather(*(world.http.post("/v1/namespaces/default/dags", json=body) for _ in range(5)))
     assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 200, 201]
     assert len({answer.json()["id"] for answer in answers}) == 1
+
+
+@pytest.mark.parametrize("nodes", [{}, {"a": []}, {"a": [], "b": ["a"]}])
+async def test_who_asks_for_a_dag_by_its_key_does_not_wait_for_what_others_add(
+    world: DagWorld, nodes: Any
+) -> None:
+    body = {"key": "k", "open": True, "nodes": specs(nodes)} if nodes else {"key": "k", "open": True}
+    dag = (await world.call("POST", "", body, expect=201))["id"]
+    await world.settle()
+    async with world.queue.hold("enqueue") as hold:
+        adding = asyncio.create_task(world.add(dag, {"c": [], "d": ["c"]}))
+        await hold.reached()
+        async with asyncio.timeout(60):
+            found = await world.call("POST", "", body, expect=200)
+        assert (found["id"], found["nodes"]["total"]) == (dag, len(nodes) + 2)
+        assert not adding.done()
+        hold.released.set()
+        await adding
+
+
+async def test_a_create_repeated_is_answered_when_the_queue_has_its_nodes(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"key": "k", "nodes": specs({"a": [], "b": ["a"]})}
+    drive, waits = world.duties.giver.drive, asyncio.Event()
+
+    async def driving(*given: Any) -> None:
+        waits.set()
+        await drive(*given)
+
+    monkeypatch.setattr(world.duties.giver, "drive", driving)
+    async with world.queue.hold("enqueue") as hold:
+        creating = asyncio.create_task(world.call("POST", "", body, expect=201))
+        await hold.reached()
+        again = asyncio.create_task(world.call("POST", "", body, expect=200))
+        async with asyncio.timeout(60):
+            await waits.wait()
+        assert not again.done()
+        hold.released.set()
+        assert (await again)["id"] == (await creating)["id"]
 
 
 async def test_an_upstream_that_ends_before_the_queue_has_the_new_node_releases_it_once(world: DagWorld) -> None:

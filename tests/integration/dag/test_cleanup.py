@@ -83,10 +83,12 @@ async def test_a_cancel_while_it_cleans_up_changes_nothing(world: DagWorld) -> N
     await world.settle()
     world.queue.ack("a")
     await world.settle()
-    assert (await world.verb(dag, "cancel", expect=202))["state"] == "running"
+    answer = await world.verb(dag, "cancel", {"reason": "too late"}, expect=202)
+    assert (answer["state"], answer["reason"]) == ("running", None)
     await world.settle()
     assert await run(world) == ["c"]
-    assert (await world.dag(dag))["state"] == "succeeded"
+    found = await world.dag(dag)
+    assert (found["state"], found["reason"]) == ("succeeded", None)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -255,16 +257,40 @@ async def test_a_deadline_cancels_the_rest_and_not_the_cleanup(world: DagWorld) 
     assert (await world.dag(dag))["state"] == "failed"
 
 
-async def test_a_dag_without_ordinary_nodes_does_not_end_before_it_is_closed(world: DagWorld) -> None:
-    dag = await world.create([{"key": "c", "run_on": "always"}])
+async def test_a_dag_of_cleanup_nodes_alone_cleans_up_and_ends(world: DagWorld) -> None:
+    dag = await world.create([{"key": "c", "run_on": "always"}, {"key": "f", "run_on": "failed"}])
     await world.settle()
+    assert await run(world) == ["c"]
+    assert (await world.dag(dag))["state"] == "succeeded"
+    assert await world.states(dag) == {"c": "succeeded", "f": "skipped"}
+
+
+@pytest.mark.parametrize("opened", [{"open": True}, {"hold": True}])
+async def test_an_open_or_held_dag_of_cleanup_nodes_takes_more_and_says_what_it_waits_for(
+    world: DagWorld, opened: dict[str, bool]
+) -> None:
+    dag = await world.create([{"key": "c", "run_on": "always"}], **opened)
+    await world.settle()
+    frontier = await world.call("GET", f"/{dag}/frontier", expect=200)
+    assert [by["kind"] for by in frontier["waits_for"]] == ["close" if "open" in opened else "hold"]
     await world.add(dag, {"a": []})
+    await world.verb(dag, "close" if "open" in opened else "release")
     await world.settle()
     assert await run(world) == ["a", "c"]
     assert (await world.dag(dag))["state"] == "succeeded"
-    empty = await world.create([{"key": "c", "run_on": "always"}])
-    await world.verb(empty, "close")
+
+
+async def test_an_open_dag_whose_ordinary_nodes_have_ended_waits_for_its_close(world: DagWorld) -> None:
+    dag = await world.create([{"key": "a"}, {"key": "c", "run_on": "always"}], open=True)
     await world.settle()
+    world.queue.ack("a")
+    await world.settle()
+    frontier = await world.call("GET", f"/{dag}/frontier", expect=200)
+    assert [by["kind"] for by in frontier["waits_for"]] == ["close"]
+    await world.verb(dag, "close")
+    await world.settle()
+    frontier = await world.call("GET", f"/{dag}/frontier", expect=200)
+    assert frontier["waits_for"] == [], "it cleans up now"
     assert await run(world) == ["c"]
 
 

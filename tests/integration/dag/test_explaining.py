@@ -33,6 +33,8 @@ async def test_released_nodes_are_told_by_where_their_items_stand(world: DagWorl
     world.queue.item_of("running").state = "leased"
     world.queue.item_of("running").attempt = 2
     world.queue.item_of("running").error = "first time"
+    world.queue.item_of("running").worker = "host-7"
+    world.queue.item_of("queued").unasked_s = 3.5
     world.queue.item_of("delayed").state = "delayed"
     world.queue.ack("ending")
     await world.rows(
@@ -45,6 +47,7 @@ async def test_released_nodes_are_told_by_where_their_items_stand(world: DagWorl
     by_key = {node["key"]: node for node in found["items"]}
     assert datetime.fromisoformat(by_key["queued"]["since"]) == since
     assert (by_key["running"]["attempt"], by_key["running"]["error"]) == (2, "first time")
+    assert (by_key["running"]["worker"], by_key["queued"]["unasked_s"]) == ("host-7", 3.5)
     assert found["nodes"]["released"] == 5
     asked = [call for call in world.queue.calls if call[0] == "standings"]
     assert len(asked) == 1 and len(asked[0][2]) == 5

@@ -111,6 +111,7 @@ ENDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], int]] = {
         {"on_failure": "continue"},
         1,
     ),
+    "a failure that is tolerated": ([{"key": "f", "tolerate": True}, {"key": "z"}], {"on_failure": "cancel"}, 1),
     "an open DAG, which does not end": ([{"key": "z"}], {"open": True}, 0),
 }
 

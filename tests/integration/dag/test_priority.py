@@ -110,6 +110,15 @@ async def test_a_dag_is_ranked_up_to_its_limit_of_edges_and_not_past_it(
         await made.close()
 
 
+async def test_levels_are_remembered_of_so_many_nodes_and_worked_out_again(world: DagWorld) -> None:
+    world.settings.__dict__.update(priority_ranks_max=5)
+    for n in range(6):
+        await world.create({f"a{n}": [], f"b{n}": [f"a{n}"]}, priority={"critical_path": 5})
+        await world.settle()
+        assert priority_of(world, f"a{n}") == -5
+        assert sum(len(known.ranks) for known in world.loops.relay._ranks._known.values()) <= 5
+
+
 async def test_levels_count_up_to_their_limit(world: DagWorld) -> None:
     made = DagWorld(world.database, FakeQueue(), priority_levels_max=2)
     try:

@@ -351,6 +351,19 @@ async def test_ends_are_exported_in_their_order_a_page_at_a_time(world: DagWorld
         assert (await world.http.get("/v1/namespaces/default/exports/dags", params=bad)).status_code == 422
 
 
+async def test_an_exported_dag_says_what_it_says_when_it_is_asked_for(world: DagWorld) -> None:
+    dag = await world.create(
+        {"a": []}, priority={"inherit": 2, "critical_path": 1}, metadata={"of": "x"}, name="n"
+    )
+    await world.settle()
+    world.queue.ack("a")
+    await world.settle()
+    world.settings.__dict__["ended_dag_grace_s"] = 0.0
+    page = (await world.http.get("/v1/namespaces/default/exports/dags")).json()
+    assert page["items"] == [await world.dag(dag)]
+    assert page["items"][0]["priority"] == {"inherit": 2, "critical_path": 1}
+
+
 async def test_an_exported_node_carries_its_item(world: DagWorld) -> None:
     dag = await ended(world)
     await keep(world)

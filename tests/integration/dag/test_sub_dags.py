@@ -10,6 +10,7 @@ from services.dag.model import Send
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
 from tests.support.queue_fake import FakeQueue
+from tests.support.sub_dags import SlowReport, child_of, drained, item, start, sub, until
 
 
 @pytest.fixture
@@ -24,26 +25,6 @@ async def world(databases: Databases) -> AsyncIterator[DagWorld]:
     finally:
         await made.close()
         await databases.drop(database)
-
-
-def sub(key: str, nodes: dict[str, list[str]], *upstream: str, **more: Any) -> dict[str, Any]:
-    """A request node with a DAG of plain nodes."""
-    inner = [{"key": k, "topic": "work"} | ({"upstream": ups} if ups else {}) for k, ups in nodes.items()]
-    return {"key": key, "dag": {"nodes": inner, **more}} | ({"upstream": list(upstream)} if upstream else {})
-
-
-def item(key: str, *upstream: str, **more: Any) -> dict[str, Any]:
-    return {"key": key, "topic": "work", **more} | ({"upstream": list(upstream)} if upstream else {})
-
-
-async def start(world: DagWorld, *nodes: dict[str, Any], **more: Any) -> str:
-    made = await world.call("POST", "", {"nodes": list(nodes), **more}, expect=201)
-    await world.settle()
-    return str(made["id"])
-
-
-async def child_of(world: DagWorld, dag: str, key: str) -> str:
-    return str((await world.node(dag, key))["dag"])
 
 
 async def test_a_sub_dag_is_made_when_its_node_is_released_and_its_end_ends_the_node(world: DagWorld) -> None:
@@ -215,53 +196,6 @@ async def test_retry_makes_another_sub_dag_for_one_that_was_cancelled(world: Dag
     assert (await world.dag(again))["state"] == "succeeded"
 
 
-async def test_a_child_that_was_mended_by_hand_ends_its_node_when_that_is_retried(world: DagWorld) -> None:
-    dag = await start(world, sub("mid", {"x": []}))
-    child = await child_of(world, dag, "mid")
-    world.queue.die("x")
-    await world.settle()
-    await world.verb(child, "retry")
-    await world.settle()
-    world.queue.ack("x", output="late")
-    await world.settle()
-    assert (await world.dag(child))["state"] == "succeeded"
-    assert (await world.dag(dag))["state"] == "failed", "a node that has ended stays so"
-    await world.verb(dag, "retry")
-    await world.settle()
-    assert (await world.dag(dag))["state"] == "succeeded"
-    assert (await world.node(dag, "mid"))["output"] == {"x": "late"}
-
-
-class SlowReport:
-    """Holds the first report back before it is carried, and once more before its row is deleted."""
-
-    def __init__(self, world: DagWorld) -> None:
-        self.read, self.delete, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._carry = world.duties.sub_dags.carry
-        self._first = True
-        world.loops.relay._sub_dags.carry = self.carry  # type: ignore[method-assign]
-
-    async def carry(self, shard: Any, send: Send) -> None:
-        mine, self._first = self._first and send.action == "report", self._first and send.action != "report"
-        if mine:
-            await self.read.wait()
-        await self._carry(shard, send)
-        if mine:
-            self.done.set()
-            await self.delete.wait()
-
-
-async def until(check: Any) -> None:
-    async with asyncio.timeout(60):
-        while not await check():
-            await asyncio.sleep(0.01)
-
-
-async def drained(world: DagWorld) -> None:
-    for results in world.loops.results.values():
-        await results.drain()
-
-
 async def test_an_end_that_comes_while_an_earlier_one_is_being_told_is_told_too(world: DagWorld) -> None:
     """The first report reads the child while it runs again; the second end must not go with its row."""
     dag = await start(world, sub("mid", {"x": []}))
@@ -292,17 +226,13 @@ async def test_an_end_that_comes_while_an_earlier_one_is_being_told_is_told_too(
 async def test_an_end_that_is_told_again_to_a_later_generation_does_not_go_with_the_earlier_row(
     world: DagWorld,
 ) -> None:
-    """The child was mended by hand. That end's row is being deleted as the retried node asks for it again."""
+    """The first end's row is being deleted as the retried node lets the child go on, and that ends again."""
     dag = await start(world, sub("mid", {"x": []}))
     child = await child_of(world, dag, "mid")
-    world.queue.die("x")
-    await world.settle()
-    await world.verb(child, "retry")
-    await world.settle()
     slow = SlowReport(world)
     try:
         slow.read.set()
-        world.queue.ack("x")
+        world.queue.die("x")
         await drained(world)
         await slow.done.wait()
         assert (await world.dag(dag))["state"] == "failed"
@@ -312,6 +242,13 @@ async def test_an_end_that_is_told_again_to_a_later_generation_does_not_go_with_
             return bool((await world.dag(child))["parent"]["generation"] == 2)
 
         await until(adopted)
+
+        async def again() -> bool:
+            return world.queue.deliverable() == ["x"]
+
+        await until(again)
+        world.queue.ack("x")
+        await drained(world)
     finally:
         slow.delete.set()
     await world.settle()

@@ -52,7 +52,7 @@ async def test_a_second_look_passes_over_what_was_served(own_api: Api, looks: li
     looks.clear()
     assert await ids_of(own_api, 1) == ids[1:2]
 
-    begun = [start for _, after, start in looks if start != after]
+    begun = [start for *_, after, start in looks if start != after]
     assert begun, "a look began behind the beginning"
     assert all(start[0] == 0 for start in begun)
 
@@ -95,7 +95,7 @@ async def test_places_of_lanes_are_looked_for_from_the_beginning(own_api: Api, l
     for _ in range(2):
         await ids_of(own_api, 1)
     assert looks
-    assert all(start == after for _, after, start in looks)
+    assert all(start == after for *_, after, start in looks)
 
 
 async def test_every_while_a_look_begins_at_the_beginning(own_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

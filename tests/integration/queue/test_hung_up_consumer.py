@@ -4,6 +4,11 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
+from shared.exchange import Exchange
+from tests.support.apps import queue_service
+from tests.support.databases import Database
 from tests.support.queue_host import Api
 
 
@@ -157,3 +162,71 @@ async def test_an_at_most_once_item_is_never_handed_back(own_api: Api) -> None:
     await own_api.host.pass_time(6)
     assert await own_api.dequeue("t") == []
     assert [(part["id"], part["outcome"]) for part in await own_api.completions("done")] == [(item_id, "expired")]
+
+
+@pytest.mark.parametrize("wait_s", [0, 20])
+async def test_a_client_that_hung_up_costs_its_items_no_attempt(own_api: Api, wait_s: float) -> None:
+    """Also one that would not have waited, and an item that has only one attempt."""
+    await own_api.enqueue_one("t", id=own_api.new_id(0), max_attempts=1)
+    store = own_api.host.stores[0]
+    original = store.claim
+    connection = Connection(own_api, {**BODY, "wait_s": wait_s})
+
+    async def claim(*args: Any, **options: Any) -> Any:
+        rows = await original(*args, **options)
+        connection.hang_up()
+        await asyncio.sleep(0.01)
+        return rows
+
+    store.claim = claim  # type: ignore[method-assign]
+    await connection.task
+    store.claim = original  # type: ignore[method-assign]
+
+    assert json.loads(connection.answer)["items"] == []
+    assert (await own_api.dequeue_one("t"))["attempt"] == 1
+
+
+@pytest.mark.parametrize("wait_s", [0, 20])
+async def test_a_peer_that_closed_its_connection_has_its_items_handed_back(
+    database: Database, redis_url: str, monkeypatch: pytest.MonkeyPatch, wait_s: float
+) -> None:
+    """Through the server and the short way below ASGI; the claim ends after the connection."""
+    calls: list[asyncio.Future[None]] = []
+    original_gone = Exchange.gone
+
+    def gone(exchange: Exchange) -> asyncio.Future[None]:
+        calls.append(original_gone(exchange))
+        return calls[-1]
+
+    monkeypatch.setattr(Exchange, "gone", gone)
+    async with queue_service(database, redis_url) as service:
+        path = "/v1/namespaces/default"
+        items = [{"topic": "t", "max_attempts": 1} for _ in range(5)]
+        await service.client.post(f"{path}/enqueue", json={"items": items})
+        claimed, closed = asyncio.Event(), asyncio.Event()
+        for store in service.app.state.process.broker.stores.values():
+            original = store.claim
+
+            async def claim(*args: Any, _original: Any = original, **options: Any) -> Any:
+                rows = await _original(*args, **options)
+                claimed.set()
+                await closed.wait()
+                return rows
+
+            store.claim = claim
+        body = json.dumps({"topics": [{"topic": "t", "count": 5}], "wait_s": wait_s})
+        _, writer = await asyncio.open_connection("127.0.0.1", service.client.base_url.port)
+        head = f"POST {path}/dequeue HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+        async with asyncio.timeout(60):
+            await claimed.wait()
+            writer.transport.abort()
+            await calls[0]
+            closed.set()
+            found: list[Any] = []
+            while len(found) < 5:
+                answer = await service.client.post(
+                    f"{path}/dequeue", json={"topics": [{"topic": "t", "count": 5}], "wait_s": 1}
+                )
+                found += answer.json()["items"]
+    assert {item["attempt"] for item in found} == {1}

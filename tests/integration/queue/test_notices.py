@@ -45,12 +45,10 @@ async def test_what_another_process_sets_on_any_shard_is_read(own_host: QueueHos
     await api.enqueue(*({"topic": "t", "id": api.new_id(shard)} for shard in own_host.stores))
     last = own_host.stores[max(own_host.stores)]
     steps = notices(own_host)
-    [known] = [ref for ref in [last.names.known(api.namespace, "t")] if ref]
-    topic_id = known.topic_id
 
     async def set_there(settings: str, shares: str | None) -> None:
         await last.pool.fetch(SQL.set_namespace, name=api.namespace, settings=settings)
-        await last.pool.fetch(SQL.set_min_share, topic_id=topic_id, min_share=shares)
+        await last.pool.fetch(SQL.set_min_share, namespace=api.namespace, topic="t", min_share=shares)
 
     await set_there('{"items_max": 3}', "[[5, 0.5]]")
     await steps.step()

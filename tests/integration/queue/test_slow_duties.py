@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
@@ -82,6 +83,19 @@ async def test_ttls_whose_ends_take_too_long_end_in_parts(hasty: Api) -> None:
     [reaper] = hasty.host.reapers
     for _ in range(3):
         await once(reaper)
+
+    assert await hasty.host.count("item") < 60
+
+
+async def test_an_operation_whose_chunks_take_too_long_goes_on_in_smaller_ones(hasty: Api) -> None:
+    await hasty.enqueue(*({"topic": "t", "id": hasty.new_id(0)} for _ in range(60)))
+    await break_with(hasty, SLOW.format(verb="INSERT", table="ended"))
+    operations = hasty.host.process.operations
+    [store] = hasty.host.stores.values()
+    operation = await operations.place(hasty.namespace, "purge", {"topic": "t"})
+    for _ in range(3):
+        with suppress(ShardUnavailable):
+            await operations.chunk(store, operation)
 
     assert await hasty.host.count("item") < 60
 

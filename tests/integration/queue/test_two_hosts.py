@@ -237,3 +237,91 @@ async def test_nonsense_from_another_host_is_dropped(own_api: Api, redis_url: st
     messenger.heard(b"junk")
     assert await own_api.dequeue("t") == []
     await messenger.stop()
+
+
+async def knows(api: Api, keys: int) -> None:
+    """The process has read so many keys of the topic ahead, and no poll comes soon."""
+    api.host.dispatch._settings.__dict__["poll_s"] = 3600.0
+    line = api.host.dispatch._line(api.namespace, "t")
+    await api.host.dispatch.looking.fill(line, keys)
+    assert len(line.buffer) == keys
+
+
+async def test_what_was_paused_elsewhere_is_claimed_in_vain_once_a_shard(own_api: Api, other: QueueHost) -> None:
+    """Also where nobody tells of it: what is known of a shard is void once a claim got nothing there."""
+    await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(n % 2)} for n in range(200)))
+    await knows(own_api, 200)
+    claims = spy_on_claims(own_api.host)
+    await own_api.on(other).post("topics/pause", {"topic": "t"})
+
+    assert await own_api.dequeue("t", 1) == []
+    assert await own_api.dequeue("t", 1) == []
+    assert len(claims) <= 2
+
+
+async def test_a_new_item_is_found_behind_keys_that_another_process_has_drained(
+    own_api: Api, other: QueueHost
+) -> None:
+    await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(n % 2)} for n in range(200)))
+    await knows(own_api, 200)
+    there = own_api.on(other)
+    while await there.dequeue("t", 100):
+        pass
+    item_id = await there.enqueue_one("t", id=own_api.new_id(0), priority=5)
+    claims = spy_on_claims(own_api.host)
+
+    assert (await own_api.dequeue_one("t"))["id"] == item_id
+    assert len(claims) <= 4
+
+
+def spy_on_claims(host: QueueHost) -> list[int]:
+    """How many keys each claim from here on names."""
+    claims: list[int] = []
+    for store in host.stores.values():
+        original = store.claim
+
+        async def claim(wanted: Any, _original: Any = original, **options: Any) -> Any:
+            claims.append(sum(len(one.keys) for one in wanted))
+            return await _original(wanted, **options)
+
+        store.claim = claim  # type: ignore[method-assign]
+    return claims
+
+
+@pytest.mark.parametrize("verb", ["pause", "purge"])
+async def test_other_processes_are_told_of_a_pause(own_api: Api, other: QueueHost, verb: str) -> None:
+    """What they keep of the topic is void at once."""
+    await own_api.enqueue(*({"topic": "t"} for _ in range(20)))
+    await knows(own_api, 20)
+    speaker, hearer = (
+        Messenger("redis://127.0.0.1:1/0", "test", host.dispatch, SystemClock(), poll_s=1.0)
+        for host in (other, own_api.host)
+    )
+    other.dispatch.tell_change = speaker.tell_change
+    await own_api.on(other).post(f"topics/{verb}", {"topic": "t"})
+    hearer.heard(speaker.message())
+    claims = spy_on_claims(own_api.host)
+
+    assert await own_api.dequeue("t", 10) == []
+    assert claims == []
+
+
+async def test_who_waits_hears_of_a_resume(own_api: Api, other: QueueHost) -> None:
+    own_api.host.dispatch._settings.__dict__["poll_s"] = 3600.0
+    there = own_api.on(other)
+    await there.post("topics/pause", {"topic": "t"})
+    item_id = await there.enqueue_one("t")
+    waiting = asyncio.create_task(own_api.dequeue("t", 1, wait_s=30))
+    line = own_api.host.dispatch._line(own_api.namespace, "t")
+    async with asyncio.timeout(60):
+        while not line.waiting:
+            await asyncio.sleep(0.005)
+    speaker, hearer = (
+        Messenger("redis://127.0.0.1:1/0", "test", host.dispatch, SystemClock(), poll_s=1.0)
+        for host in (other, own_api.host)
+    )
+    other.dispatch.tell_change = speaker.tell_change
+    await there.post("topics/resume", {"topic": "t"})
+    hearer.heard(speaker.message())
+    async with asyncio.timeout(60):
+        assert [item["id"] for item in await waiting] == [item_id]

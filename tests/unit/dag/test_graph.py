@@ -1,6 +1,7 @@
 """Triggers, sorting and the topological order that is kept while edges come."""
 
 import random
+from array import array
 from itertools import pairwise, product
 
 import pytest
@@ -108,7 +109,7 @@ def test_an_order_loaded_from_edges_in_any_numbering_is_topological() -> None:
     random.Random(5).shuffle(names)
     edges = [(names[i], names[j]) for i in range(200) for j in (i + 1, i + 7) if j < 200]
     order = Order()
-    order.load(edges, 200)
+    order.load(array("I", [up for up, _ in edges]), array("I", [down for _, down in edges]), 200)
     assert all(order.comes_before(up, down) for up, down in edges)
     assert order.insert(names[150], names[3]) != []
     assert order.insert(names[3], names[150]) == []

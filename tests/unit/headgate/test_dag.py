@@ -228,7 +228,7 @@ def test_a_handle_sends_each_verb() -> None:
     handle = client.dag("d1")
     assert handle.add("a", "t", payload=1).state == "blocked"
     handle.depend("a", "b")
-    assert handle.resolve("a", "approval", data={"by": "ada"}) == "resolved"
+    assert handle.resolve("a", "approval", data={"by": "ada"}).status == "resolved"
     for verb in (handle.release, handle.close, handle.pause, handle.resume, handle.cancel, handle.retry):
         verb()
     handle.skip(["a"])

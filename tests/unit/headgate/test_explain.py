@@ -30,7 +30,7 @@ def frontier(*items: dict[str, Any], cursor: str | None = None, **more: Any) -> 
 
 
 def test_explain_tells_frontier_obstacles_and_chain(service: Service, run: Run) -> None:
-    chain = {"nodes": 2, "keys": ["a", "\x1b[31mb"], "expected_s": 5000, "unknown_topics": ["u"]}
+    chain = {"nodes": 2, "keys": ["a", "\x1b[31mb"], "expected_s": 5000, "unknown_topics": []}
     gate = node("g", state="blocked", standing="kept", waits_for=[{"kind": "external", "name": "ok", "since": AT}])
     answer = frontier(node("a"), gate, longest_chain=chain, waits_for=[{"kind": "pause", "since": AT}])
     service.reply = lambda *_: answer
@@ -40,9 +40,31 @@ def test_explain_tells_frontier_obstacles_and_chain(service: Service, run: Run) 
     assert lines[0] == "running: 3 total, 2 blocked, 1 released"
     assert lines[1].startswith("waits for resume (it is paused), for ")
     assert lines[2] == "longest chain left: 2 nodes, about 1h 23m"
-    assert lines[3:6] == ["└ a", "  └ ?[31mb", "no durations known of: u"]
+    assert lines[3:5] == ["└ a", "  └ ?[31mb"]
     assert lines[-2].split()[:3] == ["a", "t", "queued"]
     assert lines[-1].endswith("waits for external ok")
+
+
+def test_explain_says_no_duration_where_it_knows_none(service: Service, run: Run) -> None:
+    chain = {"nodes": 2, "keys": ["a", "b"], "expected_s": None, "unknown_topics": ["u"]}
+    service.reply = lambda *_: frontier(node("a"), longest_chain=chain)
+    _, out, _ = run("dag", "explain", "d")
+    assert out.splitlines()[1:5] == ["longest chain left: 2 nodes", "└ a", "  └ b", "no durations known of: u"]
+
+
+def test_explain_names_the_worker_and_topics_that_nobody_asks_for(service: Service, run: Run) -> None:
+    service.reply = lambda *_: frontier(
+        node("a", standing="running", worker="host-7", lease_expires_at="2099-01-01T00:00:00Z"),
+        node("b", unasked_s=3700.0),
+        node("c", unasked_s=2.0),
+        undeclared=[{"node": "publish", "name": "aproval"}],
+    )
+    _, out, _ = run("dag", "explain", "d")
+    lines = out.splitlines()
+    assert lines[1] == "nothing waits for aproval of node publish, which was resolved"
+    assert "with host-7, lease ends in" in lines[-3]
+    assert lines[-2].endswith("nobody has asked for topic t for 1h 1m")
+    assert "nobody" not in lines[-1]
 
 
 def test_explain_goes_on_to_the_limit_and_says_so(service: Service, run: Run) -> None:

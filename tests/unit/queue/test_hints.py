@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from services.queue import hints
-from services.queue.hints import Messenger
+from services.queue.asking import Asked
+from services.queue.hints import ASKED_S, Messenger
 from services.queue.model import Key
 from tests.support.clocks import ManualClock
 
@@ -21,6 +22,7 @@ class Told:
 
     def __init__(self) -> None:
         self.hints: list[tuple[str, str, int, list[Key]]] = []
+        self.asked = Asked(ManualClock())
 
     def hinted(self, namespace: str, topic: str, shard: int, read: Any) -> None:
         self.hints.append((namespace, topic, shard, list(read())))
@@ -158,6 +160,23 @@ async def test_wants_and_hints_of_others_are_kept_up_to_their_limits(
         one.messenger.tell("ns", f"t{n}", 0, keys())
     one.messenger.send_unwanted()
     assert len(one.say()) == hints.TOPICS_MAX
+
+
+async def test_what_is_asked_for_is_said_now_and_then_and_heard(
+    pair: tuple[Process, Process], clock: ManualClock
+) -> None:
+    one, other = pair
+    other.told.asked = Asked(clock)
+    clock.advance(100)
+    one.messenger.ask("ns", "t")
+    one.say(other)
+    assert (other.told.asked.unasked_s("ns", "t"), other.told.asked.unasked_s("ns", "u")) == (0, 100)
+    clock.advance(ASKED_S - 1)
+    one.messenger.ask("ns", "t")
+    assert not msgspec.msgpack.decode(one.messenger.message())[4]
+    clock.advance(1)
+    one.messenger.ask("ns", "t")
+    assert msgspec.msgpack.decode(one.messenger.message())[4] == [["ns", "t"]]
 
 
 async def test_who_says_no_wants_is_understood(pair: tuple[Process, Process]) -> None:

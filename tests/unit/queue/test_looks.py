@@ -14,12 +14,13 @@ from services.queue.fronts import MARGIN
 from services.queue.heads import Heads
 from services.queue.kept_keys import KeptKeys
 from services.queue.looking import LOOKS_MAX, STALE_POLLS, Looking
-from services.queue.model import EARLIEST, Key
+from services.queue.model import EARLIEST, Key, Look
 from services.queue.names import TopicRef
 from services.queue.prefetch import START
 from services.queue.settings import QueueSettings
 from services.queue.waiting import LOOK_KEYS_MIN, LOOKS_A_POLL, Line, Terms
 from shared.errors import ShardUnavailable
+from shared.history import History
 from tests.support.clocks import ManualClock
 
 BEGIN = EARLIEST.replace(year=2026)
@@ -32,30 +33,35 @@ class Shard:
     def __init__(self, number: int) -> None:
         self.number = number
         self.pool: Any = None
-        self.names = self
+        self.names = self.shard = self
+        self.history = History(number)
+        self.topic_id = 7
         self.keys: list[Key] = []
         self.open = asyncio.Event()
         self.open.set()
         self.is_away = self.knows_nothing = False
-        self.looks: list[tuple[tuple[Any, ...], int]] = []
+        self.looks: list[tuple[Look, int]] = []
         self.statements = self.finds = 0
 
     async def find_all(self, pairs: list[tuple[str, str]]) -> list[TopicRef | None]:
         self.finds += 1
-        return [None if self.knows_nothing else TopicRef(7, 1) for _ in pairs]
+        return [None if self.knows_nothing else TopicRef(1, self.topic_id) for _ in pairs]
 
-    async def peek(self, look: Any, limit: int) -> list[Key]:
+    async def peek(self, look: Any, limit: int) -> list[Key] | None:
         [found] = await self.peek_many([(look, limit)])
         return found
 
-    async def peek_many(self, looks: list[tuple[Any, int]]) -> list[list[Key]]:
+    async def peek_many(self, looks: list[tuple[Any, int]]) -> list[list[Key] | None]:
         self.looks += looks
         self.statements += 1
         snapshot = sorted(self.keys)
         await self.open.wait()
         if self.is_away:
             raise ShardUnavailable("away")
-        return [[key for key in snapshot if key > look[1]][:limit] for look, limit in looks]
+        return [
+            [key for key in snapshot if key > look.after][:limit] if look.topic_id == self.topic_id else None
+            for look, limit in looks
+        ]
 
 
 class Process:
@@ -68,7 +74,17 @@ class Process:
         self.lines: dict[tuple[str, str], Line] = {}
         self.tasks: list[asyncio.Future[None]] = []
         self.kept = KeptKeys(self.settings.kept_keys_max)
-        self.looking = Looking(self.lines, self.kept, self.settings, self.clock, met=self._met, keep=self._keep)
+        self.resting: set[int] = set()
+        self.looking = Looking(
+            self.lines,
+            self.kept,
+            self.settings,
+            self.clock,
+            met=self._met,
+            lost=self._lost,
+            keep=self._keep,
+            rests=self.resting.__contains__,
+        )
         for shard in self.shards:
             self.looking.join(shard)  # type: ignore[arg-type]
         self.line = self.add_line("t")
@@ -123,6 +139,9 @@ class Process:
 
     def _met(self, line: Line, shard: int, topic_id: int) -> None:
         line.topic_ids[shard] = topic_id
+
+    def _lost(self, line: Line, shard: int) -> None:
+        line.topic_ids.pop(shard, None)
 
     def _keep(self, work: Awaitable[None]) -> None:
         self.tasks.append(asyncio.ensure_future(work))
@@ -227,7 +246,7 @@ async def test_a_deep_backlog_is_read_on_from_where_the_last_look_ended(process:
         got += part
         assert part
     assert got == keys
-    read = [look[1] for look, _ in process.shards[0].looks]
+    read = [look.after for look, _ in process.shards[0].looks]
     assert read.count(START) == 1, "the head once"
 
 
@@ -315,6 +334,16 @@ async def test_a_slow_shard_is_passed_over_and_its_keys_come_later(
     assert process.line.take(2) == [slow]
 
 
+async def test_a_shard_that_rests_is_not_looked_at_and_its_keys_come_later(process: Process) -> None:
+    [sick], [sound] = process.fill(0, 1), process.fill(1, 1)
+    process.resting.add(0)
+    assert await process.take(2) == [sound]
+    assert [len(shard.looks) for shard in process.shards] == [0, 1]
+    process.resting.clear()
+    process.clock.advance(STALE_POLLS)
+    assert await process.take(2) == [sick]
+
+
 async def test_a_call_that_is_cut_off_leaves_its_look_to_who_comes_next(process: Process) -> None:
     process.fill(0, 1)
     process.hold(0, 1)
@@ -351,13 +380,24 @@ async def test_a_topic_is_named_once_and_asked_for_until_it_is_there(process: Pr
     assert [shard.finds for shard in process.shards] == [2, 1]
 
 
+async def test_a_number_that_is_the_topics_no_more_is_found_anew(process: Process) -> None:
+    """The topic was deleted, and another of its name made."""
+    await process.take(1)
+    process.shards[0].topic_id = 8
+    keys = process.fill(0, 1)
+    for _ in range(2):
+        process.clock.advance(STALE_POLLS)
+        got = await process.take(1)
+    assert got == keys
+
+
 async def test_a_head_is_looked_at_from_where_the_last_one_began(process: Process) -> None:
     process.fill(0, 2)
     await process.take(1)
     process.clock.advance(STALE_POLLS)
     process.asked()
     await process.take(1)
-    [((_, after, start), _)] = process.shards[0].looks
+    [((*_, after, start), _)] = process.shards[0].looks
     assert after == START
     assert start[1] == BEGIN - MARGIN, "of the first that was found"
 

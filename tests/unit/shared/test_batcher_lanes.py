@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shared.batcher import LIGHT_ENTRIES_MAX, Batcher, BatcherLimits
 from shared.breaker import Breaker
 from shared.errors import Overloaded, ShardUnavailable
+from shared.history import History
 
 LIGHT, HEAVY = 1, LIGHT_ENTRIES_MAX + 1
 
@@ -160,6 +161,7 @@ async def test_what_waits_in_both_lines_counts() -> None:
 async def test_both_lines_are_told_that_the_shard_is_away() -> None:
     class Away:
         breaker = Breaker()
+        history = History(0)
         is_standing = False
 
         def check(self) -> None:

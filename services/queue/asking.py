@@ -1,0 +1,52 @@
+"""When somebody last asked for items of each topic, as far as this process has heard: for whoever wonders why
+nobody takes an item. Held in memory only; nothing is decided by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from shared.clock import Clock
+
+TOPICS_MAX: Final = 10_000
+
+
+class Line(Protocol):
+    """A topic."""
+
+    namespace: str
+    topic: str
+
+
+class Asked:
+    """Topics that consumers have asked for, here or, by what other processes tell, elsewhere."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.tell: Callable[[str, str], None] | None = None
+        self._since_s = clock.monotonic_s()  # of what came before nothing is known
+        self._asked_s: dict[tuple[str, str], float] = {}
+
+    def note(self, lines: Iterable[Line]) -> None:
+        """Somebody asks here for items of these."""
+        for line in lines:
+            self.heard(line.namespace, line.topic)
+            if self.tell is not None:
+                self.tell(line.namespace, line.topic)
+
+    def heard(self, namespace: str, topic: str) -> None:
+        """Somebody asks, here or elsewhere."""
+        self._asked_s[namespace, topic] = self._clock.monotonic_s()
+        if len(self._asked_s) > TOPICS_MAX:
+            self._forget()
+
+    def unasked_s(self, namespace: str, topic: str) -> float:
+        """For how long, at least, nobody has asked, as far as is known here."""
+        return self._clock.monotonic_s() - self._asked_s.get((namespace, topic), self._since_s)
+
+    def _forget(self) -> None:
+        """Drop the half that was asked for longest ago."""
+        oldest = sorted(self._asked_s, key=self._asked_s.__getitem__)[: TOPICS_MAX // 2]
+        self._since_s = self._asked_s[oldest[-1]]
+        for topic in oldest:
+            del self._asked_s[topic]

@@ -1,0 +1,148 @@
+"""DAGs in the place of nodes that are retried by their own ids: the node goes along, once, whatever stops."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from services.dag.model import Send
+from shared.errors import Unavailable
+from tests.support.dag_world import DagWorld
+from tests.support.databases import Databases
+from tests.support.queue_fake import FakeQueue
+from tests.support.sub_dags import SlowReport, child_of, drained, item, start, sub, until
+
+
+@pytest.fixture
+async def world(databases: Databases) -> AsyncIterator[DagWorld]:
+    """A service on two shards; ends with an audit and with nothing left to be told."""
+    database = await databases.create(queue_shards=1, dag_shards=2)
+    made = DagWorld(database, FakeQueue(), subdag_depth_max=3)
+    try:
+        yield made
+        await made.audit()
+        assert await made.rows("SELECT * FROM outbox") == []
+    finally:
+        await made.close()
+        await databases.drop(database)
+
+
+async def test_a_failed_child_that_is_retried_by_itself_takes_its_node_along(world: DagWorld) -> None:
+    inner = sub("low", {"x": [], "other": []})
+    dag = await start(world, {"key": "mid", "dag": {"nodes": [inner]}}, item("z", "mid"))
+    middle = await child_of(world, dag, "mid")
+    low = await child_of(world, middle, "low")
+    world.queue.die("x")
+    world.queue.die("other")
+    await world.settle()
+    assert (await world.states(dag)) == {"mid": "failed", "z": "skipped"}
+    assert "its DAG" in (await world.node(dag, "mid"))["error"]
+    await world.verb(low, "retry", {"nodes": ["x"], "payloads": {"x": "mended"}})
+    await world.settle()
+    assert world.queue.item_of("x").body["payload"] == "mended"
+    for each, key in ((dag, "mid"), (middle, "low")):
+        node = await world.node(each, key)
+        assert (node["state"], node["generation"]) == ("released", 2)
+        assert (await world.dag(each))["state"] == "running"
+    assert (await world.node(dag, "z"))["state"] == "blocked"
+    assert await world.states(low) == {"x": "released", "other": "failed"}, "what nobody named stays as it is"
+    world.queue.ack("x", output="late")
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "failed", "the other one failed still"
+    await world.verb(low, "retry")
+    await world.settle()
+    world.queue.ack("other")
+    await world.settle()
+    assert (await world.node(dag, "mid"))["output"] == {"low": {"x": "late"}}
+    world.queue.ack("z")
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("outcome", ["ack", "die"])
+async def test_a_child_that_ends_again_before_its_node_has_followed_is_believed(
+    world: DagWorld, outcome: str
+) -> None:
+    dag = await start(world, sub("mid", {"x": []}))
+    child = await child_of(world, dag, "mid")
+    world.queue.die("x")
+    await world.settle()
+    slow = SlowReport(world)
+    await world.verb(child, "retry")
+
+    async def again() -> bool:
+        return world.queue.deliverable() == ["x"]
+
+    await until(again)
+    getattr(world.queue, outcome)("x")
+    await drained(world)
+    slow.read.set()
+    slow.delete.set()
+    await world.settle()
+    await world.sweep()
+    ended = "succeeded" if outcome == "ack" else "failed"
+    node = await world.node(dag, "mid")
+    assert (node["state"], node["generation"], (await world.dag(dag))["state"]) == (ended, 2, ended)
+    assert not world.queue.deliverable(), "a second failure is not tried again by itself"
+
+
+async def test_a_child_retried_twice_before_its_node_has_followed_is_followed_once(world: DagWorld) -> None:
+    dag = await start(world, sub("mid", {"x": []}))
+    child = await child_of(world, dag, "mid")
+    world.queue.die("x")
+    await world.settle()
+    world.loops.relay._sub_dags.carry, carry = _nothing, world.loops.relay._sub_dags.carry  # type: ignore[method-assign]
+    for _ in range(2):
+        await world.verb(child, "retry")
+        await world.settle()
+        world.queue.die("x")
+        await world.settle()
+    await world.verb(child, "retry")
+    await world.settle()
+    world.loops.relay._sub_dags.carry = carry  # type: ignore[method-assign]
+    await world.sweep()
+    assert (await world.node(dag, "mid"))["state"] == "released"
+    world.queue.ack("x", output=1)
+    await world.settle()
+    await world.sweep()
+    assert (await world.dag(dag))["state"] == "succeeded"
+
+
+async def test_a_cancel_of_the_node_meets_the_child_that_was_retried_by_itself(world: DagWorld) -> None:
+    """The end of the child is not told yet, so the node is released still; its cancel is for that generation."""
+    dag = await start(world, sub("mid", {"x": []}), item("z"))
+    child = await child_of(world, dag, "mid")
+    world.loops.relay._sub_dags.carry, carry = _nothing, world.loops.relay._sub_dags.carry  # type: ignore[method-assign]
+    world.queue.die("x")
+    await world.settle()
+    await world.verb(dag, "nodes/cancel", {"nodes": ["mid"]}, expect=202)
+    await world.verb(child, "retry")
+    await world.settle()
+    world.loops.relay._sub_dags.carry = carry  # type: ignore[method-assign]
+    await world.sweep()
+    assert (await world.dag(child))["state"] == "cancelled"
+    assert (await world.states(dag))["mid"] == "cancelled"
+
+
+async def test_a_child_whose_parent_was_cancelled_or_succeeded_runs_by_itself(world: DagWorld) -> None:
+    dag = await start(world, sub("mid", {"x": []}), item("z"))
+    child = await child_of(world, dag, "mid")
+    world.queue.die("x")
+    await world.settle()
+    await world.verb(dag, "cancel", expect=202)
+    await world.settle()
+    await world.verb(child, "retry")
+    await world.settle()
+    world.queue.ack("x")
+    await world.settle()
+    assert (await world.dag(child))["state"] == "succeeded"
+    assert (await world.states(dag)) == {"mid": "failed", "z": "cancelled"}
+    await world.verb(child, "retry", {"all": True})
+    await world.settle()
+    world.queue.ack("x")
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "cancelled"
+
+
+async def _nothing(_shard: Any, _send: Send) -> None:
+    raise Unavailable("not now")
