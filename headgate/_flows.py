@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from headgate import _calls
 from headgate._calls import Call
 from headgate._elements import Item, Result
-from headgate.errors import FOR_NOW, Forbidden, HeadgateError, NotFound
+from headgate.errors import FOR_NOW, Forbidden, HeadgateError, NotFound, from_refusal
 from headgate.ids import new_ids
 from headgate.wire import BATCH_MAX, BODY_BYTES_MAX, PAGE_LIMIT_MAX, DeadGroup, ShardHealth
 
@@ -43,6 +43,18 @@ def batches(build: Callable[[Sequence[Any]], Call[list[Result]]], elements: Sequ
             error.results = found + error.results
             raise
     return found
+
+
+def only(results: list[Result]) -> Result:
+    """The result of a call of one element.
+
+    Raises:
+        HeadgateError: it was refused.
+    """
+    (result,) = results
+    if result.status == "refused":
+        raise from_refusal(result.code, result.outcome)
+    return result
 
 
 def batches_of(build: Callable[[Sequence[Any]], Call[Any]], elements: Sequence[Any]) -> Flow[list[Any]]:

@@ -5,7 +5,7 @@ import contextvars
 import inspect
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 ERROR_CHARS_MAX: Final = 4_000
 
 Handler = Callable[["Job"], Any]
+# How a job ended, as the service is to be told: a verb, and its element.
+Ending = tuple[str, Any]
+
+_IN_A_THREAD: Final = (
+    "job.{name} is for handlers that are coroutine functions (`async def`), in the event loop that runs them; "
+    "a plain function calls job.blocking_client{instead}"
+)
+_EXPAND: Final = (
+    ".dag(job.dag.id, namespace=job.namespace).expand(job.dag.node, children, generation=job.dag.generation)"
+)
 
 
 class Retry(Exception):
@@ -68,12 +78,14 @@ class Job:
         namespace: str | None = None,
     ) -> None:
         self.leased = leased
-        self.client = client
+        self._client = client
+        self._loop = _running_loop()
+        self._expansions: list[Coroutine[Any, Any, list[wire.NodeAdded]]] = []
         self.namespace = namespace
         self.lease_s = lease_s
         self.lease_ends_at = lease_ends_at
         self.lost: str | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[Any] | None = None
         self._blocking = blocking
 
     def __repr__(self) -> str:
@@ -114,20 +126,49 @@ class Job:
         """The DAG, node and generation of a DAG's item."""
         return self.leased.dag
 
-    async def expand(self, children: "Dag | Sequence[Node]") -> "list[wire.NodeAdded]":
-        """Add children to this job's node: what waits for the node waits for them too, at any depth.
+    @property
+    def client(self) -> "AsyncClient":
+        """A client for handlers that are coroutine functions.
 
-        Give them keys that a second delivery makes again: children that exist change nothing. A handler in
-        a thread uses `job.blocking_client.dag(...).expand(...)`.
+        Raises:
+            RuntimeError: this is a plain function, in its thread, where nobody would await what it answers.
+        """
+        self._check_loop("client", "")
+        return self._client
+
+    def expand(self, children: "Dag | Sequence[Node]") -> "Coroutine[Any, Any, list[wire.NodeAdded]]":
+        """Add children to this job's node: what waits for the node waits for them too, at any depth. Await it.
+
+        Give them keys that a second delivery makes again: children that exist change nothing.
 
         Raises:
             ValueError: the item is no DAG's.
+            RuntimeError: this is a plain function; it says what to call there.
             NodeNotRunning: the node is over, or runs in a newer generation.
         """
+        self._check_loop("expand", _EXPAND)
         if self.dag is None:
             raise ValueError("this item belongs to no DAG, so there is nothing to expand")
-        handle = self.client.dag(self.dag.id, namespace=self.namespace)
-        return await handle.expand(self.dag.node, children, generation=self.dag.generation)
+        expanding = self._expand(self.dag, children)
+        self._expansions.append(expanding)
+        return expanding
+
+    async def _expand(self, dag: LeasedDag, children: "Dag | Sequence[Node]") -> "list[wire.NodeAdded]":
+        handle = self._client.dag(dag.id, namespace=self.namespace)
+        return await handle.expand(dag.node, children, generation=dag.generation)
+
+    def drop_expansions(self) -> bool:
+        """Whether the handler has ended before an `expand` of its own had; that is not gone on with."""
+        left = [expanding for expanding in self._expansions if _is_left(expanding)]
+        for expanding in left:
+            if inspect.getcoroutinestate(expanding) == inspect.CORO_CREATED:
+                expanding.close()
+        return bool(left)
+
+    def _check_loop(self, name: str, instead: str) -> None:
+        running = _running_loop()
+        if running is None or (self._loop is not None and running is not self._loop):
+            raise RuntimeError(_IN_A_THREAD.format(name=name, instead=instead))
 
     @property
     def blocking_client(self) -> "Client":
@@ -144,6 +185,17 @@ class Job:
         nack: Any = {"id": self.id, "lease_token": self.leased.lease_token, **fields}
         found: Nack = nack
         return found
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _is_left(expanding: Coroutine[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(expanding) != inspect.CORO_CLOSED
 
 
 def _is_reference(inputs: Any, dag: LeasedDag) -> bool:
@@ -200,8 +252,16 @@ def _in_thread(handler: Handler, job: Job) -> Awaitable[Any]:
     return future
 
 
-def verdict_of(job: Job, output: Any) -> tuple[str, Any]:
-    """How the service is told of a handler that returned: by an ack, unless its output has no JSON form."""
+def verdict_of(job: Job, output: Any) -> Ending:
+    """How the service is told of a handler that returned.
+
+    By an ack, unless its output has no JSON form, or children that it wanted to add are lost.
+    """
+    if job.drop_expansions():
+        return "nack", job.nack(
+            error="job.expand(...) had not ended when the handler did, so its children are not there: write "
+            "`await job.expand(...)`"
+        )
     try:
         encode(output)
     except Invalid as error:
@@ -209,8 +269,16 @@ def verdict_of(job: Job, output: Any) -> tuple[str, Any]:
     return "ack", job.leased.ack(output)
 
 
-def verdict_of_error(job: Job, error: BaseException) -> tuple[str, Any]:
-    """How the service is told of a handler that raised."""
+def verdict_of_error(job: Job, error: BaseException) -> Ending:
+    """How the service is told of a handler that raised, whatever it was."""
+    try:
+        return _verdict_of_error(job, error)
+    except Exception as failure:
+        text = f"the handler raised {type(error).__name__}, of which no more can be told: {type(failure).__name__}"
+        return "nack", job.nack(error=clean(text))
+
+
+def _verdict_of_error(job: Job, error: BaseException) -> Ending:
     if isinstance(error, Fail):
         return "nack", job.nack(error=clean(str(error) or "failed"), final=True)
     if isinstance(error, Retry):

@@ -1,7 +1,12 @@
-"""Keeps the leases of running jobs, in batches, and tells jobs whose lease is lost."""
+"""Keeps the leases of running jobs, in batches, and tells jobs whose lease is lost.
+
+One call is about the leases of one shard that last equally long. What a shard that does not answer costs is its
+own: calls for others are neither waited with nor given up because of it.
+"""
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -9,6 +14,8 @@ from headgate._elements import Extend
 from headgate._job import Job
 from headgate.async_client import AsyncClient
 from headgate.errors import HeadgateError
+from headgate.ids import place_of
+from headgate.wire import BATCH_MAX
 
 log = logging.getLogger("headgate.worker")
 
@@ -23,14 +30,15 @@ class Leases:
         self._client = client
         self._namespace = namespace
         self._clock = clock
+        # When to look at a job again; while it is asked for, that is when its lease ends.
         self._due_at: dict[Job, float] = {}
+        self._asked: set[Job] = set()
+        self._calls: set[asyncio.Task[None]] = set()
         self._wakes_at = 0.0
         self._changed = asyncio.Event()
 
     def hold(self, job: Job) -> None:
-        self._due_at[job] = job.lease_ends_at - job.lease_s / 2
-        if self._due_at[job] < self._wakes_at:
-            self._changed.set()
+        self._set_due(job, job.lease_ends_at - job.lease_s / 2)
 
     def drop(self, job: Job) -> None:
         self._due_at.pop(job, None)
@@ -39,31 +47,52 @@ class Leases:
         return list(self._due_at)
 
     def due_in_s(self) -> float:
-        """How long until `step` has something to do."""
+        """How long until there is something to do."""
         return max(0.0, min(self._due_at.values(), default=self._clock() + IDLE_S) - self._clock())
 
     async def run(self) -> None:
-        while True:
-            self._changed.clear()
-            due_in_s = self.due_in_s()
-            self._wakes_at = self._clock() + due_in_s
-            try:
-                async with asyncio.timeout(due_in_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                await self.step()
+        try:
+            while True:
+                self._changed.clear()
+                due_in_s = self.due_in_s()
+                self._wakes_at = self._clock() + due_in_s
+                try:
+                    async with asyncio.timeout(due_in_s):
+                        await self._changed.wait()
+                except TimeoutError:
+                    self.begin()
+        finally:
+            for call in self._calls:
+                call.cancel()
 
     async def step(self) -> int:
-        """Extend what is due, and what is nearly due with it; how many."""
+        """As `begin`, and wait until what was asked for is answered."""
+        count = self.begin()
+        while self._calls:
+            await asyncio.wait(self._calls)
+        return count
+
+    def begin(self) -> int:
+        """Ask for what is due, and what is nearly due with it; how many. What has ended is lost."""
         now = self._clock()
-        due = [job for job, due_at in self._due_at.items() if due_at - job.lease_s / 10 <= now]
-        lost = [job for job in due if job.lease_ends_at <= now]
-        for job in lost:
+        for job in [job for job in self._due_at if job.lease_ends_at <= now]:
             self._lose(job, "lease_lost")
-        kept = [job for job in due if job.lease_ends_at > now]
-        if kept:
-            await self._extend(kept, now)
-        return len(kept)
+        groups: dict[tuple[int, float], list[Job]] = defaultdict(list)
+        for job, due_at in self._due_at.items():
+            if due_at - job.lease_s / 10 <= now and job not in self._asked:
+                groups[place_of(job.id), job.lease_s].append(job)
+        for jobs in groups.values():
+            for start in range(0, len(jobs), BATCH_MAX):
+                self._ask(jobs[start : start + BATCH_MAX], now)
+        return sum(map(len, groups.values()))
+
+    def _ask(self, jobs: Sequence[Job], now: float) -> None:
+        for job in jobs:
+            self._asked.add(job)
+            self._due_at[job] = job.lease_ends_at
+        call = asyncio.create_task(self._extend(jobs, now))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
 
     async def _extend(self, jobs: Sequence[Job], now: float) -> None:
         patience_s = max(0.1, min(job.lease_ends_at - now for job in jobs) / 2)
@@ -72,30 +101,45 @@ class Leases:
         ]
         try:
             async with asyncio.timeout(patience_s):
-                results = await self._client.extend(elements, namespace=self._namespace)
+                # What is refused is asked for again in a call of its own time.
+                results = await self._client.extend(elements, namespace=self._namespace, again=False)
+            for job, result in zip(jobs, results, strict=True):
+                self._answered(job, result.status, now)
         except (TimeoutError, HeadgateError) as error:
             log.warning("could not extend %d leases, trying again: %s", len(jobs), error or "no answer in time")
-            self._postpone(jobs)
-            return
-        for job, result in zip(jobs, results, strict=True):
-            if result.status in _LOST:
-                self._lose(job, result.status)
-            elif result.status == "extended":
-                job.lease_ends_at = now + job.lease_s
-                self._put_off(job, job.lease_ends_at - job.lease_s / 2)
-            else:
-                self._postpone([job])
+        except Exception:
+            log.exception("could not extend %d leases, trying again", len(jobs))
+        finally:
+            for job in self._asked.intersection(jobs):
+                self._postpone(job)
+            self._asked.difference_update(jobs)
 
-    def _postpone(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            again_at = self._clock() + job.lease_s / 5
-            self._put_off(job, min(again_at, max(job.lease_ends_at, self._clock())))
+    def _answered(self, job: Job, status: str, now: float) -> None:
+        if status in _LOST:
+            self._lose(job, status)
+        elif status == "extended":
+            job.lease_ends_at = now + job.lease_s
+            self._put_off(job, job.lease_ends_at - job.lease_s / 2)
+        else:
+            return
+        self._asked.discard(job)
+
+    def _postpone(self, job: Job) -> None:
+        now = self._clock()
+        self._put_off(job, min(now + job.lease_s / 5, max(job.lease_ends_at, now)))
 
     def _put_off(self, job: Job, due_at: float) -> None:
         if job in self._due_at:
-            self._due_at[job] = due_at
+            self._set_due(job, due_at)
+
+    def _set_due(self, job: Job, due_at: float) -> None:
+        self._due_at[job] = due_at
+        if due_at < self._wakes_at:
+            self._changed.set()
 
     def _lose(self, job: Job, why: str) -> None:
+        if job not in self._due_at:
+            return  # it has ended meanwhile
         log.warning("%r is no longer ours: %s", job, why)
         self.drop(job)
         job.lose(why)

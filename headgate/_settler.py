@@ -2,24 +2,27 @@
 
 import asyncio
 import logging
-import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headgate._backoff import pause_s
 from headgate._elements import Result
 from headgate._job import Job
 from headgate._leases import Leases
 from headgate.async_client import AsyncClient
 from headgate.errors import BadAnswer, HeadgateError, ServerError
+from headgate.ids import place_of
 from headgate.wire import BATCH_MAX
 
 log = logging.getLogger("headgate.worker")
 
-DELAY_S_MAX: Final = 5.0
+# Refusals of an element that stay so however often it is sent.
+_FOR_GOOD: Final = ("invalid", "too_large")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Verdict:
     """An ack or a nack to be sent."""
 
@@ -29,17 +32,35 @@ class Verdict:
     plain: bool = False
 
 
+@dataclass(slots=True)
+class _Away:
+    """A shard that has refused verdicts so often in a row, and is left alone until then."""
+
+    failures: int = 0
+    until_s: float = 0.0
+
+
 class Settler:
-    """Sends verdicts. Their leases are kept until the service has answered, however long it is away."""
+    """Sends verdicts. Their leases are kept until the service has answered, however long it is away.
+
+    Those of a shard that is away wait by themselves; others are not held up.
+    """
 
     def __init__(
-        self, client: AsyncClient, namespace: str, leases: Leases, sleep: Callable[[float], Any] = asyncio.sleep
+        self,
+        client: AsyncClient,
+        namespace: str,
+        leases: Leases,
+        sleep: Callable[[float], Any] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._namespace = namespace
         self._leases = leases
         self._sleep = sleep
+        self._clock = clock
         self._pending: list[Verdict] = []
+        self._away: dict[int, _Away] = {}
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -56,29 +77,54 @@ class Settler:
 
     async def run(self) -> None:
         while True:
-            await self._changed.wait()
+            await self._until_due()
             await self.step()
 
     async def step(self) -> None:
-        """Send what is pending, once."""
+        """Send what is pending and due, once. What is not answered stays pending."""
         self._changed.clear()
-        taken, self._pending = self._pending[:BATCH_MAX], self._pending[BATCH_MAX:]
-        live = [verdict for verdict in taken if verdict.job.lost is None]
-        again: list[Verdict] = []
-        for verb in ("ack", "nack"):
-            verdicts = [verdict for verdict in live if verdict.verb == verb]
-            if verdicts:
-                again += await self._send(verb, verdicts)
-        self._pending = again + self._pending
-        if self._pending:
-            self._changed.set()
-        else:
-            self._settled.set()
-        if again:
-            self._failures += 1
-            await self._sleep(random.uniform(0, min(DELAY_S_MAX, 0.1 * 2**self._failures)))  # noqa: S311
+        self._failures += 1
+        due = [verdict for verdict in self._pending if self._due_at(verdict) <= self._clock()][:BATCH_MAX]
+        taken = set(due)
+        left = due
+        try:
+            left = await self._send_all([verdict for verdict in due if verdict.job.lost is None])
+        except Exception:
+            log.exception("could not tell how %d jobs ended, trying again", len(due))
+        finally:
+            self._pending = left + [verdict for verdict in self._pending if verdict not in taken]
+            if not self._pending:
+                self._settled.set()
+        if any(self._due_at(verdict) <= self._clock() for verdict in left):
+            await self._sleep(pause_s(self._failures))
         else:
             self._failures = 0
+
+    async def _until_due(self) -> None:
+        """Wait for a verdict that may be sent now."""
+        while True:
+            due_at_s = min(map(self._due_at, self._pending), default=None)
+            if due_at_s is not None and due_at_s <= self._clock():
+                return
+            try:
+                async with asyncio.timeout(None if due_at_s is None else due_at_s - self._clock()):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+            self._changed.clear()
+
+    def _due_at(self, verdict: Verdict) -> float:
+        away = self._away.get(place_of(verdict.job.id))
+        return away.until_s if away is not None else 0.0
+
+    async def _send_all(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Send verdicts; those to be sent again."""
+        again: list[Verdict] = []
+        for verb in ("ack", "nack"):
+            of_verb = [verdict for verdict in verdicts if verdict.verb == verb]
+            if of_verb:
+                again += await self._send(verb, of_verb)
+        return again
 
     async def _send(self, verb: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Send verdicts of one verb; those to be sent again."""
@@ -92,35 +138,59 @@ class Settler:
                 log.warning("could not %s %d items, trying again: %s", verb, len(verdicts), error)
                 return list(verdicts)
             return await self._one_by_one(verb, verdicts, error)
-        return [
-            verdict
-            for verdict, result in zip(verdicts, results, strict=True)
-            if not self._answered(verdict, result)
-        ]
+        except Exception as error:
+            # What a handler gave, and only its own JSON form fails on.
+            return await self._one_by_one(verb, verdicts, error)
+        if len(results) != len(verdicts):
+            log.warning("%d of %d items were answered, trying again", len(results), len(verdicts))
+            return list(verdicts)
+        again: list[Verdict] = []
+        for verdict, result in zip(verdicts, results, strict=True):
+            again += self._answered(verdict, result)
+        return again
 
-    async def _one_by_one(self, verb: str, verdicts: Sequence[Verdict], error: HeadgateError) -> list[Verdict]:
+    async def _one_by_one(self, verb: str, verdicts: Sequence[Verdict], error: Exception) -> list[Verdict]:
         """The service refuses the whole call for one element: find it, and say something it takes."""
         if len(verdicts) > 1:
             return [again for verdict in verdicts for again in await self._send(verb, [verdict])]
-        verdict = verdicts[0]
+        return self._in_plain_words(verdicts[0], error)
+
+    def _in_plain_words(self, verdict: Verdict, why: object) -> list[Verdict]:
+        """What is said of a job whose end the service does not take; of one that was said plainly, nothing."""
+        verb = verdict.verb
         if verdict.plain:
-            log.error("could not %s %r: %s", verb, verdict.job, error)
+            log.error("could not %s %r: %s", verb, verdict.job, why)
             self._leases.drop(verdict.job)
             return []
-        log.error("the service does not take what %r ended with: %s", verdict.job, error)
-        final = verb == "nack" and verdict.element.get("final", False)
-        nack = verdict.job.nack(error=f"the service refused the {verb}: {error}"[:1_000], final=final)
+        log.error("the service does not take what %r ended with: %s", verdict.job, why)
+        final = verb == "nack" and bool(verdict.element.get("final"))
+        nack = verdict.job.nack(error=f"the service refused the {verb}: {why}"[:1_000], final=final)
         return [Verdict(verdict.job, "nack", nack, plain=True)]
 
-    def _answered(self, verdict: Verdict, result: Result) -> bool:
-        if result.status == "refused" and result.outcome == "none":
-            return False
+    def _answered(self, verdict: Verdict, result: Result) -> list[Verdict]:
+        """Take in an answer; what is still to be said."""
+        place = place_of(verdict.job.id)
+        if result.status == "refused":
+            if result.code in _FOR_GOOD:
+                return self._in_plain_words(verdict, result.code)
+            # Also where nobody knows whether it was done: the answer to the same again says so.
+            self._leave_alone(place)
+            return [verdict]
+        self._away.pop(place, None)
         self._leases.drop(verdict.job)
-        if result.status in ("lease_lost", "cancelled", "not_found", "refused"):
+        if result.status in ("lease_lost", "cancelled", "not_found"):
             verdict.job.lost = result.status
             log.warning("%s of %r: %s", verdict.verb, verdict.job, result.status)
         elif result.status == "dead" and not verdict.element.get("final"):
             log.warning("%r is dead: that was its last attempt", verdict.job)
         elif result.status == "requeued":
             log.info("%r is given back", verdict.job)
-        return True
+        return []
+
+    def _leave_alone(self, place: int) -> None:
+        now_s = self._clock()
+        away = self._away.setdefault(place, _Away())
+        if away.until_s <= now_s:
+            away.failures += 1
+            away.until_s = now_s + pause_s(away.failures)
+            log.warning("shard %d takes no verdicts now, trying again", place)

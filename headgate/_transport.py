@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
+from headgate._backoff import ceiling_s
 from headgate._calls import Call
 from headgate._elements import Result
 from headgate._http1 import Http1Transport
@@ -47,7 +48,7 @@ REFUSED: Final = Unavailable("elements of a call were refused for now", outcome=
 class RetryPolicy:
     """How often and how patiently a call is sent again.
 
-    The wait before retry n is random between 0 and `min(base_s * 2**n, delay_s_max)`. An answer that asks
+    The wait before retry n is random between 0 and `min(base_s * 2**(n - 1), delay_s_max)`. An answer that asks
     for more than `retry_after_s_max` is not waited for. Each retry takes one from the budget, each success
     gives back a fifth. `elements`: whether refused elements of a batch are sent again too.
     """
@@ -182,8 +183,7 @@ class Exchange:
             return None
         if not self._budget.spend():
             return None
-        ceiling_s = min(self.retry.base_s * 2 ** (attempt - 1), self.retry.delay_s_max)
-        return asked_s + self._rng.uniform(0, ceiling_s)
+        return asked_s + self._rng.uniform(0, ceiling_s(self.retry.base_s, attempt - 1, self.retry.delay_s_max))
 
 
 def part(call: Call[Any], positions: list[int]) -> Call[list[Result]]:

@@ -55,7 +55,9 @@ class AsyncClient:
     ) -> None:
         self.namespace = _settings.namespace(namespace)
         self.endpoints = _settings.endpoints(queue_url, dag_url, token, timeout_s)
-        self._transport = AsyncTransport(Exchange(self.endpoints, retry or RetryPolicy()), transport)
+        self.retry = retry or RetryPolicy()
+        self.transport = transport
+        self._transport = AsyncTransport(Exchange(self.endpoints, self.retry), transport)
         self._shards = Shards()
 
     async def __aenter__(self) -> Self:
@@ -84,9 +86,13 @@ class AsyncClient:
     async def enqueue_one(
         self, topic: str, payload: Any = None, *, namespace: str | None = None, **options: Unpack[ItemOptions]
     ) -> Result:
-        """Enqueue one item; see `ItemOptions`."""
+        """Enqueue one item: "enqueued", "duplicate" or "cancelled"; see `ItemOptions`.
+
+        Raises:
+            OverQuota, Conflict, Unavailable: it was refused; `code` says why.
+        """
         item: Item = {"topic": topic, "payload": payload, **options}
-        return (await self.enqueue([item], namespace=namespace))[0]
+        return _flows.only(await self.enqueue([item], namespace=namespace))
 
     async def enqueue_encoded(self, texts: Sequence[str], *, namespace: str | None = None) -> list[Result]:
         """Enqueue items that are JSON texts already, each with an id in it; as `enqueue` does."""
@@ -122,8 +128,8 @@ class AsyncClient:
         return await self._batch(_calls.ACK, items, namespace, again=again)
 
     async def ack_one(self, item: Leased, output: Any = None, *, namespace: str | None = None) -> Result:
-        """End one leased item."""
-        return (await self.ack([item.ack(output)], namespace=namespace))[0]
+        """End one leased item; raises what `enqueue_one` does where it is refused."""
+        return _flows.only(await self.ack([item.ack(output)], namespace=namespace))
 
     async def nack(
         self, items: Sequence[Nack], *, namespace: str | None = None, again: bool = True
@@ -145,14 +151,22 @@ class AsyncClient:
         costs_attempt: bool = True,
         namespace: str | None = None,
     ) -> Result:
-        """Give one leased item back; `final` makes it dead, `costs_attempt=False` forgets this delivery."""
+        """Give one leased item back; `final` makes it dead, `costs_attempt=False` forgets this delivery.
+
+        Raises what `enqueue_one` does where it is refused.
+        """
         options = present(error=error, delay_s=delay_s, metadata=metadata, final=final or None)
         nack: Any = {"id": item.id, "lease_token": item.lease_token, **options, "costs_attempt": costs_attempt}
-        return (await self.nack([nack], namespace=namespace))[0]
+        return _flows.only(await self.nack([nack], namespace=namespace))
 
-    async def extend(self, items: Sequence[Extend], *, namespace: str | None = None) -> list[Result]:
-        """Let leases end `lease_s` from now: "extended", "lease_lost", "cancelled" or "not_found", each."""
-        return await self._batch(_calls.EXTEND, items, namespace)
+    async def extend(
+        self, items: Sequence[Extend], *, namespace: str | None = None, again: bool = True
+    ) -> list[Result]:
+        """Let leases end `lease_s` from now: "extended", "lease_lost", "cancelled" or "not_found", each.
+
+        Without `again`, what was refused for now is not sent again here.
+        """
+        return await self._batch(_calls.EXTEND, items, namespace, again=again)
 
     async def revive(self, items: Sequence[Revive], *, namespace: str | None = None) -> list[Result]:
         """Make disabled items deliverable."""

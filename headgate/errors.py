@@ -25,7 +25,8 @@
     └── ServerError           5xx    anything else that is the service's fault
         └── GatewayError             a proxy got no answer from the service (502, 504)
 
-What happens to single elements of a batch (a lost lease, a duplicate, a refused item) is a result, no error.
+What happens to single elements of a batch (a lost lease, a duplicate, a refused item) is a result, no error; of a
+verb for one item (`enqueue_one`, `ack_one`, `nack_one`) a refusal is one.
 """
 
 import json
@@ -198,6 +199,26 @@ _BY_CODE: dict[str, type[HeadgateError]] = {
         UnknownNode,
     )
 }
+
+
+_AWAY: Final = "the item's shard cannot take it now; send it again"
+_REFUSALS: dict[str, tuple[type[HeadgateError], str]] = {
+    "over_quota": (OverQuota, "the namespace's quota is used up; send it again later, or raise the quota"),
+    "key_reused": (Conflict, "the idempotency key stands for other content; use a new key for new content"),
+    "id_too_old": (Conflict, "the id is from before the id window; make a new id if the item never ran"),
+    "id_in_future": (Invalid, "the id's time lies ahead of the shard's clock; set this machine's clock"),
+    "id_unavailable": (Conflict, "the id stands for an item that is not this namespace's; make a new id"),
+    "shard_unavailable": (Unavailable, _AWAY),
+    "overloaded": (Unavailable, _AWAY),
+    "shutting_down": (Unavailable, _AWAY),
+    "storage_full": (Unavailable, "the disk of the item's shard is full; make room there, and send it again"),
+}
+
+
+def from_refusal(code: str | None, outcome: str | None) -> HeadgateError:
+    """The error that a refused item stands for, where it was the only one of its call."""
+    kind, detail = _REFUSALS.get(code or "", (HeadgateError, f"the service refused the item: {code}"))
+    return kind(detail, code=code, outcome=outcome or "none")
 
 
 def from_problem(status: int, content: bytes, headers: Mapping[str, str]) -> HeadgateError:

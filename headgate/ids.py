@@ -116,6 +116,14 @@ def shard_of(item_id: str) -> int:
     return int(item_id[-3:], 16)
 
 
+def place_of(item_id: str) -> int:
+    """The shard number in what may be no id; -1 where there is none."""
+    try:
+        return shard_of(item_id) if len(item_id) == _WIDTH - 1 else -1
+    except ValueError:
+        return -1
+
+
 def time_ms_of(item_id: str) -> int:
     """When an id was made by its maker's clock, in ms since the epoch."""
     return int(item_id[:8] + item_id[9:13], 16)

@@ -40,14 +40,8 @@ class LooseJob(Job):
 
     expanded: list[Node]
 
-    async def expand(self, children: Dag | Sequence[Node]) -> list[wire.NodeAdded]:
-        """Remember the children, and answer as if they were new.
-
-        Raises:
-            ValueError: the job was made without a `node`.
-        """
-        if self.dag is None:
-            raise ValueError("this item belongs to no DAG, so there is nothing to expand")
+    async def _expand(self, _dag: LeasedDag, children: Dag | Sequence[Node]) -> list[wire.NodeAdded]:
+        """Remember the children, and answer as if they were new."""
         nodes = children.ordered() if isinstance(children, Dag) else children
         self.expanded += nodes
         return [wire.NodeAdded(key=node.key, item_id=new_id(0), state="released") for node in nodes]

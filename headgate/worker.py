@@ -20,22 +20,34 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+import httpx
+
+from headgate._backoff import pause_s
+from headgate._bridge import ThroughLoop
 from headgate._elements import Leased
-from headgate._job import Fail, Handler, Job, Retry, run_handler, traced, verdict_of, verdict_of_error
+from headgate._job import Ending, Fail, Handler, Job, Retry, run_handler, traced, verdict_of, verdict_of_error
 from headgate._leases import Leases
 from headgate._settler import Settler
+from headgate._signals import on_signals
 from headgate.async_client import AsyncClient
 from headgate.client import Client
-from headgate.errors import BadRequest, Forbidden, HeadgateError, Invalid, Unauthorized
+from headgate.errors import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    HeadgateError,
+    Invalid,
+    NotFound,
+    TooLarge,
+    Unauthorized,
+)
 from headgate.wire import BATCH_MAX, WAIT_S_MAX
 
 __all__ = ["Fail", "Job", "Retry", "Worker"]
@@ -43,8 +55,9 @@ __all__ = ["Fail", "Job", "Retry", "Worker"]
 log = logging.getLogger("headgate.worker")
 
 F = TypeVar("F", bound=Handler)
-DELAY_S_MAX: Final = 5.0
 SETTLE_S_MAX: Final = 10.0
+# What a dequeue is refused for that waiting does not mend; 404: the token does not lead to the namespace.
+_ENDS: Final = (BadRequest, Unauthorized, Forbidden, NotFound, Conflict, TooLarge, Invalid)
 
 
 @dataclass(slots=True)
@@ -85,7 +98,8 @@ class Worker:
         self.finished = 0
         self._clock = clock
         self._tasks: dict[str, _Task] = {}
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs: set[asyncio.Task[Ending]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._blocking_client: Client | None = client if isinstance(client, Client) else None
@@ -115,7 +129,19 @@ class Worker:
         asyncio.run(self.run())
 
     def stop(self) -> None:
-        """Drain, then let `run` return. The second call hurries."""
+        """Drain, then let `run` return. The second call hurries. From any thread."""
+        loop = self._loop
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if loop is None or loop is here:
+            self._stop_here()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: so has the worker
+                loop.call_soon_threadsafe(self._stop_here)
+
+    def _stop_here(self) -> None:
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
@@ -125,30 +151,35 @@ class Worker:
 
         Raises:
             HeadgateError: the services refuse this worker (token, namespace or topic); it has drained.
+            Exception: the part that keeps leases, or the one that tells how jobs ended, has ended by a defect;
+                what was running has been cut off, and comes again when its lease has run out.
         """
         if not self._tasks:
             raise ValueError("this worker has no task; add one with @worker.task(topic)")
         log.info("%s takes items of %s in %s", self.name, ", ".join(self._tasks), self.namespace)
-        keepers = [asyncio.create_task(self._leases.run()), asyncio.create_task(self._settler.run())]
+        self._loop = asyncio.get_running_loop()
+        keepers = [asyncio.create_task(keeper.run()) for keeper in (self._leases, self._settler)]
         pollers = [asyncio.create_task(self._poll(task)) for task in self._tasks.values()]
         stopped: asyncio.Task[Any] = asyncio.create_task(self._stop.wait())
         try:
-            with self._on_signals() if signals else contextlib.nullcontext():
+            with on_signals(self._stop_here) if signals else contextlib.nullcontext():
                 try:
-                    await asyncio.wait([stopped, *pollers], return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([stopped, *pollers, *keepers], return_when=asyncio.FIRST_COMPLETED)
                 except asyncio.CancelledError:
                     self._hurry.set()
                     raise
                 finally:
                     self._stop.set()
                     await _end(pollers)
-                    await self._drain()
+                    await self._drain(keepers)
         finally:
+            ended = [keeper for keeper in keepers if keeper.done()]
             await _end([*pollers, *keepers, stopped, *self._jobs])
             if self._own:
                 await self.client.aclose()
-        for poller in pollers:
-            if not poller.cancelled() and (error := poller.exception()):
+            self._loop = None
+        for task in (*ended, *pollers):
+            if not task.cancelled() and (error := task.exception()):
                 raise error
 
     async def _poll(self, task: _Task) -> None:
@@ -164,12 +195,12 @@ class Worker:
                     worker=self.name,
                     namespace=self.namespace,
                 )
-            except (BadRequest, Unauthorized, Forbidden, Invalid):
+            except _ENDS:
                 raise
             except HeadgateError as error:
                 failures += 1
                 log.warning("cannot dequeue %s, trying again: %s", task.topic, error)
-                await asyncio.sleep(random.uniform(0, min(DELAY_S_MAX, 0.1 * 2**failures)))  # noqa: S311
+                await asyncio.sleep(pause_s(failures))
                 continue
             failures = 0
             for leased in items:
@@ -187,94 +218,110 @@ class Worker:
             namespace=self.namespace,
         )
         self._leases.hold(job)
-        job.task = asyncio.create_task(self._work(task, job))
-        self._jobs.add(job.task)
-        job.task.add_done_callback(self._jobs.discard)
+        job.task = working = asyncio.create_task(self._work(task.handler, job))
+        self._jobs.add(working)
+        # Whatever becomes of the task, even if it is cancelled before it begins, the job gets a verdict.
+        working.add_done_callback(lambda _: self._ended(task, job, working))
 
-    async def _work(self, task: _Task, job: Job) -> None:
+    async def _work(self, handler: Handler, job: Job) -> Ending:
         try:
-            verdict = verdict_of(job, await run_handler(task.handler, job))
+            return verdict_of(job, await run_handler(handler, job))
         except asyncio.CancelledError as error:
-            if job.lost is None and not self._hurry.is_set():
-                verdict = verdict_of_error(job, error)
-            else:
-                verdict = "nack", job.nack(error="the worker stopped", costs_attempt=False)
+            if job.lost is not None or self._hurry.is_set():
+                return self._handed_back(job)
+            log.warning("the handler of %r was cancelled", job)
+            return verdict_of_error(job, error)
         except (Retry, Fail) as error:
             log.info("%r: %r", job, error)
-            verdict = verdict_of_error(job, error)
-        except Exception as error:
+            return verdict_of_error(job, error)
+        except BaseException as error:
+            # `sys.exit` too, and a panic of an extension: it is the end of the job, not of the worker.
             log.warning("the handler of %r raised %r", job, error, exc_info=traced(error))
-            verdict = verdict_of_error(job, error)
-        finally:
-            task.running -= 1
-            task.free.release()
+            if isinstance(error, KeyboardInterrupt):
+                self._stop_here()
+            return verdict_of_error(job, error)
+
+    def _ended(self, task: _Task, job: Job, working: asyncio.Task[Ending]) -> None:
+        self._jobs.discard(working)
+        task.running -= 1
+        task.free.release()
         self.finished += 1
         if job.lost is None:
-            self._settler.add(job, *verdict)
+            begun = not working.cancelled()
+            self._settler.add(job, *(working.result() if begun else self._handed_back(job)))
 
-    async def _drain(self) -> None:
+    @staticmethod
+    def _handed_back(job: Job) -> Ending:
+        return "nack", job.nack(error="the worker stopped", costs_attempt=False)
+
+    async def _drain(self, keepers: Sequence[asyncio.Task[None]]) -> None:
+        """Let jobs end and be settled. Without its keepers a worker neither holds nor settles anything."""
+        if any(keeper.done() for keeper in keepers):
+            log.critical("a keeper of this worker has ended; so does the worker")
+            self._hurry.set()
         if self._jobs:
             log.info("draining: %d jobs are running", len(self._jobs))
             hurry: asyncio.Task[Any] = asyncio.create_task(self._hurry.wait())
             finished: asyncio.Task[Any] = asyncio.create_task(_finished(self._jobs))
-            await asyncio.wait([hurry, finished], timeout=self.drain_s, return_when=asyncio.FIRST_COMPLETED)
+            await _first([hurry, finished, *keepers], self.drain_s)
             await _end([hurry, finished])
         self._hurry.set()
         await _end(list(self._jobs))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S_MAX):
-                await self._settler.settled()
+        settled: asyncio.Task[Any] = asyncio.create_task(self._settler.settled())
+        await _first([settled, keepers[-1]], SETTLE_S_MAX)  # the settler
+        await _end([settled])
 
     def _blocking(self) -> Client:
         with self._lock:
             if self._blocking_client is None:
-                self._blocking_client = _client_like(self.client)
+                self._blocking_client = _client_like(self.client, self._loop)
             return self._blocking_client
-
-    @contextlib.contextmanager
-    def _on_signals(self) -> Iterator[None]:
-        """Only the main thread gets signals; elsewhere `stop` is for the owner to call."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        for number in numbers:
-            loop.add_signal_handler(number, self.stop)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
 
 
 def _beside(client: Client | None) -> AsyncClient:
+    """A client for coroutines that does as this one.
+
+    Raises:
+        ValueError: it has a transport of its own that only threads can use.
+    """
     if client is None:
         return AsyncClient()
+    transport: Any = client.transport
+    if transport is not None and not isinstance(transport, httpx.AsyncBaseTransport):
+        raise ValueError(
+            f"a worker cannot use {type(transport).__name__}, which works in threads only: give it an AsyncClient "
+            "whose transport is an httpx.AsyncBaseTransport"
+        )
+    return AsyncClient(**_settings(client), transport=transport)
+
+
+def _client_like(client: AsyncClient, loop: asyncio.AbstractEventLoop | None) -> Client:
+    transport: Any = client.transport
+    if transport is not None and not isinstance(transport, httpx.BaseTransport):
+        assert loop is not None, "handlers run while the worker does"
+        transport = ThroughLoop(transport, loop)
+    return Client(**_settings(client), transport=transport)
+
+
+def _settings(client: AsyncClient | Client) -> dict[str, Any]:
     to = client.endpoints
-    return AsyncClient(
-        queue_url=to.queue_url,
-        dag_url=to.dag_url,
-        token=to.token,
-        namespace=client.namespace,
-        timeout_s=to.timeout_s,
-    )
+    return {
+        "queue_url": to.queue_url,
+        "dag_url": to.dag_url,
+        "token": to.token,
+        "namespace": client.namespace,
+        "timeout_s": to.timeout_s,
+        "retry": client.retry,
+    }
 
 
-def _client_like(client: AsyncClient) -> Client:
-    to = client.endpoints
-    return Client(
-        queue_url=to.queue_url,
-        dag_url=to.dag_url,
-        token=to.token,
-        namespace=client.namespace,
-        timeout_s=to.timeout_s,
-    )
-
-
-async def _finished(jobs: set[asyncio.Task[None]]) -> None:
+async def _finished(jobs: set[asyncio.Task[Ending]]) -> None:
     while jobs:
         await asyncio.wait(list(jobs))
+
+
+async def _first(tasks: Sequence[asyncio.Task[Any]], timeout_s: float) -> None:
+    await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:

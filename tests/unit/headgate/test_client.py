@@ -297,3 +297,38 @@ def test_an_operation_whose_answer_was_lost_is_begun_under_the_same_id() -> None
     begun = client.begin_operation("purge", topic="t")
     first, second = service.asked("/operations")
     assert first == second and first["id"] == begun.id and shard_of(begun.id) == 5
+
+
+REFUSALS = [
+    ("over_quota", headgate.OverQuota),
+    ("key_reused", headgate.Conflict),
+    ("id_too_old", headgate.Conflict),
+    ("id_unavailable", headgate.Conflict),
+    ("id_in_future", headgate.Invalid),
+    ("storage_full", headgate.Unavailable),
+    ("of_tomorrow", headgate.HeadgateError),
+]
+
+
+@pytest.mark.parametrize(("code", "kind"), REFUSALS)
+def test_one_item_that_is_refused_is_an_error_and_of_a_batch_a_result(
+    code: str, kind: type[headgate.HeadgateError]
+) -> None:
+    """Who enqueues one item rarely looks at what comes back: a quota must not lose it in silence."""
+    refused = {"status": "refused", "code": code, "outcome": "unknown"}
+
+    def reply(_method: str, _path: str, body: Any) -> Any:
+        return {"results": [{"id": item.get("id"), **refused} for item in body["items"]]}
+
+    client, _ = client_of(reply)
+    item = headgate.Leased.parse(leased("a"))
+    for call in (
+        lambda: client.enqueue_one("t", 1, idempotency_key="k"),
+        lambda: client.ack_one(item),
+        lambda: client.nack_one(item),
+    ):
+        with pytest.raises(kind) as raised:
+            call()
+        assert (raised.value.code, raised.value.outcome) == (code, "unknown")
+        assert type(raised.value) is kind
+    assert client.enqueue([{"topic": "t", "idempotency_key": "k"}])[0].status == "refused"

@@ -12,9 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate import AsyncClient, Leased, errors
-from headgate._leases import Leases
-from headgate._settler import Settler
+from headgate import AsyncClient, errors
 from headgate._transport import RetryPolicy
 from headgate.worker import Fail, Job, Retry, Worker
 from tests.unit.headgate.fakes import problem
@@ -361,99 +359,3 @@ def test_a_worker_is_checked_before_it_runs() -> None:
         worker.task("t")(lambda job: None)
     with pytest.raises(ValueError, match="slots"):
         worker.task("u", slots=0)
-
-
-class Held:
-    """A job whose lease is kept by hand, at a time that the test sets."""
-
-    def __init__(self, queue: Queue, *names: str, lease_s: float = 60) -> None:
-        self.now = 1_000.0
-        self.queue = queue
-        client = AsyncClient(queue_url="http://q", transport=queue, retry=RetryPolicy(attempts_max=1))
-        self.leases = Leases(client, "default", lambda: self.now)
-        self.settler = Settler(client, "default", self.leases, self.sleep)
-        self.jobs = [self.job(name, client, lease_s) for name in names]
-        self.slept: list[float] = []
-
-    def job(self, name: str, client: AsyncClient, lease_s: float) -> Job:
-        item = Leased.parse(leased(name))
-        job = Job(item, client=client, blocking=lambda: None, lease_s=lease_s, lease_ends_at=self.now + lease_s)
-        self.leases.hold(job)
-        return job
-
-    async def sleep(self, delay_s: float) -> None:
-        self.slept.append(delay_s)
-
-
-async def test_leases_are_extended_together_when_half_is_over() -> None:
-    held = Held(Queue(), "a", "b")
-    held.now += 20
-    assert (await held.leases.step(), held.leases.due_in_s()) == (0, 10)
-    held.now += 10
-    assert await held.leases.step() == 2
-    assert [item["lease_s"] for item in held.queue.said["extend"]] == [60, 60]
-    assert len(held.queue.calls) == 1
-    assert held.leases.due_in_s() == 30
-
-
-@pytest.mark.parametrize("status", ["lease_lost", "cancelled", "not_found"])
-async def test_a_lost_lease_cancels_its_handler_only_and_nothing_is_said_of_it(status: str) -> None:
-    held = Held(Queue(), "a", "b")
-    lost, kept = held.jobs
-    lost.task = asyncio.create_task(asyncio.Event().wait())
-    held.queue.statuses = {"a": status}
-    held.now += 30
-    await held.leases.step()
-    assert (lost.lost, kept.lost) == (status, None)
-    with pytest.raises(asyncio.CancelledError):
-        await lost.task
-    held.settler.add(lost, "ack", lost.leased.ack())
-    held.settler.add(kept, "ack", kept.leased.ack())
-    await held.settler.step()
-    assert [ack["id"] for ack in held.queue.said["ack"]] == ["b"]
-
-
-async def test_a_lease_that_could_not_be_extended_is_tried_again_until_it_has_ended() -> None:
-    held = Held(Queue(), "a")
-    (job,) = held.jobs
-    held.queue.failing = [httpx.ConnectError("refused")] * 10
-    held.now += 30
-    for _ in range(10):
-        await held.leases.step()
-        if job.lost:
-            break
-        assert held.leases.due_in_s() > 0
-        held.now += held.leases.due_in_s()
-    assert job.lost == "lease_lost"
-    assert held.now == 1_060
-    assert held.queue.calls.count("extend") == 3
-
-
-async def test_verdicts_wait_for_a_service_that_is_away_and_their_leases_are_kept() -> None:
-    held = Held(Queue(), "a")
-    (job,) = held.jobs
-    held.settler.add(job, "ack", job.leased.ack(7))
-    held.queue.failing = [httpx.ConnectError("refused"), httpx.Response(502)]
-    for _ in range(2):
-        await held.settler.step()
-        assert held.leases.held() == [job]
-    await held.settler.step()
-    assert held.queue.said["ack"] == [{"id": "a", "lease_token": "token-a", "output": 7}]
-    assert held.leases.held() == []
-    assert len(held.slept) == 2
-    await asyncio.wait_for(held.settler.settled(), 1)
-
-
-async def test_one_verdict_that_the_service_refuses_does_not_hold_up_the_others() -> None:
-    held = Held(Queue(), "a", "b", "c")
-    for job in held.jobs:
-        held.settler.add(job, "ack", job.leased.ack(job.id))
-    too_large = problem(413, "too_large", detail="the output is too large")
-    held.queue.failing = [too_large, None, too_large, None]
-    await held.settler.step()
-    await held.settler.step()
-    assert [ack["id"] for ack in held.queue.said["ack"]] == ["a", "c"]
-    (nack,) = held.queue.said["nack"]
-    assert nack["id"] == "b"
-    assert "too large" in nack["error"]
-    assert held.leases.held() == []
