@@ -196,15 +196,24 @@ class Enqueues:
             self._tell_enqueued(store, new, flushed)
             with something_done():
                 known = await store.known([row.id for row in rows if row.id not in taken])
-            return [self._outcome(row, taken, known, flushed) for row in rows]
+                # Asked here, since nothing was written in the topic of an item that only repeats another.
+                namespaces = {row.kind.topic[0] for row in rows}
+                namespace_ids = {name: await store.names.namespace_id(name) for name in namespaces}
+            return [self._outcome(row, taken, known, namespace_ids[row.kind.topic[0]], flushed) for row in rows]
 
         return flush
 
-    def _outcome(self, row: NewRow, taken: set[str], known: dict[str, Known], flushed: Enqueued) -> Result:
-        namespace_id = flushed.refs[row.kind.topic].namespace_id
+    def _outcome(
+        self,
+        row: NewRow,
+        taken: set[str],
+        known: dict[str, Known],
+        namespace_id: int | None,
+        flushed: Enqueued,
+    ) -> Result:
         if row.id in taken:
             taken.discard(row.id)
-            known[row.id] = Known(namespace_id, "living")
+            known[row.id] = Known(flushed.refs[row.kind.topic].namespace_id, "living")
             return Result(row.id, "enqueued")
         found = known.get(row.id)
         if found is not None:

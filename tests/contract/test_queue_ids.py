@@ -44,6 +44,16 @@ async def test_of_one_id_twice_in_a_call_the_first_is_taken(api: Api) -> None:
     assert [item["payload"] for item in await api.dequeue("t", 5)] == ["ahead"]
 
 
+async def test_one_id_twice_in_a_call_for_two_topics_is_the_first_topics(api: Api) -> None:
+    item_id = api.new_id(0)
+
+    results = await api.enqueue({"topic": "first", "id": item_id}, {"topic": "second", "id": item_id})
+
+    assert [result["status"] for result in results] == ["enqueued", "duplicate"]
+    assert [item["id"] for item in await api.dequeue("first", 2)] == [item_id]
+    assert await api.dequeue("second", 2) == []
+
+
 async def test_a_duplicate_never_runs_again_after_its_end(api: Api) -> None:
     item_id = api.new_id(0)
     await api.enqueue_one("t", id=item_id)
