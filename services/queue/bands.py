@@ -26,8 +26,8 @@ class Bands:
     """Stands for one topic's `Heads`: one for each band."""
 
     def __init__(self, shares: Shares, make: Callable[[], Heads]) -> None:
-        self._starts = [_BEST, *(priority for priority, _ in shares)]
-        self._shares = [0.0, *(share for _, share in shares)]
+        share_from = {_BEST: 0.0} | dict(shares)  # the first band is there in any case, and may have a share
+        self._starts, self._shares = list(share_from), list(share_from.values())
         self._owed = [0.0] * len(self._starts)
         self._bands = [make() for _ in self._starts]
 

@@ -83,6 +83,19 @@ def test_several_bands_each_get_theirs_and_the_best_the_rest() -> None:
     assert abs(served.count(10) - 200) <= 2
 
 
+@pytest.mark.parametrize("worst", [(), ((5, 0.2),)])
+def test_the_best_priority_there_is_may_have_a_share(worst: Shares) -> None:
+    """No priority is better than it, so its band is the first."""
+    topic = Topic(((-(2**31), 0.3), *worst))
+    for priority in (-(2**31), -(2**31) + 1, 5):
+        topic.add(priority, 300)
+    served = [key.priority for _ in range(30) for key in topic.serve(10)]
+
+    assert len(served) == 300
+    assert abs(served.count(5) - (60 if worst else 0)) <= 1
+    assert served.count(-(2**31)) + served.count(5) == 300, "within a band the better priority goes first"
+
+
 def test_what_waits_for_nothing_is_owed_nothing() -> None:
     topic = Topic(((5, 0.5),))
     topic.add(0, 300)
