@@ -11,8 +11,9 @@ whose exchange was cut short (a timeout, a cancelled caller) is closed, never re
 """
 
 import asyncio
+import contextlib
 import ssl
-from collections import deque
+from collections import defaultdict, deque
 from typing import Final, cast
 
 import httpx
@@ -70,8 +71,9 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def fresh(self, loop: asyncio.AbstractEventLoop) -> bool:
-        return self.reusable and self.loop is loop and loop.time() - self.idle_since < IDLE_S_MAX
+    @property
+    def fresh(self) -> bool:
+        return self.reusable and self.loop.time() - self.idle_since < IDLE_S_MAX
 
     async def exchange(self, request: bytes) -> _Answer:
         assert self._transport is not None
@@ -151,24 +153,37 @@ class _Connection(asyncio.Protocol):
             self._answer.set_result((*self._head, body))
 
 
+class _Pool:
+    """The connections of one event loop, which no other loop can use."""
+
+    def __init__(self, connections_max: int) -> None:
+        self.free = asyncio.Semaphore(connections_max)
+        self.idle: defaultdict[_Origin, deque[_Connection]] = defaultdict(deque)
+
+    def close(self) -> None:
+        for connections in self.idle.values():
+            for connection in connections:
+                connection.close()
+        self.idle.clear()
+
+
 class Http1Transport(httpx.AsyncBaseTransport):
-    """A pool of at most `connections_max` connections over all origins; further calls wait their turn."""
+    """A pool of at most `connections_max` connections over all origins; further calls wait their turn.
+
+    Each event loop that uses it has a pool of its own; that of a loop which has ended is dropped.
+    """
 
     def __init__(
         self, *, connections_max: int = CONNECTIONS_MAX, ssl_context: ssl.SSLContext | None = None
     ) -> None:
-        self._free = asyncio.Semaphore(connections_max)
         self._connections_max = connections_max
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._ssl = ssl_context
-        self._idle: dict[_Origin, deque[_Connection]] = {}
+        self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Raises httpx's transport errors, as its own transports do."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop, self._free = loop, asyncio.Semaphore(self._connections_max)
-        free, timeout = self._free, request.extensions.get("timeout", {})
+        pool = self._pool(asyncio.get_running_loop())
+        free, timeout = pool.free, request.extensions.get("timeout", {})
         content = _encode(request, await request.aread())
         try:
             async with asyncio.timeout(timeout.get("pool")):
@@ -176,25 +191,37 @@ class Http1Transport(httpx.AsyncBaseTransport):
         except TimeoutError:
             raise httpx.PoolTimeout("all connections are in use", request=request) from None
         try:
-            status, headers, body = await self._exchange(request, content, loop, timeout)
+            status, headers, body = await self._exchange(request, content, pool, timeout)
         finally:
             free.release()
         return httpx.Response(status, headers=headers, content=body, request=request)
 
     async def aclose(self) -> None:
-        for connections in self._idle.values():
-            for connection in connections:
-                if not connection.loop.is_closed():
-                    connection.close()
-        self._idle.clear()
+        """Close what is idle, in every loop."""
+        here = asyncio.get_running_loop()
+        pools, self._pools = self._pools, {}
+        for loop, pool in pools.items():
+            if loop is here:
+                pool.close()
+            else:
+                with contextlib.suppress(RuntimeError):  # it has ended, and its connections with it
+                    loop.call_soon_threadsafe(pool.close)
+
+    def _pool(self, loop: asyncio.AbstractEventLoop) -> _Pool:
+        pool = self._pools.get(loop)
+        if pool is None:
+            for other in [other for other in list(self._pools) if other.is_closed()]:
+                self._pools.pop(other, None)
+            pool = self._pools[loop] = _Pool(self._connections_max)
+        return pool
 
     async def _exchange(
-        self, request: httpx.Request, content: bytes, loop: asyncio.AbstractEventLoop, timeout: dict[str, float]
+        self, request: httpx.Request, content: bytes, pool: _Pool, timeout: dict[str, float]
     ) -> _Answer:
         url = request.url
         origin = (url.host, url.port or (443 if url.scheme == "https" else 80), url.scheme == "https")
-        idle = self._idle.setdefault(origin, deque())
-        connection = self._pick(idle, loop) or await self._connect(origin, timeout.get("connect"))
+        idle = pool.idle[origin]
+        connection = self._pick(idle) or await self._connect(origin, timeout.get("connect"))
         try:
             async with asyncio.timeout(timeout.get("read")):
                 answer = await connection.exchange(content)
@@ -204,21 +231,21 @@ class Http1Transport(httpx.AsyncBaseTransport):
         except BaseException:
             connection.close()
             raise
-        if connection.reusable:
-            connection.idle_since = loop.time()
+        if connection.reusable and idle is pool.idle.get(origin):
+            connection.idle_since = connection.loop.time()
             idle.append(connection)
         else:
             connection.close()
         return answer
 
-    def _pick(self, idle: deque[_Connection], loop: asyncio.AbstractEventLoop) -> _Connection | None:
+    @staticmethod
+    def _pick(idle: deque[_Connection]) -> _Connection | None:
         """The connection used last, so that the others grow old and go."""
         while idle:
             connection = idle.pop()
-            if connection.fresh(loop):
+            if connection.fresh:
                 return connection
-            if connection.loop is loop:
-                connection.close()
+            connection.close()
         return None
 
     async def _connect(self, origin: _Origin, timeout_s: float | None) -> _Connection:

@@ -305,7 +305,6 @@ class AsyncTransport:
     ) -> None:
         self.exchange = exchange
         self._http = http or Http1Transport()
-        # Our own transport reads answers whole; the rare stream goes through httpx's.
         self._streaming = http
         self._sleep = sleep
 
@@ -348,10 +347,11 @@ class AsyncTransport:
     async def lines(self, call: Call[Any]) -> AsyncGenerator[str, None]:
         """The lines of an answer as they come; none of an empty one."""
         request = self.exchange.request(call)
-        if self._streaming is None:
-            self._streaming = _concurrent(self.exchange.endpoints)
+        # Our own transport reads answers whole; the rare stream goes through one of httpx's. None is kept: its
+        # connections belong to the event loop that made them.
+        streaming = self._streaming or _concurrent(self.exchange.endpoints)
         try:
-            response = await self._streaming.handle_async_request(request)
+            response = await streaming.handle_async_request(request)
             try:
                 if response.status_code != 200:
                     await response.aread()
@@ -363,14 +363,15 @@ class AsyncTransport:
                 await response.aclose()
         except httpx.TransportError as error:
             raise failure(error, call, request.url) from error
+        finally:
+            if self._streaming is None:
+                await streaming.aclose()
 
     async def pause(self, delay_s: float) -> None:
         await self._sleep(delay_s)
 
     async def close(self) -> None:
         await self._http.aclose()
-        if self._streaming is not None and self._streaming is not self._http:
-            await self._streaming.aclose()
 
 
 def _blocking(endpoints: Endpoints) -> httpx.HTTPTransport:

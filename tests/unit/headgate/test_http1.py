@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -175,7 +176,8 @@ async def test_a_connection_idle_too_long_is_replaced() -> None:
     server = Server([OK], [OK])
     async with serving(server) as request, Http1Transport() as transport:
         await transport.handle_async_request(request())
-        (idle,) = next(iter(transport._idle.values()))
+        (pool,) = transport._pools.values()
+        (idle,) = next(iter(pool.idle.values()))
         idle.idle_since -= IDLE_S_MAX
         await transport.handle_async_request(request())
     assert server.connections == 2
@@ -217,3 +219,39 @@ def test_one_transport_serves_event_loops_one_after_the_other() -> None:
             return (await transport.handle_async_request(request())).content
 
     assert [asyncio.run(once()), asyncio.run(once())] == [b"ok", b"ok"]
+
+
+async def test_two_living_loops_use_one_transport_and_leak_no_connection() -> None:
+    """Each call of one loop threw the other's connection away without closing it."""
+    calls = 5
+    server = Server(*[[OK]] * (2 * calls))
+    other = asyncio.new_event_loop()
+    thread = threading.Thread(target=other.run_forever, daemon=True)
+    thread.start()
+    transport = Http1Transport()
+    async with serving(server) as request:
+        for _ in range(calls):
+            await transport.handle_async_request(request())
+            theirs = asyncio.run_coroutine_threadsafe(transport.handle_async_request(request()), other)
+            await asyncio.wrap_future(theirs)
+        assert server.connections == 2
+        kept = [idle for pool in transport._pools.values() for line in pool.idle.values() for idle in line]
+        assert len(kept) == 2
+        await transport.aclose()
+        async with asyncio.timeout(5):
+            while not all(idle._transport is not None and idle._transport.is_closing() for idle in kept):
+                await asyncio.sleep(0.001)
+    other.call_soon_threadsafe(other.stop)
+    await asyncio.to_thread(thread.join, 5)
+    other.close()
+
+
+async def test_what_a_loop_left_that_has_ended_is_dropped() -> None:
+    server = Server([OK], [OK])
+    transport = Http1Transport()
+    async with serving(server) as request:
+        await asyncio.to_thread(lambda: asyncio.run(transport.handle_async_request(request())))
+        await transport.handle_async_request(request())
+        assert list(transport._pools) == [asyncio.get_running_loop()]
+        await transport.aclose()
+    assert transport._pools == {}
