@@ -187,22 +187,6 @@ def enqueue(args: Args) -> int:
         return _results(args, client.enqueue(items))
 
 
-def dequeue(args: Args) -> int:
-    with _client(args) as client:
-        found = client.dequeue(dict.fromkeys(args.topics, args.count), wait_s=args.wait, lease_s=args.lease)
-        rows = [_leased(item) for item in found]
-        columns = ("id", "topic", "attempt", "payload", "lease_token", "lease_expires_at")
-        show_rows(args, rows, columns, "nothing is ready")
-        if args.ack and found:
-            client.ack([item.ack() for item in found])
-    return OK
-
-
-def _leased(item: Any) -> dict[str, Any]:
-    fields = {name: getattr(item, name) for name in item.__slots__}
-    return {**fields, "dag": item.dag._asdict() if item.dag else None}
-
-
 def ack(args: Args) -> int:
     element: Any = {"id": args.id, "lease_token": args.lease_token}
     if args.result is not None:

@@ -1,6 +1,8 @@
 """What the command line shows: aligned tables, JSON, and a DAG's progress."""
 
+import contextlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -170,3 +172,12 @@ class OperationProgress(Progress):
 
 def stderr_line(text: str) -> None:
     sys.stderr.write(text.rstrip("\n") + "\n")
+
+
+def silence() -> None:
+    """What cannot be written to the standard output is not tried again when the interpreter ends."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

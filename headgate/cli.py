@@ -14,7 +14,8 @@ from headgate import _commands as commands
 from headgate import _explain, _export, _grow_commands, _import_commands, wire
 from headgate import _operation_commands as operations
 from headgate import _quota_commands as quotas
-from headgate._output import printable, stderr_line
+from headgate._dequeue_command import dequeue as dequeue_items
+from headgate._output import printable, silence, stderr_line
 from headgate._transport import VERSION
 from headgate.errors import (
     BadRequest,
@@ -106,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence()
         return commands.OK
     except KeyboardInterrupt:
         stderr_line("headgate: interrupted")
@@ -116,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_code(error)
     except (OSError, ValueError) as error:
         stderr_line(f"headgate: {printable(str(error))}")
+        silence()
         return commands.USAGE
 
 
@@ -238,12 +240,12 @@ def _add_items(root: _Commands) -> None:
     enqueue.add_argument("--fairness-key", metavar="KEY", help="take turns with the items of other keys")
     enqueue.add_argument("--metadata", metavar="JSON")
 
-    dequeue = root.add("dequeue", commands.dequeue, "lease items")
+    dequeue = root.add("dequeue", dequeue_items, "lease items")
     dequeue.add_argument("topics", nargs="+", metavar="topic")
     dequeue.add_argument("--count", type=int, default=1, metavar="N", help="up to so many of each topic")
     dequeue.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for the first (up to 30)")
     dequeue.add_argument("--lease", type=float, metavar="S", help="how long they are yours")
-    dequeue.add_argument("--ack", action="store_true", help="ack them at once, after printing")
+    dequeue.add_argument("--ack", action="store_true", help="ack them once they are printed")
 
     ack = root.add("ack", commands.ack, "end a leased item: done")
     nack = root.add("nack", commands.nack, "give a leased item back")
