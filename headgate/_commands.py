@@ -451,7 +451,11 @@ def dag_watch(args: Args) -> int:
 
 
 def dag_run(args: Args) -> int:
-    return asyncio.run(_run(args))
+    try:
+        return asyncio.run(_local_run.until_stopped(_run(args)))
+    except _local_run.Stopped as stopped:
+        stderr_line(f"headgate: stopped by {stopped}")
+        return stopped.code
 
 
 async def _run(args: Args) -> int:

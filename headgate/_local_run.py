@@ -1,27 +1,66 @@
 """`headgate dag run FILE`: a DAG of shell commands, submitted to the service and run by a worker in this process.
 
 The commands stay here: an item carries only its node's name, so nobody who can enqueue can make this
-process run something that is not in the file.
+process run something that is not in the file. When this process is told to stop (Ctrl-C, SIGTERM, a terminal
+that goes), the commands end first, then the DAG is cancelled.
 """
 
 import asyncio
-import contextlib
-import os
 import secrets
 import signal
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, TypeVar
 
 from headgate import wire
 from headgate._async_handle import AsyncDagHandle
 from headgate._output import Progress
+from headgate._shell import Shell
 from headgate.async_client import AsyncClient
 from headgate.dag import Dag
-from headgate.errors import Invalid, NoAnswer, Unavailable
+from headgate.errors import HeadgateError, Invalid, NoAnswer, Unavailable
 from headgate.worker import Fail, Job, Retry, Worker
 
-OUTPUT_CHARS_MAX: Final = 2_000
+T = TypeVar("T")
+
 WATCH_S: Final = 0.5
+# Ctrl-C is the event loop's own.
+_ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(Exception):
+    """A signal has ended the run. `code` is the exit code that says which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+async def until_stopped(work: Awaitable[T]) -> T:
+    """The result of `work`, which SIGTERM and SIGHUP cancel.
+
+    Raises:
+        Stopped: one of them has.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    came: list[int] = []
+
+    def stop(number: int) -> None:
+        came.append(number)
+        task.cancel()
+
+    heard = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    for number in heard:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if came:
+            raise Stopped(came[0]) from None
+        raise
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)
 
 
 def prepared(spec: Mapping[str, Any]) -> tuple[Dag, dict[str, str | None], str]:
@@ -53,28 +92,50 @@ def prepared(spec: Mapping[str, Any]) -> tuple[Dag, dict[str, str | None], str]:
 
 
 async def run(client: AsyncClient, spec: Mapping[str, Any], *, slots: int, progress: Progress) -> AsyncDagHandle:
-    """Submit and run to the end; an interrupt cancels the DAG."""
+    """Submit and run to the end; an interrupt cancels the DAG. What commands left running ends with this."""
     dag, commands, topic = prepared(spec)
     worker = Worker(client, wait_s=20, drain_s=0)
+    shell = Shell()
 
     @worker.task(topic, slots=slots)
     async def execute(job: Job) -> Any:
         assert job.dag is not None
         command = commands[job.dag.node]
-        return None if command is None else await _execute(command, job)
+        return None if command is None else await _execute(shell, command, job)
 
-    handle = await client.submit(dag)
+    handle = await _submitted(client, dag, progress)
     working = asyncio.create_task(worker.run(signals=False))
     try:
-        await watch(handle, progress, working)
+        try:
+            await watch(handle, progress, working)
+        finally:
+            worker.stop()
+            try:
+                await asyncio.wait([working])
+            finally:
+                await shell.close()
     except asyncio.CancelledError:
-        await handle.cancel("interrupted")
+        await _cancel(handle, progress)
         raise
-    finally:
-        worker.stop()
-        await asyncio.wait([working])
     working.result()
     return handle
+
+
+async def _submitted(client: AsyncClient, dag: Dag, progress: Progress) -> AsyncDagHandle:
+    """Submit. An interrupt meanwhile waits until it is known which DAG there is, and cancels that."""
+    submitting = asyncio.create_task(client.submit(dag))
+    try:
+        return await asyncio.shield(submitting)
+    except asyncio.CancelledError:
+        await _cancel(await submitting, progress)
+        raise
+
+
+async def _cancel(handle: AsyncDagHandle, progress: Progress) -> None:
+    try:
+        await handle.cancel("interrupted")
+    except HeadgateError as error:
+        progress.note(f"the DAG was not cancelled ({error}): headgate dag cancel {handle.id}")
 
 
 async def watch(handle: AsyncDagHandle, progress: Progress, beside: asyncio.Task[None] | None = None) -> wire.Dag:
@@ -92,25 +153,11 @@ async def watch(handle: AsyncDagHandle, progress: Progress, beside: asyncio.Task
             return dag
 
 
-async def _execute(command: str, job: Job) -> dict[str, str]:
+async def _execute(shell: Shell, command: str, job: Job) -> dict[str, str]:
     assert job.dag is not None
     names = {"HEADGATE_DAG": job.dag.id, "HEADGATE_NODE": job.dag.node, "HEADGATE_ATTEMPT": str(job.attempt)}
-    process = await asyncio.create_subprocess_shell(
-        command,
-        env={**os.environ, **names},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        output, _ = await process.communicate()
-    except asyncio.CancelledError:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        raise
-    tail = output.decode(errors="replace")[-OUTPUT_CHARS_MAX:]
-    if process.returncode:
-        problem = f"exit code {process.returncode}\n{tail}"
-        raise Fail(problem) if process.returncode in (126, 127) else Retry(problem)
-    return {"output": tail}
+    ended = await shell.run(command, names)
+    if ended.code:
+        problem = f"exit code {ended.code}\n{ended.tail}"
+        raise Fail(problem) if ended.code in (126, 127) else Retry(problem)
+    return {"output": ended.tail}

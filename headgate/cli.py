@@ -84,7 +84,9 @@ FILE is as for submit, and a node may have `run`, a shell command:
              {"key": "test", "run": "make test", "upstream": ["compile"]}]}
 The commands run on this machine. A node with `topic` and without `run` is left to other
 workers. An exit code other than 0 fails the node, after `max_attempts` (here 1 by default).
-Ctrl-C cancels the DAG.
+The end of what a command writes is its output. It is over when its shell is; what it leaves in
+the background runs on until the DAG has ended, and is then ended too. Ctrl-C and SIGTERM end the
+commands and cancel the DAG.
 """
 
 

@@ -1,6 +1,5 @@
-"""The command line as its users meet it: output, exit codes, one-line errors; and `dag run` with real commands."""
+"""The command line as its users meet it: output, exit codes, one-line errors."""
 
-import asyncio
 import io
 import json
 import subprocess
@@ -11,10 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate import _commands, _local_run, _output, cli, errors, wire
+from headgate import _output, cli, wire
 from headgate._transport import VERSION
-from headgate.async_client import AsyncClient
-from tests.unit.headgate.conftest import ONCE, Run
+from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service, enqueued, problem, shards
 from tests.unit.headgate.test_client import leased
 
@@ -239,107 +237,6 @@ def test_progress_is_a_live_line_on_a_terminal_and_few_lines_elsewhere() -> None
     assert 5 <= file.getvalue().count("\n") <= 7
     assert "99/99" in file.getvalue().splitlines()[-1]
     assert "10.0 nodes/s" in terminal.getvalue()
-
-
-class Local(Service):
-    """A queue and DAG service for `dag run`: nodes become ready when their upstreams are acked."""
-
-    def __init__(self) -> None:
-        super().__init__(self.serve)
-        self.nodes: dict[str, Any] = {}
-        self.states: dict[str, str] = {}
-        self.errors: dict[str, str] = {}
-        self.changed = asyncio.Event()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/dequeue") and not self.ready():
-            self.changed.clear()
-            await self.changed.wait()
-        if request.url.path.endswith("/wait") and self.state() == "running":
-            await asyncio.sleep(0.002)
-        return await super().handle_async_request(request)
-
-    def ready(self) -> list[str]:
-        return [
-            key
-            for key, node in self.nodes.items()
-            if self.states[key] == "blocked"
-            and all(self.states[upstream] == "succeeded" for upstream in node.get("upstream", []))
-        ]
-
-    def state(self) -> str:
-        if "failed" in self.states.values():
-            return "failed"
-        return "succeeded" if set(self.states.values()) == {"succeeded"} else "running"
-
-    def serve(self, _method: str, path: str, body: Any) -> Any:
-        action = path.split("?", maxsplit=1)[0].rsplit("/", 1)[1]
-        if action == "dags":
-            self.nodes = {node["key"]: node for node in body["nodes"]}
-            self.states = dict.fromkeys(self.nodes, "blocked")
-        if action == "dequeue":
-            found = self.ready()[: body["topics"][0]["count"]]
-            self.states.update(dict.fromkeys(found, "released"))
-            return {"items": [leased(key, dag={"id": "d1", "node": key, "generation": 1}) for key in found]}
-        if action in ("ack", "nack"):
-            return self.end(action, body["items"])
-        if action == "nodes":
-            failed = [key for key, state in self.states.items() if state == "failed"]
-            times = {"item_id": "i", "topic": "t", "created_at": DAG["created_at"], "state": "failed"}
-            rows = [{"key": key, "error": self.errors.get(key), **times} for key in failed]
-            return {"items": rows, "next_cursor": None}
-        finished = sum(state == "succeeded" for state in self.states.values())
-        counts = {"total": len(self.nodes), "succeeded": finished}
-        return {**DAG, "state": self.state(), "nodes": counts}
-
-    def end(self, action: str, items: list[Any]) -> Any:
-        for item in items:
-            self.states[item["id"]] = "succeeded" if action == "ack" else "failed"
-            self.errors[item["id"]] = item.get("error", "")
-        self.changed.set()
-        return {"results": [{"id": item["id"], "status": "acked"} for item in items]}
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_dag_run_runs_commands_in_order_and_never_from_the_queue(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: bool
-) -> None:
-    local = Local()
-    monkeypatch.setattr(
-        _commands,
-        "_async_client",
-        lambda _args: AsyncClient(queue_url="http://q", dag_url="http://d", transport=local, retry=ONCE),
-    )
-    log = tmp_path / "log"
-    nodes = [
-        {"key": "first", "run": f"echo $HEADGATE_NODE >> {log}"},
-        {"key": "gate", "upstream": ["first"]},
-        {"key": "last", "run": f"echo last >> {log}; echo bye; exit {3 if fails else 0}", "upstream": ["gate"]},
-    ]
-    file = tmp_path / "run.json"
-    file.write_text(json.dumps({"name": "x", "nodes": nodes}))
-    code, _, err = run("dag", "run", str(file), "--slots", "2")
-    assert log.read_text().split() == ["first", "last"]
-    assert code == (1 if fails else 0)
-    assert ("last failed: bye" in err) == fails
-    assert local.errors["last"] == ("exit code 3\nbye\n" if fails else "")
-    assert all("run" not in node and "payload" not in node for node in local.nodes.values())
-    assert len({node["topic"] for node in local.nodes.values()}) == 1
-    assert {node["max_attempts"] for node in local.nodes.values()} == {1}
-
-
-@pytest.mark.parametrize("spec", [{}, {"nodes": "x"}, {"nodes": [1]}, {"nodes": [{"key": "a", "run": ["ls"]}]}])
-def test_dag_run_refuses_files_of_another_form(spec: Any) -> None:
-    with pytest.raises(errors.Invalid):
-        _local_run.prepared(spec)
-
-
-def test_nodes_for_other_workers_keep_their_topic() -> None:
-    dag, commands, topic = _local_run.prepared(
-        {"nodes": [{"key": "a", "topic": "theirs"}, {"key": "b", "run": "true", "topic": "ignored"}]}
-    )
-    assert (dag.nodes["a"].topic, dag.nodes["b"].topic) == ("theirs", topic)
-    assert commands == {"b": "true"}
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["dag", "--help"], ["dag", "run", "--help"], ["enqueue", "--help"]])
