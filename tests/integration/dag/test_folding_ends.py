@@ -250,26 +250,6 @@ async def test_where_nobody_hears_a_dags_end_is_told(folding: Folding, heard: He
     assert heard.ended == []
 
 
-async def test_a_process_from_before_ends_no_dag(folding: Folding, heard: Heard) -> None:
-    """It says only whether it folds, and would tell nobody."""
-    dag = await folding.dags.create({"a": []})
-    item = (await folding.take())["a"]
-    connection = await folding.dags.database.connect("queue_000")
-    transaction = connection.transaction()
-    await transaction.start()
-    told = await connection.fetch(
-        "SELECT * FROM tell_acked(ARRAY[$1::uuid], (SELECT array_agg(topic_id) FROM item WHERE id = $1),"
-        " (SELECT array_agg(ack_topic_id) FROM item WHERE id = $1), '{1}', ARRAY[NULL],"
-        " (SELECT array_agg(ack_context) FROM item WHERE id = $1), true, '{}', '{}', '{}', '{}')",
-        item["id"],
-    )
-    assert [row["revived"] for row in told] == [False]
-    await transaction.rollback()
-    await connection.close()
-    await folding.queue.ack(item)
-    assert heard.ended == [dag]
-
-
 # Of one argument less; and of as many, to which the ones that are given could be converted.
 BEFORE = [
     "int) RETURNS TABLE (o_taken uuid[], o_released uuid[]) LANGUAGE sql AS $$ SELECT $4, $4 $$",
