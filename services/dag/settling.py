@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from services.dag import changes, items, store, store_cleanup, store_duties, store_edges, store_reopening
 from services.dag.graph import decide
-from services.dag.model import CLEANUP_ENDS, UNDO, Action, Cause, Dag, DagState, Node, Ref, Send
+from services.dag.model import CLEANUP_ENDS, UNDO, Action, Cause, Dag, DagState, Node, Ref, Send, dag_of
 from services.dag.settings import DagSettings
 from services.dag.store import Ended, Moved, Replaced
 from services.dag.undoing import inputs as undone_inputs
@@ -243,6 +243,7 @@ class Settlement:
             frontier = self._take_frontier()
             if not frontier:
                 return
+            frontier += await self._skip_below(frontier, budget // 2)
             nodes, edges = await store_edges.flip_edges(
                 self.tx, [(ref.no, state) for ref, state in frontier], budget
             )
@@ -253,6 +254,21 @@ class Settlement:
                 await self._spread(frontier)
                 break
         await self._spread(self._take_frontier())
+
+    async def _skip_below(self, frontier: list[tuple[Ref, str]], edges_max: int) -> list[tuple[Ref, str]]:
+        """Skip what is surely skipped below nodes that were: all the way down at once, where going level by level
+        would be a statement for each level of a chain. Their edges are flipped with those of the frontier."""
+        skipped = [
+            ref.no
+            for ref, state in frontier
+            if state == "skipped" and self.dags[dag_of(ref.no)].state == "running"
+        ]
+        if not skipped or not edges_max:
+            return []
+        for node in await store_edges.skipped_below(self.tx, skipped, edges_max):
+            if node.no not in self._moved:
+                self.end(node, "skipped")
+        return self._take_frontier()
 
     def _take_frontier(self) -> list[tuple[Ref, str]]:
         """Nodes whose edges are to be flipped. Nothing is decided in a DAG that is being cancelled, and a

@@ -101,6 +101,12 @@ async def flip_edges(tx: Transaction, ended: Sequence[tuple[int, str]], edges_ma
     return [Node(*tuple(row)[:-1]) for row in rows], sum(row["edges"] for row in rows)
 
 
+async def skipped_below(tx: Transaction, skipped: Sequence[int], edges_max: int) -> list[Node]:
+    """What is to be skipped below skipped nodes, whatever else it waits for; looks at so many edges."""
+    rows = await tx.fetch(SQL.skipped_below, nos=skipped, rows_max=2 * edges_max)
+    return [Node(*row) for row in rows]
+
+
 async def flip_after(tx: Transaction, up: int, state: str, after_down: int, edges_max: int) -> list[Node]:
     """The same for one node, from a downstream on."""
     rows = await tx.fetch(SQL.flip_after, up=up, state=state, after_down=after_down, edges_max=edges_max)

@@ -53,6 +53,27 @@ RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.g
     node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
     node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate, c.edges;
 
+-- name: skipped_below(nos, rows_max)
+-- Blocked nodes to which a way leads from these that are skipped, over nodes that need all their upstreams: one
+-- that is skipped is enough. A node is one row of `reach`, and so is each edge that was looked at: at most so many.
+WITH RECURSIVE reach(no, up, down) AS (
+    SELECT unnest($1::bigint[]), NULL::bigint, NULL::bigint
+    UNION
+    SELECT x.* FROM reach
+    CROSS JOIN LATERAL (
+        SELECT edge.down, n.is_skipped
+        FROM edge CROSS JOIN LATERAL (
+            SELECT state = 'blocked' AND trigger = 'all_succeeded' AND NOT ext_failed AND run_on IS NULL AS is_skipped
+            FROM node WHERE no = edge.down OFFSET 0) AS n
+        WHERE edge.up = reach.no OFFSET 0) AS e
+    CROSS JOIN LATERAL (VALUES (NULL::bigint, reach.no, e.down), (e.down, NULL, NULL)) AS x(no, up, down)
+    WHERE x.no IS NULL OR e.is_skipped)
+SELECT n.* FROM (SELECT no FROM reach OFFSET cardinality($1::bigint[]) LIMIT $2) AS seen
+CROSS JOIN LATERAL (
+    SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
+        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate
+    FROM node WHERE no = seen.no OFFSET 0) AS n;
+
 -- name: flip_after(up, state, after_down, edges_max)
 -- The same for one node with many edges, from where the last step stopped.
 WITH picked AS MATERIALIZED (
