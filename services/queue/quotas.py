@@ -243,7 +243,7 @@ class Quotas:
         if not names:
             return
         try:
-            rows = await store.pool.fetch(SQL.usage, namespace_ids=list(names))
+            rows = await store.pool.fetch(SQL.usage, namespace_ids=sorted(names))
         except ShardUnavailable:
             return
         found = {row["namespace_id"]: Use(row["leased"], row["items"], row["bytes"]) for row in rows}

@@ -1,22 +1,35 @@
 -- Operations: one row per shard says what is to be done to which items, and how far that has come.
 
 -- name: operation_scope(namespace, topic)
--- The numbers of a namespace and a topic (NULL: none here, or none asked for), and what they hold, by state.
-WITH n AS MATERIALIZED (SELECT namespace_id FROM namespace WHERE name = $1::text),
-t AS MATERIALIZED (
-    SELECT t.topic_id FROM n JOIN topic t ON t.namespace_id = n.namespace_id
-    WHERE $2::text IS NULL OR t.name = $2::text),
-c AS (
-    SELECT sum(ready) AS ready, sum(delayed) AS delayed, sum(leased) AS leased, sum(disabled) AS disabled,
+-- The numbers of a namespace and a topic (NULL: none here, or none asked for), and what they hold, by state; looked up
+-- as in `usage`.
+WITH asked AS MATERIALIZED (SELECT namespace_id FROM namespace WHERE name = $1::text),
+named AS MATERIALIZED (
+    SELECT t.topic_id FROM asked CROSS JOIN LATERAL (
+        SELECT topic_id FROM topic
+        WHERE topic.namespace_id = asked.namespace_id AND topic.name = $2::text OFFSET 0) AS t),
+meant AS (
+    SELECT topic_id FROM named
+    UNION ALL
+    SELECT t.topic_id FROM asked CROSS JOIN LATERAL (
+        SELECT topic_id FROM topic WHERE topic.namespace_id = asked.namespace_id AND $2::text IS NULL OFFSET 0) AS t),
+appended AS MATERIALIZED (
+    SELECT topic_id, sum(ready) AS ready, sum(delayed) AS delayed, sum(leased) AS leased, sum(disabled) AS disabled,
         sum(dead) AS dead
-    FROM (SELECT * FROM topic_stat UNION ALL SELECT * FROM stat_delta) AS s
-    WHERE s.topic_id IN (SELECT topic_id FROM t))
-SELECT (SELECT namespace_id FROM n) AS namespace_id,
-    CASE WHEN $2::text IS NOT NULL THEN (SELECT topic_id FROM t) END AS topic_id, shard_now() AS at,
-    coalesce(c.ready, 0)::bigint AS ready, coalesce(c.delayed, 0)::bigint AS delayed,
-    coalesce(c.leased, 0)::bigint AS leased, coalesce(c.disabled, 0)::bigint AS disabled,
-    coalesce(c.dead, 0)::bigint AS dead
-FROM c;
+    FROM stat_delta WHERE $2::text IS NULL OR topic_id = (SELECT topic_id FROM named) GROUP BY topic_id),
+counted AS (
+    SELECT s.* FROM meant CROSS JOIN LATERAL (
+        SELECT ready, delayed, leased, disabled, dead FROM topic_stat
+        WHERE topic_stat.topic_id = meant.topic_id OFFSET 0) AS s
+    UNION ALL
+    SELECT a.ready, a.delayed, a.leased, a.disabled, a.dead FROM appended AS a
+    CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = a.topic_id OFFSET 0) AS t
+    WHERE t.namespace_id = (SELECT namespace_id FROM asked))
+SELECT (SELECT namespace_id FROM asked) AS namespace_id, (SELECT topic_id FROM named) AS topic_id, shard_now() AS at,
+    coalesce(sum(ready), 0)::bigint AS ready, coalesce(sum(delayed), 0)::bigint AS delayed,
+    coalesce(sum(leased), 0)::bigint AS leased, coalesce(sum(disabled), 0)::bigint AS disabled,
+    coalesce(sum(dead), 0)::bigint AS dead
+FROM counted;
 
 -- name: place_operation(id, namespace, namespace_id, topic_id, kind, filter, state, total, shards, unplaced, cutoff, running_max)
 -- No row: the namespace has too many running already, or this one is here.

@@ -25,20 +25,26 @@ SELECT EXISTS (SELECT FROM namespace WHERE settings <> '{}') AS quotas,
 SELECT namespace_id, name, settings, updated_at FROM namespace WHERE settings <> '{}';
 
 -- name: usage(namespace_ids)
--- What these namespaces hold: leased items, all items, bytes of payloads.
-WITH t AS MATERIALIZED (
-    SELECT u.namespace_id, t.topic_id FROM unnest($1::int[]) AS u(namespace_id)
-    CROSS JOIN LATERAL (SELECT topic_id FROM topic WHERE topic.namespace_id = u.namespace_id OFFSET 0) AS t),
-c AS (
-    SELECT t.namespace_id, s.* FROM t
-    CROSS JOIN LATERAL (SELECT * FROM topic_stat WHERE topic_stat.topic_id = t.topic_id OFFSET 0) AS s
+-- What these namespaces (sorted) hold: leased items, all items, bytes of payloads. Totals are looked up by topic, and
+-- the topics of what was appended since by number: a join would go through one for each row of the other.
+WITH folded AS (
+    SELECT t.namespace_id, s.* FROM unnest($1::int[]) AS asked(namespace_id)
+    CROSS JOIN LATERAL (
+        SELECT namespace_id, topic_id FROM topic WHERE topic.namespace_id = asked.namespace_id OFFSET 0) AS t
+    CROSS JOIN LATERAL (SELECT * FROM topic_stat WHERE topic_stat.topic_id = t.topic_id OFFSET 0) AS s),
+appended AS MATERIALIZED (
+    SELECT topic_id, sum(ready) AS ready, sum(delayed) AS delayed, sum(leased) AS leased, sum(disabled) AS disabled,
+        sum(dead) AS dead, sum(bytes) AS bytes
+    FROM stat_delta GROUP BY topic_id),
+counted AS (
+    SELECT namespace_id, ready, delayed, leased, disabled, dead, bytes FROM folded
     UNION ALL
-    SELECT t.namespace_id, s.* FROM (
-        SELECT topic_id, sum(ready), sum(delayed), sum(leased), sum(disabled), sum(dead), sum(bytes)
-        FROM stat_delta GROUP BY topic_id) AS s JOIN t ON t.topic_id = s.topic_id)
+    SELECT t.namespace_id, a.ready, a.delayed, a.leased, a.disabled, a.dead, a.bytes FROM appended AS a
+    CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = a.topic_id OFFSET 0) AS t
+    WHERE ($1::int[])[width_bucket(t.namespace_id, $1::int[])] = t.namespace_id)
 SELECT namespace_id, sum(leased)::bigint AS leased,
     sum(ready + delayed + leased + disabled + dead)::bigint AS items, sum(bytes)::bigint AS bytes
-FROM c GROUP BY namespace_id;
+FROM counted GROUP BY namespace_id;
 
 -- name: make_topics(namespaces, names)
 INSERT INTO topic (namespace_id, name)
