@@ -20,11 +20,11 @@ from audit.metrics import write_metrics
 from audit.reading import Reader, Scope, Tick, reader
 from services.queue.app import create_app
 from services.queue.settings import QueueSettings
-from shared.access import Caller
 from shared.errors import ShardUnavailable
+from shared.http.access import Caller
 from shared.ids import canonical
-from shared.plan import load
 from shared.settings import ShardAddress
+from shared.shards.map_file import load
 
 _FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ShardUnavailable, TimeoutError)
 _TICK_ROWS = 10_000

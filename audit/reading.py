@@ -11,8 +11,8 @@ from typing import Any
 
 import asyncpg
 
+from shared.postgres.sql import Statement, load
 from shared.settings import ShardAddress
-from shared.sql import Statement, load
 
 # By whose shards they are for.
 SQL = load(Path(__file__).parent / "sql" / "dag", Path(__file__).parent / "sql" / "queue")
@@ -39,7 +39,7 @@ def silent(_rows: int) -> None:
 
 
 class Reader:
-    """One connection; statements by name, as in `shared.pg`."""
+    """One connection; statements by name, as in `shared.postgres.connections`."""
 
     def __init__(self, connection: Any, address: ShardAddress) -> None:
         self.connection = connection

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from benchmarks.direct import DirectShard
 from benchmarks.stack import BenchStack
-from services.queue.placement import Placement
+from services.queue.enqueue.placement import Placement
 from services.queue.settings import QueueSettings
 from shared.clock import SystemClock
-from shared.sql import load
+from shared.postgres.sql import load
 
 SQL = load(Path(__file__).parent / "sql")
 _ITEMS_AT_ONCE = 100_000

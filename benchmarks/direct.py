@@ -7,18 +7,18 @@ from typing import Any, TypeVar, cast
 
 from benchmarks.stack import BenchStack
 from services.queue.settings import QueueSettings
-from services.queue.store import Store
-from shared import arrays
-from shared.history import History
-from shared.pg import Transaction
-from shared.shards import Shard
-from shared.sql import Statement
+from services.queue.store.shard_store import Store
+from shared.postgres import arrays
+from shared.postgres.connections import Transaction
+from shared.postgres.history import History
+from shared.postgres.sql import Statement
+from shared.shards.shard_map import Shard
 
 T = TypeVar("T")
 
 
 class DirectShard:
-    """A shard behind one connection: what `Store` needs of `shared.shards.Shard`, without pools and retries."""
+    """A shard behind one connection: what `Store` needs of `shared.shards.shard_map.Shard`, without pools and retries."""
 
     def __init__(self, number: int, connection: Any, again: Callable[[], Awaitable[DirectShard]]) -> None:
         self.number = number

@@ -19,9 +19,9 @@ from benchmarks.load import PAYLOAD
 from benchmarks.stack import BenchStack
 from headgate.ids import new_ids, time_ms_of
 from services.queue.model import SEPARATOR, Claim, Key, NewRow, RareKind
-from services.queue.store import Store
-from shared.session import PINNED
-from shared.sql import load
+from services.queue.store.shard_store import Store
+from shared.postgres.session import PINNED
+from shared.postgres.sql import load
 
 SQL = load(Path(__file__).parent / "sql")
 CONNECTIONS = 4

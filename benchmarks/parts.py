@@ -10,15 +10,15 @@ from benchmarks.load import PAYLOAD, Http
 from benchmarks.runs import Builder
 from benchmarks.spread import percentile
 from benchmarks.stack import BenchStack
-from services.dag.completing import Completer
-from services.dag.context import Context
-from services.dag.gateway import Queue
 from services.dag.model import Ending
+from services.dag.queue_client import Queue
+from services.dag.run.completions import Completer
+from services.dag.run.context import Context
 from services.dag.settings import DagSettings
 from shared.clock import SystemClock
 from shared.ids import shard_of
-from shared.ownership import Ownership
-from shared.shards import ShardMap
+from shared.shards.ownership import Ownership
+from shared.shards.shard_map import ShardMap
 
 TOPIC, DONE, NOBODY = "parts", "parts-done", "parts-nobody"
 

@@ -25,8 +25,8 @@ from services.local.postgres import DURABLE
 from services.local.process import Child, Command
 from services.local.settings import LocalSettings
 from services.local.stack import ROOT, Stack
+from shared.postgres.sql import load
 from shared.settings import ShardAddress, parse_shards
-from shared.sql import load
 
 SQL = load(Path(__file__).parent / "sql")
 # One setting for every side of every scenario: room for the tables of the larger backlogs.

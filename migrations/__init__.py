@@ -4,7 +4,7 @@
 numbered by the four digits their file names begin with; see `README.md` here for how to write one.
 """
 
-from shared.schema import head
+from shared.postgres.schema import head
 
 
 def heads() -> dict[str, str]:

@@ -12,9 +12,9 @@ import asyncpg
 
 from migrations import heads
 from migrations.shard import MigrationFailed, revision, service_of, upgrade
-from shared.plan import load
-from shared.schema import head
+from shared.postgres.schema import head
 from shared.settings import ShardAddress
+from shared.shards.map_file import load
 
 _SERVICES = ("queue", "dag")
 _FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, MigrationFailed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 
-from shared.schema import head
+from shared.postgres.schema import head
 from shared.settings import ShardAddress, fenced
 
 CONNECT_TIMEOUT_S = 10.0

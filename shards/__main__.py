@@ -14,8 +14,8 @@ import asyncpg
 from shards import growing, moving, removing, slots, status
 from shards.door import Refused, server
 from shards.held import Held, hold
-from shared.plan import load, ranges
 from shared.settings import fenced
+from shared.shards.map_file import load, ranges
 
 _EPILOG = """\
 The map is the file that HEADGATE_QUEUE_SHARDS_FILE (with --service dag: HEADGATE_DAG_SHARDS_FILE) names, which

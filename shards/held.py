@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shards.door import Refused
-from shared.plan import Plan, read, write
 from shared.settings import ShardAddress
+from shared.shards.map_file import Plan, read, write
 
 
 class Held:

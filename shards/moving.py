@@ -23,7 +23,7 @@ from shards.copying import Report, copy_schema
 from shards.door import Identity, Refused, connect, identity, lock, server, tables
 from shards.held import Held
 from shared.crash import crash_point
-from shared.schema import head
+from shared.postgres.schema import head
 from shared.settings import ShardAddress, fenced
 
 # Longer than a service's statements and idle transactions may take, so that waiting for them is enough.

@@ -14,8 +14,8 @@ from shards.door import Identity, Refused, connect, identity, lock, server
 from shards.held import Held
 from shared.crash import crash_point
 from shared.ids import shard_of
-from shared.plan import SLOTS, Plan, ranges, slot_of
 from shared.settings import ShardAddress
+from shared.shards.map_file import SLOTS, Plan, ranges, slot_of
 
 BATCH_ROWS = 5_000
 LOCK_TIMEOUT = "15s"

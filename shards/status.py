@@ -7,8 +7,8 @@ from typing import Any
 from shards.door import Refused, connect, identity, server
 from shards.held import Held
 from shards.moving import incoming
-from shared.plan import Plan
 from shared.settings import ShardAddress, fenced
+from shared.shards.map_file import Plan
 
 _ITEMS = """
 SELECT coalesce(sum(ready + delayed + leased + disabled + dead), 0)::bigint

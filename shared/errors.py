@@ -1,4 +1,4 @@
-"""Errors as classes with data; rendered once, as problem+json, by `shared.http`.
+"""Errors as classes with data; rendered once, as problem+json, by `shared.http.edge`.
 
 ServiceError
 ├── BadRequest            400   not JSON, too deep, wrong framing

@@ -15,7 +15,7 @@ from benchmarks.floors import CONNECTIONS, Cycle
 from benchmarks.load import PAYLOAD
 from benchmarks.peers.environment import python_environment, site_packages
 from benchmarks.stack import BenchStack
-from shared.sql import load
+from shared.postgres.sql import load
 
 SQL = load(Path(__file__).parent)
 REQUIREMENT = "pgmq==1.1.4"

@@ -19,7 +19,7 @@ from benchmarks.outcome import Outcome
 from benchmarks.schema import variants as v
 from benchmarks.schema.variants import Site, Variant
 from benchmarks.spread import ratios
-from shared.session import PINNED
+from shared.postgres.session import PINNED
 
 CONNECTIONS = 4
 SWEEP_INTERVAL_S = 0.1

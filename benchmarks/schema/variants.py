@@ -18,12 +18,12 @@ from benchmarks.direct import DirectShard
 from benchmarks.floors import new_row
 from benchmarks.load import PAYLOAD
 from headgate.ids import new_ids
+from services.queue.dispatch.key_buffer import START, Buffer
 from services.queue.model import Claim, Key, Look
-from services.queue.names import SQL as SERVICE_SQL
-from services.queue.prefetch import START, Buffer
-from services.queue.store import Store, SweepBounds, take_expired
-from shared.pg import Transaction
-from shared.sql import load
+from services.queue.store.names import SQL as SERVICE_SQL
+from services.queue.store.shard_store import Store, SweepBounds, take_expired
+from shared.postgres.connections import Transaction
+from shared.postgres.sql import load
 
 SQL = load(Path(__file__).parent)
 BATCH = 100

@@ -10,34 +10,34 @@ from functools import partial
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from services.dag import (
+from services.dag.api import (
     routes,
     routes_events,
     routes_explain,
     routes_export,
-    routes_families,
     routes_quotas,
+    routes_subdags,
     verbs,
 )
-from services.dag.context import Context
-from services.dag.gateway import HeadgateQueue, Queue
-from services.dag.hearing import Hearing
-from services.dag.lookout import Lookout
-from services.dag.orchestrator import Orchestrator
-from services.dag.relay import Relay
-from services.dag.results import Results
-from services.dag.retention import Retention
+from services.dag.api.parts import Orchestrator
+from services.dag.duties.completion_poll import Results
+from services.dag.duties.duty_poll import Lookout
+from services.dag.duties.queue_events import Hearing
+from services.dag.duties.relay import Relay
+from services.dag.duties.retention import Retention
+from services.dag.duties.sweeper import Sweeper
+from services.dag.queue_client import HeadgateQueue, Queue
+from services.dag.run.context import Context
 from services.dag.settings import DagSettings
-from services.dag.sweeper import Sweeper
-from shared.access import Access
+from shared.admission.delay import SAMPLE_S
 from shared.clock import Clock, SystemClock
-from shared.hotpath import HotPath
-from shared.http import install
+from shared.http.access import Access
+from shared.http.edge import install
+from shared.http.hot_path import HotPath
+from shared.http.pages import add_pages
 from shared.loop import Loop
-from shared.ownership import SELDOM_S, Ownership
-from shared.pages import add_pages
-from shared.shards import Shard, ShardMap
-from shared.shedding import SAMPLE_S
+from shared.shards.ownership import SELDOM_S, Ownership
+from shared.shards.shard_map import Shard, ShardMap
 
 # Between two samples of the shards for `/metrics`.
 GAUGES_S = 15.0
@@ -190,7 +190,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.state.hot = HotPath(app, verbs.Hot(orchestrator).by_path(), access, settings, orchestrator.context.lag)
     app.include_router(routes.router)
     app.include_router(routes_explain.router)
-    app.include_router(routes_families.router)
+    app.include_router(routes_subdags.router)
     app.include_router(routes_quotas.router)
     app.include_router(routes_events.router)
     app.include_router(routes_export.router)

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from shared.plan import Plan, load
 from shared.settings import EdgeSettings
+from shared.shards.map_file import Plan, load
 
 
 class DagSettings(EdgeSettings):

@@ -6,9 +6,9 @@ import sys
 
 from services.queue.app import create_app
 from services.queue.settings import QueueSettings
+from shared.http.serve import serve
 from shared.log import configure
-from shared.serve import serve
-from shared.shards import require_schema
+from shared.shards.shard_map import require_schema
 
 
 def main() -> None:

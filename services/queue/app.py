@@ -9,41 +9,41 @@ from functools import partial
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from services.queue.broker import Broker
-from services.queue.dead import DeadItems
-from services.queue.dispatch import Dispatch
-from services.queue.far_keys import FarKeys
-from services.queue.gauges import Gauges
-from services.queue.health import Health
-from services.queue.hints import Messenger
-from services.queue.lanes import Lanes
-from services.queue.notices import Notices
-from services.queue.operations import Operations
-from services.queue.placement import Placement
-from services.queue.process import QueueProcess
+from services.queue.api.parts import QueueProcess
+from services.queue.api.routes import add_verbs, router
+from services.queue.api.routes_operations import router as operations_router
+from services.queue.api.verbs import Verbs
+from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.duties.fairness_keys import Lanes
+from services.queue.duties.far_keys import FarKeys
+from services.queue.duties.gauges import Gauges
+from services.queue.duties.health import Health
+from services.queue.duties.hints import Messenger
+from services.queue.duties.notices import Notices
+from services.queue.duties.reaper import Reaper
+from services.queue.duties.retention import Retention
+from services.queue.enqueue.placement import Placement
+from services.queue.leases.broker import Broker
+from services.queue.leases.item_states import Standings
+from services.queue.leases.lease_ops import Settlement
+from services.queue.operations.bulk import Operations
+from services.queue.operations.dead_items import DeadItems
+from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas
-from services.queue.reaper import Reaper
-from services.queue.retention import Retention
-from services.queue.routes import add_verbs, router
-from services.queue.routes_operations import router as operations_router
 from services.queue.settings import QueueSettings
-from services.queue.settle import Settlement
-from services.queue.standing import Standings
-from services.queue.store import Store
-from services.queue.topics import Topics
-from services.queue.verbs import Verbs
-from shared.access import Access
-from shared.buckets import Buckets
+from services.queue.store.shard_store import Store
+from shared.admission.delay import SAMPLE_S, LoopLag
+from shared.admission.token_buckets import Buckets
 from shared.clock import SystemClock
-from shared.hotpath import HotPath, Verb
-from shared.http import install
+from shared.dag_notify import Voice
+from shared.http.access import Access
+from shared.http.edge import install
+from shared.http.hot_path import HotPath, Verb
+from shared.http.pages import add_pages
 from shared.loop import Loop
-from shared.ownership import Ownership
-from shared.pages import add_pages
 from shared.redis import connect
-from shared.shards import Shard, ShardMap
-from shared.shedding import SAMPLE_S, LoopLag
-from shared.telling import Voice
+from shared.shards.ownership import Ownership
+from shared.shards.shard_map import Shard, ShardMap
 
 
 def create_app(settings: QueueSettings) -> HotPath:

@@ -4,7 +4,7 @@ A namespace without quotas costs one look into a dictionary. Quotas are read fro
 `quota_refresh_s`, and with them the use of the namespaces that have any. Between two looks a process corrects
 what it read by what it did itself, so a single process is exact; several may exceed a limit together by what the
 others did since the last look. Enqueues per minute are tokens of a bucket that all processes share
-(`shared.buckets`).
+(`shared.admission.token_buckets`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from services.queue.model import Even, NewItem, PlainItem, Result, refused
-from services.queue.names import SQL
-from services.queue.store import Store
-from shared.buckets import Buckets, Rate
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import Store
+from shared.admission.token_buckets import Buckets, Rate
 from shared.clock import Clock
 from shared.errors import ShardUnavailable
 from shared.metrics import RATE_LIMITED

@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from shared.batcher import BatcherLimits
-from shared.plan import Plan, load
+from shared.postgres.batcher import BatcherLimits
 from shared.settings import EdgeSettings
+from shared.shards.map_file import Plan, load
 
 
 class QueueSettings(EdgeSettings):

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from shared import arrays
+from shared.postgres import arrays
 from tests.support.servers import ServerAddresses
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.queue.gauges import REST, Gauges
+from services.queue.duties.gauges import REST, Gauges
 from tests.support.queue_host import Api, QueueHost
 
 NAMES = {

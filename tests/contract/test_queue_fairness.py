@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.lanes import Lanes
+from services.queue.duties.fairness_keys import Lanes
 from tests.support.databases import Databases
 from tests.support.queue_host import Api, QueueHost, queue_host
 

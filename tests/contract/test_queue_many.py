@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.queue import alike
+from services.queue.api import uniform_bodies
 from tests.support.queue_host import Api
 
 MANY = 30
@@ -16,7 +16,7 @@ def read_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was read so."""
     read: list[Any] = []
     for name in ("items", "acks"):
-        real = getattr(alike, name)
+        real = getattr(uniform_bodies, name)
 
         def look(*args: Any, real: Any = real) -> Any:
             found = real(*args)
@@ -24,7 +24,7 @@ def read_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
                 read.append(found)
             return found
 
-        monkeypatch.setattr(alike, name, look)
+        monkeypatch.setattr(uniform_bodies, name, look)
     return read
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from headgate import wire
 from headgate.ids import new_id
-from services.queue import operations
-from services.queue.names import SQL
+from services.queue.operations import bulk
+from services.queue.store.names import SQL
 from tests.contract.test_queue_topics import one_in_each_state, pages
 from tests.support.queue_host import Api, QueueHost
 
@@ -252,14 +252,14 @@ async def test_an_item_that_cannot_be_changed_holds_up_no_other(
 ) -> None:
     ids = [await own_api.enqueue_one("t", id=own_api.new_id(0), ack_topic="told") for _ in range(5)]
     bad = ids[2]
-    end = operations._end
+    end = bulk._end
 
     async def refuse(tx: Any, wanted: Any, part: list[str]) -> Any:
         if bad in part:
             await tx.fetch(SQL.lock_operation, id="not a uuid")
         return await end(tx, wanted, part)
 
-    monkeypatch.setattr(operations, "_end", refuse)
+    monkeypatch.setattr(bulk, "_end", refuse)
     done = await begin(own_api, "purge", topic="t")
 
     assert (done["state"], done["changed"], done["skipped"]) == ("done", 4, 1)
@@ -304,7 +304,7 @@ async def test_a_preview_changes_nothing(api: Api) -> None:
 async def test_a_preview_shows_some_ids_and_counts_all_or_says_that_it_did_not(own_api: Api) -> None:
     await own_api.enqueue(*({"topic": "t", "affinity": str(n)} for n in range(90)))
     seen = await preview(own_api, "cancel", topic="t", priority_min=0)
-    assert (seen["matched"], len(seen["sample"]), seen["exact"]) == (90, operations.SAMPLE_IDS, True)
+    assert (seen["matched"], len(seen["sample"]), seen["exact"]) == (90, bulk.SAMPLE_IDS, True)
 
     tighten(own_api.host, operation_rows_max=5, operation_patience_s=0.0)
     seen = await preview(own_api, "cancel", topic="t", priority_min=0)

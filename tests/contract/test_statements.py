@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shared.sql import Statement, load
+from shared.postgres.sql import Statement, load
 from tests.support.databases import Databases
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ import asyncpg
 import httpx
 import pytest
 
-from shared.access import SCOPES, make_token
+from shared.http.access import SCOPES, make_token
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
 from tests.support.queue_fake import FakeQueue

@@ -11,8 +11,8 @@ import uvicorn
 
 from services.queue.app import create_app
 from services.queue.settings import QueueSettings
-from shared.hotpath import HotPath
-from shared.serve import guarded
+from shared.http.hot_path import HotPath
+from shared.http.serve import guarded
 from tests.support.databases import Database
 from tests.support.ports import free_port
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from shared.admission.connection_priority import Urgency, urgency
 from shared.errors import ShardUnavailable
-from shared.lanes import Urgency, urgency
-from shared.pg import Pool, Transaction
+from shared.postgres.connections import Pool, Transaction
+from shared.postgres.sql import Statement
 from shared.settings import EdgeSettings, ShardAddress
-from shared.sql import Statement
 from tests.support.databases import Database
 from tests.support.proxy import Proxy
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from migrations import heads
-from shared.schema import head
+from shared.postgres.schema import head
 from tests.support import schema
 from tests.support.databases import Database, Databases
 from tests.support.ports import free_port

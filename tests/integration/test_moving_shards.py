@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from headgate import AsyncClient
-from shared.plan import read
+from shared.shards.map_file import read
 from tests.support import apps
 from tests.support.databases import Databases
 from tests.support.queue_host import Api, QueueHost, reap_once

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from services.queue.far_keys import FarKeys
+from services.queue.duties.far_keys import FarKeys
 from shared import ids
-from shared.plan import read, slot_of
+from shared.shards.map_file import read, slot_of
 from tests.support.queue_host import Api, QueueHost
 from tests.support.shard_world import CRASHED, END_S, SHUT, WAITING, World, follow, host, refusals, world
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from headgate.ids import new_id
-from services.dag.gateway import HeadgateQueue
+from services.dag.queue_client import HeadgateQueue
 from shared.clock import SystemClock
 from shared.errors import ShardUnavailable
-from shared.plan import read
+from shared.shards.map_file import read
 from tests.integration.test_moving_shards import loaded
 from tests.support import apps
 from tests.support.queue_host import Api, QueueHost

@@ -8,10 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from services.dag.store import SQL
-from services.dag.store_kept import everywhere
-from shared.session import PINNED
-from shared.sql import Statement
+from services.dag.store.archive import everywhere
+from services.dag.store.dags import SQL
+from shared.postgres.session import PINNED
+from shared.postgres.sql import Statement
 from tests.support.databases import Databases
 
 TABLES = (

@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from shared.session import PINNED
-from shared.sql import load
+from shared.postgres.session import PINNED
+from shared.postgres.sql import load
 from tests.support.databases import Databases
 
 SQL = load(Path(__file__).resolve().parents[2] / "services" / "queue" / "sql")

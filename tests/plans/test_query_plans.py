@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from shared.session import PINNED
-from shared.sql import load
+from shared.postgres.session import PINNED
+from shared.postgres.sql import load
 from tests.support.databases import Database, Databases
 from tests.support.queue_host import Api, queue_host
 

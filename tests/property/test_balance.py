@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.balance import assign
+from shared.shards.balance import assign
 
 NAMES = st.text("abcdefgh", min_size=1, max_size=3)
 OWNERS = st.dictionaries(st.integers(0, 4095), st.none() | NAMES, min_size=1, max_size=40)

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.queue.dead import FORM_CHARS_MAX, form_of
+from services.queue.operations.dead_items import FORM_CHARS_MAX, form_of
 
 PIECES = st.sampled_from(
     ["timeout", " ", "\n", "12", "0x1F", "deadbeef1", "3f2a", "-", ".", ":", ",", "<n>", "<uuid>", '  File "', "é",

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from shared.serve import guarded
+from shared.http.serve import guarded
 from tests.support.databases import Database
 from tests.support.ports import free_port
 

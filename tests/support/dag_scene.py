@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.dag.model import Ending, Ref
-from shared.pg import Transaction
-from shared.sql import Statement
+from shared.postgres.connections import Transaction
+from shared.postgres.sql import Statement
 from tests.support.dag_world import BASE, DagWorld, specs
 from tests.support.databases import Database
 from tests.support.interleave import Actor, dag_actor_on, explore

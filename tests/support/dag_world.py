@@ -8,10 +8,10 @@ from fastapi import FastAPI
 
 from audit import dags
 from audit.reading import Reader, Scope
+from services.dag.api.parts import Orchestrator
 from services.dag.app import Loops, create_app
-from services.dag.orchestrator import Orchestrator
 from services.dag.settings import DagSettings
-from shared.shards import Shard
+from shared.shards.shard_map import Shard
 from tests.support import dag_log
 from tests.support.databases import Database
 from tests.support.described import described

@@ -1,9 +1,10 @@
 """Two or three actors on real Postgres, their statements in every order (as Postgres' isolationtester does).
 
-An actor is a coroutine that uses a pool of its own: a real `shared.pg.Pool` whose one connection stops before
-every statement and every COMMIT until the scheduler lets it go on. After each step the scheduler waits until
-the actor is at its next statement, at its end, or blocked by another's lock (`pg_blocking_pids`), and chooses
-again. `explore` walks the tree of choices depth first, each time from a fresh start, until no choice is left.
+An actor is a coroutine that uses a pool of its own: a real `shared.postgres.connections.Pool` whose one connection
+stops before every statement and every COMMIT until the scheduler lets it go on. After each step the scheduler
+waits until the actor is at its next statement, at its end, or blocked by another's lock (`pg_blocking_pids`), and
+chooses again. `explore` walks the tree of choices depth first, each time from a fresh start, until no choice is
+left.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ import asyncpg
 
 from services.queue.app import create_app
 from services.queue.settings import QueueSettings
-from shared.session import PINNED
+from shared.postgres.session import PINNED
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Database
 from tests.support.queue_fake import FakeQueue

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from services.queue.settings import QueueSettings
-from shared.ownership import Ownership
-from shared.shards import ShardMap
+from shared.shards.ownership import Ownership
+from shared.shards.shard_map import ShardMap
 from tests.support.databases import Database
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from headgate.ids import shard_of
 from services.dag.errors import QueueUnavailable
-from services.dag.gateway import SHARD_REMOVED, Answer, Attempt, Completion, Standing
+from services.dag.queue_client import SHARD_REMOVED, Answer, Attempt, Completion, Standing
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Hold:
 
 
 class FakeQueue:
-    """Implements `services.dag.gateway.Queue`."""
+    """Implements `services.dag.queue_client.Queue`."""
 
     def __init__(self, shards: Sequence[int] = (0, 1)) -> None:
         self.items: dict[str, FakeItem] = {}

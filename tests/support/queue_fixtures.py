@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.queue import looking
+from services.queue.dispatch import key_refill
 from tests.support.databases import Databases
 from tests.support.queue_host import Api, QueueHost, queue_host
 
@@ -24,7 +24,7 @@ async def host(databases: Databases) -> AsyncIterator[QueueHost]:
 @pytest.fixture
 async def api(host: QueueHost, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
     """A fresh namespace on `host`; the shards' clock is put right afterwards."""
-    monkeypatch.setattr(looking, "PEEK_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(key_refill, "PEEK_S_MAX", PATIENCE_S)
     yield Api(host)
     await host.clock.reset()
 
@@ -41,7 +41,7 @@ async def own_host(databases: Databases) -> AsyncIterator[QueueHost]:
 @pytest.fixture
 async def own_api(own_host: QueueHost, monkeypatch: pytest.MonkeyPatch) -> Api:
     """A namespace on `own_host`."""
-    monkeypatch.setattr(looking, "PEEK_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(key_refill, "PEEK_S_MAX", PATIENCE_S)
     return Api(own_host)
 
 

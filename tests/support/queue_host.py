@@ -12,10 +12,10 @@ import httpx
 
 from headgate.ids import IdMaker
 from services.queue.app import create_app
-from services.queue.reaper import Reaper
-from services.queue.retention import Retention
+from services.queue.duties.reaper import Reaper
+from services.queue.duties.retention import Retention
 from services.queue.settings import QueueSettings
-from services.queue.store import Store
+from services.queue.store.shard_store import Store
 from tests.support.apps import DAG_TOKEN
 from tests.support.databases import Database
 from tests.support.described import described

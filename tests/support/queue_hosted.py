@@ -4,12 +4,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from services.dag.gateway import Answer, Attempt, Completion, Standing
+from services.dag.queue_client import Answer, Attempt, Completion, Standing
 from tests.support.queue_host import Api, QueueHost
 
 
 class HostedQueue:
-    """Implements `services.dag.gateway.Queue`; `taken` counts completions."""
+    """Implements `services.dag.queue_client.Queue`; `taken` counts completions."""
 
     def __init__(self, host: QueueHost) -> None:
         self._host = host

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.ids import new_id
+from services.queue.dispatch.key_buffer import START
+from services.queue.leases.lease_ops import Extension, Nack
 from services.queue.model import Claim, Key, NewItem, Offer, Settled
-from services.queue.prefetch import START
-from services.queue.settle import Extension, Nack
-from services.queue.store import SweepBounds
-from shared.access import Caller
+from services.queue.store.shard_store import SweepBounds
+from shared.http.access import Caller
 from tests.support.interleave import Actor, explore
 
 ANYBODY = Caller(frozenset({"enqueue", "consume", "admin"}))

@@ -13,7 +13,7 @@ STATEMENT = re.compile(
     re.S,
 )
 # The launcher makes databases; connections and the shard map ask who is there before any schema is known.
-MAY_HOLD_SQL = {"shared/history.py": 1, "shared/shards.py": 2}
+MAY_HOLD_SQL = {"shared/postgres/history.py": 1, "shared/shards/shard_map.py": 2}
 
 
 def strings(tree: ast.AST) -> list[ast.Constant]:

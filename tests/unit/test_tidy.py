@@ -21,8 +21,8 @@ TIME_CALLS = {"time.time", "time.sleep", "datetime.now", "datetime.utcnow", "asy
 MAY_TELL_TIME = (
     "shared/clock.py",
     "shared/loop.py",
-    "shared/pg.py",
-    "shared/shedding.py",
+    "shared/postgres/connections.py",
+    "shared/admission/delay.py",
     "headgate/",
     "services/local/",
 )

@@ -4,7 +4,7 @@
 -- items' ends are applied here, which disabled items of that queue shard the caller has to make ready in the
 -- same transaction, and which DAGs have ended: who waits for one hears of it from the caller, after its commit.
 -- What is not in `o_taken` is as it was, and goes the ordinary way: by a completion item, to
--- services.dag.completing, which decides the same.
+-- services.dag.run.completions, which decides the same.
 --
 -- Else nobody is waited for: a DAG whose row is locked, or a table that is, is left alone. All that follows the locks
 -- reads with a snapshot of its own. A DAG's ends are taken together or not at all, and only while it runs, neither

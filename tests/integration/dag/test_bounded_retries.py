@@ -7,11 +7,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from services.dag import store_edges
+from services.dag import store
 from services.dag.model import Node, within
-from services.dag.store import SQL
-from shared.pg import Transaction
-from shared.session import PINNED
+from services.dag.store.dags import SQL
+from shared.postgres.connections import Transaction
+from shared.postgres.session import PINNED
 from tests.integration.dag.test_reopening import ended, is_reopening, run_out
 from tests.support.dag_world import DagWorld, specs
 
@@ -31,7 +31,7 @@ def layers(count: int, width: int) -> dict[str, list[str]]:
 def counted(world: DagWorld, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What each statement that counts edges anew was given: how many nodes, and how many edges into them."""
     calls: list[tuple[int, int]] = []
-    recount = store_edges.recount_edges
+    recount = store.edges.recount_edges
 
     async def counting(tx: Transaction, nos: Any) -> None:
         calls.append((len(nos), sum(node.upstreams for node in await store_nodes(tx, nos))))
@@ -40,7 +40,7 @@ def counted(world: DagWorld, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int,
     async def store_nodes(tx: Transaction, nos: Any) -> list[Node]:
         return [Node(*row) for row in await tx.fetch(SQL.nodes_by_no, nos=nos)]
 
-    monkeypatch.setattr(store_edges, "recount_edges", counting)
+    monkeypatch.setattr(store.edges, "recount_edges", counting)
     world.settings.__dict__.update(retry_step_edges=EDGES_MAX, scan_edges_max=EDGES_MAX)
     return calls
 

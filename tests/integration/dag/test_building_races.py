@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.dag.gateway import Answer
+from services.dag.queue_client import Answer
 from tests.support.dag_world import DagWorld, specs
 from tests.support.locks import locked
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.dag import queries
-from services.dag.completing import Completer
+from services.dag.read import queries
+from services.dag.run.completions import Completer
 from tests.support.dag_world import BASE, DagWorld, specs
 
 OUTPUT = "x" * 100

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.dag.cleaning import Span, waves
+from services.dag.run.cleanup import Span, waves
 from tests.support.dag_world import DagWorld, specs
 from tests.support.locks import locked
 

@@ -251,7 +251,7 @@ async def test_r7_two_last_upstreams_that_end_at_once_release_their_child_once(w
 
 
 async def _apply(world: DagWorld, completion: Any) -> None:
-    from services.dag.results import ending_of
+    from services.dag.duties.completion_poll import ending_of
 
     ending = ending_of(completion.payload)
     assert ending is not None
@@ -352,8 +352,8 @@ async def test_acks_and_deletions_of_several_steps_go_together_and_before_the_pr
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for them; what is still gathered when the process leaves is done then."""
-    monkeypatch.setattr("services.dag.results.ACKS_GATHER_S", 3600.0)
-    monkeypatch.setattr("services.dag.relay.DELETES_GATHER_S", 3600.0)
+    monkeypatch.setattr("services.dag.duties.completion_poll.ACKS_GATHER_S", 3600.0)
+    monkeypatch.setattr("services.dag.duties.relay.DELETES_GATHER_S", 3600.0)
     await world.create({"a": [], "b": ["a"], "c": ["b"]})
     for key in ("a", "b"):
         while not any(item.node == key and item.state == "ready" for item in world.queue.items.values()):

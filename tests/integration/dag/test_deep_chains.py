@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.dag import store_edges, store_reopening
+from services.dag import store
 from services.dag.graph import decide
 from services.dag.model import Counts
 from tests.integration.dag.test_reopening import ended, is_reopening, run_out, step, steps_of
@@ -54,7 +54,7 @@ async def test_skips_many_levels_down_are_those_of_single_levels(world: DagWorld
 async def test_a_chain_of_skips_is_not_a_statement_for_each_level(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flips, flip = 0, store_edges.flip_edges
+    flips, flip = 0, store.edges.flip_edges
 
     async def counting(*given: Any) -> Any:
         nonlocal flips
@@ -64,7 +64,7 @@ async def test_a_chain_of_skips_is_not_a_statement_for_each_level(
     dag = await world.create(chain(900))
     await world.settle()
     world.queue.die("n0")
-    monkeypatch.setattr(store_edges, "flip_edges", counting)
+    monkeypatch.setattr(store.edges, "flip_edges", counting)
     await world.settle()
     assert (await world.dag(dag))["nodes"]["skipped"] == 899
     assert flips < 30
@@ -74,14 +74,14 @@ async def test_skips_many_levels_down_look_at_so_many_edges(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.settings.__dict__.update(edges_per_step_max=40, walk_edges_max=40)
-    found, below = [], store_edges.skipped_below
+    found, below = [], store.edges.skipped_below
 
     async def counting(tx: Any, skipped: Any, edges_max: int) -> Any:
         nodes = await below(tx, skipped, edges_max)
         found.append((len(nodes), edges_max))
         return nodes
 
-    monkeypatch.setattr(store_edges, "skipped_below", counting)
+    monkeypatch.setattr(store.edges, "skipped_below", counting)
     dag = await ended(world, chain(200), dying={"n0"})
     assert (await world.dag(dag))["nodes"]["skipped"] == 199
     assert all(nodes <= edges_max <= 20 for nodes, edges_max in found)
@@ -104,14 +104,14 @@ async def test_what_a_call_skips_stands_beside_what_is_skipped_because_of_it(wor
 async def test_a_retry_goes_down_a_chain_many_levels_in_a_step(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, below = 0, store_reopening.reach_below
+    looks, below = 0, store.reopening.reach_below
 
     async def counting(*given: Any, **more: Any) -> Any:
         nonlocal looks
         looks += 1
         return await below(*given, **more)
 
-    monkeypatch.setattr(store_reopening, "reach_below", counting)
+    monkeypatch.setattr(store.reopening, "reach_below", counting)
     steps_of(world, 100)
     dag = await ended(world, specs(chain(500)), dying={"n0"})
     await world.verb(dag, "retry")

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.dag.streaming import Stream
+from services.dag.read.event_streams import Stream
 from shared.errors import ShardUnavailable
 from tests.support.dag_world import BASE, DagWorld
 from tests.support.locks import locked
@@ -297,7 +297,7 @@ async def test_a_shard_that_goes_away_ends_the_stream_without_an_error(
         async def fail(*_args: Any) -> Any:
             raise ShardUnavailable("away")
 
-        monkeypatch.setattr("services.dag.store_reads.changes_after", fail)
+        monkeypatch.setattr("services.dag.store.reads.changes_after", fail)
         await world.verb(dag, "pause")
         with pytest.raises(StopAsyncIteration):
             await anext(frames)

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from services.dag.gateway import Attempt
+from services.dag.queue_client import Attempt
 from tests.support.dag_world import BASE, DagWorld
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from migrations.shard import upgrade
-from shared.batcher import LIGHT_ENTRIES_MAX
 from shared.ids import KIN
+from shared.postgres.batcher import LIGHT_ENTRIES_MAX
 from tests.integration.queue.test_hung_up_consumer import spy_on_claims, until_waiting
 from tests.support.databases import Database, Databases
 from tests.support.folding import Folding, folding_on

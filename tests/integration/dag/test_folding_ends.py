@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from shared import ids
-from shared.telling import Voice, ended_channel
+from shared.dag_notify import Voice, ended_channel
 from tests.support.databases import Database, Databases
 from tests.support.folding import Folding, folding_on
 

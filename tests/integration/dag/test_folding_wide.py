@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.acks import WIDE_DAGS_MAX
+from services.queue.leases.acks import WIDE_DAGS_MAX
 from services.queue.model import Fold
 from shared.errors import ShardUnavailable
 from tests.support.databases import Database, Databases

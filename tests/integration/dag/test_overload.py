@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.entrance import TICK_S, Entrance
-from shared.hotpath import HotPath
-from shared.lanes import Urgency
+from shared.admission.connection_priority import Urgency
+from shared.admission.fair_queue import TICK_S, Entrance
+from shared.http.hot_path import HotPath
 from tests.support.clocks import ManualClock
 from tests.support.dag_world import BASE, DagWorld
 

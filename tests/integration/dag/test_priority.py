@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.dag.ranking import ranks_of
+from services.dag.run.priority import ranks_of
 from tests.support.dag_world import DagWorld, specs
 from tests.support.queue_fake import FakeQueue
 

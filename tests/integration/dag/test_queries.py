@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.dag import store_reads
+from services.dag import store
 from shared.errors import NotFound
 from tests.support.dag_world import BASE, DagWorld
 
@@ -136,9 +136,9 @@ async def test_shard_health_counts_dags_and_nodes_over_ends_and_retries(world: D
     await world.settle()
     expected = ({"running": 1, "succeeded": 1}, {"blocked": 1, "released": 1, "succeeded": 1})
     assert await counts() == expected
-    from services.dag import store_duties
+    from services.dag import store
 
-    assert await store_duties.fold_tally(world.shard, rows_min=1, rows_max=100) == 3
+    assert await store.duties.fold_tally(world.shard, rows_min=1, rows_max=100) == 3
     assert await counts() == expected
     [shard] = (await world.http.get("/v1/shards")).json()["items"]
     assert (shard["state"], shard["outbox"]) == ("healthy", 0)
@@ -148,13 +148,13 @@ async def test_shard_health_counts_dags_and_nodes_over_ends_and_retries(world: D
 def counted_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The ids of each statement that looks for DAGs, from now on."""
     looks: list[list[str]] = []
-    get_dags = store_reads.get_dags
+    get_dags = store.reads.get_dags
 
     async def counted(shard: Any, ids: Sequence[str]) -> Any:
         looks.append(sorted(ids))
         return await get_dags(shard, ids)
 
-    monkeypatch.setattr(store_reads, "get_dags", counted)
+    monkeypatch.setattr(store.reads, "get_dags", counted)
     return looks
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.access import make_token
+from shared.http.access import make_token
 from tests.support.apps import DAG_TOKEN, Service, dag_service, queue_service
 from tests.support.databases import Databases
 from tests.support.servers import ServerAddresses

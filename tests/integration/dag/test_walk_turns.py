@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from services.dag import walking
+from services.dag.duties import long_steps
+from services.dag.duties.long_steps import Walker
 from services.dag.model import Dag
-from services.dag.walking import Walker
 from tests.support.clocks import ManualClock
 from tests.support.dag_world import DagWorld, specs
 
@@ -78,8 +78,8 @@ async def test_a_dag_with_many_walks_does_not_hide_the_next(world: DagWorld) -> 
 async def test_of_more_dags_than_one_look_takes_each_comes_in_its_turn(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walking, "_DAGS_PER_LOOK", 5)
-    monkeypatch.setattr(walking, "_DAGS_PER_STEP", 5)
+    monkeypatch.setattr(long_steps, "_DAGS_PER_LOOK", 5)
+    monkeypatch.setattr(long_steps, "_DAGS_PER_STEP", 5)
     world.settings.__dict__.update(scan_nodes_max=1)
     dags = [await cancelled(world, "first", 20) for _ in range(12)]
     await steps(world, 12)

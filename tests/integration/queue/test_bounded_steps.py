@@ -2,12 +2,12 @@
 
 import pytest
 
+from services.queue.duties.reaper import LEASES_PAUSE_S
+from services.queue.leases.lease_ops import Settlement
 from services.queue.model import EARLIEST
-from services.queue.names import SQL
-from services.queue.pace import Pace
-from services.queue.reaper import LEASES_PAUSE_S
-from services.queue.settle import Settlement
-from services.queue.store import SweepBounds, take_expired
+from services.queue.operations.pace import Pace
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import SweepBounds, take_expired
 from shared.ids import shard_of
 from tests.support.queue_host import Api
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from services.queue.names import Names
-from shared.pg import Pool
+from services.queue.store.names import Names
+from shared.postgres.connections import Pool
 from tests.support.queue_host import Api, QueueHost, ShardClock, queue_host
 from tests.support.replicas import replicated
 

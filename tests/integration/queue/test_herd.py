@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.hints import Messenger
+from services.queue.duties.hints import Messenger
 from shared.clock import SystemClock
 from tests.support.queue_host import Api, QueueHost, queue_host
 

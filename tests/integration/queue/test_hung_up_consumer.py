@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shared.exchange import Exchange
+from shared.http.fast_http import Exchange
 from tests.support.apps import queue_service
 from tests.support.databases import Database
 from tests.support.queue_host import Api

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.queue import reaper as module
-from services.queue.fronts import WHOLE_S
-from services.queue.reaper import LEASES_PAUSE_S, SEEN_S, Reaper
-from services.queue.store import Store
+from services.queue.dispatch.scan_floor import WHOLE_S
+from services.queue.duties import reaper as module
+from services.queue.duties.reaper import LEASES_PAUSE_S, SEEN_S, Reaper
+from services.queue.store.shard_store import Store
 from shared.clock import SystemClock
 from tests.support.clocks import ManualClock
 from tests.support.queue_host import Api

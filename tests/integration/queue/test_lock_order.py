@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from headgate.ids import new_id
-from services.queue import store as rows
 from services.queue.model import Claim, Key
-from shared import pg
-from shared.access import Caller
+from services.queue.store import shard_store as rows
+from shared.http.access import Caller
+from shared.postgres import connections
 from tests.support.databases import Database, Databases
 from tests.support.queue_host import Api, QueueHost, queue_host
 
@@ -112,7 +112,7 @@ async def test_a_claim_and_another_bulk_statement_take_rows_in_one_order(
     meeting = await met(host, [{**item, "ttl_s": 10} for item in items()] if is_late else items())
     if is_late:
         await host.clock.advance(20)
-    monkeypatch.setattr(pg, "RETRIES_MAX", 0)  # a deadlock is an error at once
+    monkeypatch.setattr(connections, "RETRIES_MAX", 0)  # a deadlock is an error at once
 
     async with connected(host.database) as holder, connected(host.database) as watcher:
         async with holder.transaction():
@@ -169,9 +169,9 @@ async def until_waiting(watcher: Any, count: int) -> None:
 
 def spy_on_deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     found: list[Exception] = []
-    real = pg.Pool._retrying
+    real = connections.Pool._retrying
 
-    async def retrying(self: pg.Pool, run: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def retrying(self: connections.Pool, run: Callable[[Any], Awaitable[Any]]) -> Any:
         async def watched(connection: Any) -> Any:
             try:
                 return await run(connection)
@@ -181,5 +181,5 @@ def spy_on_deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
 
         return await real(self, watched)
 
-    monkeypatch.setattr(pg.Pool, "_retrying", retrying)
+    monkeypatch.setattr(connections.Pool, "_retrying", retrying)
     return found

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from services.queue.lanes import Lanes
-from services.queue.names import SQL
-from services.queue.notices import Notices
+from services.queue.duties.fairness_keys import Lanes
+from services.queue.duties.notices import Notices
+from services.queue.store.names import SQL
 from tests.support.queue_host import Api, QueueHost
 
 RARE = {id(SQL.limited): "limited", id(SQL.min_shares): "min_shares", id(SQL.lane_heads): "lane_heads"}

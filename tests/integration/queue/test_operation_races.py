@@ -11,8 +11,8 @@ import asyncpg
 import httpx
 import pytest
 
-from services.queue import operations
-from services.queue.names import SQL
+from services.queue.operations import bulk
+from services.queue.store.names import SQL
 from tests.support.databases import Database, Databases
 from tests.support.interleave import Actor, actor_on
 from tests.support.ports import free_port
@@ -221,7 +221,7 @@ async def test_a_host_that_dies_at_any_chunk_leaves_the_rest_to_the_next(
             if name == point and left == 0:
                 raise Died
 
-        monkeypatch.setattr(operations, "crash_point", die)
+        monkeypatch.setattr(bulk, "crash_point", die)
         with suppress(Died):
             await api.host.process.operations.start(api.namespace, "purge", {"topic": "t"})
         await host.clock.advance(20)

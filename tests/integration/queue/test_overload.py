@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from shared import batcher
-from shared.lanes import Urgency
+from shared.admission.connection_priority import Urgency
+from shared.postgres import batcher
 from tests.support.queue_host import Api, QueueHost
 
 

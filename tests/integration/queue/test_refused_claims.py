@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headgate.ids import shard_of
-from services.queue import dispatch
-from services.queue.dispatch import REST_S
+from services.queue.dispatch import dispatcher
+from services.queue.dispatch.dispatcher import REST_S
 from tests.support.clocks import ManualClock
 from tests.support.queue_host import Api
 
@@ -123,7 +123,7 @@ async def test_a_call_whose_items_are_always_gone_ends_after_its_deadline(
     own_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process takes them each time between the look and the claim."""
-    monkeypatch.setattr(dispatch, "MISSES_S_MAX", 0.05)
+    monkeypatch.setattr(dispatcher, "MISSES_S_MAX", 0.05)
     await fill(own_api, 0, BACKLOG)
 
     async def claim(*_args: Any, **_options: Any) -> list[Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from headgate import wire
 from headgate.ids import shard_of
-from shared.sql import Statement
+from shared.postgres.sql import Statement
 from tests.support.ports import free_port
 from tests.support.queue_host import Api, QueueHost, queue_host
 

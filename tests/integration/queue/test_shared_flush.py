@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.store import Store
+from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
 from shared.ids import new_id, shard_of
 from tests.support.flushes import together

@@ -8,11 +8,11 @@ from contextlib import suppress
 import pytest
 
 from headgate.ids import shard_of
-from services.queue import dispatch, looking
-from shared import breaker
+from services.queue.dispatch import dispatcher, key_refill
+from shared.admission import breaker
 from shared.errors import ShardUnavailable
 from shared.metrics import SHARD_REFUSED
-from shared.plan import SLOTS
+from shared.shards.map_file import SLOTS
 from tests.support.clocks import ManualClock
 from tests.support.proxy import Proxy
 from tests.support.queue_host import Api, QueueHost, queue_host
@@ -51,8 +51,8 @@ def mend(proxy: Proxy) -> None:
 async def shaky(own_host: QueueHost, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueHost]:
     """A process that reaches shard 1 through a proxy, and passes over a slow shard soon."""
     monkeypatch.setattr(breaker, "PAUSE_S", 0.05)
-    monkeypatch.setattr(looking, "PEEK_S_MAX", 0.2)
-    monkeypatch.setattr(dispatch, "CLAIM_S_MAX", 0.2)
+    monkeypatch.setattr(key_refill, "PEEK_S_MAX", 0.2)
+    monkeypatch.setattr(dispatcher, "CLAIM_S_MAX", 0.2)
     dsn = own_host.database.dsn
     shards = f"0={dsn} 1={proxy.dsn(dsn)}"
     async with queue_host(own_host.database, own_host.clock, shards=shards) as made:

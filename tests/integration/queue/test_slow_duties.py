@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from services.queue.reaper import Reaper
+from services.queue.duties.reaper import Reaper
 from shared.errors import ShardUnavailable
-from shared.session import SESSION
+from shared.postgres.session import SESSION
 from tests.support.databases import Databases
 from tests.support.queue_host import Api, queue_host
 

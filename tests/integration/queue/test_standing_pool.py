@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from headgate.ids import IdMaker
-from services.queue.store import Store
-from shared import pg
+from services.queue.store.shard_store import Store
+from shared.admission.connection_priority import Urgency, set_urgency
 from shared.errors import ShardUnavailable
-from shared.lanes import Urgency, set_urgency
+from shared.postgres import connections
 from tests.support.queue_host import Api, QueueHost
 
 TOKEN = "00000000-0000-0000-0000-000000000001"
@@ -22,7 +22,7 @@ TARGET_S = 1.0
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pools' clock, moved by changing its one element."""
     now_s = [1000.0]
-    monkeypatch.setattr(pg._clock, "monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr(connections._clock, "monotonic_s", lambda: now_s[0])
     return now_s
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.queue.hints import Messenger
-from services.queue.kept_keys import KeysUse
+from services.queue.dispatch.key_budget import KeysUse
+from services.queue.duties.hints import Messenger
 from services.queue.model import EARLIEST, Key
 from shared.clock import SystemClock
 from tests.support.queue_host import Api, QueueHost, queue_host

@@ -3,9 +3,9 @@
 import pytest
 
 from services.queue.settings import QueueSettings
-from shared.plan import SLOTS
 from shared.settings import parse_shards
-from shared.shards import ShardMap
+from shared.shards.map_file import SLOTS
+from shared.shards.shard_map import ShardMap
 
 DSN = "postgresql://someone@127.0.0.1:1/db"
 

@@ -1,0 +1,34 @@
+"""The parts of one DAG process, put together: what the routes and the loops call."""
+
+from __future__ import annotations
+
+from services.dag.build.create import Builder
+from services.dag.build.queue_registration import Giver
+from services.dag.build.subdags import SubDags
+from services.dag.duties.long_steps import Walker
+from services.dag.read.event_streams import Streams
+from services.dag.read.explain import Explainer
+from services.dag.read.export import Exporter
+from services.dag.read.queries import Queries
+from services.dag.run.completions import Completer
+from services.dag.run.context import Context
+from services.dag.run.control import Controller
+from services.dag.run.retry import Retrier
+
+
+class Orchestrator:
+    """All duties over one context."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.giver = Giver(context)
+        self.builder = Builder(context, self.giver)
+        self.completer = Completer(context)
+        self.controller = Controller(context)
+        self.retrier = Retrier(context)
+        self.walker = Walker(context)
+        self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier)
+        self.queries = Queries(context)
+        self.explainer = Explainer(context, self.queries)
+        self.streams = Streams(context)
+        self.exporter = Exporter(context, self.queries)

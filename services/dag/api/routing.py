@@ -1,0 +1,78 @@
+"""What the routes of the DAG service share: paths, who calls, in which namespace, and the duties behind them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from fastapi import Depends, Query, Request
+
+from headgate import wire
+from services.dag.api.parts import Orchestrator
+from shared.admission.connection_priority import Urgency, set_urgency
+from shared.errors import invalid
+from shared.http.access import Caller
+from shared.http.edge import caller_of
+
+DAGS_PATH: Final = "/v1/namespaces/{ns}/dags"
+DAG_PATH: Final = DAGS_PATH + "/{dag}"
+
+_NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
+
+CallerOf = Annotated[Caller, Depends(caller_of)]
+Limit = Annotated[int, Query(ge=1, le=wire.PAGE_LIMIT_MAX)]
+Key = Annotated[str, Query(min_length=1, max_length=wire.KEY_BYTES_MAX)]
+
+
+async def orchestrator_of(request: Request) -> Orchestrator:
+    """A dependency: this process's duties, for a call that is not turned away. Queries and building go first."""
+    level = _urgency(request)
+    request.app.state.lag.check(level)
+    set_urgency(level)
+    orchestrator: Orchestrator = request.app.state.orchestrator
+    return orchestrator
+
+
+def _urgency(request: Request) -> Urgency:
+    if request.method == "GET":
+        return Urgency.LIST
+    builds = request.url.path.endswith(("/dags", "/nodes", "/dependencies"))
+    return Urgency.ENQUEUE if builds else Urgency.DEQUEUE
+
+
+def admit(ns: str, caller: Caller) -> None:
+    """Raises Invalid for a malformed namespace, NotFound or Forbidden when it is not open to the caller."""
+    if _NAMESPACE(ns) is None:
+        raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
+    caller.enter(ns)
+
+
+def enter(ns: str, caller: Caller, *, reads: bool) -> None:
+    """Raises Invalid for a malformed namespace, Forbidden when it is not open to the caller; changing anything
+    needs `enqueue`."""
+    admit(ns, caller)
+    if reads:
+        caller.need("consume", "enqueue", "ops")
+    else:
+        caller.need("enqueue")
+
+
+async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:
+    """A dependency: the namespace of the path, open to the caller."""
+    enter(ns, caller, reads=request.method == "GET")
+    return ns
+
+
+OrchestratorOf = Annotated[Orchestrator, Depends(orchestrator_of)]
+NamespaceOf = Annotated[str, Depends(namespace_of)]
+
+
+def clean(name: str, text: str | None) -> str | None:
+    """A parameter that Postgres can be asked about.
+
+    Raises:
+        Invalid: nothing can be named so.
+    """
+    if text is not None and wire.unclean(text):
+        raise invalid(f"/{name}", "it holds characters that nothing here is named with")
+    return text

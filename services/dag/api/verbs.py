@@ -1,0 +1,160 @@
+"""The verbs that build DAGs and wait for them: what their routes answer, and the short way to them.
+
+What a program does with every DAG (create it, add to it, resolve, wait for its end) comes by the short way of
+`shared.http.hot_path` when it is asked for plainly, and by its route otherwise; both end in the same function
+here, but for new DAGs of the common shape (see `plain`), which are as that function would have made them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from headgate import wire
+from services.dag.api import intake, simple_intake
+from services.dag.api.parts import Orchestrator
+from services.dag.api.routing import enter
+from services.dag.api.views import added_view, dag_view
+from services.dag.build.create import Created
+from services.dag.model import NewEdge, NewNode
+from shared.admission.connection_priority import Urgency
+from shared.http import json_body
+from shared.http.edge import M, validate
+from shared.http.hot_path import Call, Verb
+
+Answer = tuple[int, Any]
+
+_SECONDS = re.compile(r"timeout_s=([0-9]{1,3}(?:\.[0-9]{1,6})?)").fullmatch
+
+
+async def create(duties: Orchestrator, namespace: str, body: wire.DagSpec) -> Answer:
+    """201 and the DAG that was made, or 200 and the one of the same key."""
+    settings = duties.context.settings
+    created = await duties.builder.create(
+        namespace,
+        intake.new_dag(body, settings),
+        intake.new_nodes(body.nodes or (), settings),
+        intake.new_edges(body.dependencies or ()),
+    )
+    return _created(created)
+
+
+def _created(created: Created) -> Answer:
+    view = dag_view(created.dag) | {"existing": not created.made, "same": created.same}
+    return 201 if created.made else 200, view
+
+
+async def add_nodes(duties: Orchestrator, namespace: str, dag: str, body: wire.AddNodes) -> dict[str, Any]:
+    """The call's nodes as they stand now."""
+    nodes = intake.new_nodes(body.nodes, duties.context.settings)
+    return await _add(duties, namespace, dag, nodes, intake.new_edges(body.dependencies or ()))
+
+
+async def _add(
+    duties: Orchestrator, namespace: str, dag: str, nodes: list[NewNode], edges: list[NewEdge]
+) -> dict[str, Any]:
+    return {"nodes": added_view(await duties.builder.add(namespace, dag, nodes, edges))}
+
+
+async def add_dependencies(
+    duties: Orchestrator, namespace: str, dag: str, body: wire.AddDependencies
+) -> dict[str, Any]:
+    """The call's edges, all of which exist now."""
+    await duties.builder.add(namespace, dag, [], intake.new_edges(body.dependencies))
+    return {
+        "dependencies": [{"upstream": edge.upstream, "downstream": edge.downstream} for edge in body.dependencies]
+    }
+
+
+async def resolve(duties: Orchestrator, namespace: str, dag: str, body: wire.ResolveRequest) -> dict[str, Any]:
+    """What each fact was: news, or known."""
+    facts = intake.resolutions(body.external, duties.context.settings)
+    answers = await duties.controller.resolve(namespace, dag, facts)
+    results = [
+        {
+            "node": fact.node,
+            "name": fact.name,
+            "status": "resolved" if answer.is_new else "already_resolved",
+            "declared": answer.declared,
+            "hint": answer.hint,
+        }
+        for fact, answer in zip(facts, answers, strict=True)
+    ]
+    return {"results": results}
+
+
+class Hot:
+    """The short way in: one method per verb, each the same as its route."""
+
+    def __init__(self, duties: Orchestrator) -> None:
+        self._duties = duties
+        self._settings = duties.context.settings
+
+    def by_path(self) -> dict[str, Verb]:
+        """The verbs by the part of their path behind the namespace."""
+        return {
+            "dags": Verb(self.create, Urgency.ENQUEUE),
+            "dags/{dag}/nodes": Verb(self.add_nodes, Urgency.ENQUEUE),
+            "dags/{dag}/dependencies": Verb(self.add_dependencies, Urgency.ENQUEUE),
+            "dags/{dag}/resolve": Verb(self.resolve, Urgency.DEQUEUE),
+            "dags/{dag}/wait": Verb(self.wait, Urgency.LIST, is_plain_wait),
+        }
+
+    async def create(self, call: Call) -> Answer:
+        """`dag_create`."""
+        value = self._value(call)
+        made = simple_intake.read(value, self._settings)
+        dag = await self._duties.builder.create_plain(call.namespace, *made) if made else None
+        if dag is not None:
+            return _created(Created(dag, made=True, same=True))
+        return await create(self._duties, call.namespace, validate(wire.DagSpec, value))
+
+    async def add_nodes(self, call: Call) -> Answer:
+        """`dag_add_nodes`."""
+        value = self._value(call)
+        if (added := simple_intake.read_added(value)) is not None:
+            if (columns := simple_intake.columns_of(added, self._settings)) is not None:
+                found = await self._duties.builder.add_plain(call.namespace, call.of, *columns)
+                if found is not None:
+                    return 201, {"nodes": added_view(found)}
+            if (nodes := simple_intake.nodes_of(added, self._settings)) is not None:
+                return 201, await _add(self._duties, call.namespace, call.of, *nodes)
+        return 201, await add_nodes(self._duties, call.namespace, call.of, validate(wire.AddNodes, value))
+
+    async def add_dependencies(self, call: Call) -> Answer:
+        """`dag_add_dependencies`."""
+        body = self._body(call, wire.AddDependencies)
+        return 201, await add_dependencies(self._duties, call.namespace, call.of, body)
+
+    async def resolve(self, call: Call) -> Answer:
+        """`dag_resolve`."""
+        body = self._body(call, wire.ResolveRequest)
+        return 200, await resolve(self._duties, call.namespace, call.of, body)
+
+    async def wait(self, call: Call) -> Answer:
+        """`dag_wait`."""
+        enter(call.namespace, call.caller, reads=True)
+        timeout_s = _timeout_s(call.query)
+        assert timeout_s is not None, "the short way takes no other query"
+        call.client.step_aside()
+        return 200, dag_view(await self._duties.queries.wait(call.namespace, call.of, timeout_s))
+
+    def _body(self, call: Call, model: type[M]) -> M:
+        return validate(model, self._value(call))
+
+    def _value(self, call: Call) -> Any:
+        enter(call.namespace, call.caller, reads=False)
+        return json_body.check(call.body, depth_max=self._settings.json_depth_max)
+
+
+def is_plain_wait(query: str) -> bool:
+    """True for the query of a wait that gives a time within its bounds, or nothing."""
+    return _timeout_s(query) is not None
+
+
+def _timeout_s(query: str) -> float | None:
+    if not query:
+        return wire.WAIT_S_MAX
+    found = _SECONDS(query)
+    seconds = float(found[1]) if found else wire.WAIT_S_MAX + 1
+    return seconds if seconds <= wire.WAIT_S_MAX else None

@@ -1,0 +1,168 @@
+"""New DAGs, whole: one statement writes and decides several of them, and one call gives the queue their items.
+
+Nobody can wait for a DAG that is not there yet, add to it or end it, so how its nodes stand follows from the call
+alone, and needs no look at anything. The caller is answered when the queue has all of them (see `giving`). What
+needs more than the call to be decided goes the long way (see `building`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from services.dag import changes, store
+from services.dag.build import addition
+from services.dag.build.addition import Standing
+from services.dag.build.queue_registration import Giver
+from services.dag.graph import decide
+from services.dag.model import Dag, NewDag, NewEdge, NewNode
+from services.dag.run.context import Context
+from services.dag.settings import DagSettings
+from services.dag.store.create import Birth, Born, Columns
+from shared import ids
+from shared.admission.connection_priority import Urgency
+from shared.crash import crash_point
+from shared.errors import ServiceError
+from shared.metrics import RELEASED
+from shared.postgres.batcher import Batcher, BatcherLimits
+from shared.shards.shard_map import Shard
+
+_NOTHING = Standing({}, {})
+_UNBORN_AT = datetime.fromtimestamp(0, UTC)
+
+
+def plan(
+    dag_id: str,
+    namespace: str,
+    new: NewDag,
+    nodes: Sequence[NewNode],
+    edges: Sequence[NewEdge],
+    queue_shard: int,
+    settings: DagSettings,
+) -> Birth | None:
+    """A new DAG as it will stand, or None where the long way is to tell: of what is there already (externals may
+    be resolved, a key may be taken), of nodes that are no items, of none, and of what is wrong with the call."""
+    if not nodes or any(node.sub or node.run_on is not None or node.external or node.tolerate for node in nodes):
+        return None
+    dag = _unborn(dag_id, namespace, new)
+    try:
+        adding = addition.plan(dag, nodes, edges, _NOTHING, set())
+        addition.check_limits(dag, adding, _NOTHING, settings)
+    except ServiceError:
+        return None
+    counts = addition.new_counts(adding, _NOTHING)
+    if any(decide(node.trigger, counts[node.key]) == "skip" for node in adding.nodes):
+        return None
+    numbers = {node.key: n for n, node in enumerate(adding.nodes)}
+    columns = Columns(
+        keys=list(numbers),
+        topics=[node.topic for node in adding.nodes],
+        triggers=[node.trigger for node in adding.nodes],
+        passes=[node.pass_outputs for node in adding.nodes],
+        fingerprints=[node.fingerprint for node in adding.nodes],
+        items=[node.item for node in adding.nodes],
+        lefts=[counts[key].left for key in numbers],
+        ups=[numbers[edge.upstream] for edge in adding.edges],
+        downs=[numbers[edge.downstream] for edge in adding.edges],
+    )
+    return lay_out(dag_id, namespace, new, columns, queue_shard)
+
+
+def lay_out(dag_id: str, namespace: str, new: NewDag, columns: Columns, queue_shard: int) -> Birth:
+    """A new DAG as it will stand: what has no upstream is released, unless the DAG keeps it."""
+    dag = _unborn(dag_id, namespace, new)
+    count, roots = len(columns.keys), columns.lefts.count(0)
+    dag.next_n, dag.edges = count, len(columns.ups)
+    dag.structure_version = min(dag.edges, 1)
+    dag.released = roots if dag.releasing else 0
+    dag.blocked = count - dag.released
+    item_ids = ids.kin(ids.new_ids(queue_shard, count), dag_id)
+    return Birth(dag, columns, item_ids, changes.of_birth(dag, columns.lefts), content=new.content)
+
+
+class Births:
+    """Makes new DAGs; those that several callers want at once share a statement and a call."""
+
+    def __init__(self, context: Context, giver: Giver) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._giver = giver
+        self._bearing: dict[int, Batcher[Birth, Born | None]] = {}
+
+    async def make(self, shard: Shard, birth: Birth) -> Dag | None:
+        """Make a DAG and give the queue its items; None when its key is taken.
+
+        Raises:
+            AddUnfinished: the DAG is there, and the queue will be given its items by and by.
+        """
+        if birth.dag.next_n > self._settings.birth_nodes_max:
+            # Its items are a call of their own. One that went ahead, as overdue, would be acked before the queue
+            # has those that wait for it.
+            [born] = await store.create.bear_dags(shard, [birth], delay_s=self._settings.stopped_add_s)
+        else:
+            [born] = await self._bearer(shard).submit([birth], birth.dag.namespace)
+        if born is None:
+            return None
+        crash_point("after_birth")
+        dag = birth.dag
+        dag.no, dag.created_at, dag.deadline_at = born
+        if dag.released:
+            RELEASED.labels(shard.number).inc(dag.released)
+        if await self._giver.give_born(shard, birth):
+            return dag
+        return await store.reads.get_dag(shard, dag.id, dag.namespace) or dag
+
+    def _bearer(self, shard: Shard) -> Batcher[Birth, Born | None]:
+        if shard.number not in self._bearing:
+
+            async def flush(births: list[Birth]) -> list[Born | None]:
+                # In the order of their keys: two processes that make DAGs of the same keys wait in one order.
+                order = sorted(
+                    range(len(births)), key=lambda i: (births[i].dag.namespace, births[i].dag.key or "")
+                )
+                begun_s = self._context.clock.monotonic_s()
+                found = await store.create.bear_dags(
+                    shard, [births[i] for i in order], delay_s=self._settings.overdue_s
+                )
+                self._context.gauges[shard.number].db_latency_s.add(self._context.clock.monotonic_s() - begun_s)
+                born = dict(zip(order, found, strict=True))
+                return [born[i] for i in range(len(births))]
+
+            limits = BatcherLimits(self._settings.births_per_flush_max, wait_s=self._settings.standing_wait_s_max)
+            self._bearing[shard.number] = Batcher(flush, limits, Urgency.ENQUEUE, shard.pool)
+        return self._bearing[shard.number]
+
+
+def _unborn(dag_id: str, namespace: str, new: NewDag) -> Dag:
+    return Dag(
+        no=0,
+        id=dag_id,
+        namespace=namespace,
+        key=new.key,
+        name=new.name,
+        state="running",
+        open=new.open,
+        held=new.held,
+        paused=False,
+        closed=False,
+        on_failure=new.on_failure,
+        deadline_s=new.deadline_s,
+        deadline_at=None,
+        cancel_cause=None,
+        reason=None,
+        metadata=new.metadata,
+        created_at=_UNBORN_AT,
+        finished_at=None,
+        next_n=0,
+        structure_version=0,
+        edges=0,
+        externals=0,
+        blocked=0,
+        released=0,
+        succeeded=0,
+        failed=0,
+        skipped=0,
+        cancelled=0,
+        started_lift=new.started_lift or 0,
+        path_lift=new.path_lift or 0,
+    )

@@ -1,0 +1,117 @@
+"""New nodes as one call adds them to a DAG: their rows, externals and edges, under the DAG's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.dag import store
+from services.dag.build import addition
+from services.dag.build.addition import Plan, Standing
+from services.dag.graph import decide
+from services.dag.model import UNFINISHED, Counts, Dag, Item, NewNode, Node
+from services.dag.run.decisions import Settlement
+from services.dag.store.dags import NodeRow
+from shared import ids
+from shared.postgres.connections import Transaction
+from shared.shards.shard_map import ShardMap
+
+
+async def insert(
+    shards: ShardMap,
+    tx: Transaction,
+    dag: Dag,
+    adding: Plan,
+    standing: Standing,
+    numbers: dict[str, int],
+    queue_shard: int,
+) -> list[NodeRow]:
+    """Write the nodes, blocked, their externals and all new edges."""
+    externals = await _declare(tx, dag, adding)
+    counts = addition.new_counts(adding, standing)
+    rows = []
+    item_ids = iter(ids.kin(ids.new_ids(queue_shard, len(adding.nodes)), dag.id))
+    for node in adding.nodes:
+        left, failed = externals.get(node.key, (0, False))
+        waits = not failed and _waits(dag, node, counts[node.key], left)
+        item_id = ids.new_id(shards.next().number) if node.sub else next(item_ids)
+        no = numbers[node.key]
+        is_item = not node.sub and node.run_on is None and not dag.lifted
+        rows.append(NodeRow(no, node, item_id, waits, waits and is_item, counts[node.key], left, failed))
+    if rows:
+        await store.dags.insert_nodes(tx, dag.no, rows)
+    if adding.edges:
+        states = {key: node.state for key, node in standing.nodes.items()}
+        await store.edges.insert_edges(
+            tx,
+            [
+                (numbers[up], numbers[down], states.get(up, "blocked") not in UNFINISHED)
+                for up, down, _ in adding.edges
+            ],
+        )
+    if cleanups := adding.cleanups:
+        of_nos = {numbers[n.key]: numbers[n.compensates] if n.compensates else None for n in cleanups}
+        await store.cleanup.insert(tx, dag, of_nos)
+        dag.cleanups += len(cleanups)
+        dag.cleanup_left += len(cleanups)
+    dag.next_n += len(rows)
+    dag.edges += len(adding.edges)
+    dag.move(None, "blocked", len(rows))
+    await store.dags.grow_dag(tx, dag, structure_changed=bool(adding.edges))
+    return rows
+
+
+async def _declare(tx: Transaction, dag: Dag, adding: Plan) -> dict[str, tuple[int, bool]]:
+    """Declare the new nodes' externals; how many of each node are open, and whether one has failed."""
+    wanted: dict[tuple[str, str], float | None] = {}
+    for node in adding.nodes:
+        wanted.update(dict.fromkeys((node.key, name) for name in node.external))
+        wanted.update({(node.key, name): deadline_s for name, deadline_s in node.deadlines})
+    if not wanted:
+        return {}
+    facts, made = await store.edges.declare_externals(tx, dag.no, wanted)
+    dag.externals += made
+    found: dict[str, tuple[int, bool]] = {}
+    for fact in facts:
+        left, failed = found.get(fact.node, (0, False))
+        found[fact.node] = (left + (not fact.resolved), failed or fact.failed)
+    return found
+
+
+def _waits(dag: Dag, node: NewNode, counts: Counts, ext_left: int) -> bool:
+    """True when all that there is to decide of a new node is that it waits."""
+    verdict = decide(node.trigger, counts)
+    return verdict == "wait" or (verdict == "fire" and (ext_left > 0 or not dag.releasing))
+
+
+def attach_items(settlement: Settlement, dag: Dag, rows: Sequence[NodeRow]) -> None:
+    """Hand the relay the items that it would otherwise have to read back."""
+    wanted = {send.no: send for send in settlement.sends if send.action == "enqueue"}
+    for row in rows if wanted else ():
+        if (send := wanted.get(row.no)) is not None:
+            send.item = Item(dag.id, row.new.key, row.new.item)
+
+
+def node_of(dag: Dag, row: NodeRow) -> Node:
+    """A new node as reading it back would show it."""
+    c = row.counts
+    return Node(
+        dag.no,
+        row.no,
+        row.new.key,
+        row.item_id,
+        "blocked",
+        1,
+        row.new.trigger,
+        row.new.pass_outputs,
+        row.enqueued,
+        c.left,
+        c.ok,
+        c.failed,
+        c.skipped,
+        c.cancelled,
+        row.ext_left,
+        row.ext_failed,
+        row.new.sub,
+        row.new.run_on,
+        row.new.tolerate,
+    )

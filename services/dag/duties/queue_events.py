@@ -1,0 +1,92 @@
+"""What queue processes have done to DAGs with acks: who waits here is told at once.
+
+A message says no more than that a DAG may have ended, or that one of a kin may have gone on. What is told is read
+from its shard, for all that was named since the last read of that shard, and only where somebody waits; a message
+that is lost, or a shard that does not answer, is made up for by the look at all that is watched (`watching`).
+Changes are listened to only while there are streams of them: that is how the others know whether to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from redis.asyncio import Redis
+
+from services.dag.run.context import Context
+from shared import dag_notify, ids, vital
+from shared.errors import ServiceError
+from shared.redis import connect, listen
+
+_DAGS_PER_READ = 1_000
+
+
+class Hearing:
+    """Listens, and reads what somebody waits for."""
+
+    def __init__(self, context: Context) -> None:
+        settings = context.settings
+        self._context = context
+        self._prefix = settings.redis_prefix
+        self._ear: Redis | None = connect(settings.redis_url, patient=True) if settings.redis_url else None
+        self._listening: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._named: dict[int, set[str]] = {}
+        self._reads: dict[int, asyncio.Task[None]] = {}
+
+    def start(self) -> None:
+        """Begin to listen."""
+        if self._ear is not None:
+            channel = dag_notify.ended_channel(self._prefix)
+            self._listening = vital.PROCESS.keep(listen(self._ear, channel, self.heard_of_ends), "ends heard")
+            self._context.watches.on_streams = self._follow
+
+    async def stop(self) -> None:
+        """Stop listening and close the connection."""
+        self._context.watches.on_streams = lambda _are_there: None
+        tasks = [task for task in (*self._reads.values(), self._listening, self._following) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._ear is not None:
+            await self._ear.aclose()
+
+    def heard_of_ends(self, data: bytes) -> None:
+        """Take in a message that names DAGs."""
+        for dag_id in dag_notify.read_ids(data):
+            if self._context.watches.has(ids.shard_of(dag_id), dag_id):
+                self._look_at(dag_id)
+
+    def heard_of_changes(self, data: bytes) -> None:
+        """Take in a message that names kins."""
+        for dag_id in self._context.watches.streamed(dag_notify.read(data)):
+            self._look_at(dag_id)
+
+    def _follow(self, are_streams: bool) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+        if are_streams and self._ear is not None:
+            channel = dag_notify.changed_channel(self._prefix)
+            self._following = vital.PROCESS.keep(
+                listen(self._ear, channel, self.heard_of_changes), "changes heard"
+            )
+
+    def _look_at(self, dag_id: str) -> None:
+        number = ids.shard_of(dag_id)
+        self._named.setdefault(number, set()).add(dag_id)
+        if number not in self._reads:
+            self._reads[number] = asyncio.create_task(self._read(number))
+
+    async def _read(self, number: int) -> None:
+        try:
+            while named := self._named.pop(number, None):
+                shard = self._context.shards.get(number)
+                if shard is None:
+                    continue
+                dag_ids = list(named)
+                for at in range(0, len(dag_ids), _DAGS_PER_READ):
+                    with suppress(ServiceError):
+                        await self._context.watches.read(shard, dag_ids[at : at + _DAGS_PER_READ])
+        finally:
+            del self._reads[number]

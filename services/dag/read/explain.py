@@ -1,0 +1,265 @@
+"""What a DAG waits for now, since when, and how far it is to its end; and one node's life so far.
+
+The shard says what is released and what is kept by other things than the graph; the queue, asked once for
+the nodes of a page, whether their items wait or are being worked on. Without the queue the rest is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from services.dag import store
+from services.dag.errors import QueueUnavailable
+from services.dag.model import UNFINISHED, Dag
+from services.dag.queue_client import Attempt, Standing
+from services.dag.read import critical_path
+from services.dag.read.queries import Queries, begun_at, obstacles
+from services.dag.run.context import Context
+from services.dag.store.reads import Kept
+from shared.errors import NotFound, invalid
+from shared.http import cursors
+from shared.shards.shard_map import Shard
+
+_CHAIN_PAGE: Final = 10_000
+_SCANS_PER_PAGE: Final = 10
+_STANDINGS: Final = {
+    "ready": "queued",
+    "delayed": "delayed",
+    "leased": "running",
+    "dead": "ending",
+}
+_OUTCOMES: Final = {"succeeded": "acked", "failed": "failed", "cancelled": "cancelled"}
+
+
+@dataclass(slots=True)
+class FrontierNode:
+    """A node that nothing in the graph keeps: it is out, or waits for `waits_for`."""
+
+    row: Any
+    since: datetime
+    standing: str
+    item: Standing | None = None
+    waits_for: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Frontier:
+    """A page of a DAG's frontier. `chain` (keys, nodes, seconds, topics) is told with the first page."""
+
+    dag: Dag
+    waits_for: list[dict[str, Any]]
+    nodes: list[FrontierNode]
+    next_cursor: str | None
+    chain: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """One node's present generation."""
+
+    row: Any
+    begun_at: datetime
+    attempts: list[dict[str, Any]]
+    item: Standing | None
+
+
+class Explainer:
+    """Answers what DAGs and nodes wait for."""
+
+    def __init__(self, context: Context, queries: Queries) -> None:
+        self._context = context
+        self._queries = queries
+        self._settings = context.settings
+
+    async def frontier(self, namespace: str, dag_id: str, *, limit: int, cursor: str | None) -> Frontier:
+        """A page of what the DAG waits for, in the order of the nodes' making."""
+        shard, dag = await self._queries.find(namespace, dag_id)
+        query = f"frontier|{dag.id}"
+        after_no = dag.node_no(0) - 1
+        if cursor is not None:
+            position = cursors.decode(query, cursor)
+            if not position.isdecimal() or len(position) > 9:
+                raise invalid("/cursor", "this is not a cursor of this list")
+            after_no = dag.node_no(min(int(position), dag.next_n))
+        if cursor is None:
+            await self._queries.whole(dag)
+        since = await store.reads.kept_since(shard, dag)
+        rows, reached = ([], dag.last_no) if dag.over else await self._page(shard, dag, after_no, limit)
+        out = [row for row in rows if row["state"] == "released"]
+        kept = [row for row in rows if row["state"] != "released"]
+        found = {row["no"]: node for row, node in zip(out, await self._out(shard, dag, out), strict=True)}
+        found |= {node.row["no"]: node for node in await self._kept(shard, dag, kept, since)}
+        more = reached < dag.last_no
+        return Frontier(
+            dag,
+            _waits_of(dag, since),
+            [found[row["no"]] for row in rows],
+            cursors.encode(query, str(reached - dag.node_no(0))) if more else None,
+            await self._chain(shard, dag) if cursor is None else None,
+        )
+
+    async def timeline(self, namespace: str, dag_id: str, key: str) -> Timeline:
+        """One node's life: made, released, tried, ended."""
+        shard, dag = await self._queries.find(namespace, dag_id)
+        row = await store.reads.node_by_key(shard, dag.no, key, over=dag.over)
+        if row is None:
+            raise NotFound("the DAG has no node with this key")
+        item = None
+        if row["state"] == "released" and not row["sub"]:
+            item = (await self._ask(dag, [row["item_id"]])).get(row["item_id"])
+        return Timeline(row, begun_at(row), _attempts(row, item, await self._logged(dag, row, item)), item)
+
+    async def _page(self, shard: Shard, dag: Dag, after_no: int, limit: int) -> tuple[list[Any], int]:
+        """Up to `limit` rows with a bounded number of upstreams, and how far they reach."""
+        rows: list[Any] = []
+        upstreams = 0
+        for _ in range(_SCANS_PER_PAGE):
+            last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
+            room = limit - len(rows)
+            page = await store.explain.frontier_page(shard, after_no, last_no, room)
+            for row in page:
+                upstreams += 0 if row["state"] == "released" else row["upstreams"]
+                if upstreams > self._settings.page_edges_max and rows:
+                    return rows, rows[-1]["no"]
+                rows.append(row)
+            if len(page) == room:
+                return rows, rows[-1]["no"]
+            after_no = last_no
+            if after_no >= dag.last_no:
+                break
+        return rows, after_no
+
+    async def _out(self, shard: Shard, dag: Dag, rows: Sequence[Any]) -> list[FrontierNode]:
+        """Released nodes: what the queue knows of them."""
+        if not rows:
+            return []
+        # In this order: what was sent after the outbox was read is at worst called `ending` for a moment.
+        unsent = await store.explain.unsent(shard, [row["no"] for row in rows])
+        asked = [row["item_id"] for row in rows if not row["sub"]]
+        try:
+            items = await self._context.queue.standings(dag.namespace, asked) if asked else {}
+        except QueueUnavailable:
+            items = None
+        nodes = []
+        for row in rows:
+            item = items.get(row["item_id"]) if items is not None else None
+            standing = "unknown" if items is None else "ending"
+            if row["sub"]:
+                standing = "sending" if row["no"] in unsent else "running"
+            elif item is not None and item.state != "disabled":
+                # What the queue shows counts for more than a row that is about to be deleted.
+                standing = _STANDINGS[item.state]
+            elif item is not None or row["no"] in unsent:
+                standing = "sending"
+            since = item.since if item is not None and item.since is not None else row["released_at"]
+            nodes.append(FrontierNode(row, since or row["created_at"], standing, item))
+        return nodes
+
+    async def _kept(self, shard: Shard, dag: Dag, rows: Sequence[Any], since: Kept) -> list[FrontierNode]:
+        """Blocked nodes whose upstreams are done: externals, a hold, a pause or a retry at work keep them."""
+        if not rows:
+            return []
+        ended = await store.explain.upstreams_ended(shard, [row["no"] for row in rows])
+        nodes = {
+            row["key"]: FrontierNode(row, max(begun_at(row), ended[row["no"]] or begun_at(row)), "kept")
+            for row in rows
+        }
+        for key, name, resolved, *_ in await store.reads.externals_of(shard, dag.no, list(nodes)):
+            if not resolved:
+                nodes[key].waits_for.append({"kind": "external", "name": name, "since": nodes[key].since})
+        for node in nodes.values():
+            node.waits_for += obstacles(dag, node.since, since)
+            if not node.waits_for:
+                node.standing = "releasing" if dag.state == "running" else "cancelling"
+        return list(nodes.values())
+
+    async def _ask(self, dag: Dag, item_ids: Sequence[str]) -> dict[str, Standing]:
+        try:
+            return await self._context.queue.standings(dag.namespace, item_ids)
+        except QueueUnavailable:
+            return {}
+
+    async def _logged(self, dag: Dag, row: Any, item: Standing | None) -> list[Attempt]:
+        """Deliveries that failed. The queue is asked only where there was one."""
+        first_worked = row["attempts"] <= 1 and row["state"] != "failed"
+        if row["sub"] or (first_worked if item is None else item.attempt - (item.state == "leased") < 1):
+            return []
+        try:
+            return await self._context.queue.attempts(dag.namespace, row["item_id"])
+        except QueueUnavailable:
+            return []
+
+    async def _chain(self, shard: Shard, dag: Dag) -> dict[str, Any] | None:
+        """The longest chain left; None for a DAG too large to be walked for a question, or at its end."""
+        if dag.over or dag.next_n > self._settings.chain_nodes_max or dag.edges > self._settings.chain_edges_max:
+            return None
+        base, last_no = dag.node_no(0), dag.last_no
+        left: dict[int, critical_path.Left] = {}
+        took: list[tuple[str, float]] = []
+        after_no = base - 1
+        while page := await store.explain.chain_nodes(shard, after_no, last_no, _CHAIN_PAGE):
+            for no, state, topic, took_s, out_s in page:
+                if state in UNFINISHED:
+                    left[no] = critical_path.Left(topic, out_s if state == "released" else None)
+                elif state == "succeeded" and took_s is not None:
+                    took.append((topic, took_s))
+            after_no = page[-1]["no"]
+        edges: list[tuple[int, int]] = []
+        after = (base - 1, -1)
+        while found := await store.edges.edges_page(shard, after, last_no, _CHAIN_PAGE):
+            edges += found
+            after = found[-1]
+        chain = await asyncio.to_thread(critical_path.longest, left, edges, critical_path.means(took))
+        shown = chain.nodes[: critical_path.KEYS_SHOWN_MAX]
+        keys = await store.explain.keys_of(shard, shown)
+        return {
+            "nodes": len(chain.nodes),
+            "keys": [keys[no] for no in shown],
+            "expected_s": chain.expected_s,
+            "unknown_topics": chain.unknown[: critical_path.KEYS_SHOWN_MAX],
+        }
+
+
+def _waits_of(dag: Dag, since: Kept) -> list[dict[str, Any]]:
+    """What keeps the DAG itself from going on, or from its end."""
+    if dag.over:
+        return []
+    found = obstacles(dag, dag.created_at, since)
+    done = dag.unfinished == dag.cleanup_left and not dag.cleanup_phase
+    if dag.state == "running" and done and (dag.open or not (dag.total or dag.closed)):
+        found.append({"kind": "close", "since": dag.created_at})
+    return found
+
+
+def _attempts(row: Any, item: Standing | None, logged: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """The deliveries of the node's item: those that failed, as they were logged, and the present or last one."""
+    found = [attempt._asdict() for attempt in logged]
+    told = {attempt.attempt for attempt in logged}
+    if item is not None:
+        running = item.state == "leased"
+        before = item.attempt - running
+        if before and before not in told:
+            found.append(_attempt(before, "failed", error=item.error))
+        if running:
+            found.append(_attempt(item.attempt, "running", started_at=item.since, worker=item.worker))
+    elif row["attempts"] and row["state"] in _OUTCOMES and row["attempts"] not in told:
+        found.append(
+            _attempt(
+                row["attempts"],
+                _OUTCOMES[row["state"]],
+                started_at=row["started_at"],
+                ended_at=row["finished_at"],
+                error=row["error"],
+                worker=row["worker"],
+            )
+        )
+    return [{"worker": None, **attempt} for attempt in found]
+
+
+def _attempt(number: int, outcome: str, **known: Any) -> dict[str, Any]:
+    nothing = dict.fromkeys(("started_at", "ended_at", "error"))
+    return {"attempt": number, "outcome": outcome, **nothing, **known}

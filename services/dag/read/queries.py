@@ -1,0 +1,444 @@
+"""What a DAG, its nodes and its shards look like to those who ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from services.dag import queue_items, store
+from services.dag.errors import LimitExceeded
+from services.dag.model import UNDO, Dag
+from services.dag.read.drawing import EDGE_BYTES_MIN, Form, Vertex
+from services.dag.run import compensation_input
+from services.dag.run.context import Context, shutting_down
+from services.dag.store.reads import Kept
+from shared import ids
+from shared.admission.connection_priority import Urgency
+from shared.errors import NotFound, ShardUnavailable, invalid
+from shared.http import cursors
+from shared.metrics import DAGS
+from shared.postgres.batcher import Batcher, BatcherLimits
+from shared.postgres.connections import Transaction
+from shared.shards.shard_map import Shard
+
+_LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+_GRAPH_PAGE = 5_000
+_SCANS_PER_PAGE = 10
+_OUTBOX_COUNTED_MAX = 100_000
+_DAGS_PER_LOOK_MAX = 1_000
+
+
+@dataclass(slots=True)
+class NodeDetail:
+    """A node's row and what surrounds it."""
+
+    row: Any
+    upstream: list[str] = field(default_factory=list)
+    downstream: list[str] = field(default_factory=list)
+    externals: list[dict[str, Any]] = field(default_factory=list)
+    blocked_by: list[dict[str, Any]] = field(default_factory=list)
+    compensates: str | None = None
+
+
+def begun_at(row: Any) -> datetime:
+    """When a node's generation began: it was made then, or a retry gave it an item's id of that time."""
+    created_at: datetime = row["created_at"]
+    if row["generation"] == 1:
+        return created_at
+    return max(created_at, datetime.fromtimestamp(ids.time_ms_of(row["item_id"]) / 1000, UTC))
+
+
+def obstacles(dag: Dag, since: datetime, kept: Kept) -> list[dict[str, Any]]:
+    """The DAG's own obstacles, for a node that has been waiting since then."""
+    found: list[dict[str, Any]] = [{"kind": "hold", "since": since}] if dag.held else []
+    if dag.paused:
+        found.append({"kind": "pause", "since": max(since, kept.paused_at or since)})
+    if dag.reopening:
+        found.append({"kind": "retry", "since": max(since, kept.retried_at or since)})
+    return found
+
+
+class Queries:
+    """Reads; everything here may be asked again. Calls that look for DAGs at the same time share a statement."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._health: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._looking: dict[int, Batcher[str, Dag | None]] = {}
+
+    async def dag(self, namespace: str, dag_id: str) -> Dag:
+        """A DAG.
+
+        Raises:
+            NotFound: it does not exist, or is another tenant's.
+        """
+        _, dag = await self.find(namespace, dag_id)
+        return await self.whole(dag)
+
+    async def whole(self, dag: Dag) -> Dag:
+        """A DAG as it is told, with the events that nothing waits for."""
+        await self._look_for_undeclared([dag])
+        return dag
+
+    async def _look_for_undeclared(self, dags: Sequence[Dag]) -> None:
+        by_shard: dict[int, list[Dag]] = {}
+        for dag in dags:
+            if dag.externals:
+                by_shard.setdefault(ids.shard_of(dag.id), []).append(dag)
+        for number, some in by_shard.items():
+            shard = self._context.shards.get(number)
+            assert shard is not None, "they were read there"
+            found = await store.reads.undeclared(shard, some, self._settings.undeclared_shown_max)
+            for dag in some:
+                dag.undeclared = found[dag.no]
+
+    async def dags(
+        self,
+        namespace: str,
+        *,
+        state: str | None,
+        name: str | None,
+        key: str | None,
+        limit: int,
+        cursor: str | None,
+    ) -> tuple[list[Dag], str | None]:
+        """A page of DAGs, newest first; with a `key` there is one at most."""
+        query = f"dags|{namespace}|{state}|{name}|{key}"
+        before_id = _LAST_ID if cursor is None else cursors.decode(query, cursor)
+        if cursor is not None and len(before_id) != len(_LAST_ID):
+            raise invalid("/cursor", "this is not a cursor of this list")
+        pages = await asyncio.gather(
+            *(
+                store.reads.list_dags(
+                    shard, namespace, state=state, name=name, key=key, before_id=before_id, rows_max=limit + 1
+                )
+                for shard in self._context.shards
+            )
+        )
+        found = sorted((dag for page in pages for dag in page), key=lambda dag: dag.id, reverse=True)
+        more = len(found) > limit
+        found = found[:limit]
+        await self._look_for_undeclared(found)
+        return found, cursors.encode(query, found[-1].id) if more else None
+
+    async def wait(self, namespace: str, dag_id: str, timeout_s: float) -> Dag:
+        """A DAG, when it has ended or at the timeout.
+
+        Raises:
+            ShuttingDown: before either, the process does.
+        """
+        clock = self._context.clock
+        until_s = clock.monotonic_s() + timeout_s
+        shard, dag_id = self._context.shard_of(dag_id)
+        with self._context.watches.watching(shard, dag_id) as watch:
+            while True:
+                dag, watch.dag = watch.dag, None
+                if dag is None:
+                    _, dag = await self.find(namespace, dag_id)
+                left_s = until_s - clock.monotonic_s()
+                if dag.over or left_s <= 0:
+                    return await self.whole(dag)
+                if self._context.watches.leaving:
+                    raise shutting_down()
+                try:
+                    async with asyncio.timeout(left_s):
+                        await watch.event.wait()
+                except TimeoutError:
+                    pass
+                watch.event.clear()
+
+    async def node(self, namespace: str, dag_id: str, key: str) -> NodeDetail:
+        """One node."""
+        shard, dag = await self.find(namespace, dag_id)
+        row = await store.reads.node_by_key(shard, dag.no, key, over=dag.over)
+        if row is None:
+            raise NotFound("the DAG has no node with this key")
+        return (await self._details(shard, dag, [row]))[0]
+
+    async def nodes(
+        self, namespace: str, dag_id: str, *, state: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[NodeDetail], str | None]:
+        """A page of nodes in the order of their making; shorter than `limit` where edges abound."""
+        shard, dag = await self.find(namespace, dag_id)
+        query = f"nodes|{dag.id}|{state}"
+        after_no = dag.node_no(0) - 1
+        if cursor is not None:
+            after_no = self._position(dag, query, cursor)
+        rows, reached = await self._page(shard, dag, state, after_no, limit)
+        fitting = await self._fitting(shard, dag, rows)
+        if len(fitting) < len(rows):
+            reached = fitting[-1]["no"]
+        details = await self._details(shard, dag, fitting)
+        more = reached < dag.last_no
+        return details, cursors.encode(query, str(reached - dag.node_no(0))) if more else None
+
+    async def graph(self, namespace: str, dag_id: str, nodes_max: int, form_of: Callable[[Dag], Form]) -> bytes:
+        """All nodes and edges, in a form.
+
+        Raises:
+            LimitExceeded: the DAG has more than `nodes_max` nodes, or takes more than `graph_bytes_max`.
+        """
+        shard, dag = await self.find(namespace, dag_id)
+        if dag.next_n > nodes_max:
+            raise LimitExceeded(f"the DAG has {dag.next_n} nodes; in this form at most {nodes_max} are shown")
+        left = self._settings.graph_bytes_max
+        if dag.edges * EDGE_BYTES_MIN > left:
+            raise _graph_too_large(left)
+        written = []
+        async for part in self._drawn(shard, dag, form_of(dag)):
+            left -= len(part)
+            if left < 0:
+                raise _graph_too_large(self._settings.graph_bytes_max)
+            written.append(part)
+        return b"".join(written)
+
+    async def _drawn(self, shard: Shard, dag: Dag, form: Form) -> AsyncIterator[bytes]:
+        """A graph part by part, each of one page, so that other calls come in between."""
+        base, last_no = dag.node_no(0), dag.last_no
+        yield form.begin()
+        count = 0
+        while page := await store.reads.graph_nodes(shard, base + count - 1, last_no, _GRAPH_PAGE, over=dag.over):
+            vertices = [
+                Vertex(
+                    row["key"],
+                    row["state"],
+                    row["topic"] or None,
+                    row["generation"],
+                    row["item_id"] if row["sub"] else None,
+                )
+                for row in page
+            ]
+            yield form.nodes(count, vertices)
+            count += len(page)
+        drawn, after = 0, (base - 1, -1)
+        while found := await store.edges.edges_page(shard, after, last_no, _GRAPH_PAGE, over=dag.over):
+            edges = [(up - base, down - base) for up, down in found if down < base + count]
+            if edges:
+                yield form.edges(drawn, edges)
+            drawn += len(edges)
+            after = found[-1]
+        if not drawn:
+            yield form.edges(0, [])
+        yield form.end()
+
+    async def inputs(self, namespace: str, dag_id: str, key: str) -> str:
+        """What a node is given of its upstreams and externals, as JSON text.
+
+        Raises:
+            LimitExceeded: that is more than a process should hold at once.
+        """
+        shard, dag = await self.find(namespace, dag_id)
+        row = await store.reads.node_by_key(shard, dag.no, key, over=dag.over)
+        if row is None:
+            raise NotFound("the DAG has no node with this key")
+        limit = self._settings.inputs_fetched_bytes_max
+
+        async def read(tx: Transaction) -> list[tuple[int, str, str]]:
+            nos = [row["no"]]
+            if row["run_on"] == UNDO:
+                told = await compensation_input.inputs(tx, nos, bytes_max=limit, over=dag.over)
+                if row["no"] not in told:
+                    raise LimitExceeded(f"the inputs have over {limit} bytes; fetch what it undoes by itself")
+                return [(row["no"], name, value) for name, value in told[row["no"]]]
+            sizes = await (store.archive.inputs_sizes if dag.over else store.dags.inputs_sizes)(tx, nos)
+            if sizes[row["no"]] > limit:
+                raise LimitExceeded(f"the inputs have over {limit} bytes; fetch the upstreams' outputs one by one")
+            return await (store.archive.inputs if dag.over else store.dags.inputs)(tx, nos)
+
+        parts = await shard.pool.transaction(read)
+        return queue_items.inputs_body([(name, value) for _, name, value in parts])
+
+    async def output(self, namespace: str, dag_id: str, key: str) -> str:
+        """A node's output, as JSON text.
+
+        Raises:
+            NotFound: there is no such node, or it has given none.
+        """
+        shard, dag = await self.find(namespace, dag_id)
+        row = await store.reads.node_by_key(shard, dag.no, key, over=dag.over)
+        if row is None or row["output"] is None:
+            raise NotFound("the DAG has no node with this key" if row is None else "the node has given no output")
+        return str(row["output"])
+
+    async def outputs(
+        self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
+    ) -> tuple[list[tuple[str, str]], str | None]:
+        """A page of (key, output as JSON text) of the nodes that nothing waits for: what a DAG has come to."""
+        shard, dag = await self.find(namespace, dag_id)
+        query = f"outputs|{dag.id}"
+        after_no = dag.node_no(0) - 1 if cursor is None else self._position(dag, query, cursor)
+        found: list[tuple[int, str, str]] = []
+        for _ in range(_SCANS_PER_PAGE):
+            last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
+            room = limit - len(found)
+            page = await store.subdags.outputs_page(
+                shard, after_no=after_no, last_no=last_no, rows_max=room, over=dag.over
+            )
+            found += page
+            after_no = page[-1][0] if len(page) == room else last_no
+            if len(found) == limit or after_no >= dag.last_no:
+                break
+        more = cursors.encode(query, str(after_no - dag.node_no(0))) if after_no < dag.last_no else None
+        return [(key, output) for _, key, output in found], more
+
+    async def step(self) -> int:
+        """Sample the health of every shard, for `/metrics`."""
+        await self.shards()
+        return 0
+
+    async def shards(self) -> list[dict[str, Any]]:
+        """Health of the DAG shards; a shard's counts are at most `health_refresh_s` old."""
+        return list(await asyncio.gather(*(self._shard(shard) for shard in self._context.shards)))
+
+    @staticmethod
+    def _position(dag: Dag, query: str, cursor: str) -> int:
+        """The number of the node that a cursor goes on after."""
+        position = cursors.decode(query, cursor)
+        if not position.isdecimal() or len(position) > 9:
+            raise invalid("/cursor", "this is not a cursor of this list")
+        return dag.node_no(min(int(position), dag.next_n))
+
+    async def find(self, namespace: str, dag_id: str) -> tuple[Shard, Dag]:
+        """A DAG and where it lives.
+
+        Raises:
+            NotFound: it does not exist, or is another tenant's.
+        """
+        shard, canonical = self._context.shard_of(dag_id)
+        [dag] = await self._looker(shard).submit([canonical], namespace)
+        if dag is None or dag.namespace != namespace:
+            raise NotFound("there is no such DAG in this namespace")
+        return shard, dag
+
+    def _looker(self, shard: Shard) -> Batcher[str, Dag | None]:
+        if shard.number not in self._looking:
+
+            async def flush(dag_ids: list[str]) -> list[Dag | None]:
+                found = await store.reads.get_dags(shard, list(set(dag_ids)))
+                return [found.get(dag_id) for dag_id in dag_ids]
+
+            limits = BatcherLimits(_DAGS_PER_LOOK_MAX, wait_s=self._settings.standing_wait_s_max)
+            self._looking[shard.number] = Batcher(flush, limits, Urgency.LIST, shard.pool)
+        return self._looking[shard.number]
+
+    async def _page(
+        self, shard: Shard, dag: Dag, state: str | None, after_no: int, limit: int
+    ) -> tuple[list[Any], int]:
+        """Up to `limit` rows, and how far they reach; looks at a bounded number of nodes."""
+        if state is None:
+            rows = await store.reads.nodes_page(
+                shard, states=None, after_no=after_no, last_no=dag.last_no, rows_max=limit, over=dag.over
+            )
+            return rows, rows[-1]["no"] if rows else dag.last_no
+        rows = []
+        for _ in range(_SCANS_PER_PAGE):
+            last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
+            room = limit - len(rows)
+            found = await store.reads.nodes_page(
+                shard, states=[state], after_no=after_no, last_no=last_no, rows_max=room, over=dag.over
+            )
+            rows += found
+            if len(found) == room:
+                return rows, found[-1]["no"]
+            after_no = last_no
+            if after_no >= dag.last_no:
+                break
+        return rows, after_no
+
+    async def _fitting(self, shard: Shard, dag: Dag, rows: Sequence[Any]) -> Sequence[Any]:
+        """As many of these rows, one at least, as have no more than `page_edges_max` edges together."""
+        limit = self._settings.page_edges_max
+        nos = [row["no"] for row in rows]
+        outs = await store.reads.out_degrees(shard, nos, limit, over=dag.over) if rows else {}
+        total = 0
+        for i, row in enumerate(rows):
+            total += row["upstreams"] + outs[row["no"]]
+            if total > limit and i > 0:
+                return rows[:i]
+        return rows
+
+    async def _details(self, shard: Shard, dag: Dag, rows: Sequence[Any]) -> list[NodeDetail]:
+        found = {row["no"]: NodeDetail(row) for row in rows}
+        if not found:
+            return []
+        nos = list(found)
+        waiting = {no for no, detail in found.items() if detail.row["state"] == "blocked"}
+        kept = await store.reads.kept_since(shard, dag) if waiting else Kept()
+        for no, key, state, satisfied, since in await store.reads.upstreams_of(shard, nos, over=dag.over):
+            found[no].upstream.append(key)
+            if no in waiting and not satisfied:
+                blocker = {"kind": "node", "key": key, "state": state, "since": since}
+                found[no].blocked_by.append(blocker)
+        for no, key in await store.reads.downstreams_of(shard, nos, over=dag.over):
+            found[no].downstream.append(key)
+        by_key = {detail.row["key"]: no for no, detail in found.items()}
+        for key, name, resolved, failed, reason, deadline_at in await store.reads.externals_of(
+            shard, dag.no, list(by_key), over=dag.over
+        ):
+            no = by_key[key]
+            external = {"name": name, "resolved": resolved, "failed": failed}
+            if deadline_at is not None or reason is not None:
+                external |= {"deadline_at": deadline_at, "reason": reason}
+            found[no].externals.append(external)
+            if no in waiting and not resolved:
+                since = begun_at(found[no].row)
+                found[no].blocked_by.append({"kind": "external", "name": name, "since": since})
+        for no in waiting:
+            found[no].blocked_by += obstacles(dag, begun_at(found[no].row), kept)
+            if found[no].row["run_on"] is not None and dag.cleanup_phase < 2:
+                found[no].blocked_by.append({"kind": "end", "since": begun_at(found[no].row)})
+        if undo := [no for no, detail in found.items() if detail.row["run_on"] == UNDO]:
+            for no, key in (await store.cleanup.compensated_keys(shard, undo)).items():
+                found[no].compensates = key
+        return list(found.values())
+
+    async def _shard(self, shard: Shard) -> dict[str, Any]:
+        now_s = self._context.clock.monotonic_s()
+        until_s, known = self._health.get(shard.number, (0.0, {}))
+        if now_s >= until_s:
+            known = await self._count(shard)
+            self._health[shard.number] = (now_s + self._settings.health_refresh_s, known)
+        gauges = self._context.gauges[shard.number]
+        return known | {
+            "ack_lag_s": gauges.ack_lag_s.percentile(0.5),
+            "release_lag_s": gauges.release_lag_s.percentile(0.5),
+            "release_lag_s_p50": gauges.release_lag_s.percentile(0.5),
+            "release_lag_s_p99": gauges.release_lag_s.percentile(0.99),
+            "db_latency_ms_p50": _ms(gauges.db_latency_s.percentile(0.5)),
+            "db_latency_ms_p99": _ms(gauges.db_latency_s.percentile(0.99)),
+        }
+
+    async def _count(self, shard: Shard) -> dict[str, Any]:
+        ownership = self._context.ownership
+        known: dict[str, Any] = {"shard": shard.number}
+        dags = dict.fromkeys(("running", "cancelling", "succeeded", "failed", "cancelled"), 0)
+        nodes = dict.fromkeys(("blocked", "released", "succeeded", "failed", "skipped", "cancelled"), 0)
+        try:
+            owner = await ownership.look(shard)
+            known["state"] = "healthy" if owner.name else "unowned"
+            for row in await store.reads.health(shard):
+                dags[row["state"]] = int(row["dags"])
+                DAGS.labels(shard.number, row["state"]).set(row["dags"])
+                for name in nodes:
+                    nodes[name] += int(row[name])
+            known["outbox"] = await store.duties.count_outbox(shard, _OUTBOX_COUNTED_MAX)
+            if not shard.breaker.takes_items:
+                known["state"] = "degraded"
+        except ShardUnavailable:
+            owner = ownership.seen(shard.number)
+            known |= {"state": "open", "outbox": 0}
+        return known | {"owner": owner.name, "epoch": owner.epoch, "dags": dags, "nodes": nodes}
+
+
+def _graph_too_large(bytes_max: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"the graph takes over {bytes_max} bytes as a whole; go through its nodes page by page, each has its edges"
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

@@ -1,0 +1,179 @@
+"""What every duty of one process shares: the shards, the queue, and who is to be told after a commit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+from services.dag import store
+from services.dag.model import Dag, Send
+from services.dag.queue_client import Queue, pick_shard
+from services.dag.run.decisions import Home, Settlement
+from services.dag.run.watches import Watches
+from services.dag.settings import DagSettings
+from shared import ids
+from shared.admission.delay import LoopLag
+from shared.clock import Clock
+from shared.crash import crash_point
+from shared.errors import NotFound, ShuttingDown, Unavailable
+from shared.metrics import DAG_SECONDS, RELEASED
+from shared.postgres.connections import Transaction
+from shared.settings import ShardAddress
+from shared.shards.ownership import Ownership
+from shared.shards.shard_map import Shard, ShardMap
+
+T = TypeVar("T")
+
+_SAMPLES_MAX = 512
+
+
+class Samples:
+    """The last values of something, for percentiles."""
+
+    def __init__(self) -> None:
+        self._values: deque[float] = deque(maxlen=_SAMPLES_MAX)
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        self._values.append(value)
+
+    def percentile(self, share: float) -> float | None:
+        """The value below which `share` of the samples lie; None without samples."""
+        if not self._values:
+            return None
+        ordered = sorted(self._values)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class ShardGauges:
+    """What a process remembers of one shard's speed."""
+
+    def __init__(self) -> None:
+        self.ack_lag_s = Samples()
+        self.release_lag_s = Samples()
+        self.db_latency_s = Samples()
+
+
+class _Beside(NamedTuple):
+    """Which queue shards were found beside a DAG shard, until when that holds, and where it lived then."""
+
+    numbers: frozenset[int]
+    until_s: float
+    at: ShardAddress
+
+
+class Context:
+    """The process, as its duties see it. `dispatch`, `forget` and `kick_walks` are set by who owns the loops."""
+
+    def __init__(
+        self, shards: ShardMap, queue: Queue, settings: DagSettings, clock: Clock, ownership: Ownership
+    ) -> None:
+        self.ownership = ownership
+        self.shards = shards
+        self.queue = queue
+        self.settings = settings
+        self.clock = clock
+        self.watches = Watches()
+        self.lag = LoopLag(settings.standing_wait_s_max)
+        self._beside: dict[int, _Beside] = {}
+        self._homes: dict[int, Home] = {}
+        self._settled: list[tuple[int, int, float]] = [(-1, -1, 0.0), (-1, -1, 0.0)]
+        self.gauges = {shard.number: ShardGauges() for shard in shards}
+        self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
+        self.forget: Callable[[Shard, list[Send], list[int]], None] = lambda _shard, _sends, _added: None
+        self.kick_walks: Callable[[Shard], None] = lambda _shard: None
+
+    async def queue_shard(self, shard: Shard) -> int:
+        """The queue's shard for new items of a DAG shard."""
+        numbers = await self.queue.shards()
+        now_s = self.clock.monotonic_s()
+        known = self._beside.get(shard.number)
+        if known is None or known.until_s <= now_s or known.at != shard.address:
+            until_s = now_s + self.settings.shards_refresh_s
+            if known is not None and known.at == shard.address:
+                # Who comes meanwhile goes by what was found before.
+                self._beside[shard.number] = known._replace(until_s=until_s)
+            known = _Beside(await store.duties.queue_shards_beside(shard), until_s, shard.address)
+            self._beside[shard.number] = known
+        number = pick_shard(numbers, shard.number, known.numbers)
+        self._homes[shard.number] = Home(number, frozenset(numbers))
+        return number
+
+    def home(self, shard: Shard) -> Home | None:
+        """Where new items of a DAG shard go, by what was last seen; for transactions, which wait for nobody."""
+        return self._homes.get(shard.number)
+
+    async def look_for_homes(self) -> int:
+        """See anew which of the queue's shards take items; a queue that is away changes nothing."""
+        for shard in self.shards:
+            with suppress(Unavailable):
+                await self.queue_shard(shard)
+        return 0
+
+    def join(self, shard: Shard) -> None:
+        """A shard is new in the map."""
+        self.gauges[shard.number] = ShardGauges()
+
+    def shard_of(self, dag_id: str) -> tuple[Shard, str]:
+        """The shard of a DAG's id, and the id in its canonical form.
+
+        Raises:
+            NotFound: no DAG can have this id.
+        """
+        canonical = ids.canonical(dag_id)
+        shard = self.shards.get(ids.shard_of(canonical)) if canonical else None
+        if shard is None or canonical is None:
+            raise NotFound("there is no such DAG in this namespace")
+        return shard, canonical
+
+    def neighbour_s(self, shard: Shard, dag_no: int) -> float:
+        """When a transaction about any other DAG last ended here, on the clock's monotonic scale."""
+        latest, before = self._settled
+        return before[2] if latest[:2] == (shard.number, dag_no) else latest[2]
+
+    async def settle(
+        self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, T]]]
+    ) -> T:
+        """Run a transaction that ends with a settlement; after its commit tell everybody what it decided."""
+        begun_s = self.clock.monotonic_s()
+        settlement, result = await shard.pool.transaction(work)
+        self.gauges[shard.number].db_latency_s.add(self.clock.monotonic_s() - begun_s)
+        if settlement is not None:
+            self._tell(shard, settlement)
+        return result
+
+    def _tell(self, shard: Shard, settlement: Settlement) -> None:
+        if settlement.sends:
+            crash_point("after_commit_before_relay")
+            self.dispatch(shard, settlement.sends)
+        if settlement.walking:
+            self.kick_walks(shard)
+        if settlement.released:
+            RELEASED.labels(shard.number).inc(settlement.released)
+        for dag in settlement.finished:
+            if dag.finished_at is not None:
+                DAG_SECONDS.observe((dag.finished_at - dag.created_at).total_seconds())
+        now_s = self.clock.monotonic_s()
+        for dag in settlement.written:
+            self.watches.tell(shard, dag)
+            if self._settled[0][:2] != (shard.number, dag.no):
+                self._settled[1] = self._settled[0]
+            self._settled[0] = (shard.number, dag.no, now_s)
+
+
+def own(dags: list[Dag], namespace: str) -> Dag:
+    """The one DAG that was asked for.
+
+    Raises:
+        NotFound: it does not exist, or is another tenant's.
+    """
+    if not dags or dags[0].namespace != namespace:
+        raise NotFound("there is no such DAG in this namespace")
+    return dags[0]
+
+
+def shutting_down() -> ShuttingDown:
+    """What a call is told that would have gone on waiting: it is to be sent again, to another process."""
+    return ShuttingDown("this process shuts down; send the call again", retry_after_s=1.0)

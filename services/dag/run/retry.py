@@ -1,0 +1,285 @@
+"""Retry: nodes run again, each in a new generation.
+
+By default these are the failed ones and what was skipped or cancelled because of them; a caller may name
+nodes from which on everything below runs again, what succeeded too, or have all of the DAG run again. Up to
+`retry_at_once_nodes_max` nodes and `retry_at_once_edges_max` edges are one transaction; more are begun here and
+gone on with in steps (`reopening`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from services.dag import queue_items, store
+from services.dag.errors import (
+    DagCancelling,
+    DagFinished,
+    LimitExceeded,
+    NothingToRetry,
+    UnknownNode,
+    reopening_error,
+)
+from services.dag.model import UNFINISHED, Dag, Parent, Ref, Retry, within
+from services.dag.run import cleanup, reopening, unarchive
+from services.dag.run.context import Context, own
+from services.dag.run.decisions import Settlement
+from services.dag.run.reopening import BEGUN, ENDED, SPARED
+from services.dag.store.reopening import Plan
+from shared.errors import FieldError, Invalid, pointer_to
+from shared.postgres.connections import Transaction
+from shared.shards.shard_map import Shard
+
+T = TypeVar("T")
+
+_ATTEMPTS_MAX = 8
+
+
+class Retrier:
+    """Begins new generations; nothing runs before all of them are begun."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._settings = context.settings
+
+    async def retry(self, namespace: str, dag_id: str, wanted: Retry, *, parent: Parent | None = None) -> Dag:
+        """Retry nodes. With `parent` only if the DAG has not run for that generation of its node yet, which it
+        does from then on.
+
+        Raises:
+            NothingToRetry: none of them failed, or has ended.
+            DagCancelling: a cancel has not been confirmed yet.
+            DagFinished: the DAG was cancelled by call.
+            UnknownNode: a key that the DAG does not have.
+            DagReopening: an earlier retry is still finding out what runs again.
+            LimitExceeded: payloads, with a retry of more nodes than one transaction reopens.
+            Invalid: a payload for a node that would not run again.
+        """
+        shard, dag_id = self._context.shard_of(dag_id)
+        queue_shard = await self._context.queue_shard(shard)
+
+        async def work(tx: Transaction) -> tuple[Settlement | None, Dag]:
+            dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
+            if parent is not None:
+                if (dag.parent_generation or 0) >= parent.generation:
+                    return None, dag
+                await store.subdags.adopt(tx, dag, parent)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
+            await self._begin(tx, settlement, dag, wanted, queue_shard, alone=parent is None)
+            await settlement.run()
+            return settlement, dag
+
+        return await self._thawed(shard, work)
+
+    async def follow_child(self, shard: Shard, child: Dag) -> bool:
+        """Let the node that a child runs for be in the generation that the child runs for; False when it runs for
+        nobody. A child that is retried by itself has taken the node's next one.
+
+        Raises:
+            DagCancelling, DagFinished, DagReopening: as of a retry of the node.
+        """
+        assert child.parent_dag is not None and child.parent_node is not None, "it has a parent"
+        dag_id, key, generation = child.parent_dag, child.parent_node, child.parent_generation or 0
+        queue_shard = await self._context.queue_shard(shard)
+
+        async def step(tx: Transaction) -> tuple[Settlement | None, int | None]:
+            dags = await store.dags.lock_dags(tx, [dag_id])
+            if not dags:
+                return None, None
+            [dag] = dags
+            await unarchive.check(tx, dag)
+            found = await store.subdags.node_of_child(tx, dag, key)
+            if found is None or found.item_id != child.id:
+                return None, None
+            if found.generation >= generation:
+                return None, found.generation
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
+            if found.state in UNFINISHED:
+                await store.subdags.set_generation(tx, found.no, found.generation + 1)
+                settlement.renewed(dag, Ref(found.no, found.generation + 1), found.state)
+                if dag.state != "running" or found.by_call:
+                    # A cancel on its way is for the generation before.
+                    settlement.cancel_items(await store.dags.nodes_by_no(tx, [found.no]))
+            else:
+                await self._begin(tx, settlement, dag, Retry([key]), queue_shard)
+            await settlement.run()
+            return settlement, found.generation + 1
+
+        reached: int | None = 0
+        while reached is not None and reached < generation:
+            reached = await self._thawed(shard, step)
+        return reached == generation
+
+    async def _begin(
+        self,
+        tx: Transaction,
+        settlement: Settlement,
+        dag: Dag,
+        wanted: Retry,
+        queue_shard: int,
+        *,
+        alone: bool = True,
+    ) -> None:
+        """Begin the new generations. With `alone` nobody has asked the node that the DAG runs for."""
+        if dag.state == "cancelling":
+            raise DagCancelling("a cancel of the DAG has not been confirmed yet")
+        if dag.state == "cancelled":
+            raise DagFinished("the DAG was cancelled; create another one")
+        if dag.reopening:
+            raise reopening_error()
+        if dag.cleanup_phase and not dag.over:
+            raise DagCancelling("the DAG is cleaning up; retry it when it has ended")
+        await unarchive.check(tx, dag)
+        found = await self._wanted(tx, dag, wanted)
+        was = dag.state
+        if isinstance(found, Plan):
+            await reopening.begin(self._context, settlement, dag, found, queue_shard)
+        else:
+            nos = await cleanup.widen_retry(tx, dag, found)
+            if dag.cleanups:
+                settlement.cleanup_changed(dag)
+            await self._reopen(tx, settlement, dag, nos, queue_shard)
+            # What succeeded with the old ones is noted by now.
+            await self._change_payloads(tx, dag, set(nos), wanted.payloads)
+        if alone and was == "failed" and dag.verdict is None and dag.parent_dag is not None:
+            # The node was told, or will be, that its DAG failed: it begins its next generation with it.
+            await store.subdags.adopt(tx, dag, _next_generation(dag))
+            settlement.report(dag)
+
+    async def _thawed(
+        self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, T]]]
+    ) -> T:
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return await self._context.settle(shard, work)
+            except unarchive.Kept as kept:
+                await unarchive.thaw(self._context, shard, kept.dag)
+        raise unarchive.thawing_error()
+
+    async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[int] | Plan:
+        """All nodes that are to run again, ascending; or how to find them, when they are too many for one
+        transaction."""
+        by_policy = dag.over and dag.cancel_cause in ("failure", "deadline")
+        # What failure or a deadline cancelled comes back with what is retried.
+        again = ["cancelled"] if by_policy else []
+        if wanted.everything:
+            plan = Plan(roots=BEGUN, by_call_too=True)
+        elif wanted.down_from is not None:
+            plan = Plan(await self._named(tx, dag, wanted.down_from, "/from", ENDED), BEGUN, again)
+        elif wanted.nodes is not None:
+            named = await self._named(tx, dag, wanted.nodes, "/nodes", ("failed", "cancelled"))
+            plan = Plan(named, SPARED, again)
+        else:
+            plan = Plan(roots=["failed", *again])
+        if (wanted.nodes is not None or wanted.down_from is not None) and not plan.named:
+            raise NothingToRetry(
+                "none of these nodes failed, or was cancelled, or skipped by a call"
+                if wanted.nodes
+                else "there is nothing to run again"
+            )
+        roots = await self._all_in(tx, dag, plan.roots, by_call_too=plan.by_call_too) if plan.roots else []
+        if not plan.named and not roots:
+            raise NothingToRetry("there is nothing to run again")
+        found = await self._at_once(tx, dag, plan, roots)
+        if found is None and wanted.payloads:
+            raise LimitExceeded(
+                f"over {self._settings.retry_at_once_nodes_max} nodes would run again, or over "
+                f"{self._settings.retry_at_once_edges_max} edges be counted anew; give payloads with a retry of a "
+                "part of them"
+            )
+        return plan if found is None else sorted(found)
+
+    async def _at_once(self, tx: Transaction, dag: Dag, plan: Plan, roots: Sequence[int]) -> set[int] | None:
+        """All nodes that run again, if one transaction can do it."""
+        nodes_max, edges_max = self._settings.retry_at_once_nodes_max, self._settings.retry_at_once_edges_max
+        if len(roots) > nodes_max:
+            return None
+        cleanups = await cleanup.numbers(tx, dag) if dag.cleanups and dag.over else set()
+        if cleanups.issuperset([*plan.named, *roots]):
+            # No ordinary node is below one that cleans up, and the DAG keeps its end: there are no steps for that.
+            edges_max = self._settings.edges_per_dag_max
+        elif cleanups:
+            nodes = await store.dags.nodes_by_no(tx, await cleanup.again(tx, dag))
+            edges_max -= sum(node.upstreams for node in nodes)
+        found: set[int] = set()
+        for nos, states in ((plan.named, plan.below), (roots, () if plan.by_call_too else SPARED)):
+            reach = await store.reopening.reach(tx, nos, states, edges_max) if nos and edges_max >= 0 else None
+            if nos and reach is None:
+                return None
+            if reach is not None:
+                found |= reach.again
+                edges_max -= reach.edges
+        return found if len(found) <= nodes_max else None
+
+    async def _all_in(
+        self, tx: Transaction, dag: Dag, states: Sequence[str], *, by_call_too: bool = False
+    ) -> list[int]:
+        found: list[int] = []
+        step = self._settings.list_scan_nodes_max
+        for no in range(dag.node_no(0), dag.last_no + 1, step):
+            found += await store.dags.retry_roots(tx, no, no + step - 1, states, by_call_too=by_call_too)
+            if len(found) > self._settings.retry_at_once_nodes_max:
+                break
+        return found
+
+    async def _named(
+        self, tx: Transaction, dag: Dag, keys: Sequence[str], pointer: str, states: Sequence[str]
+    ) -> list[int]:
+        """Those of the nodes of these keys that are in one of `states`, or that a caller skipped."""
+        found = await store.dags.retry_named(tx, dag.no, dict.fromkeys(keys))
+        unknown = [i for i, key in enumerate(keys) if key not in found]
+        if unknown:
+            errors = [FieldError(f"{pointer}/{i}", "there is no node with this key") for i in unknown[:20]]
+            raise UnknownNode("a key names no node of the DAG", errors=errors)
+        return [
+            node.no
+            for node in found.values()
+            if node.state in states or (node.state == "skipped" and node.by_call)
+        ]
+
+    async def _change_payloads(
+        self, tx: Transaction, dag: Dag, nos: set[int], payloads: Mapping[str, str]
+    ) -> None:
+        if not payloads:
+            return
+        found, _ = await store.dags.nodes_by_key(tx, dag.no, payloads)
+        errors = []
+        for key in payloads:
+            node = found.get(key)
+            if node is None or node.no not in nos or node.sub:
+                errors.append(FieldError(pointer_to("payloads", key), "no item of this node would run again"))
+        if errors:
+            raise Invalid("a payload is for a node that this retry does not run again", errors=errors[:20])
+        specs = await store.dags.node_specs(tx, [node.no for node in found.values()])
+        for node in found.values():
+            specs[node.no] = queue_items.with_payload(specs[node.no], payloads[node.key])
+        await store.dags.set_specs(tx, specs)
+
+    async def _reopen(
+        self, tx: Transaction, settlement: Settlement, dag: Dag, nos: Sequence[int], queue_shard: int
+    ) -> None:
+        await store.dags.reopen_dag(tx, dag)
+        settlement.restart(dag)
+        for chunk in self._chunks(nos):
+            await reopening.reopen(self._context, settlement, dag, chunk, queue_shard)
+        # Only now does every upstream stand as it will; what it stood as before is counted out.
+        touched = set(nos)
+        for chunk in self._chunks(nos):
+            touched.update(await store.edges.open_children(tx, chunk))
+        for chunk in self._chunks(sorted(touched)):
+            nodes = await store.dags.nodes_by_no(tx, chunk)
+            while nodes:
+                counted = [node.no for node in within(nodes, self._settings.retry_step_edges)]
+                await store.edges.recount_edges(tx, counted)
+                for node in await store.dags.nodes_by_no(tx, counted):
+                    settlement.consider(node)
+                del nodes[: len(counted)]
+
+    def _chunks(self, nos: Sequence[T]) -> Iterator[Sequence[T]]:
+        size = self._settings.retry_chunk_nodes
+        return (nos[start : start + size] for start in range(0, len(nos), size))
+
+
+def _next_generation(child: Dag) -> Parent:
+    assert child.parent_dag is not None and child.parent_node is not None, "it has a parent"
+    return Parent(child.parent_dag, child.parent_node, (child.parent_generation or 0) + 1, child.depth)

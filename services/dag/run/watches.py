@@ -1,0 +1,123 @@
+"""Who waits for which DAG, in this process: calls that wait for an end, and streams of changes.
+
+A commit of this process wakes them at once, and so does what a queue process tells (`hearing`): of ends, and of
+changes while there are streams. Those of others are seen by a look at the heads of all watched DAGs of a shard, in
+one statement, every `watch_s`: that is the truth, the rest only hurries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+
+from services.dag import store
+from services.dag.model import Dag
+from shared.ids import KIN
+from shared.shards.shard_map import Shard
+
+_DAGS_PER_LOOK = 1_000
+_OVER = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class Watch:
+    """One waiter. `seen` is the last change that it knows; None: only the DAG's end matters. `dag` is the DAG as
+    it ended, where this process has ended it or read it since."""
+
+    def __init__(self, seen: int | None) -> None:
+        self.seen = seen
+        self.event = asyncio.Event()
+        self.dag: Dag | None = None
+
+
+class Watches:
+    """All waiters of a process; `leaving` once it shuts down, which wakes them all for good. `on_streams` is told
+    when the first stream comes, and when the last is gone."""
+
+    def __init__(self) -> None:
+        self.leaving = False
+        self.on_streams: Callable[[bool], None] = lambda _are_there: None
+        self._streamed: dict[str, set[str]] = {}  # by kin
+        self._by_shard: dict[int, dict[str, set[Watch]]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(watches) for dags in self._by_shard.values() for watches in dags.values())
+
+    @contextmanager
+    def watching(self, shard: Shard, dag_id: str, seen: int | None = None) -> Iterator[Watch]:
+        """A watch whose event is set when the DAG has changed, or ended, beyond what it has seen."""
+        watch = Watch(seen)
+        if self.leaving:
+            watch.event.set()
+        dags = self._by_shard.setdefault(shard.number, {})
+        watches = dags.setdefault(dag_id, set())
+        watches.add(watch)
+        if seen is not None:
+            self._streams(dag_id)
+        try:
+            yield watch
+        finally:
+            watches.discard(watch)
+            if not watches:
+                del dags[dag_id]
+            if seen is not None and all(other.seen is None for other in watches):
+                self._streams_no_more(dag_id)
+
+    def _streams(self, dag_id: str) -> None:
+        is_first = not self._streamed
+        self._streamed.setdefault(dag_id[KIN], set()).add(dag_id)
+        if is_first:
+            self.on_streams(True)
+
+    def _streams_no_more(self, dag_id: str) -> None:
+        kin = self._streamed[dag_id[KIN]]
+        kin.discard(dag_id)
+        if not kin:
+            del self._streamed[dag_id[KIN]]
+        if not self._streamed:
+            self.on_streams(False)
+
+    def streamed(self, kins: Iterable[str]) -> list[str]:
+        """The DAGs of some kins that somebody has a stream of."""
+        return [dag_id for kin in kins for dag_id in self._streamed.get(kin, ())]
+
+    def tell(self, shard: Shard, dag: Dag) -> None:
+        """A transaction has written this DAG."""
+        if dags := self._by_shard.get(shard.number):
+            watches = dags.get(dag.id, ())
+            for watch in watches:
+                watch.dag = dag if dag.over else None
+            self._wake(watches, dag.last_event, dag.over)
+
+    def has(self, number: int, dag_id: str) -> bool:
+        """Whether somebody watches this DAG of the shard of that number."""
+        return dag_id in self._by_shard.get(number, ())
+
+    async def read(self, shard: Shard, dag_ids: Sequence[str]) -> None:
+        """Look at some DAGs now, and tell of them."""
+        for dag in (await store.reads.get_dags(shard, dag_ids)).values():
+            self.tell(shard, dag)
+
+    def leave(self) -> None:
+        """The process shuts down: nobody is to wait any longer."""
+        self.leaving = True
+        for dags in self._by_shard.values():
+            for watches in dags.values():
+                for watch in watches:
+                    watch.event.set()
+
+    async def step(self, shard: Shard) -> int:
+        """Look at the heads of all watched DAGs of a shard; always 0, so that a pause follows."""
+        dags = self._by_shard.get(shard.number, {})
+        ids = iter(list(dags))
+        while part := list(islice(ids, _DAGS_PER_LOOK)):
+            for dag_id, last_event, state in await store.reads.heads(shard, part):
+                self._wake(dags.get(dag_id, ()), last_event, state in _OVER)
+        return 0
+
+    @staticmethod
+    def _wake(watches: Iterable[Watch], last_event: int, over: bool) -> None:
+        for watch in watches:
+            if over if watch.seen is None else last_event > watch.seen:
+                watch.event.set()

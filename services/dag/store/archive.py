@@ -1,0 +1,149 @@
+"""The statements about ended DAGs, bound: where their rows are, and their moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from services.dag.model import Dag
+from services.dag.store.dags import SQL
+from shared.postgres.connections import Transaction
+from shared.postgres.sql import Statement
+from shared.shards.shard_map import Shard
+
+
+class KeptDag(NamedTuple):
+    """Where the rows of an ended DAG are: its phase, the end that it was noted for, and whether it is its turn."""
+
+    dag_no: int
+    phase: str
+    finished_at: datetime
+    due: bool
+
+
+@cache
+def everywhere(statement: Statement) -> Statement:
+    """A reading statement that finds rows in the hot tables and in the kept ones."""
+    names, _, _ = SQL.both_places.text.rpartition("SELECT")
+    return Statement(f"{statement.name}_everywhere", statement.parameters, names + statement.text)
+
+
+async def inputs_sizes(tx: Transaction, nos: Sequence[int]) -> dict[int, int]:
+    """As `store.inputs_sizes`, of nodes wherever they are."""
+    return {row["no"]: int(row["bytes"]) for row in await tx.fetch(everywhere(SQL.inputs_sizes), nos=nos)}
+
+
+async def inputs(tx: Transaction, nos: Sequence[int]) -> list[tuple[int, str, str]]:
+    """As `store.inputs`, of nodes wherever they are."""
+    return [tuple(row) for row in await tx.fetch(everywhere(SQL.inputs), nos=nos)]
+
+
+async def pick_ended(shard: Shard, *, grace_s: float, dags_max: int) -> int:
+    """Note the next DAGs that ended more than `grace_s` ago; how many."""
+    row = await shard.pool.row(SQL.pick_ended, grace_s=grace_s, dags_max=dags_max)
+    return int(row["dags"])
+
+
+async def kept_due(shard: Shard, dags_max: int) -> list[tuple[int, str]]:
+    """(number, phase) of DAGs that there is something to do with."""
+    return [(row["dag_no"], row["phase"]) for row in await shard.pool.fetch(SQL.kept_due, dags_max=dags_max)]
+
+
+async def kept_of(tx: Transaction, dag_nos: Sequence[int]) -> dict[int, KeptDag]:
+    """What is noted of these DAGs."""
+    return {row["dag_no"]: KeptDag(*row) for row in await tx.fetch(SQL.kept_of, dag_nos=dag_nos)}
+
+
+async def busy_dags(tx: Transaction, dag_nos: Sequence[int]) -> set[int]:
+    """Which of these have outbox rows, walks or adds."""
+    return {row["dag_no"] for row in await tx.fetch(SQL.busy_dags, dag_nos=dag_nos)}
+
+
+async def set_phase(tx: Transaction, dag_nos: Sequence[int], phase: str, *, due_in_s: float = 0.0) -> None:
+    """The DAGs are in this phase, and are looked at again in `due_in_s`."""
+    await tx.fetch(SQL.set_phase, dag_nos=dag_nos, phase=phase, due_in_s=due_in_s)
+
+
+async def forget_kept(tx: Transaction, dag_nos: Sequence[int]) -> None:
+    """Nothing is noted of these any more."""
+    await tx.fetch(SQL.forget_kept, dag_nos=dag_nos)
+
+
+async def keep_rows(tx: Transaction, dag_nos: Sequence[int], rows_max: int) -> bool:
+    """Move up to about `rows_max` rows out of the hot tables; True when that was all."""
+    left = rows_max
+    for statement in (SQL.keep_edges, SQL.keep_nodes, SQL.keep_externals, SQL.keep_changes):
+        row = await tx.row(statement, dag_nos=dag_nos, rows_max=left)
+        left -= row["rows"]
+        if left <= 0:
+            return False
+    return True
+
+
+async def thaw_rows(tx: Transaction, dag_no: int, rows_max: int) -> bool:
+    """Move up to about `rows_max` rows back; True when that was all."""
+    left = rows_max
+    for statement in (SQL.thaw_changes, SQL.thaw_externals, SQL.thaw_nodes, SQL.thaw_edges):
+        row = await tx.row(statement, dag_no=dag_no, rows_max=left)
+        left -= row["rows"]
+        if left <= 0:
+            return False
+    return True
+
+
+async def old_kept(
+    shard: Shard, after: tuple[datetime, int], *, retention_s: float, exported_only: bool, dags_max: int
+) -> list[Any]:
+    """(dag_no, finished_at, droppable) of DAGs whose time is over, after that (end, number)."""
+    return await shard.pool.fetch(
+        SQL.old_kept,
+        after_at=after[0],
+        after_no=after[1],
+        retention_s=retention_s,
+        exported_only=exported_only,
+        dags_max=dags_max,
+    )
+
+
+async def drop_dags(tx: Transaction, nos: Sequence[int]) -> None:
+    """Delete DAGs' own rows and take them out of the totals."""
+    await tx.fetch(SQL.drop_dags, nos=nos)
+
+
+async def drop_rows(tx: Transaction, dag_nos: Sequence[int], rows_max: int) -> bool:
+    """Delete up to `rows_max` rows of each kind that dropped DAGs had; True when that was all."""
+    row = await tx.row(SQL.drop_rows, dag_nos=dag_nos, rows_max=rows_max)
+    return int(row["rows"]) < rows_max
+
+
+# Export
+
+
+async def ended_dags(
+    shard: Shard, since: datetime, after: tuple[datetime, str], *, lag_s: float, scan_max: int
+) -> list[Dag]:
+    """DAGs of all namespaces in the order of their ends, after that (end, id)."""
+    rows = await shard.pool.fetch(
+        SQL.ended_dags, since=since, after_at=after[0], after_id=after[1], lag_s=lag_s, scan_max=scan_max
+    )
+    return [Dag(*row) for row in rows]
+
+
+async def specs_of(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
+    """What the items of these nodes are made of, as JSON text, wherever the nodes are."""
+    rows = await shard.pool.fetch(everywhere(SQL.specs_of), nos=nos)
+    return {row["no"]: row["item"] for row in rows}
+
+
+async def set_export_mark(shard: Shard, namespace: str, until: datetime) -> datetime:
+    """All that ended before is exported; how far that is now."""
+    row = await shard.pool.row(SQL.set_export_mark, namespace=namespace, until=until)
+    return row["exported_until"]  # type: ignore[no-any-return]
+
+
+async def export_mark(shard: Shard, namespace: str) -> datetime | None:
+    """Up to which end the namespace is exported."""
+    row = await shard.pool.row(SQL.export_mark, namespace=namespace)
+    return row["exported_until"] if row else None

@@ -1,0 +1,139 @@
+"""The statements about cleanup and compensation, bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from services.dag.model import Dag
+from services.dag.store.archive import everywhere
+from services.dag.store.dags import SQL
+from shared.postgres.connections import Transaction
+from shared.postgres.sql import Statement
+from shared.shards.shard_map import Shard
+
+
+class Unplanned(NamedTuple):
+    """A compensation without a turn, and when what it undoes ran; None where nothing is left to be undone."""
+
+    no: int
+    state: str
+    released_at: datetime | None
+    finished_at: datetime | None
+
+
+class CleanupNode(NamedTuple):
+    """A cleanup node, or with `of_no` a compensation; `ran` when it was begun."""
+
+    no: int
+    of_no: int | None
+    ran: bool
+    by_call: bool
+
+
+class UndoneSize(NamedTuple):
+    """What a compensation undoes, whether that one's inputs are passed on too, and the bytes beside these."""
+
+    no: int
+    of_no: int
+    has_inputs: bool
+    bytes: int
+
+
+class Undone(NamedTuple):
+    """What a compensation undoes; output and payload of its success are JSON text."""
+
+    no: int
+    of_no: int
+    key: str
+    output: str | None
+    payload: str | None
+
+
+async def insert(tx: Transaction, dag: Dag, nodes: Mapping[int, int | None]) -> None:
+    """New nodes, each with the number of the one that it compensates, or None."""
+    await tx.fetch(SQL.insert_cleanups, dag_no=dag.no, node_nos=list(nodes), of_nos=list(nodes.values()))
+
+
+async def set_cleanup(tx: Transaction, dag: Dag) -> None:
+    """Write how far the DAG's cleanup is."""
+    await tx.row(
+        SQL.set_cleanup,
+        no=dag.no,
+        cleanups=dag.cleanups,
+        cleanup_left=dag.cleanup_left,
+        cleanup_phase=dag.cleanup_phase,
+        verdict=dag.verdict,
+    )
+
+
+async def unplanned(tx: Transaction, dag: Dag) -> list[Unplanned]:
+    """Compensations without a turn."""
+    return [Unplanned(*row) for row in await tx.fetch(SQL.unplanned, dag_no=dag.no)]
+
+
+async def set_waves(tx: Transaction, dag: Dag, waves: Mapping[int, int | None]) -> None:
+    """Give compensations their turns; None: it has none, or had it; 0: to be planned."""
+    await tx.fetch(SQL.set_waves, dag_no=dag.no, node_nos=list(waves), waves=list(waves.values()))
+
+
+async def undo_again(tx: Transaction, dag: Dag, nos: Sequence[int]) -> None:
+    """Let compensations run once more, whatever they have undone."""
+    await tx.fetch(SQL.undo_again, dag_no=dag.no, node_nos=nos)
+
+
+async def note_done(tx: Transaction, nos: Sequence[int]) -> None:
+    """Nodes begin new generations: remember what of them has succeeded and is still to be undone."""
+    await tx.fetch(SQL.note_done, nos=nos)
+
+
+async def note_undone(tx: Transaction, nos: Sequence[int]) -> None:
+    """Compensations have succeeded."""
+    await tx.fetch(SQL.note_undone, nos=nos)
+
+
+async def undone_sizes(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[UndoneSize]:
+    """How much these compensations are told of what they undo; of a DAG that is `over` wherever its rows are."""
+    return [UndoneSize(*row) for row in await tx.fetch(_where(SQL.undone_sizes, over), nos=nos)]
+
+
+async def undone(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[Undone]:
+    """What these compensations undo."""
+    return [Undone(*row) for row in await tx.fetch(_where(SQL.undone, over), nos=nos)]
+
+
+async def given_sizes(tx: Transaction, nos: Sequence[int], *, over: bool) -> dict[int, int]:
+    """About how many bytes the inputs of each of these nodes take as JSON."""
+    return {row["no"]: int(row["bytes"]) for row in await tx.fetch(_where(SQL.inputs_sizes, over), nos=nos)}
+
+
+async def given(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[tuple[int, str, str]]:
+    """(node, input's name, JSON text) of everything that these nodes were given."""
+    return [tuple(row) for row in await tx.fetch(_where(SQL.inputs, over), nos=nos)]
+
+
+def _where(statement: Statement, over: bool) -> Statement:
+    return everywhere(statement) if over else statement
+
+
+async def take_wave(tx: Transaction, dag: Dag) -> list[int]:
+    """The compensations whose turn it is; each is taken once."""
+    return [row["node_no"] for row in await tx.fetch(SQL.take_wave, dag_no=dag.no)]
+
+
+async def page(tx: Transaction, dag: Dag, after_no: int, rows_max: int) -> list[int]:
+    """Cleanup nodes after `after_no`."""
+    rows = await tx.fetch(SQL.cleanup_page, dag_no=dag.no, after_no=after_no, rows_max=rows_max)
+    return [row["node_no"] for row in rows]
+
+
+async def all_of(tx: Transaction, dag: Dag) -> list[CleanupNode]:
+    """Every cleanup node and compensation of a DAG."""
+    return [CleanupNode(*row) for row in await tx.fetch(SQL.cleanups_of, dag_no=dag.no)]
+
+
+async def compensated_keys(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
+    """The key of what each of these compensates."""
+    rows = await shard.pool.fetch(everywhere(SQL.compensated_keys), nos=nos)
+    return {row["node_no"]: row["key"] for row in rows}

@@ -1,0 +1,191 @@
+"""The statements that answer questions, bound; no locks. `over`: the DAG has ended, its nodes may be elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from services.dag.model import Dag
+from services.dag.store.archive import everywhere
+from services.dag.store.dags import SQL
+from shared.postgres.sql import Statement
+from shared.shards.shard_map import Shard
+
+
+class Kept(NamedTuple):
+    """Since when a DAG is paused, and since when a retry of it goes on, as far as that is so."""
+
+    paused_at: datetime | None = None
+    retried_at: datetime | None = None
+
+
+async def get_dag(shard: Shard, dag_id: str, namespace: str) -> Dag | None:
+    """A DAG of this namespace."""
+    row = await shard.pool.row(SQL.get_dag, id=dag_id, namespace=namespace)
+    return Dag(*row) if row else None
+
+
+async def get_dags(shard: Shard, ids: Sequence[str]) -> dict[str, Dag]:
+    """DAGs by id, of any namespace."""
+    return {row["id"]: Dag(*row) for row in await shard.pool.fetch(SQL.get_dags, ids=ids)}
+
+
+async def list_dags(
+    shard: Shard,
+    namespace: str,
+    *,
+    state: str | None,
+    name: str | None,
+    key: str | None,
+    before_id: str,
+    rows_max: int,
+) -> list[Dag]:
+    """DAGs of a namespace, newest first, made before `before_id`."""
+    if key is not None:
+        rows = await shard.pool.fetch(
+            SQL.list_dags_by_key, namespace=namespace, key=key, name=name, state=state, before_id=before_id
+        )
+    elif name is not None:
+        rows = await shard.pool.fetch(
+            SQL.list_dags_by_name,
+            namespace=namespace,
+            name=name,
+            state=state,
+            before_id=before_id,
+            rows_max=rows_max,
+        )
+    elif state is not None:
+        rows = await shard.pool.fetch(
+            SQL.list_dags_by_state, namespace=namespace, state=state, before_id=before_id, rows_max=rows_max
+        )
+    else:
+        rows = await shard.pool.fetch(SQL.list_dags, namespace=namespace, before_id=before_id, rows_max=rows_max)
+    return [Dag(*row) for row in rows]
+
+
+async def node_by_key(shard: Shard, dag_no: int, key: str, *, over: bool = False) -> Any:
+    """One node's row, or None."""
+    return await shard.pool.row(_where(SQL.node_by_key, over), dag_no=dag_no, key=key)
+
+
+async def nodes_page(
+    shard: Shard, *, states: Sequence[str] | None, after_no: int, last_no: int, rows_max: int, over: bool = False
+) -> list[Any]:
+    """Rows of nodes after `after_no` up to `last_no`, of all states or some."""
+    if states is None:
+        return await shard.pool.fetch(
+            _where(SQL.nodes_page, over), after_no=after_no, last_no=last_no, rows_max=rows_max
+        )
+    return await shard.pool.fetch(
+        _where(SQL.nodes_page_by_state, over), states=states, after_no=after_no, last_no=last_no, rows_max=rows_max
+    )
+
+
+async def upstreams_of(shard: Shard, nos: Sequence[int], *, over: bool = False) -> list[Any]:
+    """(no, key, state, satisfied, since) of every upstream of these nodes."""
+    return await shard.pool.fetch(_where(SQL.upstreams_of, over), nos=nos)
+
+
+async def kept_since(shard: Shard, dag: Dag) -> Kept:
+    """Since when a DAG's nodes are kept."""
+    row = await shard.pool.row(SQL.kept_since, no=dag.no) if dag.paused or dag.reopening else None
+    return Kept(row["paused_at"], row["retried_at"]) if row else Kept()
+
+
+async def downstreams_of(shard: Shard, nos: Sequence[int], *, over: bool = False) -> list[Any]:
+    """(no, key) of every downstream of these nodes."""
+    return await shard.pool.fetch(_where(SQL.downstreams_of, over), nos=nos)
+
+
+async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int, *, over: bool = False) -> dict[int, int]:
+    """How many edges leave each node, counted up to `degree_max`."""
+    rows = await shard.pool.fetch(_where(SQL.out_degrees, over), ups=nos, degree_max=degree_max)
+    return {row["up"]: row["degree"] for row in rows}
+
+
+async def externals_of(shard: Shard, dag_no: int, keys: Sequence[str], *, over: bool = False) -> list[Any]:
+    """(node_key, name, resolved, failed) of the externals that these nodes declared."""
+    return await shard.pool.fetch(_where(SQL.externals_of, over), dag_no=dag_no, keys=keys)
+
+
+async def declared_names(
+    shard: Shard, dag_no: int, keys: Sequence[str], rows_max: int, *, over: bool
+) -> list[tuple[str, str]]:
+    """(node key, name) of externals that these nodes have declared, up to `rows_max` of each."""
+    rows = await shard.pool.fetch(_where(SQL.declared_names, over), dag_no=dag_no, keys=keys, rows_max=rows_max)
+    return [(row["node_key"], row["name"]) for row in rows]
+
+
+async def undeclared(shard: Shard, dags: Sequence[Dag], rows_max: int) -> dict[int, list[tuple[str, str]]]:
+    """(node key, name) of events that were resolved and that no node waits for, up to `rows_max` of each DAG."""
+    found: dict[int, list[tuple[str, str]]] = {dag.no: [] for dag in dags}
+    rows = await shard.pool.fetch(everywhere(SQL.undeclared), dag_nos=list(found), rows_max=rows_max)
+    for row in rows:
+        found[row["dag_no"]].append((row["node_key"], row["name"]))
+    return found
+
+
+async def graph_nodes(
+    shard: Shard, after_no: int, last_no: int, rows_max: int, *, over: bool = False
+) -> list[Any]:
+    """(no, key, item_id, state, topic, generation, sub) after `after_no`."""
+    return await shard.pool.fetch(
+        _where(SQL.graph_nodes, over), after_no=after_no, last_no=last_no, rows_max=rows_max
+    )
+
+
+async def changes_after(shard: Shard, dag_no: int, after: int, rows_max: int) -> list[Any]:
+    """Rows of the DAG's log with changes after `after`, in order, wherever they are: it may end meanwhile."""
+    return await shard.pool.fetch(everywhere(SQL.changes_after), dag_no=dag_no, after=after, rows_max=rows_max)
+
+
+async def node_keys(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
+    """The keys of nodes by number, wherever they are."""
+    return {row["no"]: row["key"] for row in await shard.pool.fetch(everywhere(SQL.node_keys), nos=nos)}
+
+
+async def heads(shard: Shard, ids: Sequence[str]) -> list[Any]:
+    """(id, last_event, state) of these DAGs."""
+    return await shard.pool.fetch(SQL.heads, ids=ids)
+
+
+async def health(shard: Shard) -> list[Any]:
+    """DAGs and their nodes by the DAG's state."""
+    return await shard.pool.fetch(SQL.health)
+
+
+def _where(statement: Statement, over: bool) -> Statement:
+    return everywhere(statement) if over else statement
+
+
+async def namespace_use(shard: Shard, namespace: str) -> tuple[int, int, int]:
+    """DAGs that have not ended, and nodes and edges in them."""
+    row = await shard.pool.row(SQL.namespace_use, namespace=namespace)
+    return int(row["dags"]), int(row["nodes"]), int(row["edges"])
+
+
+class Limits(NamedTuple):
+    """How many unfinished DAGs a namespace may have, and nodes and edges in them; None: not said."""
+
+    dags_max: int | None = None
+    nodes_max: int | None = None
+    edges_max: int | None = None
+
+    def over(self, default: Limits) -> Limits:
+        """These, where they say nothing the default."""
+        return Limits(*(own if own is not None else other for own, other in zip(self, default, strict=True)))
+
+
+async def quotas(shard: Shard) -> list[tuple[str, Limits, datetime]]:
+    """Namespaces with quotas of their own, and when they were given them."""
+    rows = await shard.pool.fetch(SQL.quotas)
+    return [
+        (row["namespace"], Limits(row["dags_max"], row["nodes_max"], row["edges_max"]), row["updated_at"])
+        for row in rows
+    ]
+
+
+async def set_quota(shard: Shard, namespace: str, limits: Limits) -> None:
+    """Give a namespace quotas of its own."""
+    await shard.pool.fetch(SQL.set_quota, namespace=namespace, **limits._asdict())

@@ -1,0 +1,222 @@
+"""The three hot bodies (enqueue, dequeue, ack), decoded by msgspec straight into what the broker takes.
+
+The pydantic models of `headgate.wire` stay the contract: a body that msgspec refuses, or that uses a field
+outside the common few, is validated by them, so that every refusal has the same shape and pointers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from headgate import wire
+from services.queue.errors import PayloadTooLarge
+from services.queue.model import (
+    NO_OUTPUT,
+    NULL,
+    Acks,
+    Demand,
+    Demands,
+    NewItem,
+    NewItems,
+    PlainItem,
+    PlainItems,
+    Settled,
+    is_simple,
+)
+from services.queue.settings import QueueSettings
+from shared.errors import FieldError, invalid
+from shared.http import json_body
+from shared.http.edge import validate
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+is_topic = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
+_ACK_TOPIC = re.compile(r"(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}").fullmatch
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
+_INT32 = 2**31
+_DEMAND_NAMES = tuple(b'"%s"' % name.encode() for name in (*Demands.__struct_fields__, *Demand.__struct_fields__))
+
+# Quotes of an item of two members, both texts; how deep a body of such items nests; what no JSON text holds.
+_QUOTES, _PLAIN_DEPTH, _BETWEEN = 8, 3, b"\x1e"
+
+# Bodies of dequeue calls that were judged before, up to a length.
+KNOWN_DEMANDS_MAX, KNOWN_BYTES_MAX = 1_000, 256
+_known_demands: dict[bytes, Demands] = {}
+
+_plain_items = msgspec.json.Decoder(PlainItems)
+_new_items = msgspec.json.Decoder(NewItems)
+_acks = msgspec.json.Decoder(Acks)
+_demands = msgspec.json.Decoder(Demands)
+
+
+def new_items(body: bytes, settings: QueueSettings) -> list[NewItem] | list[PlainItem]:
+    """The items of an enqueue call; plain ones when all are."""
+    plain = _decode(_plain_items, body)
+    is_valid = plain is not None and _is_valid(plain.items, settings.batch_items_max)
+    value = None
+    if plain is None or not is_valid or not _is_of_texts(body, plain.items, settings.json_depth_max):
+        value = json_body.check(body, depth_max=settings.json_depth_max)
+    if plain is not None and is_valid and b"\\u0000" not in body:
+        if len(body) > settings.payload_bytes_max:
+            _fit_payloads(plain.items, settings.payload_bytes_max)
+        return plain.items
+    decoded = _decode(_new_items, body)
+    items = decoded.items if decoded is not None else []
+    if not 1 <= len(items) <= settings.batch_items_max or not all(map(_is_common, items)) or b"\\u0000" in body:
+        validate(wire.EnqueueRequest, value)
+        items = _new_items.decode(msgspec.json.encode(value)).items if decoded is None else items
+    for i, item in enumerate(items):
+        _fit(i, item, settings)
+    return items
+
+
+def _is_valid(items: list[PlainItem], items_max: int) -> bool:
+    """What the decoder has not judged: how many there are, and their topics."""
+    return 1 <= len(items) <= items_max and all(map(is_topic, {item.topic for item in items}))
+
+
+def _is_of_texts(body: bytes, items: list[PlainItem], depth_max: int) -> bool:
+    """True for items of a topic and a text each, without escapes: `jsonbody.check` has nothing left to find there.
+
+    The decoder leaves open what is in payloads and whether a member is named twice. All payloads being texts,
+    these and the topics and the names of both make eight quotes an item, "items" two: nothing else is named.
+    """
+    if b"\\" in body or body.count(b'"') != _QUOTES * len(items) + 2 or depth_max < _PLAIN_DEPTH:
+        return False
+    payloads = _BETWEEN.join([item.payload for item in items])
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    # No control character stands in JSON's values, so those between the payloads are the only ones.
+    return payloads[:1] == payloads[-1:] == b'"' and payloads.count(b'"%b"' % _BETWEEN) == len(items) - 1
+
+
+def _fit_payloads(items: list[PlainItem], bytes_max: int) -> None:
+    for i, size in enumerate(map(len, map(bytes, [item.payload for item in items]))):
+        if size > bytes_max:
+            items[i].payload = _fitted(f"/items/{i}/payload", items[i].payload, bytes_max)
+
+
+def settled(body: bytes, settings: QueueSettings) -> list[Settled]:
+    """The elements of an ack call."""
+    decoded = _decode(_acks, body)
+    if decoded is not None and _is_bare(body, decoded, settings.batch_items_max):
+        return decoded.items
+    value = json_body.check(body, depth_max=settings.json_depth_max)
+    validate(wire.AckRequest, value)
+    if decoded is None:
+        decoded = _acks.decode(msgspec.json.encode(value))
+    for i, item in enumerate(decoded.items):
+        if item.output is not NO_OUTPUT:
+            item.output = _fitted(f"/items/{i}/output", item.output, settings.output_bytes_max)
+    return decoded.items
+
+
+def _is_bare(body: bytes, acks: Acks, items_max: int) -> bool:
+    """True for acks without outputs that name every member once: then nothing is left to check.
+
+    Other members are refused by the decoder. Without escapes, ids, tokens and their names make eight quotes an
+    item, "items" two: a name more makes more.
+    """
+    count = len(acks.items)
+    return 1 <= count <= items_max and b"\\" not in body and body.count(b'"') == _QUOTES * count + 2
+
+
+def demands(body: bytes, settings: QueueSettings) -> Demands:
+    """A dequeue call. A consumer sends the same again and again: what was judged plain is not read twice."""
+    known = _known_demands.get(body)
+    if known is not None and known.wait_s <= settings.wait_s_max:
+        return known
+    plain = _decode(_demands, body)
+    if plain is not None and _is_bare_demand(body, plain) and plain.wait_s <= settings.wait_s_max:
+        if len(body) <= KNOWN_BYTES_MAX:
+            if len(_known_demands) >= KNOWN_DEMANDS_MAX:
+                _known_demands.clear()
+            _known_demands[body] = plain
+        return plain
+    value = json_body.check(body, depth_max=settings.json_depth_max)
+    validate(wire.DequeueRequest, value)
+    decoded = _decode(_demands, body) or _demands.decode(msgspec.json.encode(value))
+    if decoded.wait_s > settings.wait_s_max:
+        raise invalid("/wait_s", f"at most {settings.wait_s_max} s")
+    return decoded
+
+
+def _is_bare_demand(body: bytes, demands: Demands) -> bool:
+    """True for a demand for one topic that names every member once and is within all bounds; see `_is_bare`."""
+    return (
+        len(demands.topics) == 1
+        and is_topic(demands.topics[0].topic) is not None
+        and 1 <= demands.topics[0].count <= wire.BATCH_MAX
+        and 0 <= demands.wait_s <= wire.WAIT_S_MAX
+        and (demands.lease_s is None or 1 <= demands.lease_s <= wire.LEASE_S_MAX)
+        and demands.worker is None
+        and b"\\" not in body
+        and all(body.count(name) <= 1 for name in _DEMAND_NAMES)
+    )
+
+
+def check_sizes(pointer: str, sizes: Sequence[tuple[str, Any, int]]) -> None:
+    """Raises PayloadTooLarge when a decoded value's compact JSON is over its limit: (field, value, bytes)."""
+    for field, value, bytes_max in sizes:
+        if value is not None and wire.encoded_bytes(value) > bytes_max:
+            raise too_large(f"{pointer}/{field}", bytes_max)
+
+
+def too_large(pointer: str, bytes_max: int) -> PayloadTooLarge:
+    """The error for a value over its own limit."""
+    detail = f"{pointer} is over {bytes_max} bytes; keep large values elsewhere and send a reference"
+    return PayloadTooLarge(detail, errors=[FieldError(pointer, f"at most {bytes_max} bytes of JSON")])
+
+
+def _decode(decoder: msgspec.json.Decoder[S], body: bytes) -> S | None:
+    try:
+        return decoder.decode(body or b"{}")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _is_common(item: NewItem) -> bool:
+    """True for an item whose every given field is judged right here: plain ones, and those of DAGs."""
+    return bool(
+        is_simple(item)
+        and is_topic(item.topic)
+        and (item.id is None or _ID(item.id))
+        and -_INT32 <= item.priority < _INT32
+        and 1 <= item.lease_s <= wire.LEASE_S_MAX
+        and 0 <= item.max_attempts < _INT32
+        and (item.ack_topic is None or _ACK_TOPIC(item.ack_topic))
+        and (item.ack_context is NULL or bytes(item.ack_context)[:1] == b"{")
+    )
+
+
+def _fit(i: int, item: NewItem, settings: QueueSettings) -> None:
+    pointer = f"/items/{i}"
+    item.payload = _fitted(f"{pointer}/payload", item.payload, settings.payload_bytes_max)
+    if item.metadata != NULL:
+        item.metadata = _fitted(f"{pointer}/metadata", item.metadata, settings.metadata_bytes_max)
+    if item.inputs != NULL:
+        item.inputs = _fitted(f"{pointer}/inputs", item.inputs, settings.inputs_bytes_max)
+    if item.headers != NULL:
+        item.headers = _fitted(f"{pointer}/headers", item.headers, settings.headers_bytes_max)
+    if item.ack_context != NULL:
+        item.ack_context = _fitted(f"{pointer}/ack_context", item.ack_context, settings.ack_context_bytes_max)
+
+
+def _fitted(pointer: str, raw: msgspec.Raw, bytes_max: int) -> msgspec.Raw:
+    """A value's text as it came; over the limit by white space or escapes alone, without the white space.
+
+    The limit is on compact UTF-8 JSON. What is stored is at most six times as long: characters written as
+    escapes.
+    """
+    text = bytes(raw)
+    if len(text) <= bytes_max:
+        return raw
+    if len(msgspec.json.encode(msgspec.json.decode(text))) > bytes_max:
+        raise too_large(pointer, bytes_max)
+    return msgspec.Raw(msgspec.json.format(text, indent=-1))

@@ -1,0 +1,137 @@
+"""Calls whose elements differ in one text each, as most calls of many do: read as a whole.
+
+A producer sends items of one topic, a consumer acks what it leased under one token: between the texts that differ
+the same bytes stand over and over. A body that is such a repetition to the byte is taken apart by it, and nothing
+is made for an element. Every other body is read by `services.queue.api.body_decoders`, to the same end.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import msgspec
+
+from services.queue.api.body_decoders import is_topic
+from services.queue.model import SEPARATOR, PlainAcks, PlainItem, PlainPart
+from services.queue.settings import QueueSettings
+from shared.errors import ServiceError
+from shared.http import json_body
+from shared.ids import ID_CHARS, are_canonical_text, canonical_token
+
+
+def _spaced(*tokens: bytes) -> re.Pattern[bytes]:
+    """Tokens of JSON with white space between, before and behind them."""
+    return re.compile(rb"[ \t\r\n]*".join((b"", *tokens, b"")))
+
+
+_ITEMS = (rb"\{", rb'"items"', rb":", rb"\[")
+# The first item, up to the text that is its payload. What stands between two of those texts, and at the end.
+_FIRST_ITEM = re.compile(_spaced(*_ITEMS).pattern + rb'(\{[^][{}\\]*?"payload"[ \t\r\n]*:[ \t\r\n]*)"').match
+_NEXT = _spaced(rb"\}", rb",").fullmatch
+_LAST = _spaced(rb"\}", rb"\]", rb"\}").fullmatch
+
+# The first ack: what stands before its id, and behind it with the token.
+_TO_ID, _TO_TOKEN = (
+    _spaced(*tokens).pattern for tokens in ((rb"\{", rb'"id"', rb":"), (rb",", rb'"lease_token"', rb":"))
+)
+_FIRST_ACK = re.compile(
+    _spaced(*_ITEMS).pattern + rb'(%b")[0-9a-f-]{36}("%b"([0-9a-f-]{36})")' % (_TO_ID, _TO_TOKEN)
+).match
+
+# A call's items nest so deep.
+_DEPTH = 3
+
+# Of calls of fewer bytes, hence of few elements, `hot` makes less than these patterns cost.
+ALIKE_BYTES_MIN = 1_000
+
+# Heads of items that were judged before, up to a length.
+KNOWN_HEADS_MAX, HEAD_BYTES_MAX = 1_000, 256
+_known_heads: dict[bytes, PlainItem] = {}
+
+# Between two payloads without their quotes.
+_BETWEEN = f'"{SEPARATOR}"'.encode()
+
+_plain_item = msgspec.json.Decoder(PlainItem).decode
+_text = msgspec.json.Decoder(str).decode
+
+
+def items(body: bytes, settings: QueueSettings) -> PlainPart | None:
+    """What an enqueue call asks for whose items are equal up to their payloads, which are texts and stand last."""
+    if len(body) < ALIKE_BYTES_MIN or settings.json_depth_max < _DEPTH:
+        return None
+    head, texts = _repeated(body)
+    if not texts:
+        return None
+    item = _known_heads.get(head) or _judged(head, settings)
+    if item is None or len(texts) > settings.batch_items_max:
+        return None
+    if max(map(len, texts)) + len(b'""') > settings.payload_bytes_max:
+        return None
+    try:
+        # No quotes are left in what is not repeated, and no control characters: each is the inside of a text.
+        _text(b'"%b"' % b"".join(texts))
+        joined = _BETWEEN.join(texts).decode()
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return PlainPart(item.topic, item.priority, item.lease_s, f'"{joined}"', range(len(texts)))
+
+
+def _repeated(body: bytes) -> tuple[bytes, list[bytes]]:
+    """What stands before the first item's payload, and all texts between repetitions of that; else none."""
+    first = _FIRST_ITEM(body)
+    if first is None or b"\\" in body:
+        return b"", []
+    last = body.rfind(b'"')
+    if first.end() > last or _LAST(body, last + 1) is None:
+        return b"", []
+    head, start = first[1], first.end()
+    again = body.find(head, start)
+    if again < 0:
+        return head, [body[start:last]]
+    end = body.find(b'"', start)
+    if _NEXT(body, end + 1, again) is None:
+        return b"", []
+    return head, body[start:last].split(body[end : again + len(head)] + b'"')
+
+
+def _judged(head: bytes, settings: QueueSettings) -> PlainItem | None:
+    """An item by its head, if it is a plain one within all bounds."""
+    text = head + b"null}"
+    try:
+        json_body.check(text, depth_max=settings.json_depth_max)
+        item = _plain_item(text)
+    except (msgspec.MsgspecError, UnicodeError, ServiceError):
+        return None
+    if not is_topic(item.topic):
+        return None
+    if len(head) <= HEAD_BYTES_MAX:
+        if len(_known_heads) >= KNOWN_HEADS_MAX:
+            _known_heads.clear()
+        _known_heads[head] = item
+    return item
+
+
+def acks(body: bytes, settings: QueueSettings) -> PlainAcks | None:
+    """What an ack call asks for whose elements are an id each and all one token."""
+    first = _FIRST_ACK(body) if len(body) >= ALIKE_BYTES_MIN else None
+    if first is None:
+        return None
+    lead, close, token = first.groups()
+    start, last, end = first.end(1), body.rfind(close), first.end()
+    if _LAST(body, last + len(close)) is None or canonical_token(token.decode()) is None:
+        return None
+    again = body.find(lead, end)
+    if again < 0:
+        again = end  # of a single element
+    elif _NEXT(body, end, again) is None:
+        return None
+    between = close + body[end:again] + lead
+    count, rest = divmod(last - start + len(between), ID_CHARS + len(between))
+    if rest or count > settings.batch_items_max:
+        return None
+    text = body[start:last]
+    ids = struct.unpack(f"{ID_CHARS}s{len(between)}x" * (count - 1) + f"{ID_CHARS}s", text)
+    if between.join(ids) != text or not are_canonical_text(b"".join(ids)):
+        return None
+    return PlainAcks(list(map(bytes.decode, ids)), token.decode())

@@ -1,0 +1,199 @@
+"""The HTTP shape of the verbs that move items: bodies in, calls to the broker, results out."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from headgate import wire
+from services.queue.api import body_decoders, uniform_bodies
+from services.queue.api.parts import QueueProcess
+from services.queue.leases.lease_ops import Extension, Nack
+from services.queue.model import Even, NewItem, PlainItem, Result
+from services.queue.quotas import Use
+from services.queue.store.dequeue_encoding import Leased
+from shared.admission.connection_priority import Urgency
+from shared.errors import Forbidden, Overloaded, invalid
+from shared.http import json_body
+from shared.http.access import Caller
+from shared.http.edge import M, validate
+from shared.http.hot_path import Call, Verb
+from shared.log import log
+
+_NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
+
+Answer = tuple[int, Any]
+
+_SYSTEM = "topics and namespaces that begin with `_` are the system's; use another name"
+
+
+def enter(namespace: str, caller: Caller, scope: str) -> None:
+    """Raises Invalid for a malformed namespace, Forbidden when the caller may not do `scope` in it."""
+    if _NAMESPACE(namespace) is None:
+        raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
+    caller.enter(namespace)
+    caller.need(scope)
+
+
+class Verbs:
+    """One method per verb."""
+
+    def __init__(self, process: QueueProcess) -> None:
+        self._process = process
+        self._settings = process.settings
+        process.broker.dispatch.hand_back = self._hand_back
+
+    def by_name(self) -> dict[str, Verb]:
+        """The verbs by the last part of their path."""
+        settling = (self.ack, self.nack, self.extend, self.revive, self.cancel)
+        return {
+            "enqueue": Verb(self.enqueue, Urgency.ENQUEUE),
+            "dequeue": Verb(self.dequeue, Urgency.DEQUEUE),
+            **{verb.__name__: Verb(verb, Urgency.SETTLE) for verb in settling},
+        }
+
+    async def enqueue(self, call: Call) -> Answer:
+        """Take items in. One result per item, in order; `refused` elements say why."""
+        enter(call.namespace, call.caller, "enqueue")
+        tenant = None if call.caller.is_dag_service else self._process.quotas.of(call.namespace)
+        part = uniform_bodies.items(call.body, self._settings) if tenant is None else None
+        if part is not None:
+            _check_topic(part.topic, call.caller)
+            return 201, _answer(await self._process.broker.enqueue_plain(call.namespace, [part]))
+        items = body_decoders.new_items(call.body, self._settings)
+        _check_topics(items, call.caller)
+        if tenant is None:
+            return 201, _answer(await self._process.broker.enqueue(call.namespace, items, call.caller))
+        take = partial(self._process.broker.enqueue, call.namespace, caller=call.caller)
+        results, call.retry_after_s = await self._process.quotas.enqueue(tenant, items, take)
+        return 201, {"results": results}
+
+    async def dequeue(self, call: Call) -> Answer:
+        """Lease what is ready, up to each topic's count, best first; wait up to `wait_s` when nothing is."""
+        enter(call.namespace, call.caller, "consume")
+        wanted = body_decoders.demands(call.body, self._settings)
+        for demand in wanted.topics:
+            if demand.topic[0] == "_" and not call.caller.is_dag_service:
+                raise Forbidden("topics that begin with `_` are the system's")
+        gone = call.client.gone()
+        leased = await self._process.broker.dequeue(
+            call.namespace,
+            wanted.topics,
+            lease_s=wanted.lease_s,
+            worker=wanted.worker,
+            wait_s=wanted.wait_s,
+            gone=gone,
+            tenant=self._process.quotas.of(call.namespace),
+            waits=call.client.step_aside,
+        )
+        if gone.done() and leased:
+            await self._hand_back(call.namespace, leased.returnable())
+            leased = Leased(0)
+        if leased:
+            call.undelivered = lambda: self._hand_back(call.namespace, leased.returnable())
+        return 200, leased.answer()
+
+    async def ack(self, call: Call) -> Answer:
+        """End leased items as done. One result per item, in order."""
+        enter(call.namespace, call.caller, "consume")
+        broker, acks = self._process.broker, uniform_bodies.acks(call.body, self._settings)
+        if acks is not None:
+            return self._settled(call, await broker.ack_plain(call.namespace, acks))
+        return self._settled(
+            call, await broker.ack(call.namespace, body_decoders.settled(call.body, self._settings))
+        )
+
+    async def nack(self, call: Call) -> Answer:
+        """Give leased items back, at once or later, or fail them for good (`final`)."""
+        enter(call.namespace, call.caller, "consume")
+        body = self._body(call, wire.NackRequest)
+        for i, item in enumerate(body.items):
+            sizes = [("metadata", item.metadata, self._settings.metadata_bytes_max)]
+            body_decoders.check_sizes(f"/items/{i}", sizes)
+        nacks = [
+            Nack(
+                item.id,
+                item.lease_token,
+                item.delay_s,
+                None if item.metadata is None else json.dumps(item.metadata),
+                item.error,
+                item.final,
+                item.costs_attempt,
+            )
+            for item in body.items
+        ]
+        return self._settled(call, await self._process.settlement.nack(call.namespace, nacks))
+
+    async def extend(self, call: Call) -> Answer:
+        """Let the leases of these items end `lease_s` from now."""
+        enter(call.namespace, call.caller, "consume")
+        body = self._body(call, wire.ExtendRequest)
+        items = [Extension(item.id, item.lease_token, item.lease_s) for item in body.items]
+        return 200, {"results": await self._process.settlement.extend(call.namespace, items)}
+
+    async def revive(self, call: Call) -> Answer:
+        """Make disabled items deliverable."""
+        enter(call.namespace, call.caller, "enqueue")
+        body = self._body(call, wire.ReviveRequest)
+        for i, item in enumerate(body.items):
+            body_decoders.check_sizes(f"/items/{i}", [("inputs", item.inputs, self._settings.inputs_bytes_max)])
+        items = [(item.id, None if item.inputs is None else json.dumps(item.inputs)) for item in body.items]
+        return 200, {"results": await self._process.broker.revive(call.namespace, items, call.caller)}
+
+    async def cancel(self, call: Call) -> Answer:
+        """End items so that they are never delivered again; also ids that have not been enqueued yet."""
+        enter(call.namespace, call.caller, "enqueue")
+        ids = self._body(call, wire.CancelRequest).ids
+        return 200, {"results": await self._process.settlement.cancel(call.namespace, ids, call.caller)}
+
+    def _settled(self, call: Call, results: Even | list[Result]) -> Answer:
+        tenant = self._process.quotas.of(call.namespace)
+        if tenant is not None:
+            each = results.each() if isinstance(results, Even) else results
+            acked = sum(result.status == "acked" for result in each)
+            back = sum(result.status in ("requeued", "dead") for result in each)
+            tenant.lose(Use(leased=acked + back, items=acked))
+        return 200, _answer(results)
+
+    def _body(self, call: Call, model: type[M]) -> M:
+        return validate(model, json_body.check(call.body, depth_max=self._settings.json_depth_max))
+
+    async def _hand_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
+        nacks = [Nack(item_id, token, 0.0, None, None, False, False) for item_id, token in held]
+        log.info("nobody waits for these items any more; they are handed back", items=len(nacks))
+        if nacks:
+            with suppress(Overloaded):  # their leases run out
+                await self._process.settlement.nack(namespace, nacks)
+
+
+def _answer(results: Even | list[Result]) -> dict[str, Any]:
+    return {"results": results.raw() if isinstance(results, Even) else results}
+
+
+def _check_topic(topic: str, caller: Caller) -> None:
+    if topic[0] == "_" and not caller.is_dag_service:
+        raise Forbidden(_SYSTEM)
+
+
+def _check_topics(items: list[NewItem] | list[PlainItem], caller: Caller) -> None:
+    """A system topic, here or as ack_topic, is the system's."""
+    if caller.is_dag_service:
+        return
+    for topic in {item.topic for item in items}:
+        _check_topic(topic, caller)
+    if isinstance(items[0], PlainItem):
+        return
+    for item in items:
+        if isinstance(item, NewItem) and item.ack_topic is not None:
+            if _is_system(item.ack_topic):
+                raise Forbidden(_SYSTEM)
+            if ":" in item.ack_topic:
+                caller.enter(item.ack_topic.partition(":")[0])
+
+
+def _is_system(ack_topic: str) -> bool:
+    namespace, _, topic = ack_topic.rpartition(":")
+    return namespace.startswith("_") or topic.startswith("_")

@@ -1,0 +1,46 @@
+"""Keys and claims of many calls, brought together for a shard and told apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from services.queue.model import Claim, Key, Look, id_of
+from services.queue.store.dequeue_encoding import Group
+from services.queue.store.shard_store import Store
+from shared.ids import one_shard_of, shard_of
+
+
+def by_shard(keys: Sequence[Key]) -> dict[int, list[Key]]:
+    """Keys by their shards, in their order."""
+    shard = one_shard_of(list(map(id_of, keys)))
+    if shard is not None:
+        return {shard: list(keys)}
+    found: dict[int, list[Key]] = {}
+    for key in keys:
+        found.setdefault(shard_of(key.id), []).append(key)
+    return found
+
+
+def looker(store: Store) -> Any:
+    """A flush of looks, each with its limit: the keys of each, None where its number is not the topic's."""
+
+    async def flush(looks: list[tuple[Look, int]]) -> list[list[Key] | None]:
+        if len(looks) == 1:
+            return [await store.peek(*looks[0])]
+        return await store.peek_many(looks)
+
+    return flush
+
+
+def claimer(store: Store, relaxed: bool) -> Any:
+    """A flush of claims: what was got for each."""
+
+    async def flush(claims: list[Claim]) -> list[list[Group]]:
+        groups: dict[str, list[Group]] = {}
+        for group in await store.claim(claims, relaxed=relaxed):
+            groups.setdefault(group.token, []).append(group)
+        # A call's claims have one token: the first of them is given all that was got.
+        return [groups.pop(claim.token, []) for claim in claims]
+
+    return flush

@@ -1,0 +1,263 @@
+"""Calls that wait for items of a topic, and items that are handed to them where they become ready.
+
+A call that waits alone for one topic, with no quota and nothing of the topic in sight, says what it would take.
+A flush that makes items of the topic ready offers that to its statement: what the call would claim next is
+then leased to it in the same transaction, and it is answered after one commit instead of two and a wake-up.
+Where there is anything to choose, nothing is offered, and the call is woken to look for itself.
+
+Nothing rests on an offer: a flush that is refused with one is made again without, and whatever a call could not
+be told is given back like any lease that nobody uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import NamedTuple, TypeVar
+
+from services.queue.dispatch.key_buffer import START
+from services.queue.dispatch.key_cache import Heads
+from services.queue.dispatch.priority_shares import Bands
+from services.queue.dispatch.scan_floor import KeysFront
+from services.queue.model import Bound, Key, Offer
+from services.queue.store.dequeue_encoding import Handed, returnable
+from shared.errors import Invalid
+
+T = TypeVar("T")
+
+# Flushes of more are as fast by the usual way, and so is a process that keeps more topics ready by one verb.
+HANDED_ENTRIES_MAX = 64
+HANDED_TOPICS_MAX = 8
+# How many polls after it was last asked for a topic is still looked at with others.
+AHEAD_POLLS = 5
+# A look reads the keys of so many calls at least, and of a busy topic such a part of what a poll's time takes:
+# keys that are not used by then are read again.
+CALLS_A_LOOK = 2
+LOOKS_A_POLL = 16
+LOOK_KEYS_MIN = 32
+
+
+class Terms(NamedTuple):
+    """What a waiting call would take; nothing once it is `gone`."""
+
+    token: str
+    lease_s: float | None
+    items_max: int
+    gone: asyncio.Future[None] | None
+
+
+class Place(asyncio.Future[list[Handed]]):
+    """A call's place in a line. Its result are the items handed to it; none: it is to look for itself."""
+
+    def __init__(self, terms: Terms | None) -> None:
+        super().__init__()
+        self.terms = terms
+        self.is_offered = False
+        self.is_awaited = False  # its call has done with waiting, but for the flush that may lease to it
+        self.is_left = False  # whoever waited here was cancelled while a flush had it
+
+
+class Line:
+    """One topic: keys ahead, and the calls that wait for more. Of these there may be many thousands."""
+
+    __slots__ = (
+        "_wakes",
+        "buffer",
+        "calls",
+        "filling",
+        "fronts",
+        "late",
+        "namespace",
+        "offered",
+        "refreshed_s",
+        "taken",
+        "taken_before",
+        "topic",
+        "topic_ids",
+        "used_s",
+        "waiting",
+    )
+
+    def __init__(self, namespace: str, topic: str, buffer: Heads | Bands) -> None:
+        self.namespace = namespace
+        self.topic = topic
+        self.buffer = buffer
+        self.waiting: list[Place] = []  # an empty deque takes ten times as much
+        self.offered = 0
+        self.topic_ids: dict[int, int] = {}
+        self.refreshed_s = float("-inf")
+        self.used_s = 0.0
+        self.filling = asyncio.Lock()
+        self.late: dict[int, asyncio.Task[None]] = {}
+        self.fronts: dict[int, KeysFront] = {}
+        self.calls = 0
+        self.taken = 0
+        self.taken_before = 0
+        self._wakes = 0
+
+    def wake_one(self) -> int:
+        """Let the call that waits longest look again; how many items it takes, one at least, or 0: none waited."""
+        self._wakes += 1
+        while self.waiting:
+            place = self.waiting.pop(0)
+            if not place.done():
+                place.set_result([])
+                return 1 if place.terms is None else place.terms.items_max
+        return 0
+
+    def wake_all(self) -> None:
+        """Let every call that waits look again."""
+        while self.wake_one():
+            pass
+
+    def take(self, count: int) -> list[Key]:
+        """The keys to serve next, as far as every shard is known."""
+        keys = self.buffer.take(count)
+        self.taken += len(keys)
+        return keys
+
+    def refreshed(self, now_s: float) -> None:
+        """The line begins to be looked at from the heads of its shards."""
+        self.refreshed_s = now_s
+        self.taken_before, self.taken = self.taken, 0
+
+    def depth(self, count: int, keys_max: int) -> int:
+        """How many keys a look for a call of `count` reads of a shard: some calls', or a part of a poll's."""
+        used = max(self.taken, self.taken_before) // LOOKS_A_POLL
+        return min(max(used, count * CALLS_A_LOOK, LOOK_KEYS_MIN), keys_max)
+
+    def start(self, shard: int, after: Bound, now_s: float) -> Bound:
+        """From where to look for keys behind `after`; places of lanes are no times and have no front."""
+        if after != START or self.buffer.takes_turns:
+            return after
+        return self.fronts.setdefault(shard, KeysFront()).start(now_s)
+
+    def found(self, shard: int, after: Bound, keys: Sequence[Key]) -> None:
+        """A look behind `after` found these."""
+        if after == START and shard in self.fronts:
+            self.fronts[shard].found(keys)
+
+    def forget(self) -> None:
+        """What is known of the topic's keys is void."""
+        self.buffer.clear()
+        self.fronts.clear()
+
+    def is_idle(self, since_s: float) -> bool:
+        """Whether nobody has wanted the topic since then."""
+        return not self.waiting and not self.offered and self.used_s < since_s
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether what becomes ready next may be handed to who waits here."""
+        return isinstance(self.buffer, Heads) and self.buffer.hands_over
+
+    def is_due(self, now_s: float, poll_s: float, *, ahead: bool) -> bool:
+        """Whether to look afresh along with another line: in use, and half a poll old at least.
+
+        `ahead`: also one that is asked for now and then: else its next call would wait for looks of its own.
+        """
+        if now_s - self.refreshed_s < poll_s / 2 or self.filling.locked():
+            return False
+        idle_s = now_s - self.used_s
+        if self.waiting or idle_s < poll_s:
+            return True
+        return ahead and idle_s < poll_s * AHEAD_POLLS
+
+    def wait(self, terms: Terms | None = None) -> Place:
+        """A place at the end of the line."""
+        place = Place(terms)
+        self.waiting.append(place)
+        return place
+
+    def offer(self) -> tuple[Place, int] | None:
+        """Take the call that waits longest out of the line, if what becomes ready may be handed to it."""
+        while self.waiting and self.waiting[0].done():
+            self.waiting.pop(0)
+        if not self.waiting or not self.is_dry:
+            return None
+        terms = self.waiting[0].terms
+        if terms is None or (terms.gone is not None and terms.gone.done()):
+            return None
+        place = self.waiting.pop(0)
+        place.is_offered = True
+        self.offered += 1
+        return place, self._wakes
+
+    def take_back(self, place: Place, wakes: int) -> None:
+        """Nothing was handed to this call: it waits again, or looks for itself if it has been woken meanwhile."""
+        place.is_offered = False
+        self.offered -= 1
+        if self._wakes != wakes or place.is_awaited:
+            place.set_result([])
+        else:
+            self.waiting.insert(0, place)
+
+
+class Handing:
+    """The offers of one flush, within a `with` block; places that got nothing go back at its end."""
+
+    def __init__(
+        self,
+        lines: Sequence[tuple[int, Line]],
+        recent: dict[int, None],
+        hand_back: Callable[[str, list[tuple[str, str]]], None],
+    ) -> None:
+        self._recent = recent
+        self._hand_back = hand_back
+        self._open: dict[str, tuple[Line, Place, int]] = {}
+        self.offers: list[Offer] = []
+        for topic_id, line in lines:
+            taken = line.offer()
+            if taken is not None:
+                place, wakes = taken
+                assert place.terms is not None, "only these are offered"
+                token, lease_s, items_max, _ = place.terms
+                self._open[token] = (line, place, wakes)
+                self.offers.append(Offer(topic_id, token, lease_s or 0.0, items_max))
+
+    def __enter__(self) -> Handing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for line, place, wakes in self._open.values():
+            if place.is_left:
+                line.offered -= 1
+                place.cancel()
+            else:
+                line.take_back(place, wakes)
+        self._open.clear()
+
+    async def flush(self, work: Callable[[Sequence[Offer]], Awaitable[T]]) -> T:
+        """Run a flush with the offers; should the database refuse it so, without them."""
+        try:
+            return await work(self.offers)
+        except Invalid:
+            if not self.offers:
+                raise
+            return await work(())
+
+    def saw(self, topic_ids: Sequence[int]) -> None:
+        """Items of these topics became ready: it is their lines that a next flush looks at."""
+        for topic_id in topic_ids:
+            self._recent.pop(topic_id, None)
+            self._recent[topic_id] = None
+        while len(self._recent) > HANDED_TOPICS_MAX:
+            del self._recent[next(iter(self._recent))]
+
+    def hand(self, leased: Sequence[Handed]) -> None:
+        """Tell the calls what the flush, committed, has leased to them."""
+        self.saw([row["topic_id"] for _, row in leased])
+        parts: dict[str, list[Handed]] = {}
+        for entry in leased:
+            parts.setdefault(entry[1]["token"], []).append(entry)
+        for token, part in parts.items():
+            line, place, _ = self._open.pop(token)
+            line.offered -= 1
+            if place.is_left:
+                self._hand_back(line.namespace, returnable(part))
+                place.cancel()
+            else:
+                place.set_result(sorted(part, key=lambda entry: entry[0]))

@@ -1,0 +1,98 @@
+"""Fairness inside a topic: items that share a `fairness_key` are a lane, and lanes take turns.
+
+An item of a lane gets its place in the order when it becomes deliverable, from `lane_places` in the database:
+one behind the last of its lane, but not before the next round (start-time fair queueing). That place is its
+`deliver_at`; so waiting, peeking and claiming are what they are for every item, and a topic in which nobody
+uses keys pays nothing. Lanes are per priority; items without a key are one lane, as soon as there are others.
+
+What this bounds, within one priority of a topic: n lanes that have items waiting get a share of 1/n each, to
+within two items; a lane that comes new, or comes back, waits for one round, and is owed nothing for the time
+it was away. With several shards what is being served is known about a second late, so such a lane may be ahead
+by a second of its share; and a lane whose items lie on k shards may get up to k turns a round. Calls are spread
+over the shards, so lanes of many calls get equal shares.
+
+The loop here keeps what the places are counted from the same on all shards, drops lanes that have nothing
+waiting, and takes items without a key into their lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.model import Key, Ready
+from services.queue.settings import QueueSettings
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import Store
+from shared.errors import ShardUnavailable
+
+NEVER = datetime(9999, 12, 31, tzinfo=UTC)
+
+# A namespace, a topic and a priority: what has a clock of its own.
+Course = tuple[str, str, int]
+
+
+class Lanes:
+    """The lanes of all shards; any number of processes may look after them at once."""
+
+    def __init__(self, stores: dict[int, Store], dispatch: Dispatch, settings: QueueSettings) -> None:
+        self._stores = stores
+        self._dispatch = dispatch
+        self._settings = settings
+
+    async def step(self) -> int:
+        """Bring the clocks of all shards together; 0, since nothing is left for a next step at once."""
+        heads: dict[Course, list[datetime]] = {}
+        stores = list(self._stores.values())
+        answers = await asyncio.gather(*map(self._heads, stores), return_exceptions=True)
+        there: list[Store] = []
+        for store, answer in zip(stores, answers, strict=True):
+            if isinstance(answer, ShardUnavailable):
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            there.append(store)
+            for course, head in answer.items():
+                heads.setdefault(course, [])
+                if head is not None:
+                    heads[course].append(head)
+        for course, found in heads.items():
+            self._dispatch.takes_turns(course[0], course[1])
+            # While a shard is away its head is not known: nothing is reset that it may still count from.
+            if found or len(there) == len(stores):
+                await asyncio.gather(*(self._set(store, course, min(found, default=None)) for store in there))
+        return 0
+
+    async def _heads(self, store: Store) -> dict[Course, datetime | None]:
+        rows = await store.pool.fetch(SQL.lane_heads)
+        if not rows:
+            return {}
+        store.has_lanes = True
+        names = await store.names.name_of({row["topic_id"] for row in rows})
+        return {
+            (*names[number], row["priority"]): row["head"] for row in rows if (number := row["topic_id"]) in names
+        }
+
+    async def _set(self, store: Store, course: Course, head: datetime | None) -> None:
+        namespace, topic, priority = course
+        ref = (await store.names.make([(namespace, topic)])).get((namespace, topic))
+        if ref is None:
+            return
+        at: dict[str, Any] = {"topic_id": ref.topic_id, "priority": priority}
+        limit = self._settings.chunk_items_max
+        if head is not None:
+            row = await store.pool.row(SQL.set_lane_clock, **at, v_at=head, is_shared=len(self._stores) > 1)
+            if not row["is_here"]:
+                store.names.forget([ref.topic_id])  # deleted; the next round makes it anew
+                return
+        await store.pool.fetch(SQL.drop_lanes, **at, v_at=NEVER if head is None else head, limit=limit)
+        if head is None:
+            await store.pool.fetch(SQL.drop_lane_clock, **at)
+            return
+        rows = await store.pool.fetch(SQL.adopt_strays, **at, v_at=head, limit=limit)
+        self._dispatch.ready(
+            store.number,
+            [Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"])) for row in rows],
+        )

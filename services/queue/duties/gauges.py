@@ -1,0 +1,89 @@
+"""What is sampled for `/metrics`: what the shards that this process owns hold, and how they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from services.queue.settings import QueueSettings
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import Store
+from shared.errors import ShardUnavailable
+from shared.metrics import (
+    ITEMS,
+    OLDEST_READY_AGE_SECONDS,
+    SHARD_BYTES,
+    SHARD_DEAD_TUPLES,
+    SHARD_OLDEST_TRANSACTION_SECONDS,
+    SHARD_UP,
+)
+
+STATES = ("ready", "delayed", "leased", "disabled", "dead")
+# Where topics beyond the cap are counted together; no tenant's name can begin so.
+REST = ("_rest", "_rest")
+
+Labels = tuple[str, ...]
+
+
+class Gauges:
+    """Samples every shard that this process owns; forgets what it said of one that it owns no more."""
+
+    def __init__(self, stores: dict[int, Store], owns: Callable[[int], bool], settings: QueueSettings) -> None:
+        self._stores = stores
+        self._owns = owns
+        self._topics_max = settings.metrics_topics_max
+        self._items: dict[int, set[Labels]] = {}
+        self._ages: dict[int, set[Labels]] = {}
+
+    async def step(self) -> int:
+        """Take one sample; a shard that does not answer keeps its last."""
+        for number, store in list(self._stores.items()):
+            SHARD_UP.labels(number).set(store.shard.breaker.takes_items)
+            if not self._owns(number):
+                self._say(number, [], {})
+                continue
+            try:
+                await self._sample(store)
+            except ShardUnavailable:
+                SHARD_UP.labels(number).set(0)
+        return 0
+
+    async def _sample(self, store: Store) -> None:
+        rows = await store.pool.fetch(SQL.counts)
+        rows = sorted((row for row in rows if any(row[state] for state in STATES)), key=_held, reverse=True)
+        shown = rows[: self._topics_max]
+        live = [row["topic_id"] for row in shown if row["ready"]]
+        ages = await store.pool.fetch(SQL.oldest_ready, topic_ids=live) if live else []
+        names = await store.names.name_of([row["topic_id"] for row in shown])
+        server = await store.pool.row(SQL.server_health)
+        counts = [(names[row["topic_id"]], row) for row in shown if row["topic_id"] in names]
+        if rows[self._topics_max :]:
+            counts.append((REST, _sum(rows[self._topics_max :])))
+        self._say(
+            store.number,
+            counts,
+            {names[row["topic_id"]]: row["age_s"] for row in ages if row["topic_id"] in names},
+        )
+        SHARD_BYTES.labels(store.number).set(server["bytes"])
+        SHARD_DEAD_TUPLES.labels(store.number).set(server["dead_tuples"])
+        SHARD_OLDEST_TRANSACTION_SECONDS.labels(store.number).set(server["oldest_transaction_age_s"])
+
+    def _say(
+        self, number: int, counts: Sequence[tuple[tuple[str, str], Any]], ages: dict[tuple[str, str], float]
+    ) -> None:
+        items = {(*pair, str(number), state): row[state] for pair, row in counts for state in STATES}
+        oldest = {(*pair, str(number)): age_s for pair, age_s in ages.items()}
+        for gauge, values, said in ((ITEMS, items, self._items), (OLDEST_READY_AGE_SECONDS, oldest, self._ages)):
+            for labels in said.get(number, set()) - values.keys():
+                gauge.remove(*labels)
+            for labels, value in values.items():
+                gauge.labels(*labels).set(value)
+            said[number] = set(values)
+
+
+def _held(row: Any) -> int:
+    return sum(row[state] for state in STATES)
+
+
+def _sum(rows: Sequence[Any]) -> dict[str, int]:
+    return {state: sum(row[state] for row in rows) for state in STATES}

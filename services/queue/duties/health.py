@@ -1,0 +1,112 @@
+"""Shard health as this process sees it: counts from the shard, rates and latencies from its own flushes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from contextlib import suppress
+from typing import Any
+
+from services.queue.leases.broker import Broker
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import Store
+from shared.clock import Clock
+from shared.errors import NotFound, Overloaded, ShardUnavailable, Unavailable
+from shared.metrics import ACKED, DEQUEUED, ENQUEUED
+from shared.postgres.connections import Pool
+from shared.shards.ownership import Ownership
+from shared.shards.shard_map import ShardMap
+
+_COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
+# What only the shard could tell, while it does not.
+_UNTOLD: dict[str, Any] = dict.fromkeys((*_COUNTS, "dead_tuples", "bytes"), 0)
+_UNTOLD |= dict.fromkeys(("oldest_ready_age_s", "oldest_transaction_age_s"))
+_WINDOW_S = 10.0
+_RATES = {"enqueued_per_s": ENQUEUED, "dequeued_per_s": DEQUEUED, "acked_per_s": ACKED}
+
+
+class Health:
+    """Samples rates once a second; answers from the shards on request."""
+
+    def __init__(self, broker: Broker, shards: ShardMap, clock: Clock, ownership: Ownership) -> None:
+        self._stores = broker.stores
+        self._map = shards
+        self._clock = clock
+        self._ownership = ownership
+        self._samples: defaultdict[int, deque[tuple[float, dict[str, float]]]] = defaultdict(
+            lambda: deque(maxlen=int(_WINDOW_S) + 1)
+        )
+
+    async def step(self) -> int:
+        """Take one sample of every shard's counters, and notice those that fell silent."""
+        now_s = self._clock.monotonic_s()
+        for number, store in self._stores.items():
+            self._notice(store)
+            self._samples[number].append((now_s, self._totals(number)))
+        return 0
+
+    async def shards(self) -> list[dict[str, Any]]:
+        """The health of all shards of the map, by number."""
+        stores = [self._stores[n] for n in sorted(self._stores) if not self._stores[n].pool.is_retired]
+        return list(await asyncio.gather(*map(self._shard, stores)))
+
+    async def shard(self, number: int) -> dict[str, Any]:
+        """The health of one shard; NotFound for a number that is not in the map."""
+        store = self._stores.get(number)
+        if store is None or store.pool.is_retired:
+            raise NotFound("no shard has this number; see GET /v1/shards")
+        return await self._shard(store)
+
+    async def _shard(self, store: Store) -> dict[str, Any]:
+        found: dict[str, Any] = {"shard": store.number, **self._rates(store.number), **_latency(store.pool)}
+        is_hurt = found["errors_per_s"] or not store.shard.breaker.takes_items
+        try:
+            store.pool.admit()
+            owner = await self._ownership.look(store.shard)
+            found["state"] = "degraded" if is_hurt else "healthy" if owner.name else "unowned"
+            if self._map.is_draining(store.number):
+                found["state"] = "draining"
+            found |= await self._ask(store)
+        except Unavailable as error:
+            owner = self._ownership.seen(store.number)
+            found |= _UNTOLD | {"state": "degraded" if isinstance(error, Overloaded) else "open"}
+        return found | {"owner": owner.name, "epoch": owner.epoch}
+
+    async def _ask(self, store: Store) -> dict[str, Any]:
+        counts = await store.pool.fetch(SQL.counts)
+        live = [row["topic_id"] for row in counts if row["ready"]]
+        ages = await store.pool.fetch(SQL.oldest_ready, topic_ids=live) if live else []
+        server = await store.pool.row(SQL.server_health)
+        return {
+            **{name: sum(row[name] for row in counts) for name in _COUNTS},
+            "oldest_ready_age_s": max((row["age_s"] for row in ages), default=None),
+            "dead_tuples": server["dead_tuples"],
+            "oldest_transaction_age_s": server["oldest_transaction_age_s"],
+            "bytes": server["bytes"],
+        }
+
+    def _notice(self, store: Store) -> None:
+        with suppress(ShardUnavailable):
+            store.pool.check()
+
+    def _totals(self, number: int) -> dict[str, float]:
+        totals = {name: metric.labels(number)._value.get() for name, metric in _RATES.items()}
+        return totals | {"errors_per_s": self._stores[number].pool.errors._value.get()}
+
+    def _rates(self, number: int) -> dict[str, float]:
+        samples = self._samples[number]
+        if len(samples) < 2:
+            return dict.fromkeys([*_RATES, "errors_per_s"], 0.0)
+        (first_s, first), (last_s, last) = samples[0], samples[-1]
+        span_s = max(last_s - first_s, 1e-9)
+        return {name: round((last[name] - first[name]) / span_s, 3) for name in last}
+
+
+def _latency(pool: Pool) -> dict[str, float | None]:
+    taken = sorted(pool.latencies_s)
+    if not taken:
+        return {"db_latency_ms_p50": None, "db_latency_ms_p99": None}
+    return {
+        "db_latency_ms_p50": round(taken[len(taken) // 2] * 1000, 3),
+        "db_latency_ms_p99": round(taken[min(len(taken) - 1, len(taken) * 99 // 100)] * 1000, 3),
+    }

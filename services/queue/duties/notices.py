@@ -1,0 +1,55 @@
+"""What processes tell one another through the shards: quotas of namespaces, minimum shares of topics, lanes.
+
+Most shards hold none of these. So each process asks each shard one question a round, whether there are any, and
+reads only what there is, and what it still knows of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from services.queue.duties.fairness_keys import Lanes
+from services.queue.operations.topics import Topics
+from services.queue.quotas import Quotas
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import Store
+from shared.errors import ShardUnavailable
+
+Kinds = tuple[bool, bool, bool]
+
+ALL: Kinds = (True, True, True)
+
+
+class Notices:
+    """Follows what is set on the shards."""
+
+    def __init__(self, stores: Mapping[int, Store], quotas: Quotas, topics: Topics, lanes: Lanes) -> None:
+        self._stores = stores
+        self._quotas = quotas
+        self._topics = topics
+        self._lanes = lanes
+
+    async def step(self) -> int:
+        """Read what is there; 0, since nothing is left for a next step at once."""
+        found = await asyncio.gather(*map(self._look, self._stores.values()))
+        quotas, shares, lanes = (any(kind) for kind in zip(*found, strict=True))
+        reads: list[Coroutine[Any, Any, object]] = []
+        if quotas or self._quotas.knows_any:
+            reads.append(self._quotas.step())
+        if shares or self._topics.knows_shares:
+            reads.append(self._topics.read_shares())
+        if lanes:
+            reads.append(self._lanes.step())
+        for end in await asyncio.gather(*reads, return_exceptions=True):
+            if isinstance(end, BaseException):
+                raise end
+        return 0
+
+    async def _look(self, store: Store) -> Kinds:
+        try:
+            row = await store.pool.row(SQL.notices)
+        except ShardUnavailable:
+            return ALL  # what reads them knows what to do without a shard
+        return row["quotas"], row["shares"], row["lanes"]

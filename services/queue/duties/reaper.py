@@ -1,0 +1,196 @@
+"""What time does to items: leases run out, delays end, TTLs pass. Each duty is a bounded step over one shard.
+
+One look tells what is due and wakes the duty that it is for. Each duty runs in a loop of its own, at its own
+`Pace`: one that fails, or has a lot to do, keeps back no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from services.queue.dispatch.key_buffer import START
+from services.queue.dispatch.scan_floor import WHOLE_S, Front
+from services.queue.leases.lease_ops import Settlement
+from services.queue.model import EARLIEST
+from services.queue.operations.bulk import PLACE_AFTER_S
+from services.queue.operations.pace import Pace
+from services.queue.settings import QueueSettings
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import Store, SweepBounds
+from shared.clock import SystemClock
+from shared.metrics import SWEEPER_LAST_RUN
+
+# Leases, most of them empty by then, end all the time: those of such a while are looked at together.
+LEASES_PAUSE_S = 0.1
+# What the last look saw counts for so long; who does not own the shard looks less often than that.
+SEEN_S = 2.0
+# After a walk over all items past their TTL, the next one comes no sooner than so many times as long as that took.
+TTL_REST = 20
+
+_BEGIN = (EARLIEST, START[2])
+_clock = SystemClock()
+
+
+class Due:
+    """Whether a duty has something to do, as far as the last look saw; `wake` is called when that begins."""
+
+    def __init__(self) -> None:
+        self.since = EARLIEST  # from when to look for it
+        self.is_due = False
+        self.wake: Callable[[], None] = lambda: None
+
+    def see(self, is_due: bool, since: datetime) -> None:
+        """A look saw this. A duty that is at work already, or waits after an error, is not woken again."""
+        self.since = since
+        if is_due and not self.is_due:
+            self.wake()
+        self.is_due = is_due or self.is_due
+
+
+class Reaper:
+    """The duties of one shard. Any number of processes may run them at once."""
+
+    def __init__(self, store: Store, settlement: Settlement, settings: QueueSettings) -> None:
+        self._store = store
+        self._settlement = settlement
+        self._settings = settings
+        self.delays, self.leases = Due(), Due()
+        self.look_again: Callable[[], None] = lambda: None
+        self._promotes = Pace(settings.promote_items_max)
+        self._sweeps = Pace(settings.reap_items_max)
+        self._expires = Pace(settings.chunk_items_max)
+        self._swept_namespace_id = 0
+        self._ttl_after, self._ttl_whole_s = _BEGIN, float("-inf")
+        self._walk_since_s: float | None = None  # of a walk over all that is under way
+        self._delay_front, self._lease_front, self._looked_at = Front(), Front(), EARLIEST
+        self._seen_s = float("-inf")
+        self._ttl_is_over = self._has_operations = True
+        self._last_run = SWEEPER_LAST_RUN.labels(store.number)
+        self._pause_s = settings.reap_interval_s
+
+    def pause_s(self) -> float:
+        """How long nothing will be due, as far as the last look saw."""
+        return self._pause_s
+
+    def sees_past_ttl(self) -> bool:
+        """Whether there may be items whose TTL has passed, by the last look."""
+        return self._ttl_is_over or self._is_old()
+
+    def sees_operations(self) -> bool:
+        """Whether there may be operations to carry on, by the last look."""
+        return self._has_operations or self._is_old()
+
+    async def look(self) -> int:
+        """See what is due, wake its duties, and note how long nothing else will be; 0, as the rest is theirs."""
+        interval_s = self._settings.reap_interval_s
+        delays_from, leases_from, delay_s, lease_s = await self._next_due()
+        self._last_run.set_to_current_time()
+        self.delays.see(delay_s <= 0, delays_from)
+        self.leases.see(lease_s <= 0, leases_from)
+        self._pause_s = min(
+            interval_s,
+            delay_s if delay_s > 0 else interval_s,
+            max(lease_s, LEASES_PAUSE_S) if lease_s > 0 else interval_s,
+        )
+        return 0
+
+    async def promote_step(self) -> int:
+        """Make ready what is due, a bounded number of items; how many, or 0 if that was all."""
+        if not self.delays.is_due:
+            return 0
+        number, since = self._store.number, self.delays.since
+        promoted = await self._promotes.step(lambda limit: self._settlement.dispatch.promote(number, limit, since))
+        if self._promotes.was_full:
+            return promoted
+        self.delays.is_due = False
+        if promoted:
+            self.look_again()  # the next one may be due before the next look
+        return 0
+
+    async def sweep_step(self) -> int:
+        """Take back leases that ran out, a bounded number of items; how many ids that met."""
+        if not self.leases.is_due:
+            return 0
+        met = 0
+
+        async def sweep(items_max: int) -> int:
+            nonlocal met
+            settings = self._settings
+            swept = await self._settlement.sweep(
+                self._store,
+                SweepBounds(
+                    items_max,
+                    settings.reap_ids_max,
+                    settings.reap_groups_max,
+                    settings.reap_look_max,
+                    self.leases.since,
+                    self._swept_namespace_id,
+                    int(settings.id_window_s * 1000),
+                ),
+            )
+            met, self._swept_namespace_id = swept.ids, swept.last_namespace_id
+            return swept.expired
+
+        await self._sweeps.step(sweep)
+        self.leases.is_due = met > 0
+        return met
+
+    async def expire_step(self) -> int:
+        """End a page of items whose TTL has passed; how many it met, or 0 if that was all.
+
+        Those that are leased are passed over. The next step goes on behind them, and only a whole walk now and
+        then meets them again: an item that is given back past its TTL ends there and then.
+        """
+
+        async def expire(limit: int) -> int:
+            after_at, after_id = self._ttl_after
+            page = await self._store.pool.fetch(SQL.past_ttl, after_at=after_at, after_id=after_id, limit=limit)
+            if page:
+                await self._settlement.expire(self._store, [row["id"] for row in page])
+                self._ttl_after = (page[-1]["expires_at"], page[-1]["id"])
+            return len(page)
+
+        met = await self._expires.step(expire)
+        if self._expires.was_full:
+            return met
+        if self._walk_since_s is not None:
+            now_s = _clock.monotonic_s()
+            self._ttl_whole_s = max(self._ttl_whole_s, now_s + TTL_REST * (now_s - self._walk_since_s))
+            self._walk_since_s = None
+        return 0
+
+    async def _next_due(self) -> tuple[datetime, datetime, float, float]:
+        """From when delays and leases were looked at, and in how many seconds the next of each ends."""
+        now_s = _clock.monotonic_s()
+        since = self._delay_front.start(now_s), self._lease_front.start(now_s)
+        is_whole = now_s >= self._ttl_whole_s
+        row = await self._store.pool.row(
+            SQL.next_due,
+            delays_from=since[0],
+            leases_from=since[1],
+            ttls_from=EARLIEST if is_whole else self._ttl_after[0],
+            unplaced_s=PLACE_AFTER_S,
+        )
+        at = row["at"]
+        if at < self._looked_at:  # the shard's clock was set back: so are the times of what is new
+            self._delay_front, self._lease_front, self._looked_at = Front(), Front(), at
+            self._ttl_after, self._ttl_whole_s = _BEGIN, float("-inf")
+            return await self._next_due()
+        self._looked_at, self._seen_s = at, now_s
+        ends = row["due_at"], row["expires_at"]
+        for front, end in zip((self._delay_front, self._lease_front), ends, strict=True):
+            front.found(None if end is None else min(end, at))  # what is new may end before what is there
+        self._ttl_is_over = row["ttl_at"] is not None and row["ttl_at"] <= at
+        if is_whole:
+            self._ttl_whole_s = now_s + WHOLE_S
+            if self._ttl_is_over:
+                self._ttl_after, self._walk_since_s = _BEGIN, now_s
+        self._has_operations = row["operations"]
+        delay_s, lease_s = (
+            self._settings.reap_interval_s if end is None else (end - at).total_seconds() for end in ends
+        )
+        return *since, delay_s, lease_s
+
+    def _is_old(self) -> bool:
+        return _clock.monotonic_s() - self._seen_s >= SEEN_S

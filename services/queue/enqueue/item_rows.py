@@ -1,0 +1,101 @@
+"""What items become in a shard: rows of an enqueue flush, and the print by which a repeated key is judged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from services.queue.model import NULL, NewItem, NewRow, RareKind, is_simple
+from services.queue.store.shard_store import Store
+from shared.http.access import Caller
+from shared.ids import time_ms_of
+
+
+def ack_pair(namespace: str, ack_topic: str) -> tuple[str, str]:
+    """The namespace and topic that an `ack_topic` names."""
+    other, colon, topic = ack_topic.rpartition(":")
+    return (other, topic) if colon else (namespace, topic)
+
+
+def new_rows(store: Store, namespace: str, items: Sequence[tuple[NewItem, str]], caller: Caller) -> list[NewRow]:
+    """Rows of a flush, of items with their ids. What simple ones have in common is worked out once."""
+    kinds: dict[tuple[Any, ...], RareKind] = {}
+    found = []
+    for item, item_id in items:
+        named = item.id is not None
+        if is_simple(item):
+            waits = item.disabled
+            says = (item.topic, item.ack_topic, item.priority, item.lease_s, item.max_attempts, waits, named)
+            kind = kinds.get(says)
+            if kind is None:
+                kind = kinds[says] = _kind(namespace, item, caller)
+        else:
+            kind = _kind(namespace, item, caller)
+            store.has_lanes = store.has_lanes or item.fairness_key is not None
+            is_late = bool(item.delay_s) or item.deliver_after is not None
+            waits = item.disabled or is_late or item.fairness_key is not None
+        time_ms = time_ms_of(item_id) if named else 0
+        payload = bytes(item.payload).decode()
+        found.append(NewRow(item_id, kind, time_ms, payload, _text(item.ack_context), waits))
+    return found
+
+
+def _kind(namespace: str, item: NewItem, caller: Caller) -> RareKind:
+    topic = (namespace, item.topic)
+    ack_topic, managed = None, False
+    if item.ack_topic is not None:
+        ack_topic = ack_pair(namespace, item.ack_topic)
+        managed = caller.is_dag_service and item.ack_topic.startswith("_dag:")
+    extra = _extra(item, managed)
+    return RareKind(topic, ack_topic, item.priority, item.lease_s, item.id is not None, extra)
+
+
+def _extra(item: NewItem, managed: bool) -> str | None:
+    """The rarer columns of an item but its context as a JSON object, None where it has none."""
+    if is_simple(item):
+        return _simple_extra(item.disabled, item.max_attempts, managed)
+    backoff = item.backoff
+    return _json(
+        metadata=_text(item.metadata),
+        inputs=_text(item.inputs),
+        headers=_text(item.headers),
+        due_at=None if item.deliver_after is None else item.deliver_after.isoformat(),
+        delay_s=item.delay_s,
+        ttl_s=item.ttl_s,
+        disabled=item.disabled or None,
+        at_most_once=item.delivery == "at_most_once" or None,
+        max_attempts=item.max_attempts or None,
+        backoff=f"{{{backoff.base_s},{backoff.factor},{backoff.max_s}}}" if backoff else None,
+        key=item.idempotency_key,
+        lane=item.fairness_key,
+        managed=managed or None,
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _simple_extra(disabled: bool, max_attempts: int, managed: bool) -> str | None:
+    """That of an item which is simple: many have the same."""
+    return _json(
+        disabled=disabled or None,
+        max_attempts=max_attempts or None,
+        managed=managed or None,
+    )
+
+
+def _json(**columns: Any) -> str | None:
+    found = {name: value for name, value in columns.items() if value is not None}
+    return json.dumps(found) if found else None
+
+
+def _text(raw: Any) -> str | None:
+    return None if raw == NULL else bytes(raw).decode()
+
+
+def fingerprint(item: NewItem) -> bytes:
+    """16 bytes that tell one key's content from another's."""
+    # Of the value, not of its text: white space, escapes and the order of names are the sender's business.
+    payload = json.dumps(json.loads(bytes(item.payload)), sort_keys=True)
+    return hashlib.sha256(f"{item.topic}\0{payload}".encode()).digest()[:16]

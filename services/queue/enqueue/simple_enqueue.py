@@ -1,0 +1,126 @@
+"""Enqueue calls as most are: ids made here, and nothing given but topic, payload, priority and lease.
+
+No such item can meet another of its id, so a flush has nothing to look up and nothing to tell apart but its
+kinds (namespace, topic, priority, lease): it goes to the database as a few rows of texts, which costs a
+fraction of an array of every field of every item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import Any
+
+from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.enqueue.placement import Placement
+from services.queue.model import SEPARATOR, Even, Key, Kind, PlainItem, PlainPart, Result, refused
+from services.queue.settings import QueueSettings
+from services.queue.store.shard_store import Store
+from shared.admission.connection_priority import Urgency
+from shared.errors import Unavailable
+from shared.ids import new_ids
+from shared.metrics import ENQUEUED
+from shared.postgres.batcher import Batcher
+
+# Items of one kind, in order: their ids, and their payloads' JSON texts, joined.
+Entry = tuple[Kind, list[str], str]
+
+
+class PlainEnqueues:
+    """Takes plain items in."""
+
+    def __init__(self, dispatch: Dispatch, placement: Placement, settings: QueueSettings) -> None:
+        self._dispatch = dispatch
+        self._placement = placement
+        self._settings = settings
+        self._stores: dict[int, Store] = {}
+        self._flushes: dict[int, Batcher[Entry, None]] = {}
+
+    def join(self, store: Store) -> None:
+        """Serve one more shard."""
+        limits = self._settings.flush_limits
+        self._flushes[store.number] = Batcher(self._flusher(store), limits, Urgency.ENQUEUE, store.pool)
+        self._stores[store.number] = store
+
+    async def enqueue(self, namespace: str, parts: Sequence[PlainPart]) -> Even | list[Result]:
+        """One result per item, in order. All go to one shard; to another where that one surely took none."""
+        topic, count = parts[0].topic, sum([len(part.places) for part in parts])
+        shard = self._placement.choose(namespace, topic, count)
+        ids = new_ids(shard, count)
+        try:
+            return await self._enqueue_at(shard, namespace, parts, ids)
+        except Unavailable as error:
+            other = self._placement.choose(namespace, topic, 0, but=shard)
+            if error.outcome != "none" or other == shard:
+                return [refused(item_id, error.code, error.outcome) for item_id in ids]
+        ids = new_ids(other, count)
+        try:
+            return await self._enqueue_at(other, namespace, parts, ids)
+        except Unavailable as error:
+            return [refused(item_id, error.code, error.outcome) for item_id in ids]
+
+    async def _enqueue_at(self, shard: int, namespace: str, parts: Sequence[PlainPart], ids: list[str]) -> Even:
+        names = self._stores[shard].names
+        entries: list[Entry] = []
+        for topic, priority, lease_s, payloads, places in parts:
+            if names.known(namespace, topic) is None:
+                # Not in the flush, which would hold up others.
+                self._stores[shard].pool.admit()
+                await names.make([(namespace, part.topic) for part in parts])
+            mine = ids if len(parts) == 1 else [ids[i] for i in places]
+            entries.append(((namespace, topic, priority, lease_s), mine, payloads))
+        await self._flushes[shard].submit(entries, namespace, size=len(ids))
+        return Even(ids, "enqueued")
+
+    def _flusher(self, store: Store) -> Any:
+        enqueued = ENQUEUED.labels(store.number)
+
+        async def flush(entries: list[Entry]) -> list[None]:
+            calls = len(entries)
+            if len(entries) > 1:
+                entries = _joined(entries)
+            at, _, refs = await store.enqueue_plain(entries)
+            topics: dict[int, list[Key]] = {}
+            for (namespace, topic, priority, _), ids, _ in entries:
+                enqueued.inc(len(ids))
+                # As `Key(priority, at, id)` of each, at half its cost.
+                made = map(tuple.__new__, repeat(Key), zip(repeat(priority), repeat(at), ids))
+                topics.setdefault(refs[namespace, topic].topic_id, []).extend(made)
+            for topic_id, keys in topics.items():
+                self._dispatch.ready_in(store.number, topic_id, keys)
+            return [None] * calls
+
+        return flush
+
+
+def _joined(entries: Sequence[Entry]) -> list[Entry]:
+    """One entry for each kind."""
+    kinds: dict[Kind, list[Entry]] = {}
+    for entry in entries:
+        kinds.setdefault(entry[0], []).append(entry)
+    joined: list[Entry] = []
+    for kind, parts in kinds.items():
+        _, ids, payloads = zip(*parts, strict=True)
+        joined.append((kind, list(chain.from_iterable(ids)), SEPARATOR.join(payloads)))
+    return joined
+
+
+def parts_of(items: Sequence[PlainItem]) -> list[PlainPart]:
+    """A call's items by topic, priority and lease; mostly all are of one kind."""
+    if len(items) == 1:
+        [item] = items
+        return [PlainPart(item.topic, item.priority, item.lease_s, bytes(item.payload).decode(), range(1))]
+    kinds = [(item.topic, item.priority, item.lease_s) for item in items]
+    places: dict[tuple[str, int, float], Sequence[int]] = {}
+    if kinds.count(kinds[0]) == len(kinds):
+        places[kinds[0]] = range(len(kinds))
+    else:
+        found: dict[tuple[str, int, float], list[int]] = {}
+        for i, kind in enumerate(kinds):
+            found.setdefault(kind, []).append(i)
+        places.update(found)
+    separator = SEPARATOR.encode()
+    return [
+        PlainPart(*kind, separator.join([items[i].payload for i in mine]).decode(), mine)
+        for kind, mine in places.items()
+    ]

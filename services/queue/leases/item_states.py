@@ -1,0 +1,93 @@
+"""Where many items stand, in one question to each of their shards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from services.queue.leases import failed_attempts
+from services.queue.leases.broker import Broker
+from services.queue.settings import QueueSettings
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import Store
+from shared.admission.connection_priority import Urgency
+from shared.admission.delay import overloaded
+from shared.errors import Overloaded, Unavailable
+from shared.ids import canonical, shard_of
+
+_TAKEABLE = ("ready", "delayed")
+
+
+class Standings:
+    """Looks at items; the answer is a moment's, and nothing is locked."""
+
+    def __init__(self, broker: Broker, settings: QueueSettings) -> None:
+        self._stores = broker.stores
+        self._asked = broker.dispatch.asked
+        self._settings = settings
+
+    async def attempts(self, namespace: str, item_id: str) -> list[dict[str, Any]]:
+        """The deliveries of a DAG's item that failed, in the order of their ends; also of one that has ended."""
+        known_id = canonical(item_id)
+        store = self._stores.get(shard_of(known_id)) if known_id else None
+        if store is None or known_id is None:
+            return []
+        store.pool.admit()
+        return await failed_attempts.of_item(store.pool, known_id, namespace, self._settings.logged_attempts_max)
+
+    async def look(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """One element per id: `found` with state, attempt and since when, `not_found` for what has ended or is
+        another namespace's, `refused` where the shard did not answer."""
+        answers: list[dict[str, Any]] = [{"id": item_id, "status": "not_found"} for item_id in ids]
+        groups: dict[int, list[tuple[int, str]]] = {}
+        for position, item_id in enumerate(ids):
+            known_id = canonical(item_id)
+            if known_id is not None and shard_of(known_id) in self._stores:
+                groups.setdefault(shard_of(known_id), []).append((position, known_id))
+
+        async def at(shard: int, part: list[tuple[int, str]]) -> None:
+            try:
+                self._stores[shard].pool.admit()
+                found = await _look_at(self._stores[shard], namespace, sorted({known for _, known in part}))
+            except Unavailable as error:
+                for position, _ in part:
+                    answers[position] |= {"status": "refused", "code": error.code, "outcome": error.outcome}
+                return
+            for position, known_id in part:
+                if known_id in found:
+                    answers[position] |= found[known_id]
+                    if found[known_id]["state"] in _TAKEABLE:
+                        unasked_s = self._asked.unasked_s(namespace, found[known_id]["topic"])
+                        answers[position]["unasked_s"] = round(unasked_s, 3)
+
+        await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
+        if all(answer.get("code") == Overloaded.code for answer in answers):
+            raise overloaded(Urgency.LIST)
+        return answers
+
+
+async def _look_at(store: Store, namespace: str, ids: list[str]) -> dict[str, dict[str, Any]]:
+    rows = [row for row in await store.pool.fetch(SQL.standing, ids=ids) if row["namespace"] == namespace]
+    leased = [row["id"] for row in rows if row["state"] == "leased"]
+    leases = {}
+    if leased:
+        leases = {row["id"]: row for row in await store.pool.fetch(SQL.leases_of, ids=leased)}
+    return {row["id"]: _standing(row, leases.get(row["id"])) for row in rows}
+
+
+def _standing(row: Any, lease: Any) -> dict[str, Any]:
+    state = row["state"]
+    return {
+        "status": "found",
+        "topic": row["topic"],
+        "state": state,
+        "attempt": row["attempts"] + (state == "leased"),
+        "max_attempts": row["max_attempts"],
+        "since": lease["claimed_at"] if lease else row["deliver_at"] if state == "ready" else row["parked_at"],
+        "deliver_at": row["deliver_at"],
+        "lease_expires_at": None if lease is None else lease["expires_at"],
+        "worker": None if lease is None else lease["worker"],
+        "unasked_s": None,
+        "error": row["error"],
+    }

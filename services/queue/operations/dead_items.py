@@ -1,0 +1,175 @@
+"""Dead items grouped by error, at reading: nothing is kept for it, so dying costs what it did.
+
+The form of an error is what two items with the same fault have in common:
+
+1. of a Python traceback the last line, of any other text the first, that is not blank;
+2. UUIDs become `<uuid>`, hexadecimal numbers of eight digits or more (or after `0x`) `<hex>`, other numbers,
+   with their dots and colons, `<n>`;
+3. white space becomes one space, and what is left is cut to 200 characters.
+
+The form of a form is the form itself, so a group's `error` can be given wherever an error can.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from services.queue.dispatch.key_buffer import START
+from services.queue.settings import QueueSettings
+from services.queue.store.dequeue_encoding import dag_of
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import Store
+from shared.postgres.sql import Statement
+
+FORM_CHARS_MAX = 200
+PART_CHARS = 500
+PAGE_ITEMS = 1_000
+TOPIC_IDS = (-(2**31), 2**31 - 1)
+
+_VARIABLE = re.compile(
+    r"(?P<uuid>[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"
+    r"|(?P<hex>\b0x[0-9a-f]+\b|\b(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{8,}\b)"
+    r"|(?P<n>[0-9]+(?:[.:,][0-9]+)*)",
+    re.IGNORECASE | re.ASCII,
+)
+
+Fetch = Callable[..., Awaitable[list[Any]]]
+Place = tuple[int, datetime, str]
+
+FIRST: Place = (TOPIC_IDS[0], START[1], START[2])
+
+
+@functools.lru_cache(maxsize=4_096)
+def form_of(head: str | None, tail: str | None = None) -> str:
+    """The form of an error, from its first and its last 500 characters (or from the whole of it)."""
+    text = head or ""
+    end = text if tail is None else tail
+    text, end = text[:PART_CHARS], end[-PART_CHARS:]
+    lines = [line for line in text.splitlines() if line.strip()]
+    if text.startswith("Traceback (most recent call last)") or '  File "' in text:
+        lines = [line for line in end.splitlines() if line.strip()][-1:]
+    line = _VARIABLE.sub(lambda found: f"<{found.lastgroup}>", lines[0] if lines else "")
+    return " ".join(line.split())[:FORM_CHARS_MAX].rstrip()
+
+
+class Death(NamedTuple):
+    """What one dead item adds to its group."""
+
+    topic: str
+    error: str
+    died_at: datetime
+    id: str
+    # What a DAG's item stands for, as JSON text.
+    dag: str | None
+
+
+def dead_page(scope: tuple[int, int | None], after: Place, limit: int) -> tuple[Statement, dict[str, Any]]:
+    """The statement that reads dead items of (namespace_id, topic_id or all) behind a place, and its values."""
+    namespace_id, topic_id = scope
+    first, last = TOPIC_IDS if topic_id is None else (topic_id, topic_id)
+    return SQL.look_at_dead, {
+        "namespace_id": namespace_id,
+        "first_topic_id": first,
+        "last_topic_id": last,
+        "after_topic_id": after[0],
+        "after_at": after[1],
+        "after_id": after[2],
+        "limit": limit,
+    }
+
+
+class DeadItems:
+    """The dead of a namespace, over all shards, a bounded part at a time."""
+
+    def __init__(self, stores: dict[int, Store], settings: QueueSettings) -> None:
+        self._stores = stores
+        self._settings = settings
+
+    async def groups(
+        self, namespace: str, topic: str | None, limit: int, after: tuple[int, Place]
+    ) -> tuple[list[dict[str, Any]], tuple[int, Place] | None]:
+        """Groups of a part of the dead, most items first, and where the next part begins (None at the end).
+
+        `after` is a shard and a place in it. A part looks at no more than `dead_scan_items_max` items and ends
+        before the group after `limit`; groups of several parts are to be added up.
+        """
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        left = self._settings.dead_scan_items_max
+        for number in sorted(self._stores):
+            if number < after[0]:
+                continue
+            place = after[1] if number == after[0] else FIRST
+            self._stores[number].pool.admit()
+            scope = await self._scope(self._stores[number], namespace, topic)
+            while scope is not None:
+                page = min(left, PAGE_ITEMS)
+                rows = await self._read(self._stores[number], scope, place, page)
+                for row, death in rows:
+                    key = (death.topic, death.error)
+                    if key not in found and len(found) == limit:
+                        return _ordered(found), (number, place)
+                    _count(found, key, death)
+                    place = (row["topic_id"], row["parked_at"], row["id"])
+                left -= len(rows)
+                if left <= 0:
+                    return _ordered(found), (number, place)
+                if len(rows) < page:
+                    break
+        return _ordered(found), None
+
+    async def _scope(self, store: Store, namespace: str, topic: str | None) -> tuple[int, int | None] | None:
+        if topic is not None:
+            return await store.names.find(namespace, topic)
+        namespace_id = await store.names.namespace_id(namespace)
+        return None if namespace_id is None else (namespace_id, None)
+
+    async def _read(
+        self, store: Store, scope: tuple[int, int | None], after: Place, limit: int
+    ) -> Sequence[tuple[Any, Death]]:
+        statement, values = dead_page(scope, after, limit)
+        rows = await store.pool.fetch(statement, **values)
+        names = await store.names.name_of({row["topic_id"] for row in rows})
+        return [
+            (
+                row,
+                Death(
+                    names[row["topic_id"]][1],
+                    form_of(row["error_head"], row["error_tail"]),
+                    row["parked_at"],
+                    row["id"],
+                    row["dag"],
+                ),
+            )
+            for row in rows
+        ]
+
+
+def _count(found: dict[tuple[str, str], dict[str, Any]], key: tuple[str, str], death: Death) -> None:
+    group = found.setdefault(
+        key,
+        {
+            "error": death.error,
+            "topic": death.topic,
+            "count": 0,
+            "oldest": death.died_at,
+            "newest": death.died_at,
+            "sample_id": death.id,
+            "managed": 0,
+            "dag": None,
+        },
+    )
+    group["count"] += 1
+    if death.dag is not None:
+        group["managed"] += 1
+        group["dag"] = dag_of(death.dag)
+    group["oldest"] = min(group["oldest"], death.died_at)
+    if death.died_at >= group["newest"]:
+        group["newest"], group["sample_id"] = death.died_at, death.id
+
+
+def _ordered(found: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(found.values(), key=lambda group: (-group["count"], group["topic"], group["error"]))

@@ -1,0 +1,267 @@
+"""Namespaces, topics and pages of items; pause, resume, purge and redrive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from services.queue.dispatch.key_buffer import START
+from services.queue.dispatch.priority_shares import Shares, shares_of
+from services.queue.leases.broker import Broker
+from services.queue.operations.bulk import Operations
+from services.queue.quotas import Quotas, Use
+from services.queue.settings import QueueSettings
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import Store, refuse_if_standing
+from shared.errors import NotFound, Unavailable
+from shared.ids import canonical, shard_of
+
+FIRST_ID = START[2]
+_COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
+
+
+class Topics:
+    """What people and operators ask about, over all shards."""
+
+    def __init__(self, broker: Broker, operations: Operations, quotas: Quotas, settings: QueueSettings) -> None:
+        self._broker = broker
+        self._operations = operations
+        self._quotas = quotas
+        self._stores = broker.stores
+        self._settings = settings
+
+    # -- namespaces ---------------------------------------------------------------------------------------
+
+    async def set_namespace(self, namespace: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """Declare a namespace on every shard and give it these settings."""
+        text = json.dumps(settings)
+        refuse_if_standing(self._all())
+        await asyncio.gather(
+            *(store.pool.fetch(SQL.set_namespace, name=namespace, settings=text) for store in self._all())
+        )
+        await self._quotas.step()
+        return await self.namespace(namespace)
+
+    async def namespaces(self) -> list[dict[str, Any]]:
+        """All namespaces that any shard knows, but the system's."""
+        merged: dict[str, dict[str, Any]] = {}
+        for part in await self._gather(_namespaces):
+            for name, settings in part:
+                if not name.startswith("_"):
+                    merged.setdefault(name, {}).update(json.loads(settings))
+        used = await self._used()
+        return [
+            {"namespace": name, **settings, **self._use(name, used.get(name, Use()))}
+            for name, settings in sorted(merged.items())
+        ]
+
+    async def namespace(self, namespace: str) -> dict[str, Any]:
+        """One namespace; one that was never used is empty."""
+        for found in await self.namespaces():
+            if found["namespace"] == namespace:
+                return found
+        return {"namespace": namespace, **self._use(namespace, Use())}
+
+    async def _used(self) -> dict[str, Use]:
+        sums: dict[str, Use] = {}
+        for part in await self._gather(_counted):
+            for row in part:
+                use = Use(row["leased"], sum(row[count] for count in _COUNTS), row["bytes"])
+                sums[row["namespace"]] = sums.get(row["namespace"], Use()).plus(use)
+        return sums
+
+    def _use(self, namespace: str, use: Use) -> dict[str, Any]:
+        found = {"in_flight": use.leased, "items": use.items, "stored_bytes": use.bytes}
+        tenant = self._quotas.of(namespace)
+        if tenant is not None:
+            found["enqueued_last_minute"] = tenant.accepted_last_minute()
+        return found
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    async def active(self, namespace: str) -> list[dict[str, Any]]:
+        """The topics of a namespace that hold items, or are paused, with their counts."""
+        merged: dict[str, dict[str, Any]] = {}
+        for part in await self._gather(_counted):
+            for row in part:
+                if row["namespace"] == namespace and (row["paused"] or any(row[c] for c in _COUNTS)):
+                    _merge(merged.setdefault(row["topic"], _empty(row["topic"])), row)
+        shares = self._broker.dispatch.shares
+        for name, row in merged.items():
+            row["min_share"] = _shares_view(shares.get((namespace, name), ()))
+        return [merged[name] for name in sorted(merged)]
+
+    async def pause(self, namespace: str, topic: str, paused: bool) -> dict[str, Any]:
+        """Stop or go on handing out a topic's items; on every shard, so that it holds for what comes."""
+
+        async def at(store: Store) -> None:
+            await store.names.make_namespace(namespace)
+            await store.pool.fetch(SQL.pause_topic, namespace=namespace, topic=topic, paused=paused)
+
+        refuse_if_standing(self._all())
+        await asyncio.gather(*map(at, self._all()))
+        self._broker.dispatch.changed(namespace, topic)
+        return {"topic": topic, "paused": paused, "items": 0}
+
+    async def configure(self, namespace: str, topic: str, shares: Shares) -> None:
+        """Give a topic minimum shares (none: take them away), on every shard; in force here at once."""
+        text = json.dumps(shares) if shares else None
+
+        async def at(store: Store) -> None:
+            await store.names.make_namespace(namespace)
+            await store.pool.fetch(SQL.set_min_share, namespace=namespace, topic=topic, min_share=text)
+
+        refuse_if_standing(self._all())
+        await asyncio.gather(*map(at, self._all()))
+        await self.read_shares()
+
+    @property
+    def knows_shares(self) -> bool:
+        """Whether any were there at the last look."""
+        return bool(self._broker.dispatch.shares)
+
+    async def read_shares(self) -> None:
+        """Learn the minimum shares that other processes have set."""
+        found: dict[tuple[str, str], Shares] = {}
+        for part in await self._gather(_shares):
+            found |= part
+        self._broker.dispatch.set_shares(found)
+
+    async def purge(self, namespace: str, topic: str) -> dict[str, Any]:
+        """Cancel every item that the topic holds now, in any state; a DAG's items are left alone."""
+        return await self._operate(namespace, "purge", topic)
+
+    async def redrive(self, namespace: str, topic: str) -> dict[str, Any]:
+        """Put the topic's dead items back, with fresh attempts; a DAG's are retried in the DAG instead."""
+        return await self._operate(namespace, "redrive", topic)
+
+    async def _operate(self, namespace: str, kind: str, topic: str) -> dict[str, Any]:
+        made = await self._operations.start(namespace, kind, {"topic": topic})
+        return {
+            "topic": topic,
+            "paused": False,
+            "items": made["changed"],
+            "operation": {"id": made["id"], "state": made["state"]},
+        }
+
+    # -- items --------------------------------------------------------------------------------------------
+
+    async def item(self, namespace: str, item_id: str) -> dict[str, Any]:
+        """An item that has not ended.
+
+        Raises:
+            NotFound: ended, never seen, or another namespace's.
+        """
+        known_id = canonical(item_id)
+        store = self._stores.get(shard_of(known_id)) if known_id else None
+        row = None
+        if store is not None:
+            store.pool.admit()
+            row = await store.pool.row(SQL.item, id=known_id)
+        if store is None or row is None or row["namespace"] != namespace:
+            raise NotFound("there is no such item here; an item is gone once it has ended")
+        [found] = await _with_leases(store, [row])
+        return found
+
+    async def page(
+        self, namespace: str, topic: str | None, state: str | None, limit: int, after: tuple[int, str]
+    ) -> tuple[list[dict[str, Any]], tuple[int, str] | None]:
+        """A page of items in order of shard and id, and where the next begins (None at the end).
+
+        `after` is (shard, id). A page looks at a bounded number of rows, so it may hold fewer than `limit`
+        items, or none, and still have a next.
+        """
+        found: list[dict[str, Any]] = []
+        shard, after_id = after
+        scan_max = self._settings.page_scan_max
+        for store in sorted(self._all(), key=lambda store: store.number):
+            if store.number < shard:
+                continue
+            store.pool.admit()
+            start = after_id if store.number == shard else FIRST_ID
+            end = await store.pool.row(SQL.page_end, after_id=start, scan_max=scan_max)
+            part = await store.pool.fetch(
+                SQL.page,
+                namespace=namespace,
+                topic=topic,
+                state=state,
+                after_id=start,
+                limit=limit - len(found),
+                scan_max=scan_max,
+            )
+            found += await _with_leases(store, part)
+            if len(found) >= limit:
+                return found, (store.number, found[-1]["id_text"])
+            if end is not None:
+                return found, (store.number, end["id"])
+        return found, None
+
+    def _all(self) -> list[Store]:
+        return list(self._stores.values())
+
+    async def _gather(self, ask: Any) -> list[Any]:
+        """Ask every shard; one that does not answer, or not now, is left out, unless none does."""
+        answers = await asyncio.gather(*map(ask, self._all()), return_exceptions=True)
+        good = [answer for answer in answers if not isinstance(answer, BaseException)]
+        for answer in answers:
+            if isinstance(answer, BaseException) and (not good or not isinstance(answer, Unavailable)):
+                raise answer
+        return good
+
+
+async def _with_leases(store: Store, rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """Rows of items with `lease_expires_at`: None for those that are not leased."""
+    leased = [row["id_text"] for row in rows if row["state"] == "leased"]
+    leases = await store.pool.fetch(SQL.leases_of, ids=leased) if leased else []
+    ends = {row["id"]: row["expires_at"] for row in leases}
+    return [{**row, "lease_expires_at": ends.get(row["id_text"])} for row in rows]
+
+
+async def _namespaces(store: Store) -> list[tuple[str, str]]:
+    store.pool.admit()
+    return [(row["name"], row["settings"]) for row in await store.pool.fetch(SQL.namespaces)]
+
+
+async def _shares(store: Store) -> dict[tuple[str, str], Shares]:
+    rows = {row["topic_id"]: row["min_share"] for row in await store.pool.fetch(SQL.min_shares)}
+    names = await store.names.name_of(rows) if rows else {}
+    return {pair: shares_of(json.loads(rows[topic_id])) for topic_id, pair in names.items()}
+
+
+async def _counted(store: Store) -> list[dict[str, Any]]:
+    store.pool.admit()
+    counts = {row["topic_id"]: row for row in await store.pool.fetch(SQL.counts)}
+    paused = {row["topic_id"] for row in await store.pool.fetch(SQL.paused_topics)}
+    live = [topic_id for topic_id, row in counts.items() if row["ready"]]
+    ages = {}
+    if live:
+        ages = {r["topic_id"]: r["age_s"] for r in await store.pool.fetch(SQL.oldest_ready, topic_ids=live)}
+    names = await store.names.name_of({*counts, *paused})
+    return [
+        {
+            "namespace": namespace,
+            "topic": topic,
+            "paused": topic_id in paused,
+            "oldest_ready_age_s": ages.get(topic_id),
+            **{count: counts[topic_id][count] if topic_id in counts else 0 for count in (*_COUNTS, "bytes")},
+        }
+        for topic_id, (namespace, topic) in names.items()
+    ]
+
+
+def _shares_view(shares: Shares) -> list[dict[str, Any]] | None:
+    return [{"priority": priority, "share": share} for priority, share in shares] or None
+
+
+def _empty(topic: str) -> dict[str, Any]:
+    return {"topic": topic, **dict.fromkeys(_COUNTS, 0), "oldest_ready_age_s": None, "paused": False}
+
+
+def _merge(total: dict[str, Any], row: dict[str, Any]) -> None:
+    for count in _COUNTS:
+        total[count] += row[count]
+    total["paused"] = total["paused"] or row["paused"]
+    ages = [age for age in (total["oldest_ready_age_s"], row["oldest_ready_age_s"]) if age is not None]
+    total["oldest_ready_age_s"] = max(ages, default=None)

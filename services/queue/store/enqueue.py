@@ -1,0 +1,146 @@
+"""What a shard is asked to take in. Items name their topics, whose numbers are looked at where they are used.
+
+A number is remembered from before (`names`), and its topic may have been deleted since, or the shard's server may
+tell another history by now. So a statement that writes under a number joins it with its names, and takes in
+nothing where one of them does not fit; then the names are read, or made, anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import accumulate, chain
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from services.queue.model import Kind, NewRow
+from services.queue.settings import QueueSettings
+from services.queue.store.item_kinds import columns, pairs_of
+from services.queue.store.names import SQL, Names, Pair, TopicRef
+from shared.errors import ShardUnavailable
+from shared.postgres.connections import Transaction
+from shared.shards.shard_map import Shard
+
+T = TypeVar("T")
+
+# Topics by number.
+Refs: TypeAlias = Mapping[Pair, TopicRef]
+
+# A topic is deleted only after it was empty for long: two such in a row are an accident, more are a fault.
+NAMING_TRIES_MAX = 4
+
+
+class Enqueued(NamedTuple):
+    """One flush of enqueues: the shard's time, the ids taken in (None: all), and the numbers of the topics."""
+
+    at: datetime
+    taken: list[str] | None
+    refs: Refs
+
+
+class Holder(NamedTuple):
+    """The item that holds an idempotency key, and the print of its content."""
+
+    id: str
+    fingerprint: bytes
+
+
+class Strangers(Exception):
+    """Numbers that do not stand for the names they were given with; nothing was taken in."""
+
+    def __init__(self, topic_ids: Sequence[int]) -> None:
+        super().__init__(topic_ids)
+        self.topic_ids = topic_ids
+
+
+class EnqueueStore:
+    """The statements of one shard by which items come in."""
+
+    def __init__(self, shard: Shard, settings: QueueSettings) -> None:
+        self.number = shard.number
+        self.shard = shard
+        self.pool = shard.pool
+        self.names = Names(shard, settings.names_max)
+        self.has_lanes = False  # whether this process has met a fairness key here
+        self._ages = {
+            "window_ms": int(settings.id_window_s * 1000),
+            "ahead_ms": int(settings.id_ahead_s_max * 1000),
+        }
+
+    async def enqueue(self, rows: Sequence[NewRow]) -> Enqueued:
+        """Take items in; ids that exist, ended or are out of their window are left out of `taken`."""
+
+        async def ask(refs: Refs) -> Enqueued:
+            return _enqueued(await self.pool.row(SQL.enqueue, **columns(rows, refs), **self._ages), refs)
+
+        return await self._named(pairs_of(rows), ask)
+
+    async def enqueue_plain(self, groups: Sequence[tuple[Kind, Sequence[str], str]]) -> Enqueued:
+        """Take in plain items, whose ids were made here: (kind, ids, payloads joined)."""
+        kinds, ids, payloads = zip(*groups, strict=True)
+        namespaces, topics, priorities, lease_ss = zip(*kinds, strict=True)
+        pairs = list(zip(namespaces, topics, strict=True))
+
+        async def ask(refs: Refs) -> Enqueued:
+            row = await self.pool.row(
+                SQL.enqueue_plain,
+                namespaces=namespaces,
+                topics=topics,
+                topic_ids=[refs[pair].topic_id for pair in pairs],
+                priorities=priorities,
+                lease_ss=lease_ss,
+                lasts=list(accumulate(map(len, ids))),
+                payloads=payloads,
+                ids=ids[0] if len(ids) == 1 else list(chain.from_iterable(ids)),
+            )
+            return _enqueued(row, refs)
+
+        return await self._named(pairs, ask)
+
+    async def enqueue_keyed(
+        self, rows: Sequence[NewRow], keys: Sequence[str], fingerprints: Sequence[bytes], slots: Sequence[int]
+    ) -> tuple[Enqueued, list[Holder | None]]:
+        """Take in items of one namespace that carry idempotency keys; also who holds each key, None where its slot
+        is not at home here."""
+        order = sorted(range(len(rows)), key=keys.__getitem__)
+
+        async def ask(refs: Refs) -> tuple[Enqueued, list[Holder | None]]:
+            namespace_ids = [refs[rows[0].kind.topic].namespace_id] * len(rows)
+
+            async def work(tx: Transaction) -> tuple[Enqueued, list[Holder | None]]:
+                won = await tx.fetch(
+                    SQL.take_keys,
+                    namespace_ids=namespace_ids,
+                    keys=[keys[i] for i in order],
+                    ids=[rows[i].id for i in order],
+                    fingerprints=[fingerprints[i] for i in order],
+                    slots=[slots[i] for i in order],
+                )
+                ids = {row["id"] for row in won}
+                taken = [row for row in rows if row.id in ids]
+                flushed = _enqueued(await tx.row(SQL.enqueue, **columns(taken, refs), **self._ages), refs)
+                found = await tx.fetch(SQL.key_holders, namespace_ids=namespace_ids, keys=keys, slots=slots)
+                holders = {row["key"]: Holder(row["id"], row["fingerprint"]) for row in found}
+                return flushed._replace(taken=sorted(ids)), [holders.get(key) for key in keys]
+
+            return await self.pool.transaction(work)
+
+        return await self._named(pairs_of(rows), ask)
+
+    async def _named(self, pairs: Iterable[Pair], ask: Callable[[Refs], Awaitable[T]]) -> T:
+        """Ask with the numbers of topics; where one is void, its names are read, or made, anew."""
+        wanted = set(pairs)
+        for _ in range(NAMING_TRIES_MAX):
+            refs = await self.names.make(wanted)
+            if len(refs) < len(wanted):
+                continue  # deleted as they were found
+            try:
+                return await ask(refs)
+            except Strangers as error:
+                self.names.forget(error.topic_ids)
+        raise ShardUnavailable(f"topics on shard {self.number} come and go too fast; send the call again")
+
+
+def _enqueued(row: Any, refs: Refs) -> Enqueued:
+    if row["strangers"] is not None:
+        raise Strangers(row["strangers"])
+    return Enqueued(row["at"], row.get("taken"), refs)

@@ -1,0 +1,134 @@
+"""Namespaces and topics of one shard by number, as this process has met them lately.
+
+A number says which names it stands for as long as the shard's server tells the same history
+(`shared.postgres.history`); then everything here is dropped. A topic that was empty for long is deleted, and its
+number never given again. So a number that is remembered may be void, but stands for no other names. What writes
+under one looks at it together with its names (`store_enqueue`), and so does what looks for items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from shared.lately import Lately
+from shared.postgres.sql import load
+from shared.shards.shard_map import Shard
+
+SQL = load(Path(__file__).parent / "sql")
+
+Pair: TypeAlias = tuple[str, str]
+
+
+class TopicRef(NamedTuple):
+    """A topic of one shard."""
+
+    namespace_id: int
+    topic_id: int
+
+
+class Names:
+    """The numbers that one shard gave to names; `names_max` of topics, and of namespaces, are remembered."""
+
+    def __init__(self, shard: Shard, names_max: int) -> None:
+        self._shard = shard
+        self._topics: Lately[Pair, TopicRef] = Lately(names_max)
+        self._names: Lately[int, Pair] = Lately(names_max)
+        self._namespaces: Lately[str, int] = Lately(names_max)
+        shard.history.listeners.append(self.forget_all)
+
+    def known(self, namespace: str, topic: str) -> TopicRef | None:
+        """The numbers of a topic, if this process remembers them."""
+        return self._topics.get((namespace, topic))
+
+    def known_namespace(self, namespace: str) -> int | None:
+        """The number of a namespace, if this process remembers it."""
+        return self._namespaces.get(namespace)
+
+    def pair(self, topic_id: int) -> Pair | None:
+        """The (namespace, topic) of a number, if this process remembers it."""
+        return self._names.get(topic_id)
+
+    async def make(self, pairs: Iterable[Pair]) -> dict[Pair, TopicRef]:
+        """See to it that every (namespace, topic) has a row here; their numbers."""
+        wanted = list(dict.fromkeys(pairs))
+        found = await self._found(wanted)
+        missing = sorted(pair for pair in wanted if pair not in found)
+        if missing:
+            pool = self._shard.pool
+            namespaces, topics = [ns for ns, _ in missing], [name for _, name in missing]
+            await pool.fetch(SQL.make_namespaces, names=sorted(set(namespaces)), declared=False)
+            await pool.fetch(SQL.make_topics, namespaces=namespaces, names=topics)
+            found |= await self._find(missing)
+        return found
+
+    async def find(self, namespace: str, topic: str) -> TopicRef | None:
+        """The numbers of a topic, or None while there is none of this name here."""
+        [found] = await self.find_all([(namespace, topic)])
+        return found
+
+    async def find_all(self, pairs: Sequence[Pair]) -> list[TopicRef | None]:
+        """As `find`, for several (namespace, topic), in their order."""
+        found = await self._found(pairs)
+        return [found.get(pair) for pair in pairs]
+
+    async def namespace_id(self, namespace: str) -> int | None:
+        """The number of a namespace, or None while it is unknown here."""
+        known = self._namespaces.get(namespace)
+        if known is None:
+            row = await self._shard.pool.row(SQL.find_namespace, name=namespace)
+            if row is not None:
+                known = self._namespaces[namespace] = row["namespace_id"]
+        return known
+
+    async def make_namespace(self, namespace: str) -> int:
+        """The number of a namespace, made now if need be."""
+        found = await self.namespace_id(namespace)
+        if found is None:
+            await self._shard.pool.fetch(SQL.make_namespaces, names=[namespace], declared=False)
+            found = await self.namespace_id(namespace)
+            assert found is not None, "namespaces are never deleted"
+        return found
+
+    async def name_of(self, topic_ids: Iterable[int]) -> dict[int, Pair]:
+        """The (namespace, topic) of numbers of this shard."""
+        known = {number: self._names.get(number) for number in set(topic_ids)}
+        unknown = [number for number, pair in known.items() if pair is None]
+        if unknown:
+            rows = await self._shard.pool.fetch(SQL.name_topics, topic_ids=unknown)
+            for row in rows:
+                known[row["topic_id"]] = self._names[row["topic_id"]] = (row["namespace"], row["topic"])
+        return {number: pair for number, pair in known.items() if pair is not None}
+
+    def forget(self, topic_ids: Iterable[int]) -> None:
+        """There are no topics of these numbers any more."""
+        for number in topic_ids:
+            pair = self._names.pop(number)
+            known = None if pair is None else self._topics.get(pair)
+            if pair is not None and known is not None and known.topic_id == number:
+                self._topics.pop(pair)
+
+    def forget_all(self) -> None:
+        """The shard has another history: every number may stand for something else."""
+        for remembered in (self._topics, self._names, self._namespaces):
+            remembered.clear()
+
+    async def _found(self, pairs: Sequence[Pair]) -> dict[Pair, TopicRef]:
+        """Of those that are here."""
+        known = {pair: self._topics.get(pair) for pair in pairs}
+        found = {pair: ref for pair, ref in known.items() if ref is not None}
+        missing = sorted(pair for pair in known if pair not in found)
+        return found | await self._find(missing) if missing else found
+
+    async def _find(self, pairs: Sequence[Pair]) -> dict[Pair, TopicRef]:
+        rows = await self._shard.pool.fetch(
+            SQL.find_topics, namespaces=[ns for ns, _ in pairs], names=[name for _, name in pairs]
+        )
+        found = {}
+        for row in rows:
+            pair = (row["namespace"], row["name"])
+            found[pair] = self._topics[pair] = TopicRef(row["namespace_id"], row["topic_id"])
+            self._names[row["topic_id"]] = pair
+            self._namespaces[row["namespace"]] = row["namespace_id"]
+        return found

@@ -1,0 +1,227 @@
+-- Leases: who holds what, and until when.
+--
+-- Everywhere below, arrays drive: `CROSS JOIN LATERAL (... OFFSET 0)` and `ctid` leave the planner no order but
+-- one index lookup per element, also with the statistics of an empty table; and the time that an index is
+-- searched by is `(SELECT shard_now())`, since a volatile function cannot bound a scan.
+--
+-- Only `claim` creates leases of what lies in ready. A statement that takes several rows of ready takes them as
+-- they lie there, by ctid, so that no two can deadlock.
+
+-- name: claim(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers, known_at, known_at_json)
+-- Leases stretches of topics' orders: of the ready items from one key to another, of one priority, those whose ids are
+-- given, sorted and once each, so that one is searched for by halves. What decides is the DELETE of their rows in
+-- ready: an id that another took, or a paused topic's, simply yields nothing. `tokens` and `lease_ss` have one element
+-- for all, or one for each id; a lease_s of 0 stands for the item's own; `workers` maps tokens to names, NULL where no
+-- call says its own. An item past its TTL goes into a group that ends at once and is never shown to anybody, so it is
+-- claimed at no time ('infinity'): the reaper ends it as expired.
+--
+-- A row is a group of what was leased, in order of service, as pieces of JSON (`services.queue.store.dequeue_encoding` makes an
+-- answer of them), which costs a third of columns that are made into JSON again. U+001E stands between two
+-- pieces, U+001F between an id and what follows: neither can stand in JSON text. Most items of a claim came in one call:
+-- `known_at_json` is the JSON of `known_at`, so that it is not made for each of them.
+WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+d AS (
+    DELETE FROM ready WHERE ctid = ANY (ARRAY(
+        SELECT r.place
+        FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::timestamptz[], $6::uuid[])
+            AS k(topic_id, priority, from_at, from_id, to_at, to_id)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM ready
+            WHERE ready.topic_id = k.topic_id AND ready.priority = k.priority
+                AND (ready.deliver_at, ready.id) >= (k.from_at, k.from_id)
+                AND (ready.deliver_at, ready.id) <= (k.to_at, k.to_id)
+                AND ($7::uuid[])[width_bucket(ready.id, $7::uuid[])] = ready.id OFFSET 0) AS r
+        WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))
+    RETURNING id),
+g AS MATERIALIZED (
+    SELECT x.token, x.lease_until, x.namespace_id, x.topic_id, array_agg(x.id) AS ids, count(*)::int AS items,
+        count(*) FILTER (WHERE x.is_again)::int AS again,
+        array_agg(x.id::text) FILTER (WHERE x.at_most_once) AS once,
+        string_agg(x.piece, E'\x1e' ORDER BY x.priority, x.deliver_at, x.id) AS pieces
+    FROM (
+        SELECT i.*, ($8::uuid[])[least(i.nth, cardinality($8::uuid[]))] AS token,
+            CASE WHEN i.expires_at <= n.at THEN n.at
+                ELSE n.at + make_interval(secs => coalesce(
+                    nullif(($9::float8[])[least(i.nth, cardinality($9::float8[]))], 0), i.lease_s)) END AS lease_until
+        FROM n, (
+            SELECT width_bucket(id, $7::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at,
+                lease_s, expires_at, attempts > 0 AS is_again, at_most_once,
+                id::text || E'\x1f' || payload || CASE
+                    WHEN metadata IS NULL AND inputs IS NULL AND headers IS NULL AND NOT managed
+                        THEN ',"metadata":null,"inputs":null,"headers":null'
+                    ELSE ',"metadata":' || coalesce(metadata, 'null') || ',"inputs":' || coalesce(inputs, 'null')
+                        || ',"headers":' || coalesce(headers, 'null') || CASE WHEN managed AND ack_context IS NOT NULL
+                            THEN ',"dag":{"id":' || coalesce((ack_context::json -> 'dag')::text, 'null')
+                                || ',"node":' || coalesce((ack_context::json -> 'node')::text, 'null')
+                                || ',"generation":' || coalesce((ack_context::json -> 'generation')::text, 'null')
+                                || '}'
+                            ELSE '' END
+                    END || ',"priority":' || priority || ',"attempt":' || attempts + 1 || ',"enqueued_at":'
+                    || CASE WHEN enqueued_at = $11::timestamptz THEN $12::text
+                        ELSE rtrim(to_json(enqueued_at AT TIME ZONE 'UTC')::text, '"') || 'Z"' END AS piece
+            FROM item WHERE item.id = ANY (ARRAY(SELECT id FROM d)) OFFSET 0) AS i) AS x
+    GROUP BY x.token, x.lease_until, x.namespace_id, x.topic_id),
+l AS (
+    INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker, claimed_at)
+    SELECT g.token, g.lease_until, g.namespace_id, g.topic_id, g.ids, $10::jsonb ->> g.token::text,
+        CASE WHEN g.lease_until > n.at THEN n.at ELSE 'infinity' END
+    FROM g, n),
+s AS (INSERT INTO stat_delta SELECT topic_id, -sum(items), 0, sum(items), 0, 0 FROM g GROUP BY topic_id)
+SELECT topic_id, token::text, lease_until, items, again, once, pieces
+FROM g WHERE lease_until > (SELECT at FROM n);
+
+-- name: ack(ids, tokens, namespace_ids, lasts, outputs, asked, folds)
+-- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
+-- token but has no row any more was acked under it before. `tokens` are sorted, once each; `ids` are those of the
+-- first token, sorted and once each, so that one is searched for by halves, then those of the next; `lasts` says where
+-- each token's end; `namespace_ids` has one element for all tokens, or one for each. `outputs` maps tokens to ids to JSON
+-- texts: only under the token that holds an item is its output looked for. Where fewer than `asked` are acked, the
+-- answer says which. Of ends that somebody wants to hear of, `folds` says which may be applied here (see tell_acked);
+-- what that made ready comes back, and which DAGs have ended. Only what leaves more behind than a count is looked at
+-- again (`m`).
+WITH g AS MATERIALIZED (
+    SELECT token, namespace_id, ids, claimed_at, worker FROM lease
+    WHERE token = ANY ($2::uuid[]) ORDER BY token FOR UPDATE),
+h AS MATERIALIZED (
+    SELECT m.id, m.token FROM (
+        SELECT a.token, a.asked, unnest(a.ids) AS id FROM (
+            SELECT l.token, l.ids, ($1::uuid[])[coalesce(($4::int[])[l.nth - 1], 0) + 1:($4::int[])[l.nth]] AS asked
+            FROM (SELECT g.*, width_bucket(g.token, $2::uuid[]) AS nth FROM g) AS l
+            WHERE l.namespace_id = ($3::int[])[least(l.nth, cardinality($3::int[]))] OFFSET 0) AS a) AS m
+    WHERE m.asked[width_bucket(m.id, m.asked)] = m.id),
+d AS (
+    DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h))
+    RETURNING i.id, i.topic_id, octet_length(i.payload) AS bytes,
+        i.remembered OR i.ack_topic_id IS NOT NULL OR i.idempotency_key IS NOT NULL AS leaves_more, i.remembered,
+        i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context),
+t AS MATERIALIZED (
+    SELECT topic_id, count(*) AS items, sum(bytes) AS bytes, bool_or(leaves_more) AS leaves_more
+    FROM d GROUP BY topic_id),
+s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -items, 0, 0, -bytes FROM t),
+m AS MATERIALIZED (SELECT * FROM d WHERE (SELECT bool_or(leaves_more) FROM t) AND leaves_more),
+e AS (
+    INSERT INTO ended (id, namespace_id, outcome)
+    SELECT id, namespace_id, 'acked' FROM m WHERE remembered ON CONFLICT (id) DO NOTHING),
+y AS MATERIALIZED (
+    SELECT x.place FROM m CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM dedup
+        WHERE dedup.namespace_id = m.namespace_id AND dedup.key = m.idempotency_key OFFSET 0) AS x
+    WHERE m.idempotency_key IS NOT NULL),
+k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
+x AS MATERIALIZED (
+    SELECT array_agg(m.id) AS ids, array_agg(m.topic_id) AS topics, array_agg(m.ack_topic_id) AS ack_topics,
+        array_agg(m.attempts) AS attempts, array_agg($5::jsonb -> l.token::text ->> m.id::text) AS outputs,
+        array_agg(CASE WHEN m.managed AND m.ack_context LIKE '{"%' THEN
+            left(m.ack_context, -1) || ',"started_at":' || to_json(l.claimed_at)
+                || coalesce(',"worker":' || to_json(l.worker), '') || '}'
+            ELSE m.ack_context END) AS contexts
+    FROM m CROSS JOIN LATERAL (SELECT token, claimed_at, worker FROM g WHERE m.id = ANY (g.ids) LIMIT 1) AS l
+    WHERE m.ack_topic_id IS NOT NULL),
+c AS MATERIALIZED (
+    SELECT e.* FROM x,
+        tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::int,
+            '{}'::int[], '{}'::uuid[], '{}'::float8[], '{}'::int[]) AS e)
+SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
+    CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
+    (SELECT cardinality(ids) FROM x) AS ends, c.*
+FROM (SELECT coalesce(sum(items), 0) AS acked FROM t) AS a, (
+    SELECT array_agg(topic_id) AS topic_ids, array_agg(priority) AS priorities, array_agg(deliver_at) AS deliver_ats,
+        array_agg(id::text) AS ids, array_agg(revived) AS reviveds, array_agg(is_ready) AS are_ready
+    FROM c) AS c;
+
+-- name: lock_leases(tokens)
+SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, worker, ids::text[] FROM lease
+WHERE token = ANY ($1::uuid[]) ORDER BY lease.token FOR UPDATE;
+
+-- name: leave_leases(tokens, ids)
+-- Takes ids out of groups that this transaction has locked; a group left empty is gone.
+WITH w AS MATERIALIZED (
+    SELECT token, array_agg(id) AS gone FROM unnest($1::uuid[], $2::uuid[]) AS u(token, id) GROUP BY token),
+f AS MATERIALIZED (
+    SELECT l.place, l.ids, w.gone FROM w
+    CROSS JOIN LATERAL (SELECT ctid AS place, ids FROM lease WHERE lease.token = w.token OFFSET 0) AS l
+    WHERE l.ids && w.gone),
+u AS (
+    UPDATE lease l SET ids = ARRAY(SELECT m.id FROM unnest(l.ids) AS m(id) WHERE m.id <> ALL (f.gone))
+    FROM f WHERE l.ctid = f.place AND NOT f.ids <@ f.gone)
+DELETE FROM lease l USING f WHERE l.ctid = f.place AND f.ids <@ f.gone;
+
+-- name: lease_again(tokens, lease_ss, namespace_ids, topic_ids, ids, claimed_ats, workers)
+-- New groups under old tokens, ending `lease_s` from now.
+INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, claimed_at, worker)
+SELECT token, shard_now() + make_interval(secs => lease_s), namespace_id, topic_id, array_agg(id), claimed_at, worker
+FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[], $6::timestamptz[], $7::text[])
+    AS u(token, lease_s, namespace_id, topic_id, id, claimed_at, worker)
+GROUP BY token, lease_s, namespace_id, topic_id, claimed_at, worker;
+
+-- name: take_expired(look_max, groups_max, ids_max, items_max, expired_from, after_namespace_id, window_ms)
+-- Takes groups that ran out, as far as they name `ids_max` ids (to the end of the last group) and `items_max` items
+-- that have not ended; of the group in which that is reached the first ids are taken and the others stay. `ids` of the
+-- answer are those that have not ended: most were acked. Among the `look_max` groups that ran out first namespaces
+-- take turns, beginning behind `after_namespace_id`, so that one with many leases does not keep back the others'. What was
+-- acked is remembered from here on in `ended`, as long as an id of its age may be taken for one that is still to come;
+-- completions for the DAG service are not, which nobody cancels.
+WITH due AS MATERIALIZED (
+    SELECT place, namespace_id, row_number() OVER (PARTITION BY namespace_id ORDER BY expires_at) AS turn
+    FROM (
+        SELECT ctid AS place, namespace_id, expires_at FROM lease
+        WHERE expires_at <= (SELECT shard_now()) AND expires_at >= $5::timestamptz
+        ORDER BY expires_at LIMIT $1::int) AS first),
+locked AS MATERIALIZED (
+    SELECT lease.ctid AS place, lease.token, lease.namespace_id, lease.topic_id, lease.claimed_at, lease.worker, lease.ids,
+        lease.claimed_at < 'infinity' AS was_shown, due.turn, lease.namespace_id <= $6::int AS had_its_turn
+    FROM due JOIN lease ON lease.ctid = due.place
+    WHERE lease.expires_at <= shard_now()
+    ORDER BY due.turn, lease.namespace_id <= $6::int, due.namespace_id LIMIT $2::int
+    FOR UPDATE SKIP LOCKED),
+sized AS (
+    SELECT place, namespace_id, ids, row_number() OVER served AS nth,
+        sum(cardinality(ids)) OVER served - cardinality(ids) AS ids_before
+    FROM locked WINDOW served AS (ORDER BY turn, had_its_turn, namespace_id ROWS UNBOUNDED PRECEDING)),
+named AS MATERIALIZED (
+    SELECT sized.place, sized.namespace_id, sized.nth, member.id, member.position, living.is_living
+    FROM sized CROSS JOIN LATERAL unnest(sized.ids) WITH ORDINALITY AS member(id, position)
+    LEFT JOIN LATERAL (SELECT true AS is_living FROM item WHERE item.id = member.id OFFSET 0) AS living ON true
+    WHERE sized.ids_before < $3::int),
+members AS MATERIALIZED (
+    SELECT * FROM (
+        SELECT *, count(is_living) OVER (ORDER BY nth, position ROWS UNBOUNDED PRECEDING) AS living_so_far
+        FROM named) AS counted
+    WHERE living_so_far <= $4::int),
+taken AS MATERIALIZED (
+    SELECT place, nth, max(position)::int AS ids_taken,
+        coalesce(array_agg(id::text ORDER BY position) FILTER (WHERE is_living), '{}') AS ids
+    FROM members GROUP BY place, nth),
+remembered AS (
+    INSERT INTO ended (id, namespace_id, outcome)
+    SELECT acked.id, acked.namespace_id, 'acked'
+    FROM (
+        SELECT id, namespace_id FROM members
+        WHERE is_living IS NULL AND namespace_id <> (SELECT namespace_id FROM namespace WHERE name = '_dag')
+            AND id >= (SELECT (lpad(to_hex((extract(epoch FROM shard_now()) * 1000)::bigint - $7::bigint), 12, '0')
+                || repeat('0', 20))::uuid)) AS acked
+    LEFT JOIN LATERAL (SELECT true AS is_known FROM ended_old WHERE ended_old.id = acked.id OFFSET 0) AS old ON true
+    WHERE old.is_known IS NULL
+    ON CONFLICT (id) DO NOTHING),
+shortened AS (
+    UPDATE lease SET ids = lease.ids[taken.ids_taken + 1:] FROM taken
+    WHERE lease.ctid = taken.place AND cardinality(lease.ids) > taken.ids_taken),
+emptied AS (
+    DELETE FROM lease USING taken WHERE lease.ctid = taken.place AND cardinality(lease.ids) <= taken.ids_taken)
+SELECT locked.token::text, locked.namespace_id, locked.topic_id, locked.claimed_at, locked.worker, taken.ids,
+    taken.ids_taken, locked.was_shown
+FROM taken JOIN locked ON locked.place = taken.place ORDER BY taken.nth;
+
+-- name: remember_acked(ids, namespace_ids)
+-- As `take_expired` does for what was acked before it looked: for what was acked between its look and its lock.
+INSERT INTO ended (id, namespace_id, outcome)
+SELECT u.id, u.namespace_id, 'acked' FROM unnest($1::uuid[], $2::int[]) AS u(id, namespace_id)
+LEFT JOIN LATERAL (SELECT true AS is_known FROM ended_old WHERE ended_old.id = u.id OFFSET 0) AS old ON true
+WHERE old.is_known IS NULL
+ON CONFLICT (id) DO NOTHING;
+
+-- name: acked_lately(ids)
+-- Of ids that have no row any more, those that were acked under a lease that no sweep has taken yet: the groups remember
+-- them. Asked only about ids that nothing else knows.
+SELECT DISTINCT m.id::text, lease.namespace_id FROM lease, unnest(lease.ids) AS m(id)
+WHERE lease.expires_at > '-infinity' AND lease.ids && $1::uuid[] AND m.id = ANY ($1::uuid[]);

@@ -1,0 +1,230 @@
+-- Names, counts and pages.
+
+-- name: make_namespaces(names, declared)
+INSERT INTO namespace (name, declared) SELECT unnest($1::text[]), $2::bool
+ON CONFLICT (name) DO UPDATE SET declared = true WHERE excluded.declared AND NOT namespace.declared;
+
+-- name: namespaces()
+SELECT name, settings FROM namespace ORDER BY name;
+
+-- name: find_namespace(name)
+SELECT namespace_id FROM namespace WHERE name = $1::text;
+
+-- name: set_namespace(name, settings)
+INSERT INTO namespace (name, settings, declared, updated_at) VALUES ($1::text, $2::text, true, shard_now())
+ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, declared = true, updated_at = shard_now();
+
+-- name: notices()
+-- Whether anything here has quotas, minimum shares or lanes: asked all the time, of indexes that mostly are empty.
+SELECT EXISTS (SELECT FROM namespace WHERE settings <> '{}') AS quotas,
+    EXISTS (SELECT FROM topic WHERE min_share IS NOT NULL) AS shares,
+    EXISTS (SELECT FROM lane_clock) AS lanes;
+
+-- name: limited()
+-- The namespaces that have quotas.
+SELECT namespace_id, name, settings, updated_at FROM namespace WHERE settings <> '{}';
+
+-- name: usage(namespace_ids)
+-- What these namespaces (sorted) hold: leased items, all items, bytes of payloads. Totals are looked up by topic, and
+-- the topics of what was appended since by number: a join would go through one for each row of the other.
+WITH folded AS (
+    SELECT t.namespace_id, s.* FROM unnest($1::int[]) AS asked(namespace_id)
+    CROSS JOIN LATERAL (
+        SELECT namespace_id, topic_id FROM topic WHERE topic.namespace_id = asked.namespace_id OFFSET 0) AS t
+    CROSS JOIN LATERAL (SELECT * FROM topic_stat WHERE topic_stat.topic_id = t.topic_id OFFSET 0) AS s),
+appended AS MATERIALIZED (
+    SELECT topic_id, sum(ready) AS ready, sum(delayed) AS delayed, sum(leased) AS leased, sum(disabled) AS disabled,
+        sum(dead) AS dead, sum(bytes) AS bytes
+    FROM stat_delta GROUP BY topic_id),
+counted AS (
+    SELECT namespace_id, ready, delayed, leased, disabled, dead, bytes FROM folded
+    UNION ALL
+    SELECT t.namespace_id, a.ready, a.delayed, a.leased, a.disabled, a.dead, a.bytes FROM appended AS a
+    CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = a.topic_id OFFSET 0) AS t
+    WHERE ($1::int[])[width_bucket(t.namespace_id, $1::int[])] = t.namespace_id)
+SELECT namespace_id, sum(leased)::bigint AS leased,
+    sum(ready + delayed + leased + disabled + dead)::bigint AS items, sum(bytes)::bigint AS bytes
+FROM counted GROUP BY namespace_id;
+
+-- name: make_topics(namespaces, names)
+INSERT INTO topic (namespace_id, name)
+SELECT n.namespace_id, u.name FROM unnest($1::text[], $2::text[]) AS u(namespace, name)
+JOIN namespace n ON n.name = u.namespace
+ON CONFLICT (namespace_id, name) DO NOTHING;
+
+-- name: find_topics(namespaces, names)
+SELECT t.topic_id, t.namespace_id, u.namespace, u.name
+FROM unnest($1::text[], $2::text[]) AS u(namespace, name)
+JOIN namespace n ON n.name = u.namespace
+JOIN topic t ON t.namespace_id = n.namespace_id AND t.name = u.name;
+
+-- name: name_topics(topic_ids)
+SELECT t.topic_id, n.name AS namespace, t.name AS topic
+FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id WHERE t.topic_id = ANY ($1::int[]);
+
+-- name: pause_topic(namespace, topic, paused)
+INSERT INTO topic (namespace_id, name, paused)
+SELECT namespace_id, $2::text, $3::bool FROM namespace WHERE name = $1::text
+ON CONFLICT (namespace_id, name) DO UPDATE SET paused = excluded.paused;
+
+-- name: set_min_share(namespace, topic, min_share)
+INSERT INTO topic (namespace_id, name, min_share)
+SELECT namespace_id, $2::text, $3::text FROM namespace WHERE name = $1::text
+ON CONFLICT (namespace_id, name) DO UPDATE SET min_share = excluded.min_share;
+
+-- name: min_shares()
+SELECT topic_id, min_share FROM topic WHERE min_share IS NOT NULL;
+
+-- name: paused_topics()
+SELECT topic_id FROM topic WHERE paused;
+
+-- name: counts()
+-- Exact counts by topic: the folded totals and what was appended since.
+SELECT topic_id, sum(ready)::bigint AS ready, sum(delayed)::bigint AS delayed, sum(leased)::bigint AS leased,
+    sum(disabled)::bigint AS disabled, sum(dead)::bigint AS dead, sum(bytes)::bigint AS bytes
+FROM (SELECT * FROM topic_stat UNION ALL SELECT * FROM stat_delta) AS c
+GROUP BY topic_id;
+
+-- name: fold_counts(limit)
+WITH d AS (
+    DELETE FROM stat_delta WHERE ctid = ANY (ARRAY(SELECT ctid FROM stat_delta LIMIT $1::int FOR UPDATE SKIP LOCKED))
+    RETURNING *),
+f AS (
+    INSERT INTO topic_stat
+    SELECT topic_id, sum(ready), sum(delayed), sum(leased), sum(disabled), sum(dead), sum(bytes) FROM d
+    GROUP BY topic_id ORDER BY topic_id
+    ON CONFLICT (topic_id) DO UPDATE SET ready = topic_stat.ready + excluded.ready,
+        delayed = topic_stat.delayed + excluded.delayed, leased = topic_stat.leased + excluded.leased,
+        disabled = topic_stat.disabled + excluded.disabled, dead = topic_stat.dead + excluded.dead,
+        bytes = topic_stat.bytes + excluded.bytes)
+SELECT count(*) AS folded FROM d;
+
+-- name: peek(namespace, topic, topic_id, after_priority, after_deliver_at, after_id, from_priority, from_deliver_at, from_id, limit)
+-- Keys behind `after`, in order; nothing is claimed, and a paused topic shows nothing. Of the priority of `from` only
+-- what lies behind that (see services.queue.dispatch.scan_floor). A row of NULLs: the number does not stand for these names.
+WITH here AS MATERIALIZED (
+    SELECT t.paused FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id
+    WHERE t.topic_id = $3::int AND t.name = $2::text AND n.name = $1::text)
+SELECT priority, deliver_at, id FROM (
+    (SELECT r.priority, r.deliver_at, r.id::text FROM (
+        (SELECT priority, deliver_at, id FROM ready
+        WHERE topic_id = $3::int AND (priority, deliver_at, id) > ($4::int, $5::timestamptz, $6::uuid)
+            AND priority < $7::int
+        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $10::int)
+        UNION ALL
+        (SELECT priority, deliver_at, id FROM ready
+        WHERE topic_id = $3::int AND (priority, deliver_at, id) > ($7::int, $8::timestamptz, $9::uuid)
+        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $10::int)) AS r
+    WHERE NOT (SELECT paused FROM here)
+    ORDER BY r.priority, r.deliver_at, r.id LIMIT $10::int)
+    UNION ALL
+    SELECT NULL, NULL, NULL WHERE NOT EXISTS (SELECT FROM here)) AS found;
+
+-- name: peek_many(namespaces, topics, topic_ids, after_priorities, after_deliver_ats, after_ids, from_priorities, from_deliver_ats, from_ids, limits)
+-- As `peek`, for several looks at once, each with a limit of its own; `nth` says which look found a key.
+SELECT a.nth::int AS nth, r.priority, r.deliver_at, r.id::text
+FROM unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::timestamptz[], $6::uuid[], $7::int[],
+        $8::timestamptz[], $9::uuid[], $10::int[])
+    WITH ORDINALITY AS a(namespace, topic, topic_id, priority, deliver_at, id, from_priority, from_deliver_at,
+        from_id, most, nth)
+LEFT JOIN LATERAL (
+    SELECT t.paused FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id
+    WHERE t.topic_id = a.topic_id AND t.name = a.topic AND n.name = a.namespace OFFSET 0) AS here ON true
+LEFT JOIN LATERAL (
+    SELECT * FROM (
+        (SELECT ready.priority, ready.deliver_at, ready.id FROM ready
+        WHERE ready.topic_id = a.topic_id AND ready.priority < a.from_priority
+            AND (ready.priority, ready.deliver_at, ready.id) > (a.priority, a.deliver_at, a.id)
+        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT a.most)
+        UNION ALL
+        (SELECT ready.priority, ready.deliver_at, ready.id FROM ready
+        WHERE ready.topic_id = a.topic_id
+            AND (ready.priority, ready.deliver_at, ready.id) > (a.from_priority, a.from_deliver_at, a.from_id)
+        ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT a.most)) AS u
+    WHERE NOT here.paused
+    ORDER BY u.priority, u.deliver_at, u.id LIMIT a.most) AS r ON true
+WHERE r.id IS NOT NULL OR here.paused IS NULL
+ORDER BY a.nth, r.priority, r.deliver_at, r.id;
+
+-- name: oldest_ready(topic_ids)
+-- The oldest key of each topic: one probe per priority that the topic uses (a loose index scan).
+WITH RECURSIVE head AS (
+    SELECT t.topic_id, h.priority, h.deliver_at
+    FROM unnest($1::int[]) AS t(topic_id)
+    CROSS JOIN LATERAL (
+        SELECT priority, deliver_at FROM ready r WHERE r.topic_id = t.topic_id
+        ORDER BY priority, deliver_at, id LIMIT 1) AS h
+    UNION ALL
+    SELECT head.topic_id, h.priority, h.deliver_at FROM head
+    CROSS JOIN LATERAL (
+        SELECT priority, deliver_at FROM ready r WHERE r.topic_id = head.topic_id AND r.priority > head.priority
+        ORDER BY priority, deliver_at, id LIMIT 1) AS h)
+SELECT topic_id, greatest(extract(epoch FROM shard_now() - min(deliver_at)), 0)::float8 AS age_s
+FROM head GROUP BY topic_id;
+
+-- name: item(id)
+SELECT i.*, i.id::text AS id_text, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
+    an.name AS ack_namespace,
+    CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
+        ELSE coalesce(p.reason, 'leased') END AS state
+FROM item i
+JOIN topic t ON t.topic_id = i.topic_id
+JOIN namespace n ON n.namespace_id = i.namespace_id
+LEFT JOIN topic a ON a.topic_id = i.ack_topic_id
+LEFT JOIN namespace an ON an.namespace_id = a.namespace_id
+LEFT JOIN LATERAL (
+    SELECT id FROM ready WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority
+        AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0) AS r ON true
+LEFT JOIN LATERAL (
+    SELECT id FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id OFFSET 0) AS d ON true
+LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
+WHERE i.id = $1::uuid;
+
+-- name: page(namespace, topic, state, after_id, limit, scan_max)
+-- Items by id; a page looks at no more than scan_max rows, so a rare state may need several pages.
+SELECT * FROM (
+    SELECT i.*, i.id::text AS id_text, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
+        an.name AS ack_namespace,
+        CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
+            ELSE coalesce(p.reason, 'leased') END AS state
+    FROM (SELECT * FROM item WHERE id > $4::uuid ORDER BY id LIMIT $6::int) AS i
+    JOIN topic t ON t.topic_id = i.topic_id
+    JOIN namespace n ON n.namespace_id = i.namespace_id
+    LEFT JOIN topic a ON a.topic_id = i.ack_topic_id
+    LEFT JOIN namespace an ON an.namespace_id = a.namespace_id
+    LEFT JOIN LATERAL (
+        SELECT id FROM ready WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority
+            AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0) AS r ON true
+    LEFT JOIN LATERAL (
+        SELECT id FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id OFFSET 0) AS d ON true
+    LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
+    WHERE n.name = $1::text AND ($2::text IS NULL OR t.name = $2::text)) AS v
+WHERE $3::text IS NULL OR v.state = $3::text
+ORDER BY v.id LIMIT $5::int;
+
+-- name: page_end(after_id, scan_max)
+-- The last id that a page of scan_max rows looks at, NULL when the table ends before.
+SELECT id::text FROM item WHERE id > $1::uuid ORDER BY item.id OFFSET $2::int - 1 LIMIT 1;
+
+-- name: redrive(ids)
+-- Dead items with fresh attempts, put back.
+WITH n AS MATERIALIZED (SELECT shard_now() AS at),
+f AS MATERIALIZED (
+    SELECT q.place FROM unnest($1::uuid[]) AS w(id)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place, reason, managed FROM parked WHERE parked.id = w.id OFFSET 0) AS q
+    WHERE q.reason = 'dead' AND NOT q.managed),
+p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id),
+g AS MATERIALIZED (
+    SELECT i.place FROM p CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = p.id OFFSET 0) AS i),
+u AS (
+    UPDATE item i SET attempts = 0, deliver_at = n.at, expires_at = n.at + make_interval(secs => i.ttl_s)
+    FROM g, n WHERE i.ctid = g.place
+    RETURNING i.id, i.topic_id, i.priority, i.deliver_at, i.fairness_key IS NULL AS is_ready),
+r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE is_ready),
+d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE NOT is_ready),
+s AS (
+    INSERT INTO stat_delta
+    SELECT topic_id, count(*) FILTER (WHERE is_ready), count(*) FILTER (WHERE NOT is_ready), 0, 0, -count(*)
+    FROM u GROUP BY topic_id)
+SELECT id::text, topic_id, priority, deliver_at, is_ready FROM u;

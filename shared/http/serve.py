@@ -1,0 +1,347 @@
+"""Serving an app to the world: uvicorn, with what it does not limit by itself.
+
+A request's head and body have absolute deadlines (a byte a second keeps nothing open), the head has a size,
+a malformed or oversized head is answered with a problem like every other refusal, then closed, and who does not
+read what was asked for is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import re
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import uvicorn
+from httptools import HttpParserInvalidMethodError, HttpRequestParser
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from shared import vital
+from shared.http.draining import DrainingServer, Leave, listen_on
+from shared.http.fast_http import Exchange
+from shared.http.head_cache import KnownHeads, Plain
+from shared.http.hot_path import HotPath
+from shared.settings import EdgeSettings
+
+_TITLES = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 431: "Request Header Fields Too Large"}
+_CODES = {400: "bad_request", 408: "too_slow", 414: "url_too_long", 431: "headers_too_large"}
+
+
+# Exit codes that a supervisor sees.
+_STARTUP_FAILURE = 3
+_DUTY_ENDED = 4
+# After the drain: a process whose duty has ended has nobody who ends it when its way out hangs.
+_GO_S_MAX = 30.0
+
+# Who sends one of these wants more than a verb, or a verb in a way that costs a look.
+_UNUSUAL = frozenset((b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"))
+# A method that the parser does not know is answered as one that no route has; these it knows.
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) \S+ HTTP/1\.[01]\r\n")
+_NO_ROUTE_HAS = b"TRACE"
+_KNOWN = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", _NO_ROUTE_HAS, b"PATCH"))
+
+# Allocations between two looks for garbage that refers to itself; the interpreter's 700 are for small programs.
+_GC_THRESHOLDS = (20_000, 20, 20)
+
+
+class _Refused(Exception):
+    """Raised inside a parser callback to stop reading."""
+
+
+def _is_plain_body(headers: dict[bytes, bytes], bytes_max: int) -> bool:
+    """True for JSON that says how long it is, up to `bytes_max`; 0: for no body at all."""
+    length = headers.get(b"content-length")
+    if bytes_max == 0:
+        return length is None or length == b"0"
+    return length is not None and int(length) <= bytes_max and headers.get(b"content-type") == b"application/json"
+
+
+def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
+    """An HTTP/1.1 protocol with the limits of `settings`; plain requests for hot verbs go to them directly."""
+    hot: HotPath | None = app if isinstance(app, HotPath) else getattr(app.state, "hot", None)
+    heads = KnownHeads()
+
+    class Guarded(HttpToolsProtocol):
+        leaving = False
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._deadline: asyncio.TimerHandle | None = None
+            self._reading = True
+            self._in_head = True
+            self._head_bytes = 0
+            self._refusal = 400
+            self._is_method_odd = False
+            self._unread: asyncio.TimerHandle | None = None
+            self._exchange: Exchange | None = None  # of the request that is read or served now
+            self._parts: list[bytes] = []  # of its body, as far as they have come
+            self._idle_since_s: float | None = None
+            self._idle_look: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._arm(settings.head_s_max)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._disarm()
+            self._taken()
+            if self._idle_look is not None:
+                self._idle_look.cancel()
+            super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._unread is None:
+                self._unread = self.loop.call_later(settings.write_s_max, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._taken()
+            super().resume_writing()
+
+        def _taken(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
+
+        def data_received(self, data: bytes) -> None:
+            # Behind a plain request nothing of the next one has been seen: the parser need not see it either.
+            last = None if self._reading else self._exchange
+            if last is not None and last.response_complete and not self._is_full():
+                known = heads.find(data)
+                if known is not None:
+                    self._idle_since_s = None
+                    exchange = self._exchange_of(known[0])
+                    exchange.body = known[1]
+                    exchange.begin()
+                    return
+            was_in_head = self._in_head
+            super().data_received(data)
+            if not self._reading:
+                if last is not None and self._exchange is not None and self._exchange is not last:
+                    heads.learn(data, self._exchange.plain, self._exchange.body)
+                self._disarm()
+            elif self._is_method_odd:
+                self._read_as_unrouted(data)
+            elif self._deadline is None or was_in_head != self._in_head:
+                self._arm(settings.head_s_max if self._in_head else settings.body_s_max)
+
+        def on_message_begin(self) -> None:
+            # The scope that uvicorn would make here is made for those who get one.
+            self.url = b""
+            self.headers = []
+            self.expect_100_continue = False
+            self._reading = self._in_head = True
+            self._head_bytes = 0
+
+        def on_url(self, url: bytes) -> None:
+            super().on_url(url)
+            if len(self.url) > settings.url_bytes_max:
+                self._refuse(414)
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            name = name.lower()
+            self.headers.append((name, value))
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self._head_bytes += len(name) + len(value) + 4
+            if self._head_bytes > settings.head_bytes_max or len(self.headers) > settings.head_fields_max:
+                self._refuse(431)
+
+        def on_headers_complete(self) -> None:
+            # HTTP/0.9 has no headers to answer with; without a host HTTP/1.1 is not HTTP/1.1 (RFC 9112, 3.2).
+            version = self.parser.get_http_version()
+            plain = self._plain() if hot is not None and version == "1.1" else None
+            if plain is not None:
+                self._exchange_of(plain)
+                self._parts.clear()
+            else:
+                self._exchange = None
+                if version == "0.9" or (version == "1.1" and not any(name == b"host" for name, _ in self.headers)):
+                    self._refuse(400)
+                self._make_scope()
+                super().on_headers_complete()
+                if self.leaving and self.cycle is not None:
+                    self.cycle.keep_alive = False
+            self._in_head = False
+
+        def on_body(self, body: bytes) -> None:
+            if self._exchange is None:
+                super().on_body(body)
+            else:
+                self._parts.append(body)
+
+        def on_message_complete(self) -> None:
+            self._reading = False
+            if self._exchange is None:
+                super().on_message_complete()
+            else:
+                self._exchange.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+                self._parts.clear()
+                self._exchange.begin()
+
+        def _make_scope(self) -> None:
+            url, headers, expects = self.url, self.headers, self.expect_100_continue
+            super().on_message_begin()
+            self.url, self.expect_100_continue = url, expects
+            self.headers += headers  # in place: they are the scope's
+
+        def _exchange_of(self, plain: Plain) -> Exchange:
+            assert hot is not None
+            self.cycle = self._exchange = exchange = Exchange(self, hot, plain)  # type: ignore[assignment]
+            if self.leaving:
+                exchange.keep_alive = False
+            return exchange
+
+        def _plain(self) -> Plain | None:
+            """What the head asks for, if that is a hot verb and nothing else that would need a look."""
+            assert hot is not None
+            is_first = self.cycle is None or self.cycle.response_complete
+            method = self.parser.get_method()
+            target = hot.target(method, self.url) if is_first else None
+            if target is None or self._is_full():
+                return None
+            given = dict(self.headers)
+            connection = given.get(b"connection")
+            if not _UNUSUAL.isdisjoint(given) or b"host" not in given:
+                return None
+            bytes_max = settings.body_bytes_max if method == b"POST" else 0
+            if not _is_plain_body(given, bytes_max):
+                return None
+            if connection is not None and connection.lower() != b"keep-alive":
+                return None
+            authorization = given.get(b"authorization")
+            return Plain(target, None if authorization is None else authorization.decode("latin-1"), bytes_max)
+
+        def _is_full(self) -> bool:
+            limit = self.limit_concurrency
+            return limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit)
+
+        def on_response_complete(self) -> None:
+            self.server_state.total_requests += 1
+            if self.transport.is_closing():
+                return
+            if self.flow.read_paused:
+                self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+                return
+            # A timer for every answer costs more than one that looks, now and then, how long nothing has come.
+            self._idle_since_s = self.loop.time()
+            if self._idle_look is None:
+                self._idle_look = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+
+        def _unset_keepalive_if_required(self) -> None:
+            self._idle_since_s = None
+
+        def _close_if_idle(self) -> None:
+            self._idle_look = None
+            if self._idle_since_s is None:
+                return
+            left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+            if left_s <= 0:
+                self.timeout_keep_alive_handler()
+            else:
+                self._idle_look = self.loop.call_later(left_s, self._close_if_idle)
+
+        def send_400_response(self, msg: str) -> None:
+            if isinstance(sys.exc_info()[1], HttpParserInvalidMethodError):
+                self._is_method_odd = True  # `data_received` has the text
+            else:
+                self._answer(self._refusal, msg)
+
+        def _read_as_unrouted(self, data: bytes) -> None:
+            """Read a request of an unknown method as one of a method that no route has."""
+            self._is_method_odd = False
+            line = _REQUEST_LINE.match(data)
+            if line is None or line[1] in _KNOWN:
+                self._answer(400, "Invalid HTTP request received.")
+                return
+            self.parser = HttpRequestParser(self)
+            self.data_received(_NO_ROUTE_HAS + data[line.end(1) :])
+
+        def _refuse(self, status: int) -> None:
+            self._refusal = status
+            raise _Refused
+
+        def _answer(self, status: int, detail: str) -> None:
+            body = msgspec.json.encode(
+                {
+                    "type": f"urn:headgate:problem:{_CODES[status]}",
+                    "title": _TITLES[status],
+                    "status": status,
+                    "detail": detail if status == 400 else _TITLES[status],
+                    "code": _CODES[status],
+                    "outcome": "none",
+                }
+            )
+            head = f"HTTP/1.1 {status} {_TITLES[status]}\r\ncontent-type: application/problem+json\r\n"
+            head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(head.encode() + body)
+            self.transport.close()
+
+        def _arm(self, limit_s: float) -> None:
+            self._disarm()
+            self._deadline = self.loop.call_later(limit_s, self._too_slow)
+
+        def _disarm(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+        def _too_slow(self) -> None:
+            self._deadline = None
+            if self.transport.is_closing() or not self._reading:
+                return
+            if self._in_head:
+                self._answer(408, "")
+            else:
+                # The app waits for this body: its read ends, and what it answers goes nowhere.
+                self.transport.close()
+
+    return Guarded
+
+
+def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Leave | None = None) -> None:
+    """Serve until SIGTERM, or until a duty has ended; running requests are finished first.
+
+    `leave` ends those that only wait.
+    """
+    shared = listen_on(settings.host, port, shared=settings.port_shared)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=port,
+        http=guarded(settings, app),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        limit_concurrency=settings.connections_max,
+        timeout_graceful_shutdown=10,
+        timeout_keep_alive=75,
+    )
+    server = DrainingServer(config, leave, settings.drain_s)
+    vital.PROCESS.on_end(lambda: _go(server, settings.drain_s + _GO_S_MAX))
+    gc.freeze()  # what was made until now stays: it need not be looked through again
+    gc.set_threshold(*_GC_THRESHOLDS)
+    with suppress(KeyboardInterrupt):
+        server.run(shared)
+    if vital.PROCESS.ended is not None:
+        sys.exit(_DUTY_ENDED)
+    if not server.started:
+        sys.exit(_STARTUP_FAILURE)
+
+
+def _go(server: DrainingServer, go_s_max: float) -> None:
+    """Leave as after SIGTERM; if that does not come to an end, without it."""
+    server.should_exit = True
+    timer = threading.Timer(go_s_max, os._exit, [_DUTY_ENDED])
+    timer.daemon = True
+    timer.start()

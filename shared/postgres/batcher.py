@@ -1,0 +1,219 @@
+"""Flushes shared by concurrent requests: per shard and verb, the next starts when the last one ends.
+
+An idle shard flushes the first request alone, one turn of the event loop after it came: when the processor is
+short, a turn brings many. While each brings more, a flush waits for a few: clients that were answered together
+come back one after another. Under load a flush carries what gathered during the one before. Nobody's answer is
+given before the flush that carries it has committed. When the database refuses a flush for its content, its
+halves are tried, so that one bad row does not fail its neighbours.
+
+Calls of few entries and calls of many stand in two lines, each with a flush of its own: a step of a small DAG
+does not wait for the statement that ends hundreds of nodes of a large one, nor is it made part of it. Entries
+that had better not be in two flushes at once say so by a tag: a light call that shares one with heavy calls
+stands in their line.
+
+What does not fit into a flush is shared between tenants; who would join a line that does not move is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from shared.admission.connection_priority import Urgency
+from shared.admission.delay import Standing, overloaded
+from shared.admission.fairness import FairLine
+from shared.clock import SystemClock, turn
+from shared.errors import Invalid
+from shared.postgres.connections import Pool
+
+E = TypeVar("E")
+R = TypeVar("R")
+
+_clock = SystemClock()
+
+# A call of more entries is heavy. Folding so many acks of a large DAG takes a few milliseconds.
+LIGHT_ENTRIES_MAX = 32
+# Turns of the event loop that a flush waits for at most, the next one only where the last has brought calls.
+TURNS_MAX = 4
+
+_UNTAGGED: frozenset[Hashable] = frozenset()
+
+
+class BatcherLimits(NamedTuple):
+    """Entries of a flush; entries that wait at most; for how long the oldest may, before others are refused."""
+
+    items_max: int
+    waiting_max: int = 50_000
+    wait_s: float = 1.0
+
+
+class _Call(msgspec.Struct, Generic[E, R]):
+    entries: list[E]
+    future: asyncio.Future[Sequence[R]]
+    tags: Set[Hashable]
+
+
+class _Lane(Generic[E, R]):
+    """One line, and the flush that runs for it. `tags` are of calls that wait, `flying` of those in the flush."""
+
+    def __init__(self) -> None:
+        self.line: FairLine[_Call[E, R]] = FairLine()
+        self.tags: set[Hashable] = set()
+        self.flying: Set[Hashable] = _UNTAGGED
+        self.task: asyncio.Task[None] | None = None
+
+    def has(self, tags: Set[Hashable]) -> bool:
+        """Whether one of these tags waits or is in the flush."""
+        return not (self.tags.isdisjoint(tags) and self.flying.isdisjoint(tags))
+
+    def take(self, room: int) -> list[_Call[E, R]]:
+        """The calls of the next flush."""
+        calls = self.line.take(room)
+        self.flying = self.tags
+        self.tags = {tag for call in self.line for tag in call.tags} if self.line else set()
+        return calls
+
+
+class Batcher(Generic[E, R]):
+    """Joins the entries of concurrent calls into flushes; two at most run at once, one of them of light calls."""
+
+    def __init__(
+        self,
+        flush: Callable[[list[E]], Awaitable[Sequence[R]]],
+        limits: BatcherLimits,
+        level: Urgency = Urgency.DEQUEUE,
+        pool: Pool | None = None,
+        *,
+        tags: Callable[[Sequence[E]], Set[Hashable]] | None = None,
+    ) -> None:
+        self._flush = flush
+        self._limits = limits
+        self._level = level
+        self._pool = pool
+        if pool is not None:
+            pool.breaker.listeners.append(self._heard)
+            pool.history.listeners.append(self._send_away)
+        self._tags = tags
+        self._light, self._heavy = _Lane[E, R](), _Lane[E, R]()
+        self._standing = Standing(limits.wait_s, _clock)
+
+    async def submit(self, entries: list[E], tenant: Hashable = None, *, size: int | None = None) -> Sequence[R]:
+        """The results of `entries`, in their order, after the flush that carried them.
+
+        `size` is what they count for in a flush, where that is not one each.
+
+        Raises:
+            Overloaded: too much waits already, or for too long: nothing was done.
+            ShardUnavailable: the shard does not answer, or fell silent while they waited: nothing was done.
+        """
+        if self._pool is not None:
+            self._pool.check()
+        if self.is_overloaded:
+            raise overloaded(self._level)
+        future: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
+        size = len(entries) if size is None else size
+        lane = self._light
+        tags: Set[Hashable] = _UNTAGGED if self._tags is None else self._tags(entries)
+        if size > LIGHT_ENTRIES_MAX or (tags and self._heavy.has(tags)):
+            lane = self._heavy
+        lane.line.push(_Call(entries, future, tags), tenant, size, _clock.monotonic_s())
+        if tags:
+            lane.tags |= tags
+        if lane.task is None:
+            self._go_on(lane)
+        # A caller that is cancelled takes only its own future with it: the flush that carries it goes on.
+        return await future
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether a call that came now would be refused."""
+        if self._pool is not None and self._pool.is_standing:
+            return True
+        waiting = self._light.line.size + self._heavy.line.size
+        if not waiting:
+            return False
+        oldest_since_s = self._oldest_since_s
+        if oldest_since_s is None:
+            return False
+        return waiting >= self._limits.waiting_max or self._standing.sheds(oldest_since_s, self._level)
+
+    @property
+    def _oldest_since_s(self) -> float | None:
+        light_s = self._light.line.oldest_since_s
+        if not self._heavy.line.size:
+            return light_s
+        heavy_s = self._heavy.line.oldest_since_s
+        if light_s is None or heavy_s is None:
+            return heavy_s if light_s is None else light_s
+        return min(light_s, heavy_s)
+
+    def _heard(self, state: str) -> None:
+        if state == "open":
+            self._send_away()
+
+    def _send_away(self) -> None:
+        """Refuse whatever waits: the shard is away, or has lost the history that the entries are of."""
+        assert self._pool is not None
+        for lane in (self._light, self._heavy):
+            for call in lane.line.clear():
+                _fail(call.future, self._pool.away())
+            lane.tags = set()
+
+    def _may_start(self, lane: _Lane[E, R]) -> bool:
+        # Light calls that came before with a tag of a heavy one go first; later ones stand in its line.
+        return bool(lane.line) and (lane is self._light or not self._light.has(lane.tags))
+
+    def _go_on(self, lane: _Lane[E, R]) -> None:
+        if lane.task is None and self._may_start(lane):
+            lane.task = asyncio.create_task(self._run(lane))
+
+    async def _run(self, lane: _Lane[E, R]) -> None:
+        try:
+            while self._may_start(lane):
+                for _ in range(TURNS_MAX):
+                    size = lane.line.size
+                    await turn()  # what the loop reads in this one joins
+                    if not size < lane.line.size < self._limits.items_max:
+                        break
+                if not self._may_start(lane):
+                    break  # all were sent away, or one joined that a light call has to end before
+                calls = lane.take(self._limits.items_max)
+                self._standing.served(self._oldest_since_s)
+                await self._flush_calls(calls)
+                lane.flying = _UNTAGGED
+                if lane is self._light:
+                    self._go_on(self._heavy)
+        finally:
+            lane.task, lane.flying = None, _UNTAGGED
+
+    async def _flush_calls(self, calls: list[_Call[E, R]]) -> None:
+        entries = calls[0].entries if len(calls) == 1 else [entry for call in calls for entry in call.entries]
+        try:
+            results = await self._flush(entries)
+        except Invalid as error:
+            if len(calls) == 1:
+                _fail(calls[0].future, error)
+                return
+            middle = len(calls) // 2
+            await self._flush_calls(calls[:middle])
+            await self._flush_calls(calls[middle:])
+            return
+        except Exception as error:
+            for call in calls:
+                _fail(call.future, error)
+            return
+        start = 0
+        for call in calls:
+            end = start + len(call.entries)
+            if not call.future.done():
+                call.future.set_result(results[start:end])
+            start = end
+
+
+def _fail(future: asyncio.Future[Sequence[R]], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # a caller that hung up will not look

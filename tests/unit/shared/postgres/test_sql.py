@@ -1,0 +1,65 @@
+"""The SQL loader: a header that disagrees with its body never gets as far as a database."""
+
+from pathlib import Path
+
+import pytest
+
+from shared.postgres.sql import Statement, load
+
+
+def write(tmp_path: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (tmp_path / f"{name}.sql").write_text(text)
+    return tmp_path
+
+
+def test_blocks_become_statements(tmp_path: Path) -> None:
+    text = "-- About.\n\n-- name: one(a, b)\n-- why\nSELECT $1, $2, $1;\n\n-- name: two()\nSELECT 1;\n"
+    found = load(write(tmp_path, first=text, second="-- name: three(x)\nSELECT $1;"))
+
+    assert {statement.name for statement in found} == {"one", "two", "three"}
+    assert found.one.parameters == ("a", "b")
+    assert found.one.text.endswith("SELECT $1, $2, $1")
+    assert found.two.parameters == ()
+
+
+def test_arguments_are_bound_by_name() -> None:
+    statement = Statement("s", ("a", "b"), "SELECT $1, $2")
+
+    assert statement.args(b=2, a=1) == (1, 2)
+    for wrong in ({"a": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 2}, {}):
+        with pytest.raises(KeyError):
+            statement.args(**wrong)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-- name: s(a)\nSELECT 1;",
+        "-- name: s()\nSELECT $1;",
+        "-- name: s(a, b)\nSELECT $1;",
+        "-- name: s(a)\nSELECT $2;",
+        "-- name: s(a)\nSELECT 1; -- $1 in a comment does not count",
+        "-- name: s()\nSELECT 1;\n-- name: s()\nSELECT 2;",
+    ],
+)
+def test_a_header_that_disagrees_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match="s"):
+        load(write(tmp_path, file=text))
+
+
+def test_one_name_in_two_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="twice"):
+        load(write(tmp_path, a="-- name: s()\nSELECT 1", b="-- name: s()\nSELECT 1"))
+
+
+def test_a_name_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = load(write(tmp_path, a="-- name: s()\nSELECT 1")).nothing
+
+
+def test_ten_parameters_are_not_one(tmp_path: Path) -> None:
+    names = ", ".join(f"p{n}" for n in range(11))
+    body = ", ".join(f"${n + 1}" for n in range(11))
+
+    assert len(load(write(tmp_path, a=f"-- name: s({names})\nSELECT {body}")).s.parameters) == 11

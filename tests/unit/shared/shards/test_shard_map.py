@@ -1,0 +1,32 @@
+"""Where items that may live anywhere go."""
+
+from services.queue.settings import QueueSettings
+from shared.shards.shard_map import ShardMap
+
+
+def made(shards: int) -> ShardMap:
+    settings = QueueSettings(shards=f"postgresql://nobody@127.0.0.1:1/none#{shards}")
+    return ShardMap(settings.plan(), settings)
+
+
+def turns(shards: ShardMap, count: int) -> list[int]:
+    return sorted(shards.next().number for _ in range(count))
+
+
+def test_every_shard_has_its_turn() -> None:
+    assert turns(made(3), 6) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_shard_that_takes_nothing_is_left_out() -> None:
+    shards = made(3)
+    for shard in shards:
+        if shard.number == 1:
+            shard.breaker.had_no_room()
+    assert turns(shards, 4) == [0, 0, 2, 2]
+
+
+def test_when_none_takes_items_one_is_named_all_the_same() -> None:
+    shards = made(2)
+    for shard in shards:
+        shard.breaker.had_no_room()
+    assert len(turns(shards, 2)) == 2
