@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class DirectShard:
-    """A shard behind one connection: what `Store` needs of `shared.shards.shard_map.Shard`, without pools and retries."""
+    """A shard behind one connection: what `Store` needs of a `Shard`, without pools and retries."""
 
     def __init__(self, number: int, connection: Any, again: Callable[[], Awaitable[DirectShard]]) -> None:
         self.number = number

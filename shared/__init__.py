@@ -1,8 +1,11 @@
 """Mechanisms that both services need. No product policy lives here; nothing here imports a service.
 
-clock, ids, errors       time, identity and failure, as values
-settings, sql            the environment and the named SQL blocks
-pg, shards               connections, transactions and the shard map
-jsonbody, http           request bodies and the edge of an HTTP service
-loop, log, metrics       background duties and what they tell
+http         connections, requests and answers
+shards       which shards there are, and which process looks after which
+postgres     connections, transactions, statements, flushes
+admission    what a call meets before it is worked on
+
+Beside them: `clock`, `ids`, `errors`, `settings` (values), `loop`, `log`, `metrics`, `histogram`, `vital` (duties
+and what they tell), `redis`, `dag_notify` (what acks did to DAGs, told over Redis), `lately` (a bounded memory),
+`crash` (points at which tests kill a process).
 """

@@ -32,23 +32,15 @@ What a crash leaves, and who goes on
       cancel or a release
     half-way through a large retry       `reopening` and `reach` rows; the same, and nothing is decided before
 
-Where to look
+Rooms, from the edge to the database; each says in its docstring what its modules do:
 
-    routes, verbs, intake, views,        the shape of requests and answers; `verbs` also the short way to some
-      drawing
-    subdags, subspec                     DAGs that run in the place of nodes
-    expanding, cleaning, ranking         children of running nodes; what runs at the end; what goes first
-    plain, births, growth                the common shape: new DAGs, several in one statement; more nodes
-    building, inserting, addition,       creating and adding whatever else; cycle checks
-      orders
-    giving                               new nodes' items, on their way to the queue
-    settling                             what one transaction decides; everything that changes nodes uses it
-    completing, walking, turns           ends of nodes; work too long for one transaction, and whose turn it is
-    control, retrying, reopening,        the other verbs
-      queries
-    explaining, chains                   what a DAG waits for, and for how long still
-    relay, results, sweeper, lookout     the loops: outbox to queue, completions to DAG, what was left, looking out
-    retention, keeping, exporting        ended DAGs: out of the way, back again, out of the door
-    gateway                              the queue, over HTTP
-    graph, items                         pure: triggers, orders, cycles; queue items
+    api      requests and answers
+    duties   the loops: outbox to queue, completions to DAGs, what was left over
+    build    creating DAGs and adding to them
+    read     questions: pages, explanations, streams, exports
+    run      ends and decisions of nodes, control, retry, cleanup
+    store    every statement
+
+Beside them: `graph` (triggers, orders and cycles; pure), `queue_client` (the queue, over HTTP), `queue_items` (the
+items of nodes), `changes` (the log of a DAG's changes), `turns` (whose turn it is among DAGs with work left).
 """

@@ -18,7 +18,14 @@ end of an item with an `ack_topic` writes one completion item in the same transa
 all of it: any number of processes may serve the same shards at once. What a process keeps in memory (keys of
 ready items, waiting consumers) only saves time, and losing it costs no more than a second.
 
-Where to look: `routes` for the HTTP shape, `broker` for what each verb does, `dispatch` for how waiting
-consumers meet ready items, `store` and `sql/` for what the database is asked, `reaper` and `retention` for
-what happens in the background; `operations` for what is done to many items at once, `lanes` for taking turns.
+Rooms, from the edge to the database; each says in its docstring what its modules do:
+
+    api          requests and answers
+    duties       the loops: what time does to items, hints, gauges
+    operations   what is done to many items at once; topics
+    leases       ack, nack, extend, cancel, revive
+    enqueue      taking items in
+    dispatch     waiting consumers meet ready items
+    quotas       what a namespace may use
+    store        every statement
 """

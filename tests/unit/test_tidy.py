@@ -109,7 +109,7 @@ def test_public_names_of_the_services_say_what_they_do() -> None:
 def test_every_statement_is_used_and_names_no_schema(service: str) -> None:
     code = "\n".join(path.read_text() for path in python_files(f"services/{service}"))
     blocks: list[str] = []
-    for path in sorted((ROOT / "services" / service / "sql").glob("*.sql")):
+    for path in sorted((ROOT / "services" / service / "store" / "sql").glob("*.sql")):
         text = path.read_text()
         assert text.count("\n") <= FILE_LINES_MAX, name_of(path)
         assert not re.search(r"\b(queue|dag)_(\d{3}|%)", text), name_of(path)

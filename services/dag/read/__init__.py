@@ -1,1 +1,11 @@
-"""."""
+"""Questions about DAGs: nothing here takes a lock or changes a row.
+
+Called by `api`. Every answer is bounded in rows and in bytes; a crash loses nothing.
+
+queries         DAGs, nodes, inputs, outputs, pages of them
+explain         what a DAG waits for, since when, and how far it is to its end
+critical_path   the longest way through what is left of a DAG; pure
+event_streams   a DAG's changes as server-sent events
+export          ended DAGs in the order of their ends
+drawing         DAGs as JSON, Mermaid and Graphviz, part by part; pure
+"""

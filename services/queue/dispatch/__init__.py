@@ -1,1 +1,17 @@
-"""."""
+"""Where waiting consumers meet ready items.
+
+Called by the dequeue verb, and by whatever makes items ready. Keys of ready items are read ahead into memory and
+claimed by id in the database, which alone decides who gets an item: keys may be stale, and losing all of them
+costs a new look. A crash leaves leases of items that nobody got, which run out.
+
+dispatcher        the one place that matches calls and keys
+direct_handoff    calls that wait, and items handed to them where they become ready
+key_buffer        keys of ready items of one topic and shard, in order
+key_cache         one topic's keys at one process, over its shards
+key_refill        how keys are read ahead
+key_budget        how many keys a process keeps, of all topics together
+claim_flushes     claims of many calls brought together for a shard, and told apart again
+priority_shares   minimum shares of priorities
+scan_floor        where the living rows of an index begin
+demand            when somebody last asked for each topic
+"""

@@ -1,1 +1,14 @@
-"""."""
+"""The loops of a queue process, each a bounded step over one shard.
+
+Started by `app` for the shards that the process owns; two owners at once are harmless. A crash leaves rows for the
+next owner; none of these duties keeps anything that only memory knows.
+
+reaper          leases run out, delays end, TTLs pass
+retention       memory of ended items, keys, dead items; counts are folded
+fairness_keys   keys of a topic take turns
+far_keys        idempotency keys whose items live on another shard
+hints           what became ready here, for other processes' waiting calls
+notices         what processes tell one another through the shards: quotas, shares, pauses
+gauges          what is sampled for `/metrics`
+health          shard health as this process sees it
+"""

@@ -1,1 +1,11 @@
-"""."""
+"""What is done to many items at once, and to topics.
+
+Called by `api.routes_operations` and `duties`. An operation is a row that says how far it has come; each step is
+bounded in rows and adapts to how long the last one took. A crash leaves the row; the shard's next owner goes on.
+
+bulk         purge, redrive, cancel by filter
+selection    which items an operation is about
+dead_items   dead items grouped by error
+topics       namespaces, topics, pages of items; pause and resume
+pace         how many rows a background step takes at once
+"""
