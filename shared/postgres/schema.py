@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
+_MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 
 
 def head(service: str) -> str:
