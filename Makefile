@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo run test check bench fmt fmt-check lint types imports tidy test-unit test-contract \
+.PHONY: help setup demo run test worlds check bench fmt fmt-check lint types imports tidy test-unit test-contract \
 	test-integration examples migrate openapi schema lock clean
 
 help: ## list the targets
@@ -29,6 +29,9 @@ run: $(READY) ## run Postgres, Valkey and both services on this machine until Ct
 
 test: $(READY) ## run the tests; T=path runs one file or one test
 	@$(BIN)/pytest $(T)
+
+worlds: $(READY) ## random worlds: T=minutes of them, from SEED=n on, or N=how many
+	@$(BIN)/python -m tests.worlds $(if $(T),--minutes $(T)) $(if $(SEED),--seed $(SEED)) $(if $(N),--number $(N))
 
 check: fmt-check lint types imports test ## everything that must be true of a commit: what CI runs
 

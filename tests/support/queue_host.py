@@ -41,6 +41,7 @@ class ShardClock:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.ahead_s = 0.0
+        self.frozen_s: float | None = None
 
     @classmethod
     async def install(cls, database: Database) -> "ShardClock":
@@ -56,18 +57,21 @@ class ShardClock:
         self.ahead_s += seconds
         await self.connection.execute("UPDATE public.test_clock SET ahead_s = $1", self.ahead_s)
 
-    async def freeze(self) -> None:
-        """Stand still until `reset`; `advance` still moves it."""
-        await self.connection.execute("UPDATE public.test_clock SET frozen = clock_timestamp()")
+    async def freeze(self, at_s: float | None = None) -> None:
+        """Stand still until `reset`, now or at a time since the epoch; `advance` still moves it."""
+        frozen = "UPDATE public.test_clock SET frozen = coalesce(to_timestamp($1), clock_timestamp())"
+        self.frozen_s = await self.connection.fetchval(
+            f"{frozen} RETURNING extract(epoch FROM frozen)::float8", at_s
+        )
 
     async def reset(self) -> None:
         """Show the machine's time again."""
-        self.ahead_s = 0.0
+        self.ahead_s, self.frozen_s = 0.0, None
         await self.connection.execute("UPDATE public.test_clock SET ahead_s = 0, frozen = NULL")
 
     def now_s(self) -> float:
-        """The shards' time, in seconds since the epoch (while not frozen)."""
-        return time.time() + self.ahead_s
+        """The shards' time, in seconds since the epoch."""
+        return (time.time() if self.frozen_s is None else self.frozen_s) + self.ahead_s
 
     async def close(self) -> None:
         await self.connection.close()

@@ -15,6 +15,7 @@ _WORKERS_PER_PROCESSOR = 1.5
 _WORKERS_MAX = 6
 
 _INTEGRATION = "tests/integration/"
+_WORLDS = "tests/worlds/test_worlds.py"
 _WITH_PROCESSES = {
     _INTEGRATION + name
     for name in (
@@ -55,5 +56,8 @@ class _Units(LoadScopeScheduling):
 
 
 def _unit_of(nodeid: str) -> str:
+    """Of random worlds each part: workers share them."""
     file = nodeid.partition("::")[0]
+    if file == _WORLDS:
+        return nodeid
     return _INTEGRATION if file in _WITH_PROCESSES else file

@@ -1,0 +1,31 @@
+"""Random worlds: both services under every verb at once, judged by what clients were told and nothing else.
+
+A world is a few tenants, two processes of each service on real shards, a clock that is moved, and a seed. Time
+stands still within a round, in which several verbs go at once; between rounds it goes on, by a thousandth of a
+second or by minutes. Now and then a process is killed, an answer lost, a backend ended, a shard added, drained or
+removed.
+In the end everything is let go and acked, and the oracles read what was sent and answered, and what the services
+show.
+
+A seed gives the same choices in the same order; how calls of one round meet is up to the machine. `make worlds`
+runs worlds for some minutes; seeds that failed once are kept in `seeds.txt` and run with the suite.
+
+Where to look
+
+    world            rounds, the way to the end, what a failure prints
+    registry         what a verb is: its weight, when it can be, what it does and what the oracles learn
+    queue_verbs      verbs of items, topics and namespaces
+    operation_verbs  what is done to many items at once
+    dag_verbs        verbs that build DAGs
+    control_verbs    verbs that steer them
+    faults           what befalls processes and shards
+    facts, dag_facts what clients know of items and of DAGs
+    queue_oracle     what no history of items may show
+    dag_oracle       what no history of DAGs may show; `replay` reads their events
+    leftovers        what no world may leave behind
+    stage            the processes, their shards and their clock, inside this loop
+    wire             calls, answers, and connections that are cut
+
+A feature joins by a verb: a function with `@verb(weight)` that makes a call and notes in the facts what was sent
+and answered, and by what the oracles then say of it.
+"""

@@ -1,0 +1,84 @@
+"""What befalls processes and shards, and what processes do by themselves."""
+
+import asyncio
+from random import Random
+from typing import Any
+
+from tests.worlds.registry import verb
+
+_BACKENDS = """
+SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'headgate%'
+ORDER BY pid
+"""
+_END_BACKENDS = "SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS pid"
+
+
+@verb(14)
+async def duty(world: Any, rng: Random) -> None:
+    """Some duties of some process."""
+    process = rng.choice(world.stage.processes)
+    names = sorted(process.duties())
+    for name in rng.sample(names, rng.randint(1, 4)):
+        if said := await world.stage.step(process, name):
+            world.note(f"{process.name} {name}: {said}")
+
+
+async def all_duties(world: Any) -> None:
+    """Every duty, by one process of each service."""
+    for processes in (world.stage.queues, world.stage.dags):
+        process = processes[world.round % len(processes)]
+        for name in sorted(process.duties()):
+            if said := await world.stage.step(process, name):
+                world.note(f"{process.name} {name}: {said}")
+
+
+@verb(6)
+async def time_passes(world: Any, rng: Random) -> None:
+    """Leases run out, delays end, and what was left undone is due."""
+    seconds = rng.choice((0.6, 1.5, 1.5, 4.0, 11.0, 11.0, 35.0, 70.0))
+    if rng.random() < 0.03:
+        seconds = 1_100.0  # longer than ids are remembered
+    world.leaps.append(seconds)
+
+
+@verb(1.2)
+async def kill(world: Any, rng: Random) -> None:
+    """A process dies in the middle of what it does, and another takes its place."""
+    process = rng.choice(world.stage.processes)
+    await asyncio.sleep(rng.random() * 0.03)
+    world.note(f"{process.name} is killed")
+    await world.stage.replace(process)
+
+
+@verb(0.6)
+async def end_backends(world: Any, rng: Random) -> None:
+    """The server ends connections, whatever is being done over them."""
+    clock = rng.choice(world.stage.clock.clocks)
+    await asyncio.sleep(rng.random() * 0.02)
+    async with world.stage.watching:
+        pids = [row["pid"] for row in await clock.connection.fetch(_BACKENDS)]
+        await clock.connection.execute(_END_BACKENDS, rng.sample(pids, min(len(pids), rng.randint(1, 3))))
+    world.note("backends are ended")
+
+
+@verb(0.5, lambda world: world.stage.unused_shards)
+async def add_shard(world: Any, rng: Random) -> None:
+    if world.stage.unused_shards:
+        number = world.stage.unused_shards.pop(0)
+        await _command(world, "add", str(number), "--dsn", world.stage.database.dsn, "--yes")
+
+
+@verb(0.5)
+async def change_map(world: Any, rng: Random) -> None:
+    """Shards are drained, opened again and removed, and slots go elsewhere."""
+    number = str(rng.randint(0, 3))
+    commands = [("drain", number), ("undrain", number), ("remove", number), ("slots", "--rebalance")]
+    await _command(world, *rng.choice(commands), "--yes")
+
+
+async def _command(world: Any, *argv: str) -> None:
+    code, said = await world.stage.shards(*argv)
+    world.note(f"shards {' '.join(argv[:2])}: {code} {said.strip().splitlines()[-1:]}")
+    # Every process hears of it before anything lives on a new shard, as `shard_join_s` of the services sees to.
+    for process in world.stage.queues:
+        await world.stage.step(process, "map")

@@ -1,0 +1,374 @@
+"""Verbs of items, topics and namespaces, and the way to the end of every item."""
+
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+from headgate.ids import shard_of
+from tests.worlds.facts import Bulk, Delivery, End, Sent, Word
+from tests.worlds.registry import verb
+from tests.worlds.stage import SHARDS_MAX
+from tests.worlds.wire import Answer
+from tests.worlds.world_names import ENDS, NAMESPACES, NODE_TOPICS, TOPICS
+
+GUESSED = "01234567-89ab-4cde-8f01-23456789abcd"
+_LEASES_S = (1.0, 2.0, 5.0, 60.0)
+
+
+def has_held(world: Any) -> bool:
+    return bool(world.held)
+
+
+def has_items(world: Any) -> bool:
+    return bool(world.history.sent)
+
+
+# -- into the queue, and out of it
+
+
+def _item(world: Any, rng: Random, namespace: str) -> Sent:
+    tag = f"{namespace}/{world.serial()}"
+    body: dict[str, Any] = {"topic": rng.choice(TOPICS), "payload": {"tag": tag}}
+    options = [
+        ("priority", rng.randint(-1, 1), 0.3),
+        ("delay_s", rng.choice((0.5, 3.0, 20.0)), 0.2),
+        ("disabled", True, 0.1),
+        ("delivery", "at_most_once", 0.1),
+        ("max_attempts", rng.randint(1, 3), 0.3),
+        ("lease_s", rng.choice(_LEASES_S), 0.4),
+        ("backoff", {"base_s": rng.choice((0, 1.0, 4.0))}, 0.4),
+        ("ack_topic", rng.choice((ENDS, f"{rng.choice(NAMESPACES)}:{ENDS}")), 0.3),
+        ("fairness_key", f"lane{rng.randint(1, 3)}", 0.2),
+        ("metadata", {"a": rng.randint(1, 2)}, 0.2),
+    ]
+    body |= {name: value for name, value, share in options if rng.random() < share}
+    if rng.random() < 0.15:
+        body["ttl_s"] = body.get("delay_s", 0.0) + rng.choice((2.0, 8.0, 40.0))
+    named = rng.random()
+    if named < 0.5:
+        body["id"] = world.ids.make(rng.choice(_shards(world)))[0]
+    elif named < 0.7:
+        body["idempotency_key"] = f"key {tag}"
+    elif named < 0.8:
+        body["affinity"] = f"home{rng.randint(1, 4)}"
+    sent = Sent(tag, namespace, body["topic"], body, body.get("id"))
+    if sent.id:
+        sent.ids.add(sent.id)
+    world.history.sent[tag] = sent
+    return sent
+
+
+def _shards(world: Any) -> list[int]:
+    return [shard.number for shard in world.stage.queues[0].shards if not shard.pool.is_retired]
+
+
+async def send(world: Any, rng: Random, namespace: str, items: list[Sent]) -> None:
+    """Enqueue items, whatever was said of them before."""
+    answer = await world.queue(rng, namespace, "/enqueue", {"items": [sent.body for sent in items]})
+    for sent, (known, result) in zip(items, answer.results(len(items)), strict=True):
+        sent.first_sent = sent.first_sent or answer.sent
+        sent.known.add(known)
+        if known == "ok":
+            sent.ids.add(result["id"])
+            sent.met_cancel |= result["status"] == "cancelled"
+            if sent.namespace != namespace:
+                world.fault(f"{sent.tag} was taken as {namespace}'s: {result}")
+
+
+@verb(10)
+async def enqueue(world: Any, rng: Random) -> None:
+    """New items, with some that were sent before."""
+    namespace = rng.choice(NAMESPACES)
+    own = [sent for sent in world.history.sent.values() if sent.namespace == namespace]
+    named = [sent for sent in own if "id" in sent.body or "idempotency_key" in sent.body]
+    items = [_item(world, rng, namespace) for _ in range(rng.randint(1, 5))]
+    again = rng.sample(named, min(len(named), rng.choice((0, 0, 1, 2))))
+    items += again
+    rng.shuffle(items)
+    await send(world, rng, namespace, items)
+
+
+@verb(14)
+async def dequeue(world: Any, rng: Random) -> None:
+    await take(world, rng, rng.choice(NAMESPACES), rng.choice((1, 2, 5, 10)))
+
+
+async def take(world: Any, rng: Random, namespace: str, count: int) -> list[Delivery]:
+    """Lease what there is of some topics."""
+    topics = [*TOPICS, *NODE_TOPICS, ENDS]
+    chosen = topics if world.draining else rng.sample(topics, rng.randint(1, 3))
+    body: dict[str, Any] = {"topics": [{"topic": topic, "count": count} for topic in chosen]}
+    if rng.random() < 0.3:
+        body["lease_s"] = rng.choice(_LEASES_S)
+    if rng.random() < 0.2 and not world.draining:
+        body["wait_s"] = 0.05
+    answer = await world.queue(rng, namespace, "/dequeue", body)
+    found = []
+    for leased in answer.body["items"] if answer.known == "ok" else ():
+        found.append(delivery_of(world, leased, answer, namespace, body.get("lease_s")))
+        world.note(f"  leased {leased['id']} {found[-1].tag} attempt {leased['attempt']} {leased['lease_token']}")
+    return found
+
+
+def delivery_of(world: Any, leased: dict[str, Any], answer: Answer, namespace: str, lease_s: Any) -> Delivery:
+    payload, dag = leased["payload"], leased.get("dag")
+    sent = world.history.sent.get(payload.get("tag", ""))
+    own_s = (sent.body.get("lease_s", 60.0) if sent else None) if dag is None else payload.get("lease_s", 60.0)
+    delivery = Delivery(
+        tag=payload.get("tag", f"end of {payload.get('id')}"),
+        namespace=namespace,
+        topic=leased["topic"],
+        id=leased["id"],
+        token=leased["lease_token"],
+        attempt=leased["attempt"],
+        lease_s=lease_s or own_s or 60.0,
+        sent=answer.sent,
+        done=answer.done,
+        dag=dag,
+        inputs=leased.get("inputs"),
+    )
+    world.history.delivered(delivery)
+    world.held.append(delivery)
+    if leased["topic"] == ENDS:
+        world.history.told(End(leased["id"], payload["id"], namespace, payload["outcome"], payload.get("output")))
+    elif dag is None and (sent is None or sent.namespace != namespace):
+        world.fault(f"{namespace} was given {payload}")
+    elif dag is not None:
+        world.dags.delivered(delivery, world.fault)
+    return delivery
+
+
+# -- what is said of leased items
+
+
+def _elements(world: Any, rng: Random, namespace: str, count: int) -> list[tuple[Delivery, str]]:
+    """Good elements of a tenant, with repeated, stale, forged and foreign ones among them: item and token."""
+    own = [held for held in world.held if held.namespace == namespace]
+    chosen = rng.sample(own, min(len(own), count))
+    found = [(held, held.token) for held in chosen]
+    if rng.random() < 0.3 and not world.draining:
+        others = [held for held in world.held if held.namespace != namespace]
+        bad = [(held, held.token) for held in others[:1]]
+        bad += [(held, held.token) for held in rng.sample(world.stale, min(1, len(world.stale)))]
+        bad += [(held, GUESSED) for held in own[:1]]
+        bad += found[:1]
+        bad += [(held, other.token) for held, other in pairwise(own)][:1]
+        found += rng.sample(bad, min(len(bad), rng.randint(1, 3)))
+        rng.shuffle(found)
+    return found
+
+
+async def say(
+    world: Any, rng: Random, namespace: str, verb_: str, said: list[tuple[Delivery, str, dict[str, Any]]]
+) -> list[Word]:
+    """One call about leased items, written down."""
+    if not said:
+        return []
+    items = [{"id": held.id, "lease_token": token, **given} for held, token, given in said]
+    answer = await world.queue(rng, namespace, f"/{verb_}", {"items": items})
+    words = []
+    for (held, token, given), (known, result) in zip(said, answer.results(len(said)), strict=True):
+        is_own = held.namespace == namespace
+        status = result.get("status", "")
+        words.append(
+            Word(verb_, namespace, held.id, token, known, status, answer.sent, answer.done, given, is_own)
+        )
+        world.history.said(words[-1])
+        if verb_ != "extend" and token == held.token and known == "ok" and is_own:
+            drop(world, held)
+    return words
+
+
+def drop(world: Any, held: Delivery) -> None:
+    """Nobody works on it any more; its token may still be said."""
+    if held in world.held:
+        world.held.remove(held)
+        world.stale.append(held)
+
+
+def _one_tenant(world: Any, rng: Random) -> str:
+    return str(rng.choice(world.held).namespace)
+
+
+@verb(14, has_held)
+async def ack(world: Any, rng: Random) -> None:
+    namespace = _one_tenant(world, rng)
+    elements = _elements(world, rng, namespace, rng.randint(1, 6))
+    said = [
+        (held, token, {"output": {"by": f"{token[:8]}-{world.serial()}"}} if rng.random() < 0.8 else {})
+        for held, token in elements
+    ]
+    await say(world, rng, namespace, "ack", said)
+
+
+@verb(4, has_held)
+async def nack(world: Any, rng: Random) -> None:
+    namespace = _one_tenant(world, rng)
+
+    def given() -> dict[str, Any]:
+        options = [
+            ("delay_s", rng.choice((0, 1.0, 10.0)), 0.5),
+            ("final", True, 0.25),
+            ("costs_attempt", False, 0.2),
+            ("error", f"error {rng.randint(1, 3)}", 0.5),
+            ("metadata", {"a": 3}, 0.2),
+        ]
+        return {name: value for name, value, share in options if rng.random() < share}
+
+    elements = _elements(world, rng, namespace, rng.randint(1, 3))
+    await say(world, rng, namespace, "nack", [(held, token, given()) for held, token in elements])
+
+
+@verb(3, has_held)
+async def extend(world: Any, rng: Random) -> None:
+    namespace = _one_tenant(world, rng)
+    elements = _elements(world, rng, namespace, rng.randint(1, 3))
+    said = [
+        (held, token, {"lease_s": rng.choice(_LEASES_S)} if held.dag or rng.random() < 0.7 else {})
+        for held, token in elements
+    ]
+    await say(world, rng, namespace, "extend", said)
+
+
+@verb(2, has_held)
+async def forget(world: Any, rng: Random) -> None:
+    """A worker dies: its lease is left to run out."""
+    drop(world, rng.choice(world.held))
+
+
+# -- what is said of items by their ids
+
+
+def _targets(world: Any, rng: Random, count: int) -> tuple[str, list[Sent]]:
+    namespace = rng.choice(NAMESPACES)
+    known = [sent for sent in world.history.sent.values() if len(sent.ids) == 1]
+    own = [sent for sent in known if sent.namespace == namespace]
+    foreign = [sent for sent in known if sent.namespace != namespace] if rng.random() < 0.2 else []
+    return namespace, rng.sample(own[-40:], min(len(own[-40:]), count)) + foreign[-1:]
+
+
+async def _by_id(world: Any, rng: Random, verb_: str, namespace: str, items: list[Sent]) -> None:
+    ids = [next(iter(sent.ids)) for sent in items]
+    body: dict[str, Any] = {"ids": ids} if verb_ == "cancel" else {"items": [{"id": item_id} for item_id in ids]}
+    answer = await world.queue(rng, namespace, f"/{verb_}", body)
+    for sent, item_id, (known, result) in zip(items, ids, answer.results(len(items)), strict=True):
+        is_own = sent.namespace == namespace
+        status = result.get("status", "")
+        word = Word(verb_, namespace, item_id, "", known, status, answer.sent, answer.done, {}, is_own)
+        # A foreign id that is not known yet is cancelled for the stranger alone.
+        if is_own or verb_ != "cancel":
+            world.history.said(word)
+
+
+@verb(3, has_items)
+async def cancel(world: Any, rng: Random) -> None:
+    namespace, items = _targets(world, rng, rng.randint(1, 2))
+    if items:
+        await _by_id(world, rng, "cancel", namespace, items)
+
+
+@verb(3, has_items)
+async def revive(world: Any, rng: Random) -> None:
+    namespace, items = _targets(world, rng, 6)
+    items = [sent for sent in items if sent.disabled or rng.random() < 0.2]
+    if items:
+        await _by_id(world, rng, "revive", namespace, items)
+
+
+@verb(2, lambda world: world.dags.items)
+async def meddle(world: Any, rng: Random) -> None:
+    """A tenant has no business with a DAG's items but by its DAG."""
+    namespace, item_id = rng.choice(sorted(world.dags.items))
+    by = rng.choice(NAMESPACES)
+    verb_ = rng.choice(("cancel", "revive"))
+    body = {"ids": [item_id]} if verb_ == "cancel" else {"items": [{"id": item_id}]}
+    answer = await world.queue(rng, by, f"/{verb_}", body)
+    [(_, result)] = answer.results(1)
+    # A stranger cancels an id of its own that nobody has seen; that an item is cancelled anybody is told.
+    did = result.get("status")
+    if (verb_, did) == ("revive", "revived") or ((verb_, did) == ("cancel", "cancelled") and by == namespace):
+        world.fault(f"{by} {verb_}s {item_id}, a DAG's item of {namespace}: {result}")
+
+
+# -- topics and namespaces
+
+
+@verb(1)
+async def pause(world: Any, rng: Random) -> None:
+    body = {"topic": rng.choice((*TOPICS, *NODE_TOPICS))}
+    await world.queue(rng, rng.choice(NAMESPACES), f"/topics/{rng.choice(('pause', 'resume', 'resume'))}", body)
+
+
+@verb(0.7)
+async def purge_or_redrive(world: Any, rng: Random) -> None:
+    namespace, topic, kind = rng.choice(NAMESPACES), rng.choice(TOPICS), rng.choice(("purge", "redrive"))
+    world.history.bulks.append(Bulk(kind, namespace, topic, world.now_s))
+    await world.queue(rng, namespace, f"/topics/{kind}", {"topic": topic})
+
+
+@verb(0.5)
+async def quota(world: Any, rng: Random) -> None:
+    """Quotas come and go; what they refuse, they refuse for certain."""
+    quotas = rng.choice(
+        ({}, {}, {"in_flight_max": rng.randint(1, 5)}, {"items_max": 40}, {"stored_bytes_max": 800})
+    )
+    await world.queue(rng, rng.choice(NAMESPACES), "", quotas, method="PUT")
+
+
+@verb(0.5)
+async def configure(world: Any, rng: Random) -> None:
+    shares = rng.choice(([], [{"priority": 1, "share": 0.3}]))
+    await world.queue(rng, rng.choice(NAMESPACES), "/topics/configure", {"topic": "a", "min_share": shares})
+
+
+@verb(1)
+async def list_items(world: Any, rng: Random) -> None:
+    """A tenant sees its own items, and no other's."""
+    namespace = rng.choice(NAMESPACES)
+    for item in await world.pages(rng, world.queue, namespace, "/items") or ():
+        if not str(item["payload"].get("tag", namespace)).startswith(namespace):
+            world.fault(f"{namespace} sees {item}")
+
+
+# -- the way to the end
+
+
+async def open_all(world: Any, rng: Random) -> None:
+    """No pause and no quota keeps an item any more."""
+    for namespace in NAMESPACES:
+        for topic in (*TOPICS, *NODE_TOPICS):
+            await world.queue(rng, namespace, "/topics/resume", {"topic": topic})
+        await world.queue(rng, namespace, "", {}, method="PUT")
+
+
+async def finish(world: Any, rng: Random) -> None:
+    """One round of good workers: everything is revived, taken and acked."""
+    for namespace in NAMESPACES:
+        own = [s for s in world.history.sent.values() if s.namespace == namespace]
+        unsure = [s for s in own if not s.is_promised and s.is_possible and "id" in s.body]
+        # What nobody was answered for is sent again, until it is too old for that.
+        if unsure:
+            await send(world, rng, namespace, unsure)
+        opened = [s for s in own if s.disabled and world.history.left.get(next(iter(s.ids), "")) == "disabled"]
+        if opened:
+            await _by_id(world, rng, "revive", namespace, opened)
+        await take(world, rng, namespace, 100)
+        said = [(held, held.token, {"output": {"by": held.token[:8]}}) for held in world.held]
+        await say(world, rng, namespace, "ack", [one for one in said if one[0].namespace == namespace])
+
+
+async def look(world: Any, rng: Random) -> bool:
+    """Whether nothing is left but what has died; notes that."""
+    left: dict[str, str] = {}
+    for namespace in NAMESPACES:
+        found = await world.pages(rng, world.queue, namespace, "/items")
+        if found is None:
+            return False
+        for item in found:
+            left[item["id"]] = item["state"]
+            if "node" in item["payload"]:
+                world.history.managed.add(item["id"])
+            if item["state"] == "disabled" and item["payload"].get("tag") in world.history.sent:
+                world.history.sent[item["payload"]["tag"]].ids.add(item["id"])
+    world.history.left = left
+    return set(left.values()) <= {"dead"} and all(shard_of(item_id) < SHARDS_MAX for item_id in left)

@@ -1,0 +1,333 @@
+"""Two processes of each service inside this loop, on shards of two databases and a clock that is moved by hand.
+
+DAG shard 0 lives beside the queue's shards, so acks go on with its DAGs by themselves; DAG shard 1 lives alone.
+The queue's shard map is a file. Duties are steps that the world takes, with the processes' memory as they have it.
+"""
+
+import asyncio
+import contextlib
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+
+from headgate import AsyncClient, RetryPolicy, ids
+from services.dag.queue_client import HeadgateQueue
+from services.queue.duties.fairness_keys import Lanes
+from services.queue.duties.far_keys import FarKeys
+from services.queue.duties.notices import Notices
+from services.queue.duties.reaper import Reaper
+from services.queue.duties.retention import Retention
+from shards.__main__ import run as shards_command
+from shards.growing import write_first
+from shards.held import hold
+from shared.clock import SystemClock
+from shared.errors import Unavailable
+from shared.shards.map_file import load
+from shared.shards.shard_map import Shard
+from tests.support.apps import DAG_TOKEN
+from tests.support.dag_world import DagWorld
+from tests.support.databases import Database, Databases
+from tests.support.described import described
+from tests.support.queue_host import QueueHost, ShardClock
+from tests.worlds.wire import Cut
+
+QUEUE_SHARDS = 2
+SHARDS_MAX = 4  # of the queue, with those that join later
+_RETRY = RetryPolicy(attempts_max=2, base_s=0.01, delay_s_max=0.02, retry_after_s_max=0.02, elements=False)
+
+Step = Callable[[], Awaitable[Any]]
+
+
+class WorldClock:
+    """The time of all shards, of the tenants, and of the processes' machines; stands still between `advance`s."""
+
+    def __init__(self, clocks: list[ShardClock]) -> None:
+        self.clocks = clocks
+
+    @classmethod
+    async def install(cls, *databases: Database) -> "WorldClock":
+        clocks = [await ShardClock.install(database) for database in databases]
+        made = cls(clocks)
+        begin_s = float(round(clocks[0].now_s()))
+        for clock in clocks:
+            await clock.freeze(begin_s)
+        return made
+
+    def now_s(self) -> float:
+        return self.clocks[0].now_s()
+
+    async def advance(self, seconds: float) -> None:
+        for clock in self.clocks:
+            await clock.advance(seconds)
+
+    async def close(self) -> None:
+        for clock in self.clocks:
+            await clock.close()
+
+
+@contextmanager
+def machine_clock(clock: WorldClock) -> Iterator[None]:
+    """The services make ids by the world's time, which no other world's ids are ahead of."""
+    maker = ids._maker
+    before = maker._now_ms
+    maker._now_ms, maker._last_ms = lambda: int(clock.now_s() * 1000), 0
+    try:
+        yield
+    finally:
+        maker._now_ms, maker._last_ms = before, 0
+
+
+class Process:
+    """One process: what leads to it, its duties by name, and how it is killed."""
+
+    def __init__(self, service: str, name: str, app: Any) -> None:
+        self.service, self.name = service, name
+        self.wire = Cut(app)
+        self.client = self.client_by(self.wire)
+
+    def client_by(self, transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=transport,
+            base_url=f"http://{self.service}",
+            timeout=30.0,
+            event_hooks={"response": [described(self.service)]},
+        )
+
+    @property
+    def shards(self) -> list[Shard]:
+        raise NotImplementedError
+
+    def duties(self) -> dict[str, Step]:
+        """What it does in the background, a step each."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def kill(self) -> None:
+        """End it at once: what its servers have not committed is lost, and nobody is answered."""
+        ending = self.wire.cut()
+        for shard in self.shards:
+            shard.retire()
+            for pool in (shard.pool, shard.relaxed):
+                if pool._pool is not None:
+                    pool._pool.terminate()
+        if ending:
+            await asyncio.wait(ending, timeout=30)
+        with suppress(Exception):
+            await self.close()
+
+
+class QueueProcess(Process):
+    """A queue process without its loops."""
+
+    def __init__(self, name: str, database: Database, clock: WorldClock, **settings: Any) -> None:
+        self.host = QueueHost(database, clock.clocks[0], **settings)
+        super().__init__("queue", name, self.host.app)
+        parts = self.host.process
+        lanes = Lanes(self.host.stores, self.host.dispatch, self.host.settings)
+        self._notices = Notices(self.host.stores, parts.quotas, parts.topics, lanes)
+        self._by_shard: dict[int, dict[str, Step]] = {}
+
+    @property
+    def shards(self) -> list[Shard]:
+        return [store.shard for store in self.host.stores.values()]
+
+    def duties(self) -> dict[str, Step]:
+        found: dict[str, Step] = {"notices": self._notices.step, "map": self.host.process.broker._shards.reload}
+        for number in list(self.host.stores):
+            if number not in self._by_shard:
+                self._by_shard[number] = self._of_shard(number)
+            found |= {f"{duty} {number}": step for duty, step in self._by_shard[number].items()}
+        return found
+
+    def _of_shard(self, number: int) -> dict[str, Step]:
+        host = self.host
+        store = host.stores[number]
+        reaper = Reaper(store, host.process.settlement, host.settings)
+        retention = Retention(store, host.settings)
+
+        async def reap() -> None:
+            await reaper.look()
+            await reaper.promote_step()
+            await reaper.sweep_step()
+
+        return {
+            "reap": reap,
+            "ttl": reaper.expire_step,
+            "operations": lambda: host.process.operations.step(store),
+            "counts": retention.fold_step,
+            "far keys": FarKeys(store, host.stores, host.settings).step,
+            **retention.steps(),
+        }
+
+    async def close(self) -> None:
+        await self.client.aclose()
+        await self.host.close()
+
+
+class DagProcess(Process):
+    """A DAG process without its loops, whose calls to the queue go to any process of it."""
+
+    def __init__(self, name: str, database: Database, queues: httpx.AsyncBaseTransport, **settings: Any) -> None:
+        queue = HeadgateQueue("http://queue", DAG_TOKEN, clock=SystemClock(), shards_refresh_s=0.0)
+        self._out = _Out(queues)
+        queue._client = AsyncClient(
+            queue_url="http://queue", token=DAG_TOKEN, timeout_s=10.0, retry=_RETRY, transport=self._out
+        )
+        self.dags = DagWorld(database, queue, **settings)  # type: ignore[arg-type]
+        super().__init__("dag", name, self.dags.app.state.hot)
+
+    @property
+    def shards(self) -> list[Shard]:
+        return list(self.dags.duties.context.shards)
+
+    def duties(self) -> dict[str, Step]:
+        loops, context = self.dags.loops, self.dags.duties.context
+        found: dict[str, Step] = {"homes": context.look_for_homes}
+        for shard in self.shards:
+            found |= {
+                f"{name} {shard.number}": _at(step, shard)
+                for name, step in {
+                    "walks": self.dags.duties.walker.step,
+                    "outbox": loops.relay.step,
+                    "sweep": loops.sweeper.step,
+                    "retention": loops.retention.step,
+                    "watches": context.watches.step,
+                }.items()
+            }
+            found[f"results {shard.number}"] = loops.results[shard.number].drain
+        return found
+
+    async def kill(self) -> None:
+        self._out.is_cut = True
+        await super().kill()
+
+    async def close(self) -> None:
+        await self.client.aclose()
+        await self.dags.close()
+
+
+def _at(step: Callable[[Shard], Awaitable[Any]], shard: Shard) -> Step:
+    return lambda: step(shard)
+
+
+class _Out(httpx.AsyncBaseTransport):
+    """The way out of a process, which ends with it."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self._inner = inner
+        self.is_cut = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.is_cut:
+            raise httpx.ConnectError("this process is dead", request=request)
+        response = await self._inner.handle_async_request(request)
+        if self.is_cut:
+            raise httpx.ReadError("this process died", request=request)
+        return response
+
+
+class _Any(httpx.AsyncBaseTransport):
+    """Any process of the queue that lives."""
+
+    def __init__(self, processes: list[QueueProcess], rng: Random) -> None:
+        self._processes, self._rng = processes, rng
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await self._rng.choice(self._processes).wire.handle_async_request(request)
+
+
+@dataclass
+class Limits:
+    """The processes' settings in this world."""
+
+    queue: dict[str, Any]
+    dag: dict[str, Any]
+
+
+class Stage:
+    """All processes; one that was killed is followed by a new one of its name."""
+
+    def __init__(self, database: Database, map_file: Path, clock: WorldClock, limits: Limits, rng: Random) -> None:
+        self.database, self.map_file, self.clock, self._limits = database, map_file, clock, limits
+        self.queues: list[QueueProcess] = []
+        self._any_queue = _Any(self.queues, rng)
+        self.queues += [self._queue(name) for name in ("q1", "q2")]
+        self.dags = [self._dag(name) for name in ("d1", "d2")]
+        self.unused_shards = list(range(QUEUE_SHARDS, SHARDS_MAX))
+        # One at a time looks through the clock's connections, or changes the map.
+        self.watching, self._changing = asyncio.Lock(), asyncio.Lock()
+
+    def _queue(self, name: str) -> QueueProcess:
+        settings = {"shards": "", "shards_file": self.map_file, "shard_join_s": 0.0, **self._limits.queue}
+        return QueueProcess(name, self.database, self.clock, **settings)
+
+    def _dag(self, name: str) -> DagProcess:
+        settings = {"HEADGATE_DAG_TOKEN": DAG_TOKEN, "shards_refresh_s": 0.01, **self._limits.dag}
+        return DagProcess(name, self.database, self._any_queue, **settings)
+
+    @property
+    def processes(self) -> list[Process]:
+        return [*self.queues, *self.dags]
+
+    async def replace(self, process: Process) -> None:
+        """Kill a process; another is in its place at once."""
+        if isinstance(process, QueueProcess) and process in self.queues:
+            self.queues[self.queues.index(process)] = self._queue(process.name)
+        elif isinstance(process, DagProcess) and process in self.dags:
+            self.dags[self.dags.index(process)] = self._dag(process.name)
+        else:
+            return  # somebody else has killed it
+        await process.kill()
+
+    async def shards(self, *argv: str) -> tuple[int, str]:
+        """`python -m shards` on the queue's map; its exit code and what it said."""
+        said = io.StringIO()
+        async with self._changing:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                code = await shards_command(["--map", str(self.map_file), *argv])
+        return code, said.getvalue()
+
+    async def step(self, process: Process, name: str) -> str:
+        """One duty of one process; what it could not do."""
+        try:
+            await process.duties()[name]()
+        except Unavailable as error:
+            return error.detail
+        return ""
+
+    async def close(self) -> None:
+        for process in self.processes:
+            await process.close()
+
+
+@asynccontextmanager
+async def stage_on(databases: Databases, directory: Path, limits: Limits, rng: Random) -> AsyncIterator[Stage]:
+    """A stage on fresh shards."""
+    beside = await databases.create(queue_shards=SHARDS_MAX, dag_shards=1)
+    alone = await databases.create(queue_shards=1, dag_shards=2)
+    # Shards that join later are there, so that they have the world's clock.
+    queue_shards = f"{beside.dsn}#{QUEUE_SHARDS}"
+    database = Database("world", beside.dsn, queue_shards, f"0={beside.dsn} 1={alone.dsn}")
+    clock = await WorldClock.install(beside, alone)
+    map_file = directory / f"{beside.name}.json"
+    try:
+        with hold(map_file, "queue", fresh=load(queue_shards, None, "queue")) as held:
+            await write_first(held)
+        with machine_clock(clock):
+            stage = Stage(database, map_file, clock, limits, rng)
+            try:
+                yield stage
+            finally:
+                await stage.close()
+    finally:
+        await clock.close()
+        await databases.drop(beside)
+        await databases.drop(alone)

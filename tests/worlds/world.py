@@ -1,0 +1,273 @@
+"""One world: rounds of verbs at once, then the way to the end, then the judgement."""
+
+import asyncio
+import itertools
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+
+from headgate.ids import IdMaker
+from tests.support.databases import Databases
+from tests.worlds import control_verbs, dag_verbs, faults, operation_verbs, queue_verbs
+from tests.worlds.control_verbs import over
+from tests.worlds.dag_facts import DagFacts
+from tests.worlds.facts import TICK_S, Delivery, History
+from tests.worlds.leftovers import left_behind
+from tests.worlds.limits import limits_of
+from tests.worlds.registry import VERBS, Verb
+from tests.worlds.stage import Process, Stage, stage_on
+from tests.worlds.wire import Answer
+
+# Registered by being imported.
+MODULES = (queue_verbs, operation_verbs, dag_verbs, control_verbs, faults)
+
+ROUNDS = 60
+_AT_ONCE_MAX = 8
+_CALL_S_MAX = 60.0
+_DRAIN_ROUNDS_MAX = 80
+_ABOUT_STEPS = 150
+_LAST_ROUNDS = 4  # with duties alone
+_SHOWN_STEPS = 12
+# Of worlds that were broken once.
+SEEDS = Path(__file__).parent / "seeds.txt"
+_KEY = re.compile(r"\bn[0-9]+\b")
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
+
+
+class Broken(AssertionError):
+    """A world in which a promise was broken; its text says which, after what, and how to see it again."""
+
+
+class World:
+    """What verbs work with: calls, the facts, and names that nobody has had yet."""
+
+    def __init__(self, seed: int, stage: Stage) -> None:
+        self.seed, self.stage = seed, stage
+        self.history, self.dags = History(), DagFacts()
+        self.held: list[Delivery] = []  # leases that nobody is through with
+        self.stale: deque[Delivery] = deque(maxlen=40)
+        self.leaps: list[float] = []  # by how much the clock is to go on after this round
+        self.steps: list[str] = []
+        self.faults: list[str] = []
+        self.round = 0
+        self.draining = self.is_drained = False
+        self.ids = IdMaker(now_ms=lambda: int(stage.clock.now_s() * 1000))
+        self._serials = itertools.count(1)
+
+    @property
+    def now_s(self) -> float:
+        return self.stage.clock.now_s()
+
+    def serial(self) -> int:
+        """A number that names something of this world."""
+        return next(self._serials)
+
+    def note(self, text: str) -> None:
+        self.steps.append(f"{self.round:4d} {self.now_s % 100_000:10.3f} {text}")
+
+    def fault(self, text: str) -> None:
+        """Something was seen that may not be."""
+        self.faults.append(text)
+        self.note(f"FAULT {text}")
+
+    async def queue(
+        self, rng: Random, namespace: str, path: str, body: Any = None, *, method: str = "POST", **query: Any
+    ) -> Answer:
+        """A call to the queue, at any of its processes."""
+        return await self.call(rng, rng.choice(self.stage.queues), namespace, method, path, body, query)
+
+    async def dag(
+        self, rng: Random, namespace: str, path: str, body: Any = None, *, method: str = "POST", **query: Any
+    ) -> Answer:
+        """A call to the DAG service, at any of its processes."""
+        return await self.call(rng, rng.choice(self.stage.dags), namespace, method, path, body, query)
+
+    async def call(
+        self,
+        rng: Random,
+        process: Process,
+        namespace: str,
+        method: str,
+        path: str,
+        body: Any,
+        query: dict[str, Any],
+    ) -> Answer:
+        is_lost = not self.draining and rng.random() < 0.02
+        sent = self.now_s
+        answer = await self._answer(process, method, f"/v1/namespaces/{namespace}{path}", body, query, sent)
+        if is_lost and answer.known == "ok":
+            answer = Answer("info", sent, answer.done)
+        if method != "GET":
+            shown = str(body)
+            self.note(f"{process.name} {namespace}{path} {shown[:600]} -> {answer}")
+        return answer
+
+    async def _answer(
+        self, process: Process, method: str, path: str, body: Any, query: dict[str, Any], sent: float
+    ) -> Answer:
+        done = sent + TICK_S / 2
+        json = {} if body is None and method != "GET" else body
+        try:
+            async with asyncio.timeout(_CALL_S_MAX):
+                response = await process.client.request(method, path, json=json, params=query)
+        except httpx.ConnectError:
+            return Answer("fail", sent, done)
+        except httpx.TransportError:
+            return Answer("info", sent, done)
+        except TimeoutError:
+            self.fault(f"{method} {path} at {process.name} hangs")
+            return Answer("info", sent, done)
+        is_json = "json" in response.headers.get("content-type", "")
+        found = response.json() if is_json else response.text
+        if response.is_success:
+            return Answer("ok", sent, done, response.status_code, found)
+        if response.status_code == 500 or not is_json:
+            self.fault(f"{method} {path} at {process.name}: {response.status_code} {response.text[:500]}")
+            return Answer("info", sent, done, response.status_code, {})
+        return Answer("fail" if found["outcome"] == "none" else "info", sent, done, response.status_code, found)
+
+    async def pages(self, rng: Random, call: Callable[..., Awaitable[Answer]], namespace: str, path: str) -> Any:
+        """All elements of a list; None while it is not answered."""
+        found: list[Any] = []
+        query: dict[str, Any] = {"limit": 1000}
+        for _ in range(1000):
+            answer = await call(rng, namespace, path, method="GET", **query)
+            if answer.known != "ok":
+                return None
+            found += answer.body["items"]
+            if answer.body["next_cursor"] is None:
+                return found
+            query["cursor"] = answer.body["next_cursor"]
+        raise AssertionError(f"{path} has no end")
+
+    # -- the course of it ---------------------------------------------------------------------------------
+
+    async def live(self, rounds: int, tell: Callable[[], None]) -> None:
+        """So many rounds of whatever may happen."""
+        for _ in range(rounds):
+            await self._round()
+            tell()
+
+    async def _round(self) -> None:
+        self.round += 1
+        rng = Random(f"{self.seed} {self.round}")
+        await self.stage.clock.advance(TICK_S)
+        possible = [verb for verb in VERBS if verb.when(self)]
+        count = rng.randint(1, _AT_ONCE_MAX)
+        chosen = rng.choices(possible, [verb.weight for verb in possible], k=count)
+        await asyncio.gather(*(self._act(verb, Random(rng.random())) for verb in chosen))
+        if self.leaps:
+            await self.stage.clock.advance(max(self.leaps))
+            self.leaps.clear()
+
+    async def _act(self, verb: Verb, rng: Random) -> None:
+        if rng.random() < 0.3:
+            await asyncio.sleep(rng.random() * 0.005)  # so that calls of a round meet at other points
+        if verb.when(self):
+            await verb.act(self, rng)
+
+    async def end(self) -> None:
+        """Let everything go and do what is to be done, until nothing is left but what has died."""
+        self.draining = True
+        for nth in range(_DRAIN_ROUNDS_MAX):
+            self.round += 1
+            rng = Random(f"{self.seed} {self.round}")
+            await self.stage.clock.advance(rng.choice((1.0, 2.0, 10.0)))
+            if nth % 10 == 0:
+                await queue_verbs.open_all(self, rng)
+            await control_verbs.let_go(self, rng)
+            await queue_verbs.finish(self, rng)
+            await faults.all_duties(self)
+            if await self._is_over(rng):
+                self.is_drained, self.history.ended_s = True, self.now_s
+                break
+        for _ in range(_LAST_ROUNDS):
+            self.round += 1
+            await self.stage.clock.advance(1.0)
+            await faults.all_duties(self)
+        if self.is_drained:
+            return
+        left = [f"{dag.name} ({dag.id}) {dag.shown.get('state')}" for dag in self.dags.all if not over(dag)]
+        items = {item_id: state for item_id, state in self.history.left.items() if state != "dead"}
+        self.faults.append(f"after {_DRAIN_ROUNDS_MAX} rounds there are left: {left} {items} {self.held}")
+
+    async def _is_over(self, rng: Random) -> bool:
+        dags_are = await control_verbs.all_ended(self, rng)
+        # What is disabled has to be seen to be revived.
+        is_near = dags_are and not self.held
+        return (is_near or self.round % 8 == 0) and await queue_verbs.look(self, rng) and is_near
+
+    def summary(self) -> str:
+        """How much of what there was."""
+        counts = self.history.counts
+        said = " ".join(f"{count} {what}" for what, count in sorted(counts.items(), key=lambda one: -one[1])[:9])
+        nodes = sum(len(dag.views) for dag in self.dags.all)
+        return f"{len(self.history.sent)} items, {len(self.dags.all)} DAGs of {nodes} nodes; {said}"
+
+    def story(self, found: Sequence[str]) -> str:
+        """What went wrong, the steps that it speaks of, the last ones, and how to see it again."""
+        named = {word for line in found for word in _ID.findall(line)} | {
+            w for f in found for w in _KEY.findall(f)
+        }
+        about = [step for step in self.steps if any(re.search(rf"\b{word}\b", step) for word in named)]
+        return "\n".join(
+            [
+                f"world {self.seed} is broken:",
+                *found[:20],
+                "",
+                "what was said of it:",
+                *about[:_ABOUT_STEPS],
+                "",
+                "the last steps:",
+                *self.steps[-_SHOWN_STEPS:],
+                "",
+                f"again: make worlds SEED={self.seed} N=1",
+            ]
+        )
+
+
+def kept_seeds() -> list[int]:
+    """Seeds of worlds that were broken once, and are run for ever."""
+    lines = [line.partition("#")[0].strip() for line in SEEDS.read_text().splitlines()]
+    return [int(line) for line in lines if line]
+
+
+async def run(
+    databases: Databases,
+    directory: Path,
+    seed: int,
+    *,
+    rounds: int = ROUNDS,
+    tell: Callable[[], None] = lambda: None,
+) -> World:
+    """One world from its beginning to its end.
+
+    Raises:
+        Broken: a promise was broken.
+    """
+    rng = Random(seed)
+    async with stage_on(databases, directory, limits_of(rng), Random(rng.random())) as stage:
+        world = World(seed, stage)
+        await world.live(rounds, tell)
+        await world.end()
+        found = await judgement(world)
+        if found:
+            raise Broken(world.story(found))
+        return world
+
+
+async def judgement(world: World) -> list[str]:
+    """All that the oracles have to say."""
+    from tests.worlds import dag_oracle, queue_oracle, replay
+
+    if not world.is_drained:
+        return [*world.faults, *await left_behind(world, Random(world.seed))]
+    found = world.faults + queue_oracle.judge(world.history)
+    found += await replay.read(world)
+    found += dag_oracle.judge(world.dags, world.history)
+    return found + await left_behind(world, Random(world.seed))
