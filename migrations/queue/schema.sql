@@ -137,7 +137,7 @@ CREATE TABLE namespace (
     name text NOT NULL,
     settings text DEFAULT '{}'::text NOT NULL,
     declared boolean DEFAULT false NOT NULL,
-    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    set_at timestamp with time zone
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -226,7 +226,9 @@ CREATE TABLE topic (
     namespace_id integer NOT NULL,
     name text NOT NULL,
     paused boolean DEFAULT false NOT NULL,
-    min_share text
+    min_share text,
+    paused_at timestamp with time zone,
+    min_share_at timestamp with time zone
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -324,6 +326,8 @@ CREATE INDEX lease_token ON lease USING btree (token);
 
 CREATE INDEX namespace_limited ON namespace USING btree (namespace_id) WHERE (settings <> '{}'::text);
 
+CREATE INDEX namespace_set ON namespace USING btree (namespace_id) WHERE (set_at IS NOT NULL);
+
 CREATE INDEX operation_finished ON operation USING btree (finished_at) WHERE (state <> 'running'::text);
 
 CREATE INDEX operation_listed ON operation USING btree (namespace, id);
@@ -341,3 +345,5 @@ CREATE INDEX ready_order ON ready USING btree (topic_id, priority, deliver_at, i
 CREATE INDEX topic_min_share ON topic USING btree (topic_id) WHERE (min_share IS NOT NULL);
 
 CREATE INDEX topic_paused ON topic USING btree (topic_id) WHERE paused;
+
+CREATE INDEX topic_set ON topic USING btree (topic_id) WHERE ((paused_at IS NOT NULL) OR (min_share_at IS NOT NULL));

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from fastapi import FastAPI
@@ -26,6 +26,7 @@ from services.queue.enqueue.placement import Placement
 from services.queue.leases.broker import Broker
 from services.queue.leases.item_states import Standings
 from services.queue.leases.lease_ops import Settlement
+from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
 from services.queue.operations.dead_items import DeadItems
 from services.queue.operations.topics import Topics
@@ -66,7 +67,8 @@ def create_app(settings: QueueSettings) -> HotPath:
         messenger = Messenger(settings.redis_url, settings.redis_prefix, dispatch, clock, poll_s=settings.poll_s)
         dispatch.tell, dispatch.want, dispatch.tell_change = messenger.tell, messenger.want, messenger.tell_change
     operations = Operations(broker, settings, clock)
-    topics = Topics(broker, operations, quotas, settings)
+    agreement = Agreement(stores, settings.given_rows_max, dispatch.release)
+    topics = Topics(broker, operations, quotas, agreement, settings)
     notices = Notices(stores, quotas, topics, Lanes(stores, dispatch, settings))
 
     duties = partial(
@@ -86,7 +88,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         *(loop for store in stores.values() for loop in duties(store)),
     ]
 
-    _follow_the_map(shards, broker, duties, loops, settings)
+    _follow_the_map(shards, broker, agreement, duties, loops, settings)
 
     async def leave() -> None:
         dispatch.leave()
@@ -96,8 +98,8 @@ def create_app(settings: QueueSettings) -> HotPath:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await shards.check_schema()
         await ownership.start()
-        await quotas.step()
-        await topics.read_shares()
+        for begin in (agreement.step, quotas.step, topics.read_shares):
+            await begin()
         for loop in loops:
             loop.start()
         async with _talking(messenger, [broker.acks.endings, broker.acks.changes]):
@@ -109,13 +111,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         await ownership.stop()
         await shards.close()
 
-    app = FastAPIOffline(
-        redoc_url=None,
-        title="Headgate queue",
-        version="1",
-        description="A multi-tenant priority queue on sharded Postgres.",
-        lifespan=lifespan,
-    )
+    app = _described(lifespan)
     process = QueueProcess(
         settings,
         broker,
@@ -127,6 +123,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         health,
         ownership,
         quotas,
+        agreement,
     )
     verbs = Verbs(process).by_name()
     app.state.access = Access(settings.dag_token, settings.tokens_file)
@@ -135,6 +132,17 @@ def create_app(settings: QueueSettings) -> HotPath:
     install(app, settings, lag, ready=ownership.ready)
     _add_routes(app, verbs)
     return HotPath(app, verbs, app.state.access, settings, lag)
+
+
+def _described(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+    app: FastAPI = FastAPIOffline(
+        redoc_url=None,
+        title="Headgate queue",
+        version="1",
+        description="A multi-tenant priority queue on sharded Postgres.",
+        lifespan=lifespan,
+    )
+    return app
 
 
 @asynccontextmanager
@@ -172,6 +180,7 @@ def _loops(dispatch: Dispatch, health: Health, shards: ShardMap) -> list[Loop]:
 def _follow_the_map(
     shards: ShardMap,
     broker: Broker,
+    agreement: Agreement,
     duties: Callable[[Store], list[Loop]],
     loops: list[Loop],
     settings: QueueSettings,
@@ -182,6 +191,8 @@ def _follow_the_map(
         store = Store(shard, settings)
         broker.join(store)
         broker.dispatch.join(store)
+        broker.dispatch.hold(store.number)  # until it has what was set before it came
+        agreement.join(store)
         broker.placement.join(store.number)
         begun = duties(store)
         for loop in begun:
@@ -189,6 +200,9 @@ def _follow_the_map(
                 loop.start()
         loops.extend(begun)
 
+    bringing = Loop("agreement", agreement.step, interval_s=agreement.pause_s)
+    agreement.kick = bringing.kick
+    loops.append(bringing)
     shards.on_join = join
     shards.on_move = lambda _shard: broker.dispatch.forget_keys()
 

@@ -228,7 +228,7 @@ class Quotas:
         newest: dict[str, Any] = {}
         for rows in self._settings.values():
             for row in rows:
-                if row["name"] not in newest or row["updated_at"] > newest[row["name"]]["updated_at"]:
+                if row["name"] not in newest or row["set_at"] > newest[row["name"]]["set_at"]:
                     newest[row["name"]] = row
         tenants = {}
         for name, row in newest.items():
@@ -239,13 +239,11 @@ class Quotas:
         return tenants
 
     async def _read_use(self, store: Store) -> None:
-        names = {row["namespace_id"]: row["name"] for row in self._settings.get(store.number, ())}
-        if not names:
-            return
         try:
-            rows = await store.pool.fetch(SQL.usage, namespace_ids=sorted(names))
+            numbers = await store.names.namespace_ids(self._tenants)
+            rows = await store.pool.fetch(SQL.usage, namespace_ids=sorted(numbers.values())) if numbers else []
         except ShardUnavailable:
             return
         found = {row["namespace_id"]: Use(row["leased"], row["items"], row["bytes"]) for row in rows}
-        for number, name in names.items():
-            self._uses[store.number, name] = found.get(number, Use())
+        for name in self._tenants:
+            self._uses[store.number, name] = found.get(numbers.get(name, 0), Use())

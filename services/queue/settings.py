@@ -49,6 +49,7 @@ class QueueSettings(EdgeSettings):
     # A key of another owner's shard goes first here once it has waited for so long beside worse ones.
     late_s: float = 1.0
     quota_refresh_s: float = 0.7
+    given_rows_max: int = 1_000
     reap_interval_s: float = 0.25
     # Of a sweep: leases among which namespaces take turns; leases, ids and living items that it takes back.
     reap_look_max: int = 1_000

@@ -100,8 +100,9 @@ async def host(world: World) -> AsyncIterator[QueueHost]:
 
 
 async def follow(host: QueueHost) -> None:
-    """Let a process look at the map."""
+    """Let a process look at the map, and bring to a shard that is new what was set before."""
     await host.process.broker._shards.reload()
+    await host.process.agreement.step()
 
 
 def refusals(results: list[dict[str, Any]]) -> set[tuple[str, str, str]]:

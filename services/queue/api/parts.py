@@ -8,6 +8,7 @@ from services.queue.duties.health import Health
 from services.queue.leases.broker import Broker
 from services.queue.leases.item_states import Standings
 from services.queue.leases.lease_ops import Settlement
+from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
 from services.queue.operations.dead_items import DeadItems
 from services.queue.operations.topics import Topics
@@ -30,3 +31,4 @@ class QueueProcess:
     health: Health
     ownership: Ownership
     quotas: Quotas
+    agreement: Agreement

@@ -13,5 +13,6 @@ key_budget        how many keys a process keeps, of all topics together
 claim_flushes     claims of many calls brought together for a shard, and told apart again
 priority_shares   minimum shares of priorities
 scan_floor        where the living rows of an index begin
+resting_shards    shards of which nothing is handed out for now
 demand            when somebody last asked for each topic
 """

@@ -23,6 +23,7 @@ from services.queue.dispatch.key_budget import KeptKeys, KeysUse
 from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.key_refill import Looking
 from services.queue.dispatch.priority_shares import Bands, Shares
+from services.queue.dispatch.resting_shards import Resting
 from services.queue.model import EARLIEST, Claim, Demand, Key, Ready
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
@@ -72,7 +73,7 @@ class Dispatch:
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
         self._claims: dict[tuple[int, bool], Batcher[Claim, list[Group]]] = {}
         self._kept = KeptKeys(settings.kept_keys_max)
-        self._rests_until_s: dict[int, float] = {}
+        self._rests = Resting(clock)
         self.looking = Looking(
             self._lines,
             self._kept,
@@ -102,6 +103,16 @@ class Dispatch:
         for line in self._lines.values():
             line.buffer.join(store.number)
             line.wake_one()
+
+    def hold(self, shard: int) -> None:
+        """Serve nothing of a shard until it is released."""
+        self._rests.held.add(shard)
+
+    def release(self, shard: int) -> None:
+        """Serve from a shard that was held."""
+        if shard in self._rests.held:
+            self._rests.held.remove(shard)
+            self.forget_keys()
 
     def ready(self, shard: int, items: Sequence[Ready]) -> None:
         """Items of a shard have become deliverable: remember their keys and wake who waits for them."""
@@ -134,7 +145,7 @@ class Dispatch:
         that itself `waits` for others takes no call along: small flushes would find nobody to hand to."""
         recent = self._recent.setdefault((shard, verb), {})
         lines: list[tuple[int, Line]] = []
-        if entries <= HANDED_ENTRIES_MAX and not waits and not self._is_leaving:
+        if entries <= HANDED_ENTRIES_MAX and not waits and not self._is_leaving and shard not in self._rests.held:
             known = ((topic_id, self._by_id.get((shard, topic_id))) for topic_id in recent)
             lines = [(topic_id, line) for topic_id, line in known if line is not None]
         return Handing(lines, recent, self._give_back)
@@ -286,21 +297,9 @@ class Dispatch:
 
     def _take(self, line: Line, count: int) -> list[Key]:
         """The keys to claim next: none of shards that rest. A look will meet those again."""
-        for shard in list(self._rests_until_s):
-            if self._rests(shard):
-                line.buffer.skip(shard)
+        for shard in self._rests.now():
+            line.buffer.skip(shard)
         return line.take(count)
-
-    def _rest(self, shard: int, rest_s: float) -> None:
-        self._rests_until_s[shard] = self._clock.monotonic_s() + rest_s
-
-    def _rests(self, shard: int) -> bool:
-        """Whether a shard refused a claim a moment ago."""
-        until_s = self._rests_until_s.get(shard)
-        if until_s is not None and self._clock.monotonic_s() >= until_s:
-            del self._rests_until_s[shard]
-            return False
-        return until_s is not None
 
     def forget_idle(self) -> int:
         """Drop lines that nobody has wanted for a while."""
@@ -409,7 +408,7 @@ class Dispatch:
             for i, line in enumerate(lines):
                 line.buffer.settled(taken[i])
         for flush in late:
-            self._rest(flushes[flush], REST_S)
+            self._rests.rest(flushes[flush], REST_S)
             self._keep(self._hand_back(namespace, flush))
         return [group for flush in done for group in flush.result()]
 
@@ -426,7 +425,7 @@ class Dispatch:
         except Unavailable as error:
             if not self._rests(shard):
                 log.warning("claim failed", shard=shard, detail=error.detail)
-            self._rest(shard, LOAD_REST_S if isinstance(error, Overloaded) else REST_S)
+            self._rests.rest(shard, LOAD_REST_S if isinstance(error, Overloaded) else REST_S)
             return []
         groups = [group for groups in found for group in groups]
         got = {group.topic_id for group in groups}

@@ -7,5 +7,6 @@ bulk         purge, redrive, cancel by filter
 selection    which items an operation is about
 dead_items   dead items grouped by error
 topics       namespaces, topics, pages of items; pause and resume
+agreement    what is set for namespaces and topics, brought to every shard
 pace         how many rows a background step takes at once
 """

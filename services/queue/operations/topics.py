@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from services.queue.dispatch.key_buffer import START
 from services.queue.dispatch.priority_shares import Shares, shares_of
 from services.queue.leases.broker import Broker
+from services.queue.model import EARLIEST
+from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
 from services.queue.quotas import Quotas, Use
 from services.queue.settings import QueueSettings
@@ -25,8 +28,16 @@ _COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
 class Topics:
     """What people and operators ask about, over all shards."""
 
-    def __init__(self, broker: Broker, operations: Operations, quotas: Quotas, settings: QueueSettings) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        operations: Operations,
+        quotas: Quotas,
+        agreement: Agreement,
+        settings: QueueSettings,
+    ) -> None:
         self._broker = broker
+        self._agreement = agreement
         self._operations = operations
         self._quotas = quotas
         self._stores = broker.stores
@@ -36,25 +47,22 @@ class Topics:
 
     async def set_namespace(self, namespace: str, settings: dict[str, Any]) -> dict[str, Any]:
         """Declare a namespace on every shard and give it these settings."""
-        text = json.dumps(settings)
         refuse_if_standing(self._all())
-        await asyncio.gather(
-            *(store.pool.fetch(SQL.set_namespace, name=namespace, settings=text) for store in self._all())
-        )
+        await self._agreement.set_namespace(namespace, json.dumps(settings, sort_keys=True))
         await self._quotas.step()
         return await self.namespace(namespace)
 
     async def namespaces(self) -> list[dict[str, Any]]:
         """All namespaces that any shard knows, but the system's."""
-        merged: dict[str, dict[str, Any]] = {}
+        newest: dict[str, tuple[datetime, str]] = {}
         for part in await self._gather(_namespaces):
-            for name, settings in part:
+            for name, set_at, settings in part:
                 if not name.startswith("_"):
-                    merged.setdefault(name, {}).update(json.loads(settings))
+                    newest[name] = max((set_at, settings), newest.get(name, (EARLIEST, "{}")))
         used = await self._used()
         return [
-            {"namespace": name, **settings, **self._use(name, used.get(name, Use()))}
-            for name, settings in sorted(merged.items())
+            {"namespace": name, **json.loads(settings), **self._use(name, used.get(name, Use()))}
+            for name, (_, settings) in sorted(newest.items())
         ]
 
     async def namespace(self, namespace: str) -> dict[str, Any]:
@@ -95,26 +103,15 @@ class Topics:
 
     async def pause(self, namespace: str, topic: str, paused: bool) -> dict[str, Any]:
         """Stop or go on handing out a topic's items; on every shard, so that it holds for what comes."""
-
-        async def at(store: Store) -> None:
-            await store.names.make_namespace(namespace)
-            await store.pool.fetch(SQL.pause_topic, namespace=namespace, topic=topic, paused=paused)
-
         refuse_if_standing(self._all())
-        await asyncio.gather(*map(at, self._all()))
+        await self._agreement.pause(namespace, topic, paused)
         self._broker.dispatch.changed(namespace, topic)
         return {"topic": topic, "paused": paused, "items": 0}
 
     async def configure(self, namespace: str, topic: str, shares: Shares) -> None:
         """Give a topic minimum shares (none: take them away), on every shard; in force here at once."""
-        text = json.dumps(shares) if shares else None
-
-        async def at(store: Store) -> None:
-            await store.names.make_namespace(namespace)
-            await store.pool.fetch(SQL.set_min_share, namespace=namespace, topic=topic, min_share=text)
-
         refuse_if_standing(self._all())
-        await asyncio.gather(*map(at, self._all()))
+        await self._agreement.set_min_share(namespace, topic, json.dumps(shares) if shares else "")
         await self.read_shares()
 
     @property
@@ -124,10 +121,11 @@ class Topics:
 
     async def read_shares(self) -> None:
         """Learn the minimum shares that other processes have set."""
-        found: dict[tuple[str, str], Shares] = {}
+        newest: dict[tuple[str, str], tuple[datetime, Shares]] = {}
         for part in await self._gather(_shares):
-            found |= part
-        self._broker.dispatch.set_shares(found)
+            for pair, found in part.items():
+                newest[pair] = max(found, newest.get(pair, found))
+        self._broker.dispatch.set_shares({pair: shares for pair, (_, shares) in newest.items()})
 
     async def purge(self, namespace: str, topic: str) -> dict[str, Any]:
         """Cancel every item that the topic holds now, in any state; a DAG's items are left alone."""
@@ -219,15 +217,19 @@ async def _with_leases(store: Store, rows: Sequence[Any]) -> list[dict[str, Any]
     return [{**row, "lease_expires_at": ends.get(row["id_text"])} for row in rows]
 
 
-async def _namespaces(store: Store) -> list[tuple[str, str]]:
+async def _namespaces(store: Store) -> list[tuple[str, datetime, str]]:
     store.pool.admit()
-    return [(row["name"], row["settings"]) for row in await store.pool.fetch(SQL.namespaces)]
+    rows = await store.pool.fetch(SQL.namespaces)
+    return [(row["name"], row["set_at"] or EARLIEST, row["settings"]) for row in rows]
 
 
-async def _shares(store: Store) -> dict[tuple[str, str], Shares]:
-    rows = {row["topic_id"]: row["min_share"] for row in await store.pool.fetch(SQL.min_shares)}
+async def _shares(store: Store) -> dict[tuple[str, str], tuple[datetime, Shares]]:
+    rows = {row["topic_id"]: row for row in await store.pool.fetch(SQL.min_shares)}
     names = await store.names.name_of(rows) if rows else {}
-    return {pair: shares_of(json.loads(rows[topic_id])) for topic_id, pair in names.items()}
+    return {
+        pair: (rows[topic_id]["min_share_at"], shares_of(json.loads(rows[topic_id]["min_share"])))
+        for topic_id, pair in names.items()
+    }
 
 
 async def _counted(store: Store) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ class Names:
         if missing:
             pool = self._shard.pool
             namespaces, topics = [ns for ns, _ in missing], [name for _, name in missing]
-            await pool.fetch(SQL.make_namespaces, names=sorted(set(namespaces)), declared=False)
+            await self.make_namespaces(namespaces)
             await pool.fetch(SQL.make_topics, namespaces=namespaces, names=topics)
             found |= await self._find(missing)
         return found
@@ -75,21 +75,31 @@ class Names:
 
     async def namespace_id(self, namespace: str) -> int | None:
         """The number of a namespace, or None while it is unknown here."""
-        known = self._namespaces.get(namespace)
-        if known is None:
-            row = await self._shard.pool.row(SQL.find_namespace, name=namespace)
-            if row is not None:
-                known = self._namespaces[namespace] = row["namespace_id"]
-        return known
+        return (await self.namespace_ids([namespace])).get(namespace)
+
+    async def namespace_ids(self, namespaces: Iterable[str]) -> dict[str, int]:
+        """The numbers of those namespaces that are known here."""
+        known = {name: self._namespaces.get(name) for name in namespaces}
+        unknown = [name for name, number in known.items() if number is None]
+        if unknown:
+            for row in await self._shard.pool.fetch(SQL.find_namespaces, names=unknown):
+                known[row["name"]] = self._namespaces[row["name"]] = row["namespace_id"]
+        return {name: number for name, number in known.items() if number is not None}
 
     async def make_namespace(self, namespace: str) -> int:
         """The number of a namespace, made now if need be."""
         found = await self.namespace_id(namespace)
         if found is None:
-            await self._shard.pool.fetch(SQL.make_namespaces, names=[namespace], declared=False)
+            await self.make_namespaces([namespace])
             found = await self.namespace_id(namespace)
             assert found is not None, "namespaces are never deleted"
         return found
+
+    async def make_namespaces(self, namespaces: Iterable[str]) -> None:
+        """See to it that these have rows here."""
+        unknown = sorted({name for name in namespaces if self._namespaces.get(name) is None})
+        if unknown:
+            await self._shard.pool.fetch(SQL.make_namespaces, names=unknown, declared=False)
 
     async def name_of(self, topic_ids: Iterable[int]) -> dict[int, Pair]:
         """The (namespace, topic) of numbers of this shard."""

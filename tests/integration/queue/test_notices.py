@@ -6,6 +6,7 @@ import pytest
 
 from services.queue.duties.fairness_keys import Lanes
 from services.queue.duties.notices import Notices
+from services.queue.operations.agreement import Given, _give
 from services.queue.store.names import SQL
 from tests.support.queue_host import Api, QueueHost
 
@@ -46,9 +47,10 @@ async def test_what_another_process_sets_on_any_shard_is_read(own_host: QueueHos
     last = own_host.stores[max(own_host.stores)]
     steps = notices(own_host)
 
-    async def set_there(settings: str, shares: str | None) -> None:
-        await last.pool.fetch(SQL.set_namespace, name=api.namespace, settings=settings)
-        await last.pool.fetch(SQL.set_min_share, namespace=api.namespace, topic="t", min_share=shares)
+    async def set_there(settings: str, shares: str) -> None:
+        at = (await last.pool.row(SQL.time_to_give, namespace=api.namespace, topic="t"))["at"]
+        settings_given = Given(("settings", api.namespace, ""), at, settings)
+        await _give(last, [settings_given, Given(("min_share", api.namespace, "t"), at, shares)])
 
     await set_there('{"items_max": 3}', "[[5, 0.5]]")
     await steps.step()
@@ -57,7 +59,7 @@ async def test_what_another_process_sets_on_any_shard_is_read(own_host: QueueHos
     assert tenant.quota.items_max == 3
     assert (api.namespace, "t") in own_host.dispatch.shares
 
-    await set_there("{}", None)
+    await set_there("{}", "")
     await steps.step()
     assert own_host.process.quotas.of(api.namespace) is None
     assert own_host.dispatch.shares == {}

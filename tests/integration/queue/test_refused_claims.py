@@ -85,6 +85,7 @@ async def test_what_becomes_ready_on_a_shard_that_rests_is_served_when_it_takes_
 ) -> None:
     clock = ManualClock()
     monkeypatch.setattr(own_api.host.dispatch, "_clock", clock)
+    monkeypatch.setattr(own_api.host.dispatch._rests, "_clock", clock)
     monkeypatch.setattr(own_api.host.dispatch.looking, "_clock", clock)
     await fill(own_api, 1, 3)
     await sick.refuse("53100")

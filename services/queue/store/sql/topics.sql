@@ -5,14 +5,10 @@ INSERT INTO namespace (name, declared) SELECT unnest($1::text[]), $2::bool
 ON CONFLICT (name) DO UPDATE SET declared = true WHERE excluded.declared AND NOT namespace.declared;
 
 -- name: namespaces()
-SELECT name, settings FROM namespace ORDER BY name;
+SELECT name, settings, set_at FROM namespace ORDER BY name;
 
--- name: find_namespace(name)
-SELECT namespace_id FROM namespace WHERE name = $1::text;
-
--- name: set_namespace(name, settings)
-INSERT INTO namespace (name, settings, declared, updated_at) VALUES ($1::text, $2::text, true, shard_now())
-ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, declared = true, updated_at = shard_now();
+-- name: find_namespaces(names)
+SELECT namespace_id, name FROM namespace WHERE name = ANY ($1::text[]);
 
 -- name: notices()
 -- Whether anything here has quotas, minimum shares or lanes: asked all the time, of indexes that mostly are empty.
@@ -22,7 +18,7 @@ SELECT EXISTS (SELECT FROM namespace WHERE settings <> '{}') AS quotas,
 
 -- name: limited()
 -- The namespaces that have quotas.
-SELECT namespace_id, name, settings, updated_at FROM namespace WHERE settings <> '{}';
+SELECT name, settings, set_at FROM namespace WHERE settings <> '{}';
 
 -- name: usage(namespace_ids)
 -- What these namespaces (sorted) hold: leased items, all items, bytes of payloads. Totals are looked up by topic, and
@@ -62,18 +58,8 @@ JOIN topic t ON t.namespace_id = n.namespace_id AND t.name = u.name;
 SELECT t.topic_id, n.name AS namespace, t.name AS topic
 FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id WHERE t.topic_id = ANY ($1::int[]);
 
--- name: pause_topic(namespace, topic, paused)
-INSERT INTO topic (namespace_id, name, paused)
-SELECT namespace_id, $2::text, $3::bool FROM namespace WHERE name = $1::text
-ON CONFLICT (namespace_id, name) DO UPDATE SET paused = excluded.paused;
-
--- name: set_min_share(namespace, topic, min_share)
-INSERT INTO topic (namespace_id, name, min_share)
-SELECT namespace_id, $2::text, $3::text FROM namespace WHERE name = $1::text
-ON CONFLICT (namespace_id, name) DO UPDATE SET min_share = excluded.min_share;
-
 -- name: min_shares()
-SELECT topic_id, min_share FROM topic WHERE min_share IS NOT NULL;
+SELECT topic_id, min_share, min_share_at FROM topic WHERE min_share IS NOT NULL;
 
 -- name: paused_topics()
 SELECT topic_id FROM topic WHERE paused;
