@@ -134,6 +134,11 @@ class Dag:
         return self.cleanup_phase == REOPENING
 
     @property
+    def concluded(self) -> bool:
+        """True when its ordinary nodes have come to its end: all that may be left is compensation and cleanup."""
+        return self.verdict is not None
+
+    @property
     def lifted(self) -> bool:
         """True when priorities of items are worked out as they are sent: the queue has none of them before."""
         return self.started_lift > 0 or self.path_lift > 0

@@ -76,11 +76,10 @@ class DagSettings(EdgeSettings):
     page_edges_max: int = 50_000
     # Events that nothing waits for, of one DAG, in an answer.
     undeclared_shown_max: int = 100
-    # A retry of so many nodes, with so many edges to look at and as many to count anew, is one transaction, in
-    # chunks; a larger one goes on in steps of so many nodes and edges.
-    retry_at_once_nodes_max: int = 20_000
-    retry_at_once_edges_max: int = 50_000
-    retry_chunk_nodes: int = 5_000
+    # A retry of so many nodes, with so many edges to look at and as many to count anew, is one transaction; a
+    # larger one goes on in steps of so many nodes and edges.
+    retry_at_once_nodes_max: int = 2_000
+    retry_at_once_edges_max: int = 10_000
     retry_step_nodes: int = 2_000
     retry_step_edges: int = 10_000
 

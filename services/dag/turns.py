@@ -1,6 +1,9 @@
-"""Whose turn it is among the DAGs that have work left: tenants by turns, and the DAGs of each by turns.
+"""Whose turn it is among the DAGs that have work left, tenants by turns, and the DAGs of each by turns; and how
+much of a whole step the next one of a DAG is.
 
-Held in memory only: a process that forgets it begins a round anew.
+A step keeps its DAG locked until it ends, and one that runs into a timeout has done nothing. So after one that was
+slow, or failed, the next is half as large. Slowness alone may be the load's: it makes no step smaller than
+`SHARE_MIN`. Held in memory only: a process that forgets it begins a round anew.
 """
 
 from __future__ import annotations
@@ -9,6 +12,11 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, count, zip_longest
 from typing import NamedTuple
 
+# A step that takes longer is slow. It is quick, and the next may be twice it, below half of that.
+STEP_S = 0.2
+SHARE_MIN = 1 / 16
+
+_FAILED_SHARE_MIN = 1 / 4_096
 _PAUSE_S_MAX = 30.0
 
 
@@ -27,6 +35,7 @@ class Turns:
         self._tenants: dict[str, int] = {}
         self._dags: dict[int, int] = {}
         self._failed: dict[int, tuple[int, float]] = {}
+        self._shares: dict[int, float] = {}
 
     def pick(self, waiting: Iterable[Waiting], dags_max: int, now_s: float) -> list[int]:
         """The next DAGs: of each tenant one before any tenant's second, those first that waited longest. One whose
@@ -48,18 +57,29 @@ class Turns:
             self._dags[no] = next(self._numbers)
         return picked
 
-    def succeeded(self, dag_no: int) -> None:
-        """A DAG's step was done."""
+    def share(self, dag_no: int) -> float:
+        """How much of a whole step the next one of this DAG is."""
+        return self._shares.get(dag_no, 1.0)
+
+    def succeeded(self, dag_no: int, took_s: float) -> None:
+        """A DAG's step was done, in so many seconds."""
         self._failed.pop(dag_no, None)
+        share = self.share(dag_no)
+        if took_s > STEP_S:
+            self._shares[dag_no] = max(share / 2, min(share, SHARE_MIN))
+        elif share < 1 and took_s < STEP_S / 2:
+            self._shares[dag_no] = share * 2
 
     def failed(self, dag_no: int, now_s: float) -> None:
         """A DAG's step failed."""
         failures = self._failed.get(dag_no, (0, 0.0))[0] + 1
         pause_s = min(2.0 ** min(failures - 1, 10), _PAUSE_S_MAX)
         self._failed[dag_no] = (failures, now_s + pause_s)
+        self._shares[dag_no] = max(self.share(dag_no) / 2, _FAILED_SHARE_MIN)
 
     def _forget_all_but(self, by_tenant: dict[str, list[int]]) -> None:
         living = set(chain.from_iterable(by_tenant.values()))
         self._tenants = {name: turn for name, turn in self._tenants.items() if name in by_tenant}
         self._dags = {no: turn for no, turn in self._dags.items() if no in living}
         self._failed = {no: failure for no, failure in self._failed.items() if no in living}
+        self._shares = {no: share for no, share in self._shares.items() if no in living}

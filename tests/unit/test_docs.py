@@ -31,7 +31,9 @@ def test_every_setting_stands_in_operations_with_its_default(settings: type[Base
 def test_every_setting_is_read_somewhere(settings: type[BaseSettings]) -> None:
     paths = [path for folder in ("services", "shared") for path in (ROOT / folder).rglob("*.py")]
     code = "\n".join(path.read_text() for path in paths)
-    assert [name for name in settings.model_fields if not re.search(rf"(settings|self)\.{name}\b", code)] == []
+    assert [
+        name for name in settings.model_fields if not re.search(rf"(settings|bounds|self)\.{name}\b", code)
+    ] == []
 
 
 def test_operations_names_no_variable_that_nothing_reads() -> None:

@@ -169,7 +169,8 @@ CREATE TABLE expansion (
     PRIMARY KEY (node_no, child_no)
 );
 
--- Cleanup and compensation nodes. `wave`: 0 until compensation is planned, then its turn, NULL once it had that.
+-- Cleanup and compensation nodes. `wave`: 0 until compensation is planned, then its turn, -1 when that has come,
+-- -2 where nothing is left to be undone, NULL once it had its turn.
 CREATE TABLE cleanup (
     dag_no bigint NOT NULL,
     node_no bigint NOT NULL,

@@ -111,7 +111,7 @@ def plan(
             (met if is_met else released).append(edge)
             continue
         wanted.append(edge)
-    if (new or wanted or released) and (dag.state != "running" or dag.cleanup_phase > 0):
+    if (new or wanted or released) and (dag.state != "running" or dag.concluded):
         raise DagFinished("the DAG has ended or is being cancelled; nothing can be added to it")
     if released and dag.reopening:
         raise reopening_error()

@@ -15,6 +15,7 @@ from services.dag.model import UNFINISHED, Dag
 from services.dag.run import cleanup, reopening
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
+from services.dag.settings import DagSettings
 from services.dag.turns import Turns, Waiting
 from shared.crash import crash_point
 from shared.log import log
@@ -24,6 +25,15 @@ from shared.shards.shard_map import Shard
 _DAGS_PER_STEP = 8
 _DAGS_PER_LOOK = 1_000
 _PAUSE_S_MAX = 0.1
+# What bounds a step.
+_BOUNDS = (
+    "edges_per_step_max",
+    "walk_edges_max",
+    "scan_nodes_max",
+    "scan_edges_max",
+    "retry_step_nodes",
+    "retry_step_edges",
+)
 
 
 class Walker:
@@ -46,10 +56,11 @@ class Walker:
         waiting = await self._look(shard)
         nos = turns.pick(waiting, _DAGS_PER_STEP, self._context.clock.monotonic_s())
         for no in nos:
-            if await self._walk(shard, no):
-                turns.succeeded(no)
-            else:
+            took_s = await self._walk(shard, no, _part(self._settings, turns.share(no)))
+            if took_s is None:
                 turns.failed(no, self._context.clock.monotonic_s())
+            else:
+                turns.succeeded(no, took_s)
         return len(nos)
 
     async def _look(self, shard: Shard) -> list[Waiting]:
@@ -62,15 +73,15 @@ class Walker:
         self._looked_to[shard.number] = found[-1].dag_no if len(found) == _DAGS_PER_LOOK else 0
         return found
 
-    async def _walk(self, shard: Shard, dag_no: int) -> bool:
-        """One step of a DAG's walks; False when it failed."""
+    async def _walk(self, shard: Shard, dag_no: int, bounds: DagSettings) -> float | None:
+        """One step of a DAG's walks, within `bounds`; how many seconds it took, None when it failed."""
 
         async def work(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.dags.lock_dag_nos(tx, [dag_no])
-            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
-            await self._spread(tx, settlement, dag)
+            settlement = Settlement(tx, [dag], bounds, self._context.home(shard))
+            await self._spread(settlement, dag)
             for kind, after_no in (await store.duties.scans_of(tx, dag_no)).items():
-                await self._scan(tx, settlement, dag, kind, after_no)
+                await self._scan(settlement, dag, kind, after_no)
             if dag.reopening:
                 await reopening.step(self._context, settlement, dag)
             await settlement.run()
@@ -79,20 +90,21 @@ class Walker:
         begun_s = self._context.clock.monotonic_s()
         try:
             await self._context.settle(shard, work)
+            took_s = self._context.clock.monotonic_s() - begun_s
             crash_point("after_walk_step")
             if self._context.neighbour_s(shard, dag_no) >= begun_s:
                 # Other DAGs are at work too: they get as much of the machine as this walk.
-                pause_s = min(self._context.clock.monotonic_s() - begun_s, _PAUSE_S_MAX)
+                pause_s = min(took_s, _PAUSE_S_MAX)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._leaving.wait(), pause_s)
         except Exception:
             # One DAG's trouble must not hold up the others; its rows are still there.
             log.exception("a walk failed", shard=shard.number, dag_no=dag_no)
-            return False
-        return True
+            return None
+        return took_s
 
-    async def _spread(self, tx: Transaction, settlement: Settlement, dag: Dag) -> None:
-        budget = self._settings.walk_edges_max
+    async def _spread(self, settlement: Settlement, dag: Dag) -> None:
+        tx, budget = settlement.tx, settlement.bounds.walk_edges_max
         done = []
         for walk in await store.duties.spread_of(tx, dag.no, budget):
             if budget <= 0:
@@ -111,21 +123,14 @@ class Walker:
         if done:
             await store.duties.delete_spread(tx, done)
 
-    async def _scan(self, tx: Transaction, settlement: Settlement, dag: Dag, kind: str, after_no: int) -> None:
-        reached: int | None = None
+    async def _scan(self, settlement: Settlement, dag: Dag, kind: str, after_no: int) -> None:
+        tx, reached = settlement.tx, None
         if kind == "release" and dag.state == "running" and not dag.reopening:
             reached = await settlement.walk_blocked(dag, after_no)
         elif kind == "cancel" and dag.state == "cancelling":
-            reached = await self._cancel(tx, settlement, dag, after_no)
+            reached = await self._cancel(settlement, dag, after_no)
         elif kind == "cleanup":
-            reached = await cleanup.step(
-                tx,
-                settlement,
-                dag,
-                after_no,
-                nodes_max=self._settings.scan_nodes_max,
-                edges_max=self._settings.scan_edges_max,
-            )
+            reached = await cleanup.step(settlement, dag, after_no)
         if reached is None:
             await store.duties.delete_scan(tx, dag.no, kind)
             if kind != "cleanup" and not dag.over:
@@ -134,8 +139,15 @@ class Walker:
         else:
             await store.duties.advance_scan(tx, dag.no, kind, reached)
 
-    async def _cancel(self, tx: Transaction, settlement: Settlement, dag: Dag, after_no: int) -> int | None:
-        last_no = after_no + self._settings.scan_nodes_max
-        nodes = await store.dags.nodes_between(tx, after_no + 1, last_no, list(UNFINISHED))
+    async def _cancel(self, settlement: Settlement, dag: Dag, after_no: int) -> int | None:
+        last_no = after_no + settlement.bounds.scan_nodes_max
+        nodes = await store.dags.nodes_between(settlement.tx, after_no + 1, last_no, list(UNFINISHED))
         settlement.cancel_items(node for node in nodes if node.run_on is None)
         return last_no if last_no < dag.last_no else None
+
+
+def _part(settings: DagSettings, share: float) -> DagSettings:
+    """The settings of a step that is so much of a whole one."""
+    if share >= 1:
+        return settings
+    return settings.model_copy(update={name: max(1, int(getattr(settings, name) * share)) for name in _BOUNDS})

@@ -15,6 +15,7 @@ succeeds takes note of that (`note_undone`), so that nothing is undone twice.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -22,8 +23,11 @@ from typing import NamedTuple
 from services.dag import store
 from services.dag.model import Dag, within
 from services.dag.run.decisions import Settlement
-from services.dag.store.cleanup import CleanupNode
+from services.dag.store.cleanup import NOTHING_LEFT, NOW
 from shared.postgres.connections import Transaction
+
+# More than these are for a thread: they would keep the loop.
+_SPANS_AT_ONCE_MAX = 1_000
 
 
 class Span(NamedTuple):
@@ -51,27 +55,23 @@ def waves(spans: Iterable[Span]) -> dict[int, int]:
     return turns
 
 
-async def step(
-    tx: Transaction, settlement: Settlement, dag: Dag, after_no: int, *, nodes_max: int, edges_max: int
-) -> int | None:
+async def step(settlement: Settlement, dag: Dag, after_no: int) -> int | None:
     """Go on cleaning up; where to go on from in the next step, None when ends will bring the next one."""
     if dag.cleanup_phase <= 0 or dag.over:
         return None
     if dag.cleanup_phase == 1:
-        await _plan(tx, settlement, dag)
-        if dag.released or not dag.cleaning:
+        nodes = await _compensations(settlement, dag)
+        if nodes is None:
             return None
-        while nos := await store.cleanup.take_wave(tx, dag):
-            for node in await store.dags.nodes_by_no(tx, nos):
-                settlement.compensate(node)
-            if dag.released:
-                return None
+        if nodes:
+            return after_no
         dag.cleanup_phase = 2
         settlement.cleanup_changed(dag)
+    tx, nodes_max = settlement.tx, settlement.bounds.scan_nodes_max
     nos = await store.cleanup.page(tx, dag, after_no, nodes_max)
     if not nos:
         return None
-    counted = [node.no for node in within(await store.dags.nodes_by_no(tx, nos), edges_max)]
+    counted = [node.no for node in within(await store.dags.nodes_by_no(tx, nos), settlement.bounds.scan_edges_max)]
     # In a DAG that was cancelled edges are not flipped; here the ends of ordinary nodes are final.
     await store.edges.recount_edges(tx, counted)
     for node in await store.dags.nodes_by_no(tx, counted):
@@ -79,23 +79,44 @@ async def step(
     return counted[-1] if len(counted) < len(nos) or len(nos) == nodes_max else None
 
 
-async def _plan(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+async def _compensations(settlement: Settlement, dag: Dag) -> int | None:
+    """Go on compensating; how many nodes were decided, None when others are to end first. 0: that was all."""
+    tx, nodes_max = settlement.tx, settlement.bounds.scan_nodes_max
+    await _plan(tx, dag)
+    if nos := await store.cleanup.take_wave(tx, dag, NOTHING_LEFT, nodes_max):
+        for node in await store.dags.nodes_by_no(tx, nos):
+            settlement.end(node, "skipped")
+        return len(nos)
+    if not dag.cleaning:
+        return None
+    nos = await store.cleanup.take_wave(tx, dag, NOW, nodes_max)
+    if not nos and dag.released:
+        return None
+    if not nos:
+        await store.cleanup.next_wave(tx, dag)
+        nos = await store.cleanup.take_wave(tx, dag, NOW, nodes_max)
+    for node in await store.dags.nodes_by_no(tx, nos) if nos else ():
+        settlement.compensate(node)
+    return len(nos)
+
+
+async def _plan(tx: Transaction, dag: Dag) -> None:
+    """Give each compensation that has none its turn."""
     found = await store.cleanup.unplanned(tx, dag)
     if not found:
         return
     turns: dict[int, int | None] = {row.no: None for row in found}
-    spans, idle = [], []
+    spans = []
     for row in found:
         if row.state != "blocked":
             continue
         if dag.verdict == "succeeded" or row.finished_at is None:
-            idle.append(row.no)
+            turns[row.no] = NOTHING_LEFT
         else:
             spans.append(Span(row.no, row.released_at or row.finished_at, row.finished_at))
-    turns.update(waves(spans))
+    is_large = len(spans) > _SPANS_AT_ONCE_MAX
+    turns.update(await asyncio.to_thread(waves, spans) if is_large else waves(spans))
     await store.cleanup.set_waves(tx, dag, turns)
-    for node in await store.dags.nodes_by_no(tx, idle) if idle else ():
-        settlement.end(node, "skipped")
 
 
 async def widen_retry(tx: Transaction, dag: Dag, nos: Sequence[int]) -> list[int]:
@@ -103,40 +124,15 @@ async def widen_retry(tx: Transaction, dag: Dag, nos: Sequence[int]) -> list[int
     cleanup is to come again, and what was compensated is to be done again."""
     if not dag.cleanups or not dag.over:
         return list(nos)
-    known = {node.no: node for node in await store.cleanup.all_of(tx, dag)}
-    reach = set(nos)
-    if reach - known.keys():
-        reach.update(_again(known.values()))
-        dag.verdict, dag.cleanup_phase = None, 0
-    else:
+    if (await store.cleanup.numbers(tx, dag)).issuperset(nos):
+        conclude(dag)
         dag.cleanup_phase = 1
-    undone = [no for no in sorted(reach) if no in known and known[no].of_no is not None]
-    if undone and dag.cleanup_phase:
-        await store.cleanup.undo_again(tx, dag, undone)
-    elif undone:
-        await store.cleanup.set_waves(tx, dag, dict.fromkeys(undone, 0))
-    return sorted(reach)
+        return list(nos)
+    dag.verdict, dag.cleanup_phase = None, 0
+    return sorted({*nos, *await store.cleanup.again(tx, dag)})
 
 
-async def again(tx: Transaction, dag: Dag) -> list[int]:
-    """What a retry of ordinary nodes reopens with them in an ended DAG."""
-    return sorted(_again(await store.cleanup.all_of(tx, dag)))
-
-
-async def numbers(tx: Transaction, dag: Dag) -> set[int]:
-    """All cleanup nodes and compensations."""
-    return {node.no for node in await store.cleanup.all_of(tx, dag)}
-
-
-async def plan_again(tx: Transaction, dag: Dag) -> None:
-    """Reopened compensations have no turn yet."""
-    of_nos = {node.no: node.of_no for node in await store.cleanup.all_of(tx, dag) if node.of_no is not None}
-    nodes = await store.dags.nodes_by_no(tx, list(of_nos)) if of_nos else []
-    undone: dict[int, int | None] = {node.no: 0 for node in nodes if node.state == "blocked"}
-    if undone:
-        await store.cleanup.set_waves(tx, dag, undone)
-
-
-def _again(known: Iterable[CleanupNode]) -> set[int]:
-    found = {node.no for node in known if not node.by_call}
-    return found | {node.of_no for node in known if node.ran and node.of_no is not None}
+def conclude(dag: Dag) -> None:
+    """A DAG that has ended keeps its end, whatever comes of the cleanup that is retried alone."""
+    if dag.verdict is None:
+        dag.verdict = dag.state

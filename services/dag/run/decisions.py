@@ -29,11 +29,11 @@ class Home(NamedTuple):
 
 
 class Settlement:
-    """What one transaction decides. Made anew for each attempt of the transaction. Items that the queue was never
-    given go to `home`, once released; without one, where they were meant to go."""
+    """What one transaction decides, within `bounds`. Made anew for each attempt of the transaction. Items that the
+    queue was never given go to `home`, once released; without one, where they were meant to go."""
 
     def __init__(
-        self, tx: Transaction, dags: Sequence[Dag], settings: DagSettings, home: Home | None = None
+        self, tx: Transaction, dags: Sequence[Dag], bounds: DagSettings, home: Home | None = None
     ) -> None:
         self.tx = tx
         self.dags = {dag.no: dag for dag in dags}
@@ -42,7 +42,7 @@ class Settlement:
         self.walking = False
         self.finished: list[Dag] = []
         self.written: list[Dag] = []
-        self._settings = settings
+        self.bounds = bounds
         self._home = home
         self._log = changes.Log(dags)
         self._was = {dag.no: dag.state for dag in dags}
@@ -147,7 +147,7 @@ class Settlement:
     def cancel_rest(self, dag: Dag, cause: Cause, reason: str | None = None) -> None:
         """Begin to cancel all unfinished nodes, but for what cleans up. A call's cancel overrides another
         cause, and its reason; one that is repeated, or comes when all that is left cleans up, changes nothing."""
-        if dag.cleanup_phase > 0 or dag.cancel_cause == "call":
+        if dag.concluded or dag.cancel_cause == "call":
             return
         if dag.reopening:
             dag.cleanup_phase = 0
@@ -177,7 +177,7 @@ class Settlement:
 
     async def walk_blocked(self, dag: Dag, after_no: int) -> int | None:
         """Decide a stretch of blocked nodes after `after_no`; how far that came, None at the end."""
-        last_no = after_no + self._settings.scan_nodes_max
+        last_no = after_no + self.bounds.scan_nodes_max
         for node in await store.dags.nodes_between(self.tx, after_no + 1, last_no, ["blocked"]):
             self.consider(node)
         return last_no if last_no < dag.last_no else None
@@ -235,11 +235,11 @@ class Settlement:
         is_away = self._home is not None and shard not in self._home.taking
         [fresh] = ids.kin([ids.new_id(self._home.shard if self._home is not None and is_away else shard)], item_id)
         age_s = (ids.time_ms_of(fresh) - ids.time_ms_of(item_id)) / 1000
-        return fresh if is_away or age_s > self._settings.id_window_s / 4 else item_id
+        return fresh if is_away or age_s > self.bounds.id_window_s / 4 else item_id
 
     async def _flip(self) -> None:
-        budget = self._settings.edges_per_step_max
-        for _ in range(self._settings.skip_levels_per_step_max):
+        budget = self.bounds.edges_per_step_max
+        for _ in range(self.bounds.skip_levels_per_step_max):
             frontier = self._take_frontier()
             if not frontier:
                 return
@@ -311,8 +311,8 @@ class Settlement:
             parts |= await undone_inputs(
                 self.tx,
                 undoing,
-                bytes_max=self._settings.inputs_bytes_max,
-                step_bytes_max=self._settings.inputs_step_bytes_max,
+                bytes_max=self.bounds.inputs_bytes_max,
+                step_bytes_max=self.bounds.inputs_step_bytes_max,
             )
         for send, node in self._passing:
             send.inputs = self._inputs(node, parts.get(node.no))
@@ -320,17 +320,17 @@ class Settlement:
     async def _fitting(self) -> list[int]:
         """Nodes whose inputs go with their items; the others are given references. Nodes with more upstreams than
         are looked at here have more inputs than an item takes."""
-        edges = self._settings.inputs_step_edges_max
+        edges = self.bounds.inputs_step_edges_max
         looked_at = []
         for send, node in self._passing:
             if node.run_on != UNDO and node.upstreams <= edges:
                 edges -= node.upstreams
                 looked_at.append(send.no)
         sizes = await store.dags.inputs_sizes(self.tx, looked_at) if looked_at else {}
-        left = self._settings.inputs_step_bytes_max
+        left = self.bounds.inputs_step_bytes_max
         fitting = []
         for no in looked_at:
-            if sizes[no] <= min(left, self._settings.inputs_bytes_max):
+            if sizes[no] <= min(left, self.bounds.inputs_bytes_max):
                 left -= sizes[no]
                 fitting.append(no)
         return fitting
@@ -338,8 +338,8 @@ class Settlement:
     def _inputs(self, node: Node, parts: list[tuple[str, str]] | None) -> str:
         if parts is not None:
             body = queue_items.inputs_body(parts)
-            small = len(body.encode()) <= self._settings.inputs_bytes_max
-            if small and not queue_items.deeper_than(body, self._settings.inputs_depth_max):
+            small = len(body.encode()) <= self.bounds.inputs_bytes_max
+            if small and not queue_items.deeper_than(body, self.bounds.inputs_depth_max):
                 return body
         dag = self.dags[node.dag_no]
         return queue_items.inputs_reference(dag.namespace, dag.id, node.key)
@@ -372,7 +372,7 @@ class Settlement:
         written = [(self.dags[no], self._was[no]) for no in sorted(self._changed)]
         logged = self._log.written(dag for dag, _ in written)
         finished_at = await store.dags.settle(
-            self.tx, self._moved, self.sends, written, logged, delay_s=self._settings.overdue_s
+            self.tx, self._moved, self.sends, written, logged, delay_s=self.bounds.overdue_s
         )
         for dag, was in written:
             self.written.append(dag)

@@ -2,7 +2,8 @@
 
 While steps go on, the DAG's `cleanup_phase` is `REOPENING`, and nothing in it is decided: a node could not tell
 whether an upstream's end is still good. Ends are taken as ever. Once all that runs again is blocked, the blocked
-nodes are counted anew; then the DAG goes on, with a walk over them that decides each.
+nodes are counted anew; then the DAG goes on, with a walk over them that decides each. Where cleanup alone runs
+again the DAG keeps its end, and goes on as when it came to it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ async def reopen(
     await store.dags.retry_externals(tx, dag.no, nos, since)
     if dag.cleanups:
         await store.cleanup.note_done(tx, nos)
+        # Cleanup alone is asked for, whatever it has undone.
+        await store.cleanup.plan_again(tx, dag, nos, undo_again=dag.concluded)
     subs: list[Replaced] = []
     fresh = ids.kin(ids.new_ids(queue_shard, len(nos)), dag.id)
     for old in await store.dags.retry_nodes(tx, dict(zip(nos, fresh, strict=True))):
@@ -64,10 +67,15 @@ async def reopen(
 async def begin(context: Context, settlement: Settlement, dag: Dag, plan: Plan, queue_shard: int) -> None:
     """The first step of a large retry, in the transaction that takes it: from now on the DAG is reopened."""
     tx = settlement.tx
-    cleanups = await cleanup.again(tx, dag) if dag.cleanups and dag.over else []
+    cleanups = []
+    if plan.cleanup_alone:
+        cleanup.conclude(dag)
+    else:
+        cleanups = await store.cleanup.again(tx, dag) if dag.cleanups and dag.over else []
+        dag.verdict = None
     await store.dags.reopen_dag(tx, dag)
     settlement.restart(dag)
-    dag.verdict, dag.cleanup_phase = None, REOPENING
+    dag.cleanup_phase = REOPENING
     settlement.cleanup_changed(dag)
     settlement.walking = True
     await store.reopening.insert(tx, dag, plan, cleanups, queue_shard)
@@ -87,7 +95,7 @@ async def step(context: Context, settlement: Settlement, dag: Dag) -> None:
     if await _follow(context, settlement, dag, found):
         return
     if found.roots and found.after_no < dag.last_no:
-        last_no = found.after_no + context.settings.retry_step_nodes
+        last_no = found.after_no + settlement.bounds.retry_step_nodes
         nos = await store.dags.retry_roots(
             tx, found.after_no + 1, last_no, found.roots, by_call_too=found.by_call_too
         )
@@ -96,24 +104,32 @@ async def step(context: Context, settlement: Settlement, dag: Dag) -> None:
             await store.reopening.insert_reach(tx, dict.fromkeys(nos, -1))
         await store.reopening.advance(tx, dag, "roots", last_no)
         return
-    await _reopen_cleanups(context, settlement, dag, found)
+    if dag.concluded:
+        # Cleanup counts its edges itself, and goes on by itself.
+        await store.reopening.drop(tx, dag)
+        dag.cleanup_phase = 1
+        settlement.cleanup_changed(dag)
+        return
+    if found.cleanups:
+        await _reopen_cleanups(context, settlement, dag, found)
+        return
     await store.reopening.advance(tx, dag, "count", dag.node_no(0) - 1)
 
 
 async def _follow(context: Context, settlement: Settlement, dag: Dag, found: Reopening) -> bool:
     """Reopen what is below nodes that were; False when nothing is left."""
-    tx, settings = settlement.tx, context.settings
-    reach = await store.reopening.reach_of(tx, dag, settings.retry_step_nodes)
+    tx, bounds = settlement.tx, settlement.bounds
+    reach = await store.reopening.reach_of(tx, dag, bounds.retry_step_nodes)
     if not reach:
         return False
     # As many edges as the nodes of a step have in this DAG.
-    edges = settings.retry_step_nodes * dag.edges // max(dag.total, 1)
+    edges = bounds.retry_step_nodes * dag.edges // max(dag.total, 1)
     below = await store.reopening.reach_below(
         tx,
         reach,
         found.below if found.stage == "named" else SPARED,
-        nodes_max=settings.retry_step_nodes,
-        edges_max=min(max(edges, settings.retry_step_nodes), settings.retry_step_edges),
+        nodes_max=bounds.retry_step_nodes,
+        edges_max=min(max(edges, bounds.retry_step_nodes), bounds.retry_step_edges),
     )
     await store.reopening.delete_reach(tx, [no for no in reach if no not in below.left])
     await store.reopening.insert_reach(tx, {no: at for no, at in below.left.items() if reach.get(no) != at})
@@ -130,19 +146,17 @@ async def _reopen(
 
 async def _reopen_cleanups(context: Context, settlement: Settlement, dag: Dag, found: Reopening) -> None:
     """All cleanup is to come again, and what was compensated is to be done again."""
-    if not found.cleanups:
-        return
-    nodes = await store.dags.nodes_by_no(settlement.tx, found.cleanups)
-    nos = [node.no for node in nodes if node.state in ENDED]
-    await _reopen(context, settlement, dag, nos, found)
-    await cleanup.plan_again(settlement.tx, dag)
+    count = settlement.bounds.retry_step_nodes
+    nodes = await store.dags.nodes_by_no(settlement.tx, found.cleanups[:count])
+    await _reopen(context, settlement, dag, [node.no for node in nodes if node.state in ENDED], found)
+    await store.reopening.keep_cleanups(settlement.tx, dag, found.cleanups[count:])
 
 
 async def _count(context: Context, settlement: Settlement, dag: Dag, found: Reopening) -> None:
-    tx, settings = settlement.tx, context.settings
-    last_no = found.after_no + settings.retry_step_nodes
+    tx, bounds = settlement.tx, settlement.bounds
+    last_no = found.after_no + bounds.retry_step_nodes
     nodes = await store.dags.nodes_between(tx, found.after_no + 1, last_no, _COUNTED)
-    counted = within(nodes, settings.retry_step_edges)
+    counted = within(nodes, bounds.retry_step_edges)
     if counted:
         await store.edges.recount_edges(tx, [node.no for node in counted])
     if len(counted) < len(nodes):

@@ -8,7 +8,7 @@ gone on with in steps (`reopening`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from typing import TypeVar
 
 from services.dag import queue_items, store
@@ -52,7 +52,7 @@ class Retrier:
             DagFinished: the DAG was cancelled by call.
             UnknownNode: a key that the DAG does not have.
             DagReopening: an earlier retry is still finding out what runs again.
-            LimitExceeded: payloads, with a retry of more nodes than one transaction reopens.
+            LimitExceeded: payloads for nodes that neither failed nor are named, with a retry that goes in steps.
             Invalid: a payload for a node that would not run again.
         """
         shard, dag_id = self._context.shard_of(dag_id)
@@ -134,13 +134,14 @@ class Retrier:
         was = dag.state
         if isinstance(found, Plan):
             await reopening.begin(self._context, settlement, dag, found, queue_shard)
+            await self._set_payloads(tx, dag, wanted.payloads)
         else:
             nos = await cleanup.widen_retry(tx, dag, found)
             if dag.cleanups:
                 settlement.cleanup_changed(dag)
             await self._reopen(tx, settlement, dag, nos, queue_shard)
             # What succeeded with the old ones is noted by now.
-            await self._change_payloads(tx, dag, set(nos), wanted.payloads)
+            await self._set_payloads(tx, dag, wanted.payloads, set(nos))
         if alone and was == "failed" and dag.verdict is None and dag.parent_dag is not None:
             # The node was told, or will be, that its DAG failed: it begins its next generation with it.
             await store.subdags.adopt(tx, dag, _next_generation(dag))
@@ -177,29 +178,28 @@ class Retrier:
                 if wanted.nodes
                 else "there is nothing to run again"
             )
-        roots = await self._all_in(tx, dag, plan.roots, by_call_too=plan.by_call_too) if plan.roots else []
+        cleanups = await store.cleanup.numbers(tx, dag) if dag.cleanups and dag.over else set()
+        roots = await self._all_in(tx, dag, plan, cleanups) if plan.roots else []
         if not plan.named and not roots:
             raise NothingToRetry("there is nothing to run again")
+        # No ordinary node is below one that cleans up.
+        plan = plan._replace(cleanup_alone=bool(cleanups) and cleanups.issuperset([*plan.named, *roots]))
         found = await self._at_once(tx, dag, plan, roots)
-        if found is None and wanted.payloads:
-            raise LimitExceeded(
-                f"over {self._settings.retry_at_once_nodes_max} nodes would run again, or over "
-                f"{self._settings.retry_at_once_edges_max} edges be counted anew; give payloads with a retry of a "
-                "part of them"
-            )
-        return plan if found is None else sorted(found)
+        if found is not None:
+            return sorted(found)
+        if wanted.payloads:
+            await self._check_payloads(tx, dag, plan, wanted.payloads)
+        return plan
 
     async def _at_once(self, tx: Transaction, dag: Dag, plan: Plan, roots: Sequence[int]) -> set[int] | None:
         """All nodes that run again, if one transaction can do it."""
         nodes_max, edges_max = self._settings.retry_at_once_nodes_max, self._settings.retry_at_once_edges_max
         if len(roots) > nodes_max:
             return None
-        cleanups = await cleanup.numbers(tx, dag) if dag.cleanups and dag.over else set()
-        if cleanups.issuperset([*plan.named, *roots]):
-            # No ordinary node is below one that cleans up, and the DAG keeps its end: there are no steps for that.
-            edges_max = self._settings.edges_per_dag_max
-        elif cleanups:
-            nodes = await store.dags.nodes_by_no(tx, await cleanup.again(tx, dag))
+        if dag.cleanups and dag.over and not plan.cleanup_alone:
+            if dag.cleanups > nodes_max:
+                return None
+            nodes = await store.dags.nodes_by_no(tx, await store.cleanup.again(tx, dag))
             edges_max -= sum(node.upstreams for node in nodes)
         found: set[int] = set()
         for nos, states in ((plan.named, plan.below), (roots, () if plan.by_call_too else SPARED)):
@@ -211,14 +211,14 @@ class Retrier:
                 edges_max -= reach.edges
         return found if len(found) <= nodes_max else None
 
-    async def _all_in(
-        self, tx: Transaction, dag: Dag, states: Sequence[str], *, by_call_too: bool = False
-    ) -> list[int]:
+    async def _all_in(self, tx: Transaction, dag: Dag, plan: Plan, cleanups: set[int]) -> list[int]:
+        """The nodes that stand in one of the plan's `roots`. Of more than one transaction reopens some are enough,
+        one of them no cleanup if there is such a one."""
         found: list[int] = []
         step = self._settings.list_scan_nodes_max
         for no in range(dag.node_no(0), dag.last_no + 1, step):
-            found += await store.dags.retry_roots(tx, no, no + step - 1, states, by_call_too=by_call_too)
-            if len(found) > self._settings.retry_at_once_nodes_max:
+            found += await store.dags.retry_roots(tx, no, no + step - 1, plan.roots, by_call_too=plan.by_call_too)
+            if len(found) > self._settings.retry_at_once_nodes_max and not cleanups.issuperset(found):
                 break
         return found
 
@@ -237,16 +237,30 @@ class Retrier:
             if node.state in states or (node.state == "skipped" and node.by_call)
         ]
 
-    async def _change_payloads(
-        self, tx: Transaction, dag: Dag, nos: set[int], payloads: Mapping[str, str]
+    async def _check_payloads(self, tx: Transaction, dag: Dag, plan: Plan, payloads: Mapping[str, str]) -> None:
+        """Of a large retry payloads are taken for nodes that are named, or failed: what else runs again is found
+        only later."""
+        named = set(plan.named)
+        found, _ = await store.dags.nodes_by_key(tx, dag.no, payloads)
+        for node in found.values():
+            if node.no not in named and not (node.state == "failed" and "failed" in plan.roots):
+                raise LimitExceeded(
+                    f"over {self._settings.retry_at_once_nodes_max} nodes would run again, or over "
+                    f"{self._settings.retry_at_once_edges_max} edges be counted anew: with so many, give payloads "
+                    "for nodes that failed, or that the call names, or retry a part of them"
+                )
+
+    async def _set_payloads(
+        self, tx: Transaction, dag: Dag, payloads: Mapping[str, str], nos: Set[int] | None = None
     ) -> None:
+        """New payloads, for nodes among `nos`, if these are given."""
         if not payloads:
             return
         found, _ = await store.dags.nodes_by_key(tx, dag.no, payloads)
         errors = []
         for key in payloads:
             node = found.get(key)
-            if node is None or node.no not in nos or node.sub:
+            if node is None or node.sub or (nos is not None and node.no not in nos):
                 errors.append(FieldError(pointer_to("payloads", key), "no item of this node would run again"))
         if errors:
             raise Invalid("a payload is for a node that this retry does not run again", errors=errors[:20])
@@ -276,7 +290,7 @@ class Retrier:
                 del nodes[: len(counted)]
 
     def _chunks(self, nos: Sequence[T]) -> Iterator[Sequence[T]]:
-        size = self._settings.retry_chunk_nodes
+        size = self._settings.retry_step_nodes
         return (nos[start : start + size] for start in range(0, len(nos), size))
 
 

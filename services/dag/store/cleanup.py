@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.dag.model import Dag
 from services.dag.store.archive import everywhere
@@ -12,6 +12,11 @@ from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
 from shared.postgres.sql import Statement
 from shared.shards.shard_map import Shard
+
+# How a compensation stands that has no turn.
+TO_PLAN: Final = 0
+NOW: Final = -1
+NOTHING_LEFT: Final = -2
 
 
 class Unplanned(NamedTuple):
@@ -21,15 +26,6 @@ class Unplanned(NamedTuple):
     state: str
     released_at: datetime | None
     finished_at: datetime | None
-
-
-class CleanupNode(NamedTuple):
-    """A cleanup node, or with `of_no` a compensation; `ran` when it was begun."""
-
-    no: int
-    of_no: int | None
-    ran: bool
-    by_call: bool
 
 
 class UndoneSize(NamedTuple):
@@ -74,13 +70,13 @@ async def unplanned(tx: Transaction, dag: Dag) -> list[Unplanned]:
 
 
 async def set_waves(tx: Transaction, dag: Dag, waves: Mapping[int, int | None]) -> None:
-    """Give compensations their turns; None: it has none, or had it; 0: to be planned."""
+    """Give compensations their turns, or one of `TO_PLAN`, `NOW` and `NOTHING_LEFT`; None: it has none."""
     await tx.fetch(SQL.set_waves, dag_no=dag.no, node_nos=list(waves), waves=list(waves.values()))
 
 
-async def undo_again(tx: Transaction, dag: Dag, nos: Sequence[int]) -> None:
-    """Let compensations run once more, whatever they have undone."""
-    await tx.fetch(SQL.undo_again, dag_no=dag.no, node_nos=nos)
+async def plan_again(tx: Transaction, dag: Dag, nos: Sequence[int], *, undo_again: bool) -> None:
+    """Let those of these nodes that are compensations be planned; with `undo_again` whatever they have undone."""
+    await tx.fetch(SQL.plan_again, dag_no=dag.no, node_nos=nos, undo_again=undo_again)
 
 
 async def note_done(tx: Transaction, nos: Sequence[int]) -> None:
@@ -117,9 +113,15 @@ def _where(statement: Statement, over: bool) -> Statement:
     return everywhere(statement) if over else statement
 
 
-async def take_wave(tx: Transaction, dag: Dag) -> list[int]:
-    """The compensations whose turn it is; each is taken once."""
-    return [row["node_no"] for row in await tx.fetch(SQL.take_wave, dag_no=dag.no)]
+async def next_wave(tx: Transaction, dag: Dag) -> None:
+    """It is the turn (`NOW`) of the next compensations."""
+    await tx.fetch(SQL.next_wave, dag_no=dag.no)
+
+
+async def take_wave(tx: Transaction, dag: Dag, wave: int, rows_max: int) -> list[int]:
+    """Compensations that stand so; each is taken once."""
+    rows = await tx.fetch(SQL.take_wave, dag_no=dag.no, wave=wave, rows_max=rows_max)
+    return [row["node_no"] for row in rows]
 
 
 async def page(tx: Transaction, dag: Dag, after_no: int, rows_max: int) -> list[int]:
@@ -128,9 +130,14 @@ async def page(tx: Transaction, dag: Dag, after_no: int, rows_max: int) -> list[
     return [row["node_no"] for row in rows]
 
 
-async def all_of(tx: Transaction, dag: Dag) -> list[CleanupNode]:
+async def numbers(tx: Transaction, dag: Dag) -> set[int]:
     """Every cleanup node and compensation of a DAG."""
-    return [CleanupNode(*row) for row in await tx.fetch(SQL.cleanups_of, dag_no=dag.no)]
+    return set((await tx.row(SQL.cleanup_numbers, dag_no=dag.no))["nos"])
+
+
+async def again(tx: Transaction, dag: Dag) -> list[int]:
+    """What runs again with ordinary nodes of a DAG that had ended."""
+    return list((await tx.row(SQL.cleanups_again, dag_no=dag.no))["nos"])
 
 
 async def compensated_keys(shard: Shard, nos: Sequence[int]) -> dict[int, str]:

@@ -16,12 +16,13 @@ Stage = Literal["named", "roots", "count"]
 class Plan(NamedTuple):
     """Which nodes run again: those numbered `named` and all in one of the states `below` under them; then what
     stands in one of the states `roots` (with `by_call_too` also what a caller ended) and what was spared because
-    of it."""
+    of it. With `cleanup_alone` none of these is an ordinary node."""
 
     named: Sequence[int] = ()
     below: Sequence[str] = ()
     roots: Sequence[str] = ()
     by_call_too: bool = False
+    cleanup_alone: bool = False
 
 
 class Reopening(NamedTuple):
@@ -73,6 +74,11 @@ async def of(tx: Transaction, dag: Dag) -> Reopening:
 async def advance(tx: Transaction, dag: Dag, stage: Stage, after_no: int) -> None:
     """It has come so far."""
     await tx.fetch(SQL.advance_reopening, dag_no=dag.no, stage=stage, after_no=after_no)
+
+
+async def keep_cleanups(tx: Transaction, dag: Dag, nos: Sequence[int]) -> None:
+    """Of what cleans up these are left to be reopened."""
+    await tx.fetch(SQL.keep_cleanups, dag_no=dag.no, cleanups=nos)
 
 
 async def drop(tx: Transaction, dag: Dag) -> None:

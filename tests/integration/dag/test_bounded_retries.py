@@ -104,18 +104,58 @@ async def test_cleanup_counts_edges_in_pieces(world: DagWorld, counted: list[tup
     assert_bounded(counted, at_least=5)
 
 
-async def test_cleanup_alone_is_retried_at_once_whatever_edges_it_has(
-    world: DagWorld, counted: list[tuple[int, int]]
+@pytest.mark.parametrize("body", [{}, {"nodes": ["clean1"]}, {"from": ["clean1"]}])
+@pytest.mark.parametrize("edges_max", [0, 1_000])
+async def test_cleanup_alone_is_retried_in_bounded_steps_whatever_edges_it_has(
+    world: DagWorld, counted: list[tuple[int, int]], edges_max: int, body: Any
 ) -> None:
     """The ordinary nodes, and with them the DAG's end, are not touched."""
     ups = [f"up{n}" for n in range(6)]
     cleanups = [{"key": f"clean{n}", "run_on": "always", "upstream": ups} for n in range(3)]
-    dag = await ended(world, [*specs({key: [] for key in ups}), *cleanups], dying={"clean1"})
-    world.settings.__dict__.update(retry_at_once_edges_max=0)
-    await world.verb(dag, "retry")
-    assert not await is_reopening(world)
-    assert await run_out(world) == ["clean1"]
+    below = {"key": "below", "run_on": "always", "upstream": ["clean1"]}
+    dag = await ended(world, [*specs({key: [] for key in ups}), *cleanups, below], dying={"clean1"})
+    world.settings.__dict__.update(retry_at_once_edges_max=edges_max, retry_step_nodes=1)
+    found = await world.verb(dag, "retry", body)
+    assert await is_reopening(world) == (edges_max == 0)
+    assert (await world.add(dag, {"more": []}, expect=409))["code"] == "dag_finished"
+    assert found["state"] == (await world.verb(dag, "cancel", expect=202))["state"] == "running"
+    assert await run_out(world) == ["clean1", "below"]
+    assert (await world.dag(dag))["state"] == "succeeded"
     assert_bounded(counted, at_least=1)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_compensation_alone_that_is_retried_undoes_again_and_the_dag_keeps_its_end(
+    world: DagWorld, at_once: bool
+) -> None:
+    undone = [f"n{n}" for n in range(4)]
+    undo = [undoing(key) for key in undone]
+    clean = {"key": "clean", "run_on": "always"}
+    dag = await ended(world, [*specs({key: [] for key in [*undone, "bad"]}), *undo, clean], dying={"bad"})
+    assert (await world.dag(dag))["state"] == "failed"
+    world.settings.__dict__.update(retry_step_nodes=1)
+    if not at_once:
+        world.settings.__dict__.update(retry_at_once_nodes_max=1)
+    await world.verb(dag, "retry", {"from": ["undo n1", "undo n2"]})
+    assert await is_reopening(world) == (not at_once)
+    assert sorted(await run_out(world)) == ["undo n1", "undo n2"]
+    assert (await world.dag(dag))["state"] == "failed"
+
+
+async def test_what_is_retried_with_an_ordinary_node_takes_all_cleanup_along_in_steps(world: DagWorld) -> None:
+    undone = [f"n{n}" for n in range(4)]
+    undo = [undoing(key) for key in undone]
+    clean = [{"key": f"clean{n}", "run_on": "always"} for n in range(3)]
+    dag = await ended(world, [*specs({key: [] for key in [*undone, "bad"]}), *undo, *clean], dying={"bad"})
+    world.settings.__dict__.update(retry_step_nodes=1, retry_at_once_nodes_max=6)
+    await world.verb(dag, "retry")
+    assert await is_reopening(world)
+    ran = await run_out(world, dying={"bad"})
+    assert sorted(ran) == sorted(["bad", *undone, *(each["key"] for each in [*undo, *clean])])
+    await world.verb(dag, "retry")
+    ran = await run_out(world)
+    assert sorted(ran) == sorted(["bad", *undone, *(each["key"] for each in clean)])
+    assert (await world.dag(dag))["state"] == "succeeded"
 
 
 async def test_cleanup_that_comes_again_counts_towards_the_bound(world: DagWorld) -> None:
@@ -126,6 +166,64 @@ async def test_cleanup_that_comes_again_counts_towards_the_bound(world: DagWorld
     await world.verb(dag, "retry")
     assert await is_reopening(world)
     assert sorted(await run_out(world)) == sorted(["up0", *(f"clean{n}" for n in range(5))])
+
+
+def undoing(key: str) -> dict[str, Any]:
+    return {"key": f"undo {key}", "compensates": key}
+
+
+@pytest.mark.parametrize("nodes_max", [1, 3])
+async def test_a_turn_of_more_compensations_than_a_step_takes_ends_before_the_next_begins(
+    world: DagWorld, nodes_max: int
+) -> None:
+    world.settings.__dict__.update(scan_nodes_max=nodes_max)
+    first, then = [f"a{n}" for n in range(5)], [f"b{n}" for n in range(5)]
+    nodes = [*({"key": key} for key in first), *({"key": key, "upstream": first} for key in then)]
+    dag = await world.create([*nodes, {"key": "bad", "upstream": then}, *map(undoing, [*first, *then])])
+    await world.settle()
+    order = await run_out(world, dying={"bad"})
+    undone = order[order.index("bad") + 1 :]
+    assert {*undone[:5]} == {f"undo {key}" for key in then}
+    assert {*undone[5:]} == {f"undo {key}" for key in first}
+    assert (await world.dag(dag))["state"] == "failed"
+
+
+async def test_steps_of_a_turn_go_on_while_what_they_released_is_out(world: DagWorld) -> None:
+    world.settings.__dict__.update(scan_nodes_max=2)
+    done = [f"a{n}" for n in range(5)]
+    dag = await world.create([*({"key": key} for key in [*done, "bad"]), *map(undoing, done)])
+    await world.settle()
+    for key in done:
+        world.queue.ack(key)
+    world.queue.die("bad")
+    await world.settle()
+    assert sorted(world.queue.deliverable()) == sorted(f"undo {key}" for key in done)
+    await run_out(world)
+    assert (await world.dag(dag))["state"] == "failed"
+
+
+async def test_more_compensations_with_nothing_to_undo_than_a_step_takes_are_skipped_in_several(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.settings.__dict__.update(scan_nodes_max=2)
+    moved, settle = [], store.dags.settle
+
+    async def counting(tx: Any, nodes: Any, *more: Any, **named: Any) -> Any:
+        moved.append(len(nodes))
+        return await settle(tx, nodes, *more, **named)
+
+    done = [f"a{n}" for n in range(5)]
+    clean = {"key": "clean", "run_on": "always"}
+    dag = await world.create([*({"key": key} for key in done), *map(undoing, done), clean])
+    await world.settle()
+    for key in done:
+        world.queue.ack(key)
+    monkeypatch.setattr(store.dags, "settle", counting)
+    await world.settle()
+    assert moved.count(2) == 2
+    assert max(moved) <= 2
+    assert await run_out(world) == ["clean"]
+    assert (await world.dag(dag))["nodes"]["skipped"] == 5
 
 
 def scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ from services.dag import store
 from services.dag.graph import decide
 from services.dag.model import Counts
 from tests.integration.dag.test_reopening import ended, is_reopening, run_out, step, steps_of
+from tests.support.clocks import ManualClock
 from tests.support.dag_world import DagWorld, specs
 
 TRIGGERS = ["all_succeeded"] * 6 + ["all_done", "any_succeeded", "any_failed", "none_failed"]
@@ -55,6 +56,7 @@ async def test_a_chain_of_skips_is_not_a_statement_for_each_level(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flips, flip = 0, store.edges.flip_edges
+    world.duties.context.clock = ManualClock(wall=True)  # no step is slow
 
     async def counting(*given: Any) -> Any:
         nonlocal flips
@@ -105,6 +107,7 @@ async def test_a_retry_goes_down_a_chain_many_levels_in_a_step(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, below = 0, store.reopening.reach_below
+    world.duties.context.clock = ManualClock(wall=True)  # no step is slow
 
     async def counting(*given: Any, **more: Any) -> Any:
         nonlocal looks

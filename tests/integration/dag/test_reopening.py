@@ -91,13 +91,31 @@ async def test_at_the_limit_one_transaction_and_one_past_it_steps(world: DagWorl
     assert (await world.dag(dag))["state"] == "succeeded"
 
 
-async def test_payloads_come_with_what_one_transaction_reopens(world: DagWorld) -> None:
+@pytest.mark.parametrize("body", [{}, {"nodes": ["a"]}, {"from": ["a"]}, {"all": True}])
+async def test_a_retry_in_steps_takes_payloads_for_what_failed_or_is_named(world: DagWorld, body: Any) -> None:
     dag = await ended(world, CHAIN, dying={"a"})
-    for at_once, expect in ((3, 422), (4, 200)):
-        steps_of(world, 1, at_once=at_once)
-        answer = await world.verb(dag, "retry", {"payloads": {"a": 1}}, expect=expect)
-    assert answer["nodes"]["released"] == 1
-    await run_out(world)
+    steps_of(world, 1)
+    for payloads, code in (({"b": 1}, "limit_exceeded"), ({"a": 1, "x": 1}, "invalid")):
+        refused = await world.verb(dag, "retry", body | {"payloads": payloads}, expect=422)
+        assert refused["code"] == code
+    await world.verb(dag, "retry", body | {"payloads": {"a": 1}})
+    assert await is_reopening(world)
+    await world.settle()
+    assert world.queue.item_of("a").body["payload"] == 1
+    assert await run_out(world) == ["a", "b", "c", "d"]
+
+
+async def test_a_payload_for_what_a_retry_in_steps_names_does_not_change_what_is_undone(world: DagWorld) -> None:
+    undo = {"key": "undo a", "compensates": "a", "pass_outputs": True}
+    dag = await ended(world, [{"key": "a", "payload": 1}, *specs({"b": ["a"], "c": ["b"]}), undo])
+    steps_of(world, 1)
+    await world.verb(dag, "retry", {"from": ["a"], "payloads": {"a": 2}})
+    await world.settle()
+    world.queue.die("a")
+    await world.settle()
+    assert world.queue.item_of("undo a").inputs == {"payload:a": 1}
+    assert await run_out(world) == ["undo a"]
+    assert (await world.dag(dag))["state"] == "failed"
 
 
 async def test_nothing_is_released_before_all_is_reopened(world: DagWorld) -> None:

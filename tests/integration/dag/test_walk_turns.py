@@ -7,6 +7,7 @@ import pytest
 from services.dag.duties import long_steps
 from services.dag.duties.long_steps import Walker
 from services.dag.model import Dag
+from services.dag.run.decisions import Settlement
 from tests.support.clocks import ManualClock
 from tests.support.dag_world import DagWorld, specs
 
@@ -97,12 +98,12 @@ async def test_a_walk_that_fails_each_time_waits_and_the_others_go_on(
     tried = 0
     scan = Walker._scan
 
-    async def failing(walker: Walker, tx: Any, settlement: Any, dag: Dag, *more: Any) -> None:
+    async def failing(walker: Walker, settlement: Settlement, dag: Dag, *more: Any) -> None:
         nonlocal tried
         if dag.id == bad:
             tried += 1
             raise RuntimeError("this DAG is beyond help")
-        await scan(walker, tx, settlement, dag, *more)
+        await scan(walker, settlement, dag, *more)
 
     with monkeypatch.context() as patched:
         patched.setattr(Walker, "_scan", failing)
@@ -115,6 +116,44 @@ async def test_a_walk_that_fails_each_time_waits_and_the_others_go_on(
     clock.advance(2.0)
     await world.settle()
     assert await reached(world) == {}
+
+
+async def test_the_step_after_a_slow_one_or_one_that_failed_is_smaller(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs into a timeout would do so again with the same rows."""
+    world.settings.__dict__.update(scan_nodes_max=16)
+    clock = world.duties.context.clock = ManualClock(wall=True)
+    dag = await cancelled(world, "default", 99)
+    scan, sizes = Walker._scan, []
+    nodes_max, node_s = 100, 0.04
+
+    async def slow(walker: Walker, settlement: Settlement, *more: Any) -> None:
+        nodes = settlement.bounds.scan_nodes_max
+        sizes.append(nodes)
+        clock.advance(nodes * node_s)
+        if nodes > nodes_max:
+            raise TimeoutError
+        await scan(walker, settlement, *more)
+
+    monkeypatch.setattr(Walker, "_scan", slow)
+    await steps(world, 4)
+    assert sizes == [16, 8, 4, 4]
+    assert await reached(world) == {dag: 32}
+    node_s = 1.0
+    await steps(world, 4)
+    assert sizes[4:] == [4, 2, 1, 1]
+    node_s = 0.001
+    await steps(world, 5)
+    assert sizes[8:] == [1, 2, 4, 8, 16]
+    nodes_max = 4
+    for _ in range(3):
+        await steps(world, 1)
+        clock.advance(60)
+    assert sizes[13:] == [16, 8, 4]
+    nodes_max = 100
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "cancelled"
 
 
 async def test_stopped_adds_that_cannot_be_finished_do_not_stop_the_next(

@@ -38,7 +38,7 @@ def test_one_that_failed_waits_longer_each_time_and_no_longer_than_a_bound() -> 
             now_s += 1.0
         pauses.append(now_s - begun_s)
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
-    turns.succeeded(1)
+    turns.succeeded(1, 0.0)
     turns.failed(1, now_s)
     assert turns.pick(waiting, 8, now_s + 1.0) == [1, 2]
 

@@ -50,12 +50,14 @@ WITH undone AS MATERIALIZED (
 UPDATE cleanup SET undone_generation = u.generation
 FROM undone u WHERE cleanup.ctid = u.tid;
 
--- name: undo_again(dag_no, node_nos)
--- These compensations are to run once more, whatever they have undone.
-UPDATE cleanup SET wave = 0, undone_generation = 0 WHERE ctid = ANY(ARRAY(
+-- name: plan_again(dag_no, node_nos, undo_again)
+-- Those of these nodes that are compensations are to be planned; with `undo_again` whatever they have undone.
+UPDATE cleanup SET wave = 0, undone_generation = CASE WHEN $3 THEN 0 ELSE undone_generation END
+WHERE ctid = ANY(ARRAY(
     SELECT c.tid FROM unnest($2::bigint[]) AS w(node_no)
     CROSS JOIN LATERAL (
-        SELECT ctid AS tid FROM cleanup WHERE dag_no = $1 AND node_no = w.node_no OFFSET 0) AS c));
+        SELECT ctid AS tid, of_no FROM cleanup WHERE dag_no = $1 AND node_no = w.node_no OFFSET 0) AS c
+    WHERE c.of_no IS NOT NULL));
 
 -- name: undone_sizes(nos)
 -- What each of these compensations undoes, and about how much it is told of that beside the other's inputs: those are
@@ -90,21 +92,34 @@ UPDATE cleanup SET wave = w.wave FROM (
     LIMIT cardinality($2::bigint[])) AS w
 WHERE cleanup.ctid = w.tid;
 
--- name: take_wave(dag_no)
--- The next ones to compensate.
-UPDATE cleanup SET wave = NULL WHERE ctid = ANY(ARRAY(
+-- name: next_wave(dag_no)
+-- It is the turn of the next ones to compensate.
+UPDATE cleanup SET wave = -1 WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM cleanup WHERE dag_no = $1 AND wave = (
-        SELECT wave FROM cleanup WHERE dag_no = $1 AND wave > 0 ORDER BY wave LIMIT 1)))
+        SELECT wave FROM cleanup WHERE dag_no = $1 AND wave > 0 ORDER BY wave LIMIT 1)));
+
+-- name: take_wave(dag_no, wave, rows_max)
+UPDATE cleanup SET wave = NULL WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM cleanup WHERE dag_no = $1 AND wave = $2 ORDER BY node_no LIMIT $3))
 RETURNING node_no;
 
 -- name: cleanup_page(dag_no, after_no, rows_max)
 SELECT node_no FROM cleanup WHERE dag_no = $1 AND node_no > $2 AND of_no IS NULL ORDER BY node_no LIMIT $3;
 
--- name: cleanups_of(dag_no)
--- All of both kinds; `ran` where one was begun, `by_call` where a caller ended it (and did not come too late).
-SELECT c.node_no, c.of_no, n.released_at IS NOT NULL AS ran, n.by_call AND n.state IN ('skipped', 'cancelled') AS by_call
-FROM (SELECT node_no, of_no FROM cleanup WHERE dag_no = $1 ORDER BY node_no OFFSET 0) AS c
-CROSS JOIN LATERAL (SELECT released_at, by_call, state FROM node WHERE no = c.node_no OFFSET 0) AS n;
+-- name: cleanup_numbers(dag_no)
+-- All of both kinds, as one array: rows cost a reader far more.
+SELECT coalesce(array_agg(node_no), '{}') AS nos FROM cleanup WHERE dag_no = $1;
+
+-- name: cleanups_again(dag_no)
+-- What runs again with ordinary nodes of a DAG that had ended: all cleanup that no caller has ended (or too late), and
+-- what was compensated.
+SELECT coalesce(array_agg(DISTINCT x.no ORDER BY x.no), '{}') AS nos
+FROM (SELECT node_no, of_no FROM cleanup WHERE dag_no = $1 OFFSET 0) AS c
+CROSS JOIN LATERAL (
+    SELECT released_at IS NOT NULL AS ran, by_call AND state IN ('skipped', 'cancelled') AS by_call
+    FROM node WHERE no = c.node_no OFFSET 0) AS n
+CROSS JOIN LATERAL (VALUES (c.node_no, NOT n.by_call), (c.of_no, n.ran)) AS x(no, again)
+WHERE x.no IS NOT NULL AND x.again;
 
 -- name: compensated_keys(nos)
 SELECT c.node_no, n.key FROM unnest($1::bigint[]) AS w(no)

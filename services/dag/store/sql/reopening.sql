@@ -10,6 +10,9 @@ SELECT stage, below, roots, by_call_too, cleanups, queue_shard, after_no, starte
 -- name: advance_reopening(dag_no, stage, after_no)
 UPDATE reopening SET stage = $2, after_no = $3 WHERE dag_no = $1;
 
+-- name: keep_cleanups(dag_no, cleanups)
+UPDATE reopening SET cleanups = $2 WHERE dag_no = $1;
+
 -- name: drop_reopening(dag_no)
 DELETE FROM reopening WHERE dag_no = $1;
 
