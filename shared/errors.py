@@ -4,6 +4,8 @@ ServiceError
 ├── BadRequest            400   not JSON, too deep, wrong framing
 ├── Unauthorized          401
 ├── Forbidden             403
+│   ├── UnknownHost             asked for by a name that is not the service's
+│   └── CrossSite               another site's page would change something
 ├── NotFound              404   absent, or another tenant's
 ├── TooLarge              413
 ├── UnsupportedMedia      415
@@ -79,6 +81,14 @@ class Unauthorized(ServiceError):
 
 class Forbidden(ServiceError):
     code, status, title = "forbidden", 403, "The token does not allow this"
+
+
+class UnknownHost(Forbidden):
+    code, title = "unknown_host", "The service is not known by this name"
+
+
+class CrossSite(Forbidden):
+    code, title = "cross_site", "Another site's page may not do this"
 
 
 class NotFound(ServiceError):

@@ -71,6 +71,13 @@ LOOP_LAG_SECONDS = Gauge("headgate_loop_lag_seconds", "How long a round of the e
 DUTY_FAILED_ROUNDS = Gauge(
     "headgate_duty_failed_rounds", "Rounds of a background duty since its last good one.", ["duty", "shard"]
 )
+TOKENS = Gauge("headgate_tokens", "Tokens in force; 0 also where there is no tokens file.")
+TOKENS_LINES_REFUSED = Gauge(
+    "headgate_tokens_lines_refused", "Lines of the tokens file that are no tokens; the log names them."
+)
+TOKENS_FILE_UNREAD_SECONDS = Gauge(
+    "headgate_tokens_file_unread_seconds", "For how long the tokens file could not be read."
+)
 RATE_LIMITED = Counter("headgate_rate_limited_total", "Elements or calls refused over a quota.", ["quota"])
 RELEASED = Counter("headgate_dependency_released_total", "Nodes released.", ["shard"])
 RELEASE_LAG_SECONDS = Histogram(

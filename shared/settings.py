@@ -85,9 +85,14 @@ class EdgeSettings(BaseSettings):
     ] = "headgate"
     dag_token: Annotated[str | None, Field(validation_alias="HEADGATE_DAG_TOKEN")] = None
     tokens_file: Annotated[Path | None, Field(validation_alias="HEADGATE_TOKENS_FILE")] = None
+    tokens_grace_s: Annotated[float, Field(validation_alias="HEADGATE_TOKENS_GRACE_S", ge=0)] = 10.0
+    # Names, but for those of loopback, that a service without tokens answers to.
+    host_names: Annotated[str, Field(validation_alias="HEADGATE_HOST_NAMES")] = ""
     log_level: Annotated[str, Field(validation_alias="HEADGATE_LOG_LEVEL")] = "info"
 
     connections_max: int = 10_000
+    # Requests that a client has sent on one connection before it was answered.
+    pipelined_max: Annotated[int, Field(ge=0)] = 100
     url_bytes_max: int = 8 * 1024
     head_bytes_max: int = 16 * 1024
     head_fields_max: int = 100

@@ -31,7 +31,7 @@ from services.dag.run.context import Context
 from services.dag.settings import DagSettings
 from shared.admission.delay import SAMPLE_S
 from shared.clock import Clock, SystemClock
-from shared.http.access import Access
+from shared.http.access import access_of
 from shared.http.edge import install
 from shared.http.hot_path import HotPath
 from shared.http.pages import add_pages
@@ -182,7 +182,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         description="Items that wait for other items.",
         lifespan=lifespan,
     )
-    app.state.access = access = Access(settings.dag_token, settings.tokens_file)
+    app.state.access = access = access_of(settings)
     app.state.orchestrator = orchestrator
     app.state.loops = loops
     app.state.leave = leave

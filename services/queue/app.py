@@ -37,7 +37,7 @@ from shared.admission.delay import SAMPLE_S, LoopLag
 from shared.admission.token_buckets import Buckets
 from shared.clock import SystemClock
 from shared.dag_notify import Voice
-from shared.http.access import Access
+from shared.http.access import access_of
 from shared.http.edge import install
 from shared.http.hot_path import HotPath, Verb
 from shared.http.pages import add_pages
@@ -126,7 +126,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         agreement,
     )
     verbs = Verbs(process).by_name()
-    app.state.access = Access(settings.dag_token, settings.tokens_file)
+    app.state.access = access_of(settings)
     app.state.process = process
     app.state.leave = leave
     install(app, settings, lag, ready=ownership.ready)

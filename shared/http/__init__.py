@@ -11,6 +11,8 @@ edge         bodies, errors, health and metrics for everything else
 json_body    what every JSON body must be
 nearest      unknown names are refused with the nearest known one
 access       who calls, and what that allows
+tokens       the file of callers' tokens
+browsers     what a web page may not do in the browser of somebody who can reach a service
 cursors      opaque cursors of lists
 pages        the pages at `/ui`
 timing       how long requests take, by route

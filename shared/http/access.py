@@ -1,9 +1,8 @@
 """Who calls, and what that allows.
 
 With no tokens file everybody may do everything but scope `dag`: the embedded default, on loopback only. With
-one, every call needs `Authorization: Bearer hg_<id>_<secret>`. The file holds a line of JSON per token: its
-id, the SHA-256 of its secret, its scopes and namespaces, and perhaps when it expires. It is read again when
-it changes, so a token is revoked by taking its line out. `python -m shared.access` makes such lines.
+one (`shared.http.tokens`), every call needs `Authorization: Bearer hg_<id>_<secret>`. Tokens are made by
+`python -m shared.http.access`.
 
 The DAG service's own token (`HEADGATE_DAG_TOKEN`) is no part of the file; it alone has scope `dag`.
 """
@@ -22,10 +21,10 @@ from pathlib import Path
 
 from shared.clock import Clock, SystemClock
 from shared.errors import Forbidden, NotFound, Unauthorized
-from shared.log import log
+from shared.http.tokens import GIVEN_SCOPES, TokensFile, read_line
+from shared.settings import EdgeSettings
 
-SCOPES = frozenset({"enqueue", "consume", "dag", "ops", "admin"})
-REREAD_S = 2.0
+SCOPES = GIVEN_SCOPES | {"dag"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +56,19 @@ class Caller:
             raise Forbidden("names that begin with `_` are the system's; use another namespace")
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    digest: bytes
-    caller: Caller
-    expires_s: float | None
-
-
-_ANYBODY = Caller(SCOPES - {"dag"})
+_ANYBODY = Caller(GIVEN_SCOPES)
 _DAG_SERVICE = Caller(SCOPES)
 
 
 class Access:
     """Turns an Authorization header into a Caller."""
 
-    def __init__(self, dag_token: str | None, tokens_file: Path | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, dag_token: str | None, tokens: TokensFile | None = None, clock: Clock | None = None
+    ) -> None:
         self._dag_token = dag_token.encode() if dag_token else None
-        self._file = tokens_file
+        self._tokens = tokens
         self._clock = clock or SystemClock()
-        self._tokens: dict[str, _Token] = {}
-        self._looked_s = float("-inf")
-        self._stamp: tuple[int, int] | None = None
 
     def caller(self, authorization: str | None) -> Caller:
         """The caller behind a header.
@@ -86,7 +77,7 @@ class Access:
             Unauthorized: no token where one is needed, or one that is unknown, revoked or expired.
         """
         if authorization is None:
-            if self._file is None:
+            if self._tokens is None:
                 return _ANYBODY
             raise Unauthorized("send a token: `Authorization: Bearer hg_...`")
         scheme, _, text = authorization.partition(" ")
@@ -98,42 +89,21 @@ class Access:
         return self._known(token)
 
     def _known(self, token: str) -> Caller:
-        self._read()
-        _, _, rest = token.partition("hg_")
-        token_id, _, secret = rest.partition("_")
-        known = self._tokens.get(token_id)
+        token_id, _, secret = token.removeprefix("hg_").partition("_")
+        known = None if self._tokens is None else self._tokens.find(token_id)
         digest = hashlib.sha256(secret.encode("utf-8", "replace")).digest()
         if known is None or not hmac.compare_digest(digest, known.digest):
             raise Unauthorized("the token is not known here; it may have been revoked")
         if known.expires_s is not None and known.expires_s <= self._clock.wall_s():
             raise Unauthorized("the token has expired")
-        return known.caller
-
-    def _read(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if self._file is None or now_s - self._looked_s < REREAD_S:
-            return
-        self._looked_s = now_s
-        try:
-            found = self._file.stat()
-            stamp = (found.st_mtime_ns, found.st_size)
-            if stamp != self._stamp:
-                self._tokens = dict(map(_parse, filter(str.strip, self._file.read_text().splitlines())))
-                self._stamp = stamp
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            # A half-written file must not lock everybody out: what was read last stays in force.
-            log.error("the tokens file cannot be read", file=str(self._file), error=str(error))
+        return Caller(known.scopes, known.namespaces)
 
 
-def _parse(line: str) -> tuple[str, _Token]:
-    entry = json.loads(line)
-    scopes = frozenset(entry["scopes"])
-    if not scopes <= SCOPES - {"dag"}:
-        raise ValueError(f"token {entry['id']}: unknown scopes")
-    namespaces = None if entry["namespaces"] == ["*"] else frozenset(entry["namespaces"])
-    expires = entry.get("expires_at")
-    expires_s = None if expires is None else datetime.fromisoformat(expires).timestamp()
-    return entry["id"], _Token(bytes.fromhex(entry["sha256"]), Caller(scopes, namespaces), expires_s)
+def access_of(settings: EdgeSettings) -> Access:
+    """Who may do what at a service with these settings."""
+    file, clock = settings.tokens_file, SystemClock()
+    tokens = None if file is None else TokensFile(file, settings.tokens_grace_s, clock)
+    return Access(settings.dag_token, tokens, clock)
 
 
 def make_token(namespaces: list[str], scopes: list[str], expires_at: datetime | None) -> tuple[str, str]:
@@ -150,22 +120,34 @@ def make_token(namespaces: list[str], scopes: list[str], expires_at: datetime | 
     return f"hg_{token_id}_{secret}", json.dumps(entry)
 
 
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text} has no zone: write {text}Z, or {text}+02:00")
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """`python -m shared.access`: append a token's line to a file and print the token, once."""
+    """`python -m shared.http.access`: append a token's line to a file and print the token, once."""
     parser = argparse.ArgumentParser(
-        prog="python -m shared.access",
+        prog="python -m shared.http.access",
         description="Make a token. Its line goes to the file that HEADGATE_TOKENS_FILE names for the services; "
         "the token itself is printed once and kept nowhere. Take the line out to revoke it.",
     )
     parser.add_argument("file", type=Path, help="the tokens file, made if it is not there")
     parser.add_argument("--namespace", action="append", required=True, help="may be given again; `*` is all")
-    parser.add_argument("--scope", action="append", required=True, choices=sorted(SCOPES - {"dag"}))
-    parser.add_argument("--expires-at", type=datetime.fromisoformat, help="RFC 3339, with a zone")
+    parser.add_argument("--scope", action="append", required=True, choices=sorted(GIVEN_SCOPES))
+    parser.add_argument("--expires-at", type=_moment, help="RFC 3339, with a zone")
     given = parser.parse_args(arguments)
     token, line = make_token(given.namespace, given.scope, given.expires_at)
+    try:
+        read_line(line.encode())
+    except ValueError as error:
+        parser.error(str(error))
     given.file.touch(mode=0o600, exist_ok=True)
-    with given.file.open("a") as file:
-        file.write(line + "\n")
+    with given.file.open("rb+") as file:
+        text = file.read()
+        file.write((b"" if text.endswith(b"\n") or not text else b"\n") + line.encode() + b"\n")
     sys.stdout.write(token + "\n")
     return 0
 

@@ -21,7 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate import wire
 from headgate.wire import Problem
@@ -37,6 +37,7 @@ from shared.errors import (
 )
 from shared.http import json_body
 from shared.http.access import Caller
+from shared.http.browsers import BrowserGuard
 from shared.http.nearest import fields_at, nearest
 from shared.http.timing import Timed
 from shared.log import log
@@ -101,18 +102,8 @@ async def read_body(request: Request, settings: EdgeSettings) -> bytes:
             raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
         parts.append(part)
     if size:
-        check_media(headers.get("content-type", ""))
+        json_body.check_media(headers.get("content-type", ""))
     return b"".join(parts)
-
-
-def check_media(content_type: str) -> None:
-    """Raises UnsupportedMedia unless the type is JSON in UTF-8."""
-    media, _, parameters = content_type.partition(";")
-    media = media.strip().lower()
-    if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
-        raise UnsupportedMedia("send the body as application/json")
-    if "charset" in parameters.lower() and "utf-8" not in parameters.lower():
-        raise UnsupportedMedia("send the body in UTF-8")
 
 
 def validate(model: type[M], value: Any) -> M:
@@ -227,6 +218,7 @@ def install(
 
     `ready` answers what `/readyz` shows; it raises a ServiceError when the service is not ready.
     """
+    app.add_middleware(_Guarded, BrowserGuard(settings))
     app.add_middleware(Timed)
     app.router.dependencies.append(Depends(_only_known_parameters))
     BUILD.labels(_version()).set(1)
@@ -255,6 +247,23 @@ def install(
     async def metrics() -> Response:
         """Prometheus metrics."""
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+class _Guarded:
+    """An ASGI middleware: what the guard refuses is answered here."""
+
+    def __init__(self, app: ASGIApp, guard: BrowserGuard) -> None:
+        self.app = app
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._guard.check(scope["method"], scope["path"], scope["headers"])
+            except ServiceError as error:
+                await problem(error)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
 
 
 def _version() -> str:

@@ -36,7 +36,7 @@ class Exchange:
     # What an exchange begins with, here instead of in each one.
     kib = 1
     keep_alive = True
-    response_complete = False
+    response_started = response_complete = False
     _since_s = 0.0
     _is_refused = False
     _disconnected = False

@@ -25,7 +25,9 @@ from shared.admission.fair_queue import Entrance, weigh
 from shared.clock import SystemClock
 from shared.errors import Overloaded, ServiceError, TooLarge, UnsupportedMedia
 from shared.http.access import Access, Caller
-from shared.http.edge import check_media, problem
+from shared.http.browsers import BrowserGuard
+from shared.http.edge import problem
+from shared.http.json_body import check_media
 from shared.log import log
 from shared.metrics import HTTP_SECONDS
 from shared.settings import EdgeSettings
@@ -114,6 +116,7 @@ class HotPath:
         self, app: Any, verbs: Mapping[str, Verb], access: Access, settings: EdgeSettings, lag: LoopLag
     ) -> None:
         self.app = app
+        self.guard = BrowserGuard(settings)
         self.entrance = Entrance(settings.working_kib_max, settings.start_wait_s_max)
         self._lag = lag
         self._verbs = verbs
@@ -191,6 +194,7 @@ class HotPath:
         since_s = _clock.monotonic_s()
         visitor = _Visitor(receive, target, self.entrance)
         try:
+            self.guard.check(scope["method"], scope["path"], scope["headers"])
             authorization, media = read_headers(scope["headers"], self._settings)
             body = await read(receive, media, self._settings)
         except ServiceError as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from shared.errors import BadRequest, FieldError, Invalid, NotJson, TooDeep
+from shared.errors import BadRequest, FieldError, Invalid, NotJson, TooDeep, UnsupportedMedia
 
 _ESCAPES = re.compile(rb"\\.", re.S)
 _OTHERS = bytes(byte for byte in range(256) if byte not in b'"[]{}')
@@ -121,3 +121,13 @@ def _finite(digits: str) -> float:
     if number in (float("inf"), float("-inf")):
         raise ValueError("number out of range")
     return number
+
+
+def check_media(content_type: str) -> None:
+    """Raises UnsupportedMedia unless the type is JSON in UTF-8."""
+    media, _, parameters = content_type.partition(";")
+    media = media.strip().lower()
+    if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
+        raise UnsupportedMedia("send the body as application/json")
+    if "charset" in parameters.lower() and "utf-8" not in parameters.lower():
+        raise UnsupportedMedia("send the body in UTF-8")

@@ -1,8 +1,10 @@
 """Serving an app to the world: uvicorn, with what it does not limit by itself.
 
-A request's head and body have absolute deadlines (a byte a second keeps nothing open), the head has a size,
-a malformed or oversized head is answered with a problem like every other refusal, then closed, and who does not
-read what was asked for is cut.
+A request's head and body have absolute deadlines (a byte a second keeps nothing open), the head has a size, and
+so has the line of requests that were sent ahead. A connection on which no request is read or served is idle,
+whatever else comes on it, and is closed in time; who does not read what was asked for is cut. A malformed or
+oversized head is answered with a problem like every other refusal, then closed: but only where the answer
+cannot be taken for that to an earlier request.
 """
 
 from __future__ import annotations
@@ -28,8 +30,20 @@ from shared.http.head_cache import KnownHeads, Plain
 from shared.http.hot_path import HotPath
 from shared.settings import EdgeSettings
 
-_TITLES = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 431: "Request Header Fields Too Large"}
-_CODES = {400: "bad_request", 408: "too_slow", 414: "url_too_long", 431: "headers_too_large"}
+_TITLES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    414: "URI Too Long",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+_CODES = {
+    400: "bad_request",
+    408: "too_slow",
+    414: "url_too_long",
+    431: "headers_too_large",
+    503: "overloaded",
+}
 
 
 # Exit codes that a supervisor sees.
@@ -38,8 +52,10 @@ _DUTY_ENDED = 4
 # After the drain: a process whose duty has ended has nobody who ends it when its way out hangs.
 _GO_S_MAX = 30.0
 
-# Who sends one of these wants more than a verb, or a verb in a way that costs a look.
-_UNUSUAL = frozenset((b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"))
+# Who sends one of these wants more than a verb, or a verb in a way that costs a look; the last are a browser's.
+_UNUSUAL = frozenset(
+    (b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin", b"sec-fetch-site")
+)
 # A method that the parser does not know is answered as one that no route has; these it knows.
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) \S+ HTTP/1\.[01]\r\n")
 _NO_ROUTE_HAS = b"TRACE"
@@ -77,6 +93,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._head_bytes = 0
             self._refusal = 400
             self._is_method_odd = False
+            self._is_over = False
             self._unread: asyncio.TimerHandle | None = None
             self._exchange: Exchange | None = None  # of the request that is read or served now
             self._parts: list[bytes] = []  # of its body, as far as they have come
@@ -85,6 +102,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            # One too many is turned away; those that were there before go on.
+            self._is_over = len(self.connections) > settings.connections_max
             self._arm(settings.head_s_max)
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -96,12 +115,16 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            if self._unread is None:
-                self._unread = self.loop.call_later(settings.write_s_max, self.transport.abort)
+            self._cut_if_unread()
 
         def resume_writing(self) -> None:
-            self._taken()
+            if not self.transport.is_closing():  # else all of what is left has to be taken
+                self._taken()
             super().resume_writing()
+
+        def _cut_if_unread(self) -> None:
+            if self._unread is None:
+                self._unread = self.loop.call_later(settings.write_s_max, self.transport.abort)
 
         def _taken(self) -> None:
             if self._unread is not None:
@@ -111,7 +134,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
         def data_received(self, data: bytes) -> None:
             # Behind a plain request nothing of the next one has been seen: the parser need not see it either.
             last = None if self._reading else self._exchange
-            if last is not None and last.response_complete and not self._is_full():
+            if last is not None and last.response_complete:
                 known = heads.find(data)
                 if known is not None:
                     self._idle_since_s = None
@@ -137,6 +160,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self.expect_100_continue = False
             self._reading = self._in_head = True
             self._head_bytes = 0
+            self._idle_since_s = None
+            self._disarm()  # the one before had a deadline of its own
 
         def on_url(self, url: bytes) -> None:
             super().on_url(url)
@@ -154,6 +179,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
 
         def on_headers_complete(self) -> None:
             # HTTP/0.9 has no headers to answer with; without a host HTTP/1.1 is not HTTP/1.1 (RFC 9112, 3.2).
+            if self._is_over:
+                self._refuse(503)
             version = self.parser.get_http_version()
             plain = self._plain() if hot is not None and version == "1.1" else None
             if plain is not None:
@@ -161,6 +188,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 self._parts.clear()
             else:
                 self._exchange = None
+                if len(self.pipeline) >= settings.pipelined_max:
+                    self._refuse(503)
                 if version == "0.9" or (version == "1.1" and not any(name == b"host" for name, _ in self.headers)):
                     self._refuse(400)
                 self._make_scope()
@@ -183,6 +212,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 self._exchange.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
                 self._parts.clear()
                 self._exchange.begin()
+            if self.cycle is not None and self.cycle.response_complete:
+                self._rest()  # the answer did not wait for the body
 
         def _make_scope(self) -> None:
             url, headers, expects = self.url, self.headers, self.expect_100_continue
@@ -203,11 +234,13 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             is_first = self.cycle is None or self.cycle.response_complete
             method = self.parser.get_method()
             target = hot.target(method, self.url) if is_first else None
-            if target is None or self._is_full():
+            if target is None:
                 return None
             given = dict(self.headers)
             connection = given.get(b"connection")
-            if not _UNUSUAL.isdisjoint(given) or b"host" not in given:
+            if not _UNUSUAL.isdisjoint(given) or b"host" not in given or len(given) != len(self.headers):
+                return None
+            if not hot.guard.knows(given[b"host"]):
                 return None
             bytes_max = settings.body_bytes_max if method == b"POST" else 0
             if not _is_plain_body(given, bytes_max):
@@ -217,26 +250,27 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             authorization = given.get(b"authorization")
             return Plain(target, None if authorization is None else authorization.decode("latin-1"), bytes_max)
 
-        def _is_full(self) -> bool:
-            limit = self.limit_concurrency
-            return limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit)
-
         def on_response_complete(self) -> None:
             self.server_state.total_requests += 1
             if self.transport.is_closing():
+                self._cut_if_unread()
                 return
             if self.flow.read_paused:
                 self.flow.resume_reading()
             if self.pipeline:
                 self._start_asgi_task(*self.pipeline.pop())
-                return
+            elif not self._reading:
+                self._rest()
+
+        def _rest(self) -> None:
+            """From now on nothing is read or served."""
             # A timer for every answer costs more than one that looks, now and then, how long nothing has come.
             self._idle_since_s = self.loop.time()
             if self._idle_look is None:
                 self._idle_look = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
 
         def _unset_keepalive_if_required(self) -> None:
-            self._idle_since_s = None
+            """Bytes are no request (between two, line ends are skipped): what ends the rest is one that begins."""
 
         def _close_if_idle(self) -> None:
             self._idle_look = None
@@ -244,7 +278,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 return
             left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
             if left_s <= 0:
-                self.timeout_keep_alive_handler()
+                self._close()
             else:
                 self._idle_look = self.loop.call_later(left_s, self._close_if_idle)
 
@@ -268,7 +302,21 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._refusal = status
             raise _Refused
 
+        def _close(self) -> None:
+            """Close when all that was written is taken, or not taken in time."""
+            self.transport.close()
+            self._cut_if_unread()
+
+        def _is_first(self) -> bool:
+            """Whether what is being read would be answered next, and is not yet."""
+            if self._reading and not self._in_head:
+                return not self.pipeline and not self.cycle.response_started
+            return self.cycle is None or self.cycle.response_complete
+
         def _answer(self, status: int, detail: str) -> None:
+            if not self._is_first():
+                self._close()
+                return
             body = msgspec.json.encode(
                 {
                     "type": f"urn:headgate:problem:{_CODES[status]}",
@@ -280,9 +328,10 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 }
             )
             head = f"HTTP/1.1 {status} {_TITLES[status]}\r\ncontent-type: application/problem+json\r\n"
+            head += "retry-after: 1\r\n" if status == 503 else ""
             head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(head.encode() + body)
-            self.transport.close()
+            self._close()
 
         def _arm(self, limit_s: float) -> None:
             self._disarm()
@@ -297,11 +346,13 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._deadline = None
             if self.transport.is_closing() or not self._reading:
                 return
-            if self._in_head:
+            if self.flow.read_paused:
+                self._arm(settings.body_s_max)  # it may have been sent long since
+            elif self._in_head:
                 self._answer(408, "")
             else:
                 # The app waits for this body: its read ends, and what it answers goes nowhere.
-                self.transport.close()
+                self._close()
 
     return Guarded
 
@@ -323,7 +374,6 @@ def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Leave | None = 
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=settings.connections_max,
         timeout_graceful_shutdown=10,
         timeout_keep_alive=75,
     )

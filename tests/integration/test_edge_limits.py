@@ -1,103 +1,12 @@
 """The edge on a raw socket: framing, sizes and slow senders, as the served process meets them."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
 
 import pytest
-import uvicorn
 
-from services.queue.app import create_app
 from services.queue.settings import QueueSettings
 from shared.http.hot_path import HotPath
-from shared.http.serve import guarded
-from tests.support.databases import Database
-from tests.support.ports import free_port
-
-ENQUEUE = b"POST /v1/namespaces/default/enqueue HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n"
-LIMIT = 4096
-END_S = 20.0
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave Ctrl-C to pytest."""
-        yield
-
-
-class Served(NamedTuple):
-    """A queue service behind the real edge."""
-
-    port: int
-    app: HotPath
-    server: uvicorn.Server
-    ended: asyncio.Task[None]
-
-
-@pytest.fixture
-async def served(database: Database, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
-    """One with small limits. The parameter is how long heads and bodies may take."""
-    slow_s = getattr(request, "param", END_S)
-    settings = QueueSettings(
-        shards=database.queue_shards,
-        body_bytes_max=LIMIT,
-        head_s_max=slow_s,
-        body_s_max=slow_s,
-        connections_max=20,
-    )
-    port = free_port()
-    app = create_app(settings)
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=port,
-        http=guarded(settings, app),
-        log_level="warning",
-        limit_concurrency=settings.connections_max,
-        timeout_graceful_shutdown=1,
-        timeout_keep_alive=1,
-    )
-    server = _Server(config)
-    serving = asyncio.create_task(server.serve())
-    async with asyncio.timeout(END_S):
-        while not server.started:
-            await asyncio.sleep(0.01)
-    yield Served(port, app, server, serving)
-    server.should_exit = True
-    await serving
-
-
-@pytest.fixture
-def port(served: Served) -> int:
-    """Where it listens."""
-    return served.port
-
-
-async def talk(port: int, *parts: bytes) -> bytes:
-    """Send these parts; all that is answered until the server closes, or has nothing more to say."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-        async with asyncio.timeout(END_S):
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = next(
-                (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), 0
-            )
-            return head + await reader.readexactly(length)
-    except asyncio.IncompleteReadError as error:
-        return error.partial
-    finally:
-        writer.close()
-
-
-def status(answer: bytes) -> int:
-    return int(answer.split(b" ", 2)[1]) if answer else 0
+from tests.support.served import END_S, ENQUEUE, GET, ITEM, LIMIT, SLOW, Served, Talk, status, talk
 
 
 async def test_a_body_over_the_limit_is_refused_by_its_length_alone(port: int) -> None:
@@ -150,17 +59,17 @@ async def test_header_bytes(port: int, size: int, expected: int) -> None:
 @pytest.mark.parametrize(("size", "expected"), [(8192, 200), (8193, 414)])
 async def test_url_bytes(port: int, size: int, expected: int) -> None:
     target = b"/livez?" + b"a" * (size - 7)
-    assert status(await talk(port, b"GET " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n")) == expected
+    assert status(await talk(port, b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")) == expected
 
 
-@pytest.mark.parametrize("served", [0.3], indirect=True)
+@pytest.mark.parametrize("served", [SLOW], indirect=True)
 async def test_a_head_that_does_not_come_is_answered_and_closed(port: int) -> None:
     answer = await talk(port, b"GET /livez HTTP/1.1\r\nhost:")
     assert status(answer) == 408
     assert b'"too_slow"' in answer
 
 
-@pytest.mark.parametrize("served", [0.3], indirect=True)
+@pytest.mark.parametrize("served", [SLOW], indirect=True)
 async def test_bytes_that_trickle_do_not_keep_a_connection_open(port: int) -> None:
     """The deadline is absolute: each byte that comes does not begin it anew."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -192,51 +101,15 @@ async def test_methods_that_no_route_has(port: int) -> None:
             (b"/v1/namespaces/default/enqueue", b"POST"),
             (b"/v1/namespaces/default", b"GET, PUT"),
         ):
-            answer = await talk(port, method + b" " + path + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            answer = await talk(
+                port, method + b" " + path + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+            )
             assert status(answer) == 405, answer
             assert b"\r\nallow: " + methods + b"\r\n" in answer
             assert b'"method_not_allowed"' in answer
-        answer = await talk(port, method + b" /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answer = await talk(port, method + b" /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         assert status(answer) == 404, answer
     assert status(await talk(port, b"BREW livez\r\n\r\n")) == 400
-
-
-class Talk:
-    """One connection that is kept, to the verbs of one topic."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self.writer = reader, writer
-
-    @classmethod
-    async def open(cls, port: int) -> "Talk":
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
-
-    def send(self, verb: str, body: str, *, fields: str = "") -> None:
-        head = f"POST /v1/namespaces/default/{verb} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        self.writer.write(f"{head}{fields}content-length: {len(body)}\r\n\r\n{body}".encode())
-
-    async def answer(self) -> tuple[int, bytes, dict[str, Any]]:
-        """Status, head and decoded body of the next answer."""
-        async with asyncio.timeout(END_S):
-            head = await self._reader.readuntil(b"\r\n\r\n")
-            length = next(
-                int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"
-            )
-            return status(head), head.lower(), json.loads(await self._reader.readexactly(length))
-
-    async def is_closed(self) -> bool:
-        async with asyncio.timeout(END_S):
-            return await self._reader.read() == b""
-
-
-@pytest.fixture
-async def talk_on(port: int) -> AsyncIterator[Talk]:
-    talk_on = await Talk.open(port)
-    yield talk_on
-    talk_on.writer.close()
-
-
-ITEM = '{"items":[{"topic":"edge"}]}'
 
 
 @pytest.mark.parametrize(
@@ -275,7 +148,7 @@ async def test_an_unknown_method_does_not_disturb_what_follows(talk_on: Talk) ->
     talk_on.send("enqueue", '{"items": [{"topic": "t"}]}')
     assert (await talk_on.answer())[0] == 201
     talk_on.writer.write(
-        b"BREW /v1/namespaces/default/enqueue HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n{}x"
+        b"BREW /v1/namespaces/default/enqueue HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\n{}x"
     )
     assert (await talk_on.answer())[0] == 405
     talk_on.send("enqueue", '{"items": [{"topic": "t"}]}')
@@ -407,7 +280,7 @@ async def test_what_stands_when_the_process_leaves_is_answered_first(
     await served.ended
 
 
-@pytest.mark.parametrize("served", [0.3], indirect=True)
+@pytest.mark.parametrize("served", [SLOW], indirect=True)
 async def test_a_body_that_stops_coming_is_cut_behind_other_requests(talk_on: Talk) -> None:
     for _ in range(3):
         talk_on.send("enqueue", ITEM)

@@ -45,7 +45,7 @@ class DagWorld:
         """A client of the service, or of what its app is behind."""
         return httpx.AsyncClient(
             transport=httpx.ASGITransport(app=app, raise_app_exceptions=False),
-            base_url="http://dag",
+            base_url="http://localhost",
             event_hooks={"response": [described("dag")]},
         )
 

@@ -97,7 +97,7 @@ class QueueHost:
         self.dispatch = self.process.broker.dispatch
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=self.app),
-            base_url="http://queue",
+            base_url="http://localhost",
             timeout=30.0,
             event_hooks={"response": [described("queue")]},
         )

@@ -3,13 +3,13 @@
 The log in the shard is all there is. A stream reads a page of it when its reader has taken the last one, so
 it holds no more than a page, and a slow reader only falls behind. Whoever reads nothing at all is cut by the
 server (`write_s_max`). A stream that ends before the DAG does (shutdown, its shard away or with another history,
-`event_stream_s_max`) is gone on with by the same call with the id of the last event.
+its reader's token revoked, `event_stream_s_max`) is gone on with by the same call with the id of the last event.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
@@ -38,8 +38,11 @@ class Streams:
         self._settings = context.settings
         self.open_now = 0
 
-    async def open(self, namespace: str, dag_id: str, after: int) -> Stream | None:
-        """A stream of the changes after number `after`; None when the DAG has ended and that was the last.
+    async def open(
+        self, namespace: str, dag_id: str, after: int, is_welcome: Callable[[], bool] = lambda: True
+    ) -> Stream | None:
+        """A stream of the changes after number `after`, for as long as its reader is welcome; None when the DAG
+        has ended and that was the last.
 
         Raises:
             NotFound: there is no such DAG.
@@ -59,13 +62,21 @@ class Streams:
             raise shutting_down()
         if self.open_now >= self._settings.event_streams_max:
             raise TooManyStreams("too many event streams are open here; try again", retry_after_s=5.0)
-        return Stream(self, self._context, shard, dag, after)
+        return Stream(self, self._context, shard, dag, after, is_welcome)
 
 
 class Stream:
     """One reader's stream; counts as open until `close`."""
 
-    def __init__(self, streams: Streams, context: Context, shard: Shard, dag: Dag, after: int) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        context: Context,
+        shard: Shard,
+        dag: Dag,
+        after: int,
+        is_welcome: Callable[[], bool],
+    ) -> None:
         self._streams = streams
         self._context = context
         self._settings = context.settings
@@ -73,6 +84,7 @@ class Stream:
         self._edition = shard.history.edition
         self._dag = dag
         self._after = after
+        self._is_welcome = is_welcome
         self._at_end = False
         streams.open_now += 1
 
@@ -86,7 +98,7 @@ class Stream:
         clock = self._context.clock
         until_s = clock.monotonic_s() + self._settings.event_stream_s_max
         with self._context.watches.watching(self._shard, self._dag.id, self._after) as watch:
-            while not self._context.watches.leaving and clock.monotonic_s() < until_s:
+            while not self._context.watches.leaving and clock.monotonic_s() < until_s and self._is_welcome():
                 try:
                     # The DAG's number may be another's by now.
                     self._shard.history.check(self._edition)

@@ -13,7 +13,7 @@ async def world(world: DagWorld, request: pytest.FixtureRequest) -> DagWorld:
     """The service behind one of its two ways in."""
     if request.param == "short way":
         transport = httpx.ASGITransport(app=world.app.state.hot, raise_app_exceptions=False)
-        world.http = httpx.AsyncClient(transport=transport, base_url="http://dag")
+        world.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
     return world
 
 

@@ -260,7 +260,7 @@ async def test_streams_are_as_many_as_allowed_and_a_reader_that_leaves_makes_roo
         if len(sent) == 3:
             gone.set()
 
-    url = httpx.URL(f"http://dag{BASE}/{dag}/events")
+    url = httpx.URL(f"http://localhost{BASE}/{dag}/events")
     scope = {
         "type": "http",
         "method": "GET",
@@ -323,3 +323,18 @@ async def test_another_tenants_stream_is_not_there(world: DagWorld) -> None:
     dag = await world.create({"a": []})
     answer = await world.http.get(f"/v1/namespaces/other/dags/{dag}/events")
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_a_stream_ends_once_its_reader_is_not_welcome_any_more(world: DagWorld) -> None:
+    """Its token was revoked, or has expired: not only the next call is to notice."""
+    dag = await world.create({"a": []}, open=True)
+    tokens = [True]
+    stream = await world.duties.streams.open("default", dag, 0, lambda: tokens[0])
+    assert stream is not None
+    frames = stream.frames()
+    assert b"retry" in await anext(frames)
+    assert b"event: " in await anext(frames)
+    tokens[0] = False
+    await world.add(dag, {"b": []})
+    assert [frame async for frame in frames] == []
+    stream.close()

@@ -70,7 +70,7 @@ async def test_an_imported_graph_runs_to_its_end(
     text = source if isinstance(source, str) else json.dumps(source)
     found = READERS[form](text, Options(topic="work"))
     transport = httpx.ASGITransport(app=world.app)
-    async with AsyncClient(dag_url="http://dag", transport=transport) as client:
+    async with AsyncClient(dag_url="http://localhost", transport=transport) as client:
         handle = await client.submit(found.dag)
         for level in levels:
             await world.settle()
@@ -86,7 +86,7 @@ async def test_an_imported_graph_runs_to_its_end(
 async def test_a_way_that_a_choice_did_not_take_is_skipped(world: DagWorld) -> None:
     found = READERS["states"](json.dumps(STATES), Options())
     transport = httpx.ASGITransport(app=world.app)
-    async with AsyncClient(dag_url="http://dag", transport=transport) as client:
+    async with AsyncClient(dag_url="http://localhost", transport=transport) as client:
         handle = await client.submit(found.dag)
         for level in (["Fetch"], ["L", "R"]):
             await world.settle()

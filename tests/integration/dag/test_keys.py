@@ -43,7 +43,7 @@ async def test_a_key_is_found_also_of_an_ended_dag_and_not_in_another_namespace(
 async def test_no_call_ignores_a_parameter(world: DagWorld, method: str, path: str) -> None:
     for app in (world.app, world.app.state.hot):
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://dag") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             assert "/surprise" in await refusal(client, method, path, "surprise=1")
 
 

@@ -21,7 +21,7 @@ PATIENCE_S = 0.5
 async def front(world: DagWorld) -> AsyncIterator[httpx.AsyncClient]:
     """The service by its short way in: the path that a program's calls take."""
     transport = httpx.ASGITransport(app=world.app.state.hot, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://dag") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 

@@ -121,7 +121,7 @@ async def test_a_reader_that_takes_nothing_is_cut_and_its_place_is_free(queue: S
             mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             mute.connect(("127.0.0.1", port))
             path = f"/v1/namespaces/default/dags/{made['id']}/events"
-            mute.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            mute.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             async with asyncio.timeout(60):
                 refused = True
                 while refused:

@@ -216,7 +216,7 @@ async def test_a_peer_that_closed_its_connection_has_its_items_handed_back(
             store.claim = claim
         body = json.dumps({"topics": [{"topic": "t", "count": 5}], "wait_s": wait_s})
         _, writer = await asyncio.open_connection("127.0.0.1", service.client.base_url.port)
-        head = f"POST {path}/dequeue HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        head = f"POST {path}/dequeue HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
         async with asyncio.timeout(60):
             await claimed.wait()

@@ -17,7 +17,7 @@ from shared.http.edge import install
 from shared.http.pages import add_pages
 from shared.settings import EdgeSettings
 
-FOLDER = ROOT / "shared" / "page"
+FOLDER = ROOT / "shared" / "http" / "page"
 FILES = {path.name: path.read_text() for path in FOLDER.iterdir()}
 
 
@@ -29,7 +29,7 @@ def client() -> httpx.AsyncClient:
     app = FastAPI()
     install(app, EdgeSettings(), LoopLag(1.0), ready=ready)
     add_pages(app, "dag")
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://h")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
 
 
 async def test_the_root_leads_to_a_page_whose_parts_are_all_served(client: httpx.AsyncClient) -> None:
@@ -61,7 +61,9 @@ async def test_each_service_shows_its_own_pages_and_keeps_them_out_of_its_contra
         "queue": lambda: create_queue_app(QueueSettings(shards=nowhere)),
         "dag": lambda: create_dag_app(DagSettings(shards=nowhere)),
     }
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(made[service]()), base_url="http://h") as client:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(made[service]()), base_url="http://localhost"
+    ) as client:
         assert f'data-service="{service}"' in (await client.get("/ui")).text
         assert not [
             path for path in (await client.get("/openapi.json")).json()["paths"] if "ui" in path.split("/")

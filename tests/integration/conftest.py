@@ -1,0 +1,3 @@
+from tests.support.served import port, served, talk_on
+
+__all__ = ["port", "served", "talk_on"]
