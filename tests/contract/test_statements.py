@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("queue", "dag")
 # What both services need is beside its module in `shared`, and fits the shards of both. The audit looks at both.
 PLACES = {
-    service: (ROOT / "services" / service / "sql", ROOT / "shared", ROOT / "audit" / "sql" / service)
+    service: (ROOT / "services" / service / "store" / "sql", ROOT / "shared" / "shards", ROOT / "audit" / "sql" / service)
     for service in SERVICES
 }
 BLOCKS = [(service, block) for service, places in PLACES.items() for place in places for block in load(place)]
@@ -52,7 +52,7 @@ def test_every_block_of_the_audit_is_asked_by_it() -> None:
 
 
 def check(folders: Iterable[Path], places: Iterable[Path], besides: Collection[str] = ()) -> None:
-    code = "\n".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    code = "\n".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     names = {block.name for block in load(*places)}
 
     assert {name for name in names if not re.search(rf"\bSQL\.{name}\b", code)} == set(besides)

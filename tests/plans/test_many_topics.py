@@ -12,7 +12,7 @@ from shared.postgres.session import PINNED
 from shared.postgres.sql import load
 from tests.support.databases import Databases
 
-SQL = load(Path(__file__).resolve().parents[2] / "services" / "queue" / "sql")
+SQL = load(Path(__file__).resolve().parents[2] / "services" / "queue" / "store" / "sql")
 MANY = 12_000
 FEW = 5
 # Rows that a statement may touch per topic of the namespace, and per appended count of the shard.

@@ -13,7 +13,7 @@ from shared.postgres.sql import load
 from tests.support.databases import Database, Databases
 from tests.support.queue_host import Api, queue_host
 
-SQL = load(Path(__file__).resolve().parents[2] / "services" / "queue" / "sql")
+SQL = load(Path(__file__).resolve().parents[2] / "services" / "queue" / "store" / "sql")
 BIG = {"item", "ready", "deferred", "lease", "parked", "ended", "ended_old", "attempt", "dedup"}
 
 # What each statement reads, and through which index: (table, index).
