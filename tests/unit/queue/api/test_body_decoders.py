@@ -194,7 +194,7 @@ def test_bodies_too_deep_for_the_decoder_are_refused_in_words(read: Any) -> None
 
 
 def test_plain_bodies_of_texts_are_not_read_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(body_decoders, "jsonbody")
+    monkeypatch.delattr(body_decoders, "json_body")
     body = json.dumps({"items": [{"topic": "t", "payload": "[é]"}] * 100}, ensure_ascii=False).encode()
 
     assert len(body_decoders.new_items(body, SETTINGS)) == 100
