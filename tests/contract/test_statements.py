@@ -14,7 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("queue", "dag")
 # What both services need is beside its module in `shared`, and fits the shards of both. The audit looks at both.
 PLACES = {
-    service: (ROOT / "services" / service / "store" / "sql", ROOT / "shared" / "shards", ROOT / "audit" / "sql" / service)
+    service: (
+        ROOT / "services" / service / "store" / "sql",
+        ROOT / "shared" / "shards",
+        ROOT / "audit" / "sql" / service,
+    )
     for service in SERVICES
 }
 BLOCKS = [(service, block) for service, places in PLACES.items() for place in places for block in load(place)]
