@@ -215,6 +215,26 @@ async def test_keys_are_of_one_namespace(api: Api) -> None:
     assert first["id"] != second["id"]
 
 
+@pytest.mark.parametrize("end", ["acked", "cancelled"])
+async def test_an_end_frees_no_key_of_another_namespace(api: Api, end: str) -> None:
+    """Both items live on one shard, and their keys have one text."""
+    other = Api(api.host)
+    for number in range(1_000):
+        keyed = {"idempotency_key": str(number**5), "priority": -number}
+        mine, theirs = await status_of(api, **keyed), await status_of(other, **keyed)
+        if shard_of(mine["id"]) == shard_of(theirs["id"]):
+            break
+    if end == "acked":
+        [first, *_] = await api.dequeue("t")
+        assert (first["id"], await api.ack(first)) == (mine["id"], ["acked"])
+    else:
+        assert await api.cancel(mine["id"]) == ["cancelled"]
+    await api.clock.advance(24 * 3600 + 60)
+
+    assert await status_of(other, **keyed) == {"id": theirs["id"], "status": "duplicate"}
+    assert (await status_of(api, **keyed))["status"] == "enqueued", "its own was freed"
+
+
 async def test_one_key_twice_in_one_call(api: Api) -> None:
     same = {"topic": "t", "idempotency_key": "k", "payload": 1}
     results = await api.enqueue(same, {**same, "payload": 2}, same, {**same, "idempotency_key": "l"})
@@ -264,6 +284,8 @@ async def test_a_key_is_held_while_the_item_lives_and_a_day_more(api: Api, end: 
 
     again = await status_of(api, idempotency_key="k", payload="new content")
     assert (again["status"], again["id"] != first["id"]) == ("enqueued", True)
+    same = {"id": again["id"], "status": "duplicate"}
+    assert await status_of(api, idempotency_key="k", payload="new content") == same
 
 
 async def test_retention_frees_keys(api: Api) -> None:

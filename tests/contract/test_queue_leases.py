@@ -70,12 +70,14 @@ async def test_another_items_token_is_lease_lost(api: Api, verb: str) -> None:
 @pytest.mark.parametrize("verb", ["ack", "nack", "extend"])
 async def test_another_namespace_cannot_settle(api: Api, verb: str) -> None:
     other = Api(api.host)
-    await other.enqueue_one("t")
-    await api.enqueue_one("t")
+    await other.enqueue_one("t", id=other.new_id(1))
+    item_id = await api.enqueue_one("t", id=api.new_id(1))
     leased = await api.dequeue_one("t")
 
     assert await other._settle(verb, [leased], {}) == ["not_found"]
+    assert await api.state(item_id) == "leased"
     assert await api.ack(leased) == ["acked"]
+    assert await other._settle(verb, [leased], {}) == ["not_found"]
 
 
 async def test_an_upper_case_id_and_token_are_the_same(api: Api) -> None:
@@ -146,12 +148,14 @@ async def test_only_the_winner_of_a_redelivered_item_hears_already_acked(api: Ap
 
 
 async def test_a_lease_that_did_not_run_out_is_left_alone(api: Api) -> None:
-    await api.enqueue_one("t", lease_s=5)
-    leased = await api.dequeue_one("t")
+    """Also by the sweep that takes back another of its shard."""
+    for lease_s in (3, 5):
+        await api.enqueue_one("t", id=api.new_id(0), lease_s=lease_s)
+    over, leased = await api.dequeue("t", 2)
     await api.host.pass_time(4)
 
     assert await api.state(leased["id"]) == "leased"
-    assert await api.dequeue("t") == []
+    assert [item["id"] for item in await api.dequeue("t", 2)] == [over["id"]]
 
 
 async def test_extend_moves_the_end_of_the_named_items_only(api: Api) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shared.errors import Overloaded
 from shared.metrics import RATE_LIMITED
 from tests.support.queue_host import Api, QueueHost, queue_host
 
@@ -128,6 +129,44 @@ async def test_what_a_namespace_stores_is_limited_by_items_and_by_bytes(own_api:
     )
     assert statuses(await api.enqueue({"topic": "t", "payload": "x" * 7})) == [TAKEN]
     assert statuses(await api.enqueue({"topic": "t", "payload": 0})) == [OVER]
+
+
+async def test_what_was_not_taken_in_leaves_room(own_api: Api) -> None:
+    api = own_api
+    await put(api, items_max=3, stored_bytes_max=3 * len("null"))
+    again = {"topic": "t", "id": api.new_id(0)}
+    keyed = {"topic": "t", "idempotency_key": "k"}
+    for taken in ("enqueued", "duplicate", "duplicate"):
+        assert {r["status"] for r in await api.enqueue(again) + await api.enqueue(keyed)} == {taken}
+    too_old = await api.enqueue({"topic": "t", "id": api.new_id(0, age_s=100 * 24 * 3600)})
+    assert statuses(too_old) == [("refused", "id_too_old", "none")]
+
+    assert statuses(await api.enqueue({"topic": "t"})) == [TAKEN]
+    assert statuses(await api.enqueue({"topic": "t"})) == [OVER]
+
+
+async def test_an_enqueue_that_fails_leaves_room(own_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = own_api
+    await put(api, items_max=1)
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise Overloaded("too much", retry_after_s=1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api.host.process.broker, "enqueue", refuse)
+        assert (await api.post("enqueue", {"items": [{"topic": "t"}]})).status_code == 503
+    assert statuses(await api.enqueue({"topic": "t"})) == [TAKEN]
+    assert statuses(await api.enqueue({"topic": "t"})) == [OVER]
+
+
+async def test_a_claim_in_vain_leaves_room(own_api: Api) -> None:
+    """What this process knows of was cancelled, so the claim finds nothing, and the call goes on to the next."""
+    api = own_api
+    await put(api, in_flight_max=1)
+    ids = [await api.enqueue_one("t", id=api.new_id(0)) for _ in range(2)]
+    assert await api.cancel(ids[0]) == ["cancelled"]
+
+    assert [item["id"] for item in await api.dequeue("t")] == ids[1:]
 
 
 async def test_bytes_are_given_back_by_every_end(own_api: Api) -> None:

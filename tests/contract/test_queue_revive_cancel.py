@@ -92,8 +92,8 @@ async def test_revive_of_what_ended_or_never_was(api: Api) -> None:
 
 async def test_another_namespace_neither_revives_nor_cancels(api: Api) -> None:
     other = Api(api.host)
-    await other.enqueue_one("t")
-    disabled = await api.enqueue_one("t", disabled=True)
+    await other.enqueue_one("t", id=other.new_id(1))
+    disabled = await api.enqueue_one("t", disabled=True, id=api.new_id(1))
 
     assert await other.revive(disabled) == ["not_found"]
     assert await other.cancel(disabled) == ["not_found"]
@@ -222,6 +222,8 @@ async def test_cancels_of_unseen_ids_are_capped_and_said_so(api: Api) -> None:
         ]
         assert await api.cancel(api.new_id(0)) == ["cancelled"]
         assert await Api(host).cancel(api.new_id(0)) == ["cancelled"]
+        at_once = await Api(host).results("cancel", {"ids": [api.new_id(0) for _ in range(4)]})
+        assert {result.get("code") for result in at_once} == {"cancel_limit"}
         as_dag = api.as_dag_service()
         assert await as_dag.cancel(*(api.new_id(0) for _ in range(10))) == ["cancelled"] * 10
     finally:

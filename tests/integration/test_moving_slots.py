@@ -87,6 +87,9 @@ async def test_a_host_with_the_old_map_takes_no_key_of_a_slot_that_moved(world: 
             results = await api.enqueue(*items)
             assert refusals([r for r, gone in zip(results, moved, strict=True) if gone]) == SHUT
             assert not [r for r, gone in zip(results, moved, strict=True) if r["status"] == "refused" and not gone]
+        assert (await api.topic("t"))["ready"] == len(keyed()) + moved.count(False), (
+            "what was refused is not there"
+        )
         # Nor does it say of a key that has moved whose it is: that is the new home's to know.
         assert {r["status"] for r in await api.enqueue(*keyed())} == {"duplicate", "refused"}
         assert {r["status"] for r in await api.on(host).enqueue(*keyed())} == {"duplicate"}

@@ -249,3 +249,14 @@ async def test_the_owner_does_its_duty_at_once_and_others_now_and_then(owners: O
     assert second.pauses() == 10  # type: ignore[attr-defined]
     kicked = first._duties[0][0]._kicked
     assert kicked.is_set(), "a new owner does not wait for the pause of before"
+
+
+async def test_of_two_who_saw_a_shard_free_the_first_takes_it(alone: Owners) -> None:
+    both = alone.add("a"), alone.add("b")
+    for one in both:
+        for shard in one._shards:
+            assert (await one.look(shard)).name is None
+    for one in both:
+        for shard in one._shards:
+            await one._take(shard)
+    assert alone.held() == {"a": [0, 1, 2, 3], "b": []}

@@ -19,6 +19,7 @@ from tests.support.queue_fake import FakeQueue
 from tests.support.routes import share_routes
 
 BASE = "/v1/namespaces/default/dags"
+SETTLE_STEPS_MAX = 5_000
 
 
 class DagWorld:
@@ -101,7 +102,7 @@ class DagWorld:
 
     async def settle(self) -> None:
         """Outbox sent, completions applied, walks walked, until nothing is left to do at once."""
-        while True:
+        for _ in range(SETTLE_STEPS_MAX):
             await self.loops.relay.idle()
             done = 0
             for shard in self.duties.context.shards:
@@ -112,6 +113,7 @@ class DagWorld:
             if done == 0:
                 await self.loops.relay.idle()
                 return
+        raise AssertionError("there is always something left to do")
 
     async def sweep(self) -> None:
         """What was left undone, as if its time had come."""

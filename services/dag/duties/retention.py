@@ -63,7 +63,7 @@ class Retention:
         gone, now = [], []
         for no, kept in noted.items():
             dag = dags.get(no)
-            if dag is None or not dag.over or dag.finished_at != kept.finished_at:
+            if dag is None or dag.finished_at != kept.finished_at:
                 gone.append(no)
             elif kept.phase != "kept" and kept.due:
                 # Asked again under the lock: a call may have brought it back since it was found due.

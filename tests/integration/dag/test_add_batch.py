@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.dag import store
-from tests.integration.dag.test_births import stands
+from tests.integration.dag.test_create_batch import stands
 from tests.support.dag_world import DagWorld, specs
 
 # How each of these has ended, or stands, when nodes are added.

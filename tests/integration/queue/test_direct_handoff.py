@@ -13,7 +13,7 @@ from services.queue.dispatch.direct_handoff import HANDED_ENTRIES_MAX, HANDED_TO
 from services.queue.model import Demand
 from shared.errors import Invalid, ShardUnavailable
 from tests.integration.queue.test_hung_up_consumer import Connection, spy_on_claims, until_waiting, waiters
-from tests.integration.queue.test_late_looks import Looks
+from tests.integration.queue.test_late_refills import Looks
 from tests.support.databases import Databases
 from tests.support.interleave import actor_on
 from tests.support.queue_host import Api, queue_host
@@ -145,17 +145,21 @@ async def test_who_waits_longest_is_served_and_the_rest_wakes_the_next(api: Api)
     assert [item["id"] for item in await items_of(second)] == [ids[1]]
 
 
-async def test_nothing_of_a_paused_topic_is_handed_over(api: Api) -> None:
+@pytest.mark.parametrize("verb", ["revive", "ack"])
+async def test_nothing_of_a_paused_topic_is_handed_over(api: Api, verb: str) -> None:
     item_id = await disable(api)
+    await api.enqueue_one("w", id=api.new_id(0), ack_topic="t")
+    worked = await api.dequeue_one("w")
     connection = await waiting(api)
     # As another process would: this one has not heard of it, and its call waits on.
     await api.host.rows("UPDATE topic SET paused = true WHERE name = 't'")
-    await api.revive(item_id)
+    await (api.revive(item_id) if verb == "revive" else api.ack(worked))
 
     assert await api.host.counts("ready") == {"ready": 1}
     assert not connection.task.done()
     await api.post("topics/resume", {"topic": "t"})
-    assert [item["id"] for item in await items_of(connection)] == [item_id]
+    [item] = await items_of(connection)
+    assert worked["id"] == item["payload"]["id"] if verb == "ack" else item["id"] == item_id
 
 
 def offers(api: Api, entries: int = 1) -> list[Any]:

@@ -3,10 +3,12 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from services.queue.dispatch import dispatcher
 from services.queue.duties.hints import Messenger
 from shared.clock import SystemClock
 from tests.support.queue_host import Api, QueueHost, queue_host
@@ -171,3 +173,23 @@ async def test_a_topic_asked_for_now_and_then_is_looked_at_with_others(
     dispatch.looking._joined_s = float("-inf")
     await own_api.dequeue("t0")
     assert (lines[1].refreshed_s >= now_s) == shared
+
+
+async def test_calls_that_wait_do_not_all_look_again_at_once(
+    own_host: QueueHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[float, float]] = []
+
+    def draw(low: float, high: float) -> float:
+        drawn.append((low, high))
+        return high
+
+    monkeypatch.setattr(dispatcher, "random", SimpleNamespace(uniform=draw))
+    api = Api(own_host)
+    waiting = asyncio.ensure_future(api.dequeue("t", wait_s=20))
+    async with asyncio.timeout(20):
+        while not drawn:
+            await asyncio.sleep(0.01)
+    await api.enqueue_one("t")
+    assert len(await waiting) == 1
+    assert set(drawn) == {(1.0, 1.5)}

@@ -138,3 +138,12 @@ async def test_the_next_look_comes_when_something_is_due_and_for_leases_not_at_e
         assert reaper.pause_s() == pytest.approx(0.015625)
     finally:
         await own_api.clock.reset()
+
+
+async def test_the_dead_are_not_looked_at_for_their_ttl(own_api: Api) -> None:
+    _, reaper = first(own_api)
+    await own_api.enqueue({"topic": "t", "id": own_api.new_id(0), "ttl_s": 5})
+    assert await own_api.nack(await own_api.dequeue_one("t"), final=True) == ["dead"]
+    await own_api.clock.advance(6)
+    await reaper.look()
+    assert not reaper.sees_past_ttl()

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 
+from shared import loop as module
 from shared import vital
 from shared.errors import ShardUnavailable, Unavailable
 from shared.loop import Loop
@@ -59,6 +61,22 @@ async def test_an_idle_step_is_followed_after_the_interval() -> None:
     loop.start()
     await until(lambda: duty.steps >= 3)
     await loop.stop()
+
+
+async def test_the_pauses_of_many_processes_fall_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[float, float]] = []
+
+    def draw(low: float, high: float) -> float:
+        drawn.append((low, high))
+        return 0.0
+
+    monkeypatch.setattr(module, "random", SimpleNamespace(uniform=draw))
+    duty = Duty()
+    loop = Loop("duty", duty, interval_s=FOREVER_S)
+    loop.start()
+    await until(lambda: duty.steps >= 3)
+    await loop.stop()
+    assert set(drawn) == {(0.75, 1.25)}
 
 
 async def test_the_interval_may_change_with_every_step() -> None:

@@ -171,7 +171,6 @@ locked AS MATERIALIZED (
     SELECT lease.ctid AS place, lease.token, lease.namespace_id, lease.topic_id, lease.claimed_at, lease.worker, lease.ids,
         lease.claimed_at < 'infinity' AS was_shown, due.turn, lease.namespace_id <= $6::int AS had_its_turn
     FROM due JOIN lease ON lease.ctid = due.place
-    WHERE lease.expires_at <= shard_now()
     ORDER BY due.turn, lease.namespace_id <= $6::int, due.namespace_id LIMIT $2::int
     FOR UPDATE SKIP LOCKED),
 sized AS (
