@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 # Most tests wait for a server half of the time.
 _WORKERS_PER_PROCESSOR = 1.5
@@ -53,6 +54,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 class _Units(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return _unit_of(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Give the tests of a worker that died to the others, but for the one that it died of, which has failed.
+
+        The scheduler's own way gives units back whose tests are all done; who gets such a unit waits for ever.
+        """
+        left: dict[str, dict[str, bool]] = {}
+        died_of = None
+        for unit, tests in self.assigned_work.pop(node).items():
+            for test, is_done in tests.items():
+                if is_done:
+                    continue
+                if died_of is None:
+                    died_of = test
+                else:
+                    left.setdefault(unit, {})[test] = False
+        self.workqueue.update(left)
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return died_of
 
 
 def _unit_of(nodeid: str) -> str:
