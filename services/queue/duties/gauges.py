@@ -53,7 +53,7 @@ class Gauges:
         rows = sorted((row for row in rows if any(row[state] for state in STATES)), key=_held, reverse=True)
         shown = rows[: self._topics_max]
         live = [row["topic_id"] for row in shown if row["ready"]]
-        ages = await store.pool.fetch(SQL.oldest_ready, topic_ids=live) if live else []
+        ages = await store.ready_ages.read(live)
         names = await store.names.name_of([row["topic_id"] for row in shown])
         server = await store.pool.row(SQL.server_health)
         counts = [(names[row["topic_id"]], row) for row in shown if row["topic_id"] in names]
@@ -62,7 +62,7 @@ class Gauges:
         self._say(
             store.number,
             counts,
-            {names[row["topic_id"]]: row["age_s"] for row in ages if row["topic_id"] in names},
+            {names[topic_id]: age_s for topic_id, age_s in ages.items() if topic_id in names},
         )
         SHARD_BYTES.labels(store.number).set(server["bytes"])
         SHARD_DEAD_TUPLES.labels(store.number).set(server["dead_tuples"])

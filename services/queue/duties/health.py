@@ -75,11 +75,11 @@ class Health:
     async def _ask(self, store: Store) -> dict[str, Any]:
         counts = await store.pool.fetch(SQL.counts)
         live = [row["topic_id"] for row in counts if row["ready"]]
-        ages = await store.pool.fetch(SQL.oldest_ready, topic_ids=live) if live else []
+        ages = await store.ready_ages.read(live)
         server = await store.pool.row(SQL.server_health)
         return {
             **{name: sum(row[name] for row in counts) for name in _COUNTS},
-            "oldest_ready_age_s": max((row["age_s"] for row in ages), default=None),
+            "oldest_ready_age_s": max(ages.values(), default=None),
             "dead_tuples": server["dead_tuples"],
             "oldest_transaction_age_s": server["oldest_transaction_age_s"],
             "bytes": server["bytes"],

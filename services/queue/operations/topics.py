@@ -237,9 +237,7 @@ async def _counted(store: Store) -> list[dict[str, Any]]:
     counts = {row["topic_id"]: row for row in await store.pool.fetch(SQL.counts)}
     paused = {row["topic_id"] for row in await store.pool.fetch(SQL.paused_topics)}
     live = [topic_id for topic_id, row in counts.items() if row["ready"]]
-    ages = {}
-    if live:
-        ages = {r["topic_id"]: r["age_s"] for r in await store.pool.fetch(SQL.oldest_ready, topic_ids=live)}
+    ages = await store.ready_ages.read(live)
     names = await store.names.name_of({*counts, *paused})
     return [
         {

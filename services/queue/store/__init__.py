@@ -7,5 +7,6 @@ shard_store         what one shard is asked, one method per statement or transac
 enqueue             the statements of an enqueue flush
 item_kinds          items of a flush by what they have in common
 dequeue_encoding    a dequeue's answer as JSON text, made by the database
+ready_ages          how long the oldest ready items have been ready
 names               namespaces and topics of a shard by number, as lately met
 """

@@ -13,12 +13,16 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
 from services.queue.model import EARLIEST, Claim, Fold, Key, Look, Offer, Ready, id_of
+from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Group, moment
 from services.queue.store.enqueue import EnqueueStore
 from services.queue.store.names import SQL
+from services.queue.store.ready_ages import ReadyAges
 from shared.admission.connection_priority import current_urgency
 from shared.admission.delay import overloaded
+from shared.clock import SystemClock
 from shared.postgres.connections import Transaction
+from shared.shards.shard_map import Shard
 
 # What an ack says of each item that it made ready, and one with offers besides.
 _TOLD = ("topic_ids", "priorities", "deliver_ats", "ids", "reviveds", "are_ready")
@@ -84,6 +88,10 @@ class LeaseGroup(NamedTuple):
 
 class Store(EnqueueStore):
     """The statements of one shard."""
+
+    def __init__(self, shard: Shard, settings: QueueSettings) -> None:
+        super().__init__(shard, settings)
+        self.ready_ages = ReadyAges(shard, settings.names_max, SystemClock().monotonic_s)
 
     # -- ids ----------------------------------------------------------------------------------------------
 

@@ -46,14 +46,15 @@ d AS (
         ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $4::int FOR UPDATE SKIP LOCKED))
     RETURNING id, deliver_at),
 f AS MATERIALIZED (
-    SELECT i.place, d.id, row_number() OVER (ORDER BY d.deliver_at, d.id) AS nth
+    SELECT i.place, d.id, d.deliver_at, row_number() OVER (ORDER BY d.deliver_at, d.id) AS nth
     FROM d CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = d.id OFFSET 0) AS i),
 t AS MATERIALIZED (
     SELECT lane_places(x.topics, x.priorities, x.keys, n.at) AS places
     FROM n, (SELECT array_agg($1::int) AS topics, array_agg($2::int) AS priorities, array_agg(''::text) AS keys
         FROM f) AS x),
 u AS (
-    UPDATE item i SET deliver_at = (SELECT places FROM t)[f.nth], fairness_key = '' FROM f WHERE i.ctid = f.place
+    UPDATE item i SET deliver_at = (SELECT places FROM t)[f.nth], fairness_key = '', ready_at = f.deliver_at
+    FROM f WHERE i.ctid = f.place
     RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
 r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u)
 SELECT id::text, topic_id, priority, deliver_at FROM u;

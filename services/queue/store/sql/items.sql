@@ -369,7 +369,8 @@ t AS MATERIALIZED (
             array_agg(fairness_key ORDER BY nth) AS keys
         FROM f WHERE fairness_key IS NOT NULL) AS x),
 u AS (
-    UPDATE item i SET deliver_at = CASE WHEN f.fairness_key IS NULL THEN n.at ELSE (SELECT places FROM t)[f.nth] END
+    UPDATE item i SET deliver_at = CASE WHEN f.fairness_key IS NULL THEN n.at ELSE (SELECT places FROM t)[f.nth] END,
+        ready_at = CASE WHEN f.fairness_key IS NOT NULL THEN n.at END
     FROM f, n WHERE i.ctid = f.place
     RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
 s AS (INSERT INTO stat_delta SELECT topic_id, count(*), -count(*), 0, 0, 0 FROM u GROUP BY topic_id),

@@ -132,21 +132,45 @@ LEFT JOIN LATERAL (
 WHERE r.id IS NOT NULL OR here.paused IS NULL
 ORDER BY a.nth, r.priority, r.deliver_at, r.id;
 
--- name: oldest_ready(topic_ids)
--- The oldest key of each topic: one probe per priority that the topic uses (a loose index scan).
-WITH RECURSIVE head AS (
-    SELECT t.topic_id, h.priority, h.deliver_at
-    FROM unnest($1::int[]) AS t(topic_id)
+-- name: oldest_ready(topic_ids, firsts, lasts, floors, lane_rows_max)
+-- The first key of each priority that a topic uses, from `first` to `last`, none before `floor` (a loose index scan), and
+-- since when the oldest of the priority is ready. Where lanes take turns a key is a place, and nothing lies before the
+-- place that is being served; the oldest is looked for among the first keys (see services.queue.store.ready_ages).
+WITH RECURSIVE n AS MATERIALIZED (SELECT shard_now() AS at),
+asked AS MATERIALIZED (
+    SELECT u.topic_id, u.first, u.last, coalesce(c.v_at, u.floor) AS floor
+    FROM unnest($1::int[], $2::int[], $3::int[], $4::timestamptz[]) AS u(topic_id, first, last, floor)
+    LEFT JOIN LATERAL (
+        SELECT v_at FROM lane_clock
+        WHERE lane_clock.topic_id = u.topic_id AND lane_clock.priority = u.first AND u.first = u.last OFFSET 0) AS c
+        ON true),
+head AS (
+    SELECT a.topic_id, a.last, h.priority, h.deliver_at
+    FROM asked AS a
     CROSS JOIN LATERAL (
-        SELECT priority, deliver_at FROM ready r WHERE r.topic_id = t.topic_id
+        SELECT priority, deliver_at FROM ready r
+        WHERE r.topic_id = a.topic_id AND (r.priority, r.deliver_at) >= (a.first, a.floor) AND r.priority <= a.last
         ORDER BY priority, deliver_at, id LIMIT 1) AS h
     UNION ALL
-    SELECT head.topic_id, h.priority, h.deliver_at FROM head
+    SELECT head.topic_id, head.last, h.priority, h.deliver_at FROM head
     CROSS JOIN LATERAL (
-        SELECT priority, deliver_at FROM ready r WHERE r.topic_id = head.topic_id AND r.priority > head.priority
+        SELECT priority, deliver_at FROM ready r
+        WHERE r.topic_id = head.topic_id AND r.priority > head.priority AND r.priority <= head.last
         ORDER BY priority, deliver_at, id LIMIT 1) AS h)
-SELECT topic_id, greatest(extract(epoch FROM shard_now() - min(deliver_at)), 0)::float8 AS age_s
-FROM head GROUP BY topic_id;
+SELECT h.topic_id, h.priority, h.deliver_at, c.v_at IS NOT NULL AS in_lanes, n.at,
+    greatest(extract(epoch FROM n.at - coalesce(oldest.ready_at, h.deliver_at)), 0)::float8 AS age_s
+FROM n, head AS h
+LEFT JOIN LATERAL (
+    SELECT v_at FROM lane_clock
+    WHERE lane_clock.topic_id = h.topic_id AND lane_clock.priority = h.priority OFFSET 0) AS c ON true
+LEFT JOIN LATERAL (
+    SELECT min(coalesce(i.ready_at, first_keys.deliver_at)) AS ready_at
+    FROM (
+        SELECT r.id, r.deliver_at FROM ready r
+        WHERE r.topic_id = h.topic_id AND r.priority = h.priority AND r.deliver_at >= h.deliver_at
+            AND c.v_at IS NOT NULL
+        ORDER BY r.priority, r.deliver_at, r.id LIMIT $5::int) AS first_keys
+    CROSS JOIN LATERAL (SELECT ready_at FROM item WHERE item.id = first_keys.id OFFSET 0) AS i) AS oldest ON true;
 
 -- name: item(id)
 SELECT i.*, i.id::text AS id_text, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
