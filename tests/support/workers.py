@@ -22,7 +22,6 @@ _WITH_PROCESSES = {
     for name in (
         "dag/test_crash_points.py",
         "dag/test_streams_over_http.py",
-        "soak/test_soak.py",
         "test_benchmarks.py",
         "test_demo.py",
         "test_examples.py",
@@ -30,7 +29,7 @@ _WITH_PROCESSES = {
         "test_kill9.py",
         "test_local_stack.py",
     )
-}
+} | {"tests/worlds/test_processes.py"}
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

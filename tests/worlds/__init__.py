@@ -24,6 +24,7 @@ Where to look
     dag_oracle       what no history of DAGs may show; `replay` reads their events
     leftovers        what no world may leave behind
     stage            the processes, their shards and their clock, inside this loop
+    installation     real processes in their place, and `nemesis`, which hurts them
     wire             calls, answers, and connections that are cut
 
 A feature joins by a verb: a function with `@verb(weight)` that makes a call and notes in the facts what was sent

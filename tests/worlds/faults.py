@@ -13,7 +13,12 @@ ORDER BY pid
 _END_BACKENDS = "SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS pid"
 
 
-@verb(14)
+def is_inside(world: Any) -> bool:
+    """Whether the processes live in this loop; others are hurt by a nemesis, and do their duties by themselves."""
+    return bool(world.stage.is_inside)
+
+
+@verb(14, is_inside)
 async def duty(world: Any, rng: Random) -> None:
     """Some duties of some process."""
     process = rng.choice(world.stage.processes)
@@ -23,25 +28,17 @@ async def duty(world: Any, rng: Random) -> None:
             world.note(f"{process.name} {name}: {said}")
 
 
-async def all_duties(world: Any) -> None:
-    """Every duty, by one process of each service."""
-    for processes in (world.stage.queues, world.stage.dags):
-        process = processes[world.round % len(processes)]
-        for name in sorted(process.duties()):
-            if said := await world.stage.step(process, name):
-                world.note(f"{process.name} {name}: {said}")
-
-
 @verb(6)
 async def time_passes(world: Any, rng: Random) -> None:
     """Leases run out, delays end, and what was left undone is due."""
     seconds = rng.choice((0.6, 1.5, 1.5, 4.0, 11.0, 11.0, 35.0, 70.0))
     if rng.random() < 0.03:
         seconds = 1_100.0  # longer than ids are remembered
-    world.leaps.append(seconds)
+    if world.leapt_s + seconds <= world.stage.leaps_s_max:
+        world.leaps.append(seconds)
 
 
-@verb(1.2)
+@verb(1.2, is_inside)
 async def kill(world: Any, rng: Random) -> None:
     """A process dies in the middle of what it does, and another takes its place."""
     process = rng.choice(world.stage.processes)
@@ -50,7 +47,7 @@ async def kill(world: Any, rng: Random) -> None:
     await world.stage.replace(process)
 
 
-@verb(0.6)
+@verb(0.6, is_inside)
 async def end_backends(world: Any, rng: Random) -> None:
     """The server ends connections, whatever is being done over them."""
     clock = rng.choice(world.stage.clock.clocks)
@@ -68,7 +65,7 @@ async def add_shard(world: Any, rng: Random) -> None:
         await _command(world, "add", str(number), "--dsn", world.stage.database.dsn, "--yes")
 
 
-@verb(0.5)
+@verb(0.5, is_inside)
 async def change_map(world: Any, rng: Random) -> None:
     """Shards are drained, opened again and removed, and slots go elsewhere."""
     number = str(rng.randint(0, 3))

@@ -7,8 +7,6 @@ from typing import Any
 from audit.__main__ import look
 from audit.finding import table
 from audit.reading import Reader, Scope, reader
-from shared.settings import parse_shards
-from shared.shards.map_file import read
 from tests.worlds.world_names import NAMESPACES
 
 _AGE_S = 1.0
@@ -18,13 +16,9 @@ _EMPTY = {"dag": ("outbox", "adding", "spread", "scan", "reopening", "reach"), "
 async def left_behind(world: Any, rng: Random) -> list[str]:
     """Every violation, as a sentence."""
     async with AsyncExitStack() as stack:
-        addresses = {
-            "queue": read(world.stage.map_file, "queue").shards,
-            "dag": parse_shards(world.stage.database.dag_shards, "dag"),
-        }
         readers = {
             service: [await stack.enter_async_context(reader(address)) for address in found]
-            for service, found in addresses.items()
+            for service, found in world.stage.addresses().items()
         }
         found = list(table(await look(readers["dag"], readers["queue"], Scope(age_s=_AGE_S), lambda _: None)))
         found = found if len(found) > 1 else []

@@ -46,7 +46,7 @@ def _item(world: Any, rng: Random, namespace: str) -> Sent:
         body["ttl_s"] = body.get("delay_s", 0.0) + rng.choice((2.0, 8.0, 40.0))
     named = rng.random()
     if named < 0.5:
-        body["id"] = world.ids.make(rng.choice(_shards(world)))[0]
+        body["id"] = world.ids.make(rng.choice(world.stage.shard_numbers()))[0]
     elif named < 0.7:
         body["idempotency_key"] = f"key {tag}"
     elif named < 0.8:
@@ -56,10 +56,6 @@ def _item(world: Any, rng: Random, namespace: str) -> Sent:
         sent.ids.add(sent.id)
     world.history.sent[tag] = sent
     return sent
-
-
-def _shards(world: Any) -> list[int]:
-    return [shard.number for shard in world.stage.queues[0].shards if not shard.pool.is_retired]
 
 
 async def send(world: Any, rng: Random, namespace: str, items: list[Sent]) -> None:

@@ -10,6 +10,7 @@ import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,7 +29,8 @@ from shards.growing import write_first
 from shards.held import hold
 from shared.clock import SystemClock
 from shared.errors import Unavailable
-from shared.shards.map_file import load
+from shared.settings import ShardAddress, parse_shards
+from shared.shards.map_file import load, read
 from shared.shards.shard_map import Shard
 from tests.support.apps import DAG_TOKEN
 from tests.support.dag_world import DagWorld
@@ -94,7 +96,7 @@ class Process:
     def client_by(self, transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
         return httpx.AsyncClient(
             transport=transport,
-            base_url=f"http://{self.service}",
+            base_url="http://localhost",
             timeout=30.0,
             event_hooks={"response": [described(self.service)]},
         )
@@ -176,10 +178,10 @@ class DagProcess(Process):
     """A DAG process without its loops, whose calls to the queue go to any process of it."""
 
     def __init__(self, name: str, database: Database, queues: httpx.AsyncBaseTransport, **settings: Any) -> None:
-        queue = HeadgateQueue("http://queue", DAG_TOKEN, clock=SystemClock(), shards_refresh_s=0.0)
+        queue = HeadgateQueue("http://localhost", DAG_TOKEN, clock=SystemClock(), shards_refresh_s=0.0)
         self._out = _Out(queues)
         queue._client = AsyncClient(
-            queue_url="http://queue", token=DAG_TOKEN, timeout_s=10.0, retry=_RETRY, transport=self._out
+            queue_url="http://localhost", token=DAG_TOKEN, timeout_s=10.0, retry=_RETRY, transport=self._out
         )
         self.dags = DagWorld(database, queue, **settings)  # type: ignore[arg-type]
         super().__init__("dag", name, self.dags.app.state.hot)
@@ -255,6 +257,9 @@ class Limits:
 class Stage:
     """All processes; one that was killed is followed by a new one of its name."""
 
+    is_inside = True
+    leaps_s_max = inf  # all in all
+
     def __init__(self, database: Database, map_file: Path, clock: WorldClock, limits: Limits, rng: Random) -> None:
         self.database, self.map_file, self.clock, self._limits = database, map_file, clock, limits
         self.queues: list[QueueProcess] = []
@@ -276,6 +281,25 @@ class Stage:
     @property
     def processes(self) -> list[Process]:
         return [*self.queues, *self.dags]
+
+    def shard_numbers(self) -> list[int]:
+        """Of the queue's shards, as its processes know them."""
+        return [shard.number for shard in self.queues[0].shards if not shard.pool.is_retired]
+
+    def addresses(self) -> dict[str, list[ShardAddress]]:
+        """Where all shards are, by service."""
+        dag_shards = parse_shards(self.database.dag_shards, "dag")
+        return {"queue": list(read(self.map_file, "queue").shards), "dag": dag_shards}
+
+    async def rest(self, number: int) -> list[str]:
+        """Every duty, by one process of each service; what could not be done."""
+        said = []
+        for processes in (self.queues, self.dags):
+            process = processes[number % len(processes)]
+            for name in sorted(process.duties()):
+                if what := await self.step(process, name):
+                    said.append(f"{process.name} {name}: {what}")
+        return said
 
     async def replace(self, process: Process) -> None:
         """Kill a process; another is in its place at once."""

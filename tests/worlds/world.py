@@ -20,7 +20,7 @@ from tests.worlds.facts import TICK_S, Delivery, History
 from tests.worlds.leftovers import left_behind
 from tests.worlds.limits import limits_of
 from tests.worlds.registry import VERBS, Verb
-from tests.worlds.stage import Process, Stage, stage_on
+from tests.worlds.stage import stage_on
 from tests.worlds.wire import Answer
 
 # Registered by being imported.
@@ -46,12 +46,13 @@ class Broken(AssertionError):
 class World:
     """What verbs work with: calls, the facts, and names that nobody has had yet."""
 
-    def __init__(self, seed: int, stage: Stage) -> None:
-        self.seed, self.stage = seed, stage
+    def __init__(self, seed: int, stage: Any, at_once_max: int = _AT_ONCE_MAX) -> None:
+        self.seed, self.stage, self._at_once_max = seed, stage, at_once_max
         self.history, self.dags = History(), DagFacts()
         self.held: list[Delivery] = []  # leases that nobody is through with
         self.stale: deque[Delivery] = deque(maxlen=40)
         self.leaps: list[float] = []  # by how much the clock is to go on after this round
+        self.leapt_s = 0.0
         self.steps: list[str] = []
         self.faults: list[str] = []
         self.round = 0
@@ -90,7 +91,7 @@ class World:
     async def call(
         self,
         rng: Random,
-        process: Process,
+        process: Any,
         namespace: str,
         method: str,
         path: str,
@@ -108,7 +109,7 @@ class World:
         return answer
 
     async def _answer(
-        self, process: Process, method: str, path: str, body: Any, query: dict[str, Any], sent: float
+        self, process: Any, method: str, path: str, body: Any, query: dict[str, Any], sent: float
     ) -> Answer:
         done = sent + TICK_S / 2
         json = {} if body is None and method != "GET" else body
@@ -147,7 +148,7 @@ class World:
 
     # -- the course of it ---------------------------------------------------------------------------------
 
-    async def live(self, rounds: int, tell: Callable[[], None]) -> None:
+    async def live(self, rounds: int, tell: Callable[[], None] = lambda: None) -> None:
         """So many rounds of whatever may happen."""
         for _ in range(rounds):
             await self._round()
@@ -158,10 +159,11 @@ class World:
         rng = Random(f"{self.seed} {self.round}")
         await self.stage.clock.advance(TICK_S)
         possible = [verb for verb in VERBS if verb.when(self)]
-        count = rng.randint(1, _AT_ONCE_MAX)
+        count = rng.randint(1, self._at_once_max)
         chosen = rng.choices(possible, [verb.weight for verb in possible], k=count)
         await asyncio.gather(*(self._act(verb, Random(rng.random())) for verb in chosen))
         if self.leaps:
+            self.leapt_s += max(self.leaps)
             await self.stage.clock.advance(max(self.leaps))
             self.leaps.clear()
 
@@ -182,19 +184,23 @@ class World:
                 await queue_verbs.open_all(self, rng)
             await control_verbs.let_go(self, rng)
             await queue_verbs.finish(self, rng)
-            await faults.all_duties(self)
+            await self._rest()
             if await self._is_over(rng):
                 self.is_drained, self.history.ended_s = True, self.now_s
                 break
         for _ in range(_LAST_ROUNDS):
             self.round += 1
             await self.stage.clock.advance(1.0)
-            await faults.all_duties(self)
+            await self._rest()
         if self.is_drained:
             return
         left = [f"{dag.name} ({dag.id}) {dag.shown.get('state')}" for dag in self.dags.all if not over(dag)]
         items = {item_id: state for item_id, state in self.history.left.items() if state != "dead"}
         self.faults.append(f"after {_DRAIN_ROUNDS_MAX} rounds there are left: {left} {items} {self.held}")
+
+    async def _rest(self) -> None:
+        for said in await self.stage.rest(self.round):
+            self.note(said)
 
     async def _is_over(self, rng: Random) -> bool:
         dags_are = await control_verbs.all_ended(self, rng)
@@ -255,10 +261,18 @@ async def run(
         world = World(seed, stage)
         await world.live(rounds, tell)
         await world.end()
-        found = await judgement(world)
-        if found:
-            raise Broken(world.story(found))
+        await judge(world)
         return world
+
+
+async def judge(world: World) -> None:
+    """Ask the oracles.
+
+    Raises:
+        Broken: a promise was broken.
+    """
+    if found := await judgement(world):
+        raise Broken(world.story(found))
 
 
 async def judgement(world: World) -> list[str]:
