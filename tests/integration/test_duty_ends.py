@@ -22,12 +22,12 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from shared.http import install
+from shared.http.edge import install
 from shared.log import configure
 from shared.loop import Loop
-from shared.serve import serve
+from shared.http.serve import serve
 from shared.settings import EdgeSettings
-from shared.shedding import LoopLag
+from shared.admission.delay import LoopLag
 
 
 class Broken(BaseException):

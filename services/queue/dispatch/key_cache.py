@@ -53,7 +53,7 @@ class Heads:
         self._clock = clock
         self._keys_max = keys_max
         self._late_s = late_s
-        self.takes_turns = False  # its items' places are no times then: see services.queue.lanes
+        self.takes_turns = False  # its items' places are no times then: see services.queue.duties.fairness_keys
         self._known_since_s: dict[str, float] = {}
         self._own = self._rest = _NOBODYS
         self._others: frozenset[int] = _NONE
