@@ -258,6 +258,9 @@ class NodeView(Response):
     downstream: list[str] = Field(default_factory=list)
     external: list[ExternalView] = Field(default_factory=list)
     blocked_by: list[BlockedBy] = Field(default_factory=list)
+    partial: bool = Field(
+        default=False, description="its lists are not whole: they would take more than an answer may"
+    )
     attempts: int = 0
     output: Any = None
     error: str | None = None

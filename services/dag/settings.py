@@ -74,6 +74,8 @@ class DagSettings(EdgeSettings):
     scan_edges_max: int = 10_000
     list_scan_nodes_max: int = 50_000
     page_edges_max: int = 50_000
+    # Outputs and errors of a page of nodes; beside them what surrounds these nodes; payloads of an exported page.
+    page_bytes_max: int = 16 * 1024 * 1024
     # Events that nothing waits for, of one DAG, in an answer.
     undeclared_shown_max: int = 100
     # A retry of so many nodes, with so many edges to look at and as many to count anew, is one transaction; a
@@ -100,6 +102,7 @@ class DagSettings(EdgeSettings):
     # New DAGs that one statement makes, and how many nodes one may have to share it.
     births_per_flush_max: int = 32
     birth_nodes_max: int = 100
+    birth_bytes_max: int = 256 * 1024
 
     send_items_max: int = 1_000
     # What a transaction decided of so many nodes at once is told in calls of its own, of so many.
@@ -108,6 +111,8 @@ class DagSettings(EdgeSettings):
     sub_dags_per_send_max: int = 16
     send_bytes_max: int = 8 * 1024 * 1024
     sends_in_flight_max: int = 16
+    # What is held of what waits to be sent; the rest is on the outbox.
+    sends_waiting_bytes_max: int = 64 * 1024 * 1024
     overdue_s: float = 1.0
     overdue_rows_max: int = 1_000
     retry_s_max: float = 5.0
@@ -130,6 +135,7 @@ class DagSettings(EdgeSettings):
     export_scan_dags_max: int = 1_000
     keep_dags_max: int = 100
     keep_rows_max: int = 5_000
+    keep_bytes_max: int = 8 * 1024 * 1024
     keep_interval_s: float = 5.0
     shards_refresh_s: float = 10.0
     health_refresh_s: float = 2.0

@@ -70,6 +70,7 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
         "downstream": detail.downstream,
         "external": detail.externals,
         "blocked_by": detail.blocked_by,
+        "partial": detail.is_cut,
         "attempts": row["attempts"],
         "output": raw(row["output"]),
         "error": row["error"],

@@ -95,7 +95,8 @@ class Births:
         Raises:
             AddUnfinished: the DAG is there, and the queue will be given its items by and by.
         """
-        if birth.dag.next_n > self._settings.birth_nodes_max:
+        is_small = sum(map(len, birth.columns.items)) <= self._settings.birth_bytes_max
+        if birth.dag.next_n > self._settings.birth_nodes_max or not is_small:
             # Its items are a call of their own. One that went ahead, as overdue, would be acked before the queue
             # has those that wait for it.
             [born] = await store.create.bear_dags(shard, [birth], delay_s=self._settings.stopped_add_s)

@@ -77,7 +77,7 @@ class Giver:
         done = self._running[mark] = asyncio.get_running_loop().create_future()
         try:
             [is_taken] = await self._batcher(given.queue_shard).submit(
-                [_Items(dag.namespace, given.texts)], dag.namespace, size=len(given.texts)
+                [_Items(dag.namespace, given.texts)], dag.namespace, size=self._size(given.texts)
             )
         except QueueUnavailable:
             is_taken = False
@@ -119,6 +119,11 @@ class Giver:
             return True
         given = Given(ids.shard_of(birth.item_ids[0]), _texts(shard, birth))
         return await self.give(shard, dag, birth.addition, given, sends)
+
+    def _size(self, texts: Sequence[str]) -> int:
+        """What items count for in a call: a call of `send_bytes_max` is as full as one of `send_items_max`."""
+        bytes_max = self._settings.send_bytes_max
+        return max(len(texts), sum(map(len, texts)) * self._settings.send_items_max // bytes_max)
 
     def _batcher(self, queue_shard: int) -> Batcher[_Items, bool]:
         if queue_shard not in self._batchers:
@@ -173,7 +178,7 @@ class Giver:
 
         async def look(tx: Transaction) -> tuple[Dag, list[WaitingItem]]:
             [dag] = await store.dags.lock_dag_nos(tx, [unfinished.dag_no])
-            return dag, await store.dags.waiting_items(tx, unfinished)
+            return dag, await store.dags.waiting_items(tx, left, self._settings.send_bytes_max)
 
         async def end(tx: Transaction) -> tuple[Settlement, None]:
             [dag] = await store.dags.lock_dag_nos(tx, [unfinished.dag_no])
@@ -186,8 +191,12 @@ class Giver:
             return settlement, None
 
         edition = shard.history.edition
-        dag, waiting = await shard.pool.transaction(look)
-        ends = await self._give_waiting(shard, dag, waiting)
+        ends: dict[int, tuple[str, str | None]] = {}
+        left = unfinished
+        while left.first_no <= left.last_no:
+            dag, waiting = await shard.pool.transaction(look)
+            ends |= await self._give_waiting(shard, dag, waiting)
+            left = left._replace(first_no=waiting[-1].no + 1 if waiting else left.last_no + 1)
         shard.history.check(edition)
         await self._context.settle(shard, end)
 
@@ -234,7 +243,8 @@ class Giver:
             await store.dags.lock_dag_nos(tx, [dag.no])
             await store.dags.renew_waiting(tx, old, fresh)
             # Another one who drives the same add may have been first, and a node may have moved on.
-            waiting = await store.dags.waiting_items(tx, Addition(old[0].no, old[-1].no))
+            among = Addition(old[0].no, old[-1].no)
+            waiting = await store.dags.waiting_items(tx, among, self._settings.send_bytes_max)
             return [item for item in waiting if item.no in nos]
 
         nos = {item.no for item in old}

@@ -165,11 +165,16 @@ class SubDags:
         parts: list[tuple[str, str]] = []
         size, after_no = 2, dag.node_no(0) - 1
         while page := await store.subdags.outputs_page(
-            shard, after_no=after_no, last_no=dag.last_no, rows_max=_OUTPUTS_PER_PAGE, over=dag.over
+            shard,
+            after_no=after_no,
+            last_no=dag.last_no,
+            rows_max=_OUTPUTS_PER_PAGE,
+            bytes_max=limit,
+            over=dag.over,
         ):
-            parts += [(key, output) for _, key, output in page]
+            parts += [(key, output) for _, key, output, _ in page]
             size += sum(
-                len(queue_items.encode(key).encode()) + len(output.encode()) + 2 for _, key, output in page
+                len(queue_items.encode(key).encode()) + len(output.encode()) + 2 for _, key, output, _ in page
             )
             if size > limit:
                 return reference

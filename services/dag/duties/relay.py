@@ -62,6 +62,11 @@ class _Entry(NamedTuple):
         return (self.shard.number, self.send.no, self.send.generation, self.send.action, self.edition)
 
     @property
+    def bytes(self) -> int:
+        """About what it takes in memory."""
+        return 256 + len(self.send.inputs or "") + (len(self.send.item.spec) if self.send.item else 0)
+
+    @property
     def stands(self) -> bool:
         return self.shard.history.edition is self.edition
 
@@ -90,16 +95,19 @@ class Relay:
         self._looked_s: dict[int, float] = {}  # by shard
         self._slots = asyncio.Semaphore(self._settings.sends_in_flight_max)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting_bytes = 0
         self._closing = asyncio.Event()
 
     def dispatch(self, shard: Shard, sends: Sequence[Send]) -> None:
-        """Send rows now; those that are being sent already are left out."""
+        """Send rows now; those that are being sent already are left out, and, while too much waits, those that are
+        overdue soon."""
         bulk = len(sends) >= self._settings.bulk_sends_min
         for send in sends:
             entry = _Entry(shard, send, shard.history.edition)
-            if entry.key in self._held:
+            if entry.key in self._held or self._waiting_bytes >= self._settings.sends_waiting_bytes_max:
                 continue
             self._held.add(entry.key)
+            self._waiting_bytes += entry.bytes
             lane = _Lane(send.namespace, send.action, ids.shard_of(send.item_id), bulk)
             if lane in self._lanes:
                 self._lanes[lane].append(entry)
@@ -116,6 +124,7 @@ class Relay:
         overdue = await store.duties.claim_overdue(
             shard,
             rows_max=self._settings.overdue_rows_max,
+            bytes_max=self._settings.send_bytes_max,
             retry_s=self._settings.overdue_s,
             retry_s_max=self._settings.retry_s_max,
         )
@@ -136,6 +145,7 @@ class Relay:
         """Wait for what is on its way; what is not stays in the outbox."""
         self._closing.set()
         for lane in self._lanes.values():
+            self._waiting_bytes -= sum(entry.bytes for entry in lane)
             lane.clear()
         await self.idle()
 
@@ -167,12 +177,14 @@ class Relay:
         size = 0
         while waiting and len(batch) < count_max and size < self._settings.send_bytes_max:
             entry = waiting.popleft()
+            self._waiting_bytes -= entry.bytes
             if not entry.stands:
                 self._held.discard(entry.key)
                 continue
             size += len(entry.send.inputs or "") + 256
             if entry.send.action in SUB_DAG_ACTIONS and len(batch) >= self._settings.sub_dags_per_send_max:
                 waiting.appendleft(entry)
+                self._waiting_bytes += entry.bytes
                 break
             if entry.send.action == "enqueue":
                 size += len(entry.send.item.spec) if entry.send.item else self._settings.payload_bytes_max

@@ -76,7 +76,9 @@ class Retention:
             await store.archive.set_phase(tx, [no], noted[no].phase, due_in_s=_BUSY_S)
         now = [no for no in now if no not in busy]
         if now:
-            done = await store.archive.keep_rows(tx, now, self._settings.keep_rows_max)
+            done = await store.archive.keep_rows(
+                tx, now, self._settings.keep_rows_max, self._settings.keep_bytes_max
+            )
             await store.archive.set_phase(tx, now, "kept" if done else "moving")
 
     async def _drop_old(self, shard: Shard) -> int:

@@ -7,6 +7,7 @@ the nodes of a page, whether their items wait or are being worked on. Without th
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -74,6 +75,8 @@ class Explainer:
         self._context = context
         self._queries = queries
         self._settings = context.settings
+        # One chain at a time: all of a DAG is in memory meanwhile.
+        self._walking = asyncio.Lock()
 
     async def frontier(self, namespace: str, dag_id: str, *, limit: int, cursor: str | None) -> Frontier:
         """A page of what the DAG waits for, in the order of the nodes' making."""
@@ -114,7 +117,7 @@ class Explainer:
         return Timeline(row, begun_at(row), _attempts(row, item, await self._logged(dag, row, item)), item)
 
     async def _page(self, shard: Shard, dag: Dag, after_no: int, limit: int) -> tuple[list[Any], int]:
-        """Up to `limit` rows with a bounded number of upstreams, and how far they reach."""
+        """Up to `limit` rows with a bounded number of upstreams and externals, and how far they reach."""
         rows: list[Any] = []
         upstreams = 0
         for _ in range(_SCANS_PER_PAGE):
@@ -122,7 +125,7 @@ class Explainer:
             room = limit - len(rows)
             page = await store.explain.frontier_page(shard, after_no, last_no, room)
             for row in page:
-                upstreams += 0 if row["state"] == "released" else row["upstreams"]
+                upstreams += 0 if row["state"] == "released" else row["upstreams"] + row["ext_left"]
                 if upstreams > self._settings.page_edges_max and rows:
                     return rows, rows[-1]["no"]
                 rows.append(row)
@@ -168,9 +171,8 @@ class Explainer:
             row["key"]: FrontierNode(row, max(begun_at(row), ended[row["no"]] or begun_at(row)), "kept")
             for row in rows
         }
-        for key, name, resolved, *_ in await store.reads.externals_of(shard, dag.no, list(nodes)):
-            if not resolved:
-                nodes[key].waits_for.append({"kind": "external", "name": name, "since": nodes[key].since})
+        for key, name in await store.explain.open_externals(shard, dag.no, list(nodes)):
+            nodes[key].waits_for.append({"kind": "external", "name": name, "since": nodes[key].since})
         for node in nodes.values():
             node.waits_for += obstacles(dag, node.since, since)
             if not node.waits_for:
@@ -197,6 +199,10 @@ class Explainer:
         """The longest chain left; None for a DAG too large to be walked for a question, or at its end."""
         if dag.over or dag.next_n > self._settings.chain_nodes_max or dag.edges > self._settings.chain_edges_max:
             return None
+        async with self._walking:
+            return await self._walked(shard, dag)
+
+    async def _walked(self, shard: Shard, dag: Dag) -> dict[str, Any]:
         base, last_no = dag.node_no(0), dag.last_no
         left: dict[int, critical_path.Left] = {}
         took: list[tuple[str, float]] = []
@@ -204,17 +210,19 @@ class Explainer:
         while page := await store.explain.chain_nodes(shard, after_no, last_no, _CHAIN_PAGE):
             for no, state, topic, took_s, out_s in page:
                 if state in UNFINISHED:
-                    left[no] = critical_path.Left(topic, out_s if state == "released" else None)
+                    left[no - base] = critical_path.Left(topic, out_s if state == "released" else None)
                 elif state == "succeeded" and took_s is not None:
                     took.append((topic, took_s))
             after_no = page[-1]["no"]
-        edges: list[tuple[int, int]] = []
+        ups, downs = array("I"), array("I")
         after = (base - 1, -1)
-        while found := await store.edges.edges_page(shard, after, last_no, _CHAIN_PAGE):
-            edges += found
-            after = found[-1]
+        while found := await store.edges.edge_columns(shard, after, last_no, _CHAIN_PAGE):
+            ups += found.ups
+            downs += found.downs
+            after = (base + ups[-1], base + downs[-1])
+        edges = zip(ups, downs, strict=True)
         chain = await asyncio.to_thread(critical_path.longest, left, edges, critical_path.means(took))
-        shown = chain.nodes[: critical_path.KEYS_SHOWN_MAX]
+        shown = [base + n for n in chain.nodes[: critical_path.KEYS_SHOWN_MAX]]
         keys = await store.explain.keys_of(shard, shown)
         return {
             "nodes": len(chain.nodes),

@@ -64,10 +64,7 @@ class Exporter:
         self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
     ) -> tuple[list[tuple[NodeDetail, str]], str | None]:
         """A page of nodes, each with what its item is made of, as JSON text."""
-        shard, _ = await self._queries.find(namespace, dag_id)
-        details, more = await self._queries.nodes(namespace, dag_id, state=None, limit=limit, cursor=cursor)
-        specs = await store.archive.specs_of(shard, [detail.row["no"] for detail in details])
-        return [(detail, specs[detail.row["no"]]) for detail in details], more
+        return await self._queries.exported(namespace, dag_id, limit=limit, cursor=cursor)
 
     async def mark(self, namespace: str, until: datetime | None) -> datetime | None:
         """Note that all that ended before `until` is exported (None: ask); how far that is on every shard."""

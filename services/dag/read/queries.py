@@ -11,6 +11,7 @@ from typing import Any
 from services.dag import queue_items, store
 from services.dag.errors import LimitExceeded
 from services.dag.model import UNDO, Dag
+from services.dag.read import surroundings
 from services.dag.read.drawing import EDGE_BYTES_MIN, Form, Vertex
 from services.dag.run import compensation_input
 from services.dag.run.context import Context, shutting_down
@@ -28,6 +29,7 @@ _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _GRAPH_PAGE = 5_000
 _SCANS_PER_PAGE = 10
 _OUTBOX_COUNTED_MAX = 100_000
+_UNDECLARED_PER_PAGE = 1_000
 _DAGS_PER_LOOK_MAX = 1_000
 
 
@@ -41,6 +43,8 @@ class NodeDetail:
     externals: list[dict[str, Any]] = field(default_factory=list)
     blocked_by: list[dict[str, Any]] = field(default_factory=list)
     compensates: str | None = None
+    # Its lists are cut: they would take more than a page may.
+    is_cut: bool = False
 
 
 def begun_at(row: Any) -> datetime:
@@ -92,7 +96,8 @@ class Queries:
         for number, some in by_shard.items():
             shard = self._context.shards.get(number)
             assert shard is not None, "they were read there"
-            found = await store.reads.undeclared(shard, some, self._settings.undeclared_shown_max)
+            rows_max = max(1, min(self._settings.undeclared_shown_max, _UNDECLARED_PER_PAGE // len(some)))
+            found = await store.reads.undeclared(shard, some, rows_max)
             for dag in some:
                 dag.undeclared = found[dag.no]
 
@@ -169,12 +174,24 @@ class Queries:
         if cursor is not None:
             after_no = self._position(dag, query, cursor)
         rows, reached = await self._page(shard, dag, state, after_no, limit)
-        fitting = await self._fitting(shard, dag, rows)
-        if len(fitting) < len(rows):
-            reached = fitting[-1]["no"]
-        details = await self._details(shard, dag, fitting)
+        details = await self._details(shard, dag, await self._fitting(shard, dag, rows))
+        if len(details) < len(rows):
+            reached = details[-1].row["no"]
         more = reached < dag.last_no
         return details, cursors.encode(query, str(reached - dag.node_no(0))) if more else None
+
+    async def exported(
+        self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
+    ) -> tuple[list[tuple[NodeDetail, str]], str | None]:
+        """A page of nodes, each with what its item is made of, as JSON text."""
+        shard, dag = await self.find(namespace, dag_id)
+        details, more = await self.nodes(namespace, dag_id, state=None, limit=limit, cursor=cursor)
+        nos = [detail.row["no"] for detail in details]
+        specs = await store.archive.specs_of(shard, nos, self._settings.page_bytes_max)
+        if len(specs) < len(nos):
+            reached = max(specs)
+            more = cursors.encode(f"nodes|{dag.id}|{None}", str(reached - dag.node_no(0)))
+        return [(each, specs[each.row["no"]]) for each in details if each.row["no"] in specs], more
 
     async def graph(self, namespace: str, dag_id: str, nodes_max: int, form_of: Callable[[Dag], Form]) -> bytes:
         """All nodes and edges, in a form.
@@ -271,19 +288,22 @@ class Queries:
         shard, dag = await self.find(namespace, dag_id)
         query = f"outputs|{dag.id}"
         after_no = dag.node_no(0) - 1 if cursor is None else self._position(dag, query, cursor)
-        found: list[tuple[int, str, str]] = []
+        found: list[tuple[str, str]] = []
+        left = self._settings.page_bytes_max
         for _ in range(_SCANS_PER_PAGE):
             last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
             room = limit - len(found)
             page = await store.subdags.outputs_page(
-                shard, after_no=after_no, last_no=last_no, rows_max=room, over=dag.over
+                shard, after_no=after_no, last_no=last_no, rows_max=room, bytes_max=left, over=dag.over
             )
-            found += page
-            after_no = page[-1][0] if len(page) == room else last_no
-            if len(found) == limit or after_no >= dag.last_no:
+            found += [(key, output) for _, key, output, _ in page]
+            left -= page[-1][3] if page else 0
+            is_full = len(page) == room or left <= 0
+            after_no = page[-1][0] if is_full else last_no
+            if is_full or after_no >= dag.last_no:
                 break
         more = cursors.encode(query, str(after_no - dag.node_no(0))) if after_no < dag.last_no else None
-        return [(key, output) for _, key, output in found], more
+        return found, more
 
     async def step(self) -> int:
         """Sample the health of every shard, for `/metrics`."""
@@ -328,10 +348,17 @@ class Queries:
     async def _page(
         self, shard: Shard, dag: Dag, state: str | None, after_no: int, limit: int
     ) -> tuple[list[Any], int]:
-        """Up to `limit` rows, and how far they reach; looks at a bounded number of nodes."""
+        """Up to `limit` rows, and how far they reach; looks at a bounded number of nodes, and of bytes."""
+        left = self._settings.page_bytes_max
         if state is None:
             rows = await store.reads.nodes_page(
-                shard, states=None, after_no=after_no, last_no=dag.last_no, rows_max=limit, over=dag.over
+                shard,
+                states=None,
+                after_no=after_no,
+                last_no=dag.last_no,
+                rows_max=limit,
+                bytes_max=left,
+                over=dag.over,
             )
             return rows, rows[-1]["no"] if rows else dag.last_no
         rows = []
@@ -339,10 +366,17 @@ class Queries:
             last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
             room = limit - len(rows)
             found = await store.reads.nodes_page(
-                shard, states=[state], after_no=after_no, last_no=last_no, rows_max=room, over=dag.over
+                shard,
+                states=[state],
+                after_no=after_no,
+                last_no=last_no,
+                rows_max=room,
+                bytes_max=left,
+                over=dag.over,
             )
             rows += found
-            if len(found) == room:
+            left -= found[-1]["bytes"] if found else 0
+            if len(found) == room or left <= 0:
                 return rows, found[-1]["no"]
             after_no = last_no
             if after_no >= dag.last_no:
@@ -362,23 +396,24 @@ class Queries:
         return rows
 
     async def _details(self, shard: Shard, dag: Dag, rows: Sequence[Any]) -> list[NodeDetail]:
-        found = {row["no"]: NodeDetail(row) for row in rows}
+        """The rows, or the first of them, with what surrounds them: as many as that has room for."""
+        around = await surroundings.of(shard, dag, rows, self._settings.page_bytes_max)
+        found = {row["no"]: NodeDetail(row) for row in around.rows}
         if not found:
             return []
-        nos = list(found)
+        if around.is_cut:
+            found[around.rows[-1]["no"]].is_cut = True
         waiting = {no for no, detail in found.items() if detail.row["state"] == "blocked"}
         kept = await store.reads.kept_since(shard, dag) if waiting else Kept()
-        for no, key, state, satisfied, since in await store.reads.upstreams_of(shard, nos, over=dag.over):
+        for no, key, state, satisfied, since, _ in around.upstreams:
             found[no].upstream.append(key)
             if no in waiting and not satisfied:
                 blocker = {"kind": "node", "key": key, "state": state, "since": since}
                 found[no].blocked_by.append(blocker)
-        for no, key in await store.reads.downstreams_of(shard, nos, over=dag.over):
+        for no, key, _ in around.downstreams:
             found[no].downstream.append(key)
         by_key = {detail.row["key"]: no for no, detail in found.items()}
-        for key, name, resolved, failed, reason, deadline_at in await store.reads.externals_of(
-            shard, dag.no, list(by_key), over=dag.over
-        ):
+        for key, name, resolved, failed, reason, deadline_at, _ in around.externals:
             no = by_key[key]
             external = {"name": name, "resolved": resolved, "failed": failed}
             if deadline_at is not None or reason is not None:

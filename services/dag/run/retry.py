@@ -33,6 +33,7 @@ from shared.shards.shard_map import Shard
 T = TypeVar("T")
 
 _ATTEMPTS_MAX = 8
+_SPECS_PER_STATEMENT = 50
 
 
 class Retrier:
@@ -264,10 +265,13 @@ class Retrier:
                 errors.append(FieldError(pointer_to("payloads", key), "no item of this node would run again"))
         if errors:
             raise Invalid("a payload is for a node that this retry does not run again", errors=errors[:20])
-        specs = await store.dags.node_specs(tx, [node.no for node in found.values()])
-        for node in found.values():
-            specs[node.no] = queue_items.with_payload(specs[node.no], payloads[node.key])
-        await store.dags.set_specs(tx, specs)
+        nodes = list(found.values())
+        for start in range(0, len(nodes), _SPECS_PER_STATEMENT):
+            some = nodes[start : start + _SPECS_PER_STATEMENT]
+            specs = await store.dags.node_specs(tx, [node.no for node in some])
+            for node in some:
+                specs[node.no] = queue_items.with_payload(specs[node.no], payloads[node.key])
+            await store.dags.set_specs(tx, specs)
 
     async def _reopen(
         self, tx: Transaction, settlement: Settlement, dag: Dag, nos: Sequence[int], queue_shard: int

@@ -51,7 +51,7 @@ async def thaw(context: Context, shard: Shard, dag: Dag) -> None:
         noted = await store.archive.kept_of(tx, [dag.no])
         if not dags or dag.no not in noted or noted[dag.no].phase == "due":
             return True
-        done = await store.archive.thaw_rows(tx, dag.no, settings.keep_rows_max)
+        done = await store.archive.thaw_rows(tx, dag.no, settings.keep_rows_max, settings.keep_bytes_max)
         if done:
             # It is moved out again in time, unless it is made to run again.
             await store.archive.set_phase(tx, [dag.no], "due", due_in_s=max(settings.ended_dag_grace_s, _QUIET_S))

@@ -71,24 +71,25 @@ async def forget_kept(tx: Transaction, dag_nos: Sequence[int]) -> None:
     await tx.fetch(SQL.forget_kept, dag_nos=dag_nos)
 
 
-async def keep_rows(tx: Transaction, dag_nos: Sequence[int], rows_max: int) -> bool:
-    """Move up to about `rows_max` rows out of the hot tables; True when that was all."""
-    left = rows_max
-    for statement in (SQL.keep_edges, SQL.keep_nodes, SQL.keep_externals, SQL.keep_changes):
-        row = await tx.row(statement, dag_nos=dag_nos, rows_max=left)
-        left -= row["rows"]
-        if left <= 0:
-            return False
-    return True
+async def keep_rows(tx: Transaction, dag_nos: Sequence[int], rows_max: int, bytes_max: int) -> bool:
+    """Move up to about so many rows and bytes out of the hot tables; True when that was all."""
+    statements = (SQL.keep_edges, SQL.keep_nodes, SQL.keep_externals, SQL.keep_changes)
+    return await _move(tx, statements, rows_max, {"dag_nos": dag_nos, "bytes_max": bytes_max})
 
 
-async def thaw_rows(tx: Transaction, dag_no: int, rows_max: int) -> bool:
-    """Move up to about `rows_max` rows back; True when that was all."""
+async def thaw_rows(tx: Transaction, dag_no: int, rows_max: int, bytes_max: int) -> bool:
+    """Move up to about so many rows and bytes back; True when that was all."""
+    statements = (SQL.thaw_changes, SQL.thaw_externals, SQL.thaw_nodes, SQL.thaw_edges)
+    return await _move(tx, statements, rows_max, {"dag_no": dag_no, "bytes_max": bytes_max})
+
+
+async def _move(tx: Transaction, statements: Sequence[Statement], rows_max: int, given: dict[str, Any]) -> bool:
     left = rows_max
-    for statement in (SQL.thaw_changes, SQL.thaw_externals, SQL.thaw_nodes, SQL.thaw_edges):
-        row = await tx.row(statement, dag_no=dag_no, rows_max=left)
+    for statement in statements:
+        values = given | {"rows_max": left}
+        row = await tx.row(statement, **{name: values[name] for name in statement.parameters})
         left -= row["rows"]
-        if left <= 0:
+        if left <= 0 or row["rows"] < row["found"]:
             return False
     return True
 
@@ -131,9 +132,9 @@ async def ended_dags(
     return [Dag(*row) for row in rows]
 
 
-async def specs_of(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
-    """What the items of these nodes are made of, as JSON text, wherever the nodes are."""
-    rows = await shard.pool.fetch(everywhere(SQL.specs_of), nos=nos)
+async def specs_of(shard: Shard, nos: Sequence[int], bytes_max: int) -> dict[int, str]:
+    """What the items of the first of these nodes, ascending, are made of, as JSON text, wherever the nodes are."""
+    rows = await shard.pool.fetch(everywhere(SQL.specs_of), nos=nos, bytes_max=bytes_max)
     return {row["no"]: row["item"] for row in rows}
 
 

@@ -394,9 +394,11 @@ async def renew_released(tx: Transaction, ref: Ref, item_id: str) -> bool:
     return row is not None
 
 
-async def waiting_items(tx: Transaction, addition: Addition) -> list[WaitingItem]:
-    """The nodes of an add that the queue may not have been given."""
-    rows = await tx.fetch(SQL.waiting_items, first_no=addition.first_no, last_no=addition.last_no)
+async def waiting_items(tx: Transaction, addition: Addition, bytes_max: int) -> list[WaitingItem]:
+    """The first nodes of an add that the queue may not have been given; the last one's item reaches the bound."""
+    rows = await tx.fetch(
+        SQL.waiting_items, first_no=addition.first_no, last_no=addition.last_no, bytes_max=bytes_max
+    )
     return [WaitingItem(*row) for row in rows]
 
 

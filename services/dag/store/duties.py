@@ -20,9 +20,14 @@ async def look_out(shard: Shard, *, stopped_s: float, tally_rows_min: int) -> di
 # Outbox
 
 
-async def claim_overdue(shard: Shard, *, rows_max: int, retry_s: float, retry_s_max: float) -> list[Send]:
-    """Outbox rows that are due; each is due again after a pause that doubles from `retry_s`."""
-    rows = await shard.pool.fetch(SQL.claim_overdue, rows_max=rows_max, retry_s=retry_s, retry_s_max=retry_s_max)
+async def claim_overdue(
+    shard: Shard, *, rows_max: int, bytes_max: int, retry_s: float, retry_s_max: float
+) -> list[Send]:
+    """Outbox rows that are due, up to the one whose inputs reach the bound; each is due again after a pause that
+    doubles from `retry_s`."""
+    rows = await shard.pool.fetch(
+        SQL.claim_overdue, rows_max=rows_max, bytes_max=bytes_max, retry_s=retry_s, retry_s_max=retry_s_max
+    )
     return [Send(*row) for row in rows]
 
 

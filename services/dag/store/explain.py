@@ -20,6 +20,12 @@ async def upstreams_ended(shard: Shard, nos: Sequence[int]) -> dict[int, datetim
     return {row["no"]: row["at"] for row in await shard.pool.fetch(SQL.upstreams_ended, nos=nos)}
 
 
+async def open_externals(shard: Shard, dag_no: int, keys: Sequence[str]) -> list[tuple[str, str]]:
+    """(node key, name) of the externals of these nodes that are not resolved."""
+    rows = await shard.pool.fetch(SQL.open_externals, dag_no=dag_no, keys=keys)
+    return [(row["node_key"], row["name"]) for row in rows]
+
+
 async def unsent(shard: Shard, nos: Sequence[int]) -> set[int]:
     """Which of these nodes have something on the outbox."""
     return {row["no"] for row in await shard.pool.fetch(SQL.unsent, nos=nos)}

@@ -69,22 +69,29 @@ async def node_by_key(shard: Shard, dag_no: int, key: str, *, over: bool = False
     return await shard.pool.row(_where(SQL.node_by_key, over), dag_no=dag_no, key=key)
 
 
+# What reads under a bound in bytes ends with the row that reaches it, so there is one row at least.
+
+
 async def nodes_page(
-    shard: Shard, *, states: Sequence[str] | None, after_no: int, last_no: int, rows_max: int, over: bool = False
+    shard: Shard,
+    *,
+    states: Sequence[str] | None,
+    after_no: int,
+    last_no: int,
+    rows_max: int,
+    bytes_max: int,
+    over: bool = False,
 ) -> list[Any]:
-    """Rows of nodes after `after_no` up to `last_no`, of all states or some."""
+    """Rows of nodes after `after_no` up to `last_no`, of all states or some; `bytes`: of these up to this one."""
+    given = {"after_no": after_no, "last_no": last_no, "rows_max": rows_max, "bytes_max": bytes_max}
     if states is None:
-        return await shard.pool.fetch(
-            _where(SQL.nodes_page, over), after_no=after_no, last_no=last_no, rows_max=rows_max
-        )
-    return await shard.pool.fetch(
-        _where(SQL.nodes_page_by_state, over), states=states, after_no=after_no, last_no=last_no, rows_max=rows_max
-    )
+        return await shard.pool.fetch(_where(SQL.nodes_page, over), **given)
+    return await shard.pool.fetch(_where(SQL.nodes_page_by_state, over), states=states, **given)
 
 
-async def upstreams_of(shard: Shard, nos: Sequence[int], *, over: bool = False) -> list[Any]:
-    """(no, key, state, satisfied, since) of every upstream of these nodes."""
-    return await shard.pool.fetch(_where(SQL.upstreams_of, over), nos=nos)
+async def upstreams_of(shard: Shard, nos: Sequence[int], bytes_max: int, *, over: bool = False) -> list[Any]:
+    """(no, key, state, satisfied, since, bytes) of the upstreams of these nodes, in the order of the nodes."""
+    return await shard.pool.fetch(_where(SQL.upstreams_of, over), nos=nos, bytes_max=bytes_max)
 
 
 async def kept_since(shard: Shard, dag: Dag) -> Kept:
@@ -93,9 +100,9 @@ async def kept_since(shard: Shard, dag: Dag) -> Kept:
     return Kept(row["paused_at"], row["retried_at"]) if row else Kept()
 
 
-async def downstreams_of(shard: Shard, nos: Sequence[int], *, over: bool = False) -> list[Any]:
-    """(no, key) of every downstream of these nodes."""
-    return await shard.pool.fetch(_where(SQL.downstreams_of, over), nos=nos)
+async def downstreams_of(shard: Shard, nos: Sequence[int], bytes_max: int, *, over: bool = False) -> list[Any]:
+    """(no, key, bytes) of the downstreams of these nodes, in the order of the nodes."""
+    return await shard.pool.fetch(_where(SQL.downstreams_of, over), nos=nos, bytes_max=bytes_max)
 
 
 async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int, *, over: bool = False) -> dict[int, int]:
@@ -104,9 +111,11 @@ async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int, *, over
     return {row["up"]: row["degree"] for row in rows}
 
 
-async def externals_of(shard: Shard, dag_no: int, keys: Sequence[str], *, over: bool = False) -> list[Any]:
-    """(node_key, name, resolved, failed) of the externals that these nodes declared."""
-    return await shard.pool.fetch(_where(SQL.externals_of, over), dag_no=dag_no, keys=keys)
+async def externals_of(
+    shard: Shard, dag_no: int, keys: Sequence[str], bytes_max: int, *, over: bool = False
+) -> list[Any]:
+    """(node_key, name, resolved, failed, reason, deadline_at, bytes) of what these nodes declared, in order."""
+    return await shard.pool.fetch(_where(SQL.externals_of, over), dag_no=dag_no, keys=keys, bytes_max=bytes_max)
 
 
 async def declared_names(

@@ -73,9 +73,12 @@ async def dag_by_no(shard: Shard, no: int) -> Dag | None:
 
 
 async def outputs_page(
-    shard: Shard, *, after_no: int, last_no: int, rows_max: int, over: bool = False
-) -> list[tuple[int, str, str]]:
-    """(number, key, output as JSON text) of nodes without downstreams, after `after_no` up to `last_no`."""
+    shard: Shard, *, after_no: int, last_no: int, rows_max: int, bytes_max: int, over: bool = False
+) -> list[tuple[int, str, str, int]]:
+    """(number, key, output as JSON text, bytes of these up to this one) of nodes without downstreams, after
+    `after_no` up to `last_no`; it ends with the one that reaches the bound."""
     statement = everywhere(SQL.outputs_page) if over else SQL.outputs_page
-    rows = await shard.pool.fetch(statement, after_no=after_no, last_no=last_no, rows_max=rows_max)
+    rows = await shard.pool.fetch(
+        statement, after_no=after_no, last_no=last_no, rows_max=rows_max, bytes_max=bytes_max
+    )
     return [tuple(row) for row in rows]

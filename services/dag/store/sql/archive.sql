@@ -58,31 +58,42 @@ WITH taken AS (
             ORDER BY up, down LIMIT $2) AS e
         LIMIT $2)) RETURNING *),
 put AS (INSERT INTO kept_edge SELECT * FROM taken)
-SELECT count(*)::int AS rows FROM taken;
+SELECT count(*)::int AS rows, count(*)::int AS found FROM taken;
 
--- name: keep_nodes(dag_nos, rows_max)
-WITH taken AS (
-    DELETE FROM node WHERE ctid = ANY(ARRAY(
-        SELECT n.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
-            SELECT ctid AS tid FROM node WHERE no >= w.dag_no << 22 AND no < (w.dag_no + 1) << 22
-            ORDER BY no LIMIT $2) AS n
-        LIMIT $2)) RETURNING *),
+-- name: keep_nodes(dag_nos, rows_max, bytes_max)
+-- As many as come before they take so many bytes together, and one.
+WITH found AS (
+    SELECT n.* FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
+        SELECT ctid AS tid, no, coalesce(octet_length(output), 0) AS bytes
+        FROM node WHERE no >= w.dag_no << 22 AND no < (w.dag_no + 1) << 22
+        ORDER BY no LIMIT $2) AS n
+    LIMIT $2),
+sized AS (
+    SELECT f.tid, n.bytes, sum(n.bytes) OVER (ORDER BY f.no) AS total
+    FROM found f LEFT JOIN LATERAL (
+        SELECT octet_length(item) AS bytes FROM node_spec WHERE node_no = f.no OFFSET 0) AS s ON true
+    CROSS JOIN LATERAL (SELECT f.bytes + coalesce(s.bytes, 0) AS bytes) AS n),
+taken AS (
+    DELETE FROM node WHERE ctid = ANY(ARRAY(SELECT tid FROM sized WHERE total - bytes < $3)) RETURNING *),
 put AS (INSERT INTO kept_node SELECT * FROM taken),
 specs AS (
     DELETE FROM node_spec WHERE ctid = ANY(ARRAY(
         SELECT s.tid FROM taken CROSS JOIN LATERAL (
             SELECT ctid AS tid FROM node_spec WHERE node_no = taken.no OFFSET 0) AS s)) RETURNING *),
 put_specs AS (INSERT INTO kept_node_spec SELECT * FROM specs)
-SELECT count(*)::int AS rows FROM taken;
+SELECT (SELECT count(*) FROM taken)::int AS rows, (SELECT count(*) FROM found)::int AS found;
 
--- name: keep_externals(dag_nos, rows_max)
-WITH taken AS (
-    DELETE FROM external WHERE ctid = ANY(ARRAY(
-        SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
-            SELECT ctid AS tid FROM external WHERE dag_no = w.dag_no ORDER BY node_key, name LIMIT $2) AS x
-        LIMIT $2)) RETURNING *),
+-- name: keep_externals(dag_nos, rows_max, bytes_max)
+WITH found AS (
+    SELECT x.* FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
+        SELECT ctid AS tid, coalesce(octet_length(data), 0) AS bytes
+        FROM external WHERE dag_no = w.dag_no ORDER BY node_key, name LIMIT $2) AS x
+    LIMIT $2),
+sized AS (SELECT tid, bytes, sum(bytes) OVER (ORDER BY tid) AS total FROM found),
+taken AS (
+    DELETE FROM external WHERE ctid = ANY(ARRAY(SELECT tid FROM sized WHERE total - bytes < $3)) RETURNING *),
 put AS (INSERT INTO kept_external SELECT * FROM taken)
-SELECT count(*)::int AS rows FROM taken;
+SELECT (SELECT count(*) FROM taken)::int AS rows, (SELECT count(*) FROM found)::int AS found;
 
 -- name: keep_changes(dag_nos, rows_max)
 WITH taken AS (
@@ -91,7 +102,7 @@ WITH taken AS (
             SELECT ctid AS tid FROM change WHERE dag_no = w.dag_no ORDER BY last_event LIMIT $2) AS c
         LIMIT $2)) RETURNING *),
 put AS (INSERT INTO kept_change SELECT * FROM taken)
-SELECT count(*)::int AS rows FROM taken;
+SELECT count(*)::int AS rows, count(*)::int AS found FROM taken;
 
 -- name: thaw_edges(dag_no, rows_max)
 WITH taken AS (
@@ -99,34 +110,43 @@ WITH taken AS (
         SELECT ctid FROM kept_edge WHERE up >= $1::bigint << 22 AND up < ($1::bigint + 1) << 22
         ORDER BY up, down LIMIT $2)) RETURNING *),
 put AS (INSERT INTO edge SELECT * FROM taken)
-SELECT count(*)::int AS rows FROM taken;
+SELECT count(*)::int AS rows, count(*)::int AS found FROM taken;
 
--- name: thaw_nodes(dag_no, rows_max)
-WITH taken AS (
-    DELETE FROM kept_node WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM kept_node WHERE no >= $1::bigint << 22 AND no < ($1::bigint + 1) << 22
-        ORDER BY no LIMIT $2)) RETURNING *),
+-- name: thaw_nodes(dag_no, rows_max, bytes_max)
+WITH found AS (
+    SELECT ctid AS tid, no, coalesce(octet_length(output), 0) AS bytes
+    FROM kept_node WHERE no >= $1::bigint << 22 AND no < ($1::bigint + 1) << 22 ORDER BY no LIMIT $2),
+sized AS (
+    SELECT f.tid, n.bytes, sum(n.bytes) OVER (ORDER BY f.no) AS total
+    FROM found f LEFT JOIN LATERAL (
+        SELECT octet_length(item) AS bytes FROM kept_node_spec WHERE node_no = f.no OFFSET 0) AS s ON true
+    CROSS JOIN LATERAL (SELECT f.bytes + coalesce(s.bytes, 0) AS bytes) AS n),
+taken AS (
+    DELETE FROM kept_node WHERE ctid = ANY(ARRAY(SELECT tid FROM sized WHERE total - bytes < $3)) RETURNING *),
 put AS (INSERT INTO node SELECT * FROM taken),
 specs AS (
     DELETE FROM kept_node_spec WHERE ctid = ANY(ARRAY(
         SELECT s.tid FROM taken CROSS JOIN LATERAL (
             SELECT ctid AS tid FROM kept_node_spec WHERE node_no = taken.no OFFSET 0) AS s)) RETURNING *),
 put_specs AS (INSERT INTO node_spec SELECT * FROM specs)
-SELECT count(*)::int AS rows FROM taken;
+SELECT (SELECT count(*) FROM taken)::int AS rows, (SELECT count(*) FROM found)::int AS found;
 
--- name: thaw_externals(dag_no, rows_max)
-WITH taken AS (
-    DELETE FROM kept_external WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM kept_external WHERE dag_no = $1 ORDER BY node_key, name LIMIT $2)) RETURNING *),
+-- name: thaw_externals(dag_no, rows_max, bytes_max)
+WITH found AS (
+    SELECT ctid AS tid, coalesce(octet_length(data), 0) AS bytes
+    FROM kept_external WHERE dag_no = $1 ORDER BY node_key, name LIMIT $2),
+sized AS (SELECT tid, bytes, sum(bytes) OVER (ORDER BY tid) AS total FROM found),
+taken AS (
+    DELETE FROM kept_external WHERE ctid = ANY(ARRAY(SELECT tid FROM sized WHERE total - bytes < $3)) RETURNING *),
 put AS (INSERT INTO external SELECT * FROM taken)
-SELECT count(*)::int AS rows FROM taken;
+SELECT (SELECT count(*) FROM taken)::int AS rows, (SELECT count(*) FROM found)::int AS found;
 
 -- name: thaw_changes(dag_no, rows_max)
 WITH taken AS (
     DELETE FROM kept_change WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM kept_change WHERE dag_no = $1 ORDER BY last_event LIMIT $2)) RETURNING *),
 put AS (INSERT INTO change SELECT * FROM taken)
-SELECT count(*)::int AS rows FROM taken;
+SELECT count(*)::int AS rows, count(*)::int AS found FROM taken;
 
 -- name: old_kept(after_at, after_no, retention_s, exported_only, dags_max)
 -- DAGs whose time is over, in the order of their ends; `droppable` where nobody waits to export them.
@@ -209,9 +229,14 @@ FROM dag WHERE finished_at IS NOT NULL AND finished_at >= $1 AND (finished_at, i
     AND finished_at < (SELECT shard_now()) - make_interval(secs => $4::float8)
 ORDER BY finished_at, id LIMIT $5;
 
--- name: specs_of(nos)
-SELECT w.no, s.item FROM unnest($1::bigint[]) AS w(no)
-CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = w.no OFFSET 0) AS s;
+-- name: specs_of(nos, bytes_max)
+-- As many as come before they take so many bytes together, and one.
+SELECT no, item FROM (
+    SELECT w.no, s.item, sum(octet_length(s.item)) OVER (ORDER BY w.no) AS bytes
+    FROM unnest($1::bigint[]) AS w(no)
+    CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = w.no OFFSET 0) AS s) AS sized
+WHERE bytes - octet_length(item) < $2
+ORDER BY no;
 
 -- name: set_export_mark(namespace, until)
 -- It only moves forward.

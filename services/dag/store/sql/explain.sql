@@ -2,7 +2,7 @@
 
 -- name: frontier_page(after_no, last_no, rows_max)
 -- Nodes that are out, or whose upstreams would let them go: what keeps the latter is not in the graph.
-SELECT no, key, item_id::text, state, generation, topic, sub, created_at, released_at,
+SELECT no, key, item_id::text, state, generation, topic, sub, created_at, released_at, ext_left,
     up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams
 FROM node
 WHERE no > $1 AND no <= $2 AND (state = 'released' OR (state = 'blocked' AND run_on IS NULL AND CASE trigger
@@ -16,6 +16,13 @@ SELECT w.no, (
     CROSS JOIN LATERAL (SELECT finished_at FROM node WHERE no = edge.up OFFSET 0) AS u
     WHERE edge.down = w.no) AS at
 FROM unnest($1::bigint[]) AS w(no);
+
+-- name: open_externals(dag_no, keys)
+-- What these nodes have declared and is not resolved.
+SELECT x.* FROM unnest($2::text[]) AS w(key)
+CROSS JOIN LATERAL (
+    SELECT node_key, name FROM external
+    WHERE dag_no = $1 AND node_key = w.key AND declared AND resolved_at IS NULL ORDER BY name OFFSET 0) AS x;
 
 -- name: kept_since(no)
 SELECT paused_at, (SELECT started_at FROM reopening WHERE dag_no = $1) AS retried_at FROM dag WHERE no = $1;

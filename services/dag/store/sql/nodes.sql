@@ -147,12 +147,16 @@ CROSS JOIN LATERAL (
         depth > 0 OR succeeded + failed + skipped + cancelled > 0 AS started
     FROM dag WHERE no = n.dag_no OFFSET 0) AS d;
 
--- name: waiting_items(first_no, last_no)
--- The nodes of an add that the queue may not have been given, with their items.
-SELECT n.no, n.key, n.item_id, n.generation, s.item
-FROM (SELECT no, key, item_id::text, generation FROM node
-      WHERE no BETWEEN $1 AND $2 AND state = 'blocked' AND enqueued ORDER BY no OFFSET 0) AS n
-CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = n.no OFFSET 0) AS s;
+-- name: waiting_items(first_no, last_no, bytes_max)
+-- The nodes of an add that the queue may not have been given, with their items: as many as come before these take so
+-- many bytes together, and one.
+SELECT no, key, item_id, generation, item FROM (
+    SELECT n.*, s.item, sum(octet_length(s.item)) OVER (ORDER BY n.no) AS bytes
+    FROM (SELECT no, key, item_id::text, generation FROM node
+          WHERE no BETWEEN $1 AND $2 AND state = 'blocked' AND enqueued ORDER BY no OFFSET 0) AS n
+    CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = n.no OFFSET 0) AS s) AS sized
+WHERE bytes - octet_length(item) < $3
+ORDER BY no;
 
 -- name: retry_roots(first_no, last_no, states, by_call_too)
 SELECT no FROM node

@@ -6,35 +6,62 @@ SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, outp
     tolerate
 FROM node WHERE dag_no = $1 AND key = $2;
 
--- name: nodes_page(after_no, last_no, rows_max)
-SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
-    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on,
-    tolerate
-FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3;
+-- name: nodes_page(after_no, last_no, rows_max, bytes_max)
+-- As many as come before the rows take so many bytes together, and one; `bytes` is what they take up to this one.
+SELECT * FROM (
+    SELECT page.*, sum(octet_length(key) + coalesce(octet_length(output), 0) + coalesce(octet_length(error), 0))
+        OVER (ORDER BY no) AS bytes
+    FROM (
+        SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at,
+            released_at, finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub,
+            run_on, tolerate
+        FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3) AS page) AS sized
+WHERE bytes - octet_length(key) - coalesce(octet_length(output), 0) - coalesce(octet_length(error), 0) < $4
+ORDER BY no;
 
--- name: nodes_page_by_state(states, after_no, last_no, rows_max)
-SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
-    finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on,
-    tolerate
-FROM node WHERE no > $2 AND no <= $3 AND state = ANY($1::text[]) ORDER BY no LIMIT $4;
+-- name: nodes_page_by_state(states, after_no, last_no, rows_max, bytes_max)
+SELECT * FROM (
+    SELECT page.*, sum(octet_length(key) + coalesce(octet_length(output), 0) + coalesce(octet_length(error), 0))
+        OVER (ORDER BY no) AS bytes
+    FROM (
+        SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at,
+            released_at, finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub,
+            run_on, tolerate
+        FROM node WHERE no > $2 AND no <= $3 AND state = ANY($1::text[]) ORDER BY no LIMIT $4) AS page) AS sized
+WHERE bytes - octet_length(key) - coalesce(octet_length(output), 0) - coalesce(octet_length(error), 0) < $5
+ORDER BY no;
 
--- name: upstreams_of(nos)
-SELECT e.down AS no, u.key, u.state, e.satisfied, coalesce(u.released_at, u.created_at) AS since
-FROM unnest($1::bigint[]) AS w(no)
-CROSS JOIN LATERAL (SELECT up, down, satisfied FROM edge WHERE down = w.no ORDER BY up OFFSET 0) AS e
-CROSS JOIN LATERAL (SELECT key, state, created_at, released_at FROM node WHERE no = e.up OFFSET 0) AS u;
+-- name: upstreams_of(nos, bytes_max)
+-- In the order of the nodes, ascending, as many as come before the rows take so many bytes together, and one.
+SELECT no, key, state, satisfied, since, bytes FROM (
+    SELECT e.down AS no, u.key, u.state, e.satisfied, coalesce(u.released_at, u.created_at) AS since, e.up,
+        sum(octet_length(u.key) + 64) OVER (ORDER BY e.down, e.up) AS bytes
+    FROM unnest($1::bigint[]) AS w(no)
+    CROSS JOIN LATERAL (SELECT up, down, satisfied FROM edge WHERE down = w.no OFFSET 0) AS e
+    CROSS JOIN LATERAL (SELECT key, state, created_at, released_at FROM node WHERE no = e.up OFFSET 0) AS u) AS sized
+WHERE bytes - octet_length(key) - 64 < $2
+ORDER BY no, up;
 
--- name: downstreams_of(nos)
-SELECT e.up AS no, c.key
-FROM unnest($1::bigint[]) AS w(no)
-CROSS JOIN LATERAL (SELECT up, down FROM edge WHERE up = w.no ORDER BY down OFFSET 0) AS e
-CROSS JOIN LATERAL (SELECT key FROM node WHERE no = e.down OFFSET 0) AS c;
+-- name: downstreams_of(nos, bytes_max)
+-- The same.
+SELECT no, key, bytes FROM (
+    SELECT e.up AS no, c.key, e.down, sum(octet_length(c.key) + 64) OVER (ORDER BY e.up, e.down) AS bytes
+    FROM unnest($1::bigint[]) AS w(no)
+    CROSS JOIN LATERAL (SELECT up, down FROM edge WHERE up = w.no OFFSET 0) AS e
+    CROSS JOIN LATERAL (SELECT key FROM node WHERE no = e.down OFFSET 0) AS c) AS sized
+WHERE bytes - octet_length(key) - 64 < $2
+ORDER BY no, down;
 
--- name: externals_of(dag_no, keys)
-SELECT x.* FROM unnest($2::text[]) AS w(key)
-CROSS JOIN LATERAL (
-    SELECT node_key, name, resolved_at IS NOT NULL AS resolved, failed, reason, deadline_at FROM external
-    WHERE dag_no = $1 AND node_key = w.key AND declared ORDER BY name OFFSET 0) AS x;
+-- name: externals_of(dag_no, keys, bytes_max)
+-- The same, in the order of the keys.
+SELECT node_key, name, resolved, failed, reason, deadline_at, bytes FROM (
+    SELECT x.*, w.nth, sum(octet_length(x.name) + 128) OVER (ORDER BY w.nth, x.name) AS bytes
+    FROM unnest($2::text[]) WITH ORDINALITY AS w(key, nth)
+    CROSS JOIN LATERAL (
+        SELECT node_key, name, resolved_at IS NOT NULL AS resolved, failed, reason, deadline_at FROM external
+        WHERE dag_no = $1 AND node_key = w.key AND declared OFFSET 0) AS x) AS sized
+WHERE bytes - octet_length(name) - 128 < $3
+ORDER BY nth, name;
 
 -- name: declared_names(dag_no, keys, rows_max)
 -- Some of the externals that these nodes have declared.

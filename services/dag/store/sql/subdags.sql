@@ -28,8 +28,11 @@ SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on
     cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
 FROM dag WHERE no = $1;
 
--- name: outputs_page(after_no, last_no, rows_max)
--- Outputs of nodes that nothing waits for: what a DAG has come to.
+-- name: outputs_page(after_no, last_no, rows_max, bytes_max)
+-- Outputs of nodes that nothing waits for: what a DAG has come to. As many as come before they take so many bytes
+-- together, and one.
+SELECT no, key, output, bytes FROM (
+SELECT page.*, sum(octet_length(output) + octet_length(key)) OVER (ORDER BY no) AS bytes FROM (
 SELECT n.no, n.key, n.output
 FROM (SELECT no, key, output FROM node
       WHERE no > $1 AND no <= $2 AND state = 'succeeded' AND output IS NOT NULL AND run_on IS NULL
@@ -39,4 +42,6 @@ LEFT JOIN LATERAL (
     CROSS JOIN LATERAL (SELECT FROM node WHERE no = edge.down AND run_on IS NULL OFFSET 0) AS c
     WHERE edge.up = n.no LIMIT 1) AS down ON true
 WHERE down.any IS NULL
-ORDER BY n.no LIMIT $3;
+ORDER BY n.no LIMIT $3) AS page) AS sized
+WHERE bytes - octet_length(output) - octet_length(key) < $4
+ORDER BY no;
