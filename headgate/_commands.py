@@ -85,7 +85,7 @@ def parsed(text: str) -> Any:
     """
     try:
         return json.loads(text, parse_constant=_no_number)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if text.lstrip()[:1] in ("{", "[", '"'):
             raise Invalid(f"this is not JSON: {error}") from None
         return text
@@ -106,8 +106,8 @@ def read_spec(path: str) -> Any:
         Invalid: it is not JSON, or no object.
     """
     try:
-        spec = json.loads(read(path))
-    except ValueError as error:
+        spec = json.loads(read(path), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"{path} is not JSON: {error}") from None
     if not isinstance(spec, dict):
         raise Invalid(f"{path} should hold an object: {{name, nodes: [...], dependencies: [...]}}")

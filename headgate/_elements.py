@@ -14,11 +14,13 @@ from headgate.wire import Delivery, ItemState
 
 
 class BackoffSpec(TypedDict, total=False):
-    """Redelivery waits `min(base_s * factor ** (attempt - 1), max_s)`."""
+    """Redelivery waits `min(base_s * factor ** (attempt - 1), max_s)`, and up to `jitter` times that; by default
+    1 s, 2, 300 s and 0.2."""
 
-    base_s: Required[float]
+    base_s: float
     factor: float
     max_s: float
+    jitter: float
 
 
 class ItemOptions(TypedDict, total=False):
@@ -28,8 +30,8 @@ class ItemOptions(TypedDict, total=False):
     delay_s or deliver_after: not before; up to 30 days ahead.
     ttl_s: dropped so long after the enqueue, unless somebody has it then.
     lease_s: how long a consumer that does not extend has for it; 60 by default, its dequeue may say otherwise.
-    max_attempts: deliveries before it is dead; by default there is no end.
-    backoff: `{"base_s": 1}` waits 1, 2, 4, ... seconds between them; by default there is no wait.
+    max_attempts: deliveries before it is dead; by default a worker's task says, which is 20, else there is no end.
+    backoff: `{"base_s": 5}` waits 5, 10, 20, ... up to 300 seconds between them; by default from 1; 0 is at once.
     delivery: `at_least_once` by default, or `at_most_once`.
     id or idempotency_key: the same again adds nothing; an id is made where neither is given.
     fairness_key: items of one key take turns with those of others.

@@ -97,7 +97,7 @@ async def run(client: AsyncClient, spec: Mapping[str, Any], *, slots: int, progr
     worker = Worker(client, wait_s=20, drain_s=0)
     shell = Shell()
 
-    @worker.task(topic, slots=slots)
+    @worker.task(topic, slots=slots, max_attempts=0)
     async def execute(job: Job) -> Any:
         assert job.dag is not None
         command = commands[job.dag.node]

@@ -156,7 +156,7 @@ class Exchange:
             if not 200 <= status < 300:
                 raise ValueError(f"HTTP {status}")
             found = call.parse(content.decode() if call.text else json.loads(content))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             detail = f"the {call.verb.service} service's answer to {call.target} makes no sense: {error!r}"
             raise BadAnswer(detail, status=status, outcome="unknown") from None
         self._budget.earn()

@@ -60,8 +60,8 @@ class NodeOptions(WaitOptions, total=False):
     payload: any JSON, up to 10 KiB; what its handler finds in `job.payload`.
     metadata: an object of up to 1 KiB.
     priority: lower is served first; 0 by default.
-    max_attempts: deliveries before it has failed; by default there is no end.
-    backoff: `{"base_s": 1}` waits 1, 2, 4, ... seconds between them; by default there is no wait.
+    max_attempts: deliveries before it has failed; by default a worker's task says, which is 20.
+    backoff: `{"base_s": 5}` waits 5, 10, 20, ... up to 300 seconds between them; by default from 1; 0 is at once.
     lease_s: how long a consumer that does not extend has for it; 60 by default, a worker's own says otherwise.
     delay_s, ttl_s: from its release, not before and not after so long.
     """
@@ -328,8 +328,8 @@ def submission(ns: str, dag: Dag) -> Flow[Submitted]:
         return Submitted(made, made.existing, made.same)
     # The call that made it had no nodes: of them it says nothing.
     submitted = Submitted(made, made.existing, None if made.existing else True)
-    if made.nodes.total >= len(ordered) and not made.held:
-        return submitted
+    if made.existing and not made.held:  # the release comes last, so there is nothing to go on with
+        return submitted if made.nodes.total >= len(ordered) else submitted._replace(same=False)
     try:
         yield from grow(ns, made.id, ordered)
     except (Invalid, NotFound, TooLarge):

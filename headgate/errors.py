@@ -225,7 +225,7 @@ def from_problem(status: int, content: bytes, headers: Mapping[str, str]) -> Hea
     """The error that an answer with `status` >= 400 stands for, problem+json or not."""
     try:
         body = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict) or not isinstance(body.get("code"), str):
         body = None

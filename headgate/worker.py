@@ -10,8 +10,8 @@
 
 Items are taken only for free slots. Leases are extended while handlers run; what a handler returns is the
 item's output; what it raises is a nack, after which the item's backoff and attempts decide (`Retry` and
-`Fail` say more). An item that has neither is delivered again at once, for ever: give it `max_attempts` and
-`backoff`. A worker outlives restarts of the services. SIGTERM and SIGINT drain it: it takes nothing
+`Fail` say more). An item that says nothing of attempts is given up with its 20th, or as many as the task says.
+A worker outlives restarts of the services. SIGTERM and SIGINT drain it: it takes nothing
 more, lets handlers finish for `drain_s`, and hands back what is left at no cost of an attempt. A second
 signal does not wait. What goes wrong is logged as `headgate.worker`; `headgate.testing` has jobs for tests.
 """
@@ -56,6 +56,8 @@ log = logging.getLogger("headgate.worker")
 
 F = TypeVar("F", bound=Handler)
 SETTLE_S_MAX: Final = 10.0
+# Attempts at an item that says nothing of them itself.
+ATTEMPTS_MAX: Final = 20
 # What a dequeue is refused for that waiting does not mend; 404: the token does not lead to the namespace.
 _ENDS: Final = (BadRequest, Unauthorized, Forbidden, NotFound, Conflict, TooLarge, Invalid)
 
@@ -66,6 +68,7 @@ class _Task:
     handler: Handler
     slots: int
     lease_s: float
+    max_attempts: int
     free: asyncio.Semaphore
     running: int = 0
 
@@ -107,19 +110,24 @@ class Worker:
         self._leases = Leases(self.client, self.namespace, clock)
         self._settler = Settler(self.client, self.namespace, self._leases)
 
-    def task(self, topic: str, *, slots: int = 1, lease_s: float | None = None) -> Callable[[F], F]:
+    def task(
+        self, topic: str, *, slots: int = 1, lease_s: float | None = None, max_attempts: int = ATTEMPTS_MAX
+    ) -> Callable[[F], F]:
         """Handle items of `topic` with this function, up to `slots` at a time.
 
         A coroutine function runs in the event loop, any other in a thread. It gets the `Job`.
+        `max_attempts` is for items that have none of their own: after so many failures one is dead. 0 is no end.
         """
         if not 1 <= slots <= BATCH_MAX:
             raise ValueError(f"slots must be 1 to {BATCH_MAX}")
+        if max_attempts < 0:
+            raise ValueError("max_attempts must not be negative; 0 is no end")
 
         def register(handler: F) -> F:
             if topic in self._tasks:
                 raise ValueError(f"topic {topic!r} has a handler already")
             free = asyncio.Semaphore(slots)
-            self._tasks[topic] = _Task(topic, handler, slots, lease_s or self.lease_s, free)
+            self._tasks[topic] = _Task(topic, handler, slots, lease_s or self.lease_s, max_attempts, free)
             return handler
 
         return register
@@ -218,28 +226,54 @@ class Worker:
             namespace=self.namespace,
         )
         self._leases.hold(job)
-        job.task = working = asyncio.create_task(self._work(task.handler, job))
+        job.task = working = asyncio.create_task(self._work(task, job))
         self._jobs.add(working)
         # Whatever becomes of the task, even if it is cancelled before it begins, the job gets a verdict.
         working.add_done_callback(lambda _: self._ended(task, job, working))
 
-    async def _work(self, handler: Handler, job: Job) -> Ending:
+    async def _work(self, task: _Task, job: Job) -> Ending:
+        spent = job.attempt - 1
+        if await self._ends_with(spent, task, job):  # the last one ended with its worker, or its lease
+            error = f"given up: {spent} deliveries have failed, and its task allows {task.max_attempts}"
+            return "nack", job.nack(error=error, final=True)
+        # In this very coroutine: a GeneratorExit passes those that it awaits, whatever they catch.
         try:
-            return verdict_of(job, await run_handler(handler, job))
+            verdict = verdict_of(job, await run_handler(task.handler, job))
         except asyncio.CancelledError as error:
             if job.lost is not None or self._hurry.is_set():
                 return self._handed_back(job)
             log.warning("the handler of %r was cancelled", job)
-            return verdict_of_error(job, error)
+            verdict = verdict_of_error(job, error)
         except (Retry, Fail) as error:
             log.info("%r: %r", job, error)
-            return verdict_of_error(job, error)
+            verdict = verdict_of_error(job, error)
         except BaseException as error:
             # `sys.exit` too, and a panic of an extension: it is the end of the job, not of the worker.
             log.warning("the handler of %r raised %r", job, error, exc_info=traced(error))
             if isinstance(error, KeyboardInterrupt):
                 self._stop_here()
-            return verdict_of_error(job, error)
+            verdict = verdict_of_error(job, error)
+        return await self._last(verdict, task, job)
+
+    async def _last(self, verdict: Ending, task: _Task, job: Job) -> Ending:
+        """What is told: a failure is final where it was that of the last attempt."""
+        verb, nack = verdict
+        fails = verb == "nack" and nack.get("costs_attempt", True) and not nack.get("final")
+        if fails and await self._ends_with(job.attempt, task, job):
+            log.warning("%r is given up: its task allows %d attempts", job, task.max_attempts)
+            return verb, {**nack, "final": True}
+        return verdict
+
+    async def _ends_with(self, attempts: int, task: _Task, job: Job) -> bool:
+        """Whether so many failed attempts are the end, which the service is asked for only where they might be."""
+        if not 0 < task.max_attempts <= attempts:
+            return False
+        try:
+            (item,) = await self.client.item_states([job.id], namespace=self.namespace)
+        except Exception as error:
+            log.warning("cannot tell whether %r is to be given up, so it is not: %s", job, error)
+            return False
+        return item.status == "found" and item.max_attempts == 0
 
     def _ended(self, task: _Task, job: Job, working: asyncio.Task[Ending]) -> None:
         self._jobs.discard(working)

@@ -7,7 +7,21 @@
 from typing import Any, Final
 
 from headgate.dag import Dag
-from headgate.importing.found import Fault, Found, Options, backoff, load_json, members, pointer, seconds, strings
+from headgate.importing.found import (
+    Fault,
+    Found,
+    Options,
+    backoff,
+    load_json,
+    members,
+    name_of,
+    pointer,
+    seconds,
+    shown,
+    strings,
+    whole,
+)
+from headgate.wire import INT32_MAX
 
 _TRIGGERS: Final = {
     "all_success": "all_succeeded",
@@ -81,7 +95,7 @@ def read_airflow(text: str, options: Options) -> Found:
         raise Fault(f"{at}/tasks", "there are no tasks; is this a serialised Airflow DAG?")
     dag_id = source.get("dag_id") or source.get("_dag_id")
     deadline_s = seconds(_plain(source.get("dagrun_timeout")))
-    found = Found(Dag(dag_id if isinstance(dag_id, str) else None, deadline_s=deadline_s))
+    found = Found(Dag(name_of(dag_id), deadline_s=deadline_s))
     for name in _DAG_LEFT_OUT.keys() & source.keys():
         if source[name]:
             found.leave(name, at or "/", _DAG_LEFT_OUT[name])
@@ -118,13 +132,14 @@ def _add(found: Found, where: str, task: dict[str, Any], dag_id: Any, options: O
     key = _id(task, where)
     operator = task.get("_task_type") or task.get("task_type") or task.get("operator")
     operator = operator if isinstance(operator, str) else None
-    fields = _plain(task.get("template_fields")) or ()
-    params = {name: _plain(task[name]) for name in fields if isinstance(name, str) and task.get(name) is not None}
+    fields = _plain(task.get("template_fields"))
+    names = [name for name in fields if isinstance(name, str)] if isinstance(fields, list) else []
+    params = {name: _plain(task[name]) for name in names if task.get(name) is not None}
     payload = {"dag_id": dag_id, "task_id": key, "operator": operator, "module": task.get("_task_module")}
     payload |= {"params": params or task.get("params") or None}
-    more = _attempts(task)
-    if weight := task.get("priority_weight"):
-        more |= {"priority": -int(weight)} if isinstance(weight, int) else {}
+    more = _attempts(task, where)
+    if weight := whole(task.get("priority_weight"), f"{where}/priority_weight"):
+        more["priority"] = -weight
     if task.get("_is_sensor") or task.get("is_sensor") or (operator or "").endswith("Sensor"):
         more["external"] = ["sensor"]
         found.leave(
@@ -138,11 +153,10 @@ def _add(found: Found, where: str, task: dict[str, Any], dag_id: Any, options: O
     found.node(where, key, topic, payload={name: value for name, value in payload.items() if value}, **more)
 
 
-def _attempts(task: dict[str, Any]) -> dict[str, Any]:
+def _attempts(task: dict[str, Any], where: str) -> dict[str, Any]:
     """Without retries a task runs once."""
-    retries = _plain(task.get("retries"))
-    retries = retries if isinstance(retries, int) and retries > 0 else 0
-    found: dict[str, Any] = {"max_attempts": 1 + retries}
+    retries = max(whole(_plain(task.get("retries")), f"{where}/retries") or 0, 0)
+    found: dict[str, Any] = {"max_attempts": min(1 + retries, INT32_MAX)}
     delay_s = seconds(_plain(task.get("retry_delay"))) or 300.0
     if retries:
         doubling = bool(_plain(task.get("retry_exponential_backoff")))
@@ -153,6 +167,8 @@ def _attempts(task: dict[str, Any]) -> dict[str, Any]:
 
 def _trigger(found: Found, where: str, task: dict[str, Any]) -> str:
     rule = _plain(task.get("trigger_rule")) or "all_success"
+    if not isinstance(rule, str):
+        raise Fault(f"{where}/trigger_rule", "it should be a string")
     if rule in _TRIGGERS:
         if rule == "none_failed":
             found.leave(
@@ -167,7 +183,7 @@ def _trigger(found: Found, where: str, task: dict[str, Any]) -> str:
         return "all_done"
     near = _NEAR_TRIGGERS.get(rule)
     if near is None:
-        raise Fault(f"{where}/trigger_rule", f"{rule!r} is no trigger rule that is known here")
+        raise Fault(f"{where}/trigger_rule", f"{shown(rule)} is no trigger rule that is known here")
     found.leave(f"trigger rule {rule}", where, f"taken as {near[0]}: {near[1]}", changed=True)
     return near[0]
 
@@ -201,5 +217,5 @@ def _connect(found: Found, where: str, task: dict[str, Any]) -> None:
         for position, other in enumerate(strings(others, f"{where}/{name}")):
             at = f"{where}/{name}/{position}"
             if other not in found.dag.nodes:
-                raise Fault(at, f"there is no task {other!r}")
+                raise Fault(at, f"there is no task {shown(other)}")
             found.depend(at, *((other, key) if up else (key, other)))

@@ -1,18 +1,36 @@
 """What readers share: what they found, what did not map, limits, and faults with their place."""
 
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from headgate.dag import Dag, Node
 from headgate.errors import Invalid
-from headgate.wire import DELAY_S_MAX, KEY_BYTES_MAX, LEASE_S_MAX, PAYLOAD_BYTES_MAX, encoded_bytes
+from headgate.wire import (
+    DELAY_S_MAX,
+    INT32_MAX,
+    JSON_DEPTH_MAX,
+    KEY_BYTES_MAX,
+    LEASE_S_MAX,
+    PAYLOAD_BYTES_MAX,
+    encoded_bytes,
+)
 
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 NODES_MAX: Final = 500_000
 EDGES_MAX: Final = 5_000_000
 BACKOFF_S_MAX: Final = 43_200.0
+# What nests deeper is no graph that somebody wrote; Python's own limits are near.
+FILE_DEPTH_MAX: Final = 256
+# Around a payload a call has three levels: its object, the list of nodes, the node.
+PAYLOAD_DEPTH_MAX: Final = JSON_DEPTH_MAX - 3
+INTEGER_DIGITS_MAX: Final = 19
+SHOWN_CHARS_MAX: Final = 60
+
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 Effect = Literal["left out", "changed"]
 
@@ -42,9 +60,11 @@ class Options:
     topics: Mapping[str, str] = field(default_factory=dict)
     goals: tuple[str, ...] = ()
 
-    def topic_of(self, *kinds: str | None) -> str:
-        """The topic of the first kind that has one."""
-        return next((self.topics[kind] for kind in kinds if kind is not None and kind in self.topics), self.topic)
+    def topic_of(self, *kinds: object) -> str:
+        """The topic of the first kind that has one; what is no text is no kind."""
+        return next(
+            (self.topics[kind] for kind in kinds if isinstance(kind, str) and kind in self.topics), self.topic
+        )
 
 
 class Found:
@@ -74,9 +94,9 @@ class Found:
             Fault: its key is taken or is none, or there are too many.
         """
         if not 1 <= len(key.encode()) <= KEY_BYTES_MAX or not key.isprintable():
-            raise Fault(where, f"{key[:60]!r} cannot be a key: 1 to {KEY_BYTES_MAX} bytes, no control characters")
+            raise Fault(where, f"{shown(key)} cannot be a key: 1 to {KEY_BYTES_MAX} bytes, no control characters")
         if key in self.dag.nodes:
-            raise Fault(where, f"{key!r} is there twice")
+            raise Fault(where, f"{shown(key)} is there twice")
         if len(self.dag.nodes) >= NODES_MAX:
             raise Fault(where, f"there are over {NODES_MAX} nodes")
         return self.dag.node(key, topic, payload=self._fitting(where, payload), **options)
@@ -88,7 +108,7 @@ class Found:
             Fault: a node waits for itself, or there are too many edges.
         """
         if upstream == downstream:
-            raise Fault(where, f"{upstream!r} waits for itself")
+            raise Fault(where, f"{shown(upstream)} waits for itself")
         self.edges += 1
         if self.edges > EDGES_MAX:
             raise Fault(where, f"there are over {EDGES_MAX} edges")
@@ -110,7 +130,12 @@ class Found:
         return self
 
     def _fitting(self, where: str, payload: Any) -> Any:
-        """A payload without its largest parts, as long as it is over the limit."""
+        """A payload without the parts that nest too deep, nor its largest ones as long as it is over the limit."""
+        if isinstance(payload, dict):
+            deep = [name for name, value in payload.items() if _is_deeper(value, PAYLOAD_DEPTH_MAX - 1)]
+            for name in deep:
+                self.leave(f"payload field {name}", where, f"nested over {PAYLOAD_DEPTH_MAX} levels deep")
+            payload = {name: value for name, value in payload.items() if name not in deep} if deep else payload
         while isinstance(payload, dict) and payload and encoded_bytes(payload) > PAYLOAD_BYTES_MAX:
             largest = max(payload, key=lambda name: encoded_bytes(payload[name]))
             payload = {name: value for name, value in payload.items() if name != largest}
@@ -122,17 +147,79 @@ def load_json(text: str) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        Fault: it is not JSON, or no object.
+        Fault: it is not JSON, or no object; it nests too deep; a number or text in it is none for the service.
     """
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise Fault(f"line {error.lineno}", f"this is not JSON: {error.msg}") from None
     except RecursionError:
-        raise Fault("", "it is nested too deep") from None
+        raise Fault("", f"it nests over {FILE_DEPTH_MAX} levels deep") from None
     if not isinstance(found, dict):
         raise Fault("", "it should hold a JSON object")
+    if _is_deeper(found, FILE_DEPTH_MAX):
+        raise Fault("", f"it nests over {FILE_DEPTH_MAX} levels deep")
+    if _HALF_PAIR.search(text):
+        try:
+            encoded_bytes(found)
+        except UnicodeEncodeError:
+            raise Fault(
+                "", "a text in it holds half of a surrogate pair, like \\ud83d, which is no character"
+            ) from None
     return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits.lstrip("-")) > INTEGER_DIGITS_MAX:
+        raise Fault("", f"{shown(digits, quoted=False)} is over {INTEGER_DIGITS_MAX} digits long")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise Fault("", f"{shown(digits, quoted=False)} is more than a number can be")
+    return number
+
+
+def _no_number(name: str) -> float:
+    raise Fault("", f"{name} is no JSON number")
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects nest in one another over so many levels."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
+
+
+def shown(value: Any, *, quoted: bool = True) -> str:
+    """Something of the file as a message shows it, in short."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = value if isinstance(value, str) else str(value)
+    text = text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
+    return repr(text) if quoted and isinstance(value, str) else text
+
+
+def whole(value: Any, where: str) -> int | None:
+    """A whole number; None for anything else.
+
+    Raises:
+        Fault: it is more than the service takes.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    if abs(value) > INT32_MAX:
+        raise Fault(where, f"{value} is too much: at most {INT32_MAX} are taken")
+    return value
+
+
+def name_of(value: Any) -> str | None:
+    """A DAG's name; None for what cannot be one."""
+    fits = isinstance(value, str) and 0 < len(value.encode()) <= KEY_BYTES_MAX and value.isprintable()
+    return value if fits else None
 
 
 def pointer(*parts: Any) -> str:

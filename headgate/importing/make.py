@@ -7,14 +7,18 @@ file, taken as present.
 For what this does not read, let Make read it: `make -pn > database.txt` and import that.
 """
 
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from headgate.dag import Dag
-from headgate.importing.found import Fault, Found, Options
+from headgate.importing.found import EDGES_MAX, NODES_MAX, Fault, Found, Options, shown
+from headgate.wire import PAYLOAD_BYTES_MAX
 
+# Characters that references to variables read and write, and one for each reference: also of nothing there may be
+# as many as there are paths.
 EXPANDED_CHARS_MAX: Final = 10_000_000
 RECIPE_LINES_MAX: Final = 100
 
@@ -63,8 +67,7 @@ def read_make(text: str, options: Options) -> Found:
     sources: set[str] = set()
     for target in wanted:
         rule = rules[target]
-        recipe = rule.recipe[:RECIPE_LINES_MAX]
-        payload = {"target": target, "recipe": recipe} if recipe else {"target": target}
+        payload = {"target": target, "recipe": rule.recipe} if rule.recipe else {"target": target}
         kind = target[target.rfind(".") :] if "." in target else None
         found.node(f"line {rule.line}", target, options.topic_of(target, kind), payload=payload)
     for target in wanted:
@@ -89,7 +92,7 @@ def _wanted(rules: dict[str, _Rule], goals: tuple[str, ...]) -> list[str]:
         raise Fault("", "there is no line like `target: prerequisites` in it")
     for goal in goals:
         if goal not in rules:
-            raise Fault("", f"there is no rule for {goal!r}")
+            raise Fault("", f"there is no rule for {shown(goal)}")
     todo, wanted = list(goals or rules), dict.fromkeys(goals or rules)
     while goals and todo:
         for need in rules[todo.pop()].needs:
@@ -105,10 +108,13 @@ class _Reader:
     def __init__(self, found: Found, *, database: bool) -> None:
         self._found = found
         self._database = database
-        self._variables: dict[str, str] = {}
+        self._variables: dict[str, list[str]] = {}  # the parts, as `+=` added them
         self._rules: dict[str, _Rule] = {}
         self._open: list[_Rule] = []
+        self._recipe: list[str] | None = None  # that of the open rules, once it has a line
+        self._recipe_chars = 0
         self._expanded = 0
+        self._needs = 0
 
     def read(self, text: str) -> dict[str, _Rule]:
         """All rules, by target."""
@@ -123,8 +129,7 @@ class _Reader:
             if skipping:
                 depth, skipping = _depth(line.text, depth, skipping)
             elif line.recipe:
-                for rule in self._open:
-                    rule.recipe.append(line.text.strip())
+                self._cook(line.text.strip())
             elif _OPENS.match(line.text):
                 skipping, depth = "if", 1
                 self._leave("conditionals", line, "neither side was read", changed=True)
@@ -133,7 +138,7 @@ class _Reader:
                 self._leave("define", line, "")
             elif no_target:
                 no_target = False
-                self._open = []
+                self._open, self._recipe = [], None
             else:
                 self._line(line)
         if skipping:
@@ -144,7 +149,7 @@ class _Reader:
         text = _uncommented(line.text)
         if not text.strip():
             return
-        self._open = []
+        self._open, self._recipe = [], None
         if _DIRECTIVE.match(text) and not _ASSIGNMENT.match(text):
             word = text.split()[0].lstrip("-")
             self._leave(word, line, "what it names was not read", changed=word in ("include", "sinclude"))
@@ -165,16 +170,28 @@ class _Reader:
             self._variables.pop(name, None)
             return
         if how == "+=":
-            value = f"{self._variables.get(name, '')} {value}".strip()
-        elif how == "?=" and name in self._variables:
+            self._variables.setdefault(name, []).append(value)
             return
-        elif how in (":=", "::=", ":::="):
+        if how == "?=" and name in self._variables:
+            return
+        if how in (":=", "::=", ":::="):
             try:
                 value = self._expand(value)
             except _Unreadable:
                 self._variables.pop(name, None)
                 return
-        self._variables[name] = value
+        self._variables[name] = [value]
+
+    def _cook(self, command: str) -> None:
+        """A line of the recipe that all open rules share; the last recipe of a target counts, as in Make."""
+        if self._recipe is None:
+            self._recipe, self._recipe_chars = [], 0
+            for rule in self._open:
+                rule.recipe = self._recipe
+        # One that is too large for a payload is left out; no more of it is kept than shows that.
+        if len(self._recipe) < RECIPE_LINES_MAX and self._recipe_chars <= PAYLOAD_BYTES_MAX:
+            self._recipe.append(command[: PAYLOAD_BYTES_MAX + 1])
+            self._recipe_chars += len(command)
 
     def _rule(self, line: _Line, text: str) -> None:
         head, colon, rest = _split_colon(text)
@@ -202,9 +219,8 @@ class _Reader:
         if colon == "::":
             self._leave("double-colon rules", line, "rules of one target are one node", changed=True)
         self._open = [rule for target in targets if (rule := self._target(line, target, needs)) is not None]
-        for rule in self._open:
-            # The last recipe of a target counts, as in Make.
-            rule.recipe = [recipe.strip()] if recipe.strip() else rule.recipe
+        if recipe.strip():
+            self._cook(recipe.strip())
 
     def _target(self, line: _Line, target: str, needs: list[str]) -> _Rule | None:
         if _SPECIAL.match(target):
@@ -215,7 +231,14 @@ class _Reader:
             if not self._database:
                 self._leave("suffix rules", line, "let `make -pn` apply them", changed=True)
             return None
-        rule = self._rules.setdefault(target, _Rule(line.number))
+        rule = self._rules.get(target)
+        if rule is None:
+            if len(self._rules) >= NODES_MAX:
+                raise Fault(f"line {line.number}", f"there are over {NODES_MAX} targets")
+            rule = self._rules[target] = _Rule(line.number)
+        self._needs += len(needs)
+        if self._needs > EDGES_MAX:
+            raise Fault(f"line {line.number}", f"there are over {EDGES_MAX} prerequisites")
         ordered_only = False
         for need in needs:
             if need == "|":
@@ -237,17 +260,29 @@ class _Reader:
                 return "$"
             name = next(group for group in match.groups() if group is not None)
             if name not in self._variables:
-                raise _Unreadable(f"$({name})")
-            expanded = self._expand(self._variables[name], depth + 1)
-            self._expanded += len(expanded)
-            if self._expanded > EXPANDED_CHARS_MAX:
-                raise Fault("", f"variables expand to over {EXPANDED_CHARS_MAX} characters")
+                raise _Unreadable(shown(f"$({name})", quoted=False))
+            held = self._held(name)
+            self._spend(1 + len(held))
+            expanded = self._expand(held, depth + 1)
+            self._spend(len(expanded))
             return expanded
 
         found = _VARIABLE.sub(value, text)
         if "$(" in found or "${" in found:
             raise _Unreadable(found[found.index("$") :][:40])
         return found
+
+    def _held(self, name: str) -> str:
+        """The text of a variable."""
+        parts = self._variables[name]
+        if len(parts) > 1:
+            parts[:] = [" ".join(parts).strip()]
+        return parts[0]
+
+    def _spend(self, chars: int) -> None:
+        self._expanded += chars
+        if self._expanded > EXPANDED_CHARS_MAX:
+            raise Fault("", f"variables expand to over {EXPANDED_CHARS_MAX} characters")
 
     def _leave(self, what: str, line: _Line, note: str, *, changed: bool = False) -> None:
         self._found.leave(what, f"line {line.number}", note, changed=changed)
@@ -257,7 +292,8 @@ def _lines(text: str) -> Iterator[_Line]:
     """Logical lines: one that ends in a backslash goes on in the next."""
     number = 0
     parts: list[str] = []
-    for at, raw in enumerate(text.splitlines(), start=1):
+    for at, ended in enumerate(io.StringIO(text, newline=None), start=1):
+        raw = ended.removesuffix("\n")
         if not parts:
             number = at
         slashes = len(raw) - len(raw.rstrip("\\"))

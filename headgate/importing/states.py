@@ -3,12 +3,13 @@
 Tasks, Maps and Choices become nodes; Pass, Wait and Succeed are seen through; a Parallel is its branches.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from headgate.dag import Dag
+from headgate.dag import CYCLE_SHOWN_MAX, Dag
 from headgate.importing.found import (
+    EDGES_MAX,
     Fault,
     Found,
     Options,
@@ -19,7 +20,10 @@ from headgate.importing.found import (
     members,
     pointer,
     seconds,
+    shown,
+    whole,
 )
+from headgate.wire import INT32_MAX, KEY_BYTES_MAX
 
 DEPTH_MAX: Final = 32
 
@@ -32,11 +36,15 @@ _KINDS: Final = frozenset({"Task", "Parallel", "Map", "Pass", "Wait", "Choice", 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a state comes after: a node, or the beginning; the pause between; whether ways meet before it."""
+    """What a state comes after: a node, or the beginning; the pause between; whether ways meet before it.
+
+    `mixed`: ways with other pauses lead there too.
+    """
 
     key: str | None
     delay_s: float = 0.0
     joined: bool = False
+    mixed: bool = False
 
 
 def read_states(text: str, options: Options) -> Found:
@@ -62,6 +70,7 @@ class _Reader:
     def __init__(self, found: Found, options: Options) -> None:
         self._found = found
         self._options = options
+        self._carried = 0
 
     def read(self, machine: Any, where: str, before: list[Source], path: tuple[str, ...]) -> list[Source]:
         """Add a machine's states after `before`; what comes after the machine comes after these."""
@@ -80,21 +89,39 @@ class _Reader:
                 ends += after
             for follower in followers:
                 met = follower in incoming
-                joined = [*incoming.get(follower, ()), *after]
-                incoming[follower] = [
-                    Source(source.key, source.delay_s, source.joined or met) for source in joined
-                ]
+                joined = self._merged(at, (*incoming.get(follower, ()), *after))
+                incoming[follower] = [replace(source, joined=source.joined or met) for source in joined]
         unreached = states.keys() - incoming.keys()
         for name in sorted(unreached):
             self._found.leave(
                 "states that only a Catch leads to", f"{where}/States" + pointer(name), "no nodes", changed=True
             )
-        return ends
+        return self._merged(where, ends)
+
+    def _merged(self, where: str, sources: Iterable[Source]) -> list[Source]:
+        """One source for each node: ways through states that are no nodes would double with each Parallel.
+
+        Raises:
+            Fault: too many nodes come before too many states that are seen through.
+        """
+        merged: dict[str | None, Source] = {}
+        for source in sources:
+            self._carried += 1
+            if self._carried > EDGES_MAX:
+                raise Fault(where, f"ways through Pass, Wait and Parallel states are over {EDGES_MAX}")
+            other = merged.get(source.key, source)
+            merged[source.key] = Source(
+                source.key,
+                max(source.delay_s, other.delay_s),
+                source.joined or other.joined,
+                source.mixed or other.mixed or source.delay_s != other.delay_s,
+            )
+        return list(merged.values())
 
     def _state(self, state: Any, at: str, name: str, before: list[Source], path: tuple[str, ...]) -> list[Source]:
-        kind = state.get("Type")
+        kind = members(state, "Type", at, str)
         if kind not in _KINDS:
-            raise Fault(f"{at}/Type", f"{kind!r} is no type of state")
+            raise Fault(f"{at}/Type", f"{shown(kind)} is no type of state")
         self._note(state, at, kind)
         match kind:
             case "Task" | "Map" | "Choice":
@@ -104,7 +131,7 @@ class _Reader:
                 for i, branch in enumerate(members(state, "Branches", at, list)):
                     inner = f"{at}/Branches{pointer(i)}"
                     ends += self.read(branch, inner, before, (*path, name, str(i)))
-                return ends or before
+                return self._merged(at, ends) or before
             case "Wait":
                 return self._wait(state, at, before)
             case "Fail":
@@ -118,7 +145,7 @@ class _Reader:
             return before
         if not state.get("Next"):
             self._found.leave("Wait at the end", at, "no pause")
-        return [Source(source.key, source.delay_s + pause_s, source.joined) for source in before]
+        return [replace(source, delay_s=source.delay_s + pause_s) for source in before]
 
     def _node(
         self, state: dict[str, Any], at: str, name: str, kind: str, before: list[Source], path: tuple[str, ...]
@@ -133,7 +160,7 @@ class _Reader:
         pause_s = max((source.delay_s for source in before), default=0.0)
         if pause_s:
             more["delay_s"] = delay(pause_s)
-            if len({source.delay_s for source in before}) > 1:
+            if len({source.delay_s for source in before}) > 1 or any(source.mixed for source in before):
                 self._found.leave(
                     "Wait on one of several ways", at, "the longest pause counts for all", changed=True
                 )
@@ -164,8 +191,8 @@ class _Reader:
         for i, retrier in enumerate(retriers):
             if not isinstance(retrier, dict):
                 raise Fault(f"{at}/Retry/{i}", "it should be an object")
-            count = retrier.get("MaxAttempts", 3)
-            attempts = max(attempts, count if isinstance(count, int) else 3)
+            count = whole(retrier.get("MaxAttempts"), f"{at}/Retry/{i}/MaxAttempts")
+            attempts = max(attempts, 3 if count is None else count)
             base_s = seconds(retrier.get("IntervalSeconds")) or 1.0
             factor = seconds(retrier.get("BackoffRate")) or 2.0
             pauses.append((base_s, factor, seconds(retrier.get("MaxDelaySeconds")) or 43_200.0))
@@ -174,12 +201,14 @@ class _Reader:
                     "Retry for some errors only", f"{at}/Retry/{i}", "every failure is retried", changed=True
                 )
             if retrier.get("JitterStrategy") == "FULL":
-                self._found.leave("JitterStrategy", f"{at}/Retry/{i}", "pauses have no jitter")
+                self._found.leave(
+                    "JitterStrategy", f"{at}/Retry/{i}", "pauses are spread by a fifth of themselves"
+                )
         if len(retriers) > 1:
             self._found.leave(
                 "several retriers", f"{at}/Retry", "the most attempts and the longest pauses count", changed=True
             )
-        return {"max_attempts": attempts + 1, "backoff": backoff(*max(pauses))}
+        return {"max_attempts": min(attempts + 1, INT32_MAX), "backoff": backoff(*max(pauses))}
 
     def _note(self, state: dict[str, Any], at: str, kind: str) -> None:
         if state.get("Catch"):
@@ -202,7 +231,8 @@ def _followers(state: dict[str, Any]) -> Iterator[str]:
     names = [state.get("Next"), state.get("Default")]
     if state.get("Type") == "Choice":
         choices = state.get("Choices")
-        names += [choice.get("Next") for choice in choices or () if isinstance(choice, dict)]
+        found = choices if isinstance(choices, list) else ()
+        names += [choice.get("Next") for choice in found if isinstance(choice, dict)]
     yield from dict.fromkeys(name for name in names if isinstance(name, str))
 
 
@@ -218,7 +248,9 @@ def _order(states: dict[str, Any], start: str, where: str) -> list[str]:
 
     def enter(name: str) -> None:
         if not isinstance(states.get(name), dict):
-            raise Fault(f"{where}/States", f"there is no state {name!r}")
+            raise Fault(f"{where}/States", f"there is no state {shown(name)}")
+        if len(name.encode()) > KEY_BYTES_MAX:
+            raise Fault(f"{where}/States", f"{shown(name)} is too long a name: up to {KEY_BYTES_MAX} bytes")
         on_way[name] = _followers(states[name])
 
     enter(start)
@@ -231,7 +263,9 @@ def _order(states: dict[str, Any], start: str, where: str) -> list[str]:
             order.append(name)
         elif follower in on_way:
             names = list(on_way)
-            loop = " -> ".join([*names[names.index(follower) :], follower])
+            names = [*names[names.index(follower) :], follower]
+            names = names if len(names) <= CYCLE_SHOWN_MAX else [*names[:6], "...", *names[-5:]]
+            loop = " -> ".join(names)
             raise Fault(f"{where}/States", f"the states lead back: {loop}; a DAG has no loops")
         elif follower not in done:
             enter(follower)

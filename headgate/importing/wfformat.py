@@ -7,7 +7,18 @@
 from typing import Any, Final
 
 from headgate.dag import Dag
-from headgate.importing.found import Fault, Found, Options, load_json, members, pointer, seconds, strings
+from headgate.importing.found import (
+    Fault,
+    Found,
+    Options,
+    load_json,
+    members,
+    name_of,
+    pointer,
+    seconds,
+    shown,
+    strings,
+)
 
 _LEFT_OUT: Final = {
     "machines": "which machines ran it",
@@ -42,7 +53,7 @@ def read_wfformat(text: str, options: Options) -> Found:
     if not tasks:
         raise Fault(where, "there are no tasks; is this WfFormat?")
     ran = _executions(workflow)
-    found = Found(Dag(_name(document)))
+    found = Found(Dag(name_of(document.get("name"))))
     names: dict[str, str] = {}
     for position, task in enumerate(tasks):
         at = where + pointer(position)
@@ -57,11 +68,6 @@ def read_wfformat(text: str, options: Options) -> Found:
     if specification.get("files"):
         found.leave("files", "/workflow/specification/files", "sizes; tasks keep the names")
     return found.close()
-
-
-def _name(document: dict[str, Any]) -> str | None:
-    name = document.get("name")
-    return name if isinstance(name, str) and 0 < len(name.encode()) <= 200 and name.isprintable() else None
 
 
 def _executions(workflow: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -98,6 +104,6 @@ def _connect(found: Found, at: str, task: dict[str, Any], names: dict[str, str])
         for position, other in enumerate(strings(members(task, relation, at, list), f"{at}/{relation}")):
             other_key = other if other in nodes else names.get(other)
             if other_key is None:
-                raise Fault(f"{at}/{relation}/{position}", f"there is no task {other!r}")
+                raise Fault(f"{at}/{relation}/{position}", f"there is no task {shown(other)}")
             pair = (other_key, key) if relation == "parents" else (key, other_key)
             found.depend(f"{at}/{relation}/{position}", *pair)

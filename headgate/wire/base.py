@@ -158,7 +158,8 @@ TOPIC_PATTERN: Final = r"^[A-Za-z0-9._/-]{1,128}$"
 NamespaceName = Annotated[str, StringConstraints(pattern=NAMESPACE_PATTERN)]
 Topic = Annotated[str, StringConstraints(pattern=TOPIC_PATTERN)]
 ACK_TOPIC_PATTERN: Final = r"^(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}$"
-ID_PATTERN: Final = r"^(?i)[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+# Patterns stand in the OpenAPI documents, so they are such as ECMA-262 has: no flags inside.
+ID_PATTERN: Final = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$"
 KEY_PATTERN: Final = r"^[ -~]{1,128}$"
 _SHOULD: Final = re.compile(r"^[A-Z]\w+ should (?=be|have|match)")
 _PATTERNS: Final = {

@@ -55,11 +55,13 @@ from headgate.wire.operations import OperationRef
 
 
 class Backoff(Request):
-    """Redelivery waits `min(base_s * factor ** (attempt - 1), max_s)`."""
+    """Redelivery waits `min(base_s * factor ** (attempt - 1), max_s)`, spread over `jitter` times that: behind it,
+    or before `max_s` where it would pass that. `base_s: 0` is at once."""
 
-    base_s: DelayS
+    base_s: DelayS = 1.0
     factor: Annotated[float, Field(ge=0, le=1_000)] = 2.0
-    max_s: DelayS = 3_600.0
+    max_s: DelayS = 300.0
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
 
 
 class Item(Request):

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import astuple
 
 from shared.errors import ServiceError
 
@@ -37,9 +38,13 @@ class Fold(IntFlag):
 class Backoff(msgspec.Struct, forbid_unknown_fields=True):
     """How long redelivery waits, with the defaults of `wire.Backoff`; judged by it before it gets here."""
 
-    base_s: float
+    base_s: float = 1.0
     factor: float = 2.0
-    max_s: float = 3_600.0
+    max_s: float = 300.0
+    jitter: float = 0.2
+
+
+BACKOFF = Backoff()
 
 
 class NewItem(msgspec.Struct, forbid_unknown_fields=True):
@@ -287,13 +292,16 @@ def settled(item_id: str | None, status: str | ServiceError) -> Result:
     return Result(item_id, status) if isinstance(status, str) else refused(item_id, status.code, status.outcome)
 
 
-def backoff_s(attempts: int, steps: list[float] | None) -> float:
-    """The pause before the next delivery after `attempts` that failed: base x factor^(attempts-1), capped."""
-    if not steps or attempts < 1:
-        return 0.0
-    base_s, factor, max_s = steps
+def backoff_s(attempts: int, steps: Sequence[float] | None, at: float) -> float:
+    """The pause before the next delivery after `attempts` that failed: base x factor^(attempts-1), capped.
+
+    Items that failed together do not come back together: a pause is spread over `jitter` times itself, never past
+    the cap. `at` is the place in that, from 0 to 1.
+    """
+    base_s, factor, max_s, jitter = steps or astuple(BACKOFF)
     try:
-        pause_s = base_s * factor ** (attempts - 1)
+        pause_s = min(base_s * factor ** (attempts - 1), max_s)
     except OverflowError:
-        return max_s
-    return min(pause_s, max_s)
+        pause_s = max_s if base_s else 0.0
+    spread_s = jitter * pause_s
+    return max(0.0, min(pause_s, max_s - spread_s)) + at * spread_s

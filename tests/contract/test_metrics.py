@@ -5,7 +5,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.queue.duties.gauges import REST, Gauges
-from tests.support.queue_host import Api, QueueHost
+from tests.support.queue_host import AT_ONCE, Api, QueueHost
 
 NAMES = {
     "headgate_items",
@@ -121,7 +121,7 @@ async def test_requests_are_timed_by_route_not_by_path(own_api: Api, own_host: Q
 
 
 async def test_a_redelivery_is_counted(own_api: Api, own_host: QueueHost) -> None:
-    await own_api.enqueue({"topic": "t", "id": own_api.new_id(1)})
+    await own_api.enqueue({"topic": "t", "id": own_api.new_id(1), "backoff": AT_ONCE})
     before = await _redelivered(own_host)
     held = await own_api.dequeue_one("t")
     assert await _redelivered(own_host) == before

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headgate.ids import shard_of
-from tests.support.queue_host import Api
+from tests.support.queue_host import AT_ONCE, Api
 
 
 async def payloads(api: Api, topic: str, count: int) -> list[object]:
@@ -153,7 +153,7 @@ async def test_an_enqueue_wakes_a_waiting_consumer_at_once(api: Api) -> None:
 async def test_every_way_of_becoming_ready_wakes_a_waiting_consumer(api: Api) -> None:
     disabled = await api.enqueue_one("t", disabled=True)
     delayed = await api.enqueue_one("t", delay_s=10)
-    expiring = await api.enqueue_one("t", lease_s=5, id=api.new_id(0))
+    expiring = await api.enqueue_one("t", lease_s=5, id=api.new_id(0), backoff=AT_ONCE)
     held = await api.dequeue_one("t")
     assert held["id"] == expiring
 
@@ -193,7 +193,7 @@ async def test_every_way_of_becoming_ready_wakes_a_waiting_consumer(api: Api) ->
 
 
 async def test_a_lease_that_ran_out_wakes_a_waiting_consumer(api: Api) -> None:
-    item_id = await api.enqueue_one("t", lease_s=5)
+    item_id = await api.enqueue_one("t", lease_s=5, backoff=AT_ONCE)
     await api.dequeue_one("t")
     task = await waiting(api, "t")
     await api.host.pass_time(6)
@@ -254,7 +254,7 @@ async def test_one_call_waits_for_several_topics(api: Api) -> None:
 
 
 async def test_the_calls_lease_overrides_the_items(api: Api) -> None:
-    await api.enqueue_one("t", lease_s=1000)
+    await api.enqueue_one("t", lease_s=1000, backoff=AT_ONCE)
     leased = await api.dequeue_one("t", lease_s=2)
     left = datetime.fromisoformat(leased["lease_expires_at"]) - datetime.now(UTC)
 

@@ -9,7 +9,7 @@ import pytest
 from headgate.ids import shard_of
 from services.queue.leases import lease_ops
 from services.queue.store.shard_store import SweepBounds
-from tests.support.queue_host import Api
+from tests.support.queue_host import AT_ONCE, Api
 
 End = Callable[[Api, str], Awaitable[None]]
 
@@ -104,6 +104,7 @@ async def test_an_end_is_told_once(api: Api, end: End, expected: dict[str, Any],
         ack_topic="done",
         ack_context={"run": 7, "näme": 'ü"\\'},
         max_attempts=2,
+        backoff=AT_ONCE,
         ttl_s=100,
         **({"id": api.new_id(1)} if keyed else {}),
     )
@@ -218,10 +219,11 @@ async def test_a_completion_is_on_its_items_shard_and_is_an_ordinary_item(api: A
 
     leased = await api.dequeue_one("done")
     assert shard_of(leased["id"]) == shard_of(item_id) == 2
-    assert await api.nack(leased) == ["requeued"]
+    assert await api.nack(leased, delay_s=0) == ["requeued"]
     again = await api.dequeue_one("done", lease_s=1)
     assert (again["id"], again["attempt"], again["payload"]) == (leased["id"], 2, leased["payload"])
     await api.host.pass_time(2)
+    await api.host.pass_time(3)  # its backoff
     assert await api.ack(await api.dequeue_one("done")) == ["acked"]
 
 

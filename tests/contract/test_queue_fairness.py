@@ -8,7 +8,7 @@ import pytest
 
 from services.queue.duties.fairness_keys import Lanes
 from tests.support.databases import Databases
-from tests.support.queue_host import Api, QueueHost, queue_host
+from tests.support.queue_host import AT_ONCE, Api, QueueHost, queue_host
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ async def test_every_way_into_a_topic_leads_into_the_lane(lone: Api) -> None:
     """Delayed, revived, given back, redriven, taken back: each gets a place at once, behind nobody's backlog."""
     held = {}
     for payload, lane in (("nacked", "d"), ("redriven", "e"), ("swept", "f")):
-        await lone.enqueue_one("t", payload=payload, fairness_key=lane)
+        await lone.enqueue_one("t", payload=payload, fairness_key=lane, backoff=AT_ONCE)
         held[payload] = await lone.dequeue_one("t")
     await put(lone, "a", 300)
     await lone.clock.advance(50)

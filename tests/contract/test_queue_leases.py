@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headgate.ids import shard_of
-from tests.support.queue_host import Api, QueueHost
+from tests.support.queue_host import AT_ONCE, Api, QueueHost
 
 NO_TOKEN = "00000000-0000-4000-8000-000000000000"
 
@@ -123,7 +123,7 @@ async def test_an_expired_lease_that_nobody_took_back_may_be_acked(api: Api) -> 
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "extend"])
 async def test_a_lease_taken_back_is_lost_before_and_after_redelivery(api: Api, verb: str) -> None:
-    item_id = await api.enqueue_one("t", lease_s=5)
+    item_id = await api.enqueue_one("t", lease_s=5, backoff=AT_ONCE)
     first = await api.dequeue_one("t")
     await api.host.pass_time(6)
 
@@ -138,7 +138,7 @@ async def test_a_lease_taken_back_is_lost_before_and_after_redelivery(api: Api, 
 
 
 async def test_only_the_winner_of_a_redelivered_item_hears_already_acked(api: Api) -> None:
-    await api.enqueue(*({"topic": "t", "lease_s": 5} for _ in range(2)))
+    await api.enqueue(*({"topic": "t", "lease_s": 5, "backoff": AT_ONCE} for _ in range(2)))
     held = await api.dequeue("t", 2)
     assert await api.ack(held[0]) == ["acked"]
     await api.host.pass_time(6)
@@ -150,7 +150,7 @@ async def test_only_the_winner_of_a_redelivered_item_hears_already_acked(api: Ap
 async def test_a_lease_that_did_not_run_out_is_left_alone(api: Api) -> None:
     """Also by the sweep that takes back another of its shard."""
     for lease_s in (3, 5):
-        await api.enqueue_one("t", id=api.new_id(0), lease_s=lease_s)
+        await api.enqueue_one("t", id=api.new_id(0), lease_s=lease_s, backoff=AT_ONCE)
     over, leased = await api.dequeue("t", 2)
     await api.host.pass_time(4)
 
@@ -159,7 +159,7 @@ async def test_a_lease_that_did_not_run_out_is_left_alone(api: Api) -> None:
 
 
 async def test_extend_moves_the_end_of_the_named_items_only(api: Api) -> None:
-    await api.enqueue(*({"topic": "t", "lease_s": 10, "payload": n} for n in range(3)))
+    await api.enqueue(*({"topic": "t", "lease_s": 10, "payload": n, "backoff": AT_ONCE} for n in range(3)))
     held = await api.dequeue("t", 3)
     await api.clock.advance(8)
 
@@ -203,7 +203,7 @@ async def test_extend_without_a_length_takes_the_items_own(api: Api) -> None:
 
 
 async def test_nack_makes_deliverable_at_once_with_a_new_token(api: Api) -> None:
-    await api.enqueue_one("t", metadata={"try": 1})
+    await api.enqueue_one("t", metadata={"try": 1}, backoff=AT_ONCE)
     first = await api.dequeue_one("t")
     assert await api.nack(first, metadata={"try": 2}, error="no luck") == ["requeued"]
     assert (await api.item(first["id"]))["error"] == "no luck"
@@ -218,7 +218,7 @@ async def test_nack_makes_deliverable_at_once_with_a_new_token(api: Api) -> None
 
 
 async def test_nack_goes_behind_what_was_ready_before(api: Api) -> None:
-    await api.enqueue(*({"topic": "t", "payload": n} for n in range(3)))
+    await api.enqueue(*({"topic": "t", "payload": n, "backoff": AT_ONCE} for n in range(3)))
     [first] = await api.dequeue("t")
     await api.nack(first)
 
@@ -243,7 +243,7 @@ async def test_a_nack_that_costs_nothing_repeats_the_attempt(api: Api) -> None:
 
 
 async def test_attempts_are_used_up_by_nack_and_by_expiry(api: Api) -> None:
-    await api.enqueue_one("t", max_attempts=3, lease_s=5)
+    await api.enqueue_one("t", max_attempts=3, lease_s=5, backoff=AT_ONCE)
     assert await api.nack(await api.dequeue_one("t")) == ["requeued"]
     second = await api.dequeue_one("t")
     await api.host.pass_time(6)
@@ -278,7 +278,7 @@ async def test_delay_of_nack_wins_over_backoff(api: Api) -> None:
 
 
 async def test_backoff_grows_to_its_maximum_for_nacks_and_expiries(api: Api) -> None:
-    await api.enqueue_one("t", backoff={"base_s": 10, "factor": 3, "max_s": 40}, lease_s=5)
+    await api.enqueue_one("t", backoff={"base_s": 10, "factor": 3, "max_s": 40, "jitter": 0}, lease_s=5)
     for turn, pause_s in enumerate((10, 30, 40, 40)):
         leased = await api.dequeue_one("t")
         assert leased["attempt"] == turn + 1
@@ -307,13 +307,39 @@ async def test_a_leased_item_tells_when_its_lease_ends(api: Api) -> None:
     assert (await api.item(first["id"]))["lease_expires_at"] is None
 
 
+@pytest.mark.parametrize("act", ["nack", "expiry"])
+async def test_what_failed_waits_by_default_and_longer_each_time(api: Api, act: str) -> None:
+    await api.enqueue_one("t", lease_s=5)
+    for attempt, pause_s in enumerate((1, 2, 4, 8, 16, 32, 64, 128, 240, 240), 1):
+        leased = await api.dequeue_one("t")
+        assert leased["attempt"] == attempt
+        if act == "nack":
+            assert await api.nack(leased) == ["requeued"]
+        else:
+            await api.host.pass_time(5.1)
+        assert (await api.topic("t"))["delayed"] == 1
+        await api.host.pass_time(pause_s - 0.5)
+        assert await api.dequeue("t") == []
+        await api.host.pass_time(pause_s * 0.25 + 0.5)
+
+
+async def test_items_that_failed_together_do_not_come_back_together(api: Api) -> None:
+    ids = [await api.enqueue_one("t", backoff={"base_s": 100, "factor": 1}) for _ in range(20)]
+    held = await api.dequeue("t", 20)
+    await api.clock.freeze()
+    assert set(await api.nack(*held)) == {"requeued"}
+    due = [datetime.fromisoformat((await api.item(item_id))["deliver_at"]) for item_id in ids]
+    spread_s = (max(due) - min(due)).total_seconds()
+    assert len(set(due)) == 20 and 1 < spread_s <= 20, "a fifth of the pause, each somewhere in it"
+
+
 @pytest.mark.parametrize(
     ("given", "pauses_s"), [({}, (10, 20, 40)), ({"factor": 1}, (10, 10)), ({"max_s": 15}, (10, 15, 15))]
 )
 async def test_a_backoff_may_leave_out_its_factor_and_its_maximum(
     api: Api, given: dict[str, float], pauses_s: tuple[int, ...]
 ) -> None:
-    await api.enqueue_one("t", backoff={"base_s": 10, **given})
+    await api.enqueue_one("t", backoff={"base_s": 10, "jitter": 0, **given})
     for pause_s in pauses_s:
         assert await api.nack(await api.dequeue_one("t")) == ["requeued"]
         await api.host.pass_time(pause_s - 1)

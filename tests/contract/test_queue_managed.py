@@ -20,7 +20,7 @@ async def test_a_consumer_sees_which_node_it_works_for(api: Api) -> None:
     assert leased["dag"] == {"id": "d1", "node": "compile //x:y", "generation": 2}
     assert (await api.item(item_id))["dag"] == leased["dag"]
     assert await api.extend(leased) == ["extended"]
-    assert await api.nack(leased) == ["requeued"]
+    assert await api.nack(leased, delay_s=0) == ["requeued"]
     assert await api.ack(await api.dequeue_one("t"), output=1) == ["acked"]
     system = api.as_dag_service("_dag")
     told = [part for part in await system.completions("acks/0") if part["id"] == item_id]

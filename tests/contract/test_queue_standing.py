@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from tests.contract.test_queue_topics import one_in_each_state
-from tests.support.queue_host import Api
+from tests.support.queue_host import AT_ONCE, Api
 
 
 async def test_every_state_is_told_since_when(api: Api) -> None:
@@ -72,7 +72,7 @@ async def logged(api: Api, item: str) -> list[dict[str, Any]]:
 async def test_deliveries_of_a_dags_item_that_failed_are_logged_and_others_are_not(api: Api) -> None:
     dag = api.as_dag_service()
     context = {"ack_topic": "_dag:acks/000", "ack_context": {"dag": "d", "node": "n", "generation": 1}}
-    item = await dag.enqueue_one("t", max_attempts=3, **context)
+    item = await dag.enqueue_one("t", max_attempts=3, backoff=AT_ONCE, **context)
     plain = await api.enqueue_one("plain")
     await api.nack(await api.dequeue_one("plain"), error="no")
     first = await api.dequeue_one("t")

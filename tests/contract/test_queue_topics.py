@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headgate.ids import shard_of
-from tests.support.queue_host import Api, QueueHost
+from tests.support.queue_host import AT_ONCE, Api, QueueHost
 
 COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
 
@@ -287,7 +287,7 @@ async def test_the_holder_of_a_purged_item_is_told(api: Api) -> None:
 
 
 async def test_redrive_puts_dead_items_back_with_fresh_attempts(api: Api) -> None:
-    ids = [await api.enqueue_one("t", max_attempts=2, ttl_s=100) for _ in range(3)]
+    ids = [await api.enqueue_one("t", max_attempts=2, ttl_s=100, backoff=AT_ONCE) for _ in range(3)]
     for _ in range(2):
         await api.nack(*await api.dequeue("t", 3), error="broken")
     await api.host.pass_time(1000)

@@ -13,7 +13,7 @@ from headgate import AsyncClient
 from shared.shards.map_file import read
 from tests.support import apps
 from tests.support.databases import Databases
-from tests.support.queue_host import Api, QueueHost, reap_once
+from tests.support.queue_host import AT_ONCE, Api, QueueHost, reap_once
 from tests.support.shard_world import CRASHED, END_S, SHUT, World, follow, host, in_process, refusals, world
 
 __all__ = ["host", "world"]
@@ -138,7 +138,7 @@ async def test_a_shard_is_added_and_another_drained_under_load(world: World) -> 
 
 async def test_leases_keys_ends_and_order_survive(world: World, host: QueueHost) -> None:
     api = Api(host)
-    ids = [await api.enqueue_one("t", id=api.new_id(1), payload=n) for n in range(6)]
+    ids = [await api.enqueue_one("t", id=api.new_id(1), payload=n, backoff=AT_ONCE) for n in range(6)]
     keyed = await api.enqueue(*({"topic": "k", "idempotency_key": f"k{n}"} for n in range(30)))
     first, second, third = await api.dequeue("t", 3, lease_s=300)
     assert await api.ack(first) == ["acked"]

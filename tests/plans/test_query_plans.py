@@ -11,7 +11,7 @@ import pytest
 from shared.postgres.session import PINNED
 from shared.postgres.sql import load
 from tests.support.databases import Database, Databases
-from tests.support.queue_host import Api, queue_host
+from tests.support.queue_host import AT_ONCE, Api, queue_host
 
 SQL = load(Path(__file__).resolve().parents[2] / "services" / "queue" / "store" / "sql")
 BIG = {"item", "ready", "deferred", "lease", "parked", "ended", "ended_old", "attempt", "dedup"}
@@ -194,7 +194,13 @@ async def scans(connection: Any) -> dict[str, int]:
 
 async def live(api: Api) -> None:
     ids = [api.new_id(0) for _ in range(6)]
-    given: dict[str, Any] = {"topic": "life", "ack_topic": "done", "max_attempts": 2, "ttl_s": 100}
+    given: dict[str, Any] = {
+        "topic": "life",
+        "ack_topic": "done",
+        "max_attempts": 2,
+        "ttl_s": 100,
+        "backoff": AT_ONCE,
+    }
     await api.enqueue(*({**given, "id": item_id} for item_id in ids[:3]))
     await api.enqueue({**given, "idempotency_key": "k"}, {**given, "disabled": True, "id": ids[3]}, given)
     await api.enqueue({**given, "id": ids[0]}, {**given, "delay_s": 5})

@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 from tests.property.dag_model import Model, Node
 from tests.support.dag_world import BASE, DagWorld
 from tests.support.databases import Database
-from tests.support.queue_host import Api, QueueHost, queue_host
+from tests.support.queue_host import AT_ONCE, Api, QueueHost, queue_host
 from tests.support.queue_hosted import HostedQueue
 
 LEASE_S = 10.0
@@ -133,7 +133,8 @@ class DagMachine(RuleBasedStateMachine):
         ups = {known[-back] for back in spec["ups"] if back <= len(known)}
         key = f"n{len(known)}"
         trigger = spec["trigger"] if ups or not spec["trigger"].startswith("any") else "all_done"
-        body = {"key": key, "topic": self.topic, "trigger": trigger, "max_attempts": spec["max_attempts"]}
+        body = {"key": key, "topic": self.topic, "trigger": trigger, "backoff": AT_ONCE}
+        body["max_attempts"] = spec["max_attempts"]
         body["tolerate"] = spec["tolerate"]
         lists = {"upstream": sorted(ups), "external": sorted(spec["external"])}
         body |= {"lease_s": LEASE_S} | {name: values for name, values in lists.items() if values}

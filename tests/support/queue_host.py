@@ -21,6 +21,8 @@ from tests.support.databases import Database
 from tests.support.described import described
 from tests.support.routes import share_routes
 
+# The backoff of items that come back at once.
+AT_ONCE = {"base_s": 0}
 DAG_HEADERS = {"Authorization": f"Bearer {DAG_TOKEN}"}
 _STEPS_MAX = 1_000
 _numbers = itertools.count(1)

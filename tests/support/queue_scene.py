@@ -9,7 +9,7 @@ from typing import Any
 from headgate.ids import new_id
 from services.queue.dispatch.key_buffer import START
 from services.queue.leases.lease_ops import Extension, Nack
-from services.queue.model import Claim, Key, NewItem, Offer, Settled
+from services.queue.model import Backoff, Claim, Key, NewItem, Offer, Settled
 from services.queue.store.shard_store import SweepBounds
 from shared.http.access import Caller
 from tests.support.interleave import Actor, explore
@@ -59,7 +59,8 @@ class Scene:
         self.item_id = new_id(0)
 
     def item(self, **fields: Any) -> NewItem:
-        return NewItem(**{"topic": "t", "id": self.item_id, "ack_topic": "told", **fields})
+        given = {"topic": "t", "id": self.item_id, "ack_topic": "told", "backoff": Backoff(base_s=0)}
+        return NewItem(**given | fields)
 
     async def lease(self, lease_s: float = 60.0) -> None:
         self.token = await self.claim(self.a, lease_s)

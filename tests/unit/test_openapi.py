@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,6 +37,29 @@ def test_every_call_says_in_a_line_what_it_does(service: str) -> None:
     lines = [call["summary"] for methods in document["paths"].values() for call in methods.values()]
     assert len(set(lines)) == len(lines)
     assert all(line and "\n" not in line for line in lines)
+
+
+# What all of Python, Rust and ECMA-262 (with its flag `u`) read alike: anchors, classes of plain characters and
+# ranges, `(?:...)`, `|`, and counts. No flags inside, no names, no classes by letter.
+_CLASS = r"\[\^?(?:[^\]\[\\]|\\u[0-9a-f]{4})+\]"
+_PART = rf"(?:{_CLASS}|\(\?:|\)|\||[A-Za-z0-9:;,_ -])(?:[?*+]|\{{[0-9]+(?:,[0-9]*)?\}})?"
+_ECMA_262 = re.compile(rf"\^(?:{_PART})*\$").fullmatch
+
+
+@pytest.mark.parametrize("service", ["queue", "dag"])
+def test_patterns_are_such_as_generated_clients_can_read(service: str) -> None:
+    patterns = set(_patterns(json.loads((DIRECTORY / f"{service}.json").read_text())))
+    assert patterns and [pattern for pattern in patterns if not _ECMA_262(pattern)] == []
+    assert not any(map(_ECMA_262, ("^(?i)a$", "^(?P<a>b)$", r"\Aa\Z", r"^\d+$", "^a++$", "a", "^(?i:a)$")))
+
+
+def _patterns(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(part.get("pattern"), str):
+            yield part["pattern"]
+        part = list(part.values())
+    for each in part if isinstance(part, list) else ():
+        yield from _patterns(each)
 
 
 def _paths(service: str) -> list[str]:

@@ -77,7 +77,7 @@ CREATE TABLE item (
     delay_s double precision,                 -- from revive, while disabled
     deliver_after timestamptz,                -- not before, while disabled
     ttl_s double precision,
-    backoff double precision[],               -- base_s, factor, max_s
+    backoff double precision[],               -- base_s, factor, max_s, jitter; NULL: the default
     at_most_once boolean NOT NULL,
     managed boolean NOT NULL,                 -- a DAG's: changed through the DAG only
     remembered boolean NOT NULL,              -- leaves a row in ended

@@ -124,8 +124,7 @@ def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> tuple[str, str]
     if node.ttl_s is not None:
         fields["ttl_s"] = repr(node.ttl_s)
     if node.backoff is not None:
-        backoff = node.backoff
-        fields["backoff"] = encode({"base_s": backoff.base_s, "factor": backoff.factor, "max_s": backoff.max_s})
+        fields["backoff"] = canonical(node.backoff.model_dump())
     item = _object(fields.items())
     if "{" in fields["payload"]:
         fields["payload"] = canonical(node.payload)

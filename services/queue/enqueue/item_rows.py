@@ -68,7 +68,7 @@ def _extra(item: NewItem, managed: bool) -> str | None:
         disabled=item.disabled or None,
         at_most_once=item.delivery == "at_most_once" or None,
         max_attempts=item.max_attempts or None,
-        backoff=f"{{{backoff.base_s},{backoff.factor},{backoff.max_s}}}" if backoff else None,
+        backoff=f"{{{backoff.base_s},{backoff.factor},{backoff.max_s},{backoff.jitter}}}" if backoff else None,
         key=item.idempotency_key,
         lane=item.fairness_key,
         managed=managed or None,

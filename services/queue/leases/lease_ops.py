@@ -7,6 +7,7 @@ writes; the same few decisions serve a consumer's nack and a lease that ran out.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -260,7 +261,7 @@ class Settlement:
             elif _is_last(item):
                 dead.append(Requeue(item_id, 1, 0, "the lease ran out on the last attempt"))
             else:
-                back.append(Requeue(item_id, 1, backoff_s(item["attempts"] + 1, item["backoff"])))
+                back.append(Requeue(item_id, 1, _pause_s(item)))
         ended = [(row, "lease_expired") for row in (*back, *dead)]
         await failed_attempts.log(tx, ended, items, holdings, self._settings.logged_attempts_max)
         ready = await rows.requeue(tx, back)
@@ -458,8 +459,13 @@ def _is_last(item: Any) -> bool:
     return bool(item["max_attempts"]) and item["attempts"] + 1 >= item["max_attempts"]
 
 
+def _pause_s(item: Any) -> float:
+    """How long an item waits that this delivery has failed."""
+    return backoff_s(item["attempts"] + 1, item["backoff"], random.random())  # noqa: S311 (spreads load)
+
+
 def _given_back(nack: Nack, item: Any) -> Requeue:
     cost = 1 if nack.costs_attempt else 0
-    pause_s = backoff_s(item["attempts"] + 1, item["backoff"]) if cost else 0.0
+    pause_s = _pause_s(item) if cost else 0.0
     delay_s = pause_s if nack.delay_s is None else nack.delay_s
     return Requeue(item["id"], cost, delay_s, nack.error, nack.metadata)

@@ -156,7 +156,7 @@ BAD_NODES: list[tuple[dict[str, Any], str]] = [
     *(({**NODE, "delay_s": value}, "/nodes/0/delay_s") for value in (-1, 1e12, "5")),
     *(({**NODE, "ttl_s": value}, "/nodes/0/ttl_s") for value in (0, -1, 1e18)),
     ({**NODE, "ttl_s": 5, "delay_s": 10}, "/nodes/0/ttl_s"),
-    ({**NODE, "backoff": {"factor": 2.0}}, "/nodes/0/backoff/base_s"),
+    ({**NODE, "backoff": {"jitter": 2.0}}, "/nodes/0/backoff/jitter"),
     ({**NODE, "pass_outputs": 1}, "/nodes/0/pass_outputs"),
     ({**NODE, "metadata": []}, "/nodes/0/metadata"),
     ({**NODE, "prioirty": 1}, "/nodes/0/prioirty"),

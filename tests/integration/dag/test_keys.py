@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headgate import AsyncClient, Dag
 from tests.contract.test_query_parameters import DAG, named, refusal
 from tests.support.dag_world import BASE, DagWorld
 
@@ -156,3 +157,35 @@ async def test_without_a_key_each_is_a_new_one(world: DagWorld) -> None:
     first, second = await _made(world, spec), await _made(world, spec)
     assert first[1] != second[1]
     assert (first[0], *first[2:]) == (second[0], *second[2:]) == (201, False, True)
+
+
+def _order(euros: int, steps: int) -> Dag:
+    dag = Dag("order", key="order/77")
+    dag.node("pay", "t", payload={"euros": euros})
+    for number in range(steps):
+        dag.node(f"step{number}", "t", after=["pay"])
+    return dag
+
+
+async def test_a_handle_says_whether_the_dag_of_its_key_was_made_of_the_same(world: DagWorld) -> None:
+    async with AsyncClient(dag_url="http://dag", transport=httpx.ASGITransport(app=world.app)) as client:
+        first = await client.submit(_order(7, 1))
+        assert (first.existing, first.same) == (False, True)
+        for dag, same in (
+            (_order(7, 1), True),
+            (_order(8, 1), False),
+            (_order(7, 2), False),
+            (_order(7, 1_100), False),
+        ):
+            again = await client.submit(dag)
+            assert (again.id, again.existing, again.same) == (first.id, True, same)
+        assert (await first.show()).nodes.total == 2, "nothing was added"
+        found = await client.dag_by_key("order/77")
+        assert (found.id, found.existing, found.same) == (first.id, None, None)
+
+
+async def test_a_handle_of_a_large_dag_does_not_say_what_it_cannot_know(world: DagWorld) -> None:
+    async with AsyncClient(dag_url="http://dag", transport=httpx.ASGITransport(app=world.app)) as client:
+        first, again = await client.submit(_order(7, 1_100)), await client.submit(_order(8, 1_100))
+    assert (first.existing, first.same, again.existing, again.same) == (False, True, True, None)
+    assert first.id == again.id

@@ -9,12 +9,12 @@ from services.queue.operations.pace import Pace
 from services.queue.store.names import SQL
 from services.queue.store.shard_store import SweepBounds, take_expired
 from shared.ids import shard_of
-from tests.support.queue_host import Api
+from tests.support.queue_host import AT_ONCE, Api
 
 
 async def prepare(api: Api, leases: int) -> None:
     for _ in range(leases):
-        await api.enqueue_one("t", id=api.new_id(0), lease_s=1)
+        await api.enqueue_one("t", id=api.new_id(0), lease_s=1, backoff=AT_ONCE)
         await api.dequeue("t", 1)
     await api.enqueue(*({"topic": "u", "id": api.new_id(0), "delay_s": 1} for _ in range(40)))
     await api.clock.advance(2)
@@ -45,7 +45,7 @@ async def test_a_sweep_takes_its_limit(own_api: Api, limit: int) -> None:
 async def test_a_sweep_takes_a_part_of_a_large_lease(own_api: Api) -> None:
     """Its other items stay under their token, which an ack may still use; acked ones count for nothing."""
     ids = [own_api.new_id(0) for _ in range(10)]
-    await own_api.enqueue(*({"topic": "t", "id": item_id, "lease_s": 1} for item_id in ids))
+    await own_api.enqueue(*({"topic": "t", "id": item_id, "lease_s": 1, "backoff": AT_ONCE} for item_id in ids))
     held = await own_api.dequeue("t", 10)
     await own_api.ack(held[1])
     await own_api.clock.advance(2)
@@ -77,7 +77,8 @@ async def test_a_namespace_with_many_leases_does_not_keep_back_anothers(own_api:
     """They ran out first; the sweep after its own is another namespace's all the same."""
     other, third = Api(own_api.host), Api(own_api.host)
     for api in (own_api, own_api, own_api, other, third):
-        await api.enqueue(*({"topic": "t", "id": api.new_id(0), "lease_s": 1} for _ in range(20)))
+        item = {"topic": "t", "lease_s": 1, "backoff": AT_ONCE}
+        await api.enqueue(*({**item, "id": api.new_id(0)} for _ in range(20)))
         assert len(await api.dequeue("t", 20)) == 20
     await own_api.clock.advance(2)
     [reaper, _] = own_api.host.reapers
@@ -115,7 +116,7 @@ async def test_counts_are_folded_without_losing_one(own_api: Api) -> None:
 async def test_the_end_of_a_delay_is_met_at_once_and_ends_of_leases_together(own_api: Api) -> None:
     await own_api.clock.freeze()
     affine = {"topic": "t", "affinity": "x"}
-    [made] = await own_api.enqueue({**affine, "lease_s": 1})
+    [made] = await own_api.enqueue({**affine, "lease_s": 1, "backoff": AT_ONCE})
     reaper = next(each for each in own_api.host.reapers if each._store.number == shard_of(made["id"]))
     await reaper.look()
     assert (reaper.delays.is_due, reaper.leases.is_due, reaper.pause_s()) == (False, False, 0.25)

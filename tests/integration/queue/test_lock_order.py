@@ -16,7 +16,7 @@ from services.queue.store import shard_store as rows
 from shared.http.access import Caller
 from shared.postgres import connections
 from tests.support.databases import Database, Databases
-from tests.support.queue_host import Api, QueueHost, queue_host
+from tests.support.queue_host import AT_ONCE, Api, QueueHost, queue_host
 
 ANYBODY = Caller(frozenset({"enqueue", "consume", "admin"}))
 WAITING = """
@@ -129,7 +129,7 @@ async def test_a_cancel_that_comes_back_for_more_is_made_again_after_a_deadlock(
     host: QueueHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An item that a cancel met as leased is given back under its eyes, into a place before those it has taken."""
-    meeting = await met(host, [{}, {}])
+    meeting = await met(host, [{"backoff": AT_ONCE}, {}])
     api = meeting.api
     [first] = await api.dequeue("t", 1)
     assert first["id"] == meeting.ids[0]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.support.queue_host import Api
+from tests.support.queue_host import AT_ONCE, Api
 
 
 @pytest.mark.parametrize("rotations", [0, 1])
@@ -91,7 +91,7 @@ async def test_traffic_goes_on_while_ended_rotates(own_api: Api) -> None:
 
 
 async def test_a_lost_dequeue_answer_costs_one_lease(own_api: Api) -> None:
-    item_id = await own_api.enqueue_one("t", lease_s=5)
+    item_id = await own_api.enqueue_one("t", lease_s=5, backoff=AT_ONCE)
     await own_api.dequeue_one("t")  # and nobody heard the answer
     assert await own_api.dequeue("t") == []
     await own_api.host.pass_time(6)

@@ -8,7 +8,7 @@ import pytest
 
 from services.queue.dispatch import scan_floor
 from services.queue.model import Look
-from tests.support.queue_host import Api
+from tests.support.queue_host import AT_ONCE, Api
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ async def test_every_while_a_look_begins_at_the_beginning(own_api: Api, monkeypa
 
 
 async def test_a_short_lease_ends_before_long_ones_that_were_there(own_api: Api) -> None:
-    await own_api.enqueue({"topic": "t"}, {"topic": "u"})
+    await own_api.enqueue({"topic": "t", "backoff": AT_ONCE}, {"topic": "u"})
     await own_api.dequeue_one("u", lease_s=600)
     await own_api.host.reap()
     first = await own_api.dequeue_one("t", lease_s=1)
@@ -127,7 +127,7 @@ async def test_leases_end_after_the_shards_clock_was_set_back(own_api: Api) -> N
     await own_api.dequeue_one("u", lease_s=60)
     await own_api.host.reap()
     await own_api.clock.advance(-3600)
-    await own_api.enqueue_one("t")
+    await own_api.enqueue_one("t", backoff=AT_ONCE)
     first = await own_api.dequeue_one("t", lease_s=1)
     await own_api.host.pass_time(2)
     look_again(own_api)

@@ -11,7 +11,7 @@ from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
 from shared.ids import new_id, shard_of
 from tests.support.flushes import together
-from tests.support.queue_host import Api, QueueHost
+from tests.support.queue_host import AT_ONCE, Api, QueueHost
 
 JSON_TEXTS = ("payload", "metadata", "ack_context")
 TRAP = """
@@ -283,7 +283,7 @@ async def test_acks_of_one_namespace_are_told_though_those_of_another_fail(own_a
 async def test_one_bad_row_does_not_stop_the_sweep(own_api: Api) -> None:
     """Every other lease is taken back though one item cannot be (its row cannot be written)."""
     for payload in ("a", "poison", "b", "c"):
-        await own_api.enqueue_one("t", payload=payload, lease_s=5, affinity="x")
+        await own_api.enqueue_one("t", payload=payload, lease_s=5, affinity="x", backoff=AT_ONCE)
     for _ in range(4):
         await own_api.dequeue("t")
     await set_trap(own_api.host, "UPDATE")

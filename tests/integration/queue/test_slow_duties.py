@@ -10,7 +10,7 @@ from services.queue.duties.reaper import Reaper
 from shared.errors import ShardUnavailable
 from shared.postgres.session import SESSION
 from tests.support.databases import Databases
-from tests.support.queue_host import Api, queue_host
+from tests.support.queue_host import AT_ONCE, Api, queue_host
 
 SLOW = """
 CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END$$;
@@ -52,7 +52,8 @@ async def break_with(api: Api, sql: str) -> None:
 
 async def test_a_batch_of_leases_that_takes_too_long_comes_back_in_parts(hasty: Api) -> None:
     """A lease of 60 items, of which 29 at most can be written before the statement is cut off."""
-    await hasty.enqueue(*({"topic": "t", "id": hasty.new_id(0), "lease_s": 5} for _ in range(60)))
+    item = {"topic": "t", "lease_s": 5, "backoff": AT_ONCE}
+    await hasty.enqueue(*({**item, "id": hasty.new_id(0)} for _ in range(60)))
     assert len(await hasty.dequeue("t", 60)) == 60
     await break_with(hasty, SLOW.format(verb="UPDATE", table="item"))
     await hasty.clock.advance(6)

@@ -12,7 +12,7 @@ from services.queue.dispatch.key_budget import KeysUse
 from services.queue.duties.hints import Messenger
 from services.queue.model import EARLIEST, Key
 from shared.clock import SystemClock
-from tests.support.queue_host import Api, QueueHost, queue_host
+from tests.support.queue_host import AT_ONCE, Api, QueueHost, queue_host
 
 
 @pytest.fixture
@@ -45,7 +45,9 @@ async def test_no_item_is_handed_out_twice_or_forgotten(own_api: Api, other: Que
 
 
 async def test_both_reapers_take_a_lease_back_once(own_api: Api, other: QueueHost) -> None:
-    await own_api.enqueue(*({"topic": "t", "lease_s": 1, "max_attempts": 9} for _ in range(60)))
+    await own_api.enqueue(
+        *({"topic": "t", "lease_s": 1, "max_attempts": 9, "backoff": AT_ONCE} for _ in range(60))
+    )
     for _ in range(20):
         await own_api.dequeue("t", 3)
     await own_api.clock.advance(2)

@@ -46,8 +46,13 @@ def test_enqueue_takes_a_payload_per_line(service: Service, run: Run, monkeypatc
     assert len(json.loads(out)) == 2
 
 
-def test_text_that_only_looks_like_json_is_a_usage_error(run: Run) -> None:
-    code, _, err = run("enqueue", "t", '{"a": ')
+@pytest.mark.parametrize("text", ['{"a": ', "[" * 100_000, '{"a": ' * 100_000, f"[{'9' * 5_000}]", "[NaN]"])
+def test_text_that_only_looks_like_json_is_a_usage_error(run: Run, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "dag.json"
+    file.write_text(text)
+    code, _, err = run("dag", "submit", str(file))
+    assert code == 2 and "is not JSON" in err and err.count("\n") == 1
+    code, _, err = run("enqueue", "t", text)
     assert code == 2
     assert err.startswith("headgate: this is not JSON")
 

@@ -19,14 +19,15 @@ class DagService(Service):
         super().__init__(self.answer)
         self.nodes: dict[str, Any] = {}
         self.edges: set[tuple[str, str]] = set()
-        self.created = self.held = False
+        self.created = self.held = self.existing = False
         self.state = "running"
         self.refuse: Any = None
 
     def view(self) -> dict[str, Any]:
         times = {"created_at": "2030-01-01T00:00:00Z"}
         counts = {"total": len(self.nodes)}
-        return {"id": "d1", "namespace": "n", "state": self.state, "held": self.held, "nodes": counts, **times}
+        state = {"state": self.state, "held": self.held, "existing": self.existing}
+        return {"id": "d1", "namespace": "n", **state, "nodes": counts, **times}
 
     def answer(self, _method: str, path: str, body: Any) -> Any:
         action = path.split("?", maxsplit=1)[0].removeprefix("/v1/namespaces/n/dags").removeprefix("/d1")
@@ -39,6 +40,7 @@ class DagService(Service):
             self.edges |= {(key, node["key"]) for key in node.get("upstream", [])}
         self.edges |= {(edge["upstream"], edge["downstream"]) for edge in body.get("dependencies", [])}
         if action == "" and "key" in body:
+            self.existing = self.created
             self.held = self.held if self.created else body.get("hold", False)
             self.created = True
         if action == "/release":
@@ -138,6 +140,18 @@ def test_submitting_again_after_an_error_goes_on_with_the_same_dag() -> None:
     before = len(service.calls)
     client.submit(dag)
     assert len(service.calls) == before + 1, "all of it is there and released"
+
+
+@pytest.mark.parametrize(("nodes", "same"), [(1_200, False), (1_500, None), (1_600, None)])
+def test_a_large_dag_is_never_added_to_another_of_its_key(nodes: int, same: bool | None) -> None:
+    """What was released was whole. With as many nodes or more nobody knows whether it is the same."""
+    client, service = made()
+    first = client.submit(chain(nodes))
+    assert (first.existing, first.same) == (False, True)
+    before = len(service.calls)
+    second = client.submit(chain(1_500))
+    assert (second.id, second.existing, second.same) == (first.id, True, same)
+    assert (len(service.calls), len(service.nodes)) == (before + 1, nodes)
 
 
 @pytest.mark.parametrize(("key", "state"), [(None, "cancelled"), ("mine", "running")])

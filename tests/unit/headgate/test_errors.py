@@ -67,6 +67,7 @@ def test_an_outcome_that_is_not_none_counts_as_unknown() -> None:
         (404, b"<html>nginx</html>", errors.BadAnswer, "none"),
         (429, b"", errors.OverQuota, "none"),
         (500, b"[]", errors.ServerError, "unknown"),
+        (500, b"[" * 100_000, errors.ServerError, "unknown"),
         (502, b"\xff\xfe", errors.GatewayError, "unknown"),
         (503, b'{"detail": "no code"}', errors.Unavailable, "unknown"),
         (504, b"", errors.GatewayError, "unknown"),

@@ -17,7 +17,7 @@ class Dags:
     def __init__(self) -> None:
         self.key = ""
         self.nodes: dict[str, Any] = {}
-        self.released = False
+        self.released = self.existing = False
         self.fail_at = -1
         self.calls = 0
 
@@ -27,6 +27,7 @@ class Dags:
             return problem(503, "shard_unavailable")
         if path.endswith("/dags"):
             assert self.key in ("", body["key"])
+            self.existing = bool(self.key)
             self.key = body["key"]
             self._take(body.get("nodes", ()))
             self.released = self.released or not body.get("hold")
@@ -40,6 +41,7 @@ class Dags:
             "namespace": "default",
             "state": "running",
             "held": not self.released,
+            "existing": self.existing,
             "created_at": "2030-01-01T00:00:00Z",
             "nodes": {"total": len(self.nodes)},
         }

@@ -173,7 +173,7 @@ def test_wfformat_tasks_carry_their_command_and_kind() -> None:
     [
         ("{", "line 1: this is not JSON"),
         ("[]", "it should hold a JSON object"),
-        ("[" * 200_000, "it is nested too deep"),
+        ("[" * 200_000, "it nests over 256 levels deep"),
         ({"workflow": {"tasks": []}}, "/workflow/tasks: there are no tasks"),
         (
             {"workflow": {"tasks": [{"name": "a", "parents": ["b"]}]}},

@@ -78,7 +78,7 @@ def pointers(model: type[BaseModel], body: Any, *, text: bool) -> list[str]:
         ("deliver_after", "9999-12-31T23:59:59Z"),
         ("deliver_after", "9999-12-31T23:59:59-23:59"),
         ("deliver_after", "0001-01-01T00:00:00+23:00"),
-        ("backoff", {"factor": 2}),
+        ("backoff", {"jitter": 2}),
         ("backoff", {"base_s": -1}),
         ("prioirty", 1),
     ],

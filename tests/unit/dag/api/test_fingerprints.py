@@ -60,7 +60,7 @@ def as_before(node: wire.NodeSpec) -> tuple[str, bytes]:
         if getattr(node, name) is not None:
             item[name] = getattr(node, name)
     if node.backoff is not None:
-        item["backoff"] = {name: getattr(node.backoff, name) for name in ("base_s", "factor", "max_s")}
+        item["backoff"] = {name: getattr(node.backoff, name) for name in ("base_s", "factor", "jitter", "max_s")}
     externals = {each.name: each.deadline_s for each in node.external or ()}
     deadlines = sorted((name, limit_s) for name, limit_s in externals.items() if limit_s is not None)
     whole: list[Any] = [

@@ -108,7 +108,7 @@ def test_what_a_backoff_leaves_out_has_its_documented_default(given: dict[str, f
     [item] = body_decoders.new_items(json.dumps(body).encode(), SETTINGS)
 
     assert isinstance(item, NewItem)
-    assert msgspec.to_builtins(item.backoff) == {"base_s": 1, "factor": 2, "max_s": 3600, **given}
+    assert msgspec.to_builtins(item.backoff) == {"base_s": 1, "factor": 2, "max_s": 300, "jitter": 0.2, **given}
 
 
 TEXTS = st.sampled_from([b'"t"', b'"topic"', b'""', b'"{[,:"', b'"\xc3\xa9"'])
