@@ -22,6 +22,7 @@ environment:
   HEADGATE_DAG_PORT      the DAG service                         (8081)
   HEADGATE_PG_PORT       the Postgres started here               (25432)
   HEADGATE_REDIS_PORT    the Valkey started here                 (26380)
+  Of these four, one that you do not name and that is taken is replaced by a free one, and said.
   HEADGATE_HOST          the services' address, loopback only    (127.0.0.1)
 
 servers of your own, used instead of those started here:
@@ -115,8 +116,17 @@ def _announcement(stack: Stack, data_dir: Path) -> str:
         f"  queue  {stack.queue_url}\n"
         f"  dag    {stack.dag_url}\n"
         f"  data   {data_dir.absolute()}\n"
+        f"{_pointers(stack)}"
         f"Open either in a browser to see topics and DAGs. Ctrl-C stops it."
     )
+
+
+def _pointers(stack: Stack) -> str:
+    """What clients are to be told, where the services are not where those look by themselves."""
+    usual = LocalSettings()
+    if (stack.settings.queue_port, stack.settings.dag_port) == (usual.queue_port, usual.dag_port):
+        return ""
+    return f"Clients are told so: export HEADGATE_QUEUE_URL={stack.queue_url} HEADGATE_DAG_URL={stack.dag_url}\n"
 
 
 def _count(text: str) -> int:

@@ -6,10 +6,14 @@ import os
 import secrets
 import shutil
 import signal
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from services.local.errors import LocalError
 from services.local.process import stop_leftover
+
+SHARDS_MAX: Final = 4096
 
 
 class DataDir:
@@ -44,9 +48,9 @@ class DataDir:
                 f"data directory {self.path} is in use by process {holder or '?'}: "
                 "stop it, or set HEADGATE_DATA_DIR to another directory"
             ) from error
+        self._lock_fd = lock_fd
         os.ftruncate(lock_fd, 0)
         os.write(lock_fd, f"{os.getpid()}\n".encode())
-        self._lock_fd = lock_fd
 
     def release(self) -> None:
         """Let go of the directory."""
@@ -79,7 +83,7 @@ class DataDir:
             counts = {service: wanted[service] or defaults[service] for service in defaults}
             _write_atomically(path, json.dumps(counts) + "\n", mode=0o644)
             return counts
-        found: dict[str, int] = json.loads(path.read_text())
+        found = _counts(path, defaults)
         for service, count in wanted.items():
             if count is not None and count != found[service]:
                 raise LocalError(
@@ -93,7 +97,27 @@ class DataDir:
         path = self.path / "dag.token"
         if not path.exists():
             _write_atomically(path, secrets.token_urlsafe(32), mode=0o600)
-        return path.read_text().strip()
+        token = path.read_text(errors="replace").strip()
+        if not (token.isascii() and token.isprintable() and token):
+            raise LocalError(f"{path} holds no token: delete it, and a new one is made")
+        return token
+
+
+def _counts(path: Path, services: Iterable[str]) -> dict[str, int]:
+    """What `layout.json` says. A damaged one is never guessed: items would be looked for on the wrong shards."""
+    try:
+        found = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        found = None
+    counts = found if isinstance(found, dict) else {}
+    numbers = [counts.get(service) for service in services]
+    if not all(isinstance(number, int) and 1 <= number <= SHARDS_MAX for number in numbers):
+        example = ", ".join(f'"{service}": N' for service in services)
+        raise LocalError(
+            f"{path} is damaged: write {{{example}}} into it, with the numbers of shards that its data has, "
+            "or start with --fresh to delete the data"
+        )
+    return counts
 
 
 def _write_atomically(path: Path, text: str, *, mode: int) -> None:

@@ -1,7 +1,12 @@
 """TCP ports on the loopback interface."""
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
 
 from services.local.errors import LocalError
 
@@ -23,11 +28,11 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
         return True
 
 
-def free_port() -> int:
+def free_port(host: str = LOOPBACK, *, but: Collection[int] = ()) -> int:
     """A port that is free now, picked at random below the kernel's range for outgoing connections."""
     for _ in range(_TRIES_MAX):
         port = random.choice(_FREE_PORTS)
-        if is_free(port):
+        if port not in but and is_free(port, host):
             return port
     raise LocalError(f"no free port found between {_FREE_PORTS.start} and {_FREE_PORTS.stop}")
 
@@ -38,3 +43,21 @@ def require_free(port: int, *, what: str, variable: str, host: str = LOOPBACK) -
         raise LocalError(
             f"port {port} for {what} is taken: stop what listens there, or set {variable} to another port"
         )
+
+
+def claim(port: int, host: str = LOOPBACK) -> int | None:
+    """Take a port before a server listens on it, against other launchers that look for one at the same time.
+
+    The answer is a file descriptor to be closed when done; None: the port is taken.
+    """
+    path = Path(tempfile.gettempdir()) / f"headgate-port-{port}.{os.getuid()}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    if is_free(port, host):
+        return descriptor
+    os.close(descriptor)
+    return None

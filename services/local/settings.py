@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from services.local.errors import LocalError
 from services.local.ports import LOOPBACK
@@ -12,6 +13,13 @@ from services.local.postgres import DURABLE
 
 QUEUE_SHARDS = 4
 DAG_SHARDS = 2
+# The variables that name ports.
+PORTS: Final = {
+    "queue_port": "HEADGATE_QUEUE_PORT",
+    "dag_port": "HEADGATE_DAG_PORT",
+    "postgres_port": "HEADGATE_PG_PORT",
+    "redis_port": "HEADGATE_REDIS_PORT",
+}
 
 
 @dataclass(frozen=True)
@@ -19,8 +27,9 @@ class LocalSettings:
     """Everything a `Stack` can be told.
 
     `queue_shards` and `dag_shards` are how many shards a new data directory gets; None takes what it has, or the
-    default. Several processes of a service share its port. The shard maps and `redis_url` name servers that run
-    already; where one is empty, ours is started.
+    default. Several processes of a service share its port. `loose_ports` are the fields of ports that nobody
+    named: where one is taken, a free one stands in. The shard maps and `redis_url` name servers that run already;
+    where one is empty, ours is started.
     """
 
     data_dir: Path = Path(".headgate/data")
@@ -29,6 +38,7 @@ class LocalSettings:
     dag_port: int = 8081
     postgres_port: int = 25432
     redis_port: int = 26380
+    loose_ports: frozenset[str] = frozenset()
     queue_shards: int | None = None
     dag_shards: int | None = None
     queue_processes: int = 1
@@ -64,6 +74,7 @@ def from_environment(env: Mapping[str, str] = os.environ) -> LocalSettings:
         dag_port=_port(env, "HEADGATE_DAG_PORT", defaults.dag_port),
         postgres_port=_port(env, "HEADGATE_PG_PORT", defaults.postgres_port),
         redis_port=_port(env, "HEADGATE_REDIS_PORT", defaults.redis_port),
+        loose_ports=frozenset(field for field, variable in PORTS.items() if not env.get(variable)),
         queue_shard_map=env.get("HEADGATE_QUEUE_SHARDS", "").strip(),
         dag_shard_map=env.get("HEADGATE_DAG_SHARDS", "").strip(),
         redis_url=env.get("HEADGATE_REDIS_URL", "").strip(),

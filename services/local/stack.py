@@ -7,16 +7,18 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from services.local.datadir import DataDir
 from services.local.errors import LocalError
-from services.local.ports import require_free
+from services.local.ports import LOOPBACK, claim, free_port, require_free
 from services.local.postgres import Postgres, PostgresSettings
 from services.local.process import Child, Command
-from services.local.settings import DAG_SHARDS, QUEUE_SHARDS, LocalSettings
+from services.local.settings import DAG_SHARDS, PORTS, QUEUE_SHARDS, LocalSettings
 from services.local.supervisor import Supervisor
 from services.local.valkey import Valkey, ValkeySettings
 
@@ -53,6 +55,7 @@ class Stack:
         self._postgres: Postgres | None = None
         self._valkey: Valkey | None = None
         self._supervisor: Supervisor | None = None
+        self._claims: list[int] = []  # of ports that nobody named
 
     async def __aenter__(self) -> "Stack":
         try:
@@ -69,11 +72,18 @@ class Stack:
 
     async def start(self) -> None:
         """Start everything; return when both services are ready. Call `stop` also when this raises."""
+        try:
+            await self._start()
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            raise LocalError(f"cannot start: {place}{error.strerror or error}") from error
+
+    async def _start(self) -> None:
         self._data.acquire()
         await self._data.stop_leftovers()
         if self.settings.fresh:
             self.remove()
-        self._require_ports()
+        self._settle_ports()
         counts = self._data.layout(
             {"queue": self.settings.queue_shards, "dag": self.settings.dag_shards},
             {"queue": QUEUE_SHARDS, "dag": DAG_SHARDS},
@@ -100,6 +110,8 @@ class Stack:
             of_one = [child for key, child in self.children.items() if key.partition("-")[0] == name]
             await asyncio.gather(*(child.stop() for child in of_one))
         await asyncio.gather(*(server.stop() for server in servers))
+        while self._claims:
+            os.close(self._claims.pop())
         self._data.release()
 
     async def failed(self) -> None:
@@ -113,16 +125,31 @@ class Stack:
             self._make_postgres().remove()
         self._data.forget()
 
-    def _require_ports(self) -> None:
-        settings = self.settings
-        if settings.with_services:
-            for what, port in (("queue", settings.queue_port), ("dag", settings.dag_port)):
-                variable = f"HEADGATE_{what.upper()}_PORT"
-                require_free(port, what=f"the {what} service", variable=variable, host=settings.host)
-        if settings.needs_postgres:
-            require_free(settings.postgres_port, what="Postgres", variable="HEADGATE_PG_PORT")
-        if not settings.redis_url:
-            require_free(settings.redis_port, what="Valkey", variable="HEADGATE_REDIS_PORT")
+    def _settle_ports(self) -> None:
+        """Look that every port is free, and put a free one in the place of a taken one that nobody has named."""
+        wanted = []
+        if self.settings.with_services:
+            wanted += [("queue_port", "the queue service"), ("dag_port", "the dag service")]
+        if self.settings.needs_postgres:
+            wanted.append(("postgres_port", "Postgres"))
+        if not self.settings.redis_url:
+            wanted.append(("redis_port", "Valkey"))
+        for field, what in wanted:
+            port, variable = getattr(self.settings, field), PORTS[field]
+            host = LOOPBACK if what in ("Postgres", "Valkey") else self.settings.host
+            if field not in self.settings.loose_ports:
+                require_free(port, what=what, variable=variable, host=host)
+                continue
+            claimed = claim(port, host)
+            if claimed is not None:
+                self._claims.append(claimed)
+                continue
+            other = free_port(host, but=[getattr(self.settings, name) for name in PORTS])
+            self._report(f"port {port} is taken, so {what} is on port {other}; {variable} names another")
+            moved: dict[str, Any] = {field: other}
+            self.settings = replace(self.settings, **moved)
+        self.queue_url = self.settings.url(self.settings.queue_port)
+        self.dag_url = self.settings.url(self.settings.dag_port)
 
     async def _start_servers(self) -> None:
         starts = []

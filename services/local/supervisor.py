@@ -50,8 +50,8 @@ class Supervisor:
             try:
                 await start()
                 message = ""
-            except LocalError as error:
-                message = str(error)
+            except (LocalError, OSError) as error:
+                message = f"{child.command.name} cannot be started: {error}"
 
     def _give_up(self, message: str) -> None:
         if not self.failure.done():
