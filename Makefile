@@ -87,7 +87,7 @@ clean: ## remove caches and build products; .venv and the data directory stay
 	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): requirements.lock pyproject.toml | $(BIN)/python
-	@echo "installing into .venv (once)"
+	@echo "installing into .venv (once; about a minute, or what the network takes)"
 	@$(PIP) --require-hashes --requirement requirements.lock
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -9,7 +9,7 @@ safe where the caller's ids or keys make them so, which is decided per call.
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
@@ -156,6 +156,8 @@ def _foreign(value: object) -> Any:
         return value.isoformat()
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, timedelta):
+        raise TypeError(f"a timedelta has no JSON form; durations are seconds, like {value.total_seconds():g}")
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

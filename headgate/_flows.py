@@ -66,8 +66,15 @@ def batches_of(build: Callable[[Sequence[Any]], Call[Any]], elements: Sequence[A
 
 
 def fitting(build: Callable[[Sequence[Any]], Call[T]], elements: Sequence[Any]) -> Iterator[Call[T]]:
+    _check_list(elements)
     for start in range(0, len(elements), BATCH_MAX):
         yield from _halved(build, elements[start : start + BATCH_MAX])
+
+
+def _check_list(elements: Sequence[Any]) -> None:
+    """Raises TypeError for one element where a list of them belongs."""
+    if isinstance(elements, str | bytes | Mapping):
+        raise TypeError("give a list, also of one: [...]; `enqueue_one` takes a single item")
 
 
 def _halved(build: Callable[[Sequence[Any]], Call[T]], elements: Sequence[Any]) -> Iterator[Call[T]]:
@@ -165,6 +172,7 @@ def enqueue(ns: str, items: Sequence[Item], shards: Shards, *, make_ids: bool = 
 
     Items with an `affinity` are left as they are: an id would take them from its shard.
     """
+    _check_list(items)
     found: list[Result] = []
     for start in range(0, len(items), BATCH_MAX):
         chunk = items[start : start + BATCH_MAX]

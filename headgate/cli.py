@@ -151,6 +151,10 @@ class _Parser(argparse.ArgumentParser):
     """A parser that knows what was probably meant."""
 
     def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"unrecognized arguments: (--[a-z-]+)", message)
+        if unknown is not None:
+            near = difflib.get_close_matches(unknown[1], sorted(_flags(self)), cutoff=0.7)
+            super().error(message + (f"; did you mean {' or '.join(near)}?" if near else ""))
         wrong = re.fullmatch(r"argument <command>: invalid choice: '(.*)' \(choose from (.*)\)", message)
         if wrong is None:
             super().error(message)
@@ -161,6 +165,15 @@ class _Parser(argparse.ArgumentParser):
             f"{self.prog}: there is no command {printable(wrong[1])!r}{meant}\n"
             f"`{self.prog} --help` lists the commands\n",
         )
+
+
+def _flags(parser: argparse.ArgumentParser) -> set[str]:
+    """Every option of a parser and of the commands below it."""
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            found = found.union(*map(_flags, action.choices.values()))
+    return found
 
 
 def _teach(parser: argparse.ArgumentParser, _args: argparse.Namespace) -> int:

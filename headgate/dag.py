@@ -111,6 +111,22 @@ class Node:
 NodeRef = Union[Node, str]  # noqa: UP007 (a runtime alias of a class and str)
 
 
+def _node_of(spec: Mapping[str, Any], number: int) -> Node:
+    """A node from the JSON that the service takes.
+
+    Raises:
+        ValueError: it has no key, or nothing to do.
+    """
+    fields: Any = dict(spec)
+    after, external, sub = (fields.pop(name, None) for name in ("upstream", "external", "dag"))
+    if "key" not in fields:
+        raise ValueError(f"/nodes/{number} has no `key`")
+    if "topic" not in fields and sub is None:
+        advice = "; shell commands are run by `headgate dag run`" if "run" in fields else ""
+        raise ValueError(f"node {fields['key']!r} has no `topic`{advice}")
+    return Node(fields.pop("key"), fields.pop("topic", None), keys_of(after), externals_of(external), fields, sub)
+
+
 class Dag:
     """A graph of items, each delivered when what it waits for is done.
 
@@ -154,12 +170,8 @@ class Dag:
         settings = {name: value for name, value in spec.items() if name not in ("nodes", "dependencies")}
         try:
             dag = cls(**settings)
-            for node in spec.get("nodes") or ():
-                fields: Any = dict(node)
-                after, external = fields.pop("upstream", None), fields.pop("external", None)
-                sub = fields.pop("dag", None)
-                topic = fields.pop("topic", None) if sub is not None else fields.pop("topic")
-                dag._add(Node(fields.pop("key"), topic, keys_of(after), externals_of(external), fields, sub))
+            for number, node in enumerate(spec.get("nodes") or ()):
+                dag._add(_node_of(node, number))
             for edge in spec.get("dependencies") or ():
                 dag.depend(edge["upstream"], edge["downstream"])
         except (TypeError, AttributeError, ValueError) as error:

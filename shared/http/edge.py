@@ -290,7 +290,7 @@ class _HttpError(ServiceError):
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
 
-    unknown = "this service has no such call; GET /docs shows those that it has"
+    unknown = f"the {request.app.title} service has no such call; GET /docs shows those that it has"
     refusal = _HttpError(unknown if error.status_code == 404 else str(error.detail))
     refusal.code = _CODES.get(error.status_code, "bad_request")  # type: ignore[misc]
     refusal.status = error.status_code  # type: ignore[misc]

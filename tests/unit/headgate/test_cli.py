@@ -276,6 +276,13 @@ def test_a_misspelt_command_is_told_what_was_meant(
     assert capsys.readouterr().err.startswith(said)
 
 
+def test_a_misspelt_option_is_told_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["enqueue", "t", "1", "--delay-s", "3"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --delay-s 3; did you mean --delay?" in capsys.readouterr().err
+
+
 def test_a_dag_is_shown_without_what_goes_without_saying(service: Service, run: Run) -> None:
     made = {"key": "sdk-0123", "open": True, "finished_at": "2030-01-01T00:01:30Z", "priority": {"inherit": 0}}
     service.reply = lambda *_: {**DAG, **made}

@@ -42,7 +42,9 @@ def test_an_edge_into_a_new_node_goes_with_the_node_and_others_after_it(
         ({"nodes": [], "name": "x"}, "this is neither: name"),
         ({"dependencies": [{"upstream": "a"}]}, "{upstream, downstream}"),
         ({"dependencies": [1]}, "{upstream, downstream}"),
-        ({"nodes": [{"topic": "t"}]}, "'key' is missing"),
+        ({"nodes": [{"key": "a", "topic": "t"}, {"topic": "t"}]}, "/nodes/1 has no `key`"),
+        ({"nodes": [{"key": "a", "topc": "t"}]}, "node 'a' has no `topic`"),
+        ({"nodes": [{"key": "a", "run": "true"}]}, "shell commands are run by `headgate dag run`"),
         ([], "should hold an object"),
     ],
 )

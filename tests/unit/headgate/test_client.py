@@ -1,7 +1,7 @@
 """Both clients on a scripted service: ids that make retries harmless, chunks, pages, and what is sent."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -332,3 +332,21 @@ def test_one_item_that_is_refused_is_an_error_and_of_a_batch_a_result(
         assert (raised.value.code, raised.value.outcome) == (code, "unknown")
         assert type(raised.value) is kind
     assert client.enqueue([{"topic": "t", "idempotency_key": "k"}])[0].status == "refused"
+
+
+def test_one_element_where_a_list_belongs_is_refused_with_advice() -> None:
+    client, service = client_of(queue)
+    for call in (
+        lambda: client.enqueue({"topic": "t"}),  # type: ignore[arg-type]
+        lambda: client.cancel("an id"),
+        lambda: client.ack("an item"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match="give a list"):
+            call()
+    assert service.calls == []
+
+
+def test_a_timedelta_is_told_to_be_seconds() -> None:
+    client, _ = client_of(queue)
+    with pytest.raises(errors.Invalid, match="durations are seconds, like 90"):
+        client.enqueue_one("t", delay_s=timedelta(minutes=1.5))  # type: ignore[arg-type]
