@@ -135,7 +135,7 @@ WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_thr
 
 CREATE TABLE namespace (
     namespace_id integer NOT NULL,
-    name text NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
     settings text DEFAULT '{}'::text NOT NULL,
     declared boolean DEFAULT false NOT NULL,
     set_at timestamp with time zone
@@ -225,11 +225,12 @@ WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='5000', au
 CREATE TABLE topic (
     topic_id integer NOT NULL,
     namespace_id integer NOT NULL,
-    name text NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
     paused boolean DEFAULT false NOT NULL,
     min_share text,
     paused_at timestamp with time zone,
-    min_share_at timestamp with time zone
+    min_share_at timestamp with time zone,
+    retiring uuid
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -240,7 +241,8 @@ CREATE TABLE topic_stat (
     leased bigint NOT NULL,
     disabled bigint NOT NULL,
     dead bigint NOT NULL,
-    bytes bigint DEFAULT 0 NOT NULL
+    bytes bigint DEFAULT 0 NOT NULL,
+    folded_at timestamp with time zone DEFAULT shard_now() NOT NULL
 )
 WITH (fillfactor='50', autovacuum_analyze_threshold='1000000');
 
@@ -317,6 +319,8 @@ CREATE INDEX dedup_until ON dedup USING btree (until) WHERE (until IS NOT NULL);
 
 CREATE INDEX deferred_due ON deferred USING btree (due_at, id);
 
+CREATE INDEX item_ack_topic ON item USING btree (ack_topic_id) WHERE ((ack_topic_id IS NOT NULL) AND (NOT managed));
+
 CREATE INDEX item_expiry ON item USING btree (expires_at, id) WHERE (expires_at IS NOT NULL);
 
 CREATE INDEX lane_next ON lane USING btree (topic_id, priority, next_at);
@@ -346,5 +350,7 @@ CREATE INDEX ready_order ON ready USING btree (topic_id, priority, deliver_at, i
 CREATE INDEX topic_min_share ON topic USING btree (topic_id) WHERE (min_share IS NOT NULL);
 
 CREATE INDEX topic_paused ON topic USING btree (topic_id) WHERE paused;
+
+CREATE INDEX topic_retiring ON topic USING btree (topic_id) WHERE (retiring IS NOT NULL);
 
 CREATE INDEX topic_set ON topic USING btree (topic_id) WHERE ((paused_at IS NOT NULL) OR (min_share_at IS NOT NULL));

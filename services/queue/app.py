@@ -14,6 +14,7 @@ from services.queue.api.routes import add_verbs, router
 from services.queue.api.routes_operations import router as operations_router
 from services.queue.api.verbs import Verbs
 from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.duties.empty_topics import EmptyTopics
 from services.queue.duties.fairness_keys import Lanes
 from services.queue.duties.far_keys import FarKeys
 from services.queue.duties.gauges import Gauges
@@ -224,6 +225,7 @@ def _duties(
     reaper = Reaper(store, settlement, settings)
     retention = Retention(store, settings)
     far_keys = FarKeys(store, stores, settings)
+    empty_topics = EmptyTopics(store, settings)
     look = ownership.duty("reaper", number, reaper.look, interval_s=reaper.pause_s)
     delays = ownership.duty("delays", number, reaper.promote_step, interval_s=settings.reap_interval_s)
     leases = ownership.duty("leases", number, reaper.sweep_step, interval_s=settings.reap_interval_s)
@@ -242,4 +244,5 @@ def _duties(
         ownership.duty("counts", number, retention.fold_step, interval_s=2.0),
         *(ownership.duty(name, number, step, interval_s=15.0) for name, step in retention.steps().items()),
         ownership.duty("far keys", number, far_keys.step, interval_s=15.0),
+        ownership.duty("empty topics", number, empty_topics.step, interval_s=empty_topics.pause_s),
     ]

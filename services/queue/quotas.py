@@ -241,9 +241,14 @@ class Quotas:
     async def _read_use(self, store: Store) -> None:
         try:
             numbers = await store.names.namespace_ids(self._tenants)
-            rows = await store.pool.fetch(SQL.usage, namespace_ids=sorted(numbers.values())) if numbers else []
+            found = await uses(store, list(numbers.values())) if numbers else {}
         except ShardUnavailable:
             return
-        found = {row["namespace_id"]: Use(row["leased"], row["items"], row["bytes"]) for row in rows}
         for name in self._tenants:
             self._uses[store.number, name] = found.get(numbers.get(name, 0), Use())
+
+
+async def uses(store: Store, namespace_ids: Sequence[int]) -> dict[int, Use]:
+    """What namespaces hold on one shard, by number; those that hold nothing may be missing."""
+    rows = await store.pool.fetch(SQL.usage, namespace_ids=sorted(namespace_ids))
+    return {row["namespace_id"]: Use(row["leased"], row["items"], row["bytes"]) for row in rows}

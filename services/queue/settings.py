@@ -30,6 +30,7 @@ class QueueSettings(EdgeSettings):
     id_ahead_s_max: float = 60.0
     unseen_cancels_max: Annotated[int, Field(description="per namespace and shard, per id window")] = 100_000
     dead_retention_s: float = 14 * 24 * 3600.0
+    topic_retention_s: Annotated[float, Field(ge=0, description="what is empty for so long is deleted")] = 86_400.0
     logged_attempts_max: int = 20
     attempt_retention_s: float = 14 * 24 * 3600.0
 
@@ -58,6 +59,7 @@ class QueueSettings(EdgeSettings):
     reap_items_max: int = 2_000
     promote_items_max: int = 2_000
     page_scan_max: int = 20_000
+    topics_scan_max: Annotated[int, Field(ge=1, description="topics that a page of active ones looks at")] = 5_000
     chunk_items_max: int = 500
     metrics_interval_s: float = 15.0
     metrics_topics_max: int = 100

@@ -90,3 +90,37 @@ async def test_the_use_of_a_namespace_costs_by_its_topics(shard: Any) -> None:
     assert await rows_of(shard, "usage", f"'{{{ids['large']}}}'") < MANY * ROWS_A_TOPIC
     await shard.execute("DELETE FROM stat_delta")
     assert await rows_of(shard, "usage", f"'{{{ids['small']}}}'") < FEW * ROWS_A_TOPIC
+
+
+@pytest.mark.parametrize("namespace", ["large", "small"])
+async def test_a_page_of_topics_costs_by_what_it_looks_at(shard: Any, namespace: str) -> None:
+    """Whoever else has topics, and however many there are behind the page."""
+    await shard.execute("DELETE FROM stat_delta")
+    look = min(MANY if namespace == "large" else FEW, 200)
+    assert await rows_of(shard, "topics_page", f"'{namespace}'", "''", "101", "200") < look * ROWS_A_TOPIC
+
+
+async def test_what_was_appended_is_compared_with_a_page_of_topics_by_halves(shard: Any) -> None:
+    appended = await shard.fetchval("SELECT count(*) FROM stat_delta")
+    assert await rows_of(shard, "topics_page", "'large'", "'topic/005000'", "1001", "5000") < (
+        5_000 * ROWS_A_TOPIC + 2 * appended
+    )
+
+
+async def test_a_page_of_topics_has_their_exact_counts(shard: Any) -> None:
+    found = await shard.fetch(SQL.topics_page.text, "large", "topic/000041", 3, 100)
+    assert [row["name"] for row in found] == ["topic/000042", "topic/000043", "topic/000044"]
+    assert [found[0][name] for name in ("ready", "delayed", "leased", "disabled", "dead")] == [2, 0, 1, 0, 1]
+    assert found[0]["last_name"] == "topic/000141"
+    [row] = await shard.fetch(SQL.topics_page.text, "large", "topic/012000", 3, 100)
+    assert (row["name"], row["last_name"]) == (None, None)
+
+
+async def test_what_metrics_and_health_are_told_of_is_few_rows(shard: Any) -> None:
+    rows = await shard.fetch(SQL.most_counts.text, 10)
+    assert len(rows) == 11
+    topics = await shard.fetchval("SELECT count(*) FROM topic")
+    assert sum(row["ready"] for row in rows) == 2 * topics
+    assert len(await shard.fetch(SQL.shard_counts.text)) == 1
+    assert await rows_of(shard, "most_counts", "10") < topics * ROWS_A_TOPIC
+    assert await rows_of(shard, "shard_counts") < topics * ROWS_A_TOPIC

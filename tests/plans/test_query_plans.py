@@ -81,6 +81,7 @@ HOT: dict[str, set[tuple[str, str]]] = {
     "take_keys": set(),
     "key_holders": {("dedup", "dedup_pkey")},
     "oldest_ready": {("ready", "ready_order")},
+    "ready_topics": {("ready", "ready_order")},
     "place_tombstones": set(),
     "bury_tombstones": {("item", "item_pkey")},
 }

@@ -12,6 +12,7 @@ import httpx
 
 from headgate.ids import IdMaker
 from services.queue.app import create_app
+from services.queue.duties.empty_topics import EmptyTopics
 from services.queue.duties.reaper import Reaper
 from services.queue.duties.retention import Retention
 from services.queue.settings import QueueSettings
@@ -117,6 +118,14 @@ class QueueHost:
         for retention in self.retentions:
             for step in retention.steps().values():
                 await step()
+
+    async def delete_topics(self) -> None:
+        """The duty that deletes empty topics, on every shard: marks, waits for what runs, deletes."""
+        for store in self.stores.values():
+            duty = EmptyTopics(store, self.settings)
+            for _ in range(_STEPS_MAX):
+                if await duty.step() == 0 and duty.is_idle:
+                    break
 
     async def fold(self) -> None:
         """Fold the counts of every shard."""

@@ -205,9 +205,14 @@ async def list_namespaces(
 ) -> Response:
     """Namespaces with quota and use."""
     caller.need("ops")
-    all_ = await process.topics.namespaces()
-    found = [_UNSET | entry for entry in all_ if caller.may_enter(entry["namespace"])]
-    return json_response(cursors.cut("namespaces", found, "namespace", limit, cursor))
+    after = _name_in("namespaces", cursor)
+    found, rest = await process.topics.namespaces(limit, after, caller.namespaces)
+    return json_response(
+        {
+            "items": [_UNSET | entry for entry in found],
+            "next_cursor": None if rest is None else cursors.encode("namespaces", rest),
+        }
+    )
 
 
 @router.get("/v1/namespaces/{ns}", response_model=wire.Namespace, tags=["namespaces"])
@@ -225,10 +230,24 @@ async def list_topics(
     limit: Limit = wire.PAGE_LIMIT_DEFAULT,
     cursor: str | None = None,
 ) -> Response:
-    """Active topics with their counts."""
+    """Active topics with their counts, by name.
+
+    A page looks at a bounded number of topics, so it may hold fewer than `limit`, or none, and have a next.
+    """
     enter(ns, caller, "consume")
-    found = await process.topics.active(ns)
-    return json_response(cursors.cut(f"topics|{ns}", found, "topic", limit, cursor))
+    query = f"topics|{ns}"
+    after = _name_in(query, cursor)
+    found, rest = await process.topics.active(ns, limit, after)
+    next_cursor = None if rest is None else cursors.encode(query, rest)
+    return json_response({"items": found, "next_cursor": next_cursor})
+
+
+def _name_in(query: str, cursor: str | None) -> str:
+    """The name behind which a page begins."""
+    after = "" if cursor is None else cursors.decode(query, cursor)
+    if "\0" in after:
+        raise invalid("/cursor", "pass next_cursor of the page before, unchanged")
+    return after
 
 
 def _topic_verb(name: str, scope: str, summary: str) -> None:

@@ -349,6 +349,9 @@ class Dispatch:
         return line
 
     def _met(self, line: Line, shard: int, topic_id: int) -> None:
+        before = line.topic_ids.get(shard)
+        if before is not None:
+            self._by_id.pop((shard, before), None)
         line.topic_ids[shard] = topic_id
         self._by_id[shard, topic_id] = line
 

@@ -5,6 +5,7 @@ next owner; none of these duties keeps anything that only memory knows.
 
 reaper          leases run out, delays end, TTLs pass
 retention       memory of ended items, keys, dead items; counts are folded
+empty_topics    topics that held nothing for long are deleted
 fairness_keys   keys of a topic take turns
 far_keys        idempotency keys whose items live on another shard
 hints           what became ready here, for other processes' waiting calls

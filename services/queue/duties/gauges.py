@@ -49,16 +49,14 @@ class Gauges:
         return 0
 
     async def _sample(self, store: Store) -> None:
-        rows = await store.pool.fetch(SQL.counts)
-        rows = sorted((row for row in rows if any(row[state] for state in STATES)), key=_held, reverse=True)
-        shown = rows[: self._topics_max]
+        rows = await store.pool.fetch(SQL.most_counts, limit=self._topics_max)
+        shown = [row for row in rows if row["topic_id"] is not None]
         live = [row["topic_id"] for row in shown if row["ready"]]
         ages = await store.ready_ages.read(live)
         names = await store.names.name_of([row["topic_id"] for row in shown])
         server = await store.pool.row(SQL.server_health)
         counts = [(names[row["topic_id"]], row) for row in shown if row["topic_id"] in names]
-        if rows[self._topics_max :]:
-            counts.append((REST, _sum(rows[self._topics_max :])))
+        counts += [(REST, row) for row in rows if row["topic_id"] is None]
         self._say(
             store.number,
             counts,
@@ -79,11 +77,3 @@ class Gauges:
             for labels, value in values.items():
                 gauge.labels(*labels).set(value)
             said[number] = set(values)
-
-
-def _held(row: Any) -> int:
-    return sum(row[state] for state in STATES)
-
-
-def _sum(rows: Sequence[Any]) -> dict[str, int]:
-    return {state: sum(row[state] for row in rows) for state in STATES}

@@ -73,12 +73,12 @@ class Health:
         return found | {"owner": owner.name, "epoch": owner.epoch}
 
     async def _ask(self, store: Store) -> dict[str, Any]:
-        counts = await store.pool.fetch(SQL.counts)
-        live = [row["topic_id"] for row in counts if row["ready"]]
-        ages = await store.ready_ages.read(live)
+        counts = await store.pool.row(SQL.shard_counts)
+        live = await store.pool.fetch(SQL.ready_topics)
+        ages = await store.ready_ages.read([row["topic_id"] for row in live])
         server = await store.pool.row(SQL.server_health)
         return {
-            **{name: sum(row[name] for row in counts) for name in _COUNTS},
+            **counts,
             "oldest_ready_age_s": max(ages.values(), default=None),
             "dead_tuples": server["dead_tuples"],
             "oldest_transaction_age_s": server["oldest_transaction_age_s"],

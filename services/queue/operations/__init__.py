@@ -7,6 +7,7 @@ bulk         purge, redrive, cancel by filter
 selection    which items an operation is about
 dead_items   dead items grouped by error
 topics       namespaces, topics, pages of items; pause and resume
+listing      lists by name over all shards, page by page
 agreement    what is set for namespaces and topics, brought to every shard
 pace         how many rows a background step takes at once
 """

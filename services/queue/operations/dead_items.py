@@ -145,6 +145,7 @@ class DeadItems:
                 ),
             )
             for row in rows
+            if row["topic_id"] in names
         ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,8 @@ from services.queue.leases.broker import Broker
 from services.queue.model import EARLIEST
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
-from services.queue.quotas import Quotas, Use
+from services.queue.operations.listing import Part, cut, merge
+from services.queue.quotas import Quotas, Use, uses
 from services.queue.settings import QueueSettings
 from services.queue.store.names import SQL
 from services.queue.store.shard_store import Store, refuse_if_standing
@@ -52,33 +53,53 @@ class Topics:
         await self._quotas.step()
         return await self.namespace(namespace)
 
-    async def namespaces(self) -> list[dict[str, Any]]:
-        """All namespaces that any shard knows, but the system's."""
-        newest: dict[str, tuple[datetime, str]] = {}
-        for part in await self._gather(_namespaces):
-            for name, set_at, settings in part:
-                if not name.startswith("_"):
-                    newest[name] = max((set_at, settings), newest.get(name, (EARLIEST, "{}")))
-        used = await self._used()
-        return [
-            {"namespace": name, **json.loads(settings), **self._use(name, used.get(name, Use()))}
-            for name, (_, settings) in sorted(newest.items())
-        ]
+    async def namespaces(
+        self, limit: int, after: str, allowed: frozenset[str] | None
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """A page of the namespaces that any shard knows, but the system's, behind a name; where the next begins.
+
+        `allowed`: no others (None: all).
+        """
+        if allowed is not None:
+            mine = sorted(name for name in allowed if name > after and not name.startswith("_"))
+            names, rest = cut(mine, limit, None)
+            return await self._described(names), rest
+
+        async def at(store: Store) -> Part:
+            store.pool.admit()
+            rows = await store.pool.fetch(SQL.namespace_names, after=after, limit=limit + 1)
+            return Part(rows, rows[limit]["name"] if len(rows) > limit else None)
+
+        merged, horizon = await merge(await self._gather(at))
+        names, rest = cut(list(merged), limit, horizon)
+        return await self._described(names), rest
 
     async def namespace(self, namespace: str) -> dict[str, Any]:
         """One namespace; one that was never used is empty."""
-        for found in await self.namespaces():
-            if found["namespace"] == namespace:
-                return found
-        return {"namespace": namespace, **self._use(namespace, Use())}
+        found = await self._described([namespace])
+        return found[0] if found else {"namespace": namespace, **self._use(namespace, Use())}
 
-    async def _used(self) -> dict[str, Use]:
+    async def _described(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Those of these namespaces that any shard knows, with settings and use."""
+
+        async def at(store: Store) -> list[tuple[Any, Use]]:
+            store.pool.admit()
+            known = await store.pool.fetch(SQL.namespaces, names=names)
+            used = await uses(store, [row["namespace_id"] for row in known])
+            return [(row, used.get(row["namespace_id"], Use())) for row in known]
+
+        newest: dict[str, tuple[datetime, str]] = {}
         sums: dict[str, Use] = {}
-        for part in await self._gather(_counted):
-            for row in part:
-                use = Use(row["leased"], sum(row[count] for count in _COUNTS), row["bytes"])
-                sums[row["namespace"]] = sums.get(row["namespace"], Use()).plus(use)
-        return sums
+        for part in await self._gather(at):
+            for row, use in part:
+                given = (row["set_at"] or EARLIEST, row["settings"])
+                newest[row["name"]] = max(given, newest.get(row["name"], given))
+                sums[row["name"]] = sums.get(row["name"], Use()).plus(use)
+        return [
+            {"namespace": name, **json.loads(newest[name][1]), **self._use(name, sums[name])}
+            for name in names
+            if name in sums
+        ]
 
     def _use(self, namespace: str, use: Use) -> dict[str, Any]:
         found = {"in_flight": use.leased, "items": use.items, "stored_bytes": use.bytes}
@@ -89,17 +110,40 @@ class Topics:
 
     # -- topics -------------------------------------------------------------------------------------------
 
-    async def active(self, namespace: str) -> list[dict[str, Any]]:
-        """The topics of a namespace that hold items, or are paused, with their counts."""
-        merged: dict[str, dict[str, Any]] = {}
-        for part in await self._gather(_counted):
-            for row in part:
-                if row["namespace"] == namespace and (row["paused"] or any(row[c] for c in _COUNTS)):
-                    _merge(merged.setdefault(row["topic"], _empty(row["topic"])), row)
+    async def active(self, namespace: str, limit: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
+        """A page of the topics of a namespace, behind a name, that hold items or are paused, with their counts;
+        where the next begins (None at the end).
+
+        A page looks at a bounded number of topics, so it may hold fewer than `limit`, or none, and have a next.
+        """
+        scan_max = max(self._settings.topics_scan_max, limit + 1)
+
+        async def at(store: Store) -> Part:
+            store.pool.admit()
+            values = {"namespace": namespace, "after": after, "limit": limit + 1, "scan_max": scan_max}
+            found = await store.pool.fetch(SQL.topics_page, **values)
+            rows = [{**row, "store": store} for row in found if row["name"] is not None]
+            return Part(rows, rows[limit]["name"] if len(rows) > limit else found[0]["last_name"])
+
+        merged, horizon = await merge(await self._gather(at))
+        names, rest = cut(list(merged), limit, horizon)
+        ages = await self._ages([row for name in names for row in merged[name]])
         shares = self._broker.dispatch.shares
-        for name, row in merged.items():
-            row["min_share"] = _shares_view(shares.get((namespace, name), ()))
-        return [merged[name] for name in sorted(merged)]
+        return [_topic(name, merged[name], ages, shares.get((namespace, name), ())) for name in names], rest
+
+    async def _ages(self, rows: Sequence[Any]) -> dict[tuple[int, int], float]:
+        """How long the oldest item of each topic with ready ones has been ready, by shard and number."""
+        live: dict[int, list[int]] = {}
+        for row in rows:
+            if row["ready"]:
+                live.setdefault(row["store"].number, []).append(row["topic_id"])
+
+        async def at(store: Store) -> dict[tuple[int, int], float]:
+            found = await store.ready_ages.read(live[store.number])
+            return {(store.number, topic_id): age_s for topic_id, age_s in found.items()}
+
+        parts = await self._gather(at, [store for store in self._all() if store.number in live])
+        return {place: age_s for part in parts for place, age_s in part.items()}
 
     async def pause(self, namespace: str, topic: str, paused: bool) -> dict[str, Any]:
         """Stop or go on handing out a topic's items; on every shard, so that it holds for what comes."""
@@ -199,9 +243,11 @@ class Topics:
     def _all(self) -> list[Store]:
         return list(self._stores.values())
 
-    async def _gather(self, ask: Any) -> list[Any]:
-        """Ask every shard; one that does not answer, or not now, is left out, unless none does."""
-        answers = await asyncio.gather(*map(ask, self._all()), return_exceptions=True)
+    async def _gather(self, ask: Any, stores: Sequence[Store] | None = None) -> list[Any]:
+        """Ask every shard, or these; one that does not answer, or not now, is left out, unless none does."""
+        answers = await asyncio.gather(
+            *map(ask, self._all() if stores is None else stores), return_exceptions=True
+        )
         good = [answer for answer in answers if not isinstance(answer, BaseException)]
         for answer in answers:
             if isinstance(answer, BaseException) and (not good or not isinstance(answer, Unavailable)):
@@ -217,12 +263,6 @@ async def _with_leases(store: Store, rows: Sequence[Any]) -> list[dict[str, Any]
     return [{**row, "lease_expires_at": ends.get(row["id_text"])} for row in rows]
 
 
-async def _namespaces(store: Store) -> list[tuple[str, datetime, str]]:
-    store.pool.admit()
-    rows = await store.pool.fetch(SQL.namespaces)
-    return [(row["name"], row["set_at"] or EARLIEST, row["settings"]) for row in rows]
-
-
 async def _shares(store: Store) -> dict[tuple[str, str], tuple[datetime, Shares]]:
     rows = {row["topic_id"]: row for row in await store.pool.fetch(SQL.min_shares)}
     names = await store.names.name_of(rows) if rows else {}
@@ -232,36 +272,19 @@ async def _shares(store: Store) -> dict[tuple[str, str], tuple[datetime, Shares]
     }
 
 
-async def _counted(store: Store) -> list[dict[str, Any]]:
-    store.pool.admit()
-    counts = {row["topic_id"]: row for row in await store.pool.fetch(SQL.counts)}
-    paused = {row["topic_id"] for row in await store.pool.fetch(SQL.paused_topics)}
-    live = [topic_id for topic_id, row in counts.items() if row["ready"]]
-    ages = await store.ready_ages.read(live)
-    names = await store.names.name_of({*counts, *paused})
-    return [
-        {
-            "namespace": namespace,
-            "topic": topic,
-            "paused": topic_id in paused,
-            "oldest_ready_age_s": ages.get(topic_id),
-            **{count: counts[topic_id][count] if topic_id in counts else 0 for count in (*_COUNTS, "bytes")},
-        }
-        for topic_id, (namespace, topic) in names.items()
-    ]
-
-
 def _shares_view(shares: Shares) -> list[dict[str, Any]] | None:
     return [{"priority": priority, "share": share} for priority, share in shares] or None
 
 
-def _empty(topic: str) -> dict[str, Any]:
-    return {"topic": topic, **dict.fromkeys(_COUNTS, 0), "oldest_ready_age_s": None, "paused": False}
-
-
-def _merge(total: dict[str, Any], row: dict[str, Any]) -> None:
-    for count in _COUNTS:
-        total[count] += row[count]
-    total["paused"] = total["paused"] or row["paused"]
-    ages = [age for age in (total["oldest_ready_age_s"], row["oldest_ready_age_s"]) if age is not None]
-    total["oldest_ready_age_s"] = max(ages, default=None)
+def _topic(
+    topic: str, rows: Sequence[Any], ages: Mapping[tuple[int, int], float], shares: Shares
+) -> dict[str, Any]:
+    """One topic from its rows by shard."""
+    known = (ages.get((row["store"].number, row["topic_id"])) for row in rows)
+    return {
+        "topic": topic,
+        **{count: sum(row[count] for row in rows) for count in _COUNTS},
+        "oldest_ready_age_s": max((age_s for age_s in known if age_s is not None), default=None),
+        "paused": any(row["paused"] for row in rows),
+        "min_share": _shares_view(shares),
+    }

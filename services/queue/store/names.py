@@ -64,13 +64,14 @@ class Names:
         return found
 
     async def find(self, namespace: str, topic: str) -> TopicRef | None:
-        """The numbers of a topic, or None while there is none of this name here."""
-        [found] = await self.find_all([(namespace, topic)])
-        return found
+        """The numbers of a topic, or None while there is none of this name here; as the shard has it now."""
+        found = await self._find([(namespace, topic)], also_retiring=True)
+        return found.get((namespace, topic))
 
     async def find_all(self, pairs: Sequence[Pair]) -> list[TopicRef | None]:
-        """As `find`, for several (namespace, topic), in their order."""
-        found = await self._found(pairs)
+        """The numbers of several (namespace, topic), in their order, as this process remembers them, or as they
+        are; only good for looking at items."""
+        found = await self._found(pairs, also_retiring=True)
         return [found.get(pair) for pair in pairs]
 
     async def namespace_id(self, namespace: str) -> int | None:
@@ -124,16 +125,19 @@ class Names:
         for remembered in (self._topics, self._names, self._namespaces):
             remembered.clear()
 
-    async def _found(self, pairs: Sequence[Pair]) -> dict[Pair, TopicRef]:
-        """Of those that are here."""
+    async def _found(self, pairs: Sequence[Pair], *, also_retiring: bool = False) -> dict[Pair, TopicRef]:
+        """Of those that are here, or are remembered."""
         known = {pair: self._topics.get(pair) for pair in pairs}
         found = {pair: ref for pair, ref in known.items() if ref is not None}
         missing = sorted(pair for pair in known if pair not in found)
-        return found | await self._find(missing) if missing else found
+        return found | await self._find(missing, also_retiring=also_retiring) if missing else found
 
-    async def _find(self, pairs: Sequence[Pair]) -> dict[Pair, TopicRef]:
+    async def _find(self, pairs: Sequence[Pair], *, also_retiring: bool = False) -> dict[Pair, TopicRef]:
         rows = await self._shard.pool.fetch(
-            SQL.find_topics, namespaces=[ns for ns, _ in pairs], names=[name for _, name in pairs]
+            SQL.find_topics,
+            namespaces=[ns for ns, _ in pairs],
+            names=[name for _, name in pairs],
+            also_retiring=also_retiring,
         )
         found = {}
         for row in rows:

@@ -11,8 +11,8 @@ LEFT JOIN LATERAL (
 ORDER BY c.topic_id, c.priority;
 
 -- name: set_lane_clock(topic_id, priority, v_at, is_shared)
--- Nothing is set where the topic is gone.
-WITH here AS MATERIALIZED (SELECT topic_id FROM topic WHERE topic_id = $1::int),
+-- Nothing is set where the topic is gone, or to be deleted.
+WITH here AS MATERIALIZED (SELECT topic_id FROM topic WHERE topic_id = $1::int AND retiring IS NULL),
 written AS (
     INSERT INTO lane_clock (topic_id, priority, v_at, is_shared)
     SELECT topic_id, $2::int, $3::timestamptz, $4::bool FROM here

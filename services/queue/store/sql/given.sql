@@ -20,7 +20,7 @@ INSERT INTO topic (namespace_id, name, paused, paused_at)
 SELECT n.namespace_id, u.topic, u.paused, u.set_at
 FROM unnest($1::text[], $2::text[], $3::bool[], $4::timestamptz[]) AS u(namespace, topic, paused, set_at)
 JOIN namespace n ON n.name = u.namespace ORDER BY n.namespace_id, u.topic
-ON CONFLICT (namespace_id, name) DO UPDATE SET paused = excluded.paused, paused_at = excluded.paused_at
+ON CONFLICT (namespace_id, name) DO UPDATE SET paused = excluded.paused, paused_at = excluded.paused_at, retiring = NULL
 WHERE topic.paused_at IS NULL OR (topic.paused_at, topic.paused) < (excluded.paused_at, excluded.paused);
 
 -- name: give_shares(namespaces, topics, min_shares, set_ats)
@@ -30,7 +30,7 @@ SELECT n.namespace_id, u.topic, nullif(u.min_share, ''), u.set_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) AS u(namespace, topic, min_share, set_at)
 JOIN namespace n ON n.name = u.namespace ORDER BY n.namespace_id, u.topic
 ON CONFLICT (namespace_id, name) DO UPDATE
-SET min_share = excluded.min_share, min_share_at = excluded.min_share_at
+SET min_share = excluded.min_share, min_share_at = excluded.min_share_at, retiring = NULL
 WHERE topic.min_share_at IS NULL
     OR (topic.min_share_at, coalesce(topic.min_share, '') COLLATE "C")
         < (excluded.min_share_at, coalesce(excluded.min_share, ''));

@@ -8,7 +8,7 @@
 -- claims, asked where callers made the ids (`named`). A disabled item has no deliver_at. `ended` is asked after the
 -- insert, by take_back_ended, with a snapshot of its own: an insert that waited for the transaction that ended the
 -- same id must see that end. An item of a lane is due at once: `promote` gives it its place. Where a number does not
--- stand for its names any more, nothing is taken in, and `strangers` says which.
+-- stand for its names any more, or its topic is to be deleted, nothing is taken in, and `strangers` says which.
 WITH n AS MATERIALIZED (
     SELECT at, (extract(epoch FROM at) * 1000)::bigint AS at_ms FROM (SELECT shard_now() AS at OFFSET 0) AS now),
 asked AS MATERIALIZED (
@@ -19,11 +19,12 @@ asked AS MATERIALIZED (
             named, extra, last, payloads, ack_contexts, nth)
     LEFT JOIN LATERAL (
         SELECT t.namespace_id FROM topic t JOIN namespace s ON s.namespace_id = t.namespace_id
-        WHERE t.topic_id = u.topic_id AND t.name = u.topic AND s.name = u.namespace OFFSET 0) AS here ON true
+        WHERE t.topic_id = u.topic_id AND t.name = u.topic AND s.name = u.namespace AND t.retiring IS NULL
+        OFFSET 0) AS here ON true
     LEFT JOIN LATERAL (
         SELECT true AS is_here FROM topic t JOIN namespace s ON s.namespace_id = t.namespace_id
-        WHERE t.topic_id = u.ack_topic_id AND t.name = u.ack_topic AND s.name = u.ack_namespace OFFSET 0) AS acks
-        ON true),
+        WHERE t.topic_id = u.ack_topic_id AND t.name = u.ack_topic AND s.name = u.ack_namespace
+            AND t.retiring IS NULL OFFSET 0) AS acks ON true),
 strangers AS MATERIALIZED (
     SELECT topic_id FROM asked WHERE namespace_id IS NULL
     UNION ALL
@@ -95,7 +96,8 @@ WITH asked AS MATERIALIZED (
             WITH ORDINALITY AS u(namespace, topic, topic_id, priority, lease_s, last, payloads, nth)
         LEFT JOIN LATERAL (
             SELECT t.namespace_id FROM topic t JOIN namespace s ON s.namespace_id = t.namespace_id
-            WHERE t.topic_id = u.topic_id AND t.name = u.topic AND s.name = u.namespace OFFSET 0) AS here ON true),
+            WHERE t.topic_id = u.topic_id AND t.name = u.topic AND s.name = u.namespace AND t.retiring IS NULL
+        OFFSET 0) AS here ON true),
 k AS MATERIALIZED (SELECT * FROM asked WHERE NOT EXISTS (SELECT FROM asked WHERE namespace_id IS NULL)),
 i AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, max_attempts,

@@ -80,3 +80,49 @@ FROM (
         sum(pg_total_relation_size(c.oid))::bigint AS bytes
     FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
     WHERE n.nspname = current_schema() AND c.relkind = 'r') AS t;
+
+-- name: retire_topics(after_topic_id, age_s, limit)
+-- The first step of deleting topics: of the next `limit` those are marked that have held nothing for so long, and from then
+-- on nothing is taken in under their numbers. `last_topic_id`: where to go on, NULL at the end.
+WITH looked AS MATERIALIZED (
+    SELECT topic_id, ready + delayed + leased + disabled + dead = 0
+        AND folded_at <= (SELECT shard_now()) - make_interval(secs => $2::float8) AS is_idle
+    FROM topic_stat WHERE topic_id > $1::int ORDER BY topic_stat.topic_id LIMIT $3::int),
+idle AS MATERIALIZED (SELECT array_agg(topic_id ORDER BY topic_id) AS topic_ids FROM looked WHERE is_idle),
+marked AS (
+    UPDATE topic SET retiring = gen_random_uuid() WHERE ctid = ANY (ARRAY(
+        SELECT topic.ctid FROM idle CROSS JOIN LATERAL free_topics(idle.topic_ids) AS free(topic_id)
+        JOIN topic ON topic.topic_id = free.topic_id
+        WHERE topic.retiring IS NULL FOR UPDATE OF topic SKIP LOCKED))
+    RETURNING topic_id)
+SELECT (SELECT count(*) FROM looked) AS looked, (SELECT count(*) FROM marked) AS marked,
+    (SELECT topic_id FROM looked ORDER BY looked.topic_id OFFSET $3::int - 1 LIMIT 1) AS last_topic_id;
+
+-- name: retiring_topics(limit)
+SELECT topic_id, retiring::text AS mark FROM topic WHERE retiring IS NOT NULL ORDER BY topic.topic_id LIMIT $1::int;
+
+-- name: running_transactions()
+-- Those of this database, under names that no other transaction of the server has had or gets.
+SELECT virtualtransaction AS transaction FROM pg_locks
+WHERE locktype = 'virtualxid' AND pid <> pg_backend_pid()
+    AND pid IN (SELECT pid FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_type IS DISTINCT FROM 'autovacuum worker');
+
+-- name: delete_topics(topic_ids, marks)
+-- The second step, once no transaction is left that may not have seen the marks: topics (sorted) that still have them, and
+-- are still free, are deleted. One that is not free any more, by a transaction of before, is taken back.
+WITH free AS MATERIALIZED (SELECT free_topics($1::int[]) AS topic_id),
+asked AS MATERIALIZED (
+    SELECT u.topic_id, u.mark, u.topic_id = ANY (ARRAY(SELECT topic_id FROM free)) AS is_free
+    FROM unnest($1::int[], $2::uuid[]) AS u(topic_id, mark)),
+gone AS (
+    DELETE FROM topic WHERE ctid = ANY (ARRAY(
+        SELECT topic.ctid FROM asked JOIN topic ON topic.topic_id = asked.topic_id
+        WHERE asked.is_free AND topic.retiring = asked.mark FOR UPDATE OF topic SKIP LOCKED))
+    RETURNING topic_id),
+totals AS (DELETE FROM topic_stat WHERE topic_id = ANY (ARRAY(SELECT topic_id FROM gone))),
+kept AS (
+    UPDATE topic SET retiring = NULL WHERE ctid = ANY (ARRAY(
+        SELECT topic.ctid FROM asked JOIN topic ON topic.topic_id = asked.topic_id
+        WHERE NOT asked.is_free AND topic.retiring = asked.mark FOR UPDATE OF topic SKIP LOCKED)))
+SELECT topic_id FROM gone;

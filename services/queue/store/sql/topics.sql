@@ -4,8 +4,13 @@
 INSERT INTO namespace (name, declared) SELECT unnest($1::text[]), $2::bool
 ON CONFLICT (name) DO UPDATE SET declared = true WHERE excluded.declared AND NOT namespace.declared;
 
--- name: namespaces()
-SELECT name, settings, set_at FROM namespace ORDER BY name;
+-- name: namespace_names(after, limit)
+-- A page of names, but the system's.
+SELECT name FROM namespace WHERE name > $1::text AND name NOT LIKE '\_%' ORDER BY namespace.name LIMIT $2::int;
+
+-- name: namespaces(names)
+SELECT n.* FROM unnest($1::text[]) AS asked(name)
+CROSS JOIN LATERAL (SELECT namespace_id, name, settings, set_at FROM namespace WHERE namespace.name = asked.name OFFSET 0) AS n;
 
 -- name: find_namespaces(names)
 SELECT namespace_id, name FROM namespace WHERE name = ANY ($1::text[]);
@@ -43,16 +48,23 @@ SELECT namespace_id, sum(leased)::bigint AS leased,
 FROM counted GROUP BY namespace_id;
 
 -- name: make_topics(namespaces, names)
-INSERT INTO topic (namespace_id, name)
-SELECT n.namespace_id, u.name FROM unnest($1::text[], $2::text[]) AS u(namespace, name)
-JOIN namespace n ON n.name = u.namespace
-ON CONFLICT (namespace_id, name) DO NOTHING;
+-- Makes those that are not here, and takes back those that were to be deleted.
+WITH made AS (
+    INSERT INTO topic (namespace_id, name)
+    SELECT n.namespace_id, u.name FROM unnest($1::text[], $2::text[]) AS u(namespace, name)
+    JOIN namespace n ON n.name = u.namespace
+    ON CONFLICT (namespace_id, name) DO UPDATE SET retiring = NULL WHERE topic.retiring IS NOT NULL
+    RETURNING topic_id)
+INSERT INTO topic_stat (topic_id, ready, delayed, leased, disabled, dead) SELECT topic_id, 0, 0, 0, 0, 0 FROM made
+ON CONFLICT (topic_id) DO UPDATE SET folded_at = excluded.folded_at;
 
--- name: find_topics(namespaces, names)
+-- name: find_topics(namespaces, names, also_retiring)
+-- Under the number of one that is to be deleted nothing may be written.
 SELECT t.topic_id, t.namespace_id, u.namespace, u.name
 FROM unnest($1::text[], $2::text[]) AS u(namespace, name)
 JOIN namespace n ON n.name = u.namespace
-JOIN topic t ON t.namespace_id = n.namespace_id AND t.name = u.name;
+JOIN topic t ON t.namespace_id = n.namespace_id AND t.name = u.name
+WHERE t.retiring IS NULL OR $3::bool;
 
 -- name: name_topics(topic_ids)
 SELECT t.topic_id, n.name AS namespace, t.name AS topic
@@ -61,28 +73,89 @@ FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id WHERE t.topic_i
 -- name: min_shares()
 SELECT topic_id, min_share, min_share_at FROM topic WHERE min_share IS NOT NULL;
 
--- name: paused_topics()
-SELECT topic_id FROM topic WHERE paused;
+-- name: topics_page(namespace, after, limit, scan_max)
+-- The topics of a namespace behind a name that hold items or are paused, with their exact counts: folded totals, and what
+-- was appended since. Looks at no more than scan_max topics; `last_name` is where that ended, NULL where the namespace
+-- did. There is always a row. Totals and appended counts are put beside the names, not joined to them.
+WITH looked AS MATERIALIZED (
+    SELECT topic_id, name, paused FROM topic
+    WHERE namespace_id = (SELECT namespace_id FROM namespace WHERE name = $1::text) AND name > $2::text
+    ORDER BY topic.name LIMIT $4::int),
+numbers AS MATERIALIZED (SELECT array_agg(topic_id ORDER BY topic_id) AS topic_ids FROM looked),
+counted AS (
+    SELECT topic_id, max(name) AS name, bool_or(paused) AS paused, sum(ready)::bigint AS ready,
+        sum(delayed)::bigint AS delayed, sum(leased)::bigint AS leased, sum(disabled)::bigint AS disabled,
+        sum(dead)::bigint AS dead
+    FROM (
+        SELECT topic_id, name, paused, 0 AS ready, 0 AS delayed, 0 AS leased, 0 AS disabled, 0 AS dead FROM looked
+        UNION ALL
+        SELECT s.topic_id, NULL, NULL, s.ready, s.delayed, s.leased, s.disabled, s.dead
+        FROM looked CROSS JOIN LATERAL (
+            SELECT * FROM topic_stat WHERE topic_stat.topic_id = looked.topic_id OFFSET 0) AS s
+        UNION ALL
+        SELECT topic_id, NULL, NULL, ready, delayed, leased, disabled, dead FROM stat_delta
+        WHERE (SELECT topic_ids FROM numbers)[width_bucket(topic_id, (SELECT topic_ids FROM numbers))] = topic_id)
+        AS parts
+    GROUP BY topic_id),
+active AS (
+    SELECT * FROM counted WHERE paused OR ready + delayed + leased + disabled + dead <> 0
+    ORDER BY counted.name LIMIT $3::int)
+SELECT (SELECT name FROM looked ORDER BY looked.name OFFSET $4::int - 1 LIMIT 1) AS last_name, active.*
+FROM (SELECT) AS always LEFT JOIN active ON true
+ORDER BY active.name;
 
--- name: counts()
--- Exact counts by topic: the folded totals and what was appended since.
-SELECT topic_id, sum(ready)::bigint AS ready, sum(delayed)::bigint AS delayed, sum(leased)::bigint AS leased,
-    sum(disabled)::bigint AS disabled, sum(dead)::bigint AS dead, sum(bytes)::bigint AS bytes
-FROM (SELECT * FROM topic_stat UNION ALL SELECT * FROM stat_delta) AS c
-GROUP BY topic_id;
+-- name: most_counts(limit)
+-- Exact counts of the topics of this shard that hold most items, and of all others together (no topic_id).
+WITH counted AS (
+    SELECT topic_id, sum(ready) AS ready, sum(delayed) AS delayed, sum(leased) AS leased, sum(disabled) AS disabled,
+        sum(dead) AS dead
+    FROM (
+        SELECT topic_id, ready, delayed, leased, disabled, dead FROM topic_stat
+        UNION ALL
+        SELECT topic_id, ready, delayed, leased, disabled, dead FROM stat_delta) AS parts
+    GROUP BY topic_id),
+ranked AS (
+    SELECT *, row_number() OVER (ORDER BY ready + delayed + leased + disabled + dead DESC, topic_id) AS nth
+    FROM counted WHERE ready + delayed + leased + disabled + dead <> 0)
+SELECT CASE WHEN nth <= $1::int THEN topic_id END AS topic_id, sum(ready)::bigint AS ready,
+    sum(delayed)::bigint AS delayed, sum(leased)::bigint AS leased, sum(disabled)::bigint AS disabled,
+    sum(dead)::bigint AS dead
+FROM ranked GROUP BY 1;
+
+-- name: shard_counts()
+-- What the shard holds in all.
+SELECT coalesce(sum(ready), 0)::bigint AS ready, coalesce(sum(delayed), 0)::bigint AS delayed,
+    coalesce(sum(leased), 0)::bigint AS leased, coalesce(sum(disabled), 0)::bigint AS disabled,
+    coalesce(sum(dead), 0)::bigint AS dead
+FROM (
+    SELECT ready, delayed, leased, disabled, dead FROM topic_stat
+    UNION ALL
+    SELECT ready, delayed, leased, disabled, dead FROM stat_delta) AS parts;
+
+-- name: ready_topics()
+-- The topics that have something ready: one probe each.
+WITH RECURSIVE head AS (
+    (SELECT topic_id FROM ready WHERE topic_id > 0
+    ORDER BY ready.topic_id, ready.priority, ready.deliver_at, ready.id LIMIT 1)
+    UNION ALL
+    SELECT next.topic_id FROM head
+    CROSS JOIN LATERAL (
+        SELECT topic_id FROM ready r WHERE r.topic_id > head.topic_id
+        ORDER BY topic_id, priority, deliver_at, id LIMIT 1) AS next)
+SELECT topic_id FROM head;
 
 -- name: fold_counts(limit)
 WITH d AS (
     DELETE FROM stat_delta WHERE ctid = ANY (ARRAY(SELECT ctid FROM stat_delta LIMIT $1::int FOR UPDATE SKIP LOCKED))
     RETURNING *),
 f AS (
-    INSERT INTO topic_stat
+    INSERT INTO topic_stat (topic_id, ready, delayed, leased, disabled, dead, bytes)
     SELECT topic_id, sum(ready), sum(delayed), sum(leased), sum(disabled), sum(dead), sum(bytes) FROM d
     GROUP BY topic_id ORDER BY topic_id
     ON CONFLICT (topic_id) DO UPDATE SET ready = topic_stat.ready + excluded.ready,
         delayed = topic_stat.delayed + excluded.delayed, leased = topic_stat.leased + excluded.leased,
         disabled = topic_stat.disabled + excluded.disabled, dead = topic_stat.dead + excluded.dead,
-        bytes = topic_stat.bytes + excluded.bytes)
+        bytes = topic_stat.bytes + excluded.bytes, folded_at = excluded.folded_at)
 SELECT count(*) AS folded FROM d;
 
 -- name: peek(namespace, topic, topic_id, after_priority, after_deliver_at, after_id, from_priority, from_deliver_at, from_id, limit)

@@ -1,0 +1,38 @@
+"""Lists by name over all shards, a page at a time.
+
+Each shard gives its part of a page: rows behind a name, in order of names, as far as it has looked. What lies
+behind the place to which every shard has looked is left to the next page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from shared.clock import turn
+
+
+class Part(NamedTuple):
+    """Rows of one shard with their `name`, all that there are up to the name `horizon` (None: to the end)."""
+
+    rows: Sequence[Any]
+    horizon: str | None
+
+
+async def merge(parts: Sequence[Part]) -> tuple[dict[str, list[Any]], str | None]:
+    """The rows of each name, in order of names, and the name up to which that is all (None: to the end)."""
+    horizon = min((part.horizon for part in parts if part.horizon is not None), default=None)
+    found: dict[str, list[Any]] = {}
+    for part in parts:
+        for row in part.rows:
+            if horizon is None or row["name"] <= horizon:
+                found.setdefault(row["name"], []).append(row)
+        await turn()
+    return dict(sorted(found.items())), horizon
+
+
+def cut(names: Sequence[str], limit: int, horizon: str | None) -> tuple[Sequence[str], str | None]:
+    """The first `limit` of names that are all up to `horizon`, and behind which name the next page begins."""
+    if len(names) > limit:
+        return names[:limit], names[limit - 1]
+    return names, horizon
