@@ -152,7 +152,10 @@ def _moment(value: object) -> object:
     return value
 
 
-NAMESPACE_PATTERN: Final = r"^[A-Za-z0-9._-]{1,64}$"
+# All of [A-Za-z0-9._-]{1,64} but "." and "..", which clients and proxies take out of a path.
+NAMESPACE_PATTERN: Final = (
+    r"^(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}|\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}|\.\.[A-Za-z0-9._-]{1,62})$"
+)
 TOPIC_PATTERN: Final = r"^[A-Za-z0-9._/-]{1,128}$"
 
 NamespaceName = Annotated[str, StringConstraints(pattern=NAMESPACE_PATTERN)]
@@ -163,7 +166,7 @@ ID_PATTERN: Final = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-
 KEY_PATTERN: Final = r"^[ -~]{1,128}$"
 _SHOULD: Final = re.compile(r"^[A-Z]\w+ should (?=be|have|match)")
 _PATTERNS: Final = {
-    NAMESPACE_PATTERN: "must be 1 to 64 letters, digits and . _ -",
+    NAMESPACE_PATTERN: "must be 1 to 64 letters, digits and . _ -, and not . or .. alone",
     TOPIC_PATTERN: "must be 1 to 128 letters, digits and . _ / -",
     ACK_TOPIC_PATTERN: "must be a topic, or namespace:topic",
     ID_PATTERN: "must be a UUIDv7 whose last 12 bits name a shard; leave it out and one is made",

@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import threading
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -53,6 +54,8 @@ _DUTY_ENDED = 4
 _GO_S_MAX = 30.0
 
 # Who sends one of these wants more than a verb, or a verb in a way that costs a look; the last are a browser's.
+# What a request says once.
+_ONCE = frozenset((b"host", b"authorization", b"content-type"))
 _UNUSUAL = frozenset(
     (b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin", b"sec-fetch-site")
 )
@@ -178,7 +181,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 self._refuse(431)
 
         def on_headers_complete(self) -> None:
-            # HTTP/0.9 has no headers to answer with; without a host HTTP/1.1 is not HTTP/1.1 (RFC 9112, 3.2).
+            # HTTP/0.9 has no headers to answer with; without a host HTTP/1.1 is not HTTP/1.1
+            # (RFC 9112, 3.2). Of what is said twice, this process and the proxy before it may each hear another.
             if self._is_over:
                 self._refuse(503)
             version = self.parser.get_http_version()
@@ -190,7 +194,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 self._exchange = None
                 if len(self.pipeline) >= settings.pipelined_max:
                     self._refuse(503)
-                if version == "0.9" or (version == "1.1" and not any(name == b"host" for name, _ in self.headers)):
+                once = Counter(name for name, _ in self.headers if name in _ONCE)
+                if version == "0.9" or (version == "1.1" and not once[b"host"]) or once.total() > len(once):
                     self._refuse(400)
                 self._make_scope()
                 super().on_headers_complete()

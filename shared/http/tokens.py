@@ -25,7 +25,7 @@ GIVEN_SCOPES: Final = frozenset({"enqueue", "consume", "ops", "admin"})
 REREAD_S: Final = 2.0
 
 _LINES_NAMED_MAX: Final = 20
-_NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
+_NAMESPACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}").fullmatch
 _ID = re.compile(r"[A-Za-z0-9-]{1,64}").fullmatch
 _DIGEST = re.compile(r"[0-9a-f]{64}").fullmatch
 

@@ -395,6 +395,15 @@ async def test_namespaces_out_of_shape(untouched: Api, body: Any) -> None:
     assert await untouched.host.count("namespace", f"name = '{untouched.namespace}'") == 0
 
 
+@pytest.mark.parametrize("name", ["%2E", "%2E%2E"])
+async def test_a_namespace_that_paths_cannot_carry_is_refused(untouched: Api, name: str) -> None:
+    for verb, body in (("enqueue", {"items": [{"topic": "t"}]}), ("dequeue", {"topics": {"t": 1}})):
+        answer = await untouched.host.client.post(f"/v1/namespaces/{name}/{verb}", json=body)
+
+        refused(answer, 422, "invalid")
+    assert await untouched.host.count("namespace", "name IN ('.', '..')") == 0
+
+
 async def test_values_that_databases_dislike_are_kept_as_they_are(api: Api) -> None:
     values = [
         "x'; DROP TABLE item;--",

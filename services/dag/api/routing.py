@@ -43,7 +43,7 @@ def _urgency(request: Request) -> Urgency:
 def admit(ns: str, caller: Caller) -> None:
     """Raises Invalid for a malformed namespace, NotFound or Forbidden when it is not open to the caller."""
     if _NAMESPACE(ns) is None:
-        raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64}")
+        raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64} and be neither . nor ..")
     caller.enter(ns)
 
 

@@ -116,6 +116,7 @@ BAD = {
     "no scopes": b'{"id":"x","sha256":"DIGEST","namespaces":["*"]}',
     "an unknown scope": b'{"id":"x","sha256":"DIGEST","namespaces":["*"],"scopes":["dag"]}',
     "scopes as text": b'{"id":"x","sha256":"DIGEST","namespaces":["*"],"scopes":"ops"}',
+    "a namespace of dots": b'{"id":"x","sha256":"DIGEST","namespaces":[".."],"scopes":["ops"]}',
     "namespaces as text": b'{"id":"x","sha256":"DIGEST","namespaces":"shop","scopes":["ops"]}',
     "no namespaces": b'{"id":"x","sha256":"DIGEST","namespaces":[],"scopes":["ops"]}',
     "all and one": b'{"id":"x","sha256":"DIGEST","namespaces":["*","shop"],"scopes":["ops"]}',
