@@ -128,3 +128,11 @@ def test_a_todo_names_what_it_waits_for() -> None:
         if re.search(r"#.*\b(TODO|FIXME|XXX)\b(?!\(#\d+\))", line)
     ]
     assert loose == []
+
+
+@pytest.mark.parametrize("room", sorted({path.parent for path in python_files("services", "shared")}), ids=name_of)
+def test_a_room_names_its_modules(room: Path) -> None:
+    says = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    inside = {path.stem for path in room.glob("*.py")} | {path.parent.name for path in room.glob("*/__init__.py")}
+    silent = {"__init__", "__main__", "app", "settings", "model", "errors"}
+    assert {name for name in inside - silent if not re.search(rf"\b{name}\b", says)} == set()

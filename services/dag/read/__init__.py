@@ -3,6 +3,7 @@
 Called by `api`. Every answer is bounded in rows and in bytes; a crash loses nothing.
 
 queries         DAGs, nodes, inputs, outputs, pages of them
+surroundings    upstreams, downstreams and externals of nodes, for as many as there is room for
 explain         what a DAG waits for, since when, and how far it is to its end
 critical_path   the longest way through what is left of a DAG; pure
 event_streams   a DAG's changes as server-sent events
