@@ -75,7 +75,7 @@ class DagSettings(EdgeSettings):
     list_scan_nodes_max: int = 50_000
     page_edges_max: int = 50_000
     # Outputs and errors of a page of nodes; beside them what surrounds these nodes; payloads of an exported page.
-    page_bytes_max: int = 16 * 1024 * 1024
+    page_bytes_max: int = 4 * 1024 * 1024
     # Events that nothing waits for, of one DAG, in an answer.
     undeclared_shown_max: int = 100
     # A retry of so many nodes, with so many edges to look at and as many to count anew, is one transaction; a

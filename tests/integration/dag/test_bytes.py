@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.dag import store
 from services.dag.read import queries
 from services.dag.run.completions import Completer
 from tests.support.dag_world import BASE, DagWorld, specs
@@ -125,3 +126,16 @@ async def test_a_graph_over_its_bound_is_refused_and_below_it_is_whole(
         assert answer.status_code == status
     assert answer.content == whole
     assert whole.count({"json": b'"downstream":"down"', "mermaid": b" --> ", "dot": b" -> "}[form]) == 7
+
+
+async def test_a_graph_with_too_many_edges_is_refused_before_any_is_read(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("nothing need be read")
+
+    ups = [f"up{i}" for i in range(7)]
+    dag = await world.create([*specs({key: [] for key in ups}), {"key": "down", "upstream": ups}])
+    monkeypatch.setattr(store.reads, "graph_nodes", never)
+    world.settings.__dict__.update(graph_bytes_max=7 * 14 - 1)
+    assert (await world.http.get(f"{BASE}/{dag}/graph?format=json")).status_code == 422
