@@ -57,7 +57,7 @@ class WaitOptions(TypedDict, total=False):
 class NodeOptions(WaitOptions, total=False):
     """What a node may carry besides key, topic and what it waits for, and `WaitOptions`.
 
-    payload: any JSON, up to 10 KiB; what its handler finds in `job.payload`.
+    payload: any JSON, up to 64 KiB; what its handler finds in `job.payload`.
     metadata: an object of up to 1 KiB.
     priority: lower is served first; 0 by default.
     max_attempts: deliveries before it has failed; by default a worker's task says, which is 20.

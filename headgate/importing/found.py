@@ -15,6 +15,7 @@ from headgate.wire import (
     JSON_DEPTH_MAX,
     KEY_BYTES_MAX,
     LEASE_S_MAX,
+    NAME_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
     encoded_bytes,
 )
@@ -218,7 +219,7 @@ def whole(value: Any, where: str) -> int | None:
 
 def name_of(value: Any) -> str | None:
     """A DAG's name; None for what cannot be one."""
-    fits = isinstance(value, str) and 0 < len(value.encode()) <= KEY_BYTES_MAX and value.isprintable()
+    fits = isinstance(value, str) and 0 < len(value.encode()) <= NAME_BYTES_MAX and value.isprintable()
     return value if fits else None
 
 

@@ -21,14 +21,16 @@ BATCH_MAX: Final = 1_000
 PAGE_LIMIT_DEFAULT: Final = 100
 PAGE_LIMIT_MAX: Final = 1_000
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
-PAYLOAD_BYTES_MAX: Final = 10 * 1024
-OUTPUT_BYTES_MAX: Final = 10 * 1024
+PAYLOAD_BYTES_MAX: Final = 64 * 1024
+OUTPUT_BYTES_MAX: Final = 64 * 1024
 METADATA_BYTES_MAX: Final = 1024
 ACK_CONTEXT_BYTES_MAX: Final = 1024
 HEADERS_BYTES_MAX: Final = 1024
 INPUTS_BYTES_MAX: Final = 256 * 1024
 ERROR_CHARS_MAX: Final = 8 * 1024
-KEY_BYTES_MAX: Final = 200
+# Of node keys, DAGs' own keys, idempotency keys and affinities; of names, workers and fairness keys.
+KEY_BYTES_MAX: Final = 1_024
+NAME_BYTES_MAX: Final = 200
 JSON_DEPTH_MAX: Final = 32
 WAIT_S_MAX: Final = 30
 LEASE_S_DEFAULT: Final = 60
@@ -124,13 +126,27 @@ def _is_control(char: str) -> bool:
     return char < " " or "\x7f" <= char <= "\x9f"
 
 
+def key(text: str) -> str:
+    """A key: 1 to `KEY_BYTES_MAX` bytes of UTF-8, no control characters."""
+    return _short(text, KEY_BYTES_MAX)
+
+
 def label(text: str) -> str:
-    """A key or name: 1 to `KEY_BYTES_MAX` bytes of UTF-8, no control characters."""
-    if not 1 <= len(text.encode()) <= KEY_BYTES_MAX:
-        raise ValueError(f"must be 1 to {KEY_BYTES_MAX} bytes of UTF-8")
+    """A name: 1 to `NAME_BYTES_MAX` bytes of UTF-8, no control characters."""
+    return _short(text, NAME_BYTES_MAX)
+
+
+def _short(text: str, bytes_max: int) -> str:
+    if not 1 <= len(text.encode()) <= bytes_max:
+        raise ValueError(f"must be 1 to {bytes_max} bytes of UTF-8")
     if not text.isprintable() and any(map(_is_control, text)):
         raise ValueError("control characters are not allowed")
     return text
+
+
+def _short_schema(bytes_max: int) -> WithJsonSchema:
+    told = f"1 to {bytes_max} bytes of UTF-8, no control characters"
+    return WithJsonSchema({"type": "string", "minLength": 1, "maxLength": bytes_max, "description": told})
 
 
 def _moment(value: object) -> object:
@@ -163,20 +179,18 @@ Topic = Annotated[str, StringConstraints(pattern=TOPIC_PATTERN)]
 ACK_TOPIC_PATTERN: Final = r"^(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}$"
 # Patterns stand in the OpenAPI documents, so they are such as ECMA-262 has: no flags inside.
 ID_PATTERN: Final = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$"
-KEY_PATTERN: Final = r"^[ -~]{1,128}$"
 _SHOULD: Final = re.compile(r"^[A-Z]\w+ should (?=be|have|match)")
 _PATTERNS: Final = {
     NAMESPACE_PATTERN: "must be 1 to 64 letters, digits and . _ -, and not . or .. alone",
     TOPIC_PATTERN: "must be 1 to 128 letters, digits and . _ / -",
     ACK_TOPIC_PATTERN: "must be a topic, or namespace:topic",
     ID_PATTERN: "must be a UUIDv7 whose last 12 bits name a shard; leave it out and one is made",
-    KEY_PATTERN: "must be 1 to 128 printable ASCII characters",
 }
 AckTopic = Annotated[str, StringConstraints(pattern=ACK_TOPIC_PATTERN)]
 ItemId = Annotated[str, StringConstraints(pattern=ID_PATTERN, to_lower=True)]
 OpaqueId = str  # a malformed one is not_found, or lease_lost: an answer, no error
-IdempotencyKey = Annotated[str, StringConstraints(pattern=KEY_PATTERN)]
-Label = Annotated[str, AfterValidator(label), WithJsonSchema({"type": "string", "minLength": 1})]
+Key = Annotated[str, AfterValidator(key), _short_schema(KEY_BYTES_MAX)]
+Label = Annotated[str, AfterValidator(label), _short_schema(NAME_BYTES_MAX)]
 ErrorText = Annotated[str, StringConstraints(max_length=ERROR_CHARS_MAX), AfterValidator(_clean_text)]
 Json = Annotated[Any, AfterValidator(_whole_json)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_clean_json)]

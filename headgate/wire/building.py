@@ -7,12 +7,14 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from headgate.wire.base import (
     INT32_MAX,
     LEASE_S_DEFAULT,
+    NAME_BYTES_MAX,
     TTL_S_MAX,
     Attempts,
     Batch,
     DelayS,
     Json,
     JsonObject,
+    Key,
     Label,
     LeaseS,
     Lift,
@@ -33,8 +35,8 @@ from headgate.wire.queue import Backoff
 class Dependency(Request):
     """An edge: `downstream` waits for `upstream`. Both are node keys."""
 
-    upstream: Label
-    downstream: Label
+    upstream: Key
+    downstream: Key
 
 
 class _ExternalSpec(Request):
@@ -56,11 +58,11 @@ ExternalSpec = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string", "minLength": 1},
+                {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX},
                 {
                     "type": "object",
                     "properties": {
-                        "name": {"type": "string", "minLength": 1},
+                        "name": {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX},
                         "deadline_s": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": TTL_S_MAX},
                     },
                     "required": ["name"],
@@ -75,13 +77,13 @@ ExternalSpec = Annotated[
 class NodeSpec(Request):
     """A node to add: an item, or a whole DAG in its place, and what it waits for."""
 
-    key: Label
+    key: Key
     topic: Topic | None = None
     dag: Optional["SubDag"] = None
     payload: Json = None
     metadata: JsonObject | None = None
     priority: Priority = 0
-    upstream: MaybeNone[Label] | None = None
+    upstream: MaybeNone[Key] | None = None
     external: MaybeNone[ExternalSpec] | None = None
     trigger: Trigger = "all_succeeded"
     max_attempts: Attempts = 0
@@ -91,7 +93,7 @@ class NodeSpec(Request):
     ttl_s: TtlS | None = None
     pass_outputs: bool = False
     run_on: RunOn | None = None
-    compensates: Label | None = None
+    compensates: Key | None = None
     tolerate: bool = False
 
     @model_validator(mode="after")
@@ -190,7 +192,7 @@ class DagSpec(_Build):
     """A DAG to create. The same `key` again answers the first DAG, and whether this body asks for the same."""
 
     name: Label | None = None
-    key: Label | None = None
+    key: Key | None = None
     open: bool = False
     hold: bool = False
     on_failure: OnFailure = "continue"
@@ -207,7 +209,7 @@ class ExpandNode(AddNodes):
     """Children of `node`, which runs: what waits for it waits for them too. With `generation` only that one of
     the node may add them."""
 
-    node: Label
+    node: Key
     generation: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
 
 

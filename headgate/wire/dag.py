@@ -15,6 +15,7 @@ from headgate.wire.base import (
     ErrorText,
     EventKind,
     Json,
+    Key,
     Label,
     MaybeNone,
     Moment,
@@ -38,7 +39,7 @@ from headgate.wire.base import (
 class ExternalResolution(Request):
     """Says that external `name` of `node` has happened; with `failed` its node fails."""
 
-    node: Label
+    node: Key
     name: Label
     data: Json = None
     failed: bool = False
@@ -53,7 +54,7 @@ class CancelDag(Request):
 
 
 class CancelNodes(Request):
-    nodes: Batch[Label]
+    nodes: Batch[Key]
     reason: ErrorText | None = None
 
 
@@ -65,10 +66,10 @@ class RetryDag(Request):
     again.
     """
 
-    nodes: MaybeNone[Label] | None = None
-    down_from: Annotated[MaybeNone[Label] | None, Field(alias="from")] = None
+    nodes: MaybeNone[Key] | None = None
+    down_from: Annotated[MaybeNone[Key] | None, Field(alias="from")] = None
     all: bool = False
-    payloads: Annotated[dict[Label, Json], Field(max_length=BATCH_MAX)] | None = None
+    payloads: Annotated[dict[Key, Json], Field(max_length=BATCH_MAX)] | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -78,7 +79,7 @@ class RetryDag(Request):
 
 
 class SkipNodes(Request):
-    nodes: Batch[Label]
+    nodes: Batch[Key]
 
 
 # Responses

@@ -24,12 +24,12 @@ from headgate.wire.base import (
     ErrorText,
     ExtendStatus,
     Headers,
-    IdempotencyKey,
     ItemId,
     ItemOutcome,
     ItemState,
     Json,
     JsonObject,
+    Key,
     Label,
     LeasedDag,
     LeaseS,
@@ -79,10 +79,10 @@ class Item(Request):
     delivery: Delivery = "at_least_once"
     max_attempts: Attempts = 0
     backoff: Backoff | None = None
-    idempotency_key: IdempotencyKey | None = None
+    idempotency_key: Key | None = None
     ack_topic: AckTopic | None = None
     ack_context: JsonObject | None = None
-    affinity: Label | None = None
+    affinity: Key | None = None
     fairness_key: Label | None = None
     headers: Headers | None = None
 

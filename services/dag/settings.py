@@ -22,8 +22,8 @@ class DagSettings(EdgeSettings):
     # A call that makes a thousand nodes is large, and mostly waits: for its shard, and for the queue.
     working_kib_max: Annotated[int, Field(ge=1)] = 8192
 
-    payload_bytes_max: int = 10 * 1024
-    data_bytes_max: int = 10 * 1024
+    payload_bytes_max: int = 64 * 1024
+    data_bytes_max: int = 64 * 1024
     metadata_bytes_max: int = 1024
     # What a child is given of its upstreams' outputs; above either, a reference to fetch it by. The depth
     # leaves room for what an enqueue call wraps around it.
@@ -56,7 +56,7 @@ class DagSettings(EdgeSettings):
     # outputs become the node's (above that, a reference to fetch them by).
     subdag_depth_max: int = 8
     subdag_bytes_max: int = 1024 * 1024
-    subdag_output_bytes_max: int = 10 * 1024
+    subdag_output_bytes_max: int = 64 * 1024
 
     # Of DAGs with a `priority`: levels behind a node that count, edges above which none does, and how often
     # a DAG that changes is looked at.

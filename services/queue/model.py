@@ -224,13 +224,16 @@ class Ready(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Keys of one topic and shard that a call wants, in its order of service, under its token."""
+    """Keys of one topic and shard that a call wants, in its order of service, under its token: as many as have no
+    more than `bytes_max` bytes together, and the item `first_id` at any size."""
 
     topic_id: int
     keys: Sequence[Key]
     token: str
     lease_s: float | None
     worker: str | None = None
+    bytes_max: int = 16 * 1024 * 1024
+    first_id: str | None = None
 
     def stretches(self) -> list[tuple[Key, Key]]:
         """First and last of the parts that ascend within one priority: few other ready items lie between them."""

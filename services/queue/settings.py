@@ -19,12 +19,16 @@ class QueueSettings(EdgeSettings):
 
     port: int = 8080
 
-    payload_bytes_max: int = 10 * 1024
-    output_bytes_max: int = 10 * 1024
+    payload_bytes_max: int = 64 * 1024
+    output_bytes_max: int = 64 * 1024
     metadata_bytes_max: int = 1024
     ack_context_bytes_max: int = 1024
+    # That of a DAG's item, which names its node: twice as long as the key, if all of it is written as escapes.
+    managed_context_bytes_max: int = 3 * 1024
     headers_bytes_max: int = 1024
     inputs_bytes_max: int = 256 * 1024 + 1024
+    # Items of one dequeue's answer; one item at least.
+    answer_bytes_max: Annotated[int, Field(ge=1)] = 16 * 1024 * 1024
 
     id_window_s: float = 15 * 60
     id_ahead_s_max: float = 60.0
@@ -40,6 +44,8 @@ class QueueSettings(EdgeSettings):
     topic_shards_max: Annotated[int, Field(ge=1, description="shards that one topic's new items go to")] = 16
     topic_shard_rate_max: Annotated[float, Field(gt=0, description="items a second, per host")] = 80_000.0
     flush_items_max: int = 2_000
+    # Of payloads, inputs and outputs in a flush; one call's at least. Where items are large, fewer wait, too.
+    flush_bytes_max: Annotated[int, Field(ge=1)] = 16 * 1024 * 1024
     waiting_items_max: int = 50_000
     names_max: Annotated[int, Field(ge=4_000, description="topics remembered, per shard")] = 20_000
     peek_keys_max: int = 1_000
@@ -73,7 +79,9 @@ class QueueSettings(EdgeSettings):
     @property
     def flush_limits(self) -> BatcherLimits:
         """What one flush takes, and who may join the line for it."""
-        return BatcherLimits(self.flush_items_max, self.waiting_items_max, self.standing_wait_s_max)
+        return BatcherLimits(
+            self.flush_items_max, self.waiting_items_max, self.standing_wait_s_max, self.flush_bytes_max
+        )
 
     def plan(self) -> Plan:
         """The shard map; a ValueError says what is wrong with it."""

@@ -43,11 +43,22 @@ _UNTAGGED: frozenset[Hashable] = frozenset()
 
 
 class BatcherLimits(NamedTuple):
-    """Entries of a flush; entries that wait at most; for how long the oldest may, before others are refused."""
+    """Entries of a flush; entries that wait at most; for how long the oldest may, before others are refused; and
+    what the texts of a flush may take: `size_of` makes them count."""
 
     items_max: int
     waiting_max: int = 50_000
     wait_s: float = 1.0
+    bytes_max: int = 16 * 1024 * 1024
+
+    def size_of(self, entries: int, texts: Sequence[str | None]) -> int:
+        """What a call of so many entries, with these texts, counts for in a flush: their number or their bytes, by
+        which of the two it fills more of one."""
+        chars = sum([len(text) for text in texts if text is not None])
+        if 4 * chars * self.items_max <= entries * self.bytes_max:
+            return entries  # no character takes more than four bytes
+        bytes_all = sum([len(text if text.isascii() else text.encode()) for text in texts if text is not None])
+        return max(entries, -(-bytes_all * self.items_max // self.bytes_max))
 
 
 class _Call(msgspec.Struct, Generic[E, R]):
@@ -100,10 +111,17 @@ class Batcher(Generic[E, R]):
         self._light, self._heavy = _Lane[E, R](), _Lane[E, R]()
         self._standing = Standing(limits.wait_s, _clock)
 
-    async def submit(self, entries: list[E], tenant: Hashable = None, *, size: int | None = None) -> Sequence[R]:
+    async def submit(
+        self,
+        entries: list[E],
+        tenant: Hashable = None,
+        *,
+        size: int | None = None,
+        texts: Sequence[str | None] = (),
+    ) -> Sequence[R]:
         """The results of `entries`, in their order, after the flush that carried them.
 
-        `size` is what they count for in a flush, where that is not one each.
+        `size` is what they count for in a flush, where that is not one each; more where their `texts` are long.
 
         Raises:
             Overloaded: too much waits already, or for too long: nothing was done.
@@ -114,7 +132,7 @@ class Batcher(Generic[E, R]):
         if self.is_overloaded:
             raise overloaded(self._level)
         future: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
-        size = len(entries) if size is None else size
+        size = self._limits.size_of(len(entries) if size is None else size, texts)
         lane = self._light
         tags: Set[Hashable] = _UNTAGGED if self._tags is None else self._tags(entries)
         if size > LIGHT_ENTRIES_MAX or (tags and self._heavy.has(tags)):

@@ -77,9 +77,9 @@ BAD_ITEMS: list[tuple[dict[str, Any], str]] = [
     *(({"disabled": value}, "/disabled") for value in ("true", 1, 0, "yes", [])),
     *(({"delivery": value}, "/delivery") for value in ("exactly_once", "", 1, None, "AT_MOST_ONCE")),
     *(({"idempotency_key": value}, "/idempotency_key") for value in (
-        "", "x" * 129, "x" * 1024, "x" * 8192, "é", "a\nb", "\u0000", 7, True, "\x7f",
+        "", "x" * 1025, "x" * 8192, "é" * 513, "😀" * 257, "a\nb", "\u0000", 7, True, "\x7f",
     )),
-    *(({"affinity": value}, "/affinity") for value in ("", "x" * 201, "é" * 101, "a\u0000", "a\nb", 7, [])),
+    *(({"affinity": value}, "/affinity") for value in ("", "x" * 1025, "é" * 513, "a\u0000", "a\nb", 7, [])),
     *(({"ack_topic": value}, "/ack_topic") for value in (
         "", "a b", ":t", "ns:", "a:b:c", "x" * 65 + ":t", 7, "é:t", "t\n",
     )),

@@ -1,6 +1,8 @@
 """One item per id and per idempotency key, however often the call is repeated."""
 
 import asyncio
+import random
+import string
 from typing import Any
 
 import pytest
@@ -298,7 +300,24 @@ async def test_retention_frees_keys(api: Api) -> None:
     assert (await status_of(api, idempotency_key="k"))["status"] == "enqueued"
 
 
-@pytest.mark.parametrize("key", ["x", " ", "~" * 128, "a/b:c?d#e", "'; DROP TABLE dedup; --"])
-async def test_any_printable_ascii_is_a_key(api: Api, key: str) -> None:
+def unlike(chars: str, count: int) -> str:
+    """Text that no index can compress."""
+    return "".join(random.Random(7).choices(chars, k=count))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "x",
+        " ",
+        "~" * 1_024,
+        unlike(string.ascii_letters + string.digits, 1_024),
+        unlike("äöüßéèêçñø", 512),
+        unlike("".join(map(chr, range(0x1F300, 0x1F5FF))), 256),
+        "a/b:c?d#e",
+        "'; DROP TABLE dedup; --",
+    ],
+)
+async def test_any_text_of_1024_bytes_is_a_key(api: Api, key: str) -> None:
     assert (await status_of(api, idempotency_key=key))["status"] == "enqueued"
     assert (await status_of(api, idempotency_key=key))["status"] == "duplicate"

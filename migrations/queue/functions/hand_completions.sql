@@ -1,9 +1,10 @@
 -- As emit_completions, with the offers of calls that wait: each takes up to `items_max` of a topic for `wanted_s`
--- (0: the item's own time). What nobody waits for goes to ready.
+-- (0: the item's own time), of no more than `offer_bytes_max` bytes together, one item at least. What nobody waits for goes to ready.
 CREATE OR REPLACE FUNCTION hand_completions(
     item_ids uuid[], topic_ids int[], ack_topic_ids int[], outcomes text[], attempt_numbers int[],
     outputs text[], errors text[], contexts text[],
-    offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[])
+    offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
+    offer_bytes_max bigint)
 RETURNS TABLE (
     o_topic_id int, o_deliver_at timestamptz, o_id uuid, o_token uuid, o_lease_until timestamptz, o_payload text)
 LANGUAGE plpgsql VOLATILE STRICT AS $$
@@ -41,9 +42,12 @@ BEGIN
         FROM unnest(offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
             AS o(topic_id, token, wanted_s, items_max)
         CROSS JOIN LATERAL (
-            SELECT i.id, i.namespace_id, i.topic_id, i.lease_s FROM i
-            WHERE i.topic_id = o.topic_id ORDER BY i.id LIMIT o.items_max) AS x
-        WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))),
+            SELECT row_number() OVER best AS nth, sum(i.bytes + 500) OVER best AS bytes_so_far,
+                i.id, i.namespace_id, i.topic_id, i.lease_s
+            FROM i WHERE i.topic_id = o.topic_id
+            WINDOW best AS (ORDER BY i.id ROWS UNBOUNDED PRECEDING) ORDER BY i.id LIMIT o.items_max) AS x
+        WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))
+            AND (x.nth = 1 OR x.bytes_so_far <= offer_bytes_max)),
     l AS (
         INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
         SELECT h.token, h.lease_until, h.namespace_id, h.topic_id, array_agg(h.id) FROM h
@@ -56,5 +60,6 @@ BEGIN
         SELECT i.topic_id, count(*) - x.handed, 0, x.handed, 0, 0, sum(i.bytes)
         FROM i CROSS JOIN LATERAL (SELECT count(*) AS handed FROM h WHERE h.topic_id = i.topic_id) AS x
         GROUP BY i.topic_id, x.handed)
-    SELECT i.topic_id, at, i.id, h.token, h.lease_until, i.payload FROM i LEFT JOIN h ON h.id = i.id;
+    SELECT i.topic_id, at, i.id, h.token, h.lease_until, CASE WHEN h.id IS NOT NULL THEN i.payload END
+    FROM i LEFT JOIN h ON h.id = i.id;
 END $$;

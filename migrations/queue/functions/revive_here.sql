@@ -1,7 +1,8 @@
 -- Disabled items become deliverable, as by the verb `revive` for one who may manage them, and are leased to
--- offers. All of them or none: one that is not there, not disabled or locked by somebody else is an error.
+-- offers, as far as the items of each have no more than `offer_bytes_max` bytes, one item at least. All of them or none: one that is not there, not disabled or locked by somebody else is an error.
 CREATE OR REPLACE FUNCTION revive_here(
-    wanted uuid[], offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[])
+    wanted uuid[], offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
+    offer_bytes_max bigint)
 RETURNS SETOF told LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM FROM (
@@ -23,17 +24,22 @@ BEGIN
         FROM g, n WHERE i.ctid = g.place
         RETURNING i.id, i.namespace_id, i.managed, i.topic_id, i.priority, i.deliver_at,
             i.deliver_at <= n.at AND i.fairness_key IS NULL AS is_ready,
-            CASE WHEN i.topic_id = ANY (offer_topic_ids) THEN i END AS whole),
+            CASE WHEN i.topic_id = ANY (offer_topic_ids) THEN i END AS whole,
+            octet_length(i.payload) + coalesce(octet_length(i.metadata), 0) + coalesce(octet_length(i.inputs), 0)
+                + coalesce(octet_length(i.headers), 0) + coalesce(octet_length(i.ack_context), 0) + 500 AS bytes),
     h AS MATERIALIZED (
         SELECT x.id, x.namespace_id, x.topic_id, o.token,
             n.at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
         FROM n, unnest(offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
             AS o(topic_id, token, wanted_s, items_max)
         CROSS JOIN LATERAL (
-            SELECT u.id, u.namespace_id, u.topic_id, (u.whole).lease_s FROM u
-            WHERE u.topic_id = o.topic_id AND u.is_ready ORDER BY u.priority, u.deliver_at, u.id
-            LIMIT o.items_max) AS x
-        WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))),
+            SELECT row_number() OVER best AS nth, sum(u.bytes) OVER best AS bytes_so_far,
+                u.id, u.namespace_id, u.topic_id, (u.whole).lease_s
+            FROM u WHERE u.topic_id = o.topic_id AND u.is_ready
+            WINDOW best AS (ORDER BY u.priority, u.deliver_at, u.id ROWS UNBOUNDED PRECEDING)
+            ORDER BY u.priority, u.deliver_at, u.id LIMIT o.items_max) AS x
+        WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))
+            AND (x.nth = 1 OR x.bytes_so_far <= offer_bytes_max)),
     l AS (
         INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
         SELECT h.token, h.lease_until, h.namespace_id, h.topic_id, array_agg(h.id) FROM h
@@ -48,8 +54,9 @@ BEGIN
             x.handed, -count(*), 0
         FROM u CROSS JOIN LATERAL (SELECT count(*) AS handed FROM h WHERE h.topic_id = u.topic_id) AS x
         GROUP BY u.topic_id, x.handed)
-    SELECT u.topic_id, u.priority, u.deliver_at, u.id, true, u.is_ready, h.token, h.lease_until, (u.whole).payload,
-        (u.whole).metadata, (u.whole).inputs, (u.whole).headers, (u.whole).attempts + 1, (u.whole).enqueued_at,
-        (u.whole).at_most_once, CASE WHEN u.managed THEN (u.whole).ack_context END
-    FROM u LEFT JOIN h ON h.id = u.id;
+    SELECT u.topic_id, u.priority, u.deliver_at, u.id, true, u.is_ready, h.token, h.lease_until, w.payload,
+        w.metadata, w.inputs, w.headers, w.attempts + 1, w.enqueued_at, w.at_most_once,
+        CASE WHEN u.managed THEN w.ack_context END
+    FROM u LEFT JOIN h ON h.id = u.id
+    CROSS JOIN LATERAL (SELECT (CASE WHEN h.id IS NOT NULL THEN u.whole END).*) AS w;
 END $$;

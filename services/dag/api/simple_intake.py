@@ -73,6 +73,8 @@ def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | None:
         spec = msgspec.convert(value, _Spec)
     except msgspec.ValidationError:
         return None
+    if spec.name is not None and len(spec.name) > wire.NAME_BYTES_MAX:
+        return None
     names = [name for name in (spec.key, spec.name) if name is not None]
     made = _columns(spec.nodes, names, settings)
     if made is None or made[1]:

@@ -24,7 +24,7 @@ from shared.errors import NotFound, Unavailable, invalid
 from shared.log import log
 from shared.shards.shard_map import Shard
 
-# One page is what one stream holds in memory: some hundred events, each with a key of up to 200 bytes.
+# One page is what one stream holds in memory: some hundred events, each with a key of up to a kilobyte.
 _ROWS_PER_PAGE: Final = 5
 _RETRY_MS: Final = 1_000
 _OVER: Final = frozenset({"succeeded", "failed", "cancelled"})

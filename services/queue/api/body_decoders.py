@@ -53,8 +53,8 @@ _acks = msgspec.json.Decoder(Acks)
 _demands = msgspec.json.Decoder(Demands)
 
 
-def new_items(body: bytes, settings: QueueSettings) -> list[NewItem] | list[PlainItem]:
-    """The items of an enqueue call; plain ones when all are."""
+def new_items(body: bytes, settings: QueueSettings, *, manages: bool = False) -> list[NewItem] | list[PlainItem]:
+    """The items of an enqueue call; plain ones when all are. `manages`: it is the DAG service's."""
     plain = _decode(_plain_items, body)
     is_valid = plain is not None and _is_valid(plain.items, settings.batch_items_max)
     value = None
@@ -70,7 +70,7 @@ def new_items(body: bytes, settings: QueueSettings) -> list[NewItem] | list[Plai
         validate(wire.EnqueueRequest, value)
         items = _new_items.decode(msgspec.json.encode(value)).items if decoded is None else items
     for i, item in enumerate(items):
-        _fit(i, item, settings)
+        _fit(i, item, settings, manages)
     return items
 
 
@@ -195,7 +195,7 @@ def _is_common(item: NewItem) -> bool:
     )
 
 
-def _fit(i: int, item: NewItem, settings: QueueSettings) -> None:
+def _fit(i: int, item: NewItem, settings: QueueSettings, manages: bool) -> None:
     pointer = f"/items/{i}"
     item.payload = _fitted(f"{pointer}/payload", item.payload, settings.payload_bytes_max)
     if item.metadata != NULL:
@@ -205,7 +205,8 @@ def _fit(i: int, item: NewItem, settings: QueueSettings) -> None:
     if item.headers != NULL:
         item.headers = _fitted(f"{pointer}/headers", item.headers, settings.headers_bytes_max)
     if item.ack_context != NULL:
-        item.ack_context = _fitted(f"{pointer}/ack_context", item.ack_context, settings.ack_context_bytes_max)
+        bytes_max = settings.managed_context_bytes_max if manages else settings.ack_context_bytes_max
+        item.ack_context = _fitted(f"{pointer}/ack_context", item.ack_context, bytes_max)
 
 
 def _fitted(pointer: str, raw: msgspec.Raw, bytes_max: int) -> msgspec.Raw:

@@ -63,7 +63,7 @@ class Verbs:
         if part is not None:
             _check_topic(part.topic, call.caller)
             return 201, _answer(await self._process.broker.enqueue_plain(call.namespace, [part]))
-        items = body_decoders.new_items(call.body, self._settings)
+        items = body_decoders.new_items(call.body, self._settings, manages=call.caller.is_dag_service)
         _check_topics(items, call.caller)
         if tenant is None:
             return 201, _answer(await self._process.broker.enqueue(call.namespace, items, call.caller))

@@ -10,6 +10,7 @@ key_buffer        keys of ready items of one topic and shard, in order
 key_cache         one topic's keys at one process, over its shards
 key_refill        how keys are read ahead
 key_budget        how many keys a process keeps, of all topics together
+claiming          claims of calls: from which shards, and how many bytes an answer has room for
 claim_flushes     claims of many calls brought together for a shard, and told apart again
 priority_shares   minimum shares of priorities
 scan_floor        where the living rows of an index begin

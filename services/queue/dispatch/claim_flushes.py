@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.queue.model import Claim, Key, Look, id_of
-from services.queue.store.dequeue_encoding import Group
+from services.queue.store.dequeue_encoding import Claimed, Group
 from services.queue.store.shard_store import Store
 from shared.ids import one_shard_of, shard_of
 
@@ -36,11 +36,12 @@ def looker(store: Store) -> Any:
 def claimer(store: Store, relaxed: bool) -> Any:
     """A flush of claims: what was got for each."""
 
-    async def flush(claims: list[Claim]) -> list[list[Group]]:
+    async def flush(claims: list[Claim]) -> list[Claimed]:
         groups: dict[str, list[Group]] = {}
-        for group in await store.claim(claims, relaxed=relaxed):
+        found, cut = await store.claim(claims, relaxed=relaxed)
+        for group in found:
             groups.setdefault(group.token, []).append(group)
         # A call's claims have one token: the first of them is given all that was got.
-        return [groups.pop(claim.token, []) for claim in claims]
+        return [Claimed(groups.pop(claim.token, []), claim.token in cut) for claim in claims]
 
     return flush

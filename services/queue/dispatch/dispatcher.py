@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from services.queue.dispatch.claim_flushes import by_shard, claimer
+from services.queue.dispatch.claiming import Claims, Holder
 from services.queue.dispatch.demand import Asked
 from services.queue.dispatch.direct_handoff import HANDED_ENTRIES_MAX, Handing, Line, Terms
 from services.queue.dispatch.key_budget import KeptKeys, KeysUse
@@ -24,27 +24,15 @@ from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.key_refill import Looking
 from services.queue.dispatch.priority_shares import Bands, Shares
 from services.queue.dispatch.resting_shards import Resting
-from services.queue.model import EARLIEST, Claim, Demand, Key, Ready
+from services.queue.model import EARLIEST, Demand, Key, Ready
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Group, Leased, returnable
 from services.queue.store.names import SQL
 from services.queue.store.shard_store import Store
-from shared.admission.connection_priority import Urgency
-from shared.admission.delay import overloaded
 from shared.clock import Clock
-from shared.errors import Overloaded, ShardUnavailable, Unavailable
-from shared.log import log
-from shared.postgres.batcher import Batcher
+from shared.errors import ShardUnavailable
 
-# A call's token, lease_s and worker.
-Holder = tuple[str, float | None, str | None]
-
-# A shard that takes longer is passed over, so that it holds up nobody who wants items of others.
-CLAIM_S_MAX = 2.0
-# A shard that refused a claim, or was too slow, is asked for nothing for so long; less where it was for the load.
-REST_S = 1.0
-LOAD_REST_S = 0.1
 # Where what a call would take is gone each time it comes for it, it tries for so long after its deadline.
 MISSES_S_MAX = 1.0
 
@@ -71,7 +59,6 @@ class Dispatch:
         self._recent: dict[tuple[int, str], dict[int, None]] = {}
         self._is_leaving = False
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
-        self._claims: dict[tuple[int, bool], Batcher[Claim, list[Group]]] = {}
         self._kept = KeptKeys(settings.kept_keys_max)
         self._rests = Resting(clock)
         self.looking = Looking(
@@ -84,7 +71,9 @@ class Dispatch:
             keep=self._keep,
             rests=self._rests,
         )
-        self._claiming: dict[bool, list[Batcher[Claim, list[Group]]]] = {False: [], True: []}
+        self._claims = Claims(
+            settings, self._rests, topic_id=self.looking.topic_id, give_back=self._give_back, keep=self._keep
+        )
         for store in stores:
             self.join(store)
 
@@ -93,13 +82,7 @@ class Dispatch:
         self._stores[store.number] = store
         store.shard.history.listeners.append(partial(self.forget_shard, store.number))
         self.looking.join(store)
-        for relaxed in (False, True):
-            pool = store.shard.relaxed if relaxed else store.pool
-            claims = Batcher[Claim, list[Group]](
-                claimer(store, relaxed), self._settings.flush_limits, Urgency.DEQUEUE, pool
-            )
-            self._claims[store.number, relaxed] = claims
-            self._claiming[relaxed].append(claims)
+        self._claims.join(store)
         for line in self._lines.values():
             line.buffer.join(store.number)
             line.wake_one()
@@ -230,10 +213,7 @@ class Dispatch:
 
     def check(self, namespace: str) -> None:
         """Raises Overloaded while claims wait too long on every shard."""
-        for claims in self._claiming[namespace == "_dag"]:
-            if not claims.is_overloaded:
-                return
-        raise overloaded(Urgency.DEQUEUE)
+        self._claims.check(namespace)
 
     async def dequeue(
         self,
@@ -283,7 +263,8 @@ class Dispatch:
                 missed = await self._serve(lines, taken, (token, lease_s, worker), leased, tenant)
                 counts = [demand.count - leased.counts[i] for i, demand in enumerate(demands)]
                 left_s = deadline_s - self._clock.monotonic_s()
-                if missed and any(counts) and left_s > -MISSES_S_MAX:
+                is_full = bool(leased and leased.is_cut)
+                if missed and any(counts) and left_s > -MISSES_S_MAX and not is_full:
                     continue  # others may be ready in the place of what is gone
                 is_over = bool(leased) or left_s <= 0 or self._is_leaving != was_leaving
                 is_plain = not is_over and tenant is None and worker is None and len(lines) == 1
@@ -378,7 +359,7 @@ class Dispatch:
             tenant.gain(Use(leased=wanted))
         groups: list[Group] = []
         try:
-            groups = await self._claim(lines, taken, holder)
+            groups = await self._claims.claim(lines, taken, holder, leased)
         finally:
             got = sum([group.items for group in groups])
             if tenant is not None:
@@ -391,57 +372,6 @@ class Dispatch:
 
     def _topic(self, group: Group) -> str:
         return (self._stores[group.shard].names.pair(group.topic_id) or ("", ""))[1]
-
-    async def _claim(self, lines: Sequence[Line], taken: Sequence[list[Key]], holder: Holder) -> list[Group]:
-        groups: dict[int, list[tuple[Line, list[Key]]]] = {}
-        for i, line in enumerate(lines):
-            for shard, part in by_shard(taken[i]).items():
-                groups.setdefault(shard, []).append((line, part))
-        namespace = lines[0].namespace
-        try:
-            if len(groups) == 1:
-                [(shard, parts)] = groups.items()
-                return await self._claim_at(namespace, shard, parts, holder)
-            flushes = {
-                asyncio.create_task(self._claim_at(namespace, shard, parts, holder)): shard
-                for shard, parts in groups.items()
-            }
-            done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX)
-        finally:
-            for i, line in enumerate(lines):
-                line.buffer.settled(taken[i])
-        for flush in late:
-            self._rests.rest(flushes[flush], REST_S)
-            self._keep(self._hand_back(namespace, flush))
-        return [group for flush in done for group in flush.result()]
-
-    async def _claim_at(
-        self, namespace: str, shard: int, parts: Sequence[tuple[Line, list[Key]]], holder: Holder
-    ) -> list[Group]:
-        size = sum([len(keys) for _, keys in parts])
-        try:
-            met = [(await self.looking.topic_id(line, shard), keys) for line, keys in parts]
-            claims = [Claim(topic_id, keys, *holder) for topic_id, keys in met if topic_id is not None]
-            if not claims:
-                return []  # another process told of a topic that is not here
-            found = await self._claims[shard, namespace == "_dag"].submit(claims, namespace, size=size)
-        except Unavailable as error:
-            if not self._rests(shard):
-                log.warning("claim failed", shard=shard, detail=error.detail)
-            self._rests.rest(shard, LOAD_REST_S if isinstance(error, Overloaded) else REST_S)
-            return []
-        groups = [group for groups in found for group in groups]
-        got = {group.topic_id for group in groups}
-        for line, _ in parts:
-            if line.topic_ids.get(shard) not in got:
-                line.buffer.reread(shard)  # all was gone, or paused: so are the others that are known, most likely
-        return groups
-
-    async def _hand_back(self, namespace: str, flush: asyncio.Task[list[Group]]) -> None:
-        """What a slow shard leased in the end, for a call that did not wait for it."""
-        held = [pair for group in await flush for pair in group.returnable()]
-        if held and self.hand_back is not None:
-            await self.hand_back(namespace, held)
 
     def _give_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
         """What was leased for a call that was cut short."""

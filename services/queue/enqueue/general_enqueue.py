@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.queue.dispatch.dispatcher import Dispatch
-from services.queue.enqueue.item_rows import ack_pair, fingerprint, new_rows
+from services.queue.enqueue.item_rows import ack_pair, fingerprint, new_rows, texts_of
 from services.queue.enqueue.placement import Placement
 from services.queue.model import Key, NewItem, NewRow, Result, refused
 from services.queue.settings import QueueSettings
@@ -102,7 +102,7 @@ class Enqueues:
     ) -> None:
         try:
             rows = await self._rows(self._stores[shard], namespace, [(items[i], ids[i]) for i in part], caller)
-            flushed = await self._flushes[shard].submit(rows, namespace)
+            flushed = await self._flushes[shard].submit(rows, namespace, texts=texts_of(rows))
         except Unavailable as error:
             for i in part:
                 results[i] = refused(ids[i], error.code, error.outcome)

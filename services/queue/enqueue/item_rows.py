@@ -90,6 +90,14 @@ def _json(**columns: Any) -> str | None:
     return json.dumps(found) if found else None
 
 
+def texts_of(rows: Sequence[NewRow]) -> list[str | None]:
+    """The texts that rows of a flush bring; what each has besides is a few hundred bytes."""
+    texts: list[str | None] = [row.payload for row in rows]
+    texts += [row.ack_context for row in rows]
+    texts += [row.kind.extra for row in rows]
+    return texts
+
+
 def _text(raw: Any) -> str | None:
     return None if raw == NULL else bytes(raw).decode()
 

@@ -69,7 +69,8 @@ class PlainEnqueues:
                 await names.make([(namespace, part.topic) for part in parts])
             mine = ids if len(parts) == 1 else [ids[i] for i in places]
             entries.append(((namespace, topic, priority, lease_s), mine, payloads))
-        await self._flushes[shard].submit(entries, namespace, size=len(ids))
+        texts = [part.payloads for part in parts]
+        await self._flushes[shard].submit(entries, namespace, size=len(ids), texts=texts)
         return Even(ids, "enqueued")
 
     def _flusher(self, store: Store) -> Any:

@@ -115,7 +115,8 @@ class Acks:
         if namespace_id is None:
             return ["not_found"] * len(ids)
         entry = AckEntry(ids, tokens, namespace_id, outputs)
-        [statuses] = await self.flushes[shard, namespace == "_dag"].submit([entry], namespace, size=len(ids))
+        flushes = self.flushes[shard, namespace == "_dag"]
+        [statuses] = await flushes.submit([entry], namespace, size=len(ids), texts=outputs)
         if statuses is not None and _WIDE in statuses:
             await self._apart(shard, namespace, entry, statuses)
         return statuses
@@ -139,7 +140,8 @@ class Acks:
             self._wide |= wide
             size = max(len(places), self._settings.flush_items_max // WIDE_DAGS_MAX, LIGHT_ENTRIES_MAX + 1)
             try:
-                [again] = await self.flushes[shard, namespace == "_dag"].submit([part], namespace, size=size)
+                flushes = self.flushes[shard, namespace == "_dag"]
+                [again] = await flushes.submit([part], namespace, size=size, texts=part.outputs)
             except ServiceError as error:
                 again = [error] * len(places)
             finally:

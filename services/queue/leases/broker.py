@@ -237,7 +237,9 @@ class Broker:
                 if namespace_id is None:
                     return
                 entries = [(item_id, namespace_id, inputs) for _, item_id, inputs in part]
-                statuses = await self._revives[shard, caller.is_dag_service].submit(entries, namespace)
+                texts = [inputs for _, _, inputs in entries]
+                revives = self._revives[shard, caller.is_dag_service]
+                statuses = await revives.submit(entries, namespace, texts=texts)
             except Unavailable as error:
                 for i, _, _ in part:
                     results[i] = refused(items[i][0], error.code, error.outcome)

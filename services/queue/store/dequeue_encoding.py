@@ -60,6 +60,15 @@ class Group(NamedTuple):
         return [(item_id, self.token) for item_id in ids if item_id not in once]
 
 
+class Claimed(NamedTuple):
+    """What a call was given by a claim. `is_cut`: some of what it asked for stays ready, for the bytes it takes.
+    `is_known`: the shard has said so."""
+
+    groups: list[Group]
+    is_cut: bool = False
+    is_known: bool = True
+
+
 class Leased:
     """The items of one call, by its demands."""
 
@@ -68,6 +77,8 @@ class Leased:
         self.counts = [0] * demands
         self.groups: list[Group] = []
         self.first: Key | None = None
+        self.bytes = 0
+        self.is_cut = False  # there is more, and no room for it
 
     def __bool__(self) -> bool:
         return bool(self.groups)
@@ -76,7 +87,9 @@ class Leased:
         """A group that is all that was got of these keys, for one demand."""
         self.groups.append(group)
         self.counts[demand] += group.items
-        self._texts[demand].append(group.text(topic))
+        text = group.text(topic)
+        self.bytes += len(text)
+        self._texts[demand].append(text)
         if self.first is None:
             first_id = group.pieces[: group.pieces.index(PARTS)]
             self.first = keys[0] if keys[0].id == first_id else next(key for key in keys if key.id == first_id)
@@ -87,6 +100,7 @@ class Leased:
         for group, topic in groups:
             self.groups.append(group)
             texts.update(group.texts(topic))
+        self.bytes += sum(map(len, texts.values()))
         for demand, keys in enumerate(taken):
             got = [key for key in keys if key.id in texts]
             self.counts[demand] += len(got)

@@ -60,6 +60,7 @@ class EnqueueStore:
         self.shard = shard
         self.pool = shard.pool
         self.names = Names(shard, settings.names_max)
+        self._answer_bytes_max = settings.answer_bytes_max
         self.has_lanes = False  # whether this process has met a fairness key here
         self._ages = {
             "window_ms": int(settings.id_window_s * 1000),

@@ -7,7 +7,7 @@ caller can tell waiting consumers; forgetting to is slow, never wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
@@ -40,6 +40,8 @@ _HANDED = (
 )
 
 T = TypeVar("T")
+
+_NONE: frozenset[str] = frozenset()
 
 
 def _once(values: Sequence[T]) -> Sequence[T]:
@@ -156,16 +158,19 @@ class Store(EnqueueStore):
                 keys.append(Key(*key))
         return found
 
-    async def claim(self, claims: Sequence[Claim], *, relaxed: bool) -> list[Group]:
-        """Lease items: what was got, without those that are not ready any more, expired or paused."""
+    async def claim(self, claims: Sequence[Claim], *, relaxed: bool) -> tuple[list[Group], Set[str]]:
+        """Lease items: what was got, without those that are not ready any more, expired or paused; and the tokens
+        of calls that got less for the bytes that it takes."""
         parts = [(claim.topic_id, first, last) for claim in claims for first, last in claim.stretches()]
         topic_ids, firsts, lasts = zip(*parts, strict=True)
         if len(claims) == 1:
-            [(_, keys, token, lease_s, _)] = claims
-            ids, tokens, lease_ss = sorted(map(id_of, keys)), [token], [lease_s]
+            [(_, keys, token, lease_s, _, bytes_max, _)] = claims
+            ids, tokens, lease_ss, maxima = sorted(map(id_of, keys)), [token], [lease_s], [bytes_max]
         else:
-            wanted = sorted([(key.id, claim.token, claim.lease_s) for claim in claims for key in claim.keys])
-            ids, tokens, lease_ss = map(list, zip(*wanted, strict=True))
+            wanted = sorted(
+                [(key.id, claim.token, claim.lease_s, claim.bytes_max) for claim in claims for key in claim.keys]
+            )
+            ids, tokens, lease_ss, maxima = map(list, zip(*wanted, strict=True))
         workers = {claim.token: claim.worker for claim in claims if claim.worker is not None}
         pool = self.shard.relaxed if relaxed else self.pool
         rows = await pool.fetch(
@@ -182,8 +187,14 @@ class Store(EnqueueStore):
             workers=json.dumps(workers) if workers else None,
             known_at=firsts[0].deliver_at,
             known_at_json=moment(firsts[0].deliver_at),
+            bytes_maxima=_once(maxima),
+            firsts=[claim.first_id for claim in claims if claim.first_id is not None],
+            bytes_max=self._answer_bytes_max,
+            bytes_easy=min(self._answer_bytes_max, *maxima),
         )
-        return [Group(self.number, *row) for row in rows]
+        groups = [Group(self.number, *row) for row in rows if row["lease_until"] is not None]
+        cut = _NONE if len(groups) == len(rows) else {row["token"] for row in rows if row["lease_until"] is None}
+        return groups, cut
 
     # -- settle -------------------------------------------------------------------------------------------
 
@@ -214,7 +225,7 @@ class Store(EnqueueStore):
             outputs=json.dumps(outputs) if outputs else "{}",
             asked=len(ids),
             folds=folds,
-            **_offered(offers),
+            **_offered(offers, self._answer_bytes_max),
         )
         acked = None if row["acked_ids"] is None else set(row["acked_ids"])
         held = None if row["held"] is None else set(row["held"])
@@ -257,7 +268,7 @@ class Store(EnqueueStore):
             namespace_ids=namespace_ids,
             inputs=inputs,
             may_manage=may_manage,
-            **_offered(offers),
+            **_offered(offers, self._answer_bytes_max),
         )
 
     async def states(self, ids: Sequence[str]) -> dict[str, Any]:
@@ -288,7 +299,8 @@ def _by_token(ids: Sequence[str], tokens: Sequence[str], namespace_ids: Sequence
     return _Named(list(chain.from_iterable(parts)), order, _once([namespaces[token] for token in order]), lasts)
 
 
-def _offered(offers: Sequence[Offer]) -> dict[str, Any]:
+def _offered(offers: Sequence[Offer], bytes_max: int) -> dict[str, Any]:
+    """Offers as arguments. All of them together are given so many bytes at most."""
     if not offers:
         return {}
     topic_ids, tokens, lease_ss, maxima = zip(*offers, strict=True)
@@ -297,6 +309,7 @@ def _offered(offers: Sequence[Offer]) -> dict[str, Any]:
         "offer_tokens": tokens,
         "offer_lease_ss": lease_ss,
         "offer_maxima": maxima,
+        "offer_bytes_max": bytes_max // len(offers),
     }
 
 

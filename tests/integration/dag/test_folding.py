@@ -361,3 +361,28 @@ async def test_an_upstream_acked_before_the_queue_has_its_new_children_opens_the
     await folding.settle()
     await folding.dags.verb(dag, "close")
     await folding.finish(dag)
+
+
+async def test_what_is_handed_to_a_call_has_no_more_bytes_than_its_answer(folding: Folding) -> None:
+    """Of eight children the call gets those that there is room for; the others are ready, and nobody's."""
+    children = [{"key": f"c{n}", "topic": "t", "payload": "x" * 2_000, "upstream": ["b"]} for n in range(8)]
+    nodes = [{"key": "a", "topic": "t"}, {"key": "b", "topic": "t", "upstream": ["a"]}, *children]
+    await folding.dags.create(nodes)
+    await folding.dags.loops.relay.idle()
+    [item] = await folding.queue.dequeue("t")
+    found: list[Any] = [item]
+    for store in folding.host.stores.values():
+        store._answer_bytes_max = 8_000
+    for expected in (1, 3):
+        [item] = found
+        waiting = asyncio.create_task(folding.queue.dequeue("t", 100, wait_s=20))
+        await until_waiting(folding.queue, 1)
+        await folding.queue.ack(item)
+        found = await waiting
+        assert len(found) == expected
+    assert await folding.host.count("ready") == 5
+    for store in folding.host.stores.values():
+        store._answer_bytes_max = folding.host.settings.answer_bytes_max
+    await folding.queue.ack(*found)
+    await folding.queue.ack(*await folding.queue.dequeue("t", 100))
+    await folding.settle()

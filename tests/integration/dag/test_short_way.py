@@ -139,7 +139,7 @@ async def test_a_plain_dag_by_either_way(service: Service, taken: list[str]) -> 
         ({"nodes": [{"key": "n", "topic": "_t"}]}, WRITER, "default"),
         ({"nodes": [{"key": "n", "topic": "t", "upstream": ["n"]}]}, WRITER, "default"),
         ({"dependencies": [{"upstream": "x", "downstream": "y"}]}, WRITER, "default"),
-        ({"external": [{"node": "x", "name": "y", "data": "z" * 10_240}]}, WRITER, "default"),
+        ({"external": [{"node": "x", "name": "y", "data": "z" * 65_536}]}, WRITER, "default"),
         (b"{", None, "default"),
         (b"{", "nobody's", "default"),
         (b"{", READER, "default"),

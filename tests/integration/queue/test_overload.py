@@ -188,7 +188,7 @@ async def test_dequeues_are_refused_when_claims_wait_too_long_everywhere(
     own_host: QueueHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = Api(own_host)
-    claims = own_host.dispatch._claims
+    claims = own_host.dispatch._claims._flushes
     assert {one._level for one in claims.values()} == {Urgency.DEQUEUE}
     slow = set(map(id, claims.values()))
     monkeypatch.setattr(batcher.Batcher, "is_overloaded", property(lambda self: id(self) in slow))

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.ids import shard_of
 from services.queue.dispatch import dispatcher
-from services.queue.dispatch.dispatcher import REST_S
+from services.queue.dispatch.claiming import REST_S
 from tests.support.clocks import ManualClock
 from tests.support.queue_host import Api
 
@@ -127,8 +127,8 @@ async def test_a_call_whose_items_are_always_gone_ends_after_its_deadline(
     monkeypatch.setattr(dispatcher, "MISSES_S_MAX", 0.05)
     await fill(own_api, 0, BACKLOG)
 
-    async def claim(*_args: Any, **_options: Any) -> list[Any]:
-        return []
+    async def claim(*_args: Any, **_options: Any) -> tuple[list[Any], set[str]]:
+        return [], set()
 
     for store in own_api.host.stores.values():
         store.claim = claim  # type: ignore[method-assign]

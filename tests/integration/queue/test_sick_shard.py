@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from headgate.ids import shard_of
-from services.queue.dispatch import dispatcher, key_refill
+from services.queue.dispatch import claiming, key_refill
 from shared.admission import breaker
 from shared.errors import ShardUnavailable
 from shared.metrics import SHARD_REFUSED
@@ -52,7 +52,7 @@ async def shaky(own_host: QueueHost, proxy: Proxy, monkeypatch: pytest.MonkeyPat
     """A process that reaches shard 1 through a proxy, and passes over a slow shard soon."""
     monkeypatch.setattr(breaker, "PAUSE_S", 0.05)
     monkeypatch.setattr(key_refill, "PEEK_S_MAX", 0.2)
-    monkeypatch.setattr(dispatcher, "CLAIM_S_MAX", 0.2)
+    monkeypatch.setattr(claiming, "CLAIM_S_MAX", 0.2)
     dsn = own_host.database.dsn
     shards = f"0={dsn} 1={proxy.dsn(dsn)}"
     async with queue_host(own_host.database, own_host.clock, shards=shards) as made:

@@ -181,7 +181,7 @@ def test_wfformat_tasks_carry_their_command_and_kind() -> None:
         ),
         ({"workflow": {"tasks": [{"name": "a"}, {"name": "a"}]}}, "/workflow/tasks/1: 'a' is there twice"),
         ({"workflow": {"tasks": [{"name": "a", "parents": ["a"]}]}}, "'a' waits for itself"),
-        ({"workflow": {"tasks": [{"name": "x" * 201}]}}, "cannot be a key"),
+        ({"workflow": {"tasks": [{"name": "x" * 1_025}]}}, "cannot be a key"),
         (
             {"workflow": {"tasks": [{"name": "a", "parents": [1]}]}},
             "/workflow/tasks/0/parents/0: it should be a string",
@@ -213,7 +213,7 @@ def test_numbers_of_nodes_and_edges_are_bounded(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_payload_over_the_limit_loses_its_largest_part() -> None:
     document = as_wfformat({"a": []})
-    document["workflow"]["specification"]["tasks"][0] |= {"inputFiles": ["f" * 100] * 200, "outputFiles": ["o"]}
+    document["workflow"]["specification"]["tasks"][0] |= {"inputFiles": ["f" * 100] * 1_000, "outputFiles": ["o"]}
     found = read("wfformat", document)
     assert found.dag.nodes["a"].options["payload"] == {"name": "n-a", "outputs": ["o"]}
     assert noted(found)["payload field inputs"] == "left out"

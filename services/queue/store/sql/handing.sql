@@ -1,9 +1,9 @@
 -- The two verbs by which items become ready while somebody waits for them, for flushes that have offers (see
 -- services.queue.dispatch.direct_handoff). Without offers `revive` and `ack` do the same for less. What is said there of locks, plans
 -- and order holds here word for word; an offer is a topic, a call's token, its lease_s (0: each item's own) and how
--- many items it takes, and a paused topic's is not taken up.
+-- many items it takes, of no more than `offer_bytes_max` bytes together, one at least; a paused topic's is not taken up.
 
--- name: revive_handing(ids, namespace_ids, inputs, may_manage, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
+-- name: revive_handing(ids, namespace_ids, inputs, may_manage, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_bytes_max)
 -- `revive` with offers: of a topic on offer the first items are leased at once to the call that waits for them, as by
 -- `claim`; what is in `h` never comes to `ready`.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
@@ -24,15 +24,21 @@ u AS (
     FROM g, n WHERE i.ctid = g.place
     RETURNING i.id, i.namespace_id, i.managed, i.topic_id, i.priority, i.deliver_at,
         i.deliver_at <= n.at AND i.fairness_key IS NULL AS is_ready,
-        CASE WHEN i.topic_id = ANY ($5::int[]) THEN i END AS whole),
+        CASE WHEN i.topic_id = ANY ($5::int[]) THEN i END AS whole,
+        octet_length(i.payload) + coalesce(octet_length(i.metadata), 0) + coalesce(octet_length(i.inputs), 0)
+            + coalesce(octet_length(i.headers), 0) + coalesce(octet_length(i.ack_context), 0) + 500 AS bytes),
 h AS MATERIALIZED (
     SELECT x.id, x.namespace_id, x.topic_id, o.token,
         n.at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
     FROM n, unnest($5::int[], $6::uuid[], $7::float8[], $8::int[]) AS o(topic_id, token, wanted_s, items_max)
     CROSS JOIN LATERAL (
-        SELECT u.id, u.namespace_id, u.topic_id, (u.whole).lease_s FROM u
-        WHERE u.topic_id = o.topic_id AND u.is_ready ORDER BY u.priority, u.deliver_at, u.id LIMIT o.items_max) AS x
-    WHERE o.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))),
+        SELECT row_number() OVER best AS nth, sum(u.bytes) OVER best AS bytes_so_far,
+            u.id, u.namespace_id, u.topic_id, (u.whole).lease_s
+        FROM u WHERE u.topic_id = o.topic_id AND u.is_ready
+        WINDOW best AS (ORDER BY u.priority, u.deliver_at, u.id ROWS UNBOUNDED PRECEDING)
+        ORDER BY u.priority, u.deliver_at, u.id LIMIT o.items_max) AS x
+    WHERE o.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))
+        AND (x.nth = 1 OR x.bytes_so_far <= $9::bigint)),
 l AS (
     INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
     SELECT token, lease_until, namespace_id, topic_id, array_agg(id) FROM h
@@ -48,12 +54,12 @@ s AS (
     FROM u CROSS JOIN LATERAL (SELECT count(*) AS handed FROM h WHERE h.topic_id = u.topic_id) AS x
     GROUP BY u.topic_id, x.handed)
 SELECT u.id::text, u.namespace_id, u.managed, u.topic_id, u.priority, u.deliver_at, u.is_ready, h.token::text,
-    h.lease_until, (u.whole).payload, (u.whole).metadata, (u.whole).inputs, (u.whole).headers,
-    (u.whole).attempts + 1 AS attempt, (u.whole).enqueued_at, (u.whole).at_most_once,
-    CASE WHEN u.managed THEN (u.whole).ack_context END AS dag
-FROM u LEFT JOIN h ON h.id = u.id;
+    h.lease_until, w.payload, w.metadata, w.inputs, w.headers, w.attempts + 1 AS attempt, w.enqueued_at, w.at_most_once,
+    CASE WHEN u.managed THEN w.ack_context END AS dag
+FROM u LEFT JOIN h ON h.id = u.id
+CROSS JOIN LATERAL (SELECT (CASE WHEN h.id IS NOT NULL THEN u.whole END).*) AS w;
 
--- name: ack_handing(ids, tokens, namespace_ids, lasts, outputs, asked, folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
+-- name: ack_handing(ids, tokens, namespace_ids, lasts, outputs, asked, folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_bytes_max)
 -- `ack` with offers, for completion items and for what is revived.
 WITH g AS MATERIALIZED (
     SELECT token, namespace_id, ids, claimed_at, worker FROM lease
@@ -96,7 +102,7 @@ x AS MATERIALIZED (
 c AS MATERIALIZED (
     SELECT e.* FROM x,
         tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::int,
-            $8::int[], $9::uuid[], $10::float8[], $11::int[]) AS e)
+            $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::bigint) AS e)
 SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
     CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
     (SELECT cardinality(ids) FROM x) AS ends, c.*

@@ -7,7 +7,7 @@
 -- Only `claim` creates leases of what lies in ready. A statement that takes several rows of ready takes them as
 -- they lie there, by ctid, so that no two can deadlock.
 
--- name: claim(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers, known_at, known_at_json)
+-- name: claim(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers, known_at, known_at_json, bytes_maxima, firsts, bytes_max, bytes_easy)
 -- Leases stretches of topics' orders: of the ready items from one key to another, of one priority, those whose ids are
 -- given, sorted and once each, so that one is searched for by halves. What decides is the DELETE of their rows in
 -- ready: an id that another took, or a paused topic's, simply yields nothing. `tokens` and `lease_ss` have one element
@@ -19,6 +19,11 @@
 -- answer of them), which costs a third of columns that are made into JSON again. U+001E stands between two
 -- pieces, U+001F between an id and what follows: neither can stand in JSON text. Most items of a claim came in one call:
 -- `known_at_json` is the JSON of `known_at`, so that it is not made for each of them.
+--
+-- What would make a call's answer longer than its `bytes_maxima`, or all answers together longer than `bytes_max`, stays
+-- ready (`o`): its rows are written back before anybody sees that they were gone, and a row without an end of a lease
+-- says that there are such. Who asks for less than an equal part of `bytes_max` gets it; the item in `firsts` is leased
+-- at any size. Up to `bytes_easy` bytes in all none of that can be.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
 d AS (
     DELETE FROM ready WHERE ctid = ANY (ARRAY(
@@ -33,33 +38,55 @@ d AS (
                 AND ($7::uuid[])[width_bucket(ready.id, $7::uuid[])] = ready.id OFFSET 0) AS r
         WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))
     RETURNING id),
+m AS MATERIALIZED (
+    SELECT width_bucket(id, $7::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at, lease_s, expires_at,
+        attempts, at_most_once, managed, payload, metadata, inputs, headers, ack_context, enqueued_at,
+        CASE WHEN expires_at <= n.at THEN 0
+            WHEN metadata IS NULL AND inputs IS NULL AND headers IS NULL AND ack_context IS NULL
+                THEN octet_length(payload) + 500
+            ELSE octet_length(payload) + coalesce(octet_length(metadata), 0) + coalesce(octet_length(inputs), 0)
+                + coalesce(octet_length(headers), 0) + coalesce(octet_length(ack_context), 0) + 500 END AS bytes
+    FROM n, item WHERE item.id = ANY (ARRAY(SELECT id FROM d))),
+o AS MATERIALIZED (
+    SELECT token, topic_id, priority, deliver_at, id FROM (
+        SELECT *, sum(bytes) OVER (ORDER BY bytes_of_call, token ROWS UNBOUNDED PRECEDING) AS bytes_of_all FROM (
+            SELECT *, sum(bytes) OVER mine AS bytes_of_call FROM (
+                SELECT m.*, id <> ALL ($14::uuid[]) AS is_later,
+                    ($8::uuid[])[least(nth, cardinality($8::uuid[]))] AS token,
+                    ($13::bigint[])[least(nth, cardinality($13::bigint[]))] AS bytes_max
+                FROM m WHERE bytes > 0) AS told
+            WINDOW mine AS (PARTITION BY token ORDER BY is_later, priority, deliver_at, id ROWS UNBOUNDED PRECEDING)
+        ) AS of_calls) AS summed
+    WHERE (SELECT sum(bytes) FROM m) > $16::bigint AND is_later
+        AND (bytes_of_call > bytes_max OR bytes_of_all > $15::bigint)),
+b AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM o),
+k AS MATERIALIZED (SELECT ARRAY(SELECT id FROM o ORDER BY o.id) AS ids),
 g AS MATERIALIZED (
     SELECT x.token, x.lease_until, x.namespace_id, x.topic_id, array_agg(x.id) AS ids, count(*)::int AS items,
         count(*) FILTER (WHERE x.is_again)::int AS again,
         array_agg(x.id::text) FILTER (WHERE x.at_most_once) AS once,
         string_agg(x.piece, E'\x1e' ORDER BY x.priority, x.deliver_at, x.id) AS pieces
     FROM (
-        SELECT i.*, ($8::uuid[])[least(i.nth, cardinality($8::uuid[]))] AS token,
-            CASE WHEN i.expires_at <= n.at THEN n.at
+        SELECT ($8::uuid[])[least(nth, cardinality($8::uuid[]))] AS token,
+            CASE WHEN expires_at <= n.at THEN n.at
                 ELSE n.at + make_interval(secs => coalesce(
-                    nullif(($9::float8[])[least(i.nth, cardinality($9::float8[]))], 0), i.lease_s)) END AS lease_until
-        FROM n, (
-            SELECT width_bucket(id, $7::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at,
-                lease_s, expires_at, attempts > 0 AS is_again, at_most_once,
-                id::text || E'\x1f' || payload || CASE
-                    WHEN metadata IS NULL AND inputs IS NULL AND headers IS NULL AND NOT managed
-                        THEN ',"metadata":null,"inputs":null,"headers":null'
-                    ELSE ',"metadata":' || coalesce(metadata, 'null') || ',"inputs":' || coalesce(inputs, 'null')
-                        || ',"headers":' || coalesce(headers, 'null') || CASE WHEN managed AND ack_context IS NOT NULL
-                            THEN ',"dag":{"id":' || coalesce((ack_context::json -> 'dag')::text, 'null')
-                                || ',"node":' || coalesce((ack_context::json -> 'node')::text, 'null')
-                                || ',"generation":' || coalesce((ack_context::json -> 'generation')::text, 'null')
-                                || '}'
-                            ELSE '' END
-                    END || ',"priority":' || priority || ',"attempt":' || attempts + 1 || ',"enqueued_at":'
-                    || CASE WHEN enqueued_at = $11::timestamptz THEN $12::text
-                        ELSE rtrim(to_json(enqueued_at AT TIME ZONE 'UTC')::text, '"') || 'Z"' END AS piece
-            FROM item WHERE item.id = ANY (ARRAY(SELECT id FROM d)) OFFSET 0) AS i) AS x
+                    nullif(($9::float8[])[least(nth, cardinality($9::float8[]))], 0), lease_s)) END AS lease_until,
+            id, namespace_id, topic_id, priority, deliver_at, attempts > 0 AS is_again, at_most_once,
+            id::text || E'\x1f' || payload || CASE
+                WHEN metadata IS NULL AND inputs IS NULL AND headers IS NULL AND NOT managed
+                    THEN ',"metadata":null,"inputs":null,"headers":null'
+                ELSE ',"metadata":' || coalesce(metadata, 'null') || ',"inputs":' || coalesce(inputs, 'null')
+                    || ',"headers":' || coalesce(headers, 'null') || CASE WHEN managed AND ack_context IS NOT NULL
+                        THEN ',"dag":{"id":' || coalesce((ack_context::json -> 'dag')::text, 'null')
+                            || ',"node":' || coalesce((ack_context::json -> 'node')::text, 'null')
+                            || ',"generation":' || coalesce((ack_context::json -> 'generation')::text, 'null')
+                            || '}'
+                        ELSE '' END
+                END || ',"priority":' || priority || ',"attempt":' || attempts + 1 || ',"enqueued_at":'
+                || CASE WHEN enqueued_at = $11::timestamptz THEN $12::text
+                    ELSE rtrim(to_json(enqueued_at AT TIME ZONE 'UTC')::text, '"') || 'Z"' END AS piece
+        FROM n, m WHERE (SELECT cardinality(ids) FROM k) = 0
+            OR (SELECT ids FROM k)[width_bucket(m.id, (SELECT ids FROM k))] IS DISTINCT FROM m.id) AS x
     GROUP BY x.token, x.lease_until, x.namespace_id, x.topic_id),
 l AS (
     INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker, claimed_at)
@@ -68,7 +95,8 @@ l AS (
     FROM g, n),
 s AS (INSERT INTO stat_delta SELECT topic_id, -sum(items), 0, sum(items), 0, 0 FROM g GROUP BY topic_id)
 SELECT topic_id, token::text, lease_until, items, again, once, pieces
-FROM g WHERE lease_until > (SELECT at FROM n);
+FROM g WHERE lease_until > (SELECT at FROM n)
+UNION ALL SELECT DISTINCT NULL::int, token::text, NULL::timestamptz, 0, 0, NULL::text[], '' FROM o;
 
 -- name: ack(ids, tokens, namespace_ids, lasts, outputs, asked, folds)
 -- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
@@ -120,7 +148,7 @@ x AS MATERIALIZED (
 c AS MATERIALIZED (
     SELECT e.* FROM x,
         tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::int,
-            '{}'::int[], '{}'::uuid[], '{}'::float8[], '{}'::int[]) AS e)
+            '{}'::int[], '{}'::uuid[], '{}'::float8[], '{}'::int[], 0) AS e)
 SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
     CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
     (SELECT cardinality(ids) FROM x) AS ends, c.*

@@ -248,3 +248,32 @@ async def test_a_line_behind_a_flush_that_hangs_refuses_enqueues_and_not_acks(
         flush.go_on.set()
     await asyncio.gather(*calls)
     assert list(await batchers[Urgency.ENQUEUE].submit([1])) == [2], "what waited is served, and the line is open"
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], 2),
+        (["a"] * 2, 2),
+        ([None, "a" * 20], 2),
+        ([None, "a" * 21], 3),
+        (["ä" * 10], 2),
+        (["ä" * 10, "b"], 3),
+        (["\U0001f600" * 25], 10),
+        (["a" * 1_000], 100),
+    ],
+)
+def test_long_texts_count_for_several_entries(texts: list[str | None], expected: int) -> None:
+    """Of ten entries and a hundred bytes, an entry's part are ten."""
+    assert BatcherLimits(10, bytes_max=100).size_of(2, texts) == expected
+
+
+async def test_a_flush_takes_so_many_bytes_of_texts_and_one_call_at_least() -> None:
+    flushes = Flushes()
+    flushes.go_on.set()
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(10, bytes_max=100))
+    calls = [batcher.submit([n], texts=["x" * size]) for n, size in enumerate((60, 30, 10, 10, 500, 10))]
+    await asyncio.gather(*calls)
+
+    # The large one stands in the line of heavy calls.
+    assert sorted(flushes.seen) == [[0, 1, 2], [3, 5], [4]]

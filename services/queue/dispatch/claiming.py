@@ -1,0 +1,155 @@
+"""Claims of calls for items: keys to their shards, and what was got of them.
+
+Calls share flushes. A shard that refuses, or is too slow, is left alone for a moment. What a call is given is
+bounded in bytes, too: each of several shards gives its part of that, so that nothing is leased that the answer has
+no room for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from services.queue.dispatch.claim_flushes import by_shard, claimer
+from services.queue.dispatch.direct_handoff import Line
+from services.queue.dispatch.resting_shards import Resting
+from services.queue.model import Claim, Key
+from services.queue.settings import QueueSettings
+from services.queue.store.dequeue_encoding import Claimed, Group, Leased
+from services.queue.store.shard_store import Store
+from shared.admission.connection_priority import Urgency
+from shared.admission.delay import overloaded
+from shared.errors import Overloaded, Unavailable
+from shared.log import log
+from shared.postgres.batcher import Batcher
+
+# A call's token, lease_s and worker.
+Holder = tuple[str, float | None, str | None]
+
+# A shard that takes longer is passed over, so that it holds up nobody who wants items of others.
+CLAIM_S_MAX = 2.0
+# A shard that refused a claim, or was too slow, is asked for nothing for so long; less where it was for the load.
+REST_S = 1.0
+LOAD_REST_S = 0.1
+
+
+class _Room(NamedTuple):
+    """What each shard may give of an answer, and the item that is given at any size."""
+
+    bytes_max: int
+    first_id: str | None
+
+
+class Claims:
+    """Those of this process. `give_back` takes what was leased for nobody, `keep` holds work that goes on."""
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        rests: Resting,
+        *,
+        topic_id: Callable[[Line, int], Awaitable[int | None]],
+        give_back: Callable[[str, list[tuple[str, str]]], None],
+        keep: Callable[[Awaitable[None]], None],
+    ) -> None:
+        self._settings = settings
+        self._rests = rests
+        self._topic_id = topic_id
+        self._give_back = give_back
+        self._keep = keep
+        self._flushes: dict[tuple[int, bool], Batcher[Claim, Claimed]] = {}
+
+    def join(self, store: Store) -> None:
+        """Serve one more shard."""
+        for relaxed in (False, True):
+            pool = store.shard.relaxed if relaxed else store.pool
+            self._flushes[store.number, relaxed] = Batcher(
+                claimer(store, relaxed), self._settings.flush_limits, Urgency.DEQUEUE, pool
+            )
+
+    def check(self, namespace: str) -> None:
+        """Raises Overloaded while claims wait too long on every shard."""
+        relaxed = namespace == "_dag"
+        for (_, of_relaxed), flushes in self._flushes.items():
+            if of_relaxed is relaxed and not flushes.is_overloaded:
+                return
+        raise overloaded(Urgency.DEQUEUE)
+
+    async def claim(
+        self, lines: Sequence[Line], taken: Sequence[list[Key]], holder: Holder, leased: Leased
+    ) -> list[Group]:
+        """What was got of these keys, in the room that `leased` has left; it is told of shards that had more."""
+        groups: dict[int, list[tuple[Line, list[Key]]]] = {}
+        for i, line in enumerate(lines):
+            for shard, part in by_shard(taken[i]).items():
+                groups.setdefault(shard, []).append((line, part))
+        namespace, room = lines[0].namespace, self._room(taken, leased, len(groups))
+        try:
+            if len(groups) == 1:
+                [(shard, parts)] = groups.items()
+                found = {shard: await self._claim_at(namespace, shard, parts, holder, room)}
+            else:
+                found = await self._claim_at_each(namespace, groups, holder, room)
+        finally:
+            for i, line in enumerate(lines):
+                line.buffer.settled(taken[i])
+        for shard, claimed in found.items():
+            self._reread(shard, groups[shard], claimed)
+            if claimed.is_cut:
+                leased.is_cut = True
+        return [group for claimed in found.values() for group in claimed.groups]
+
+    def _room(self, taken: Sequence[list[Key]], leased: Leased, shards: int) -> _Room:
+        bytes_left = max(self._settings.answer_bytes_max - leased.bytes, 0)
+        first_id = None if leased else min([keys[0] for keys in taken if keys]).id
+        return _Room(bytes_left // shards, first_id)
+
+    async def _claim_at_each(
+        self, namespace: str, groups: dict[int, list[tuple[Line, list[Key]]]], holder: Holder, room: _Room
+    ) -> dict[int, Claimed]:
+        flushes = {
+            asyncio.create_task(self._claim_at(namespace, shard, parts, holder, room)): shard
+            for shard, parts in groups.items()
+        }
+        done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX)
+        for flush in late:
+            self._rests.rest(flushes[flush], REST_S)
+            self._keep(self._hand_back(namespace, flush))
+        return {shard: flush.result() for flush, shard in flushes.items() if flush in done}
+
+    async def _claim_at(
+        self, namespace: str, shard: int, parts: Sequence[tuple[Line, list[Key]]], holder: Holder, room: _Room
+    ) -> Claimed:
+        size = sum([len(keys) for _, keys in parts])
+        try:
+            met = [(await self._topic_id(line, shard), keys) for line, keys in parts]
+            claims = [Claim(topic_id, keys, *holder, *room) for topic_id, keys in met if topic_id is not None]
+            if not claims:
+                return Claimed([], is_known=False)  # another process told of a topic that is not here
+            found = await self._flushes[shard, namespace == "_dag"].submit(claims, namespace, size=size)
+        except Unavailable as error:
+            if not self._rests(shard):
+                log.warning("claim failed", shard=shard, detail=error.detail)
+            self._rests.rest(shard, LOAD_REST_S if isinstance(error, Overloaded) else REST_S)
+            return Claimed([], is_known=False)
+        groups = [group for claimed in found for group in claimed.groups]
+        return Claimed(groups, any(claimed.is_cut for claimed in found))
+
+    def _reread(self, shard: int, parts: Sequence[tuple[Line, list[Key]]], claimed: Claimed) -> None:
+        """Look afresh for what there was no room for, and where nothing was got: all was gone, or paused, and what
+        else is known most likely, too."""
+        if not claimed.is_known:
+            return
+        got = {group.topic_id for group in claimed.groups}
+        for line, _ in parts:
+            if claimed.is_cut or line.topic_ids.get(shard) not in got:
+                line.buffer.reread(shard)
+            if claimed.is_cut:
+                line.wake_one()
+
+    async def _hand_back(self, namespace: str, flush: asyncio.Task[Claimed]) -> None:
+        """What a slow shard leased in the end, for a call that did not wait for it."""
+        held = [pair for group in (await flush).groups for pair in group.returnable()]
+        if held:
+            self._give_back(namespace, held)
