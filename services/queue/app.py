@@ -129,6 +129,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     verbs = Verbs(process).by_name()
     app.state.access = access_of(settings)
     app.state.process = process
+    app.state.loops = loops
     app.state.leave = leave
     install(app, settings, lag, ready=ownership.ready)
     _add_routes(app, verbs)

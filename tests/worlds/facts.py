@@ -143,7 +143,7 @@ class History:
         self.ends: dict[str, list[End]] = defaultdict(list)
         self.bulks: list[Bulk] = []
         self.left: dict[str, str] = {}  # what is there in the end, in which state
-        self.managed: set[str] = set()  # of what was ever there, the items of DAGs
+        self.made: set[str] = set()  # of what was there, items that the services made: of nodes, and of ends
         self.counts: Counter[str] = Counter()
         self.ended_s = 0.0
 

@@ -24,7 +24,8 @@ async def duty(world: Any, rng: Random) -> None:
     process = rng.choice(world.stage.processes)
     names = sorted(process.duties())
     for name in rng.sample(names, rng.randint(1, 4)):
-        if said := await world.stage.step(process, name):
+        _, said = await world.stage.step(process, name)
+        if said:
             world.note(f"{process.name} {name}: {said}")
 
 
@@ -78,4 +79,5 @@ async def _command(world: Any, *argv: str) -> None:
     world.note(f"shards {' '.join(argv[:2])}: {code} {said.strip().splitlines()[-1:]}")
     # Every process hears of it before anything lives on a new shard, as `shard_join_s` of the services sees to.
     for process in world.stage.queues:
-        await world.stage.step(process, "map")
+        await world.stage.step(process, "shard map")
+        await world.stage.step(process, "agreement")

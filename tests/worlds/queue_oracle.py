@@ -26,7 +26,7 @@ def judge(history: History) -> list[str]:
     found += [
         f"{item_id} was left behind {state} by nobody"
         for item_id, state in history.left.items()
-        if item_id not in owner and item_id not in history.managed
+        if item_id not in owner and item_id not in history.made
     ]
     return found
 

@@ -362,8 +362,8 @@ async def look(world: Any, rng: Random) -> bool:
             return False
         for item in found:
             left[item["id"]] = item["state"]
-            if "node" in item["payload"]:
-                world.history.managed.add(item["id"])
+            if "node" in item["payload"] or item["topic"] == ENDS:
+                world.history.made.add(item["id"])
             if item["state"] == "disabled" and item["payload"].get("tag") in world.history.sent:
                 world.history.sent[item["payload"]["tag"]].ids.add(item["id"])
     world.history.left = left

@@ -7,7 +7,7 @@ The queue's shard map is a file. Duties are steps that the world takes, with the
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
@@ -19,16 +19,12 @@ import httpx
 
 from headgate import AsyncClient, RetryPolicy, ids
 from services.dag.queue_client import HeadgateQueue
-from services.queue.duties.fairness_keys import Lanes
-from services.queue.duties.far_keys import FarKeys
-from services.queue.duties.notices import Notices
-from services.queue.duties.reaper import Reaper
-from services.queue.duties.retention import Retention
 from shards.__main__ import run as shards_command
 from shards.growing import write_first
 from shards.held import hold
 from shared.clock import SystemClock
 from shared.errors import Unavailable
+from shared.loop import Loop
 from shared.settings import ShardAddress, parse_shards
 from shared.shards.map_file import load, read
 from shared.shards.shard_map import Shard
@@ -41,6 +37,7 @@ from tests.worlds.wire import Cut
 
 QUEUE_SHARDS = 2
 SHARDS_MAX = 4  # of the queue, with those that join later
+_STEPS_MAX = 30  # of one duty, until it has nothing more to do
 _RETRY = RetryPolicy(attempts_max=2, base_s=0.01, delay_s_max=0.02, retry_after_s_max=0.02, elements=False)
 
 Step = Callable[[], Awaitable[Any]]
@@ -105,6 +102,9 @@ class Process:
     def shards(self) -> list[Shard]:
         raise NotImplementedError
 
+    async def begin(self) -> None:
+        """What is done before anything is served."""
+
     def duties(self) -> dict[str, Step]:
         """What it does in the background, a step each."""
         raise NotImplementedError
@@ -127,47 +127,24 @@ class Process:
 
 
 class QueueProcess(Process):
-    """A queue process without its loops."""
+    """A queue process whose loops take no step by themselves."""
 
     def __init__(self, name: str, database: Database, clock: WorldClock, **settings: Any) -> None:
         self.host = QueueHost(database, clock.clocks[0], **settings)
         super().__init__("queue", name, self.host.app)
-        parts = self.host.process
-        lanes = Lanes(self.host.stores, self.host.dispatch, self.host.settings)
-        self._notices = Notices(self.host.stores, parts.quotas, parts.topics, lanes)
-        self._by_shard: dict[int, dict[str, Step]] = {}
 
     @property
     def shards(self) -> list[Shard]:
         return [store.shard for store in self.host.stores.values()]
 
+    async def begin(self) -> None:
+        """What is done before anything is served."""
+        parts = self.host.process
+        for step in (parts.agreement.step, parts.quotas.step, parts.topics.read_shares):
+            await step()
+
     def duties(self) -> dict[str, Step]:
-        found: dict[str, Step] = {"notices": self._notices.step, "map": self.host.process.broker._shards.reload}
-        for number in list(self.host.stores):
-            if number not in self._by_shard:
-                self._by_shard[number] = self._of_shard(number)
-            found |= {f"{duty} {number}": step for duty, step in self._by_shard[number].items()}
-        return found
-
-    def _of_shard(self, number: int) -> dict[str, Step]:
-        host = self.host
-        store = host.stores[number]
-        reaper = Reaper(store, host.process.settlement, host.settings)
-        retention = Retention(store, host.settings)
-
-        async def reap() -> None:
-            await reaper.look()
-            await reaper.promote_step()
-            await reaper.sweep_step()
-
-        return {
-            "reap": reap,
-            "ttl": reaper.expire_step,
-            "operations": lambda: host.process.operations.step(store),
-            "counts": retention.fold_step,
-            "far keys": FarKeys(store, host.stores, host.settings).step,
-            **retention.steps(),
-        }
+        return _steps(self.host.app.app.state.loops)
 
     async def close(self) -> None:
         await self.client.aclose()
@@ -191,21 +168,9 @@ class DagProcess(Process):
         return list(self.dags.duties.context.shards)
 
     def duties(self) -> dict[str, Step]:
-        loops, context = self.dags.loops, self.dags.duties.context
-        found: dict[str, Step] = {"homes": context.look_for_homes}
-        for shard in self.shards:
-            found |= {
-                f"{name} {shard.number}": _at(step, shard)
-                for name, step in {
-                    "walks": self.dags.duties.walker.step,
-                    "outbox": loops.relay.step,
-                    "sweep": loops.sweeper.step,
-                    "retention": loops.retention.step,
-                    "watches": context.watches.step,
-                }.items()
-            }
-            found[f"results {shard.number}"] = loops.results[shard.number].drain
-        return found
+        loops = self.dags.loops
+        found = _steps([*loops._walks.values(), *loops._others])
+        return found | {f"results {number}": results.drain for number, results in loops.results.items()}
 
     async def kill(self) -> None:
         self._out.is_cut = True
@@ -216,8 +181,9 @@ class DagProcess(Process):
         await self.dags.close()
 
 
-def _at(step: Callable[[Shard], Awaitable[Any]], shard: Shard) -> Step:
-    return lambda: step(shard)
+def _steps(loops: Iterable[Loop]) -> dict[str, Step]:
+    # How late the loop is cannot be told by who looks now and then.
+    return {loop.name: loop._step for loop in loops if loop.name != "lag"}
 
 
 class _Out(httpx.AsyncBaseTransport):
@@ -297,19 +263,24 @@ class Stage:
         for processes in (self.queues, self.dags):
             process = processes[number % len(processes)]
             for name in sorted(process.duties()):
-                if what := await self.step(process, name):
-                    said.append(f"{process.name} {name}: {what}")
+                for _ in range(_STEPS_MAX):
+                    done, what = await self.step(process, name)
+                    said += [f"{process.name} {name}: {what}"] if what else []
+                    if not done:
+                        break
         return said
 
     async def replace(self, process: Process) -> None:
         """Kill a process; another is in its place at once."""
-        if isinstance(process, QueueProcess) and process in self.queues:
-            self.queues[self.queues.index(process)] = self._queue(process.name)
-        elif isinstance(process, DagProcess) and process in self.dags:
-            self.dags[self.dags.index(process)] = self._dag(process.name)
+        made = self._queue(process.name) if isinstance(process, QueueProcess) else self._dag(process.name)
+        with suppress(Unavailable):
+            await made.begin()
+        there: list[Any] = self.queues if isinstance(process, QueueProcess) else self.dags
+        if process in there:
+            there[there.index(process)] = made
+            await process.kill()
         else:
-            return  # somebody else has killed it
-        await process.kill()
+            await made.close()  # somebody else has killed it
 
     async def shards(self, *argv: str) -> tuple[int, str]:
         """`python -m shards` on the queue's map; its exit code and what it said."""
@@ -319,13 +290,12 @@ class Stage:
                 code = await shards_command(["--map", str(self.map_file), *argv])
         return code, said.getvalue()
 
-    async def step(self, process: Process, name: str) -> str:
-        """One duty of one process; what it could not do."""
+    async def step(self, process: Process, name: str) -> tuple[int, str]:
+        """A step of a duty of one process: how much it did, and what it could not do."""
         try:
-            await process.duties()[name]()
+            return await process.duties()[name]() or 0, ""
         except Unavailable as error:
-            return error.detail
-        return ""
+            return 0, error.detail
 
     async def close(self) -> None:
         for process in self.processes:
@@ -347,6 +317,8 @@ async def stage_on(databases: Databases, directory: Path, limits: Limits, rng: R
             await write_first(held)
         with machine_clock(clock):
             stage = Stage(database, map_file, clock, limits, rng)
+            for process in stage.processes:
+                await process.begin()
             try:
                 yield stage
             finally:
