@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves on request: falls silent, cuts, or cuts in the middle of an answer."""
+"""A TCP proxy that misbehaves on request: is silent or slow, refuses, cuts, also in the middle of an answer."""
 
 import asyncio
 from types import TracebackType
@@ -20,7 +20,9 @@ class _Link(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self.proxy.links.add(self)
-        if not self.from_server and not self.silent:
+        if self.proxy.refuses and not self.from_server:
+            self.abort()
+        elif not self.from_server and not self.silent:
             self._dialling = asyncio.ensure_future(self._dial())
 
     async def _dial(self) -> None:
@@ -51,7 +53,10 @@ class _Link(asyncio.Protocol):
                 self.other.transport.close()
                 self.abort()
                 return
-        self.other.transport.write(data)
+        if self.from_server and self.proxy.delay_s:
+            asyncio.get_running_loop().call_later(self.proxy.delay_s, self.other.transport.write, data)
+        else:
+            self.other.transport.write(data)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.proxy.links.discard(self)
@@ -64,7 +69,10 @@ class _Link(asyncio.Protocol):
 
 
 class Proxy:
-    """Stands before one server. New connections are passed on while `silent_at_first` is false."""
+    """Stands before one server. New connections are passed on while `silent_at_first` and `refuses` are false.
+
+    Each piece of an answer comes `delay_s` later.
+    """
 
     def __init__(self, dsn: str) -> None:
         parts = urlsplit(dsn)
@@ -72,6 +80,8 @@ class Proxy:
         self.server_port = parts.port or 5432
         self.links: set[_Link] = set()
         self.silent_at_first = False
+        self.refuses = False
+        self.delay_s = 0.0
         self.bytes_left: int | None = None
         self._server: asyncio.Server | None = None
 

@@ -1,4 +1,4 @@
-"""A Postgres and its asynchronous standby behind one address; the standby falls behind, and takes over."""
+"""A Postgres and its standby behind one address; the standby falls behind, or never does, and takes over."""
 
 import asyncio
 import os
@@ -39,6 +39,14 @@ class Pair:
         shards = (f"{dsn}#{maps.rpartition('#')[2]}" for maps in (database.queue_shards, database.dag_shards))
         self.database = Database(database.name, dsn, *shards)
 
+    async def wait_for_standby(self) -> None:
+        """From now on no commit is answered that the standby does not have."""
+        await self._on(self.primary, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        await self._on(self.primary, "SELECT pg_reload_conf()")
+        await self._until(
+            self.primary, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')"
+        )
+
     async def cut_off(self) -> None:
         """The standby has all that was committed until now, and hears of nothing that comes."""
         reached = await self._on(self.primary, "SELECT pg_current_wal_lsn()::text")
@@ -68,8 +76,10 @@ class Pair:
 
 
 @asynccontextmanager
-async def replicated(directory: Path, *, queue_shards: int = 1, dag_shards: int = 1) -> AsyncIterator[Pair]:
-    """A migrated database on a primary that streams to a standby."""
+async def replicated(
+    directory: Path, *, queue_shards: int = 1, dag_shards: int = 1, synchronous: bool = False
+) -> AsyncIterator[Pair]:
+    """A migrated database on a primary that streams to a standby; `synchronous`: commits wait for that."""
 
     def settings(name: str) -> PostgresSettings:
         (directory / name).mkdir()
@@ -82,7 +92,10 @@ async def replicated(directory: Path, *, queue_shards: int = 1, dag_shards: int 
         await standby.copy(primary)
         await standby.start()
         async with Proxy(primary.dsn()) as proxy:
-            yield Pair(primary, standby, proxy, database)
+            pair = Pair(primary, standby, proxy, database)
+            if synchronous:
+                await pair.wait_for_standby()
+            yield pair
     finally:
         for server in (primary, standby):
             await server.stop()

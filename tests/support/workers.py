@@ -22,6 +22,8 @@ _WITH_PROCESSES = {
     for name in (
         "dag/test_crash_points.py",
         "dag/test_streams_over_http.py",
+        "failover/test_failover_under_load.py",
+        "failover/test_sick_under_load.py",
         "test_benchmarks.py",
         "test_demo.py",
         "test_examples.py",

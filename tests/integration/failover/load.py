@@ -1,0 +1,213 @@
+"""Queue and DAG traffic of several tenants by the SDK, and what each call sent and was answered, with times."""
+
+import asyncio
+import time
+import zlib
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from headgate import AsyncClient, ids
+from headgate.errors import HeadgateError
+from headgate.ids import shard_of
+from shared.shards.map_file import SLOTS
+
+LEASE_S = 10.0
+SHARDS = 2
+PROGRESS_S = 120.0
+DAG_S = 20.0
+BACKLOG = 200
+# A call waits at most 5 s for a connection, 5 s more for a new one and 10 s for its statement.
+ANSWER_S = 45.0
+# Each node waits for these.
+DIAMOND: dict[str, list[str]] = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
+
+_make = ids.IdMaker().make
+
+
+@dataclass
+class Delivery:
+    """An item came; `asked` is when its call was sent, `answered` when it came, by the client's clock."""
+
+    item: str
+    tenant: str
+    payload: Any
+    asked: float
+    answered: float
+    acked: float | None = None  # when an ack of this delivery was first sent
+    confirmed: float | None = None  # when it was answered with `acked`
+
+
+@dataclass
+class Sent:
+    """What a tenant sent: an item (with its id), or a DAG (with its key); `answered`: when it was promised."""
+
+    tenant: str
+    name: str
+    answered: float | None = None
+    dag: str | None = None
+    ended: float | None = None  # when a DAG was first seen to have succeeded
+    state: str = ""  # of a DAG, after everything was drained
+
+
+@dataclass
+class Log:
+    """All that was said, and the calls that were not answered in time."""
+
+    items: dict[str, Sent] = field(default_factory=dict)
+    dags: dict[str, Sent] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+
+
+class Load:
+    """Each tenant enqueues on each shard, builds DAGs on each, and works, until it is stopped.
+
+    Each call is sent once, and to one shard: a shard that is sick holds up what is sent to it alone.
+    """
+
+    def __init__(self, clients: dict[str, AsyncClient]) -> None:
+        self.log = Log()
+        self._clients = clients
+        self._is_over = False
+        self._confirmed = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._working: list[asyncio.Task[None]] = []
+
+    async def until_more(self, more: int, shards: Collection[int] = range(SHARDS)) -> None:
+        """Until so many more items were acked, and DAGs have ended, of each tenant on each of these shards."""
+        before = self._counts()
+        wanted = {place: number + more for place, number in before.items() if place[1] in shards}
+        try:
+            async with asyncio.timeout(PROGRESS_S):
+                while missing := {p: n for p, n in self._counts().items() if n < wanted.get(p, 0)}:
+                    for task in (*self._tasks, *self._working):
+                        if task.done():
+                            task.result()
+                    await asyncio.sleep(0.05)
+        except TimeoutError as error:
+            raise AssertionError(
+                f"no progress: {missing} of {wanted} from {before}; late {self.log.late}"
+            ) from error
+
+    def _counts(self) -> dict[tuple[str, int, str], int]:
+        found = {
+            (tenant, shard, what): 0
+            for tenant in self._clients
+            for shard in range(SHARDS)
+            for what in ("items", "DAGs")
+        }
+        for delivery in self.log.deliveries:
+            if delivery.confirmed is not None:
+                found[delivery.tenant, shard_of(delivery.item), "items"] += 1
+        for dag in self.log.dags.values():
+            if dag.ended is not None and dag.dag is not None:
+                found[dag.tenant, shard_of(dag.dag), "DAGs"] += 1
+        return found
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Load"]:
+        """Send until the block ends; work goes on until `stop`."""
+        for tenant, client in self._clients.items():
+            for shard in range(SHARDS):
+                self._tasks.append(asyncio.create_task(self._send(tenant, client, shard)))
+                self._tasks.append(asyncio.create_task(self._build(tenant, client, shard)))
+            self._working += [asyncio.create_task(self._work(tenant, client)) for _ in range(3)]
+        try:
+            yield self
+        finally:
+            self._is_over = True
+            await asyncio.gather(*self._tasks)
+
+    async def drained(self) -> bool:
+        """Whether no item of any tenant is left, and every DAG that is known has ended."""
+        for client in self._clients.values():
+            try:
+                topics, dags = await client.topics(), await client.dags()
+            except HeadgateError:
+                return False
+            for dag in dags:
+                self.log.dags[str(dag.key)].state = dag.state
+                self.log.dags[str(dag.key)].dag = dag.id
+            if any(topic.ready + topic.delayed + topic.leased + topic.disabled for topic in topics):
+                return False
+            if any(dag.state == "running" for dag in dags):
+                return False
+        return True
+
+    async def stop(self) -> None:
+        """No more work."""
+        for task in self._working:
+            task.cancel()
+        await asyncio.gather(*self._working, return_exceptions=True)
+
+    @asynccontextmanager
+    async def _in_time(self, what: str) -> AsyncIterator[None]:
+        """A call that is refused is what may happen; one that has no answer long after its deadline is not."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                yield
+        except HeadgateError:
+            await asyncio.sleep(0.02)
+        except TimeoutError:
+            self.log.late.append(what)
+
+    async def _send(self, tenant: str, client: AsyncClient, shard: int) -> None:
+        while not self._is_over:
+            made = [_make(shard)[0] for _ in range(2)]
+            for item_id in made:
+                self.log.items[item_id] = Sent(tenant, item_id)
+            items: Any = [
+                {"topic": "work", "id": each, "payload": {"tenant": tenant, "item": each}} for each in made
+            ]
+            async with self._in_time(f"enqueue on {shard}"):
+                for result in await client.enqueue(items):
+                    if result.status in ("enqueued", "duplicate"):
+                        self.log.items[result.id].answered = time.monotonic()
+            # No more than the workers take: a step of a DAG must not wait behind a backlog.
+            await asyncio.sleep(0.02 + 0.2 * (len(self.log.items) > self._confirmed + BACKLOG))
+
+    async def _build(self, tenant: str, client: AsyncClient, shard: int) -> None:
+        keys = (key for n in count() if home_of(tenant, key := f"{tenant}/{shard}/{n}") == shard)
+        while not self._is_over:
+            key = next(keys)
+            sent = self.log.dags[key] = Sent(tenant, key)
+            nodes = []
+            for node, ups in DIAMOND.items():
+                payload = {"tenant": tenant, "node": [key, node]}
+                nodes.append({"key": node, "topic": "nodes", "upstream": ups, "payload": payload})
+            async with self._in_time(f"create a DAG on {shard}"):
+                made = await client.create_dag({"key": key, "nodes": nodes})
+                sent.answered, sent.dag = time.monotonic(), made.id
+                with suppress(TimeoutError):
+                    shown = await client.dag(made.id).wait(timeout_s=DAG_S)
+                    if shown.state == "succeeded":
+                        sent.ended = time.monotonic()
+
+    async def _work(self, tenant: str, client: AsyncClient) -> None:
+        while True:
+            came: dict[str, Delivery] = {}
+            leased: list[Any] = []
+            asked = time.monotonic()
+            async with self._in_time("dequeue"):
+                leased = await client.dequeue({"work": 10, "nodes": 10}, wait_s=1.0, lease_s=LEASE_S)
+            now = time.monotonic()
+            came = {item.id: Delivery(item.id, tenant, item.payload, asked, now) for item in leased}
+            self.log.deliveries += came.values()
+            # Who works on items of two shards settles each by itself.
+            for shard in {shard_of(item.id) for item in leased}:
+                mine = [item for item in leased if shard_of(item.id) == shard]
+                for item in mine:
+                    came[item.id].acked = time.monotonic()
+                async with self._in_time(f"ack on {shard}"):
+                    for result in await client.ack([item.ack() for item in mine]):
+                        if result.status in ("acked", "already_acked"):
+                            came[result.id].confirmed = time.monotonic()
+                            self._confirmed += 1
+
+
+def home_of(tenant: str, key: str) -> int:
+    """The shard on which a DAG of this key lives."""
+    return zlib.crc32(f"{tenant}/{key}".encode()) % SLOTS % SHARDS

@@ -1,0 +1,63 @@
+"""Both services on two shards each: 0 on a server that is well, 1 on one to which something happens."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from headgate import AsyncClient, RetryPolicy
+from services.local.stack import ROOT
+from tests.integration.failover.load import Load
+from tests.support import apps
+from tests.support.databases import Database
+
+TENANTS = ("north", "south")
+DRAIN_S = 150.0
+_ONCE = RetryPolicy(attempts_max=1, elements=False)
+
+
+class Stage:
+    """The load on both services, and its end."""
+
+    def __init__(self, shards: dict[str, str], load: Load) -> None:
+        self.load = load
+        self._shards = shards
+
+    async def drain(self, *, repair: bool = False) -> None:
+        """Work until nothing is left; with `repair`, by what the manual says is to be done after a loss."""
+        async with asyncio.timeout(DRAIN_S):
+            await asyncio.sleep(1)
+            while not await self.load.drained():
+                if repair:
+                    await self._audit("repair", "--yes", "--age-s", "2")
+                await asyncio.sleep(0.5)
+        await self.load.stop()
+
+    async def _audit(self, *argv: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "audit", *argv),
+            cwd=ROOT,
+            env={**os.environ, **self._shards},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await process.communicate()
+        assert process.returncode in (0, 1), said.decode()
+
+
+@asynccontextmanager
+async def staged(well: Database, queue_dsn: str, dag_dsn: str, redis_url: str) -> AsyncIterator[Stage]:
+    """`queue_dsn` and `dag_dsn` lead to the database of the shards numbered 1."""
+    queue_shards, dag_shards = (f"0={well.dsn} 1={dsn}" for dsn in (queue_dsn, dag_dsn))
+    async with AsyncExitStack() as stack:
+        queue = await stack.enter_async_context(apps.queue_service(well, redis_url, shards=queue_shards))
+        dag = await stack.enter_async_context(apps.dag_service(well, redis_url, queue.url, shards=dag_shards))
+        clients = {
+            tenant: await stack.enter_async_context(
+                AsyncClient(queue_url=queue.url, dag_url=dag.url, namespace=tenant, retry=_ONCE, timeout_s=60.0)
+            )
+            for tenant in TENANTS
+        }
+        yield Stage({"HEADGATE_QUEUE_SHARDS": queue_shards, "HEADGATE_DAG_SHARDS": dag_shards}, Load(clients))

@@ -1,0 +1,86 @@
+"""The judge of failovers tells each fault by histories that hold one, and allows what may be lost and no more."""
+
+import pytest
+
+from headgate.ids import IdMaker
+from tests.integration.failover.judge import judge, missing
+from tests.integration.failover.load import LEASE_S, Delivery, Log, Sent
+
+CUT_S = 100.0
+BEFORE, AFTER = 50.0, 150.0
+_make = IdMaker().make
+
+
+def item(log: Log, shard: int, promised: float) -> str:
+    item_id: str = _make(shard)[0]
+    log.items[item_id] = Sent("north", item_id, promised)
+    return item_id
+
+
+def deliver(log: Log, item_id: str, at: float, confirmed: float | None = None, tenant: str = "north") -> None:
+    payload = {"tenant": "north", "item": item_id}
+    log.deliveries.append(Delivery(item_id, tenant, payload, at - 0.1, at, confirmed, confirmed))
+
+
+def node(log: Log, name: str, at: float, acked: float) -> None:
+    payload = {"tenant": "north", "node": ["k", name]}
+    log.deliveries.append(Delivery(_make(0)[0], "north", payload, at - 0.1, at, acked, acked))
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("promised", [BEFORE, AFTER])
+@pytest.mark.parametrize("cut_s", [CUT_S, None])
+def test_a_promised_item_that_is_gone(shard: int, promised: float, cut_s: float | None) -> None:
+    log = Log()
+    item(log, shard, promised)
+    may_be = shard == 1 and promised == AFTER and cut_s is not None
+    assert bool(judge(log, cut_s)) is not may_be
+    assert missing(log) == 1
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("acked", [BEFORE, AFTER])
+@pytest.mark.parametrize("cut_s", [CUT_S, None])
+def test_an_acked_item_that_comes_again(shard: int, acked: float, cut_s: float | None) -> None:
+    log = Log()
+    mine = item(log, shard, 1.0)
+    deliver(log, mine, acked - 1, acked)
+    deliver(log, mine, AFTER + 50, AFTER + 51)
+    may_be = shard == 1 and acked == AFTER and cut_s is not None
+    assert bool(judge(log, cut_s)) is not may_be
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize(("after_s", "is_fault"), [(LEASE_S / 2, True), (LEASE_S + 1, False)])
+def test_an_item_that_comes_again_within_its_lease(shard: int, after_s: float, is_fault: bool) -> None:
+    log = Log()
+    mine = item(log, shard, 1.0)
+    deliver(log, mine, BEFORE)
+    deliver(log, mine, BEFORE + after_s, BEFORE + after_s)
+    assert bool(judge(log, CUT_S)) is is_fault
+
+
+def test_an_item_of_another_tenant() -> None:
+    log = Log()
+    deliver(log, item(log, 0, 1.0), BEFORE, BEFORE, tenant="south")
+    assert len(judge(log, CUT_S)) == 1
+
+
+@pytest.mark.parametrize(("acked", "is_fault"), [(BEFORE - 1, False), (BEFORE + 1, True)])
+def test_a_node_that_comes_before_its_upstream_was_acked(acked: float, is_fault: bool) -> None:
+    log = Log(dags={"k": Sent("north", "k")})
+    node(log, "a", BEFORE - 5, acked)
+    node(log, "b", BEFORE, BEFORE + 2)
+    assert bool(judge(log, CUT_S)) is is_fault
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("promised", [BEFORE, AFTER])
+@pytest.mark.parametrize("state", ["", "running", "failed"])
+def test_a_promised_dag_that_is_gone_or_did_not_succeed(shard: int, promised: float, state: str) -> None:
+    log = Log(dags={"k": Sent("north", "k", promised, _make(shard)[0], state=state)})
+    assert bool(judge(log, CUT_S)) is not (shard == 1 and promised == AFTER and not state)
+
+
+def test_a_call_without_an_answer() -> None:
+    assert judge(Log(late=["dequeue"]), None) == ["dequeue was not answered in time"]
