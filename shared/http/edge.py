@@ -359,7 +359,15 @@ def _describe(document: dict[str, Any], schemas: dict[str, Any], route: APIRoute
         for model in models:
             if model is not None:
                 reference = _add_schema(schemas, model)
-                operation["requestBody"] = {"content": {"application/json": {"schema": reference}}}
+                # An absent body is an empty object.
+                required = any(field.is_required() for field in model.model_fields.values())
+                content = {"application/json": {"schema": reference}}
+                operation["requestBody"] = {"content": content, "required": required}
+        for parameter in operation.get("parameters", ()):
+            if parameter["name"] == "ns":
+                parameter["schema"]["pattern"] = wire.NAMESPACE_PATTERN
+            elif parameter["name"] == "cursor":
+                parameter["description"] = "`next_cursor` of the page before, as it came"
 
 
 def _add_schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:

@@ -72,3 +72,11 @@ def test_every_list_takes_a_limit_and_a_cursor(app: FastAPI) -> None:
         if method == "get" and {"items", "next_cursor"} <= schema.get("properties", {}).keys():
             taken = {parameter["name"] for parameter in described["parameters"] if parameter["in"] == "query"}
             assert {"limit", "cursor"} <= taken, path
+
+
+@pytest.mark.parametrize("path", ["items", "dead"])
+@pytest.mark.parametrize("topic", ["", "a%20b", "%00", "%ff", "x" * 129, "[]"])
+async def test_a_topic_that_cannot_be_is_refused_not_answered_as_empty(api: Api, path: str, topic: str) -> None:
+    answer = await api.host.client.get(f"/v1/namespaces/default/{path}?topic={topic}")
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), answer.text
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/topic"]

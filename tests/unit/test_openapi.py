@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headgate import wire
 from services.local.stack import ROOT
 from tests.support.openapi import documents
 
@@ -39,10 +40,25 @@ def test_every_call_says_in_a_line_what_it_does(service: str) -> None:
     assert all(line and "\n" not in line for line in lines)
 
 
+@pytest.mark.parametrize("service", ["queue", "dag"])
+def test_calls_say_what_a_namespace_looks_like_and_whether_a_body_is_needed(service: str) -> None:
+    """What the document allows, the service takes: generated clients and fuzzers go by it."""
+    document: dict[str, Any] = json.loads((DIRECTORY / f"{service}.json").read_text())
+    needed = set()
+    for path, methods in document["paths"].items():
+        for call in methods.values():
+            for parameter in call.get("parameters", ()):
+                assert parameter["name"] != "ns" or parameter["schema"]["pattern"] == wire.NAMESPACE_PATTERN
+            if call.get("requestBody", {}).get("required"):
+                needed.add(path.rpartition("/")[2])
+    assert needed >= ({"ack", "cancel", "pause"} if service == "queue" else {"resolve", "nodes", "skip"})
+    assert "dags" not in needed
+
+
 # What all of Python, Rust and ECMA-262 (with its flag `u`) read alike: anchors, classes of plain characters and
-# ranges, `(?:...)`, `|`, and counts. No flags inside, no names, no classes by letter.
+# ranges, an escaped dot, `(?:...)`, `|`, and counts. No flags inside, no names, no classes by letter.
 _CLASS = r"\[\^?(?:[^\]\[\\]|\\u[0-9a-f]{4})+\]"
-_PART = rf"(?:{_CLASS}|\(\?:|\)|\||[A-Za-z0-9:;,_ -])(?:[?*+]|\{{[0-9]+(?:,[0-9]*)?\}})?"
+_PART = rf"(?:{_CLASS}|\(\?:|\)|\||\\\.|[A-Za-z0-9:;,_ -])(?:[?*+]|\{{[0-9]+(?:,[0-9]*)?\}})?"
 _ECMA_262 = re.compile(rf"\^(?:{_PART})*\$").fullmatch
 
 

@@ -28,6 +28,7 @@ _UNSET: dict[str, Any] = dict.fromkeys((*wire.NamespaceSpec.model_fields, "enque
 _PLACE = re.compile(r"[0-9a-f]{3}[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 CallerOf = Annotated[Caller, Depends(caller_of)]
+TopicQuery = Annotated[str | None, Query(pattern=wire.TOPIC_PATTERN)]
 Limit = Annotated[int, Query(ge=1, le=wire.PAGE_LIMIT_MAX)]
 State = Literal["ready", "delayed", "leased", "disabled", "dead"]
 
@@ -93,7 +94,7 @@ async def list_items(
     ns: str,
     caller: CallerOf,
     process: ProcessOf,
-    topic: str | None = None,
+    topic: TopicQuery = None,
     state: State | None = None,
     limit: Limit = wire.PAGE_LIMIT_DEFAULT,
     cursor: str | None = None,

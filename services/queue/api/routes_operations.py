@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 
 from headgate import wire
-from services.queue.api.routes import CallerOf, Limit, ProcessOf, SteeredOf
+from services.queue.api.routes import CallerOf, Limit, ProcessOf, SteeredOf, TopicQuery
 from services.queue.api.verbs import enter
 from services.queue.operations.dead_items import FIRST, TOPIC_IDS, Place
 from shared.errors import Forbidden, invalid
@@ -93,7 +93,7 @@ async def list_dead(
     ns: str,
     caller: CallerOf,
     process: ProcessOf,
-    topic: str | None = None,
+    topic: TopicQuery = None,
     limit: Limit = wire.PAGE_LIMIT_DEFAULT,
     cursor: str | None = None,
 ) -> Response:
