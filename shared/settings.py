@@ -101,6 +101,8 @@ class EdgeSettings(BaseSettings):
     write_s_max: float = 30.0
 
     body_bytes_max: int = 16 * 1024 * 1024
+    # Of all requests that a process reads or works on.
+    bodies_bytes_max: int = 256 * 1024 * 1024
     json_depth_max: int = 32
     batch_items_max: int = 1_000
     wait_s_max: float = 30.0

@@ -132,6 +132,14 @@ class HotPath:
         """The state of the app behind."""
         return self.app.state
 
+    def lets_in(self, authorization: str | None) -> bool:
+        """Whether a caller is known, or need not be."""
+        try:
+            self._access.caller(authorization)
+        except ServiceError:
+            return False
+        return True
+
     def target(self, method: bytes, url: bytes) -> Target | None:
         """The verb that a request's head asks for, if it is a hot one and the URL is as plain as can be."""
         target = self._targets.get(url)

@@ -1,10 +1,10 @@
 """Serving an app to the world: uvicorn, with what it does not limit by itself.
 
 A request's head and body have absolute deadlines (a byte a second keeps nothing open), the head has a size, and
-so has the line of requests that were sent ahead. A connection on which no request is read or served is idle,
-whatever else comes on it, and is closed in time; who does not read what was asked for is cut. A malformed or
-oversized head is answered with a problem like every other refusal, then closed: but only where the answer
-cannot be taken for that to an earlier request.
+so have the line of requests that were sent ahead and all bodies together; nobody unknown sends a large one. A
+connection on which no request is read or served is idle, whatever else comes on it, and is closed in time; who
+does not read what was asked for is cut. A malformed or oversized head is answered with a problem like every other
+refusal, then closed: but only where the answer cannot be taken for that to an earlier request.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from shared.settings import EdgeSettings
 
 _TITLES = {
     400: "Bad Request",
+    401: "Unauthorized",
     408: "Request Timeout",
     414: "URI Too Long",
     431: "Request Header Fields Too Large",
@@ -40,12 +41,18 @@ _TITLES = {
 }
 _CODES = {
     400: "bad_request",
+    401: "unauthorized",
     408: "too_slow",
     414: "url_too_long",
     431: "headers_too_large",
     503: "overloaded",
 }
 
+
+# More of a request's head than its status and its body.
+_FIELDS = {401: "www-authenticate: Bearer\r\n", 503: "retry-after: 1\r\n"}
+# A body that is larger is looked at while it comes: who sends it, and whether there is room.
+_LARGE_BYTES = 64 * 1024
 
 # Exit codes that a supervisor sees.
 _STARTUP_FAILURE = 3
@@ -68,6 +75,12 @@ _KNOWN = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"O
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 
+class _Bodies:
+    """How many bytes of requests' bodies one process holds."""
+
+    held = 0
+
+
 class _Refused(Exception):
     """Raised inside a parser callback to stop reading."""
 
@@ -84,6 +97,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
     """An HTTP/1.1 protocol with the limits of `settings`; plain requests for hot verbs go to them directly."""
     hot: HotPath | None = app if isinstance(app, HotPath) else getattr(app.state, "hot", None)
     heads = KnownHeads()
+    bodies = _Bodies()
 
     class Guarded(HttpToolsProtocol):
         leaving = False
@@ -100,6 +114,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._unread: asyncio.TimerHandle | None = None
             self._exchange: Exchange | None = None  # of the request that is read or served now
             self._parts: list[bytes] = []  # of its body, as far as they have come
+            self._held = 0  # bytes of it, and of those that stand behind an answer
             self._idle_since_s: float | None = None
             self._idle_look: asyncio.TimerHandle | None = None
 
@@ -112,6 +127,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             self._disarm()
             self._taken()
+            self._let_go()
             if self._idle_look is not None:
                 self._idle_look.cancel()
             super().connection_lost(exc)
@@ -204,10 +220,28 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._in_head = False
 
         def on_body(self, body: bytes) -> None:
+            was_small = self._held <= _LARGE_BYTES
+            self._held += len(body)
+            bodies.held += len(body)
+            if self._held > _LARGE_BYTES:
+                self._judge_large(was_small)
             if self._exchange is None:
                 super().on_body(body)
             else:
                 self._parts.append(body)
+
+        def _judge_large(self, is_new: bool) -> None:
+            """A large body comes: not of somebody unknown, and not of more than there is room for."""
+            if bodies.held > settings.bodies_bytes_max:
+                self._refuse(503)
+            if is_new and hot is not None:
+                authorization = dict(self.headers).get(b"authorization")
+                if not hot.lets_in(None if authorization is None else authorization.decode("latin-1")):
+                    self._refuse(401)
+
+        def _let_go(self) -> None:
+            bodies.held -= self._held
+            self._held = 0
 
         def on_message_complete(self) -> None:
             self._reading = False
@@ -257,6 +291,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
 
         def on_response_complete(self) -> None:
             self.server_state.total_requests += 1
+            if self._held and not self.pipeline:
+                self._let_go()
             if self.transport.is_closing():
                 self._cut_if_unread()
                 return
@@ -333,8 +369,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 }
             )
             head = f"HTTP/1.1 {status} {_TITLES[status]}\r\ncontent-type: application/problem+json\r\n"
-            head += "retry-after: 1\r\n" if status == 503 else ""
-            head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            head += f"{_FIELDS.get(status, '')}content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(head.encode() + body)
             self._close()
 

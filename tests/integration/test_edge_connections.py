@@ -153,6 +153,65 @@ async def test_who_does_not_take_what_he_asked_for_is_cut(served: Served, close:
         await _until(lambda: not connections)
 
 
+KIB = 1024
+# Over the framework, and below it.
+WAYS = pytest.mark.parametrize("fields", [b"", b"expect: nothing\r\n"], ids=["below ASGI", "over ASGI"])
+
+
+def begin_of_large(size: int, fields: bytes = b"") -> bytes:
+    head = ENQUEUE + fields + b"content-length: %d\r\n\r\n" % (size + 1)
+    return head + b" " * size
+
+
+@WAYS
+@pytest.mark.parametrize("served", [{"body_bytes_max": 1024 * KIB, "tokens": True}], indirect=True)
+async def test_a_large_body_of_an_unknown_caller_is_not_read_to_its_end(talk_on: Talk, fields: bytes) -> None:
+    talk_on.writer.write(begin_of_large(100 * KIB, fields)[: -40 * KIB])
+    await talk_on.writer.drain()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await talk_on.answer()
+    talk_on.writer.write(b" " * 10 * KIB)
+    code, head, body = await talk_on.answer()
+    assert (code, body["code"], body["outcome"]) == (401, "unauthorized", "none")
+    assert b"www-authenticate: bearer\r\n" in head
+    assert await talk_on.is_closed()
+
+
+LITTLE = {"body_bytes_max": 1024 * KIB, "bodies_bytes_max": 400 * KIB}
+
+
+@WAYS
+@pytest.mark.parametrize("served", [LITTLE], indirect=True)
+async def test_large_bodies_are_held_as_far_as_there_is_room_and_small_ones_are_served(
+    port: int, talk_on: Talk, fields: bytes
+) -> None:
+    first, second = await Talk.open(port), await Talk.open(port)
+    first.writer.write(begin_of_large(300 * KIB, fields))
+    await first.writer.drain()
+    await asyncio.sleep(0.1)
+    second.writer.write(begin_of_large(300 * KIB, fields))
+    code, _, body = await second.answer()
+    assert (code, body["code"], body["outcome"]) == (503, "overloaded", "none")
+    talk_on.send("enqueue", ITEM)
+    assert (await talk_on.answer())[0] == 201
+    first.writer.write(b"x")  # now it is whole, and no JSON
+    assert (await first.answer())[0] == 400
+    third = await Talk.open(port)
+    third.writer.write(begin_of_large(300 * KIB, fields) + b"x")
+    assert (await third.answer())[0] == 400, "what was held is let go"
+    fourth = await Talk.open(port)
+    fourth.writer.write(begin_of_large(300 * KIB, fields))
+    await fourth.writer.drain()
+    await asyncio.sleep(0.1)
+    fourth.writer.transport.abort()
+    await asyncio.sleep(0.1)
+    third.writer.write(begin_of_large(300 * KIB, fields) + b"x")
+    assert (await third.answer())[0] == 400, "also when its client hangs up"
+    for one in (first, second, third):
+        one.writer.close()
+
+
 NAMES = {
     "rebound": ("host: localhost", "host: rebind.example"),
     "another's page": ("x: y", "origin: http://e.example"),

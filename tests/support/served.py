@@ -43,6 +43,9 @@ class Served(NamedTuple):
 @pytest.fixture
 async def served(database: Database, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     """One with small limits. The parameter overrides settings."""
+    given = dict(getattr(request, "param", {}))
+    if given.pop("tokens", False):
+        given["HEADGATE_TOKENS_FILE"] = "/nowhere/tokens"
     settings = QueueSettings(
         **{
             "shards": database.queue_shards,
@@ -50,7 +53,7 @@ async def served(database: Database, request: pytest.FixtureRequest) -> AsyncIte
             "head_s_max": END_S,
             "body_s_max": END_S,
             "connections_max": 20,
-            **getattr(request, "param", {}),
+            **given,
         }
     )
     port = free_port()
