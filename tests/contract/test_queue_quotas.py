@@ -163,6 +163,7 @@ async def test_a_claim_in_vain_leaves_room(own_api: Api) -> None:
     """What this process knows of was cancelled, so the claim finds nothing, and the call goes on to the next."""
     api = own_api
     await put(api, in_flight_max=1)
+    assert await api.dequeue("t") == []
     ids = [await api.enqueue_one("t", id=api.new_id(0)) for _ in range(2)]
     assert await api.cancel(ids[0]) == ["cancelled"]
 

@@ -1,6 +1,13 @@
 """All mutations, in the order in which they are listed."""
 
-from tests.mutations import queue_statements
+from tests.mutations import dag_code, dag_statements, queue_code, queue_handing, queue_statements, shared_code
 from tests.mutations.model import Mutation
 
-MUTATIONS: tuple[Mutation, ...] = (*queue_statements.MUTATIONS,)
+MUTATIONS: tuple[Mutation, ...] = (
+    *queue_statements.MUTATIONS,
+    *queue_handing.MUTATIONS,
+    *queue_code.MUTATIONS,
+    *dag_statements.MUTATIONS,
+    *dag_code.MUTATIONS,
+    *shared_code.MUTATIONS,
+)

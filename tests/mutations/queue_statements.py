@@ -185,7 +185,7 @@ MUTATIONS = (
         "claim-past-ttl",
         "an item past its TTL is delivered to nobody",
         _LEASES,
-        "CASE WHEN i.expires_at <= n.at THEN n.at\n",
+        "CASE WHEN expires_at <= n.at THEN n.at\n",
         "CASE WHEN false THEN n.at\n",
         (f"{_CONTRACT_LEASES}::test_an_item_past_its_ttl_is_not_delivered_even_before_anybody_ended_it",),
     ),
@@ -321,6 +321,14 @@ MUTATIONS = (
         "DELETE FROM parked USING p WHERE parked.ctid = p.place AND p.reason = ANY ($2::text[])",
         "DELETE FROM parked USING p WHERE parked.ctid = p.place",
         ("integration/queue/test_operation_races.py::test_a_cancel_against_the_death_of_an_item",),
+    ),
+    Mutation(
+        "operations-lock-order",
+        "statements that take several ready rows take them in one order",
+        _OPERATIONS,
+        "    ORDER BY q.place),\nd AS MATERIALIZED (\n    SELECT f.id",
+        "    ORDER BY q.place DESC),\nd AS MATERIALIZED (\n    SELECT f.id",
+        ("integration/queue/test_lock_order.py::test_a_claim_and_another_bulk_statement_take_rows_in_one_order",),
     ),
     Mutation(
         "rotation-once",

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 )
 
 from tests.property.dag_model import Model, Node
+from tests.support.bounded import steps
 from tests.support.dag_world import BASE, DagWorld
 from tests.support.databases import Database
 from tests.support.queue_host import AT_ONCE, Api, QueueHost, queue_host
@@ -61,7 +62,7 @@ class World:
     async def settle(self) -> None:
         """Outbox, completions, walks, until nothing is left to do."""
         shard = self.dags.shard
-        while True:
+        for _ in steps():
             await self.dags.loops.relay.idle()
             before = self.queue.taken
             await self.dags.loops.results[shard.number].drain()

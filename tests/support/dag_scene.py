@@ -8,6 +8,7 @@ from typing import Any
 from services.dag.model import Ending, Ref
 from shared.postgres.connections import Transaction
 from shared.postgres.sql import Statement
+from tests.support.bounded import steps
 from tests.support.dag_world import BASE, DagWorld, specs
 from tests.support.databases import Database
 from tests.support.interleave import Actor, dag_actor_on, explore
@@ -132,7 +133,9 @@ class Scene:
     async def carry_on(self) -> str:
         """Everything that is delivered is acked, until nothing is; the state that the DAG comes to."""
         queue = self.world.queue
-        while ready := queue.ready():
+        for _ in steps():
+            if not (ready := queue.ready()):
+                break
             for item in ready:
                 queue.ack(item.node)
             await self.world.sweep()

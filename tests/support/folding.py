@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.support.bounded import steps
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Database
 from tests.support.queue_host import Api, QueueHost, queue_host
@@ -43,7 +44,7 @@ class Folding:
 
     async def settle(self) -> None:
         """What the queue has to tell is told, and what follows from it is done."""
-        while True:
+        for _ in steps():
             await self.dags.loops.relay.idle()
             before, walked = self.told.taken, 0
             for shard in self.dags.duties.context.shards:
@@ -55,7 +56,9 @@ class Folding:
     async def finish(self, dag: str) -> None:
         """All that is delivered is acked, until the DAG has succeeded."""
         await self.settle()
-        while taken := await self.take():
+        for _ in steps():
+            if not (taken := await self.take()):
+                break
             await self.queue.ack(*taken.values())
             await self.settle()
         assert (await self.dags.dag(dag))["state"] == "succeeded"
@@ -64,7 +67,9 @@ class Folding:
         """Nothing of the DAG is left for the next test."""
         await self.dags.call("POST", f"/{dag}/cancel", {})
         await self.settle()
-        while taken := await self.take():
+        for _ in steps():
+            if not (taken := await self.take()):
+                break
             await self.queue.ack(*taken.values())
             await self.settle()
 

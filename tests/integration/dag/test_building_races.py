@@ -443,6 +443,7 @@ async def test_limits_refuse_before_anything_is_written(world: DagWorld) -> None
     assert (await world.add(dag, {"e": ["d"]}, expect=422))["code"] == "limit_exceeded"
     world.settings.__dict__.update(edges_per_dag_max=10)
     assert (await world.add(dag, {"e": ["a"]}, expect=422))["code"] == "limit_exceeded"
+    assert (await world.link(dag, ("d", "c"), expect=422))["code"] == "limit_exceeded", "its upstreams are two"
     assert (await world.add(dag, [{"key": "e", "external": ["x", "y"]}], expect=422))["code"] == "limit_exceeded"
     facts = {"external": [{"node": "n", "name": "x"}, {"node": "n", "name": "y"}]}
     assert (await world.verb(dag, "resolve", facts, expect=422))["code"] == "limit_exceeded"

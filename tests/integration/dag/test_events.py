@@ -11,6 +11,7 @@ import pytest
 
 from services.dag.read.event_streams import Stream
 from shared.errors import ShardUnavailable
+from tests.support.bounded import steps
 from tests.support.dag_world import BASE, DagWorld
 from tests.support.locks import locked
 
@@ -62,7 +63,9 @@ async def finished(world: DagWorld, nodes: Any, **more: Any) -> str:
     """A DAG that has run to its end."""
     dag = await world.create(nodes, **more)
     await world.settle()
-    while ready := world.queue.deliverable():
+    for _ in steps():
+        if not (ready := world.queue.deliverable()):
+            break
         for key in ready:
             world.queue.ack(key)
         await world.settle()

@@ -40,6 +40,18 @@ async def test_a_key_is_found_also_of_an_ended_dag_and_not_in_another_namespace(
     assert other.json()["items"] == []
 
 
+async def test_a_key_is_one_namespaces(world: DagWorld) -> None:
+    """Each tenant's call finds its own DAG, however often it comes."""
+    ids = []
+    for _ in range(2):
+        for namespace in ("default", "other"):
+            body = {"key": "order/77", "nodes": [{"key": "a", "topic": "work"}], "on_failure": "cancel"}
+            made = await world.http.post(BASE.replace("default", namespace), json=body)
+            ids.append(made.json()["id"])
+    assert ids[:2] == ids[2:]
+    assert len(set(ids)) == 2
+
+
 @pytest.mark.parametrize(("method", "path"), named(DAG))
 async def test_no_call_ignores_a_parameter(world: DagWorld, method: str, path: str) -> None:
     for app in (world.app, world.app.state.hot):

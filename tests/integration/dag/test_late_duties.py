@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.dag.model import Send
+from services.dag.model import Ref, Send
 from shared.errors import ShardUnavailable
 from tests.integration.dag.test_external_deadlines import CLOCK, later, waiting
 from tests.support.clocks import ManualClock
@@ -109,6 +109,47 @@ async def test_two_who_find_an_item_lost_make_it_anew_once(world: DagWorld) -> N
     assert (await world.node(dag, "a"))["generation"] == 2
 
 
+async def test_an_item_that_was_taken_for_lost_is_not_made_anew_after_its_end(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    [row] = await world.rows("SELECT no, item_id::text FROM node WHERE key = 'a'")
+    world.queue.ack("a")
+    await world.settle()
+    await world.loops.relay._completer.renew(world.shard, Send(row["no"], 1, "revive", row["item_id"], "default"))
+    await world.settle()
+    assert world.queue.deliverable() == ["b"]
+    assert (await world.node(dag, "a"))["generation"] == 1
+
+
+async def test_what_is_resolved_while_its_dag_is_being_cancelled_is_not_released(world: DagWorld) -> None:
+    dag = await world.create([{"key": "runs"}, waiting("a", "x")])
+    await world.settle()
+    world.queue.down = {"cancel"}
+    await world.verb(dag, "cancel", expect=202)
+    await world.settle()
+    await world.verb(dag, "resolve", {"external": [{"node": "a", "name": "x"}]})
+    await world.settle()
+    assert world.queue.deliverable() == ["runs"]
+    world.queue.down = set()
+    await world.sweep()
+    assert set((await world.states(dag)).values()) == {"cancelled"}
+
+
+async def test_a_retry_sends_nothing_that_was_decided_before_it(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    world.queue.down = {"revive", "enqueue", "cancel"}
+    world.queue.ack("a")
+    await world.settle()
+    await world.verb(dag, "retry", {"from": ["a"]})
+    await world.settle()
+    rows = await world.rows("SELECT action, generation FROM outbox")
+    assert {tuple(row) for row in rows} == {("cancel", 1), ("enqueue", 2)}
+    world.queue.down = set()
+    await world.sweep()
+    assert [(item.node, item.generation) for item in world.queue.ready()] == [("a", 2)]
+
+
 async def test_a_retry_keeps_the_cancels_that_the_queue_was_not_told_of(world: DagWorld) -> None:
     """The first generation's, too, when the second one is retried."""
     dag = await world.create({"a": []})
@@ -139,6 +180,16 @@ async def test_a_cancel_is_still_told_when_the_release_before_it_was(world: DagW
     world.queue.down = set()
     await world.sweep()
     assert await world.states(dag) == {"a": "succeeded", "b": "cancelled"}
+
+
+async def test_a_cancel_that_is_confirmed_after_the_end_changes_nothing(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": ["a"]})
+    await world.settle()
+    [row] = await world.rows("SELECT no FROM node WHERE key = 'a'")
+    world.queue.ack("a")
+    await world.settle()
+    await world.loops.relay._completer.confirm_cancelled(world.shard, [Ref(row["no"], 1)])
+    assert await world.states(dag) == {"a": "succeeded", "b": "released"}
 
 
 async def test_a_walk_does_not_count_an_edge_that_was_added_behind_the_end(world: DagWorld) -> None:

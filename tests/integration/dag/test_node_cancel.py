@@ -120,6 +120,18 @@ async def test_cancelled_nodes_stay_so_when_what_is_above_is_retried_unless_name
     assert await world.states(dag) == {"a": "released", "b": "blocked", "c": "blocked"}
 
 
+async def test_a_cancelled_node_stays_so_when_what_a_failure_cancelled_is_retried(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": [], "x": ["b"]}, on_failure="cancel")
+    await world.settle()
+    await world.verb(dag, "nodes/cancel", {"nodes": ["x"]})
+    world.queue.die("a")
+    await world.settle()
+    assert await world.states(dag) == {"a": "failed", "b": "cancelled", "x": "cancelled"}
+    await world.verb(dag, "retry")
+    await world.settle()
+    assert await world.states(dag) == {"a": "released", "b": "released", "x": "cancelled"}
+
+
 async def test_a_node_that_failed_in_spite_of_its_cancel_is_retried_with_all(world: DagWorld) -> None:
     dag = await world.create({"a": []})
     await world.settle()

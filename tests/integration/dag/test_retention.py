@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from services.dag.run import unarchive
+from tests.support.bounded import steps
 from tests.support.dag_world import BASE, DagWorld, specs
 
 HOT = ("node", "node_spec", "edge", "external", "change")
@@ -50,8 +51,9 @@ async def ended(world: DagWorld, **more: Any) -> str:
 
 
 async def keep(world: DagWorld) -> None:
-    while await world.loops.retention.step(world.shard):
-        pass
+    for _ in steps():
+        if not await world.loops.retention.step(world.shard):
+            break
 
 
 async def answers(world: DagWorld, dag: str) -> list[Any]:
@@ -89,11 +91,11 @@ async def test_answers_are_the_same_half_way(world: DagWorld) -> None:
     world.settings.__dict__["keep_rows_max"] = 1
     dag = await ended(world)
     before = await answers(world, dag)
-    steps = 0
+    done = 0
     while await world.loops.retention.step(world.shard):
         assert await answers(world, dag) == before
-        steps += 1
-    assert steps > 8 and await phases(world) == ["kept"]
+        done += 1
+    assert done > 8 and await phases(world) == ["kept"]
 
 
 async def test_a_dag_that_runs_or_has_just_ended_stays(world: DagWorld) -> None:

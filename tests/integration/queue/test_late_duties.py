@@ -47,6 +47,20 @@ async def test_a_cancel_before_a_rotation_is_no_ack_for_the_sweep_after_it(own_a
     assert await own_api.cancel(item_id) == ["already_cancelled"]
 
 
+async def test_what_ended_just_before_a_rotation_is_remembered_as_long_as_its_id_is_taken(own_api: Api) -> None:
+    window_s = own_api.host.settings.id_window_s
+    await own_api.clock.advance(window_s + 2 * ENDED_SLACK_S)
+    item = {"topic": "t", "id": own_api.new_id(0)}
+    assert await own_api.cancel(item["id"]) == ["cancelled"]
+    found = []
+    for seconds in (0, window_s - 60, 120 + ENDED_SLACK_S):
+        await own_api.clock.advance(seconds)
+        await own_api.host.retain()
+        [result] = await own_api.enqueue(item)
+        found.append((result["status"], result.get("code")))
+    assert found == [("cancelled", None), ("cancelled", None), ("refused", "id_too_old")]
+
+
 async def test_an_item_whose_ttl_counts_anew_is_not_ended_by_an_older_look(
     own_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

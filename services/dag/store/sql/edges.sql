@@ -33,7 +33,7 @@ WITH picked AS MATERIALIZED (
     LIMIT $3),
 flipped AS (
     UPDATE edge SET satisfied = true FROM picked p
-    WHERE edge.ctid = p.tid AND NOT edge.satisfied
+    WHERE edge.ctid = p.tid
     RETURNING edge.down, p.state),
 counted AS MATERIALIZED (
     SELECT down, count(*)::int AS edges,

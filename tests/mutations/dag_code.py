@@ -1,0 +1,171 @@
+"""Guards in the code of the DAG service: rechecks under the lock, bounds, orders of duties."""
+
+from tests.mutations.model import Mutation
+
+_ADDITION = "services/dag/build/addition.py"
+_CONTEXT = "services/dag/run/context.py"
+_CONTROL = "services/dag/run/control.py"
+_EXPANDING = "services/dag/build/expand.py"
+_ORDERS = "services/dag/build/topological_orders.py"
+_QUOTAS = "services/dag/build/quotas.py"
+_RELAY = "services/dag/duties/relay.py"
+_REOPENING = "services/dag/run/reopening.py"
+_RESULTS = "services/dag/duties/completion_poll.py"
+_RETENTION = "services/dag/duties/retention.py"
+_SETTLING = "services/dag/run/decisions.py"
+_WALKING = "services/dag/duties/long_steps.py"
+
+_BUILDING_RACES = "integration/dag/test_building_races.py"
+_COMPLETION_RACES = "integration/dag/test_completion_races.py"
+_CLEANUP = "integration/dag/test_cleanup.py"
+_DEADLINES = "integration/dag/test_external_deadlines.py"
+_KEPT = "integration/dag/test_retention.py"
+_REOPENED = "integration/dag/test_reopening.py"
+_LATE = "integration/dag/test_late_duties.py"
+
+MUTATIONS = (
+    Mutation(
+        "call-namespace",
+        "another tenant changes no DAG",
+        _CONTEXT,
+        "    if not dags or dags[0].namespace != namespace:",
+        "    if not dags:",
+        ("integration/dag/test_bad_input.py::test_b6_another_namespaces_dag_is_404",),
+    ),
+    Mutation(
+        "limit-nodes",
+        "a DAG may have as many nodes as its limit says, and not one more",
+        _ADDITION,
+        "        if count > limit:\n",
+        "        if count > limit + 1:\n",
+        (f"{_BUILDING_RACES}::test_limits_refuse_before_anything_is_written",),
+    ),
+    Mutation(
+        "limit-upstreams",
+        "a node may have as many upstreams as the limit says, and not one more",
+        _ADDITION,
+        "if added + (old.upstreams if old else 0) > settings.degree_max:",
+        "if added > settings.degree_max:",
+        (f"{_BUILDING_RACES}::test_limits_refuse_before_anything_is_written",),
+    ),
+    Mutation(
+        "late-edges",
+        "an edge into a node that is released is refused, unless its upstream has succeeded",
+        _ADDITION,
+        'is_met = up is not None and up.state == "succeeded" and not dag.reopening',
+        'is_met = up is not None and up.state != "blocked" and not dag.reopening',
+        (f"{_BUILDING_RACES}::test_r11_an_edge_into_a_released_node_is_refused_unless_satisfied",),
+    ),
+    Mutation(
+        "cycles-of-others",
+        "an order in memory is not trusted where others have added edges",
+        _ORDERS,
+        "if order is None or order.version != dag.structure_version:",
+        "if order is None:",
+        (f"{_BUILDING_RACES}::test_r13_two_services_do_not_trust_their_memory_of_each_others_edges",),
+    ),
+    Mutation(
+        "expanding-generation",
+        "an older generation of a node adds no children",
+        _EXPANDING,
+        "    if expansion.generation not in (None, mapper.generation):",
+        "    if False:",
+        ("integration/dag/test_expand.py::test_only_a_node_that_runs_expands_itself",),
+    ),
+    Mutation(
+        "cancel-keeps-cleanup",
+        "a cancel leaves alone what cleans up",
+        _SETTLING,
+        'if dag.concluded or dag.cancel_cause == "call":',
+        'if dag.cancel_cause == "call":',
+        (f"{_CLEANUP}::test_a_cancel_while_it_cleans_up_changes_nothing",),
+    ),
+    Mutation(
+        "ends-reopening",
+        "no DAG ends amid a retry",
+        _SETTLING,
+        "if dag.unfinished > dag.cleanup_left or dag.over or dag.reopening:",
+        "if dag.unfinished > dag.cleanup_left or dag.over:",
+        (f"{_REOPENED}::test_what_ends_meanwhile_is_counted",),
+    ),
+    Mutation(
+        "expire-externals-reopening",
+        "a deadline of an older generation means nothing amid a retry",
+        _CONTROL,
+        '    if dag.reopening and node.state != "blocked":',
+        "    if False:",
+        (f"{_DEADLINES}::test_a_deadline_of_an_older_generation_that_passes_amid_a_retry_means_nothing",),
+    ),
+    Mutation(
+        "walk-moved-on",
+        "a walk whose node runs again stops",
+        _WALKING,
+        "if not dag.flipping or not walk.current or walk.state in UNFINISHED:",
+        "if not dag.flipping:",
+        (f"{_COMPLETION_RACES}::test_a_walk_stops_when_its_node_has_moved_on",),
+    ),
+    Mutation(
+        "reopen-sends",
+        "what was to be released of an older generation is not sent after a retry",
+        _REOPENING,
+        "    await store.duties.drop_sends(tx, nos)\n",
+        "",
+        (f"{_LATE}::test_a_retry_sends_nothing_that_was_decided_before_it",),
+    ),
+    Mutation(
+        "kept-ended-anew",
+        "a DAG that ended anew is moved away by the note of its new end",
+        _RETENTION,
+        "if dag is None or dag.finished_at != kept.finished_at:",
+        "if dag is None or not dag.over:",
+        (f"{_LATE}::test_a_dag_that_ended_anew_since_it_was_noted_is_moved_in_its_own_time",),
+    ),
+    Mutation(
+        "kept-due",
+        "a DAG that was brought back since it was found due is left for a while",
+        _RETENTION,
+        'elif kept.phase != "kept" and kept.due:',
+        'elif kept.phase != "kept":',
+        (f"{_KEPT}::test_a_mover_that_had_found_a_dag_due_before_its_thaw_leaves_it",),
+    ),
+    Mutation(
+        "kept-dropped",
+        "a DAG that was brought back since it was found old is not dropped",
+        _RETENTION,
+        'if dag.no in noted and noted[dag.no].phase == "kept"]',
+        "if dag.no in noted]",
+        (f"{_LATE}::test_a_dag_that_was_brought_back_since_it_was_found_old_is_not_dropped",),
+    ),
+    Mutation(
+        "completions-acked-after",
+        "a completion is acked once it was applied",
+        _RESULTS,
+        "            self._done += await self._apply(piece)\n",
+        "            self._done += [each.completion for each in piece]\n            await self._apply(piece)\n",
+        (f"{_LATE}::test_a_completion_whose_transaction_fails_is_not_acked_with_the_next_ones",),
+    ),
+    Mutation(
+        "lost-items-late",
+        "an item is taken for lost only once every completion before is applied",
+        _RELAY,
+        "            if now_s - since_s > self._settings.completion_lease_s + 1:",
+        "            if True:",
+        (f"{_LATE}::test_an_item_is_taken_for_lost_only_when_every_completion_before_is_applied",),
+    ),
+    Mutation(
+        "lost-items-drained",
+        "what waits in the queue is applied before an item is taken for lost",
+        _RELAY,
+        "            await self._drain(shard)\n",
+        "",
+        (f"{_COMPLETION_RACES}::test_an_item_that_ended_in_a_long_outage_is_not_run_again",),
+    ),
+    Mutation(
+        "quota-dags",
+        "a namespace may have as many DAGs as its quota says, and not one more",
+        _QUOTAS,
+        "if limit is not None and more and have + more > limit:",
+        "if limit is not None and more and have + more > limit + 1:",
+        ("integration/dag/test_quotas.py::test_dags_over_the_quota_are_refused_and_leave_nothing",),
+    ),
+)

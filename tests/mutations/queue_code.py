@@ -1,0 +1,259 @@
+"""Guards in the queue's code: rechecks, bookkeeping on every outcome, memory that a failover voids."""
+
+from tests.mutations.model import Mutation
+
+_ACKS = "services/queue/leases/acks.py"
+_BROKER = "services/queue/leases/broker.py"
+_DISPATCH = "services/queue/dispatch/dispatcher.py"
+_ENQUEUES = "services/queue/enqueue/general_enqueue.py"
+_FAR_KEYS = "services/queue/duties/far_keys.py"
+_NAMES = "services/queue/store/names.py"
+_OPERATIONS = "services/queue/operations/bulk.py"
+_QUOTAS = "services/queue/quotas.py"
+_RETENTION = "services/queue/duties/retention.py"
+_SELECTING = "services/queue/operations/selection.py"
+_SETTLE = "services/queue/leases/lease_ops.py"
+_VERBS = "services/queue/api/verbs.py"
+
+_CONTRACT_LEASES = "contract/test_queue_leases.py"
+_CONTRACT_IDS = "contract/test_queue_ids.py"
+_CONTRACT_CANCEL = "contract/test_queue_revive_cancel.py"
+_CONTRACT_OPERATIONS = "contract/test_queue_operations.py"
+_CONTRACT_QUOTAS = "contract/test_queue_quotas.py"
+_INTERLEAVED = "integration/queue/test_interleaved.py"
+_SHARED_FLUSH = "integration/queue/test_shared_flush.py"
+
+MUTATIONS = (
+    Mutation(
+        "flush-of-one-id",
+        "of an id that comes twice in a flush the first is taken",
+        _ENQUEUES,
+        "                first.setdefault(row.id, row)",
+        "                first[row.id] = row",
+        (f"{_SHARED_FLUSH}::test_an_id_that_two_namespaces_enqueue_in_one_flush_is_the_firsts",),
+    ),
+    Mutation(
+        "enqueue-others-ids",
+        "who repeats another tenant's id is told nothing of its item",
+        _ENQUEUES,
+        "            if found.namespace_id != namespace_id:",
+        "            if False:",
+        (f"{_CONTRACT_IDS}::test_the_id_of_another_namespace_is_refused_and_left_alone",),
+    ),
+    Mutation(
+        "ack-shared-token",
+        "a token that two namespaces name in one flush is its own one's",
+        _ACKS,
+        "if namespace_ids.count(namespace_ids[0]) < len(ids) and _is_shared(tokens, namespace_ids):",
+        "if False:",
+        (f"{_SHARED_FLUSH}::test_a_token_that_two_namespaces_name_in_one_flush",),
+    ),
+    Mutation(
+        "ack-first-output",
+        "of an ack that is repeated the first says what it gave",
+        _ACKS,
+        "            first.setdefault((token, item_id), output)",
+        "            first[token, item_id] = output",
+        (f"{_SHARED_FLUSH}::test_of_an_ack_that_is_repeated_the_first_says_what_it_gave",),
+    ),
+    Mutation(
+        "ack-second-look",
+        "an ack that waited for its holder's extend is made under the new lease",
+        _ACKS,
+        '        if status == "lease_lost" and statuses is not None',
+        "        if False",
+        (f"{_INTERLEAVED}::test_ack_against_the_heartbeat_of_the_same_holder",),
+    ),
+    Mutation(
+        "ack-waits-for-the-disk",
+        "an ack is answered once it is on the disk, but for the DAG service's own",
+        _ACKS,
+        '        flushes = self.flushes[shard, namespace == "_dag"]\n        [statuses]',
+        "        flushes = self.flushes[shard, True]\n        [statuses]",
+        ("integration/queue/test_shard_down.py::test_only_the_systems_own_namespace_commits_without_waiting",),
+    ),
+    Mutation(
+        "ack-told-of-others",
+        "the holder of a dead token is told nothing of another tenant's item",
+        _ACKS,
+        "    if known is None or known.namespace_id != namespace_id:\n",
+        "    if known is None:\n",
+        (f"{_CONTRACT_LEASES}::test_another_namespace_cannot_settle",),
+    ),
+    Mutation(
+        "nack-namespace",
+        "a token is good in its own namespace only, for nack and extend",
+        _SETTLE,
+        "if group.namespace_id == namespace_id and entry.id in group.ids:",
+        "if entry.id in group.ids:",
+        (f"{_CONTRACT_LEASES}::test_another_namespace_cannot_settle",),
+    ),
+    Mutation(
+        "nack-second-look",
+        "a nack that waited for its holder's extend is made under the new lease",
+        _SETTLE,
+        "    for _ in range(2):\n        # Twice",
+        "    for _ in range(1):\n        # Twice",
+        (f"{_INTERLEAVED}::test_nack_against_the_heartbeat_of_the_same_holder",),
+    ),
+    Mutation(
+        "attempts-limit",
+        "attempts count up to their limit and not one more",
+        _SETTLE,
+        'item["attempts"] + 1 >= item["max_attempts"]',
+        'item["attempts"] >= item["max_attempts"]',
+        (f"{_CONTRACT_LEASES}::test_attempts_are_used_up_by_nack_and_by_expiry",),
+    ),
+    Mutation(
+        "sweep-acked-meanwhile",
+        "what was acked between a sweep's look and its lock is remembered",
+        _SETTLE,
+        "        if acked:  # between",
+        "        if False:  # between",
+        (
+            "integration/queue/test_late_duties.py::test_what_was_acked_between_a_sweeps_look_and_its_lock_is_finished",
+        ),
+    ),
+    Mutation(
+        "cancel-namespace",
+        "only its own namespace cancels an item",
+        _SETTLE,
+        '            if row["namespace_id"] != self._namespace_id:',
+        "            if False:",
+        (f"{_CONTRACT_CANCEL}::test_another_namespace_neither_revives_nor_cancels",),
+    ),
+    Mutation(
+        "cancel-ended-namespace",
+        "a cancel says nothing of another tenant's ended item",
+        _SETTLE,
+        "            if known.namespace_id != self._namespace_id:",
+        "            if False:",
+        (f"{_CONTRACT_CANCEL}::test_another_namespace_neither_revives_nor_cancels",),
+    ),
+    Mutation(
+        "cancel-leaves-the-dead",
+        "an item that died since a cancel's look keeps its place among the dead",
+        _SETTLE,
+        "        if dead - superseded:",
+        "        if False:",
+        (f"{_INTERLEAVED}::test_cancel_against_nack",),
+    ),
+    Mutation(
+        "cancel-old-ids",
+        "an id that is too old to come is given no tombstone",
+        _SETTLE,
+        "if oldest_ms <= time_ms_of(item_id) <= newest_ms]",
+        "if time_ms_of(item_id) <= newest_ms]",
+        (f"{_CONTRACT_CANCEL}::test_cancel_of_malformed_old_and_foreign_ids_is_not_found",),
+    ),
+    Mutation(
+        "cancel-future-ids",
+        "an id that is too new to be taken is given no tombstone, which would be forgotten before it",
+        _SETTLE,
+        "if oldest_ms <= time_ms_of(item_id) <= newest_ms]",
+        "if oldest_ms <= time_ms_of(item_id)]",
+        (f"{_CONTRACT_CANCEL}::test_a_cancel_that_cannot_be_kept_is_refused",),
+    ),
+    Mutation(
+        "rotation-slack",
+        "an end is remembered for the whole id window, and a little longer",
+        _RETENTION,
+        "age_s = self._settings.id_window_s + ENDED_SLACK_S",
+        "age_s = self._settings.id_window_s - ENDED_SLACK_S",
+        (
+            "integration/queue/test_late_duties.py::test_what_ended_just_before_a_rotation_is_remembered_as_long_as_its_id_is_taken",
+        ),
+    ),
+    Mutation(
+        "quota-duplicates",
+        "duplicates take no room of a quota",
+        _QUOTAS,
+        '                if status != "enqueued"',
+        '                if status not in ("enqueued", "duplicate")',
+        (f"{_CONTRACT_QUOTAS}::test_what_was_not_taken_in_leaves_room",),
+    ),
+    Mutation(
+        "quota-failed-enqueues",
+        "an enqueue that fails takes no room of a quota",
+        _QUOTAS,
+        'strict=True)\n                if status != "enqueued"',
+        'strict=True)\n                if status not in ("enqueued", "?")',
+        (f"{_CONTRACT_QUOTAS}::test_an_enqueue_that_fails_leaves_room",),
+    ),
+    Mutation(
+        "quota-missed-claims",
+        "a claim in vain takes no room of those in flight",
+        _DISPATCH,
+        "                tenant.lose(Use(leased=wanted - got))",
+        "                tenant.lose(Use())",
+        (f"{_CONTRACT_QUOTAS}::test_a_claim_in_vain_leaves_room",),
+    ),
+    Mutation(
+        "quota-nacks",
+        "what is given back makes room for those in flight",
+        _VERBS,
+        "tenant.lose(Use(leased=acked + back, items=acked))",
+        "tenant.lose(Use(leased=acked, items=acked))",
+        (f"{_CONTRACT_QUOTAS}::test_items_in_flight_are_never_over_their_limit",),
+    ),
+    Mutation(
+        "quota-bytes",
+        "bytes that are stored are limited to the byte",
+        _QUOTAS,
+        "                if left < 0:",
+        "                if left < -1:",
+        (f"{_CONTRACT_QUOTAS}::test_what_a_namespace_stores_is_limited_by_items_and_by_bytes",),
+    ),
+    Mutation(
+        "revive-shared-flush",
+        "a stranger's revive in the same flush is told nothing",
+        _BROKER,
+        'row["namespace_id"] == namespace_id and (manages or not row["managed"])',
+        'True and (manages or not row["managed"])',
+        ("integration/queue/test_two_hosts.py::test_a_foreign_revive_in_the_same_flush_takes_nobodys_place",),
+    ),
+    Mutation(
+        "operations-cutoff",
+        "what comes after an operation was asked for is left alone",
+        _SELECTING,
+        'if row["since"] > scope.cutoff or row["state"] not in wanted.states:',
+        'if row["state"] not in wanted.states:',
+        (f"{_CONTRACT_OPERATIONS}::test_a_redrive_takes_nobody_who_dies_later",),
+    ),
+    Mutation(
+        "operations-stopped-twice",
+        "an operation is stopped also where its row is just being written",
+        _OPERATIONS,
+        "        for _ in range(2):\n",
+        "        for _ in range(1):\n",
+        (
+            "integration/queue/test_late_duties.py::test_an_operation_is_stopped_where_its_row_is_just_being_written",
+        ),
+    ),
+    Mutation(
+        "far-keys-living",
+        "the key of an item on another shard is kept while that lives",
+        _FAR_KEYS,
+        'return [row for row in rows if row["id"] not in living]',
+        "return rows",
+        (
+            "integration/test_moving_slots.py::test_a_key_whose_item_stayed_is_kept_until_that_has_ended_and_a_day_more",
+        ),
+    ),
+    Mutation(
+        "failover-names",
+        "numbers of names are forgotten with the server that gave them",
+        _NAMES,
+        "        shard.history.listeners.append(self.forget_all)\n",
+        "",
+        ("integration/queue/test_failover.py::test_a_key_of_a_lost_namespace_is_not_answered_with_anothers_item",),
+    ),
+    Mutation(
+        "poll-jitter",
+        "calls that wait do not all look again at the same moment",
+        _DISPATCH,
+        "self._settings.poll_s * random.uniform(1.0, 1.5)",
+        "self._settings.poll_s",
+        ("integration/queue/test_herd.py::test_calls_that_wait_do_not_all_look_again_at_once",),
+    ),
+)
