@@ -212,12 +212,12 @@ class Topics:
     ) -> tuple[list[dict[str, Any]], tuple[int, str] | None]:
         """A page of items in order of shard and id, and where the next begins (None at the end).
 
-        `after` is (shard, id). A page looks at a bounded number of rows, so it may hold fewer than `limit`
-        items, or none, and still have a next.
+        `after` is (shard, id). A page looks at a bounded number of rows, and holds a bounded number of bytes, so
+        it may hold fewer than `limit` items, or none, and still have a next.
         """
         found: list[dict[str, Any]] = []
         shard, after_id = after
-        scan_max = self._settings.page_scan_max
+        scan_max, bytes_left = self._settings.page_scan_max, self._settings.answer_bytes_max
         for store in sorted(self._all(), key=lambda store: store.number):
             if store.number < shard:
                 continue
@@ -232,9 +232,13 @@ class Topics:
                 after_id=start,
                 limit=limit - len(found),
                 scan_max=scan_max,
+                bytes_max=bytes_left,
             )
             found += await _with_leases(store, part)
-            if len(found) >= limit:
+            is_cut = bool(part) and part[-1]["nth"] < part[-1]["there"]
+            bytes_left -= part[-1]["bytes_so_far"] if part else 0
+            # The next shard would give one item at least, whatever is left.
+            if len(found) >= limit or is_cut or bytes_left < self._settings.answer_bytes_max // 2:
                 return found, (store.number, found[-1]["id_text"])
             if end is not None:
                 return found, (store.number, end["id"])

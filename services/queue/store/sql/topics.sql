@@ -263,9 +263,14 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
 WHERE i.id = $1::uuid;
 
--- name: page(namespace, topic, state, after_id, limit, scan_max)
--- Items by id; a page looks at no more than scan_max rows, so a rare state may need several pages.
-SELECT * FROM (
+-- name: page(namespace, topic, state, after_id, limit, scan_max, bytes_max)
+-- Items by id; a page looks at no more than scan_max rows, so a rare state may need several pages. As many as have no
+-- more than `bytes_max` bytes, one at least; `there` says how many there would be otherwise.
+SELECT * FROM (SELECT *, count(*) OVER () AS there, row_number() OVER by_id AS nth,
+    sum(octet_length(payload) + coalesce(octet_length(metadata), 0) + coalesce(octet_length(inputs), 0)
+        + coalesce(octet_length(headers), 0) + coalesce(octet_length(ack_context), 0)
+        + coalesce(octet_length(error), 0) + 1000) OVER by_id AS bytes_so_far
+FROM (SELECT * FROM (
     SELECT i.*, i.id::text AS id_text, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
         an.name AS ack_namespace,
         CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
@@ -283,7 +288,9 @@ SELECT * FROM (
     LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
     WHERE n.name = $1::text AND ($2::text IS NULL OR t.name = $2::text)) AS v
 WHERE $3::text IS NULL OR v.state = $3::text
-ORDER BY v.id LIMIT $5::int;
+ORDER BY v.id LIMIT $5::int) AS found
+WINDOW by_id AS (ORDER BY id ROWS UNBOUNDED PRECEDING)) AS page
+WHERE nth = 1 OR bytes_so_far <= $7::bigint ORDER BY id;
 
 -- name: page_end(after_id, scan_max)
 -- The last id that a page of scan_max rows looks at, NULL when the table ends before.
