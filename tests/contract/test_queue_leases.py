@@ -434,3 +434,22 @@ async def test_leases_of_several_shards_are_settled_by_one_call(own_api: Api, ow
     assert await own_api.extend(*held) == ["extended"] * 2
     assert await own_api.ack(*held) == ["acked"] * 2
     assert await own_host.count("item") == 0
+
+
+async def test_an_old_lease_takes_back_nothing_of_a_later_item_under_its_id(own_api: Api) -> None:
+    """A service-made id is not remembered while the lease under which it was acked runs on."""
+    api = own_api
+    item_id = await api.enqueue_one("t")
+    assert await api.ack(await api.dequeue_one("t", lease_s=10)) == ["acked"]
+    [again] = await api.enqueue({"topic": "t", "id": item_id})
+    if again["status"] == "duplicate":
+        return
+    held = await api.dequeue_one("t", lease_s=60)
+    await api.host.pass_time(11)
+    assert await api.state(item_id) == "leased"
+    assert await api.host.count("deferred") == await api.host.count("ready") == 0
+    assert await api.dequeue("t", 5) == []
+    await api.host.pass_time(60)
+    await api.host.pass_time(2)  # its backoff
+    assert [item["id"] for item in await api.dequeue("t", 5)] == [item_id], "once, after its own lease"
+    assert await api.ack(held) == ["lease_lost"]

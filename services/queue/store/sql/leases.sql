@@ -185,7 +185,8 @@ GROUP BY token, lease_s, namespace_id, topic_id, claimed_at, worker;
 -- name: take_expired(look_max, groups_max, ids_max, items_max, expired_from, after_namespace_id, window_ms)
 -- Takes groups that ran out, as far as they name `ids_max` ids (to the end of the last group) and `items_max` items
 -- that have not ended; of the group in which that is reached the first ids are taken and the others stay. `ids` of the
--- answer are those that have not ended: most were acked. Among the `look_max` groups that ran out first namespaces
+-- answer are those that have not ended: most were acked. An item that was enqueued after a group was claimed is
+-- another under the id of one that was acked, and not of the group. Among the `look_max` groups that ran out first namespaces
 -- take turns, beginning behind `after_namespace_id`, so that one with many leases does not keep back the others'. What was
 -- acked is remembered from here on in `ended`, as long as an id of its age may be taken for one that is still to come;
 -- completions for the DAG service are not, which nobody cancels.
@@ -202,13 +203,15 @@ locked AS MATERIALIZED (
     ORDER BY due.turn, lease.namespace_id <= $6::int, due.namespace_id LIMIT $2::int
     FOR UPDATE SKIP LOCKED),
 sized AS (
-    SELECT place, namespace_id, ids, row_number() OVER served AS nth,
+    SELECT place, namespace_id, claimed_at, ids, row_number() OVER served AS nth,
         sum(cardinality(ids)) OVER served - cardinality(ids) AS ids_before
     FROM locked WINDOW served AS (ORDER BY turn, had_its_turn, namespace_id ROWS UNBOUNDED PRECEDING)),
 named AS MATERIALIZED (
     SELECT sized.place, sized.namespace_id, sized.nth, member.id, member.position, living.is_living
     FROM sized CROSS JOIN LATERAL unnest(sized.ids) WITH ORDINALITY AS member(id, position)
-    LEFT JOIN LATERAL (SELECT true AS is_living FROM item WHERE item.id = member.id OFFSET 0) AS living ON true
+    LEFT JOIN LATERAL (
+        SELECT true AS is_living FROM item
+        WHERE item.id = member.id AND item.enqueued_at <= sized.claimed_at OFFSET 0) AS living ON true
     WHERE sized.ids_before < $3::int),
 members AS MATERIALIZED (
     SELECT * FROM (
