@@ -210,4 +210,4 @@ class Load:
 
 def home_of(tenant: str, key: str) -> int:
     """The shard on which a DAG of this key lives."""
-    return zlib.crc32(f"{tenant}/{key}".encode()) % SLOTS % SHARDS
+    return zlib.crc32(f"{tenant}/{key}".encode()) % SLOTS * SHARDS // SLOTS
