@@ -1,5 +1,6 @@
 """The pages say what the code says: settings with their defaults, links that lead somewhere."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -89,3 +90,30 @@ def test_every_crash_point_is_died_at() -> None:
     points = re.findall(r'crash_point\(f?"(\w+)', code)
     assert len(points) > 20
     assert [point for point in points if f'"{point}' not in tests] == []
+
+
+def test_the_walks_lead_through_the_code() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    walks = text[text.index("## Three walks") : text.index("## Who imports whom")]
+    places = re.findall(r"`([\w/]+\.(?:py|sql))(?::([\w.]+))?`", walks)
+    assert len(places) > 20
+    lost = []
+    for file, names in places:
+        if file.endswith(".sql"):
+            lost += [] if (ROOT / file).exists() else [file]
+            continue
+        within: list[ast.stmt] = ast.parse((ROOT / file).read_text()).body
+        for name in names.split("."):
+            kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+            found = [node for node in within if isinstance(node, kinds) and node.name == name]
+            if not found:
+                lost.append(f"{file}:{names}")
+                break
+            within = found[0].body
+    assert lost == []
+
+
+def test_the_index_has_every_decision() -> None:
+    folder = ROOT / "docs" / "adr"
+    listed = re.findall(r"^\| \d+ \| \[[^]]+\]\(([\w.-]+)\)", (folder / "README.md").read_text(), re.MULTILINE)
+    assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
