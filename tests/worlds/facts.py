@@ -37,6 +37,10 @@ class Sent:
         return bool(self.known - {"fail"})
 
     @property
+    def place(self) -> tuple[str, str]:
+        return self.namespace, self.topic
+
+    @property
     def delay_s(self) -> float:
         return float(self.body.get("delay_s", 0.0))
 

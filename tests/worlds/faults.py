@@ -20,13 +20,16 @@ def is_inside(world: Any) -> bool:
 
 @verb(14, is_inside)
 async def duty(world: Any, rng: Random) -> None:
-    """Some duties of some process."""
+    """Some duties of some process, and those that are woken by them."""
     process = rng.choice(world.stage.processes)
     names = sorted(process.duties())
-    for name in rng.sample(names, rng.randint(1, 4)):
-        _, said = await world.stage.step(process, name)
-        if said:
-            world.note(f"{process.name} {name}: {said}")
+    names = rng.sample(names, rng.choice((2, 8, len(names))))
+    for _ in range(3):
+        for name in names:
+            _, said = await world.stage.step(process, name)
+            if said:
+                world.note(f"{process.name} {name}: {said}")
+        names = process.woken()
 
 
 @verb(6)

@@ -5,6 +5,7 @@ allowed for; only what no order of events could explain is told. Run it after ev
 """
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 from tests.worlds.facts import DID, TICK_S, Delivery, History, Sent, Word
 
@@ -39,7 +40,11 @@ class _Item:
     ) -> None:
         self.id, self.deliveries, self.words, self.sent = item_id, deliveries, words, sent
         self.is_redriven = sent is not None and history.bulk(sent, "redrive")
-        self.is_bulk = sent is None or history.bulk(sent, "purge", "cancel")
+        bulks = [
+            bulk.sent for bulk in history.bulks if bulk.kind != "redrive" and sent and bulk.meets(*sent.place)
+        ]
+        # From when on it may have been cancelled with others.
+        self.bulk_s = min(bulks, default=inf)
 
     def pairs(self) -> Iterator[tuple[Delivery, Delivery]]:
         """Each two of different leases, the one with the lower attempt first."""
@@ -182,7 +187,7 @@ def _tokens_count(item: _Item) -> Iterator[str]:
 
 def _live_tokens_win(item: _Item) -> Iterator[str]:
     """Who holds a lease that nobody ended is not told that it is lost."""
-    if item.is_bulk:
+    if item.sent is None:
         return
     came = {delivery.token: delivery for delivery in item.deliveries}
     for word in item.words:
@@ -199,7 +204,7 @@ def _live_tokens_win(item: _Item) -> Iterator[str]:
             for other in others
             if other.may_have_acted
         )
-        if own.done < word.sent and word.done < bound and not ended:
+        if own.done < word.sent and word.done < min(bound, item.bulk_s) and not ended:
             yield f"{item.id}: {word.verb} under a lease that stands until {bound} was {word.status}: {word}"
 
 

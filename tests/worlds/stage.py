@@ -7,7 +7,7 @@ The queue's shard map is a file. Duties are steps that the world takes, with the
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
@@ -105,9 +105,21 @@ class Process:
     async def begin(self) -> None:
         """What is done before anything is served."""
 
-    def duties(self) -> dict[str, Step]:
-        """What it does in the background, a step each."""
+    def loops(self) -> list[Loop]:
+        """What it does in the background."""
         raise NotImplementedError
+
+    def duties(self) -> dict[str, Step]:
+        """A step of each of its loops."""
+        # How late the event loop is cannot be told by who looks now and then.
+        return {loop.name: loop._step for loop in self.loops() if loop.name != "lag"}
+
+    def woken(self) -> list[str]:
+        """The duties that something has woken since this was last asked."""
+        found = [loop for loop in self.loops() if loop._kicked.is_set()]
+        for loop in found:
+            loop._kicked.clear()
+        return [loop.name for loop in found]
 
     async def close(self) -> None:
         raise NotImplementedError
@@ -143,8 +155,8 @@ class QueueProcess(Process):
         for step in (parts.agreement.step, parts.quotas.step, parts.topics.read_shares):
             await step()
 
-    def duties(self) -> dict[str, Step]:
-        return _steps(self.host.app.app.state.loops)
+    def loops(self) -> list[Loop]:
+        return list(self.host.app.app.state.loops)
 
     async def close(self) -> None:
         await self.client.aclose()
@@ -167,10 +179,12 @@ class DagProcess(Process):
     def shards(self) -> list[Shard]:
         return list(self.dags.duties.context.shards)
 
+    def loops(self) -> list[Loop]:
+        return [*self.dags.loops._walks.values(), *self.dags.loops._others]
+
     def duties(self) -> dict[str, Step]:
-        loops = self.dags.loops
-        found = _steps([*loops._walks.values(), *loops._others])
-        return found | {f"results {number}": results.drain for number, results in loops.results.items()}
+        results = self.dags.loops.results
+        return super().duties() | {f"results {number}": each.drain for number, each in results.items()}
 
     async def kill(self) -> None:
         self._out.is_cut = True
@@ -179,11 +193,6 @@ class DagProcess(Process):
     async def close(self) -> None:
         await self.client.aclose()
         await self.dags.close()
-
-
-def _steps(loops: Iterable[Loop]) -> dict[str, Step]:
-    # How late the loop is cannot be told by who looks now and then.
-    return {loop.name: loop._step for loop in loops if loop.name != "lag"}
 
 
 class _Out(httpx.AsyncBaseTransport):
