@@ -146,6 +146,7 @@ class History:
         self.words: dict[str, list[Word]] = defaultdict(list)
         self.ends: dict[str, list[End]] = defaultdict(list)
         self.bulks: list[Bulk] = []
+        self.unheard: set[str] = set()  # namespaces of which a dequeue was not answered
         self.left: dict[str, str] = {}  # what is there in the end, in which state
         self.made: set[str] = set()  # of what was there, items that the services made: of nodes, and of ends
         self.counts: Counter[str] = Counter()

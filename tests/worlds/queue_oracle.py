@@ -65,7 +65,9 @@ def _fate(history: History, sent: Sent) -> str:
         return "cancelled"
     ttl_s = sent.body.get("ttl_s")
     is_late = ttl_s is not None and history.ended_s >= sent.first_sent + ttl_s
-    return "expired" if is_late or (sent.is_once and item_id in history.deliveries) else ""
+    # Perhaps it came in an answer that nobody has read.
+    has_come = item_id in history.deliveries or sent.namespace in history.unheard
+    return "expired" if is_late or (sent.is_once and has_come) else ""
 
 
 def _not_lost(history: History, sent: Sent) -> Iterator[str]:

@@ -99,6 +99,8 @@ async def take(world: Any, rng: Random, namespace: str, count: int) -> list[Deli
     if rng.random() < 0.2 and not world.draining:
         body["wait_s"] = 0.05
     answer = await world.queue(rng, namespace, "/dequeue", body)
+    if answer.known == "info":
+        world.history.unheard.add(namespace)
     found = []
     for leased in answer.body["items"] if answer.known == "ok" else ():
         found.append(delivery_of(world, leased, answer, namespace, body.get("lease_s")))
