@@ -386,3 +386,17 @@ async def test_what_is_handed_to_a_call_has_no_more_bytes_than_its_answer(foldin
     await folding.queue.ack(*found)
     await folding.queue.ack(*await folding.queue.dequeue("t", 100))
     await folding.settle()
+
+
+@pytest.mark.parametrize("key", ['"' * 1_024, "\\" * 1_024, "\N{GRINNING FACE}" * 256, "k" * 1_024])
+async def test_a_key_of_1024_bytes_is_delivered_and_comes_back(folding: Folding, key: str) -> None:
+    """Escaped in the context of its item it is twice as long."""
+    below = "b" + key[:-1]
+    dag = await folding.dags.create({key: [], below: [key]}, key=key)
+    for expected in (key, below):
+        taken = await folding.take()
+        assert list(taken) == [expected]
+        assert await folding.queue.ack(taken[expected]) == ["acked"]
+        await folding.settle()
+    assert (await folding.dags.node(dag, below))["upstream"] == [key]
+    assert (await folding.dags.dag(dag))["state"] == "succeeded"
