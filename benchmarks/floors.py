@@ -111,7 +111,7 @@ def _own_cycle(store: Store, namespace_id: int, topic_id: int, batch: int) -> Cy
         at, *_ = await store.enqueue_plain([((*_TOPIC, 0, LEASE_S), ids, payloads)])
         token = str(UUID(bytes=secrets.token_bytes(16)))
         claim = Claim(topic_id, [Key(0, at, item) for item in ids], token, LEASE_S)
-        [group] = await store.claim([claim], relaxed=False)
+        [group], _ = await store.claim([claim], relaxed=False)
         acked = await store.ack(ids, [token] * batch, [namespace_id] * batch, {}, relaxed=False)
         assert group.items == batch and acked.acked is None
         return batch

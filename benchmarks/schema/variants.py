@@ -240,7 +240,7 @@ async def service_claim(site: Site, shard: DirectShard, token: str) -> Ids:
     keys = await site.keys.take(store, BATCH)
     try:
         claim = Claim(site.topic_id, keys, token, LEASE_S)
-        groups = await store.claim([claim], relaxed=False) if keys else []
+        groups = (await store.claim([claim], relaxed=False))[0] if keys else []
         return [item for group in groups for item, _ in group.returnable()]
     finally:
         site.keys.settled(keys)

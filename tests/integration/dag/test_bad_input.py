@@ -118,7 +118,7 @@ async def test_b19_duplicate_names_are_400(world: DagWorld, dag: str) -> None:
 async def test_b28_sizes(world: DagWorld, dag: str) -> None:
     large = {"nodes": [{"key": "ok", "topic": "t"}, {"key": "n", "topic": "t", "payload": "x" * 65_536}]}
     refused(await post(world, f"/{dag}/nodes", large), 413, "too_large", "/nodes/1/payload")
-    large["nodes"][1]["payload"] = "ü" * 5_120
+    large["nodes"][1]["payload"] = "ü" * 32_768
     refused(await post(world, f"/{dag}/nodes", large), 413, "too_large", "/nodes/1/payload")
     meta = {"nodes": [{"key": "n", "topic": "t", "metadata": {"m": "x" * 1_024}}]}
     refused(await post(world, f"/{dag}/nodes", meta), 413, "too_large", "/nodes/0/metadata")
