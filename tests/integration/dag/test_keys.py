@@ -180,7 +180,7 @@ def _order(euros: int, steps: int) -> Dag:
 
 
 async def test_a_handle_says_whether_the_dag_of_its_key_was_made_of_the_same(world: DagWorld) -> None:
-    async with AsyncClient(dag_url="http://dag", transport=httpx.ASGITransport(app=world.app)) as client:
+    async with AsyncClient(dag_url="http://localhost", transport=httpx.ASGITransport(app=world.app)) as client:
         first = await client.submit(_order(7, 1))
         assert (first.existing, first.same) == (False, True)
         for dag, same in (
@@ -197,7 +197,7 @@ async def test_a_handle_says_whether_the_dag_of_its_key_was_made_of_the_same(wor
 
 
 async def test_a_handle_of_a_large_dag_does_not_say_what_it_cannot_know(world: DagWorld) -> None:
-    async with AsyncClient(dag_url="http://dag", transport=httpx.ASGITransport(app=world.app)) as client:
+    async with AsyncClient(dag_url="http://localhost", transport=httpx.ASGITransport(app=world.app)) as client:
         first, again = await client.submit(_order(7, 1_100)), await client.submit(_order(8, 1_100))
     assert (first.existing, first.same, again.existing, again.same) == (False, True, True, None)
     assert first.id == again.id
