@@ -453,3 +453,33 @@ async def test_an_old_lease_takes_back_nothing_of_a_later_item_under_its_id(own_
     await api.host.pass_time(2)  # its backoff
     assert [item["id"] for item in await api.dequeue("t", 5)] == [item_id], "once, after its own lease"
     assert await api.ack(held) == ["lease_lost"]
+
+
+@pytest.mark.parametrize("told", [{}, {"ack_topic": "ends"}], ids=["plain", "told"])
+async def test_an_old_lease_ends_nothing_of_a_later_item_under_its_id(own_api: Api, told: dict[str, str]) -> None:
+    """Nor does it hold on to it, or give it back, also where both leases share a call."""
+    api = own_api
+    item_id = await api.enqueue_one("t")
+    old = await api.dequeue_one("t", lease_s=600)
+    assert await api.ack(old) == ["acked"]
+    await api.host.pass_time(1)
+    [again] = await api.enqueue({"topic": "t", "id": item_id, **told})
+    assert again["status"] == "enqueued"
+    for verb in (api.ack, api.nack, api.extend):
+        assert (await verb(old))[0] in ("already_acked", "lease_lost")
+        assert await api.state(item_id) == "ready"
+    await api.host.pass_time(1)
+    new = await api.dequeue_one("t", lease_s=600)
+    assert new["id"] == item_id
+    for verb in (api.ack, api.nack, api.extend):
+        assert (await verb(old))[0] in ("already_acked", "lease_lost")
+        assert await api.state(item_id) == "leased"
+    assert (await api.extend(old, new))[1] == "extended"
+    ends = [
+        {"id": item_id, "lease_token": lease["lease_token"], "output": output}
+        for lease, output in ((old, "evil"), (new, "good"))
+    ]
+    assert (await api.results("ack", {"items": ends}))[1]["status"] == "acked"
+    if told:
+        [end] = await api.dequeue("ends", 1)
+        assert end["payload"]["output"] == "good"

@@ -425,20 +425,33 @@ async def _lock_held(
 ) -> tuple[list[int], dict[str, Any], dict[str, Holding]]:
     """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each, and
     since when by whom."""
-    held: dict[str, int] = {}
-    holdings: dict[str, Holding] = {}
+    found: dict[str, dict[int, Holding]] = {}
     for _ in range(2):
         # Twice where one is missing: an extend of the same holder may have moved its lease while this waited.
         groups = await rows.lock_groups(tx, [entry.lease_token for entry in entries])
         for position, entry in enumerate(entries):
             for group in groups.get(entry.lease_token, ()):
                 if group.namespace_id == namespace_id and entry.id in group.ids:
-                    held.setdefault(entry.id, position)
-                    holdings[entry.id] = group.holding
-        if all(entry.id in held for entry in entries):
+                    found.setdefault(entry.id, {})[position] = group.holding
+        if all(entry.id in found for entry in entries):
             break
-    items = await rows.lock_items(tx, list(held)) if held else {}
-    return [position for item_id, position in held.items() if item_id in items], items, holdings
+    items = await rows.lock_items(tx, list(found)) if found else {}
+    held: list[int] = []
+    holdings: dict[str, Holding] = {}
+    for item_id, item in items.items():
+        for position, holding in sorted(found[item_id].items()):
+            if item_id not in holdings and _is_of(item, holding):
+                held.append(position)
+                holdings[item_id] = holding
+    return held, items, holdings
+
+
+def _is_of(item: Any, holding: Holding) -> bool:
+    """Whether a lease that names an item's id is the item's.
+
+    One that its caller named, and enqueued after the claim, is another under the id of one that was acked.
+    """
+    return not item["remembered"] or item["managed"] or item["enqueued_at"] <= holding.claimed_at
 
 
 async def _lost(

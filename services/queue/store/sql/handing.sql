@@ -72,10 +72,16 @@ h AS MATERIALIZED (
             WHERE l.namespace_id = ($3::int[])[least(l.nth, cardinality($3::int[]))] OFFSET 0) AS a) AS m
     WHERE m.asked[width_bucket(m.id, m.asked)] = m.id),
 d AS (
-    DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h))
+    DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h)) AND (
+        NOT i.remembered OR i.managed OR i.enqueued_at <= (SELECT min(claimed_at) FROM g)
+        OR i.enqueued_at <= (SELECT max(g.claimed_at) FROM g WHERE i.id = ANY (g.ids)))
     RETURNING i.id, i.topic_id, octet_length(i.payload) AS bytes,
         i.remembered OR i.ack_topic_id IS NOT NULL OR i.idempotency_key IS NOT NULL AS leaves_more, i.remembered,
-        i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context),
+        i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context,
+        i.enqueued_at),
+later AS MATERIALIZED (
+    SELECT id, enqueued_at FROM d
+    WHERE remembered AND NOT managed AND enqueued_at > (SELECT min(claimed_at) FROM g)),
 t AS MATERIALIZED (
     SELECT topic_id, count(*) AS items, sum(bytes) AS bytes, bool_or(leaves_more) AS leaves_more
     FROM d GROUP BY topic_id),
@@ -97,14 +103,18 @@ x AS MATERIALIZED (
             left(m.ack_context, -1) || ',"started_at":' || to_json(l.claimed_at)
                 || coalesce(',"worker":' || to_json(l.worker), '') || '}'
             ELSE m.ack_context END) AS contexts
-    FROM m CROSS JOIN LATERAL (SELECT token, claimed_at, worker FROM g WHERE m.id = ANY (g.ids) LIMIT 1) AS l
+    FROM m CROSS JOIN LATERAL (
+        SELECT token, claimed_at, worker FROM g WHERE m.id = ANY (g.ids) ORDER BY claimed_at DESC LIMIT 1) AS l
     WHERE m.ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
     SELECT e.* FROM x,
         tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::int,
             $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::bigint) AS e)
 SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
-    CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
+    CASE WHEN a.acked < $6::int THEN ARRAY(
+        SELECT id::text || token::text FROM h WHERE NOT EXISTS (
+            SELECT FROM later JOIN g ON g.token = h.token
+            WHERE later.id = h.id AND later.enqueued_at > g.claimed_at)) END AS held,
     (SELECT cardinality(ids) FROM x) AS ends, c.*
 FROM (SELECT coalesce(sum(items), 0) AS acked FROM t) AS a, (
     SELECT array_agg(topic_id) AS topic_ids, array_agg(priority) AS priorities, array_agg(deliver_at) AS deliver_ats,

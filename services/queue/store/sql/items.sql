@@ -145,7 +145,7 @@ WHERE coalesce((SELECT slots FROM shard) @> u.slot, true);
 -- name: lock_items(ids)
 -- Item rows in id order, as every statement that locks several takes them.
 SELECT id::text, namespace_id, topic_id, priority, attempts, max_attempts, backoff, at_most_once, managed,
-    remembered, lease_s, ack_topic_id, idempotency_key, expires_at <= shard_now() AS ttl_passed
+    remembered, lease_s, ack_topic_id, idempotency_key, enqueued_at, expires_at <= shard_now() AS ttl_passed
 FROM item WHERE id = ANY ($1::uuid[]) ORDER BY item.id FOR UPDATE;
 
 -- name: requeue(ids, costs, delay_ss, errors, metadatas)

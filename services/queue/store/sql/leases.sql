@@ -106,7 +106,8 @@ UNION ALL SELECT DISTINCT NULL::int, token::text, NULL::timestamptz, 0, 0, NULL:
 -- texts: only under the token that holds an item is its output looked for. Where fewer than `asked` are acked, the
 -- answer says which. Of ends that somebody wants to hear of, `folds` says which may be applied here (see tell_acked);
 -- what that made ready comes back, and which DAGs have ended. Only what leaves more behind than a count is looked at
--- again (`m`).
+-- again (`m`). What its caller named and enqueued after a lease was claimed is another item, under the id of one that was
+-- acked, and not of that lease.
 WITH g AS MATERIALIZED (
     SELECT token, namespace_id, ids, claimed_at, worker FROM lease
     WHERE token = ANY ($2::uuid[]) ORDER BY token FOR UPDATE),
@@ -118,10 +119,16 @@ h AS MATERIALIZED (
             WHERE l.namespace_id = ($3::int[])[least(l.nth, cardinality($3::int[]))] OFFSET 0) AS a) AS m
     WHERE m.asked[width_bucket(m.id, m.asked)] = m.id),
 d AS (
-    DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h))
+    DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h)) AND (
+        NOT i.remembered OR i.managed OR i.enqueued_at <= (SELECT min(claimed_at) FROM g)
+        OR i.enqueued_at <= (SELECT max(g.claimed_at) FROM g WHERE i.id = ANY (g.ids)))
     RETURNING i.id, i.topic_id, octet_length(i.payload) AS bytes,
         i.remembered OR i.ack_topic_id IS NOT NULL OR i.idempotency_key IS NOT NULL AS leaves_more, i.remembered,
-        i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context),
+        i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context,
+        i.enqueued_at),
+later AS MATERIALIZED (
+    SELECT id, enqueued_at FROM d
+    WHERE remembered AND NOT managed AND enqueued_at > (SELECT min(claimed_at) FROM g)),
 t AS MATERIALIZED (
     SELECT topic_id, count(*) AS items, sum(bytes) AS bytes, bool_or(leaves_more) AS leaves_more
     FROM d GROUP BY topic_id),
@@ -143,14 +150,18 @@ x AS MATERIALIZED (
             left(m.ack_context, -1) || ',"started_at":' || to_json(l.claimed_at)
                 || coalesce(',"worker":' || to_json(l.worker), '') || '}'
             ELSE m.ack_context END) AS contexts
-    FROM m CROSS JOIN LATERAL (SELECT token, claimed_at, worker FROM g WHERE m.id = ANY (g.ids) LIMIT 1) AS l
+    FROM m CROSS JOIN LATERAL (
+        SELECT token, claimed_at, worker FROM g WHERE m.id = ANY (g.ids) ORDER BY claimed_at DESC LIMIT 1) AS l
     WHERE m.ack_topic_id IS NOT NULL),
 c AS MATERIALIZED (
     SELECT e.* FROM x,
         tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::int,
             '{}'::int[], '{}'::uuid[], '{}'::float8[], '{}'::int[], 0) AS e)
 SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
-    CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text || token::text FROM h) END AS held,
+    CASE WHEN a.acked < $6::int THEN ARRAY(
+        SELECT id::text || token::text FROM h WHERE NOT EXISTS (
+            SELECT FROM later JOIN g ON g.token = h.token
+            WHERE later.id = h.id AND later.enqueued_at > g.claimed_at)) END AS held,
     (SELECT cardinality(ids) FROM x) AS ends, c.*
 FROM (SELECT coalesce(sum(items), 0) AS acked FROM t) AS a, (
     SELECT array_agg(topic_id) AS topic_ids, array_agg(priority) AS priorities, array_agg(deliver_at) AS deliver_ats,
@@ -186,9 +197,9 @@ GROUP BY token, lease_s, namespace_id, topic_id, claimed_at, worker;
 -- Takes groups that ran out, as far as they name `ids_max` ids (to the end of the last group) and `items_max` items
 -- that have not ended; of the group in which that is reached the first ids are taken and the others stay. `ids` of the
 -- answer are those that have not ended: most were acked. An item that was enqueued after a group was claimed is
--- another under the id of one that was acked, and not of the group. Among the `look_max` groups that ran out first namespaces
--- take turns, beginning behind `after_namespace_id`, so that one with many leases does not keep back the others'. What was
--- acked is remembered from here on in `ended`, as long as an id of its age may be taken for one that is still to come;
+-- another under the id of one that was acked, and not of the group. Among the `look_max` groups that ran out first
+-- namespaces take turns, beginning behind `after_namespace_id`, so that one with many leases does not keep back the
+-- others'. What was acked is remembered from here on in `ended`, as long as an id of its age may be taken for one that is still to come;
 -- completions for the DAG service are not, which nobody cancels.
 WITH due AS MATERIALIZED (
     SELECT place, namespace_id, row_number() OVER (PARTITION BY namespace_id ORDER BY expires_at) AS turn
