@@ -76,10 +76,10 @@ class Scene:
         async with self.reading:
             place = await self.reader.fetchrow(PLACE, self.item_id)
         topic_id, *order = place or (0, *START[:2])
-        rows = await actor.store.claim(
+        groups, _ = await actor.store.claim(
             [Claim(topic_id, [Key(*order, self.item_id)], token, lease_s)], relaxed=False
         )
-        return token if rows else ""
+        return token if groups else ""
 
     async def places(self) -> dict[str, Any]:
         return dict(await self.watcher.fetchrow(PLACES, self.item_id))

@@ -317,7 +317,7 @@ async def test_outputs_over_the_limit_become_a_reference_that_lists_them(world: 
     world.queue.ack("a", output="not a last node")
     await world.settle()
     for i in range(20):
-        world.queue.ack(f"x{i:02}", output="#" * 600)
+        world.queue.ack(f"x{i:02}", output="#" * 3_400)
     await world.settle()
     child = await child_of(world, dag, "mid")
     path = (await world.node(dag, "mid"))["output"]["$ref"]
@@ -327,7 +327,7 @@ async def test_outputs_over_the_limit_become_a_reference_that_lists_them(world: 
     rest = await world.call("GET", f"/{child}/outputs?limit=15&cursor={cursor}", expect=200)
     keys = [each["key"] for each in first["items"] + rest["items"]]
     assert keys == [f"x{i:02}" for i in range(20)]
-    assert (first["items"][0]["output"], rest["next_cursor"]) == ("#" * 600, None)
+    assert (first["items"][0]["output"], rest["next_cursor"]) == ("#" * 3_400, None)
 
 
 async def test_a_wrong_sub_dag_is_refused_before_anything_is_written(world: DagWorld) -> None:
@@ -340,7 +340,7 @@ async def test_a_wrong_sub_dag_is_refused_before_anything_is_written(world: DagW
     x = item("x")
     assert await refused({"nodes": [x, item("y", "no")]}, 422, "/nodes/1/dag/nodes/1/upstream/0") == "unknown_node"
     assert await refused({"nodes": [x, item("x", priority=1)]}, 409, "/nodes/1/dag/nodes/1/key") == "node_exists"
-    assert await refused({"nodes": [item("x", payload="#" * 11_000)]}, 413, "/nodes/1/dag/nodes/0/payload")
+    assert await refused({"nodes": [item("x", payload="#" * 66_000)]}, 413, "/nodes/1/dag/nodes/0/payload")
     assert await refused({}, 422, "/nodes/1/dag/nodes") == "invalid"
     assert await refused({"nodes": [x]}, 422, "/nodes/1/topic", topic="t") == "invalid"
     assert await refused({"nodes": [x], "key": "k"}, 422, "/nodes/1/dag/key") == "invalid"

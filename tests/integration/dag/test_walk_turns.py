@@ -160,6 +160,7 @@ async def test_stopped_adds_that_cannot_be_finished_do_not_stop_the_next(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dags = [await fan(world, "default", 1) for _ in range(20)]
+    await world.settle()  # else the rows of the calls themselves are deleted meanwhile
     await world.rows(
         "INSERT INTO adding SELECT no << 22, (no << 22) + 1, shard_now() - interval '1 h' FROM dag "
         "ON CONFLICT (first_no) DO UPDATE SET started_at = excluded.started_at RETURNING 1"
