@@ -31,7 +31,8 @@ _AT_ONCE_MAX = 8
 _CALL_S_MAX = 60.0
 _DRAIN_ROUNDS_MAX = 80
 _ABOUT_STEPS = 150
-_LAST_ROUNDS = 4  # with duties alone
+# With duties alone: for as long as a cancel takes whose item the queue has forgotten, told by either process.
+_LAST_ROUNDS, _LAST_ROUND_S = 24, 10.0
 _SHOWN_STEPS = 12
 # Of worlds that were broken once.
 SEEDS = Path(__file__).parent / "seeds.txt"
@@ -190,7 +191,7 @@ class World:
                 break
         for _ in range(_LAST_ROUNDS):
             self.round += 1
-            await self.stage.clock.advance(1.0)
+            await self.stage.clock.advance(_LAST_ROUND_S)
             await self._rest()
         if self.is_drained:
             return
