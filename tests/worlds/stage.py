@@ -7,6 +7,7 @@ The queue's shard map is a file. Duties are steps that the world takes, with the
 import asyncio
 import contextlib
 import io
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -163,16 +164,31 @@ class QueueProcess(Process):
         await self.host.close()
 
 
+class _MachineClock:
+    """A process' own clock: real time goes on for timeouts, and the world's leaps come on top."""
+
+    def __init__(self, clock: WorldClock) -> None:
+        self._clock = clock
+
+    def monotonic_s(self) -> float:
+        return time.monotonic() + self._clock.now_s()
+
+    wall_s = staticmethod(time.time)
+
+
 class DagProcess(Process):
     """A DAG process without its loops, whose calls to the queue go to any process of it."""
 
-    def __init__(self, name: str, database: Database, queues: httpx.AsyncBaseTransport, **settings: Any) -> None:
+    def __init__(
+        self, name: str, database: Database, queues: httpx.AsyncBaseTransport, clock: WorldClock, **settings: Any
+    ) -> None:
         queue = HeadgateQueue("http://localhost", DAG_TOKEN, clock=SystemClock(), shards_refresh_s=0.0)
         self._out = _Out(queues)
         queue._client = AsyncClient(
             queue_url="http://localhost", token=DAG_TOKEN, timeout_s=10.0, retry=_RETRY, transport=self._out
         )
         self.dags = DagWorld(database, queue, **settings)  # type: ignore[arg-type]
+        self.dags.duties.context.clock = _MachineClock(clock)
         super().__init__("dag", name, self.dags.app.state.hot)
 
     @property
@@ -251,7 +267,7 @@ class Stage:
 
     def _dag(self, name: str) -> DagProcess:
         settings = {"HEADGATE_DAG_TOKEN": DAG_TOKEN, "shards_refresh_s": 0.01, **self._limits.dag}
-        return DagProcess(name, self.database, self._any_queue, **settings)
+        return DagProcess(name, self.database, self._any_queue, self.clock, **settings)
 
     @property
     def processes(self) -> list[Process]:
