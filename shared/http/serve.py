@@ -60,9 +60,9 @@ _DUTY_ENDED = 4
 # After the drain: a process whose duty has ended has nobody who ends it when its way out hangs.
 _GO_S_MAX = 30.0
 
-# Who sends one of these wants more than a verb, or a verb in a way that costs a look; the last are a browser's.
 # What a request says once.
 _ONCE = frozenset((b"host", b"authorization", b"content-type"))
+# Who sends one of these wants more than a verb, or a verb in a way that costs a look; the last are a browser's.
 _UNUSUAL = frozenset(
     (b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin", b"sec-fetch-site")
 )
