@@ -92,6 +92,7 @@ from headgate.wire.base import (
     encoded_bytes,
     fault,
     field_errors,
+    label,
     pointer_of,
     unclean,
 )
@@ -189,6 +190,8 @@ from headgate.wire.queue import (
     ReviveItem,
     ReviveRequest,
     ReviveResult,
+    Settle,
+    SettleResults,
     ShardHealth,
     TopicChange,
     TopicDemand,
@@ -353,6 +356,8 @@ __all__ = [
     "ReviveResult",
     "ReviveStatus",
     "RunOn",
+    "Settle",
+    "SettleResults",
     "ShardHealth",
     "ShardProgress",
     "ShardState",
@@ -372,6 +377,7 @@ __all__ = [
     "encoded_bytes",
     "fault",
     "field_errors",
+    "label",
     "pointer_of",
     "unclean",
 ]

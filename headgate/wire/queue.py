@@ -34,6 +34,7 @@ from headgate.wire.base import (
     LeasedDag,
     LeaseS,
     LookStatus,
+    MaybeNone,
     Moment,
     NackStatus,
     OpaqueId,
@@ -109,19 +110,6 @@ class TopicDemand(Request):
     count: Count = 1
 
 
-class DequeueRequest(Request):
-    topics: Batch[TopicDemand]
-    wait_s: Annotated[float, Field(ge=0, le=WAIT_S_MAX)] = 0.0
-    lease_s: LeaseS | None = None
-    worker: Label | None = None
-
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        if sum(demand.count for demand in self.topics) > BATCH_MAX:
-            raise fault("/topics", f"counts must add up to at most {BATCH_MAX}")
-        return self
-
-
 class AckItem(Request):
     id: OpaqueId
     lease_token: str
@@ -144,6 +132,31 @@ class NackItem(Request):
 
 class NackRequest(Request):
     items: Batch[NackItem]
+
+
+class Settle(Request):
+    """What a dequeue acks and nacks first, as calls of those verbs would: acks, then nacks."""
+
+    acks: MaybeNone[AckItem] | None = None
+    nacks: MaybeNone[NackItem] | None = None
+
+
+class DequeueRequest(Request):
+    """`topics` may be empty where something is settled: then that is all the call does."""
+
+    topics: MaybeNone[TopicDemand]
+    wait_s: Annotated[float, Field(ge=0, le=WAIT_S_MAX)] = 0.0
+    lease_s: LeaseS | None = None
+    worker: Label | None = None
+    settle: Settle | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if not self.topics and not (self.settle and (self.settle.acks or self.settle.nacks)):
+            raise fault("/topics", "must have at least 1 item where the call settles nothing")
+        if sum(demand.count for demand in self.topics) > BATCH_MAX:
+            raise fault("/topics", f"counts must add up to at most {BATCH_MAX}")
+        return self
 
 
 class ExtendItem(Request):
@@ -265,8 +278,18 @@ class Leased(Response):
     dag: LeasedDag | None = None
 
 
+class SettleResults(Response):
+    """What became of each element that a dequeue settled, in order."""
+
+    acks: list[AckResult] = Field(default_factory=list)
+    nacks: list[NackResult] = Field(default_factory=list)
+
+
 class DequeueReply(Response):
+    """`results` is there where the call had a `settle`."""
+
     items: list[Leased]
+    results: SettleResults | None = None
 
 
 class ItemView(Response):

@@ -157,6 +157,25 @@ class Demand(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     count: int = 1
 
 
+class Returned(msgspec.Struct, forbid_unknown_fields=True):
+    """One element of a nack call, in wire names."""
+
+    id: str
+    lease_token: str
+    delay_s: float | None = None
+    metadata: msgspec.Raw = NULL
+    error: str | None = None
+    final: bool = False
+    costs_attempt: bool = True
+
+
+class Settle(msgspec.Struct, forbid_unknown_fields=True):
+    """What a dequeue call settles first."""
+
+    acks: list[Settled] | None = None
+    nacks: list[Returned] | None = None
+
+
 class Demands(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A dequeue call."""
 
@@ -164,6 +183,7 @@ class Demands(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     wait_s: float = 0
     lease_s: float | None = None
     worker: str | None = None
+    settle: Settle | None = None
 
 
 class RareKind(NamedTuple):

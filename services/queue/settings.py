@@ -38,6 +38,8 @@ class QueueSettings(EdgeSettings):
     logged_attempts_max: int = 20
     attempt_retention_s: float = 14 * 24 * 3600.0
 
+    # A dequeue that has settled something waits for items no longer than this: its caller does not know yet.
+    settle_wait_s_max: Annotated[float, Field(ge=0)] = 1.0
     # An ack of a DAG's item goes on with its DAG in its own transaction where both are in one database.
     fold_completions: bool = True
 

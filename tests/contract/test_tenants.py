@@ -37,7 +37,10 @@ Route = tuple[str, str]
 QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("put", ""): lambda _: {"enqueues_per_minute": 7},
     ("post", "/enqueue"): lambda t: {"items": [{"topic": "t", "id": t["ready"]}]},
-    ("post", "/dequeue"): lambda _: {"topics": [{"topic": "t", "count": 5}]},
+    ("post", "/dequeue"): lambda t: {
+        "topics": [{"topic": "t", "count": 5}],
+        "settle": {verb: [{"id": t["leased"], "lease_token": t["token"]}] for verb in ("acks", "nacks")},
+    },
     ("post", "/ack"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},
     ("post", "/nack"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},
     ("post", "/extend"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},

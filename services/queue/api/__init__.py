@@ -6,6 +6,7 @@ answered (enqueue by id or key, ack by token).
 routes              topics, items, shards, quotas
 routes_operations   what is done to many items at once; dead items by error
 verbs               enqueue, dequeue, ack, nack, extend, revive, cancel
+settling            what a dequeue settles first
 body_decoders       the three hot bodies, decoded by msgspec
 uniform_bodies      calls whose elements differ in one text each, read as a whole
 parts               the parts of one process, as the routes see them

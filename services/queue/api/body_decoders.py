@@ -24,6 +24,7 @@ from services.queue.model import (
     NewItems,
     PlainItem,
     PlainItems,
+    Settle,
     Settled,
     is_simple,
 )
@@ -111,9 +112,7 @@ def settled(body: bytes, settings: QueueSettings) -> list[Settled]:
     validate(wire.AckRequest, value)
     if decoded is None:
         decoded = _acks.decode(msgspec.json.encode(value))
-    for i, item in enumerate(decoded.items):
-        if item.output is not NO_OUTPUT:
-            item.output = _fitted(f"/items/{i}/output", item.output, settings.output_bytes_max)
+    _fit_outputs("/items", decoded.items, settings)
     return decoded.items
 
 
@@ -127,38 +126,68 @@ def _is_bare(body: bytes, acks: Acks, items_max: int) -> bool:
     return 1 <= count <= items_max and b"\\" not in body and body.count(b'"') == _QUOTES * count + 2
 
 
+def _fit_outputs(pointer: str, acks: Sequence[Settled], settings: QueueSettings) -> None:
+    for i, item in enumerate(acks):
+        if item.output is not NO_OUTPUT:
+            item.output = _fitted(f"{pointer}/{i}/output", item.output, settings.output_bytes_max)
+
+
 def demands(body: bytes, settings: QueueSettings) -> Demands:
     """A dequeue call. A consumer sends the same again and again: what was judged plain is not read twice."""
     known = _known_demands.get(body)
     if known is not None and known.wait_s <= settings.wait_s_max:
         return known
     plain = _decode(_demands, body)
-    if plain is not None and _is_bare_demand(body, plain) and plain.wait_s <= settings.wait_s_max:
+    is_bounded = plain is not None and _is_bounded(plain, settings)
+    if plain is not None and is_bounded and plain.settle is None and _names_once(body):
         if len(body) <= KNOWN_BYTES_MAX:
             if len(_known_demands) >= KNOWN_DEMANDS_MAX:
                 _known_demands.clear()
             _known_demands[body] = plain
         return plain
     value = json_body.check(body, depth_max=settings.json_depth_max)
-    validate(wire.DequeueRequest, value)
-    decoded = _decode(_demands, body) or _demands.decode(msgspec.json.encode(value))
+    if not is_bounded:
+        validate(wire.DequeueRequest, value)
+    decoded = plain or _demands.decode(msgspec.json.encode(value))
     if decoded.wait_s > settings.wait_s_max:
         raise invalid("/wait_s", f"at most {settings.wait_s_max} s")
+    if decoded.settle is not None:
+        _fit_settle(decoded.settle, settings)
     return decoded
 
 
-def _is_bare_demand(body: bytes, demands: Demands) -> bool:
-    """True for a demand for one topic that names every member once and is within all bounds; see `_is_bare`."""
+def _is_bounded(demands: Demands, settings: QueueSettings) -> bool:
+    """True for a demand for one topic that is within all bounds, and settles nothing but acks."""
+    settle = demands.settle
     return (
         len(demands.topics) == 1
         and is_topic(demands.topics[0].topic) is not None
         and 1 <= demands.topics[0].count <= wire.BATCH_MAX
-        and 0 <= demands.wait_s <= wire.WAIT_S_MAX
+        and 0 <= demands.wait_s <= min(wire.WAIT_S_MAX, settings.wait_s_max)
         and (demands.lease_s is None or 1 <= demands.lease_s <= wire.LEASE_S_MAX)
-        and demands.worker is None
-        and b"\\" not in body
-        and all(body.count(name) <= 1 for name in _DEMAND_NAMES)
+        and (demands.worker is None or _is_label(demands.worker))
+        and (settle is None or (not settle.nacks and len(settle.acks or ()) <= wire.BATCH_MAX))
     )
+
+
+def _names_once(body: bytes) -> bool:
+    """True for a dequeue call that names every member once; see `_is_bare`."""
+    return b"\\" not in body and all(body.count(name) <= 1 for name in _DEMAND_NAMES)
+
+
+def _is_label(text: str) -> bool:
+    try:
+        wire.label(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _fit_settle(settle: Settle, settings: QueueSettings) -> None:
+    _fit_outputs("/settle/acks", settle.acks or (), settings)
+    for i, item in enumerate(settle.nacks or ()):
+        if item.metadata != NULL:
+            item.metadata = _fitted(f"/settle/nacks/{i}/metadata", item.metadata, settings.metadata_bytes_max)
 
 
 def check_sizes(pointer: str, sizes: Sequence[tuple[str, Any, int]]) -> None:

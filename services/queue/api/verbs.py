@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from contextlib import suppress
@@ -11,12 +12,13 @@ from typing import Any
 from headgate import wire
 from services.queue.api import body_decoders, uniform_bodies
 from services.queue.api.parts import QueueProcess
+from services.queue.api.settling import settle
 from services.queue.leases.lease_ops import Extension, Nack
-from services.queue.model import Even, NewItem, PlainItem, Result
+from services.queue.model import Demands, Even, NewItem, PlainItem, Result
 from services.queue.quotas import Use
 from services.queue.store.dequeue_encoding import Leased
 from shared.admission.connection_priority import Urgency
-from shared.errors import Forbidden, Overloaded, invalid
+from shared.errors import Forbidden, Overloaded, ServiceError, invalid
 from shared.http import json_body
 from shared.http.access import Caller
 from shared.http.edge import M, validate
@@ -72,19 +74,38 @@ class Verbs:
         return 201, {"results": results}
 
     async def dequeue(self, call: Call) -> Answer:
-        """Lease what is ready, up to each topic's count, best first; wait up to `wait_s` when nothing is."""
+        """Lease what is ready, up to each topic's count, best first; wait up to `wait_s` when nothing is.
+
+        `settle` is applied first, and committed before anything is handed out: each of its elements is answered in
+        `results` as by ack and nack. A call that has settled something waits a second at most.
+        """
         enter(call.namespace, call.caller, "consume")
         wanted = body_decoders.demands(call.body, self._settings)
         for demand in wanted.topics:
             if demand.topic[0] == "_" and not call.caller.is_dag_service:
                 raise Forbidden("topics that begin with `_` are the system's")
         gone = call.client.gone()
+        if wanted.settle is None:
+            return 200, {"items": (await self._lease(call, wanted, wanted.wait_s, gone)).items()}
+        process, leased = self._process, Leased(0)
+        results = await settle(process.broker, process.settlement, call.namespace, wanted.settle)
+        self._lose(call.namespace, [*results.acks, *results.nacks])
+        if wanted.topics:
+            wait_s = results.wait_s(wanted.wait_s, self._settings.settle_wait_s_max)
+            try:
+                leased = await self._lease(call, wanted, wait_s, gone)
+            except ServiceError:
+                if not results:
+                    raise  # else what was settled is to be told
+        return 200, {"items": leased.items(), "results": {"acks": results.acks, "nacks": results.nacks}}
+
+    async def _lease(self, call: Call, wanted: Demands, wait_s: float, gone: asyncio.Future[None]) -> Leased:
         leased = await self._process.broker.dequeue(
             call.namespace,
             wanted.topics,
             lease_s=wanted.lease_s,
             worker=wanted.worker,
-            wait_s=wanted.wait_s,
+            wait_s=wait_s,
             gone=gone,
             tenant=self._process.quotas.of(call.namespace),
             waits=call.client.step_aside,
@@ -94,7 +115,7 @@ class Verbs:
             leased = Leased(0)
         if leased:
             call.undelivered = lambda: self._hand_back(call.namespace, leased.returnable())
-        return 200, leased.answer()
+        return leased
 
     async def ack(self, call: Call) -> Answer:
         """End leased items as done. One result per item, in order."""
@@ -150,13 +171,17 @@ class Verbs:
         return 200, {"results": await self._process.settlement.cancel(call.namespace, ids, call.caller)}
 
     def _settled(self, call: Call, results: Even | list[Result]) -> Answer:
-        tenant = self._process.quotas.of(call.namespace)
+        self._lose(call.namespace, results)
+        return 200, _answer(results)
+
+    def _lose(self, namespace: str, results: Even | list[Result]) -> None:
+        """A namespace with quotas uses so much less."""
+        tenant = self._process.quotas.of(namespace)
         if tenant is not None:
             each = results.each() if isinstance(results, Even) else results
             acked = sum(result.status == "acked" for result in each)
             back = sum(result.status in ("requeued", "dead") for result in each)
             tenant.lose(Use(leased=acked + back, items=acked))
-        return 200, _answer(results)
 
     def _body(self, call: Call, model: type[M]) -> M:
         return validate(model, json_body.check(call.body, depth_max=self._settings.json_depth_max))

@@ -114,10 +114,9 @@ class Leased:
             part = list(run)
             self.add(0, [key for key, _ in part], _group(part), topic)
 
-    def answer(self) -> msgspec.Raw:
-        """The body of the answer: demand by demand, each in its order of service."""
-        items = b",".join([text for texts in self._texts for text in texts])
-        return msgspec.Raw(b'{"items":[%b]}' % items)
+    def items(self) -> msgspec.Raw:
+        """Those of the answer: demand by demand, each in its order of service."""
+        return msgspec.Raw(b"[%b]" % b",".join([text for texts in self._texts for text in texts]))
 
     def returnable(self) -> list[tuple[str, str]]:
         """See `Group.returnable`."""

@@ -66,6 +66,52 @@ def test_dequeue_bodies(topics: list[dict[str, Any]], more: dict[str, Any]) -> N
     assert taken(lambda: body_decoders.demands(json.dumps(body).encode(), SETTINGS)) == documented
 
 
+ELEMENTS = st.dictionaries(
+    st.sampled_from(
+        ["id", "lease_token", "output", "delay_s", "metadata", "error", "final", "costs_attempt", "x"]
+    ),
+    ODD,
+    max_size=4,
+).map(lambda d: {"id": "a", "lease_token": "b", **d})
+
+
+@given(
+    st.lists(st.just({"topic": "t"}), max_size=2),
+    st.dictionaries(st.sampled_from(["acks", "nacks", "x"]), st.lists(ELEMENTS, max_size=2) | ODD, max_size=2)
+    | ODD,
+    st.dictionaries(st.sampled_from(["wait_s", "lease_s", "worker"]), ODD, max_size=2),
+)
+@example([], {"acks": [], "nacks": None}, {})
+@example([], {"nacks": [{"id": "a", "lease_token": "b"}]}, {})
+@example([{"topic": "t"}], {"acks": [{"id": "a", "lease_token": "b"}] * 1_001}, {})
+@example([{"topic": "t"}], {"acks": [{"id": "a", "lease_token": "b"}]}, {"worker": "x" * 201})
+@example([{"topic": "t"}], {"acks": [{"id": "a", "lease_token": "b"}]}, {"worker": "a\nb"})
+@example([{"topic": "t"}], None, {"worker": "\u007f"})
+def test_dequeue_bodies_that_settle(topics: list[dict[str, Any]], settle: Any, more: dict[str, Any]) -> None:
+    body = {"topics": topics, "settle": settle, **more}
+    documented = taken(lambda: validate(wire.DequeueRequest, body))
+
+    assert taken(lambda: body_decoders.demands(json.dumps(body).encode(), SETTINGS)) == documented
+
+
+def test_a_dequeue_that_settles_is_not_remembered() -> None:
+    """What it settles is its own: the next call of equal bytes is judged for itself."""
+    body = b'{"topics":[{"topic":"t"}],"settle":{"acks":[{"id":"a","lease_token":"b","output":1}]}}'
+    first, second = (body_decoders.demands(body, SETTINGS) for _ in range(2))
+
+    assert first is not second
+    assert first.settle is not None and first.settle.acks is not None
+    assert bytes(first.settle.acks[0].output) == b"1"
+
+
+def test_a_named_workers_dequeue_is_judged_once() -> None:
+    body = b'{"topics":[{"topic":"t","count":7}],"wait_s":20,"worker":"host-77"}'
+    first, second = (body_decoders.demands(body, SETTINGS) for _ in range(2))
+
+    assert first is second
+    assert first.worker == "host-77"
+
+
 @given(st.dictionaries(st.sampled_from(FIELDS), ODD, max_size=3))
 def test_what_is_taken_means_the_same(fields: dict[str, Any]) -> None:
     body = {"items": [{"topic": "t", **fields}]}
