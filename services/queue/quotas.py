@@ -60,7 +60,7 @@ class Tenant:
         self.quota = Quota()
         self._clock = clock
         self._known = Use()
-        self._gained = self._gained_before = Use()
+        self._gained = self._gained_before = self._on_its_way = Use()
         self._lost = self._lost_before = Use()
         self._room = asyncio.Event()
         self._accepted: deque[tuple[float, int]] = deque()
@@ -71,8 +71,14 @@ class Tenant:
         return self._known.plus(since)
 
     def gain(self, use: Use) -> None:
-        """This process adds to the use, or is about to."""
+        """This process is about to add to the use; `gained` follows."""
         self._gained = self._gained.plus(use)
+        self._on_its_way = self._on_its_way.plus(use)
+
+    def gained(self, use: Use, unused: Use) -> None:
+        """What was to be gained is committed, or not used."""
+        self._on_its_way = self._on_its_way.minus(use)
+        self.lose(unused)
 
     def lose(self, use: Use) -> None:
         """This process has given back; who waits for room looks again."""
@@ -80,8 +86,8 @@ class Tenant:
         self._room.set()
 
     def marked(self) -> Use:
-        """To be passed to `read`: what was gained before the look began may or may not be in it."""
-        return self._gained
+        """To be passed to `read`: the gains that a look which begins now will surely see."""
+        return self._gained.minus(self._on_its_way)
 
     def read(self, known: Use, gained_before: Use) -> None:
         """The shards were looked at. Where it is not known whether a change was seen, it counts as use."""
@@ -187,38 +193,26 @@ class Quotas:
         if storable < count:
             RATE_LIMITED.labels("stored").inc(count - storable)
             count, retry_after_s = storable, FULL_RETRY_S
-        if count and tenant.quota.enqueues_per_minute is not None:
-            rate = Rate.per_minute(tenant.quota.enqueues_per_minute)
-            taken = await self._buckets.take(tenant.namespace, rate, count)
-            if taken.tokens < count:
-                RATE_LIMITED.labels("enqueues_per_minute").inc(count - taken.tokens)
-                count, retry_after_s = taken.tokens, taken.retry_after_s
-        results = await self._taken(tenant, items[:count], take) if count else []
-        rest = [refused(item.id, "over_quota") for item in items[count:]]
-        return results + rest, retry_after_s
-
-    async def _taken(
-        self,
-        tenant: Tenant,
-        items: Sequence[NewItem | PlainItem],
-        take: Callable[[Any], Awaitable[Even | list[Result]]],
-    ) -> list[Result]:
-        sizes = [len(bytes(item.payload)) for item in items]
-        tenant.gain(Use(0, len(items), sum(sizes)))
+        sizes = [len(bytes(item.payload)) for item in items[:count]]
         statuses: list[str] = []
+        # Room is taken before anything is waited for: calls at once must not all find the same room.
+        tenant.gain(Use(0, count, sum(sizes)))
         try:
-            found = await take(items)
-            results = found.each() if isinstance(found, Even) else found
+            if count and tenant.quota.enqueues_per_minute is not None:
+                rate = Rate.per_minute(tenant.quota.enqueues_per_minute)
+                taken = await self._buckets.take(tenant.namespace, rate, count)
+                if taken.tokens < count:
+                    RATE_LIMITED.labels("enqueues_per_minute").inc(count - taken.tokens)
+                    count, retry_after_s = taken.tokens, taken.retry_after_s
+            results = await _each(take(items[:count])) if count else []
             statuses = [result.status for result in results]
         finally:
-            lost = [
-                size
-                for size, status in zip(sizes, statuses or ["?"] * len(sizes), strict=True)
-                if status != "enqueued"
-            ]
-            tenant.lose(Use(0, len(lost), sum(lost)))
-            tenant.accepted(len(sizes) - len(lost))
-        return results
+            stored = [size for size, status in zip(sizes, statuses, strict=False) if status == "enqueued"]
+            unused = Use(0, len(sizes) - len(stored), sum(sizes) - sum(stored))
+            tenant.gained(Use(0, len(sizes), sum(sizes)), unused)
+            tenant.accepted(len(stored))
+        rest = [refused(item.id, "over_quota") for item in items[count:]]
+        return results + rest, retry_after_s
 
     async def _read_settings(self, store: Store) -> None:
         with suppress(ShardUnavailable):
@@ -246,6 +240,11 @@ class Quotas:
             return
         for name in self._tenants:
             self._uses[store.number, name] = found.get(numbers.get(name, 0), Use())
+
+
+async def _each(take: Awaitable[Even | list[Result]]) -> list[Result]:
+    results = await take
+    return results.each() if isinstance(results, Even) else results
 
 
 async def uses(store: Store, namespace_ids: Sequence[int]) -> dict[int, Use]:

@@ -112,8 +112,10 @@ def _explained(seen: _Seen) -> Iterator[str]:
             continue
         key, state, at = event["key"], event["state"], event["at_s"]
         node = seen.node(key)
+        goes_on = state == "released" and stood.get(key) == "released"
         stood[key] = state
-        if node is None:
+        if node is None or goes_on:
+            # In its next generation: its item was lost, or its sub-DAG was retried by itself.
             continue
         sure = {up: stood.get(up, "blocked") for up, since in seen.sure.get(key, {}).items() if since < at}
         perhaps = {up: stood.get(up, "blocked") for up in seen.perhaps[key]}

@@ -278,6 +278,19 @@ def test_a_sound_dag_is_sound() -> None:
     assert World().judged() == []
 
 
+def test_a_released_node_goes_on_in_its_next_generation_whatever_its_dag_lets_go() -> None:
+    world = World()
+    paused = event(0, "", "running", 3.5) | {"paused": True}
+    again = [event(0, "down", "released", 3.6, 2), event(0, "", "running", 3.7)]
+    world.dag.events[5:5] = [paused, *again]
+    world.event(8, generation=2)
+    for number, one in enumerate(world.dag.events, 1):
+        one["id"] = str(number)
+    assert not [line for line in world.judged() if "lets nothing go" in line]
+    again[0]["generation"], world.dag.events[4]["state"] = 1, "blocked"
+    assert [line for line in world.judged() if "lets nothing go" in line]
+
+
 def _released_early(world: World) -> None:
     events = world.dag.events
     events[3], events[4] = events[4] | {"id": "4"}, events[3] | {"id": "5"}

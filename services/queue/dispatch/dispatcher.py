@@ -363,7 +363,7 @@ class Dispatch:
         finally:
             got = sum([group.items for group in groups])
             if tenant is not None:
-                tenant.lose(Use(leased=wanted - got))
+                tenant.gained(Use(leased=wanted), Use(leased=wanted - got))
         if len(groups) == 1 and len(lines) == 1:
             leased.add(0, taken[0], groups[0], self._topic(groups[0]))
         else:

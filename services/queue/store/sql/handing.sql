@@ -79,9 +79,6 @@ d AS (
         i.remembered OR i.ack_topic_id IS NOT NULL OR i.idempotency_key IS NOT NULL AS leaves_more, i.remembered,
         i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context,
         i.enqueued_at),
-later AS MATERIALIZED (
-    SELECT id, enqueued_at FROM d
-    WHERE remembered AND NOT managed AND enqueued_at > (SELECT min(claimed_at) FROM g)),
 t AS MATERIALIZED (
     SELECT topic_id, count(*) AS items, sum(bytes) AS bytes, bool_or(leaves_more) AS leaves_more
     FROM d GROUP BY topic_id),
@@ -112,9 +109,9 @@ c AS MATERIALIZED (
             $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::bigint) AS e)
 SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
     CASE WHEN a.acked < $6::int THEN ARRAY(
-        SELECT id::text || token::text FROM h WHERE NOT EXISTS (
-            SELECT FROM later JOIN g ON g.token = h.token
-            WHERE later.id = h.id AND later.enqueued_at > g.claimed_at)) END AS held,
+        SELECT h.id::text || h.token::text FROM h JOIN g ON g.token = h.token WHERE NOT EXISTS (
+            SELECT FROM d
+            WHERE d.id = h.id AND d.remembered AND NOT d.managed AND d.enqueued_at > g.claimed_at)) END AS held,
     (SELECT cardinality(ids) FROM x) AS ends, c.*
 FROM (SELECT coalesce(sum(items), 0) AS acked FROM t) AS a, (
     SELECT array_agg(topic_id) AS topic_ids, array_agg(priority) AS priorities, array_agg(deliver_at) AS deliver_ats,

@@ -21,9 +21,8 @@
 -- `known_at_json` is the JSON of `known_at`, so that it is not made for each of them.
 --
 -- What would make a call's answer longer than its `bytes_maxima`, or all answers together longer than `bytes_max`, stays
--- ready (`o`): its rows are written back before anybody sees that they were gone, and a row without an end of a lease
--- says that there are such. Who asks for less than an equal part of `bytes_max` gets it; the item in `firsts` is leased
--- at any size. Up to `bytes_easy` bytes in all none of that can be.
+-- ready (`leave_ready`); a row without an end of a lease says of which call that is. Up to `bytes_easy` bytes in all none
+-- of that can be.
 WITH n AS MATERIALIZED (SELECT shard_now() AS at),
 d AS (
     DELETE FROM ready WHERE ctid = ANY (ARRAY(
@@ -47,20 +46,10 @@ m AS MATERIALIZED (
             ELSE octet_length(payload) + coalesce(octet_length(metadata), 0) + coalesce(octet_length(inputs), 0)
                 + coalesce(octet_length(headers), 0) + coalesce(octet_length(ack_context), 0) + 500 END AS bytes
     FROM n, item WHERE item.id = ANY (ARRAY(SELECT id FROM d))),
-o AS MATERIALIZED (
-    SELECT token, topic_id, priority, deliver_at, id FROM (
-        SELECT *, sum(bytes) OVER (ORDER BY bytes_of_call, token ROWS UNBOUNDED PRECEDING) AS bytes_of_all FROM (
-            SELECT *, sum(bytes) OVER mine AS bytes_of_call FROM (
-                SELECT m.*, id <> ALL ($14::uuid[]) AS is_later,
-                    ($8::uuid[])[least(nth, cardinality($8::uuid[]))] AS token,
-                    ($13::bigint[])[least(nth, cardinality($13::bigint[]))] AS bytes_max
-                FROM m WHERE bytes > 0) AS told
-            WINDOW mine AS (PARTITION BY token ORDER BY is_later, priority, deliver_at, id ROWS UNBOUNDED PRECEDING)
-        ) AS of_calls) AS summed
-    WHERE (SELECT sum(bytes) FROM m) > $16::bigint AND is_later
-        AND (bytes_of_call > bytes_max OR bytes_of_all > $15::bigint)),
-b AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM o),
-k AS MATERIALIZED (SELECT ARRAY(SELECT id FROM o ORDER BY o.id) AS ids),
+left_over AS MATERIALIZED (
+    SELECT too_much.* FROM (SELECT array_agg(id) AS ids, array_agg(bytes) AS sizes, sum(bytes) AS bytes FROM m) AS all_of,
+        leave_ready(all_of.ids, all_of.sizes, $7::uuid[], $8::uuid[], $13::bigint[], $14::uuid[], $15::bigint) AS too_much
+    WHERE all_of.bytes > $16::bigint),
 g AS MATERIALIZED (
     SELECT x.token, x.lease_until, x.namespace_id, x.topic_id, array_agg(x.id) AS ids, count(*)::int AS items,
         count(*) FILTER (WHERE x.is_again)::int AS again,
@@ -85,8 +74,7 @@ g AS MATERIALIZED (
                 END || ',"priority":' || priority || ',"attempt":' || attempts + 1 || ',"enqueued_at":'
                 || CASE WHEN enqueued_at = $11::timestamptz THEN $12::text
                     ELSE rtrim(to_json(enqueued_at AT TIME ZONE 'UTC')::text, '"') || 'Z"' END AS piece
-        FROM n, m WHERE (SELECT cardinality(ids) FROM k) = 0
-            OR (SELECT ids FROM k)[width_bucket(m.id, (SELECT ids FROM k))] IS DISTINCT FROM m.id) AS x
+        FROM n, m WHERE m.id <> ALL (ARRAY(SELECT o_id FROM left_over))) AS x
     GROUP BY x.token, x.lease_until, x.namespace_id, x.topic_id),
 l AS (
     INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker, claimed_at)
@@ -96,7 +84,7 @@ l AS (
 s AS (INSERT INTO stat_delta SELECT topic_id, -sum(items), 0, sum(items), 0, 0 FROM g GROUP BY topic_id)
 SELECT topic_id, token::text, lease_until, items, again, once, pieces
 FROM g WHERE lease_until > (SELECT at FROM n)
-UNION ALL SELECT DISTINCT NULL::int, token::text, NULL::timestamptz, 0, 0, NULL::text[], '' FROM o;
+UNION ALL SELECT NULL::int, o_token::text, NULL::timestamptz, 0, 0, NULL::text[], '' FROM left_over;
 
 -- name: ack(ids, tokens, namespace_ids, lasts, outputs, asked, folds)
 -- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
@@ -126,9 +114,6 @@ d AS (
         i.remembered OR i.ack_topic_id IS NOT NULL OR i.idempotency_key IS NOT NULL AS leaves_more, i.remembered,
         i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context,
         i.enqueued_at),
-later AS MATERIALIZED (
-    SELECT id, enqueued_at FROM d
-    WHERE remembered AND NOT managed AND enqueued_at > (SELECT min(claimed_at) FROM g)),
 t AS MATERIALIZED (
     SELECT topic_id, count(*) AS items, sum(bytes) AS bytes, bool_or(leaves_more) AS leaves_more
     FROM d GROUP BY topic_id),
@@ -159,9 +144,9 @@ c AS MATERIALIZED (
             '{}'::int[], '{}'::uuid[], '{}'::float8[], '{}'::int[], 0) AS e)
 SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
     CASE WHEN a.acked < $6::int THEN ARRAY(
-        SELECT id::text || token::text FROM h WHERE NOT EXISTS (
-            SELECT FROM later JOIN g ON g.token = h.token
-            WHERE later.id = h.id AND later.enqueued_at > g.claimed_at)) END AS held,
+        SELECT h.id::text || h.token::text FROM h JOIN g ON g.token = h.token WHERE NOT EXISTS (
+            SELECT FROM d
+            WHERE d.id = h.id AND d.remembered AND NOT d.managed AND d.enqueued_at > g.claimed_at)) END AS held,
     (SELECT cardinality(ids) FROM x) AS ends, c.*
 FROM (SELECT coalesce(sum(items), 0) AS acked FROM t) AS a, (
     SELECT array_agg(topic_id) AS topic_ids, array_agg(priority) AS priorities, array_agg(deliver_at) AS deliver_ats,
