@@ -9,6 +9,25 @@ What is named here is the whole public interface, with `headgate.wire` for the b
 `headgate.testing` for tests of handlers.
 """
 
+from headgate._app.app import App
+from headgate._app.call import JobCall, JobOptions
+from headgate._app.failures import (
+    JobCancelled,
+    JobError,
+    JobFailed,
+    JobSkipped,
+    JobTimedOut,
+    NoResult,
+    NotDone,
+    RemoteTraceback,
+    ResultGone,
+)
+from headgate._app.flow import Flow
+from headgate._app.function import JobFunction
+from headgate._app.handle import FlowRun, JobHandle
+from headgate._app.stores import FileStore, Store
+from headgate._app.typed import WrongArguments
+from headgate._app.worker import AppWorker
 from headgate._async_handle import AsyncDagHandle
 from headgate._elements import Ack, Extend, Item, ItemFilter, Leased, LeasedDag, Nack, Result, Revive
 from headgate._handle import DagHandle
@@ -48,6 +67,8 @@ from headgate.worker import Fail, Job, Retry, Worker
 
 __all__ = [
     "Ack",
+    "App",
+    "AppWorker",
     "AsyncClient",
     "AsyncDagHandle",
     "BadAnswer",
@@ -62,6 +83,9 @@ __all__ = [
     "DagHandle",
     "Extend",
     "Fail",
+    "FileStore",
+    "Flow",
+    "FlowRun",
     "Forbidden",
     "GatewayError",
     "HeadgateError",
@@ -70,28 +94,43 @@ __all__ = [
     "Item",
     "ItemFilter",
     "Job",
+    "JobCall",
+    "JobCancelled",
+    "JobError",
+    "JobFailed",
+    "JobFunction",
+    "JobHandle",
+    "JobOptions",
+    "JobSkipped",
+    "JobTimedOut",
     "Leased",
     "LeasedDag",
     "Nack",
     "NoAnswer",
+    "NoResult",
     "Node",
     "NodeExists",
     "NodeNotRunning",
     "NodeReleased",
+    "NotDone",
     "NotFound",
     "NothingToRetry",
     "OverQuota",
+    "RemoteTraceback",
     "Result",
+    "ResultGone",
     "Retry",
     "RetryPolicy",
     "Revive",
     "ServerError",
+    "Store",
     "TimedOut",
     "TooLarge",
     "Unauthorized",
     "Unavailable",
     "UnknownNode",
     "Worker",
+    "WrongArguments",
     "new_id",
     "shard_of",
     "time_ms_of",

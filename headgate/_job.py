@@ -16,6 +16,10 @@ from headgate._elements import Leased, LeasedDag, Nack
 from headgate.errors import Invalid
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from headgate._app.call import AddOptions, JobCall
+    from headgate._app.flow import Plan
     from headgate.async_client import AsyncClient
     from headgate.client import Client
     from headgate.dag import Dag, Node
@@ -86,6 +90,8 @@ class Job:
         self.lease_ends_at = lease_ends_at
         self.lost: str | None = None
         self.task: asyncio.Task[Any] | None = None
+        self.app: Any = None
+        self.plan: Plan | None = None
         self._blocking = blocking
 
     def __repr__(self) -> str:
@@ -156,6 +162,22 @@ class Job:
     async def _expand(self, dag: LeasedDag, children: "Dag | Sequence[Node]") -> "list[wire.NodeAdded]":
         handle = self._client.dag(dag.id, namespace=self.namespace)
         return await handle.expand(dag.node, children, generation=dag.generation)
+
+    @property
+    def state(self) -> Any:
+        """What the lifespan of the job's app has yielded; None where there is none."""
+        return self.app.shared if self.app is not None else None
+
+    def add(self, call: "JobCall[Any]", **how: "Unpack[AddOptions]") -> Any:
+        """Add a call to the flow of this job: what waits for the job waits for the call too. In a coroutine, await
+        it. A job that runs again must add the same calls again.
+
+        Raises:
+            ValueError: this is no job of an app's function.
+        """
+        if self.app is None:
+            raise ValueError("job.add is for functions of an app; a task's handler uses job.expand")
+        return self.app.add(self, call, how)
 
     def drop_expansions(self) -> bool:
         """Whether the handler has ended before an `expand` of its own had; that is not gone on with."""

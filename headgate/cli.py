@@ -14,6 +14,7 @@ from headgate import _commands as commands
 from headgate import _explain, _export, _grow_commands, _import_commands, wire
 from headgate import _operation_commands as operations
 from headgate import _quota_commands as quotas
+from headgate._app.command import WORKER, add_worker, worker
 from headgate._dequeue_command import dequeue as dequeue_items
 from headgate._output import printable, silence, stderr_line
 from headgate._transport import VERSION
@@ -42,6 +43,7 @@ examples:
   headgate dag submit graph.json --watch              submit a DAG and follow it
   headgate dag run build.json --slots 4               run a DAG of shell commands here
   headgate dag explain ID                             why it is not done yet
+  headgate worker media:app --processes 4             run an app's functions
 
 environment:
   HEADGATE_QUEUE_URL   the queue service (http://127.0.0.1:8080)
@@ -235,6 +237,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_topics(root)
     _add_import(root)
     _add_operations(root, shared)
+    add_worker(root.add("worker", worker, "run an app's functions", epilog=WORKER))
     _add_quotas(_Commands(root.add("quotas", None, "what a namespace may use", epilog=quotas.QUOTAS), shared))
     _add_dags(_Commands(root.add("dag", None, "DAGs: submit, watch, retry and more", epilog=DAGS), shared))
     return parser

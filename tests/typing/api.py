@@ -3,18 +3,23 @@
 A line that should not type-check carries the ignore that mypy would find unused if it did.
 """
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import assert_type
 
 from headgate import (
+    App,
     AsyncClient,
     AsyncDagHandle,
     Client,
     Dag,
     DagHandle,
     Fail,
+    FlowRun,
     Item,
     Job,
+    JobCall,
+    JobHandle,
     Leased,
     Node,
     Result,
@@ -91,3 +96,77 @@ async def tests_of_handlers() -> None:
     assert_type(tested.expanded, list[Node])
     assert_type(await tested.expand([Node("a", "mail")]), list[wire.NodeAdded])
     testing.job("mail", noed="send")  # type: ignore[call-arg]
+
+
+class Pool: ...
+
+
+async def lifespan(_: App) -> AsyncIterator[Pool]:
+    yield Pool()
+
+
+app = App("media", lifespan=lifespan)
+shared_pool = app.state(Pool)
+
+
+@app.job(max_attempts=5, timeout_s=60, slots=8)
+async def resize(src: str, width: int = 640) -> str:
+    return f"{src}{width}"
+
+
+@app.job
+def stitch(thumbs: list[str], title: str, pool: Pool = shared_pool) -> bytes:
+    return title.encode()
+
+
+@app.job
+async def tell(job: Job, text: str) -> int:
+    await job.add(resize.call("a"))
+    return job.attempt
+
+
+@app.job(batch=100)
+def index(pages: list[str]) -> None: ...
+
+
+@stitch.undo
+def unstitch(title: str, result: bytes) -> None: ...
+
+
+@app.every("nightly", cron="0 3 * * *", tz="Europe/Paris", overlap="skip")
+def nightly(at: datetime) -> None: ...
+
+
+@app.task("raw/echo", slots=2)
+async def echo(job: Job) -> object:
+    return job.payload
+
+
+async def functions() -> None:
+    job = resize.enqueue("s3://a", width=320)
+    assert_type(job, JobHandle[str])
+    assert_type(job.result(timeout_s=30), str)
+    assert_type(await job.aresult(), str)
+    assert_type(await resize.enqueue("a"), JobHandle[str])
+    assert_type(resize.enqueue("a", 3, delay_s=5, priority=1), JobHandle[str])
+    assert_type(resize.options(key="a").enqueue("a"), JobHandle[str])
+    assert_type(tell.enqueue("text").result(), int)
+    assert_type(stitch.enqueue(["a"], title="t").result(), bytes)
+    assert_type(stitch(["a"], "t"), bytes)
+    assert_type(await resize("a"), str)
+    resize.enqueue("a", widht=3)  # type: ignore[call-overload]
+    resize.options().enqueue("a", width="wide")  # type: ignore[arg-type]
+    resize.options(dealy_s=3)  # type: ignore[call-arg]
+    app.every("x", cron="* * * * *", overlap="sometimes")  # type: ignore[arg-type]
+
+
+def flows() -> None:
+    flow = app.flow("album")
+    thumbs = [resize.call(src) for src in ("a", "b")]
+    album = flow.add(stitch.call(thumbs, title="summer"), when=thumbs[0].value == "a", required=False)
+    assert_type(album, JobCall[bytes])
+    run = flow.start()
+    assert_type(run, FlowRun)
+    assert_type(run.result(album, timeout_s=60), bytes)
+    assert_type(run.result(flow.map(resize, thumbs[0])), list[str])
+    flow.add(album, wehn=album)  # type: ignore[call-arg]

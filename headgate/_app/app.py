@@ -1,0 +1,286 @@
+"""An app: functions of one namespace, what they share, and the way to the services."""
+
+import contextlib
+import inspect
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Concatenate, TypeVar, cast, overload
+
+from headgate import wire
+from headgate._app.call import AddOptions, JobCall
+from headgate._app.flow import Flow
+from headgate._app.function import (
+    C,
+    JobDecorator,
+    JobFunction,
+    P,
+    Q,
+    R,
+    Settings,
+    default_name,
+)
+from headgate._app.handle import JobHandle, Sent
+from headgate._app.running import add
+from headgate._app.schedules import Every, Overlap
+from headgate._app.sending import Sender
+from headgate._app.stores import Store
+from headgate._app.typed import Codec, Signature, StateOf
+from headgate._app.worker import AppWorker
+from headgate._elements import BackoffSpec
+from headgate._job import Handler, Job
+from headgate.client import Client
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Handler)
+S = TypeVar("S", bound=Sent[Any])
+
+Lifespan = Callable[..., Any]
+
+
+class App(Sender):
+    """Functions that run as jobs of one namespace.
+
+        app = App("media")
+
+        @app.job(max_attempts=5, timeout_s=60, slots=8)
+        async def resize(src: str, width: int = 640) -> str: ...
+
+        job = resize.enqueue("s3://a", width=320)
+        print(job.result(timeout_s=30))
+
+    Where the services are comes from `HEADGATE_QUEUE_URL`, `HEADGATE_DAG_URL` and `HEADGATE_TOKEN`, unless a
+    `client` says so. `lifespan` makes what the functions share in a worker, as a pool: an async generator
+    function that yields it, or a function that returns an async context manager. `store` keeps arguments and
+    results that are too large for the services. `codecs` are for types that pydantic does not know: what makes
+    JSON of one, and one of that JSON.
+    """
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        *,
+        client: Client | None = None,
+        lifespan: Lifespan | None = None,
+        store: Store | None = None,
+        codecs: Mapping[type[Any], Codec] | None = None,
+    ) -> None:
+        super().__init__(namespace, client=client, store=store)
+        self.codecs: Mapping[type[Any], Codec] = codecs or {}
+        self.versions: dict[tuple[str, int], JobFunction[..., Any, ..., Any]] = {}
+        self.tasks: list[tuple[str, Handler, dict[str, Any]]] = []
+        self.schedules: dict[str, Every] = {}
+        self._lifespan = lifespan
+        self._state: Any = None
+        self._signatures: dict[Callable[..., Any], Signature] = {}
+
+    def __repr__(self) -> str:
+        return f"<App {self.namespace}: {', '.join(self.functions) or 'no functions'}>"
+
+    # What it is made of
+
+    @overload
+    def job(
+        self, function: Callable[Concatenate[Job, P], Awaitable[R]], /
+    ) -> JobFunction[P, R, Concatenate[Job, P], Awaitable[R]]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Job, P], R], /) -> JobFunction[P, R, Concatenate[Job, P], R]: ...
+    @overload
+    def job(self, function: Callable[P, Awaitable[R]], /) -> JobFunction[P, R, P, Awaitable[R]]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> JobFunction[P, R, P, R]: ...
+    @overload
+    def job(
+        self,
+        *,
+        name: str | None = None,
+        version: int = 1,
+        max_attempts: int | None = None,
+        backoff: BackoffSpec | None = None,
+        timeout_s: float | None = None,
+        slots: int = 8,
+        batch: int | None = None,
+        batch_wait_s: float = 0.02,
+        priority: int | None = None,
+        lease_s: float | None = None,
+        result: bool = True,
+        topic: str | None = None,
+    ) -> JobDecorator: ...
+    def job(self, *functions: Any, **settings: Any) -> Any:
+        """Let a function run as a job; also without parentheses.
+
+        name: what names it to callers and workers, on its topic `job/<name>`; by default its own. Renaming the
+            function does not matter where this is given.
+        version: raise it when arguments change in a way that older callers cannot meet, and keep the older
+        function
+            beside for what is still queued.
+        max_attempts: so often it is run before it has failed. By default what it raises ends the job at once, and
+            only a worker that was lost brings another attempt.
+        backoff: the waits between attempts, as of an item: `{"base_s": 5}`.
+        timeout_s: an attempt that takes longer has failed. A plain function's thread cannot be ended; it is
+        left alone. slots: how many run at once in one worker; a plain function in a thread each. batch: call it
+        once for up to so many jobs; it takes one list, and jobs are sent with an element or a list.
+            `batch_wait_s` is how long a call that is not full waits for more.
+        result: whether results are kept; without, a job costs what a bare item costs.
+        """
+
+        def decorate(function: Callable[..., Any]) -> JobFunction[..., Any, ..., Any]:
+            return self._register(function, settings)
+
+        if len(functions) > 1:
+            raise TypeError("@app.job takes settings by name, like @app.job(slots=8)")
+        return decorate(functions[0]) if functions else decorate
+
+    def every(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every_s: float | None = None,
+        tz: str = "UTC",
+        overlap: Overlap = "skip",
+        **settings: Any,
+    ) -> Callable[[Callable[Q, C]], JobFunction[Q, Any, Q, C]]:
+        """Run a function by the clock: at the times of `cron` in time zone `tz`, or every `every_s` seconds.
+
+        Workers of the app bring the schedule to the service when they start. A parameter `at` is given the time
+        that the run is for. `overlap` says what happens when the one before is still at work; more settings are
+        as of `job`.
+        """
+        schedule = Every(name=name, cron=cron, every_s=every_s, tz=tz, overlap=overlap)
+        if name in self.schedules:
+            raise ValueError(f"there is a schedule {name!r} already")
+
+        def decorate(function: Callable[Q, C]) -> JobFunction[Q, Any, Q, C]:
+            made: Any = function if isinstance(function, JobFunction) else self._register(function, settings)
+            schedule.function = made
+            self.schedules[name] = schedule
+            found: JobFunction[Q, Any, Q, C] = made
+            return found
+
+        return decorate
+
+    def task(self, topic: str, **options: Any) -> Callable[[F], F]:
+        """Handle items of a topic, as `Worker.task` does, in the same worker as the functions."""
+
+        def register(handler: F) -> F:
+            self.tasks.append((topic, handler, options))
+            return handler
+
+        return register
+
+    def lifespan(self, function: Lifespan) -> Lifespan:
+        """Decorates the async generator function that makes what the functions share in a worker."""
+        self._lifespan = function
+        return function
+
+    def state(self, kind: type[T]) -> T:
+        """The default of a parameter that is given what the lifespan yields, or the part of it that is a `kind`:
+
+        async def resize(src: str, pool: Pool = app.state(Pool)) -> str: ...
+        """
+        return cast(T, StateOf(kind))
+
+    def flow(self, name: str, *, deadline_s: float | None = None, cancel_rest: bool = False) -> Flow:
+        """A flow to add calls to. With `deadline_s` it fails when it takes longer; with `cancel_rest` the first
+        failure cancels what has not ended."""
+        return Flow(self, name, deadline_s=deadline_s, cancel_rest=cancel_rest)
+
+    def handle(self, job_id: str) -> JobHandle[Any]:
+        """A job by its id, of whichever function; nothing is sent."""
+        return JobHandle(self, None, job_id)
+
+    def worker(self, **options: Any) -> AppWorker:
+        """A worker of all functions and tasks; options are those of `Worker`, and `only`, names of functions."""
+        return AppWorker(self, **options)
+
+    def add(self, job: Job, call: JobCall[Any], how: AddOptions) -> Any:
+        """Add a call to the flow of a job that runs."""
+        return add(job, call, how)
+
+    def _register(self, function: Any, settings: Mapping[str, Any]) -> JobFunction[..., Any, ..., Any]:
+        if not callable(function) or isinstance(function, type):
+            raise TypeError(f"@app.job decorates a function, not {function!r}")
+        given = {**settings, "name": settings.get("name") or default_name(function)}
+        made: JobFunction[..., Any, ..., Any] = JobFunction(self, function, Settings(**given))
+        if not re.fullmatch(wire.TOPIC_PATTERN, made.topic):
+            raise ValueError(
+                f"{made.name!r} is no name for a job: letters, digits and . _ / - are; give one, "
+                "@app.job(name=...)"
+            )
+        known = self.versions.get((made.name, made.version))
+        if known is not None and not _same(known.function, function):
+            raise ValueError(
+                f"there is a function {made.name!r} of version {made.version} already; give one of them another "
+                "name, @app.job(name=...), or version"
+            )
+        self.versions[made.name, made.version] = made
+        if made.name not in self.functions or self.functions[made.name].version <= made.version:
+            self.functions[made.name] = made
+        return made
+
+    def signature_of(self, function: Callable[..., Any]) -> Signature:
+        if function not in self._signatures:
+            self._signatures[function] = Signature(function, self.codecs)
+        return self._signatures[function]
+
+    # What functions share
+
+    @contextlib.asynccontextmanager
+    async def alive(self) -> AsyncIterator[None]:
+        """The time in which the functions have what the lifespan makes."""
+        if self._lifespan is None:
+            self._check_state()
+            yield
+            return
+        async with self._spanning(self._lifespan) as state:
+            self._state = state
+            self._check_state()
+            try:
+                yield
+            finally:
+                self._state = None
+
+    def _spanning(self, lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
+        made: Any = contextlib.asynccontextmanager(lifespan) if inspect.isasyncgenfunction(lifespan) else lifespan
+        takes_app = bool(inspect.signature(lifespan).parameters)
+        found: AbstractAsyncContextManager[Any] = made(self) if takes_app else made()
+        return found
+
+    def _check_state(self) -> None:
+        for function in self.versions.values():
+            for what in function.signature.injected.values():
+                if isinstance(what, StateOf):
+                    self.state_of(what.kind)
+
+    @property
+    def shared(self) -> Any:
+        """What the lifespan has yielded; None outside of it."""
+        return self._state
+
+    def state_of(self, kind: type[Any]) -> Any:
+        """The part of the state that is of a type.
+
+        Raises:
+            RuntimeError: there is none, or more than one.
+        """
+        if isinstance(self._state, kind):
+            return self._state
+        parts = self._state.values() if isinstance(self._state, Mapping) else _attributes(self._state)
+        found = [part for part in parts if isinstance(part, kind)]
+        if len(found) != 1:
+            raise RuntimeError(
+                f"a function of {self!r} asks for a {kind.__name__}, of which its lifespan yields {len(found)}; "
+                "yield one, or an object or a dict that has one"
+            )
+        return found[0]
+
+
+def _attributes(state: Any) -> list[Any]:
+    return list(vars(state).values()) if hasattr(state, "__dict__") else []
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two functions are the same code, as of a module that was loaded twice."""
+    places = [(getattr(each, "__code__", None), getattr(each, "__qualname__", None)) for each in (one, other)]
+    return places[0] == places[1]

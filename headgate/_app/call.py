@@ -1,0 +1,260 @@
+"""A call that has not been sent: a function, its arguments, and which of them are results of other calls.
+
+As a node it carries `{"fn", "v", "args", "from"}`: `from` lists where in `args` the output of which node belongs.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypedDict, TypeVar
+
+from headgate._app.typed import WrongArguments, loose
+from headgate._elements import BackoffSpec
+from headgate.wire import Trigger
+
+if TYPE_CHECKING:
+    from headgate._app.function import JobFunction
+
+R_co = TypeVar("R_co", covariant=True)
+Path = tuple[str | int, ...]
+NESTING_MAX: Final = 30
+
+
+class JobOptions(TypedDict, total=False):
+    """What one job may carry besides its arguments; what is left out is as the function says.
+
+    delay_s, at: not before so many seconds, or that moment (with a time zone); up to 30 days ahead.
+    priority: lower is served first; 0 by default.
+    key: the same key for the same function again is the same job, as long as its result is kept.
+    unique_for_s: with equal arguments no second job within so many seconds; the first one is answered.
+    max_attempts: runs before it has failed.
+    backoff: `{"base_s": 5}` waits 5, 10, 20, ... seconds between them.
+    ttl_s: dropped if it has not begun so long after it was sent; its result raises.
+    result: whether its result is kept; without, it costs what a bare item costs.
+    headers: passed on with the item, as trace context; only without a result.
+    """
+
+    delay_s: float
+    at: datetime
+    priority: int
+    key: str
+    unique_for_s: float
+    max_attempts: int
+    backoff: BackoffSpec
+    ttl_s: float
+    result: bool
+    headers: dict[str, str]
+
+
+class Reference(NamedTuple):
+    """Where in the arguments the result of which call belongs."""
+
+    path: Path
+    call: "JobCall[Any]"
+
+
+@dataclass(eq=False)
+class JobCall(Generic[R_co]):
+    """A call of a function in a flow. Give it to other calls as an argument, also inside lists and dicts: they get
+    its result. Made by `resize.call(...)`; it is no result itself."""
+
+    function: "JobFunction[..., R_co, ..., Any]"
+    arguments: dict[str, Any]
+    options: JobOptions = field(default_factory=JobOptions)
+    kind: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<call of {self.function.name}>"
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"{self!r} has no result yet: to call a function for each element of it, use flow.map")
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} has no result yet: to run something if it holds, use flow.add(..., when=...)")
+
+    @property
+    def value(self) -> "Value":
+        """Its result in a condition: `when=check.value["score"] > 0.5`."""
+        return Value(self, ())
+
+    def references(self) -> list[Reference]:
+        return list(references(self.arguments))
+
+    def decoded(self, value: Any) -> Any:
+        """Its result from JSON."""
+        return self.function.decoded(value)
+
+    def payload(self, keys: Callable[["JobCall[Any]"], str]) -> dict[str, Any]:
+        """What the node carries; `keys` names the nodes of other calls."""
+        found = references(self.arguments)
+        places = [[list(path), keys(call)] for path, call in found]
+        args = self.function.encode(self.arguments)
+        made = {"fn": self.function.name, "v": self.function.version, "args": args, **self.kind}
+        if self.options.get("max_attempts") is not None:
+            made["tries"] = self.options["max_attempts"]
+        return {**made, "from": places} if places else made
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A part of the result that a call will have."""
+
+    call: JobCall[Any]
+    path: Path
+
+    def __getitem__(self, key: str | int) -> "Value":
+        return Value(self.call, (*self.path, key))
+
+    def _compared(self, operator: str, other: Any) -> "Condition":
+        return Condition(self.call, self.path, operator, loose(other))
+
+    def __eq__(self, other: object) -> "Condition":  # type: ignore[override]
+        return self._compared("==", other)
+
+    def __ne__(self, other: object) -> "Condition":  # type: ignore[override]
+        return self._compared("!=", other)
+
+    def __lt__(self, other: Any) -> "Condition":
+        return self._compared("<", other)
+
+    def __le__(self, other: Any) -> "Condition":
+        return self._compared("<=", other)
+
+    def __gt__(self, other: Any) -> "Condition":
+        return self._compared(">", other)
+
+    def __ge__(self, other: Any) -> "Condition":
+        return self._compared(">=", other)
+
+    def one_of(self, values: Iterable[Any]) -> "Condition":
+        return self._compared("in", list(values))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Condition(NamedTuple):
+    """Whether something is to run, by the result of a call."""
+
+    call: JobCall[Any]
+    path: Path
+    operator: str
+    other: Any
+
+    def __bool__(self) -> bool:
+        raise TypeError("a condition has no value before its call has ended: give it to flow.add(..., when=...)")
+
+
+_OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "true": lambda value, _: bool(value),
+    "==": lambda value, other: bool(value == other),
+    "!=": lambda value, other: bool(value != other),
+    "<": lambda value, other: bool(value < other),
+    "<=": lambda value, other: bool(value <= other),
+    ">": lambda value, other: bool(value > other),
+    ">=": lambda value, other: bool(value >= other),
+    "in": lambda value, other: value in other,
+}
+
+
+def condition_of(when: "JobCall[Any] | Value | Condition") -> Condition:
+    if isinstance(when, JobCall):
+        return Condition(when, (), "true", None)
+    if isinstance(when, Value):
+        return Condition(when.call, when.path, "true", None)
+    if isinstance(when, Condition):
+        return when
+    raise TypeError(
+        f"`when` is a call or what its value is compared with, like when=check.value > 0.5, not {when!r}"
+    )
+
+
+def holds(operator: str, value: Any, path: Iterable[str | int], other: Any) -> bool:
+    """Whether a condition is met by a value; one whose parts are not there meets none."""
+    for part in path:
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            return False
+    return _OPERATORS[operator](value, other)
+
+
+def references(value: Any, path: Path = ()) -> Iterator[Reference]:
+    """The calls in a value, also inside lists and dicts."""
+    if isinstance(value, JobCall):
+        yield Reference(path, value)
+    elif isinstance(value, (list, tuple)):
+        _check_depth(path)
+        for at, part in enumerate(value):
+            yield from references(part, (*path, at))
+    elif isinstance(value, dict):
+        _check_depth(path)
+        for key, part in value.items():
+            yield from references(part, (*path, key))
+
+
+def _check_depth(path: Path) -> None:
+    if len(path) > NESTING_MAX:
+        raise WrongArguments(f"an argument is nested deeper than {NESTING_MAX} levels, or holds itself")
+
+
+def without_calls(value: Any) -> Any:
+    """The value with nothing where its calls are, as JSON."""
+    if isinstance(value, JobCall):
+        return None
+    if isinstance(value, (list, tuple)):
+        return [without_calls(part) for part in value]
+    if isinstance(value, dict):
+        return {str(key): without_calls(part) for key, part in value.items()}
+    return loose(value)
+
+
+def put(value: Any, path: Iterable[str | int], part: Any) -> Any:
+    """`value` with `part` at `path`; changes it in place where it can."""
+    steps = list(path)
+    if not steps:
+        return part
+    *way, last = steps
+    place = value
+    for step in way:
+        place = place[step]
+    place[last] = part
+    return value
+
+
+def seconds_until(at: datetime, now: datetime | None = None) -> float:
+    """From now to `at`; 0 where it is over.
+
+    Raises:
+        ValueError: it has no time zone.
+    """
+    if at.tzinfo is None:
+        raise ValueError(f"at={at.isoformat()} has no time zone; say datetime(..., tzinfo=UTC), or astimezone()")
+    return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
+
+
+def node_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a job's options a node takes."""
+    names = ("priority", "max_attempts", "backoff", "ttl_s", "delay_s")
+    found = {name: options[name] for name in names if options.get(name) is not None}
+    if options.get("at") is not None:
+        found["delay_s"] = seconds_until(options["at"])
+    return found
+
+
+class AddOptions(TypedDict, total=False):
+    """How a call waits in its flow.
+
+    key: its node's key; by default made of the function's name, in the order of the calls.
+    after: calls that must succeed before it, though it needs none of their results.
+    external: events that it waits for, as of a `Dag`.
+    when: a call, or a comparison of its value; where it does not hold, the call is skipped, and what needs it too.
+    required: False: the flow does not fail if this call does.
+    trigger: what its upstreams must have come to; a result that is not there is None then.
+    """
+
+    key: str
+    after: Iterable["JobCall[Any]"]
+    external: Iterable[str]
+    when: "JobCall[Any] | Value | Condition"
+    required: bool
+    trigger: Trigger

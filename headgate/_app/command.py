@@ -1,0 +1,54 @@
+"""`headgate worker`: an app's functions at work."""
+
+import argparse
+import logging
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from headgate._app.processes import Supervisor, loaded, run_here, sources
+from headgate._calls import present
+
+WORKER: Final = """\
+TARGET is module:name of an App (or a Worker), like media:app; name is `app` if it is left out.
+
+examples:
+  headgate worker media:app --processes 4
+  headgate worker media:app --reload              start anew when a source file changes
+  headgate worker media:app --only resize         some of its functions
+SIGTERM and Ctrl-C let running jobs end for --drain seconds; a second one does not wait.
+"""
+
+
+def add_worker(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="so many workers (default 1)")
+    parser.add_argument("--reload", action="store_true", help="start anew when a source file changes")
+    parser.add_argument("--only", action="append", metavar="FUNCTION", help="only this one; may be repeated")
+    parser.add_argument("--drain", type=float, metavar="S", help="how long jobs may go on at the end (default 30)")
+    parser.add_argument("--lease", type=float, metavar="S", help="how long a killed worker holds its jobs back")
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+
+
+def worker(args: Any) -> int:
+    """Run the app's worker, here or in processes of their own."""
+    if args.processes < 1:
+        raise ValueError("--processes must be 1 or more")
+    for name in ("queue_url", "dag_url", "token"):  # for the app's own client, and those of the processes
+        if value := getattr(args, name):
+            os.environ[f"HEADGATE_{name.upper()}"] = value
+    if args.processes == 1 and not args.reload:
+        logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        run_here(args.target, present(only=args.only, drain_s=args.drain, lease_s=args.lease))
+        return 0
+    if not args.reload:
+        loaded(args.target)  # what is wrong with it is said once, not by each process
+    command = [sys.executable, "-m", "headgate", "worker", args.target, "--log-level", args.log_level]
+    for name in args.only or ():
+        command += ["--only", name]
+    for flag, value in (("--drain", args.drain), ("--lease", args.lease)):
+        command += [flag, str(value)] if value is not None else []
+    watched = partial(sources, Path.cwd()) if args.reload else None
+    return Supervisor(command, args.processes, watched=watched).run()

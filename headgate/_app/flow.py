@@ -1,0 +1,244 @@
+"""Flows: calls that make one DAG. What a call takes from others it waits for, and so it says what comes when."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
+
+from headgate._app.call import (
+    AddOptions,
+    Condition,
+    JobCall,
+    condition_of,
+    node_options,
+    references,
+    without_calls,
+)
+from headgate._app.handle import FlowRun
+from headgate._calls import present
+from headgate.dag import Dag, External, Node
+
+if TYPE_CHECKING:
+    from headgate._app.app import App
+    from headgate._app.function import JobFunction
+
+T = TypeVar("T")
+_NODE_OPTIONS: Final = ("external", "trigger")
+
+
+class Plan:
+    """Calls as nodes of one DAG, each once; `prefix` keeps apart the keys of what one job adds to its flow."""
+
+    def __init__(self, app: "App", prefix: str = "") -> None:
+        self._app = app
+        self._prefix = prefix
+        self._keys: dict[JobCall[Any], str] = {}
+        self._counts: dict[str, int] = {}
+        self.nodes: dict[str, Node] = {}
+        self.undo: dict[str, Node] = {}
+
+    def key_of(self, call: JobCall[Any]) -> str | None:
+        return self._keys.get(call)
+
+    def __iter__(self) -> Iterator[Node]:
+        yield from self.nodes.values()
+        yield from self.undo.values()
+
+    def add(self, call: JobCall[Any], **how: Unpack[AddOptions]) -> str:
+        """Add a call, and what it needs, if they are not there yet; its key.
+
+        Raises:
+            ValueError: it is there, and is now to wait otherwise; or it is of another app.
+        """
+        if call.function.app is not self._app:
+            raise ValueError(f"{call!r} is of another app; a flow has calls of one")
+        if call in self._keys:
+            if how:
+                raise ValueError(f"{call!r} is in the flow already; say how it waits where it is added first")
+            return self._keys[call]
+        needed = [self.add(reference.call) for reference in call.references()]
+        after = [self.add(other) for other in how.get("after", ())]
+        key = self._new_key(call, how.get("key"))
+        self._keys[call] = key
+        gates = []
+        if "when" in how:
+            gates = [self._gate(key, call, condition_of(how["when"]))]
+        self._node(key, call, [*needed, *after, *gates], how)
+        if call.function.undoing is not None:
+            self._undo_node(key, call)
+        return key
+
+    def fresh(self, call: JobCall[Any], how: AddOptions) -> list[Node]:
+        """Add a call; the nodes that were not there before."""
+        known = {node.key for node in self}
+        self.add(call, **how)
+        return [node for node in self if node.key not in known]
+
+    def _node(self, key: str, call: JobCall[Any], upstream: Iterable[str], how: AddOptions) -> None:
+        options: Any = {
+            **self._options(call),
+            **present(trigger=how.get("trigger")),
+            **({"tolerate": True} if how.get("required") is False else {}),
+            "payload": self._app.packed(call.payload(self._key_in_plan)),
+            "pass_outputs": any(call.references()),
+        }
+        external: list[External] = list(how.get("external", ()))
+        self.nodes[key] = Node(key, call.function.topic, list(dict.fromkeys(upstream)), external, options)
+
+    def _gate(self, key: str, call: JobCall[Any], when: Condition) -> str:
+        """A node that skips the call's if the condition does not hold, which is its output."""
+        above = self.add(when.call)
+        gate = f"{self._prefix}if {key.removeprefix(self._prefix)}"
+        test = {"skip": key, "path": list(when.path), "operator": when.operator, "other": when.other}
+        function = call.function
+        payload = {"fn": function.name, "v": function.version, "when": test, "args": {"value": None}}
+        options: Any = {"payload": {**payload, "from": [[["value"], above]]}, "pass_outputs": True}
+        self.nodes[gate] = Node(gate, function.topic, [above], [], options)
+        return gate
+
+    def _undo_node(self, key: str, call: JobCall[Any]) -> None:
+        undo = f"{self._prefix}undo {key.removeprefix(self._prefix)}"
+        function = call.function
+        payload = {"fn": function.name, "v": function.version, "undo": key}
+        options: Any = {
+            **present(max_attempts=function.settings.max_attempts, backoff=function.settings.backoff),
+            "payload": payload,
+            "compensates": key,
+            "pass_outputs": True,
+        }
+        self.undo[undo] = Node(undo, function.topic, [], [], options)
+
+    def _key_in_plan(self, call: JobCall[Any]) -> str:
+        return self._keys[call]
+
+    def _options(self, call: JobCall[Any]) -> dict[str, Any]:
+        settings = call.function.settings
+        own = present(priority=settings.priority, max_attempts=settings.max_attempts, backoff=settings.backoff)
+        return {**own, **node_options(call.options)}
+
+    def _new_key(self, call: JobCall[Any], wanted: str | None) -> str:
+        if wanted is not None:
+            key = self._prefix + wanted
+            if key in self.nodes:
+                raise ValueError(f"the flow has a call with the key {wanted!r} already")
+            return key
+        name = call.function.name
+        while True:
+            self._counts[name] = number = self._counts.get(name, 0) + 1
+            key = f"{self._prefix}{name}-{number}"
+            if key not in self.nodes:
+                return key
+
+
+class Flow:
+    """Calls to be run as one DAG; made by `app.flow(name)`. Nothing is sent before `start`."""
+
+    def __init__(
+        self, app: "App", name: str, *, deadline_s: float | None = None, cancel_rest: bool = False
+    ) -> None:
+        self.app = app
+        self.name = name
+        self._deadline_s = deadline_s
+        self._cancel_rest = cancel_rest
+        self._plan = Plan(app)
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name} of {len(self._plan.nodes)} nodes>"
+
+    def add(self, call: "JobCall[T]", **how: Unpack[AddOptions]) -> "JobCall[T]":
+        """Add a call, and the calls that it takes results of; the call itself. `how`: see `AddOptions`."""
+        if not isinstance(call, JobCall):
+            raise TypeError(f"flow.add takes a call, like resize.call(...), not {call!r}")
+        self._plan.add(call, **how)
+        return call
+
+    def chain(self, first: JobCall[Any], *functions: "JobFunction[..., Any, ..., Any]") -> JobCall[Any]:
+        """One after the other, each with the result of the one before as its first argument; the last call."""
+        call = self.add(first)
+        for function in functions:
+            call = self.add(function.call(call))
+        return call
+
+    def chord(
+        self, calls: Iterable[JobCall[Any]], function: "JobFunction[..., T, ..., Any]", *args: Any, **kwargs: Any
+    ) -> "JobCall[T]":
+        """All calls, then `function` with the list of their results as its first argument; its call."""
+        return self.add(function.call(list(calls), *args, **kwargs))
+
+    def map(
+        self, function: "JobFunction[..., T, ..., Any]", items: "JobCall[Any] | Iterable[Any]", **kwargs: Any
+    ) -> "JobCall[list[T]]":
+        """`function` for each element of a list, which may be the result of an earlier call; a call whose
+        result is the list of results. The element is its first argument, `kwargs` are the others."""
+        call: Any = mapped(function, items, kwargs)
+        return self.add(call)
+
+    def key_of(self, call: JobCall[Any]) -> str:
+        """The key of a call's node.
+
+        Raises:
+            ValueError: it is not in this flow.
+        """
+        key = self._plan.key_of(call)
+        if key is None:
+            raise ValueError(f"{call!r} is not in flow {self.name!r}; add it before the flow is started")
+        return key
+
+    def start(self, *, key: str | None = None) -> FlowRun:
+        """Send it, whole. In a coroutine, `await` what this returns; elsewhere it has been sent.
+
+        With a `key`, the same key again is the same run. Each start without one is a run of its own.
+        """
+        return self.app.start(self, self.dag(key))
+
+    async def astart(self, *, key: str | None = None) -> FlowRun:
+        return await self.start(key=key)
+
+    def dag(self, key: str | None = None) -> Dag:
+        """The flow as a DAG.
+
+        Raises:
+            ValueError: it has no calls.
+        """
+        if not self._plan.nodes:
+            raise ValueError(f"flow {self.name!r} has no calls; add some with flow.add(...)")
+        dag = Dag(
+            self.name,
+            key=None if key is None else f"flow/{self.name}/{key}",
+            deadline_s=self._deadline_s,
+            on_failure="cancel" if self._cancel_rest else "continue",
+        )
+        for node in self._plan:
+            dag.nodes[node.key] = node
+        return dag
+
+
+def mapped(function: "JobFunction[..., T, ..., Any]", items: Any, kwargs: dict[str, Any]) -> JobCall[Any]:
+    """The call that calls `function` for each of the items, which it is given when it runs."""
+    parameters = list(function.signature.given.parameters.values())
+    if not parameters:
+        raise TypeError(f"{function.name} takes no argument, so it cannot be called for each element of a list")
+    first = parameters[0].name
+    if first in kwargs:
+        raise TypeError(f"`{first}` of {function.name} is what it is called for; leave it out of the others")
+    fixed = function.encode_some(kwargs)
+    given = items if isinstance(items, JobCall) else list(items)
+    return MapCall(function, {"items": given, **kwargs}, {}, {"map": first, "fixed": fixed})
+
+
+class MapCall(JobCall[Any]):
+    """A function called for each element of a list."""
+
+    def decoded(self, value: Any) -> Any:
+        return [self.function.decoded(element) for element in value]
+
+    def payload(self, keys: Callable[[JobCall[Any]], str]) -> dict[str, Any]:
+        items = self.arguments["items"]
+        made = {"fn": self.function.name, "v": self.function.version, **self.kind}
+        if isinstance(items, JobCall):
+            return {**made, "args": {"items": None}, "from": [[["items"], keys(items)]]}
+        places = [[["items", *found.path], keys(found.call)] for found in references(items)]
+        name = self.kind["map"]
+        encoded = [
+            without_calls(item) if any(references(item)) else self.function.encode_some({name: item})[name]
+            for item in items
+        ]
+        return {**made, "args": {"items": encoded}, **({"from": places} if places else {})}

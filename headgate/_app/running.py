@@ -1,0 +1,337 @@
+"""A call in a worker: its arguments are checked, the function runs, and what it came to is told.
+
+What cannot get better ends the job at once: a payload that is no call, a function or a version of it that this
+code does not have, arguments that do not fit. What the function raises ends it too, unless it was said how
+often to try.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from headgate._app.batches import Batches
+from headgate._app.call import AddOptions, JobCall, holds, references, without_calls
+from headgate._app.failures import JobTimedOut, text_of
+from headgate._app.flow import Plan
+from headgate._app.function import JobFunction, is_coroutine_function
+from headgate._app.results import MARK, Opening, filled, opened, sealed
+from headgate._app.sending import in_loop
+from headgate._app.typed import StateOf, faults
+from headgate._calls import encode
+from headgate._job import Fail, Job, Retry, _in_thread, traced
+from headgate.dag import Node
+from headgate.errors import Invalid, NodeExists, TooLarge
+from headgate.wire import OUTPUT_BYTES_MAX
+
+if TYPE_CHECKING:
+    from headgate._app.app import App
+
+log = logging.getLogger("headgate.worker")
+
+AnyFunction = JobFunction[..., Any, ..., Any]
+# How long a worker leaves jobs of a newer version than its own to others, and how often it looks at them.
+NEWER_S: Final = 300.0
+NEWER_LOOK_S: Final = 5.0
+
+
+class Unrunnable(Fail):
+    """A job that no attempt makes better; what to do is in the text."""
+
+
+class Runner:
+    """Runs the calls of one topic: functions of one name, by version."""
+
+    def __init__(self, app: "App", functions: Mapping[tuple[str, int], AnyFunction]) -> None:
+        self._app = app
+        self._functions = functions
+        self._names = sorted({name for name, _ in functions})
+        self._batches: dict[int, Batches] = {}
+
+    async def run(self, job: Job) -> Any:
+        """The handler of the topic."""
+        payload = await self._payload(job)
+        function = self._function(job, payload)
+        job.app = self._app
+        match payload:
+            case {"undo": key}:
+                return await self._undo(job, function, str(key))
+            case {"when": test}:
+                return await self._decide(job, payload, test)
+            case {"map": name, "fixed": fixed}:
+                args = await self._filled(job, payload)
+                calls = [_call(function, {name: item, **fixed}) for item in _items(function, args)]
+                return await self._grown(job, calls)
+        arguments = self._decoded(function, await self._filled(job, payload))
+        tries = bool(function.settings.max_attempts or payload.get("tries"))
+        if function.settings.batch is not None:
+            batches = self._batches.setdefault(function.version, Batches(self, function))
+            value = await batches.result(job, arguments, one=bool(payload.get("one")), tries=tries)
+        else:
+            value = await self.called(job, function, function.function, arguments, tries=tries)
+        if any(references(value)):
+            return await self._grown(job, value)
+        return await self._output(function, value)
+
+    # What is to run
+
+    async def _payload(self, job: Job) -> dict[str, Any]:
+        payload = job.payload
+        if isinstance(payload, dict) and MARK in payload:
+            payload = await self._stored(payload["key"])
+        if not (isinstance(payload, dict) and isinstance(payload.get("fn"), str)):
+            raise Unrunnable(
+                f"this item of topic {job.topic} is no call of a function: enqueue it with "
+                f"{self._names[0]}.enqueue(...), or handle its topic with @app.task"
+            )
+        return payload
+
+    def _function(self, job: Job, payload: Mapping[str, Any]) -> AnyFunction:
+        name, version = str(payload["fn"]), payload.get("v", 1)
+        function = self._functions.get((name, version))
+        if function is not None:
+            return function
+        versions = sorted(number for known, number in self._functions if known == name)
+        if not versions:
+            raise Unrunnable(
+                f"this worker has no function {name!r} (it has {', '.join(self._names)}): start a worker "
+                "with code "
+                "that has it and retry the job, or cancel it"
+            )
+        if isinstance(version, int) and version > versions[-1]:
+            age_s = (datetime.now(UTC) - (job.leased.enqueued_at or datetime.now(UTC))).total_seconds()
+            if age_s < NEWER_S:
+                raise Retry(
+                    f"{name} is wanted in version {version}, this worker has {versions[-1]}: left to "
+                    "newer workers",
+                    delay_s=NEWER_LOOK_S,
+                    costs_attempt=False,
+                )
+            raise Unrunnable(
+                f"{name} is wanted in version {version}, and workers have {versions[-1]}: deploy the newer code "
+                "to the workers, and retry the job"
+            )
+        raise Unrunnable(
+            f"this job is of version {version} of {name}, and workers have {', '.join(map(str, versions))}: keep "
+            f"the older function beside, as @app.job(name={name!r}, version={version}), and retry the job; or "
+            "cancel it"
+        )
+
+    async def _filled(self, job: Job, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as JSON, with the results of other calls in them."""
+        filling = filled(payload.get("args") or {}, payload.get("from") or ())
+        found: dict[str, Any] = await self._answered(filling, job.inputs)
+        return found
+
+    async def _answered(self, opening: Opening, inputs: Any) -> Any:
+        answer: Any = None
+        given = inputs if isinstance(inputs, dict) else {}
+        while True:
+            try:
+                kind, key = opening.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            answer = given.get(key) if kind == "output" else await self._stored(key)
+
+    async def _stored(self, key: str) -> Any:
+        try:
+            return await asyncio.to_thread(self._app.loader(key))
+        except KeyError:
+            raise Unrunnable(
+                f"the store of this app has nothing under {key!r}: give this worker the store that the caller "
+                "has, App(store=...); or it has been dropped there"
+            ) from None
+
+    def _decoded(self, function: AnyFunction, args: Mapping[str, Any]) -> dict[str, Any]:
+        signature = function.signature
+        try:
+            found = signature.arguments.decode(args)
+        except ValidationError as error:
+            raise Unrunnable(f"{_misfit(function)}: {faults(error)}") from None
+        if missing := signature.missing(found):
+            raise Unrunnable(f"{_misfit(function)}: `{missing[0]}` is missing")
+        return found
+
+    # Running it
+
+    async def called(
+        self,
+        job: Job,
+        function: AnyFunction,
+        code: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        *,
+        tries: bool,
+    ) -> Any:
+        """What the function, or its undo, returns.
+
+        Raises:
+            Retry, Fail: it raised; which of them says whether it is tried again.
+        """
+        args, kwargs = self._given(job, function, code, arguments)
+        timeout_s = function.settings.timeout_s
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                return await _run(job, code, args, kwargs)
+        except (asyncio.CancelledError, KeyboardInterrupt, Retry):
+            raise
+        except BaseException as error:
+            failure = error
+            if isinstance(error, TimeoutError) and limit.expired():
+                failure = JobTimedOut(f"attempt {job.attempt} took longer than {timeout_s:g} s")
+            log.warning("%s of %r raised %r", function.name, job, failure, exc_info=traced(error))
+            text = text_of(failure)
+            if isinstance(error, Fail) or not tries:
+                raise Fail(text) from None
+            raise Retry(text) from None
+
+    def _given(
+        self, job: Job, function: AnyFunction, code: Callable[..., Any], arguments: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        signature = function.signature if code is function.function else self._app.signature_of(code)
+        filled_in: dict[str, Any] = {}
+        for name, what in signature.injected.items():
+            filled_in[name] = self._app.state_of(what.kind) if isinstance(what, StateOf) else job
+        return signature.call_with(arguments, filled_in)
+
+    async def _output(self, function: AnyFunction, value: Any) -> Any:
+        """A result as an output.
+
+        Raises:
+            Fail: it is not of the type that the function is annotated with.
+        """
+        try:
+            encoded = function.signature.result.encode({"value": value})["value"]
+        except (ValidationError, PydanticSerializationError, UnicodeError) as error:
+            said = faults(error) if isinstance(error, ValidationError) else str(error)
+            problem = TypeError(f"{function.name} returned what it is not annotated with: {said}")
+            raise Fail(text_of(problem)) from None
+        try:
+            output = sealed(encoded)
+            return output if isinstance(output, (int, float, None.__class__)) else await self._packed(output)
+        except (Invalid, TooLarge) as error:
+            raise Fail(text_of(error)) from None
+
+    async def _packed(self, output: Any) -> Any:
+        """An output as it may be kept: a large one in the store."""
+        text = encode(output)
+        if len(text) <= OUTPUT_BYTES_MAX:
+            return output
+        return await asyncio.to_thread(self._app.stored, text, "result", OUTPUT_BYTES_MAX)
+
+    # Growing, deciding, undoing
+
+    async def _grown(self, job: Job, value: Any) -> Any:
+        """Calls that a function returned become nodes below its own; its result will be theirs."""
+        found = list(references(value))
+        if job.dag is None:
+            raise Fail(
+                f"{job.topic} returned calls, and was sent without keeping its result, so there is no flow to add "
+                "them to: send it with its result (result=True)"
+            )
+        if not found:
+            return sealed(without_calls(value))
+        plan = job.plan = job.plan or Plan(self._app, f"{job.dag.node}/")
+        places = [[list(path), plan.add(call)] for path, call in found]
+        await _adding(job, list(plan))
+        return {MARK: "calls", "value": without_calls(value), "from": places}
+
+    async def _decide(self, job: Job, payload: Mapping[str, Any], test: Mapping[str, Any]) -> Any:
+        """Skip a call whose condition does not hold."""
+        if job.dag is None:
+            raise Unrunnable("a condition belongs to a flow")
+        value = (await self._filled(job, payload))["value"]
+        met = holds(test["operator"], value, test["path"], test["other"])
+        if not met:
+            await job.client.dag(job.dag.id, namespace=job.namespace).skip([test["skip"]])
+        return {MARK: "when", "met": met}
+
+    async def _undo(self, job: Job, function: AnyFunction, key: str) -> None:
+        """Take back what a call has done."""
+        if function.undoing is None:
+            raise Unrunnable(
+                f"{function.name} has no undo in this worker's code, and had one where the flow was made: "
+                "bring it "
+                f"back, as @{function.name}.undo, and retry"
+            )
+        given = job.inputs if isinstance(job.inputs, dict) else {}
+        payload = given.get(f"payload:{key}") or {}
+        if MARK in payload:
+            payload = await self._stored(payload["key"])
+        inputs = given.get(f"inputs:{key}") or {}
+        args = await self._answered(filled(payload.get("args") or {}, payload.get("from") or ()), inputs)
+        wanted = self._app.signature_of(function.undoing).parameters
+        arguments = self._decoded(function, args)
+        if "result" in wanted:
+            output = await self._answered(opened(given.get(key)), inputs)
+            arguments["result"] = function.signature.result.decode({"value": output})["value"]
+        named = {name: value for name, value in arguments.items() if name in wanted}
+        await self.called(job, function, function.undoing, named, tries=bool(function.settings.max_attempts))
+
+
+def add(job: Job, call: JobCall[Any], how: AddOptions) -> Any:
+    """Add a call below a job. In a coroutine this is awaited; elsewhere it is done when it returns."""
+    if job.dag is None:
+        raise Fail(f"{job.topic} adds calls, and was sent without keeping its result: send it with result=True")
+    if job.plan is None:
+        job.plan = Plan(job.app, f"{job.dag.node}/")
+    nodes = job.plan.fresh(call, how)
+    if in_loop():
+        return _adding(job, nodes)
+    client = job.blocking_client
+    with _same_as_before():
+        client.dag(job.dag.id, namespace=job.namespace).expand(job.dag.node, nodes, generation=job.dag.generation)
+    return None
+
+
+async def _adding(job: Job, nodes: list[Node]) -> None:
+    with _same_as_before():
+        await job.expand(nodes)
+
+
+@contextlib.contextmanager
+def _same_as_before() -> Iterator[None]:
+    try:
+        yield
+    except NodeExists as error:
+        raise Unrunnable(
+            f"{error}: the calls that this job made in an earlier attempt were others; make the same "
+            "calls in every "
+            "attempt, as from its arguments alone"
+        ) from None
+
+
+async def _run(job: Job, code: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if is_coroutine_function(code):
+        return await code(*args, **kwargs)
+    found = await _in_thread(lambda _: code(*args, **kwargs), job)
+    return await found if inspect.isawaitable(found) else found
+
+
+def _call(function: AnyFunction, encoded: Mapping[str, Any]) -> JobCall[Any]:
+    """A call with arguments that are JSON already."""
+    return JobCall(function, function.signature.arguments.decode(dict(encoded)))
+
+
+def _items(function: AnyFunction, args: Mapping[str, Any]) -> list[Any]:
+    items = args.get("items")
+    if not isinstance(items, list):
+        raise Unrunnable(
+            f"{function.name} is to be called for each element of a list, and was given {items!r:.80}"
+        )
+    return items
+
+
+def _misfit(function: AnyFunction) -> str:
+    return (
+        f"{function.name} cannot be called with what this job has. The code that sent it has another "
+        "signature: give "
+        "new parameters a default, or the changed function a new version (version=2) beside the old one"
+    )

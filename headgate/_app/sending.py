@@ -1,0 +1,305 @@
+"""What an app sends: jobs and flows, through a client for threads and one for each event loop."""
+
+import asyncio
+import hashlib
+import json
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from headgate import _calls, _flows, _settings, wire
+from headgate._app.call import JobCall, node_options
+from headgate._app.handle import FlowRun, JobHandle, Sent, Steps
+from headgate._app.results import MARK
+from headgate._app.stores import Store
+from headgate._calls import Call, encode, present
+from headgate._elements import Item
+from headgate.async_client import AsyncClient
+from headgate.client import Client
+from headgate.dag import MADE_KEY, Dag, create, submission
+from headgate.errors import Conflict, TooLarge
+
+if TYPE_CHECKING:
+    from headgate._app.flow import Flow
+    from headgate._app.function import JobFunction
+
+R = TypeVar("R")
+T = TypeVar("T")
+S = TypeVar("S", bound=Sent[Any])
+
+
+class Sender:
+    """The half of an app that speaks to the services."""
+
+    def __init__(self, namespace: str | None, *, client: Client | None, store: Store | None) -> None:
+        self.namespace = namespace or (client.namespace if client is not None else _settings.namespace(None))
+        self.store = store
+        self.functions: dict[str, JobFunction[..., Any, ..., Any]] = {}
+        self._client = client
+        self._own = client is None
+        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._shards = _flows.Shards()
+        self._sending: set[asyncio.Task[str]] = set()
+        self._lock = threading.Lock()
+
+    # What is large
+
+    def loader(self, key: str) -> Callable[[], Any]:
+        """What reads a value from the store. Raises KeyError where it is not."""
+
+        def load() -> Any:
+            if self.store is None:
+                raise KeyError(key)
+            return json.loads(self.store.get(key))
+
+        return load
+
+    def packed(self, payload: Mapping[str, Any]) -> Any:
+        """A payload as it is sent: a large one goes to the store."""
+        text = encode(payload)
+        if len(text) <= wire.PAYLOAD_BYTES_MAX:
+            return payload
+        return self.stored(text, "arguments", wire.PAYLOAD_BYTES_MAX)
+
+    def stored(self, text: bytes, what: str, bytes_max: int) -> dict[str, Any]:
+        """What says where in the store a value is.
+
+        Raises:
+            TooLarge: the app has no store.
+        """
+        if self.store is None:
+            raise TooLarge(
+                f"{what} of {len(text)} bytes are over the limit of {bytes_max}; give the app a store for large "
+                "values, App(store=FileStore(...)), or pass a reference to them"
+            )
+        key = f"{self.namespace}/{hashlib.sha256(text).hexdigest()}"
+        self.store.put(key, text)
+        return {MARK: "stored", "key": key}
+
+    # Sending
+
+    @property
+    def client(self) -> Client:
+        """The client for code that blocks."""
+        with self._lock:
+            if self._client is None:
+                self._client = Client(namespace=self.namespace)
+            return self._client
+
+    @property
+    def async_client(self) -> AsyncClient:
+        """The client of the event loop that runs here."""
+        loop = asyncio.get_running_loop()
+        found = self._clients.get(loop)
+        if found is None:
+            found = self._clients[loop] = self._beside()
+        return found
+
+    def use(self, client: AsyncClient) -> None:
+        """Use this client in the event loop that runs here."""
+        self._clients[asyncio.get_running_loop()] = client
+
+    def _beside(self) -> AsyncClient:
+        if self._client is None:
+            return AsyncClient(namespace=self.namespace)
+        to, transport = self._client.endpoints, self._client.transport
+        return AsyncClient(
+            queue_url=to.queue_url,
+            dag_url=to.dag_url,
+            token=to.token,
+            timeout_s=to.timeout_s,
+            namespace=self.namespace,
+            retry=self._client.retry,
+            transport=transport if hasattr(transport, "handle_async_request") else None,  # type: ignore[arg-type]
+        )
+
+    def send(self, call: JobCall[R]) -> JobHandle[R]:
+        """Send a job: now, or, in a coroutine, as soon as it waits."""
+        kept = call.options.get("result", call.function.settings.result)
+        handle: JobHandle[R] = JobHandle(self, call.function, None, kept=kept)
+        return self._begun(handle, self._sent(call) if kept else self._sent_bare(call))
+
+    def start(self, flow: "Flow", dag: Dag) -> FlowRun:
+        return self._begun(FlowRun(self, flow, None), self._submitted(dag))
+
+    def _begun(self, handle: S, steps: Steps[str]) -> S:
+        if not in_loop():
+            handle._id = self.drive(steps)
+            return handle
+        sending = asyncio.get_running_loop().create_task(self.adrive(steps))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        handle._sending = sending
+        return handle
+
+    def _sent(self, call: JobCall[Any]) -> Steps[str]:
+        function, options = call.function, call.options
+        payload = call.payload(_no_key)
+        key, window_s = options.get("key"), options.get("unique_for_s")
+        if window_s is not None:
+            if key is not None:
+                raise ValueError("give a job `key` or `unique_for_s`; a key makes it one already")
+            held = yield from self._held(function.name, payload, window_s)
+            if isinstance(held, wire.Dag):
+                return held.id
+            made_key = held
+        else:
+            made_key = f"job/{function.name}/{key}" if key is not None else f"{MADE_KEY}{secrets.token_hex(12)}"
+        node = {
+            "key": function.name,
+            "topic": function.topic,
+            "payload": self.packed(payload),
+            **_options_of(call),
+        }
+        dag: wire.CreatedDag = yield create(
+            self.namespace, {"name": function.name, "key": made_key, "nodes": [node]}
+        )
+        if key is not None and not dag.same and "delay_s" not in node:
+            raise Conflict(
+                f"the key {key!r} of {function.name} stands for a job with other arguments or options "
+                f"({dag.id}); use a new key for a new job",
+                code="key_reused",
+            )
+        return dag.id
+
+    def _held(self, name: str, payload: Mapping[str, Any], window_s: float) -> Steps[wire.Dag | str]:
+        """The job with these arguments that was sent within the window, or the key for a new one.
+
+        Windows follow one another from a fixed time on. Each has a key, by which there is one job in it; what was
+        sent late in the window before is looked for. Two callers whose clocks see the end of a window on either
+        side may both send.
+        """
+        if not window_s > 0:
+            raise ValueError("unique_for_s must be more than 0")
+        digest = hashlib.sha256(encode(payload)).hexdigest()[:32]
+        now = time.time()
+        number = int(now // window_s)
+        parse = _calls.page_of(wire.Dag)
+        key = f"unique/{name}/{digest}/{window_s:g}/"
+        query = {"key": f"{key}{number - 1}"}
+        found: list[wire.Dag] = (yield _calls.call(_calls.DAGS, parse, query=query, ns=self.namespace))[0]
+        if found and now - found[0].created_at.timestamp() < window_s:
+            return found[0]
+        return f"{key}{number}"
+
+    def _sent_bare(self, call: JobCall[Any]) -> Steps[str]:
+        options = call.options
+        if "unique_for_s" in options:
+            raise ValueError("unique_for_s needs the job's result to be kept (result=True)")
+        item: Any = {
+            "topic": call.function.topic,
+            "payload": self.packed(call.payload(_no_key)),
+            **_options_of(call),
+            **present(headers=options.get("headers")),
+        }
+        if "key" in options:
+            item["idempotency_key"] = f"job/{call.function.name}/{options['key']}"
+        items: list[Item] = [item]
+        results = yield from _flows.enqueue(self.namespace, items, self._shards)
+        return str(_flows.only(results).id)
+
+    def _submitted(self, dag: Dag) -> Steps[str]:
+        return (yield from submission(self.namespace, dag)).dag.id
+
+    def drive(self, steps: Steps[T]) -> T:
+        """Go through a verb's steps here.
+
+        Raises:
+            RuntimeError: an event loop runs here, which would stand still meanwhile.
+        """
+        if in_loop():
+            steps.close()
+            raise RuntimeError(
+                "this would block the event loop: in a coroutine use the verb that begins with `a`, like "
+                "`await job.aresult()`"
+            )
+        answer: Any = None
+        error: Exception | None = None
+        transport = self.client._transport
+        while True:
+            try:
+                step = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                found: T = stop.value
+                return found
+            try:
+                answer, error = (transport.send(step) if isinstance(step, Call) else step()), None
+            except Exception as failure:
+                error = failure
+
+    async def adrive(self, steps: Steps[T]) -> T:
+        """Go through a verb's steps in a coroutine; what blocks, in a thread."""
+        answer: Any = None
+        error: Exception | None = None
+        transport = self.async_client._transport
+        while True:
+            try:
+                step = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                found: T = stop.value
+                return found
+            try:
+                if isinstance(step, Call):
+                    answer, error = await transport.send(step), None
+                else:
+                    answer, error = await asyncio.to_thread(step), None
+            except Exception as failure:
+                error = failure
+
+    # Ending
+
+    def close(self) -> None:
+        """Close the connections of code that blocks."""
+        if self._client is not None and self._own:
+            self._client.close()
+            self._client = None
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+_UNSENT: Final = "a call of a job of its own refers to no other"
+
+
+def _no_key(call: JobCall[Any]) -> str:
+    raise AssertionError(_UNSENT)
+
+
+def _options_of(call: JobCall[Any]) -> dict[str, Any]:
+    settings = call.function.settings
+    own = present(priority=settings.priority, max_attempts=settings.max_attempts, backoff=settings.backoff)
+    return {**own, **node_options(call.options)}
+
+
+def in_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,266 @@
+"""Arguments and results as their annotations say, by pydantic: checked where they are given, and sent as JSON."""
+
+import inspect
+import json
+import typing
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Final, Union
+
+from pydantic import ConfigDict, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypedDict
+
+from headgate._job import Job
+from headgate.errors import HeadgateError
+
+_CONFIG: Final = ConfigDict(
+    extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings"
+)
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+_ADVICE: Final = (
+    "; for bytes that are no text, give a pydantic model of yours "
+    "ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')"
+)
+
+# How values of a type travel: what makes JSON of one, and what makes one of that JSON.
+Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+
+
+class WrongArguments(HeadgateError, TypeError):
+    """A function is not called as its signature says. Nothing was sent."""
+
+    code = "wrong_arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class StateOf:
+    """The default of a parameter that is given a part of the app's state; see `App.state`."""
+
+    kind: type[Any]
+
+
+class Fields:
+    """Named values of given types, checked and brought to JSON and back."""
+
+    def __init__(self, title: str, types: Mapping[str, Any]) -> None:
+        self.names = frozenset(types)
+        make: Any = TypedDict
+        made: Any = make(title, dict(types), total=False)
+        made.__pydantic_config__ = _CONFIG
+        try:
+            self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(made)
+        except PydanticUserError as error:
+            raise TypeError(
+                f"{title} has an annotation that no JSON is made of ({error.message.splitlines()[0]}); annotate "
+                "it with a type that pydantic knows, or give the app a codec for it: App(..., codecs={...})"
+            ) from None
+
+    def encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values as JSON.
+
+        Raises:
+            ValidationError: they are not of their types.
+            PydanticSerializationError: they have no JSON form.
+        """
+        checked = self._adapter.validate_python(dict(values))
+        # By way of text: only there are numbers that JSON has no form for made strings.
+        found: dict[str, Any] = json.loads(self._adapter.dump_json(checked, by_alias=True))
+        return found
+
+    def decode(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values that JSON stands for; raises ValidationError."""
+        # As text: only so are strings taken for bytes in base64, and lists for tuples and sets.
+        return self._adapter.validate_json(json.dumps(values))
+
+
+class Signature:
+    """What a function takes and gives. Annotations are read when they are first needed, so that they may name what
+    the module defines later."""
+
+    def __init__(
+        self, function: Callable[..., Any], codecs: Mapping[type[Any], Codec], *, batch: bool = False
+    ) -> None:
+        self.name = getattr(function, "__qualname__", repr(function))
+        self._function = function
+        self._codecs = codecs
+        self._batch = batch
+        self._whole = inspect.signature(function)
+        self._arguments: Fields | None = None
+        self._result: Fields | None = None
+        self._hints: dict[str, Any] | None = None
+        self._given: inspect.Signature | None = None
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """All parameters, those too that a worker fills in."""
+        return self._whole.parameters
+
+    @property
+    def hints(self) -> dict[str, Any]:
+        if self._hints is None:
+            try:
+                self._hints = typing.get_type_hints(inspect.unwrap(self._function), include_extras=True)
+            except NameError as error:
+                raise TypeError(f"an annotation of {self.name} names what is not there: {error}") from None
+        return self._hints
+
+    @property
+    def injected(self) -> dict[str, type[Job] | StateOf]:
+        """The parameters that a worker fills in, by name."""
+        found: dict[str, type[Job] | StateOf] = {}
+        for name, parameter in self._whole.parameters.items():
+            if self.hints.get(name) is Job:
+                found[name] = Job
+            elif isinstance(parameter.default, StateOf):
+                found[name] = parameter.default
+        return found
+
+    @property
+    def given(self) -> inspect.Signature:
+        """The signature that callers see."""
+        if self._given is None:
+            injected = self.injected
+            kept = [one for name, one in self._whole.parameters.items() if name not in injected]
+            self._given = self._whole.replace(parameters=kept)
+        return self._given
+
+    @property
+    def arguments(self) -> Fields:
+        if self._arguments is None:
+            types = {name: self._type_of(one) for name, one in self.given.parameters.items()}
+            self._arguments = Fields(self.name, types)
+        return self._arguments
+
+    @property
+    def result(self) -> Fields:
+        if self._result is None:
+            annotation = with_codecs(self.hints.get("return", Any), self._codecs)
+            if self._batch:  # a job of one element has a result of its own
+                annotation = Union[annotation, None, *typing.get_args(annotation)[:1]]
+            self._result = Fields(f"the result of {self.name}", {"value": annotation})
+        return self._result
+
+    def _type_of(self, parameter: inspect.Parameter) -> Any:
+        annotation: Any = with_codecs(self.hints.get(parameter.name, Any), self._codecs)
+        match parameter.kind:
+            case inspect.Parameter.VAR_POSITIONAL:
+                return list.__class_getitem__(annotation)
+            case inspect.Parameter.VAR_KEYWORD:
+                return dict.__class_getitem__((str, annotation))
+            case _:
+                return annotation
+
+    def check(self) -> None:
+        """Raises TypeError for an annotation that no JSON is made of, or that names what is not there."""
+        assert self.arguments is not None
+        assert self.result is not None
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, without those left to their defaults.
+
+        Raises:
+            WrongArguments: the function cannot be called so.
+        """
+        try:
+            bound = self.given.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise WrongArguments(f"{self.name}: {error}; its signature is {self.given}") from None
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in bound.items()}
+
+    def encode(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Bound arguments as JSON.
+
+        Raises:
+            WrongArguments: one is not of its type, or has no JSON form.
+        """
+        try:
+            return self.arguments.encode(arguments)
+        except ValidationError as error:
+            raise WrongArguments(f"{self.name}: {faults(error)}") from None
+        except (PydanticSerializationError, UnicodeError, RecursionError) as error:
+            raise WrongArguments(f"{self.name}: an argument has no JSON form: {error}{_ADVICE}") from None
+
+    def missing(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Required arguments that are not there."""
+        return [
+            name
+            for name, one in self.given.parameters.items()
+            if one.default is one.empty and one.kind not in _VARIADIC and name not in arguments
+        ]
+
+    def call_with(self, arguments: Mapping[str, Any], injected: Mapping[str, Any]) -> tuple[list[Any], Any]:
+        """Positional and keyword arguments of the function itself."""
+        bound = inspect.BoundArguments(self._whole, OrderedDict())
+        for name, parameter in self._whole.parameters.items():
+            if name in injected:
+                bound.arguments[name] = injected[name]
+            elif name in arguments:
+                value = arguments[name]
+                bound.arguments[name] = tuple(value) if parameter.kind is parameter.VAR_POSITIONAL else value
+            elif parameter.default is not parameter.empty:
+                bound.arguments[name] = parameter.default
+        return list(bound.args), bound.kwargs
+
+
+def loose(value: Any) -> Any:
+    """Any value as JSON, of no type known beforehand.
+
+    Raises:
+        WrongArguments: it has no JSON form.
+    """
+    try:
+        return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings", by_alias=True)
+    except (PydanticSerializationError, UnicodeError, RecursionError) as error:
+        raise WrongArguments(f"an argument has no JSON form: {error}") from None
+
+
+def faults(error: ValidationError) -> str:
+    """What is wrong with which value, in a line."""
+    found = [
+        f"`{'.'.join(map(str, fault['loc']))}` {_in_words(fault)}"
+        for fault in error.errors(include_url=False, include_context=False)[:5]
+    ]
+    return "; ".join(found)
+
+
+def _in_words(fault: Any) -> str:
+    match fault["type"]:
+        case "extra_forbidden":
+            return "is no argument of it"
+        case "missing":
+            return "is missing"
+        case _:
+            shown = repr(fault["input"])
+            message = str(fault["msg"])
+            return f"{message[0].lower()}{message[1:]}, not {shown if len(shown) <= 80 else shown[:77] + '...'}"
+
+
+def with_codecs(annotation: Any, codecs: Mapping[type[Any], Codec]) -> Any:
+    """The annotation, with the codecs of the types that it is made of."""
+    from headgate._app.call import JobCall
+
+    if isinstance(annotation, type) and annotation in codecs:
+        encode, decode = codecs[annotation]
+        kind = annotation
+        return Annotated[
+            annotation,
+            PlainValidator(lambda value: value if isinstance(value, kind) else decode(value)),
+            PlainSerializer(encode),
+        ]
+    parts = typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    if origin is JobCall:  # what a function returns is a call's result once it is there
+        return with_codecs(parts[0], codecs)
+    made = parts if origin is typing.Literal else tuple(with_codecs(part, codecs) for part in parts)
+    if made == parts:
+        return annotation
+    if origin is Annotated:
+        return Annotated[(made[0], *annotation.__metadata__)]
+    if origin in (Union, UnionType):
+        return Union[made]  # noqa: UP007 (of parts known at run time)
+    return origin[made]

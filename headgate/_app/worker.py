@@ -1,0 +1,64 @@
+"""The worker of an app: its functions, each on its topic, and its raw tasks beside them."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate._app.running import Runner
+from headgate.async_client import AsyncClient
+from headgate.wire import BATCH_MAX
+from headgate.worker import Worker
+
+if TYPE_CHECKING:
+    from headgate._app.app import App
+    from headgate._app.function import JobFunction
+
+log = logging.getLogger("headgate.worker")
+
+LEASE_S: Final = 30.0
+
+
+class AppWorker(Worker):
+    """Runs an app's functions. Tasks of topics may be added beside them, with `@worker.task(topic)`."""
+
+    def __init__(
+        self,
+        app: "App",
+        *,
+        client: AsyncClient | None = None,
+        only: Iterable[str] | None = None,
+        lease_s: float = LEASE_S,
+        **options: Any,
+    ) -> None:
+        super().__init__(client or app.client, namespace=app.namespace, lease_s=lease_s, **options)
+        self.app = app
+        chosen = _chosen(app, only)
+        topics: dict[str, list[JobFunction[..., Any, ..., Any]]] = defaultdict(list)
+        for function in app.versions.values():
+            if function.name in chosen:
+                topics[function.topic].append(function)
+        for topic, functions in topics.items():
+            runner = Runner(app, {(one.name, one.version): one for one in functions})
+            slots = max(one.settings.slots * (one.settings.batch or 1) for one in functions)
+            leases = [one.settings.lease_s for one in functions if one.settings.lease_s is not None]
+            self.task(topic, slots=min(slots, BATCH_MAX), lease_s=min(leases, default=None))(runner.run)
+        for topic, handler, settings in app.tasks if only is None else ():
+            self.task(topic, **settings)(handler)
+
+    async def run(self, *, signals: bool = True) -> None:
+        """Work until `stop` or a signal, with what the app's lifespan makes."""
+        for function in self.app.versions.values():
+            function.signature.check()
+        self.app.use(self.client)
+        async with self.app.alive():
+            await super().run(signals=signals)
+
+
+def _chosen(app: "App", only: Iterable[str] | None) -> set[str]:
+    if only is None:
+        return set(app.functions)
+    chosen = set(only)
+    if unknown := sorted(chosen - set(app.functions)):
+        raise ValueError(f"{app!r} has no function {unknown[0]!r}")
+    return chosen

@@ -1,0 +1,172 @@
+"""`headgate worker`: processes that are killed, files that change, targets that are wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from headgate._app.processes import Supervisor, loaded, sources
+from headgate.cli import main
+from services.local.stack import ROOT, Stack
+
+CODE = """\
+import os, time
+from headgate import App
+
+app = App("{namespace}")
+
+
+@app.job(slots=2)
+def who(seconds: float = 0) -> tuple[int, str]:
+    time.sleep(seconds)
+    return os.getpid(), "{text}"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, media: ModuleType) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "mine.py").write_text(CODE.format(namespace=media.app.namespace, text="one"))
+    return tmp_path / "code"
+
+
+@pytest.fixture
+def start(folder: Path, stack: Stack) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts `headgate worker` in the folder, until the test's end."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        urls = {"HEADGATE_QUEUE_URL": stack.queue_url, "HEADGATE_DAG_URL": stack.dag_url}
+        command = [sys.executable, "-m", "headgate", "worker", *arguments]
+        environment = {**os.environ, **urls, "PYTHONPATH": str(ROOT)}
+        started.append(subprocess.Popen(command, cwd=folder, env=environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def who(media: ModuleType) -> Iterator[Any]:
+    """The function that the processes run, as a caller has it."""
+
+    def who(seconds: float = 0) -> tuple[int, str]:
+        raise AssertionError("it runs elsewhere")
+
+    yield media.app.job(name="who")(who)
+    del media.app.functions["who"], media.app.versions["who", 1]
+
+
+def test_a_killed_process_is_replaced_and_its_job_runs_again(
+    start: Callable[..., subprocess.Popen[bytes]], who: Any
+) -> None:
+    start("mine:app", "--processes", "2", "--lease", "2", "--drain", "1")
+    first, _ = who.enqueue().result(timeout_s=60)
+    job = who.enqueue(1.5)
+    pids = {who.enqueue().result(timeout_s=60)[0] for _ in range(10)}
+    for pid in pids | {first}:
+        os.kill(pid, signal.SIGKILL)
+    _, text = job.result(timeout_s=60)
+    assert (job.status(), text) == ("succeeded", "one")
+    assert who.enqueue().result(timeout_s=60)[0] not in pids | {first}
+
+
+def test_code_that_changes_is_loaded_anew(
+    start: Callable[..., subprocess.Popen[bytes]], who: Any, folder: Path, media: ModuleType
+) -> None:
+    start("mine:app", "--reload", "--drain", "1")
+    assert who.enqueue().result(timeout_s=60)[1] == "one"
+    (folder / "mine.py").write_text(CODE.format(namespace=media.app.namespace, text="two"))
+    ends_at = time.monotonic() + 60
+    while who.enqueue().result(timeout_s=60)[1] != "two":
+        assert time.monotonic() < ends_at
+
+
+def test_sigterm_lets_the_job_end(start: Callable[..., subprocess.Popen[bytes]], who: Any) -> None:
+    process = start("mine:app", "--processes", "2")
+    who.enqueue().result(timeout_s=60)
+    job = who.enqueue(1.0)
+    while job.status() != "running":
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert job.result(timeout_s=5)[1] == "one"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nowhere:app", "there is no module 'nowhere'"),
+        ("tests.support.media:pages", "neither an App nor a Worker; tests.support.media has app"),
+        (":app", "names no module"),
+    ],
+)
+def test_wrong_targets_say_what_is_there(
+    target: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(["worker", target, "--processes", "2"]) == 2
+    assert said in capsys.readouterr().err
+    with pytest.raises(ValueError, match="has no function 'nothing'"):
+        loaded("tests.support.media:app").worker(only=["nothing"])  # type: ignore[union-attr]
+
+
+class _Process:
+    """A process that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def wait(self) -> int | None:
+        return self.code
+
+    def send_signal(self, number: int) -> None:
+        self.code = -number
+
+
+def test_a_process_that_ends_at_once_is_started_later_each_time(tmp_path: Path) -> None:
+    now, started = [0.0], []
+    files: dict[Path, int] = {}
+
+    def begin(_: Sequence[str]) -> Any:
+        started.append(_Process())
+        return started[-1]
+
+    def watched() -> Mapping[Path, int]:
+        return dict(files)
+
+    supervisor = Supervisor(["x"], 1, watched=watched, start=begin, clock=lambda: now[0])
+    supervisor.step()
+    for pause_s in (0.5, 1.0, 2.0):
+        started[-1].code = 1
+        count = len(started)
+        supervisor.step()
+        now[0] += pause_s - 0.01
+        supervisor.step()
+        assert len(started) == count
+        now[0] += 0.02
+        supervisor.step()
+        assert len(started) == count + 1
+    files[tmp_path / "new.py"] = 1
+    supervisor.step()
+    assert (started[-2].code, started[-1].code) == (-signal.SIGTERM, None)
+
+
+def test_sources_are_python_files_but_those_of_tools(tmp_path: Path) -> None:
+    for name in ("a.py", "b.txt", "inner/c.py", ".venv/d.py", "__pycache__/e.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    assert {path.relative_to(tmp_path).as_posix() for path in sources(tmp_path)} == {"a.py", "inner/c.py"}
