@@ -135,9 +135,9 @@ async def cancel(namespace: str, item_ids: Sequence[str]) -> int:
     process = create_app(QueueSettings()).app.state.process
     try:
         caller = Caller(frozenset({"admin", "enqueue", "consume", "dag"}))
-        results = await process.settlement.cancel(namespace, item_ids, caller)
+        results = await process.cancels.cancel(namespace, item_ids, caller)
     finally:
-        for store in process.broker.stores.values():
+        for store in process.stores.values():
             await store.shard.close()
     return sum(result.status in ("cancelled", "already_cancelled", "finished") for result in results)
 

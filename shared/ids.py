@@ -9,6 +9,7 @@ without asking which acks may need the same DAG's lock. Nothing rests on it: str
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from struct import unpack
@@ -68,6 +69,12 @@ def canonical_token(text: str) -> str | None:
     return lowered if _UUID(lowered) else None
 
 
+def new_token() -> str:
+    """A lease token: 128 random bits in UUID notation."""
+    digits = os.urandom(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
 def shard_of(item_id: str) -> int:
     """The shard number in a canonical id."""
     return int(item_id[-3:], 16)
@@ -121,6 +128,7 @@ __all__ = [
     "kins",
     "new_id",
     "new_ids",
+    "new_token",
     "one_shard_of",
     "shard_of",
     "time_ms_of",

@@ -13,6 +13,7 @@ from services.queue.api.parts import QueueProcess
 from services.queue.api.routes import add_verbs, router
 from services.queue.api.routes_operations import router as operations_router
 from services.queue.api.verbs import Verbs
+from services.queue.dispatch.dequeue import Dequeues
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.duties.empty_topics import EmptyTopics
 from services.queue.duties.fairness_keys import Lanes
@@ -23,10 +24,16 @@ from services.queue.duties.hints import Messenger
 from services.queue.duties.notices import Notices
 from services.queue.duties.reaper import Reaper
 from services.queue.duties.retention import Retention
+from services.queue.enqueue.enqueue import Enqueues
 from services.queue.enqueue.placement import Placement
-from services.queue.leases.broker import Broker
-from services.queue.leases.item_states import Standings
-from services.queue.leases.lease_ops import Settlement
+from services.queue.leases.ack import Acks
+from services.queue.leases.ack_flushes import AckFlushes
+from services.queue.leases.cancel import Cancels
+from services.queue.leases.expiry import Expiry
+from services.queue.leases.extend import Extends
+from services.queue.leases.item_states import ItemStates
+from services.queue.leases.nack import Nacks
+from services.queue.leases.revive import Revives
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
 from services.queue.operations.dead_items import DeadItems
@@ -36,7 +43,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store.shard_store import Store
 from shared.admission.delay import SAMPLE_S, LoopLag
 from shared.admission.token_buckets import Buckets
-from shared.clock import SystemClock
+from shared.clock import Clock, SystemClock
 from shared.dag_notify import Voice
 from shared.http.access import access_of
 from shared.http.edge import install
@@ -52,44 +59,29 @@ def create_app(settings: QueueSettings) -> HotPath:
     """The queue service as an ASGI app; its lifespan checks the schema and starts the background loops."""
     clock = SystemClock()
     shards = ShardMap(settings.plan(), settings, clock)
-    stores = {shard.number: Store(shard, settings) for shard in shards}
-    ownership = Ownership("queue", shards, settings, clock)
-    dispatch = Dispatch(list(stores.values()), settings, clock, owns=ownership.owns)
-    placement = Placement(list(stores), settings, clock)
-    placement.avoids, placement.owns = shards.avoids, ownership.owns
-    broker = Broker(shards, stores, dispatch, placement, settings)
-    settlement = Settlement(broker, settings)
-    health = Health(broker, shards, clock, ownership)
     redis = connect(settings.redis_url) if settings.redis_url else None
     buckets = Buckets(f"{settings.redis_prefix}:queue", redis, clock)
-    quotas = Quotas(stores, buckets, clock)
+    process = _process(shards, buckets, settings, clock)
+    stores, dispatch, ownership, agreement = (
+        process.stores,
+        process.dispatch,
+        process.ownership,
+        process.agreement,
+    )
     messenger = None
     if settings.redis_url:
         messenger = Messenger(settings.redis_url, settings.redis_prefix, dispatch, clock, poll_s=settings.poll_s)
         dispatch.tell, dispatch.want, dispatch.tell_change = messenger.tell, messenger.want, messenger.tell_change
-    operations = Operations(broker, settings, clock)
-    agreement = Agreement(stores, settings.given_rows_max, dispatch.release)
-    topics = Topics(broker, operations, quotas, agreement, settings)
-    notices = Notices(stores, quotas, topics, Lanes(stores, dispatch, settings))
-
-    duties = partial(
-        _duties,
-        stores=stores,
-        settlement=settlement,
-        operations=operations,
-        ownership=ownership,
-        settings=settings,
-    )
+    notices = Notices(stores, process.quotas, process.topics, Lanes(stores, dispatch, settings))
     lag = LoopLag(settings.standing_wait_s_max)
     loops = [
-        *_loops(dispatch, health, shards),
+        *_loops(dispatch, process.health, shards),
         Loop("notices", notices.step, interval_s=settings.quota_refresh_s),
         Loop("gauges", Gauges(stores, ownership.owns, settings).step, interval_s=settings.metrics_interval_s),
         Loop("lag", lag.step, interval_s=SAMPLE_S),
-        *(loop for store in stores.values() for loop in duties(store)),
+        *(loop for store in stores.values() for loop in _duties(store, process)),
     ]
-
-    _follow_the_map(shards, broker, agreement, duties, loops, settings)
+    _follow_the_map(shards, process, loops)
 
     async def leave() -> None:
         dispatch.leave()
@@ -99,11 +91,11 @@ def create_app(settings: QueueSettings) -> HotPath:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await shards.check_schema()
         await ownership.start()
-        for begin in (agreement.step, quotas.step, topics.read_shares):
+        for begin in (agreement.step, process.quotas.step, process.topics.read_shares):
             await begin()
         for loop in loops:
             loop.start()
-        async with _talking(messenger, [broker.acks.endings, broker.acks.changes]):
+        async with _talking(messenger, [process.ack_flushes.endings, process.ack_flushes.changes]):
             yield
             await leave()
         for loop in loops:
@@ -113,19 +105,6 @@ def create_app(settings: QueueSettings) -> HotPath:
         await shards.close()
 
     app = _described(lifespan)
-    process = QueueProcess(
-        settings,
-        broker,
-        settlement,
-        topics,
-        Standings(broker, settings),
-        operations,
-        DeadItems(stores, settings),
-        health,
-        ownership,
-        quotas,
-        agreement,
-    )
     verbs = Verbs(process).by_name()
     app.state.access = access_of(settings)
     app.state.process = process
@@ -134,6 +113,47 @@ def create_app(settings: QueueSettings) -> HotPath:
     install(app, settings, lag, ready=ownership.ready)
     _add_routes(app, verbs)
     return HotPath(app, verbs, app.state.access, settings, lag)
+
+
+def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock: Clock) -> QueueProcess:
+    """Every part, each given those below it."""
+    stores = {shard.number: Store(shard, settings) for shard in shards}
+    ownership = Ownership("queue", shards, settings, clock)
+    dispatch = Dispatch(list(stores.values()), settings, clock, owns=ownership.owns)
+    placement = Placement(list(stores), settings, clock)
+    placement.avoids, placement.owns = shards.avoids, ownership.owns
+    ack_flushes = AckFlushes(dispatch, settings)
+    expiry = Expiry(dispatch, settings)
+    quotas = Quotas(stores, buckets, clock)
+    operations = Operations(stores, dispatch, settings, clock)
+    agreement = Agreement(stores, settings.given_rows_max, dispatch.release)
+    process = QueueProcess(
+        settings=settings,
+        shards=shards,
+        stores=stores,
+        dispatch=dispatch,
+        placement=placement,
+        enqueues=Enqueues(shards, dispatch, placement, settings),
+        dequeues=Dequeues(stores, dispatch, settings, clock),
+        acks=Acks(stores, ack_flushes),
+        ack_flushes=ack_flushes,
+        nacks=Nacks(stores, dispatch, expiry, settings),
+        extends=Extends(stores),
+        revives=Revives(stores, dispatch, settings),
+        cancels=Cancels(stores, dispatch, settings),
+        expiry=expiry,
+        topics=Topics(stores, dispatch, operations, quotas, agreement, settings),
+        item_states=ItemStates(stores, dispatch.asked, settings),
+        operations=operations,
+        dead=DeadItems(stores, settings),
+        health=Health(stores, shards, clock, ownership),
+        ownership=ownership,
+        quotas=quotas,
+        agreement=agreement,
+    )
+    for store in stores.values():
+        process.take_calls_of(store)
+    return process
 
 
 def _described(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
@@ -179,24 +199,18 @@ def _loops(dispatch: Dispatch, health: Health, shards: ShardMap) -> list[Loop]:
     ]
 
 
-def _follow_the_map(
-    shards: ShardMap,
-    broker: Broker,
-    agreement: Agreement,
-    duties: Callable[[Store], list[Loop]],
-    loops: list[Loop],
-    settings: QueueSettings,
-) -> None:
+def _follow_the_map(shards: ShardMap, process: QueueProcess, loops: list[Loop]) -> None:
     """See to it that a shard that joins is served, and that nothing is kept of where one was."""
+    agreement, dispatch = process.agreement, process.dispatch
 
     def join(shard: Shard) -> None:
-        store = Store(shard, settings)
-        broker.join(store)
-        broker.dispatch.join(store)
-        broker.dispatch.hold(store.number)  # until it has what was set before it came
+        store = Store(shard, process.settings)
+        process.take_calls_of(store)
+        dispatch.join(store)
+        dispatch.hold(store.number)  # until it has what was set before it came
         agreement.join(store)
-        broker.placement.join(store.number)
-        begun = duties(store)
+        process.placement.join(store.number)
+        begun = _duties(store, process)
         for loop in begun:
             if loops[0].is_running:
                 loop.start()
@@ -206,26 +220,19 @@ def _follow_the_map(
     agreement.kick = bringing.kick
     loops.append(bringing)
     shards.on_join = join
-    shards.on_move = lambda _shard: broker.dispatch.forget_keys()
+    shards.on_move = lambda _shard: dispatch.forget_keys()
 
 
 async def _when(sees: Callable[[], bool], step: Callable[[], Awaitable[int]]) -> int:
     return await step() if sees() else 0
 
 
-def _duties(
-    store: Store,
-    stores: dict[int, Store],
-    settlement: Settlement,
-    operations: Operations,
-    ownership: Ownership,
-    settings: QueueSettings,
-) -> list[Loop]:
+def _duties(store: Store, process: QueueProcess) -> list[Loop]:
     """What is done in the background on one shard."""
-    number = store.number
-    reaper = Reaper(store, settlement, settings)
+    number, settings, ownership = store.number, process.settings, process.ownership
+    reaper = Reaper(store, process.dispatch, process.expiry, settings)
     retention = Retention(store, settings)
-    far_keys = FarKeys(store, stores, settings)
+    far_keys = FarKeys(store, process.stores, settings)
     empty_topics = EmptyTopics(store, settings)
     look = ownership.duty("reaper", number, reaper.look, interval_s=reaper.pause_s)
     delays = ownership.duty("delays", number, reaper.promote_step, interval_s=settings.reap_interval_s)
@@ -238,7 +245,7 @@ def _duties(
         ownership.duty(
             "operations",
             number,
-            partial(_when, reaper.sees_operations, partial(operations.step, store)),
+            partial(_when, reaper.sees_operations, partial(process.operations.step, store)),
             interval_s=settings.operation_poll_s,
         ),
         ownership.duty("ttl", number, partial(_when, reaper.sees_past_ttl, reaper.expire_step), interval_s=0.5),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from shared.errors import ServiceError
+from services.queue.model import Result
+from shared.admission.connection_priority import Urgency
+from shared.admission.delay import overloaded
+from shared.errors import Overloaded, ServiceError
 
 RefusalCode = Literal[
     "key_reused",
@@ -35,3 +38,10 @@ class TooManyOperations(ServiceError):
     """A namespace has as many operations at work as it may."""
 
     code, status, retryable, title = "operation_limit", 429, True, "Too many operations are running"
+
+
+def unless_overloaded(results: list[Result], level: Urgency) -> list[Result]:
+    """The results of a call; one of which nothing at all could be taken for the load is refused as a whole."""
+    if results and results[0].code == Overloaded.code and all(each.code == Overloaded.code for each in results):
+        raise overloaded(level)
+    return results

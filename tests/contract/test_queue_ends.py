@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.ids import shard_of
-from services.queue.leases import lease_ops
+from services.queue.leases import expiry
 from services.queue.store.shard_store import SweepBounds
 from tests.support.queue_host import AT_ONCE, Api
 
@@ -144,7 +144,7 @@ async def test_an_item_past_its_ttl_counts_the_deliveries_that_there_were(
     assert len(await api.dequeue("t")) == is_delivered
     if not is_delivered:
         for store in api.host.stores.values():
-            await store.pool.transaction(lambda tx: lease_ops._put_off(tx, SweepBounds(1)))
+            await store.pool.transaction(lambda tx: expiry._put_off(tx, SweepBounds(1)))
         assert await api.host.count("lease") == 1
     await api.host.pass_time(100)
 

@@ -153,7 +153,7 @@ async def test_an_enqueue_that_fails_leaves_room(own_api: Api, monkeypatch: pyte
         raise Overloaded("too much", retry_after_s=1.0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(api.host.process.broker, "enqueue", refuse)
+        patch.setattr(api.host.process.enqueues, "enqueue", refuse)
         assert (await api.post("enqueue", {"items": [{"topic": "t"}]})).status_code == 503
     assert statuses(await api.enqueue({"topic": "t"})) == [TAKEN]
     assert statuses(await api.enqueue({"topic": "t"})) == [OVER]

@@ -300,8 +300,8 @@ async def wait_of(api: Api, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> f
         return await original(*args, wait_s=0.0, **options)
 
     with monkeypatch.context() as patch:
-        original = api.host.process.broker.dequeue
-        patch.setattr(api.host.process.broker, "dequeue", dequeue)
+        original = api.host.process.dequeues.dequeue
+        patch.setattr(api.host.process.dequeues, "dequeue", dequeue)
         await settle(api, "none", **fields)
     return waits[0]
 
@@ -322,7 +322,7 @@ async def test_who_is_refused_an_element_does_not_wait(api: Api, monkeypatch: py
     async def at(*_: Any) -> Any:
         raise ShardUnavailable("away")
 
-    monkeypatch.setattr(api.host.process.broker.acks, "at", at)
+    monkeypatch.setattr(api.host.process.ack_flushes, "submit", at)
 
     assert await wait_of(api, monkeypatch, acks=[held(leased)], wait_s=20) == 0.0
     answer = await settle(api, "none", acks=[held(leased)])
@@ -387,7 +387,7 @@ async def test_where_no_ack_can_be_taken_the_call_is_refused(api: Api, monkeypat
     async def at(*_: Any) -> Any:
         raise overloaded(Urgency.SETTLE)
 
-    monkeypatch.setattr(api.host.process.broker.acks, "at", at)
+    monkeypatch.setattr(api.host.process.ack_flushes, "submit", at)
     answer = await api.post("dequeue", {"topics": [{"topic": "t"}], "settle": {"acks": [held(leased)]}})
 
     assert (answer.status_code, answer.json()["outcome"]) == (503, "none")
@@ -401,7 +401,7 @@ async def test_acks_are_told_where_no_nack_can_be_taken(api: Api, monkeypatch: p
     async def nack(*_: Any) -> list[Result]:
         raise overloaded(Urgency.SETTLE)
 
-    monkeypatch.setattr(api.host.process.settlement, "nack", nack)
+    monkeypatch.setattr(api.host.process.nacks, "nack", nack)
     answer = await settle(api, "none", acks=[held(done)], nacks=[held(back)])
 
     assert answer["results"] == {
@@ -416,7 +416,7 @@ async def test_it_settles_as_urgently_as_an_ack_and_dequeues_as_a_dequeue(
 ) -> None:
     [leased] = await leases(api, 1)
     process, seen = api.host.process, {}
-    nack, dequeue = process.settlement.nack, process.broker.dequeue
+    nack, dequeue = process.nacks.nack, process.dequeues.dequeue
 
     async def nacking(*args: Any) -> Any:
         seen["nack"] = current_urgency()
@@ -426,8 +426,8 @@ async def test_it_settles_as_urgently_as_an_ack_and_dequeues_as_a_dequeue(
         seen["dequeue"] = current_urgency()
         return await dequeue(*args, **options)
 
-    monkeypatch.setattr(process.settlement, "nack", nacking)
-    monkeypatch.setattr(process.broker, "dequeue", dequeuing)
+    monkeypatch.setattr(process.nacks, "nack", nacking)
+    monkeypatch.setattr(process.dequeues, "dequeue", dequeuing)
     await settle(api, "none", nacks=[held(leased)])
 
     assert seen == {"nack": Urgency.SETTLE, "dequeue": Urgency.DEQUEUE}

@@ -52,7 +52,7 @@ class Both:
     async def cancel(self, namespace: str, item_ids: Any) -> int:
         process = self.queue.app.app.state.process
         caller = command.Caller(frozenset({"dag", "admin"}))
-        results = await process.settlement.cancel(namespace, item_ids, caller)
+        results = await process.cancels.cancel(namespace, item_ids, caller)
         return sum(result.status == "cancelled" for result in results)
 
     async def sql(self, schema: str, statement: str, *args: Any) -> Any:

@@ -294,7 +294,7 @@ async def test_a_body_that_stops_coming_is_cut_behind_other_requests(talk_on: Ta
 
 async def test_a_dequeue_that_waits_is_not_worked_on(talk_on: Talk, port: int, served: Served) -> None:
     talk_on.send("dequeue", '{"topics":[{"topic":"edge"}],"wait_s":20}')
-    lines = served.app.state.process.broker.dispatch._lines
+    lines = served.app.state.process.dispatch._lines
     async with asyncio.timeout(END_S):
         while ("default", "edge") not in lines or not lines["default", "edge"].waiting:
             await asyncio.sleep(0.005)

@@ -109,7 +109,7 @@ async def test_a_key_that_waits_while_its_slot_goes_is_not_taken(world: World, h
     async with asyncio.timeout(END_S):
         while not await watch.fetchval(f"{WAITING} AND mode = 'ShareRowExclusiveLock'"):
             await asyncio.sleep(0.01)
-        key = next(n for n in range(99) if host.process.broker._others._at(api.namespace, f"k{n}").number == 1)
+        key = next(n for n in range(99) if host.process.enqueues.general._at(api.namespace, f"k{n}").number == 1)
         waiting = asyncio.create_task(api.enqueue({"topic": "t", "idempotency_key": f"k{key}"}))
         while await watch.fetchval(WAITING) < 2:
             await asyncio.sleep(0.01)

@@ -2,17 +2,19 @@
 
 from tests.mutations.model import Mutation
 
-_ACKS = "services/queue/leases/acks.py"
-_BROKER = "services/queue/leases/broker.py"
-_DISPATCH = "services/queue/dispatch/dispatcher.py"
+_ACKS = "services/queue/leases/ack_flushes.py"
+_CANCEL = "services/queue/leases/cancel.py"
+_DEQUEUE = "services/queue/dispatch/dequeue.py"
 _ENQUEUES = "services/queue/enqueue/general_enqueue.py"
+_EXPIRY = "services/queue/leases/expiry.py"
 _FAR_KEYS = "services/queue/duties/far_keys.py"
+_HELD = "services/queue/leases/held_items.py"
 _NAMES = "services/queue/store/names.py"
 _OPERATIONS = "services/queue/operations/bulk.py"
 _QUOTAS = "services/queue/quotas.py"
 _RETENTION = "services/queue/duties/retention.py"
 _SELECTING = "services/queue/operations/selection.py"
-_SETTLE = "services/queue/leases/lease_ops.py"
+_REVIVE = "services/queue/leases/revive.py"
 _VERBS = "services/queue/api/verbs.py"
 
 _CONTRACT_LEASES = "contract/test_queue_leases.py"
@@ -75,7 +77,7 @@ MUTATIONS = (
     Mutation(
         "ack-told-of-others",
         "the holder of a dead token is told nothing of another tenant's item",
-        _ACKS,
+        _HELD,
         "    if known is None or known.namespace_id != namespace_id:\n",
         "    if known is None:\n",
         (f"{_CONTRACT_LEASES}::test_another_namespace_cannot_settle",),
@@ -83,7 +85,7 @@ MUTATIONS = (
     Mutation(
         "nack-namespace",
         "a token is good in its own namespace only, for nack and extend",
-        _SETTLE,
+        _HELD,
         "if group.namespace_id == namespace_id and entry.id in group.ids:",
         "if entry.id in group.ids:",
         (f"{_CONTRACT_LEASES}::test_another_namespace_cannot_settle",),
@@ -91,7 +93,7 @@ MUTATIONS = (
     Mutation(
         "nack-second-look",
         "a nack that waited for its holder's extend is made under the new lease",
-        _SETTLE,
+        _HELD,
         "    for _ in range(2):\n        # Twice",
         "    for _ in range(1):\n        # Twice",
         (f"{_INTERLEAVED}::test_nack_against_the_heartbeat_of_the_same_holder",),
@@ -99,7 +101,7 @@ MUTATIONS = (
     Mutation(
         "attempts-limit",
         "attempts count up to their limit and not one more",
-        _SETTLE,
+        _HELD,
         'item["attempts"] + 1 >= item["max_attempts"]',
         'item["attempts"] >= item["max_attempts"]',
         (f"{_CONTRACT_LEASES}::test_attempts_are_used_up_by_nack_and_by_expiry",),
@@ -107,7 +109,7 @@ MUTATIONS = (
     Mutation(
         "sweep-acked-meanwhile",
         "what was acked between a sweep's look and its lock is remembered",
-        _SETTLE,
+        _EXPIRY,
         "        if acked:  # between",
         "        if False:  # between",
         (
@@ -117,7 +119,7 @@ MUTATIONS = (
     Mutation(
         "cancel-namespace",
         "only its own namespace cancels an item",
-        _SETTLE,
+        _CANCEL,
         '            if row["namespace_id"] != self._namespace_id:',
         "            if False:",
         (f"{_CONTRACT_CANCEL}::test_another_namespace_neither_revives_nor_cancels",),
@@ -125,7 +127,7 @@ MUTATIONS = (
     Mutation(
         "cancel-ended-namespace",
         "a cancel says nothing of another tenant's ended item",
-        _SETTLE,
+        _CANCEL,
         "            if known.namespace_id != self._namespace_id:",
         "            if False:",
         (f"{_CONTRACT_CANCEL}::test_another_namespace_neither_revives_nor_cancels",),
@@ -133,7 +135,7 @@ MUTATIONS = (
     Mutation(
         "cancel-leaves-the-dead",
         "an item that died since a cancel's look keeps its place among the dead",
-        _SETTLE,
+        _CANCEL,
         "        if dead - superseded:",
         "        if False:",
         (f"{_INTERLEAVED}::test_cancel_against_nack",),
@@ -141,7 +143,7 @@ MUTATIONS = (
     Mutation(
         "cancel-old-ids",
         "an id that is too old to come is given no tombstone",
-        _SETTLE,
+        _CANCEL,
         "if oldest_ms <= time_ms_of(item_id) <= newest_ms]",
         "if time_ms_of(item_id) <= newest_ms]",
         (f"{_CONTRACT_CANCEL}::test_cancel_of_malformed_old_and_foreign_ids_is_not_found",),
@@ -149,7 +151,7 @@ MUTATIONS = (
     Mutation(
         "cancel-future-ids",
         "an id that is too new to be taken is given no tombstone, which would be forgotten before it",
-        _SETTLE,
+        _CANCEL,
         "if oldest_ms <= time_ms_of(item_id) <= newest_ms]",
         "if oldest_ms <= time_ms_of(item_id)]",
         (f"{_CONTRACT_CANCEL}::test_a_cancel_that_cannot_be_kept_is_refused",),
@@ -183,7 +185,7 @@ MUTATIONS = (
     Mutation(
         "quota-missed-claims",
         "a claim in vain takes no room of those in flight",
-        _DISPATCH,
+        _DEQUEUE,
         "tenant.gained(Use(leased=wanted), Use(leased=wanted - got))",
         "tenant.gained(Use(leased=wanted), Use())",
         (f"{_CONTRACT_QUOTAS}::test_a_claim_in_vain_leaves_room",),
@@ -215,7 +217,7 @@ MUTATIONS = (
     Mutation(
         "revive-shared-flush",
         "a stranger's revive in the same flush is told nothing",
-        _BROKER,
+        _REVIVE,
         'row["namespace_id"] == namespace_id and (manages or not row["managed"])',
         'True and (manages or not row["managed"])',
         ("integration/queue/test_two_hosts.py::test_a_foreign_revive_in_the_same_flush_takes_nobodys_place",),
@@ -259,7 +261,7 @@ MUTATIONS = (
     Mutation(
         "poll-jitter",
         "calls that wait do not all look again at the same moment",
-        _DISPATCH,
+        _DEQUEUE,
         "self._settings.poll_s * random.uniform(1.0, 1.5)",
         "self._settings.poll_s",
         ("integration/queue/test_herd.py::test_calls_that_wait_do_not_all_look_again_at_once",),

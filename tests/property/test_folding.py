@@ -177,7 +177,7 @@ async def test_folded_or_told_a_dag_comes_to_the_same(databases: Databases) -> N
         return {state: gain for state, gain in gains.items() if any(gain)}
 
     async with folding_on(database) as folding, folding_on(database, fold_completions=False) as telling:
-        endings = folding.host.process.broker.acks.endings
+        endings = folding.host.process.ack_flushes.endings
         endings.is_heard = True
         endings.tell = told.extend  # type: ignore[method-assign]
         for seed in range(int(os.environ.get("HEADGATE_TEST_EXAMPLES", "20"))):

@@ -9,8 +9,12 @@ from tests.support.queue_host import QueueHost
 
 async def together(host: QueueHost, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
     """The answers of calls of which each joins a flush of one shard at most; no flush starts before all have."""
-    broker = host.process.broker
-    batchers = [*broker._others._flushes.values(), *broker.acks.flushes.values(), *broker._revives.values()]
+    process = host.process
+    batchers = [
+        *process.enqueues.general.flushes.values(),
+        *process.ack_flushes.flushes.values(),
+        *process.revives.flushes.values(),
+    ]
     joined, all_joined = [0], asyncio.Event()
     for batcher in batchers:
 

@@ -200,7 +200,7 @@ class Actor:
     @property
     def store(self) -> Any:
         """The store of the one shard."""
-        [store] = self.process.broker.stores.values()
+        [store] = self.process.stores.values()
         return store
 
 

@@ -96,15 +96,16 @@ class QueueHost:
         self.app: Any = create_app(self.settings)
         share_routes(self.app.app)
         self.process = self.app.app.state.process
-        self.stores: dict[int, Store] = self.process.broker.stores
-        self.dispatch = self.process.broker.dispatch
+        self.stores: dict[int, Store] = self.process.stores
+        self.dispatch = self.process.dispatch
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=self.app),
             base_url="http://localhost",
             timeout=30.0,
             event_hooks={"response": [described("queue")]},
         )
-        self.reapers = [Reaper(store, self.process.settlement, self.settings) for store in self.stores.values()]
+        expiry = self.process.expiry
+        self.reapers = [Reaper(store, self.dispatch, expiry, self.settings) for store in self.stores.values()]
         self.retentions = [Retention(store, self.settings) for store in self.stores.values()]
 
     async def reap(self) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from headgate.ids import new_id
 from services.queue.dispatch.key_buffer import START
-from services.queue.leases.lease_ops import Extension, Nack
+from services.queue.leases.extend import Extension
+from services.queue.leases.nack import Nack
 from services.queue.model import Backoff, Claim, Key, NewItem, Offer, Settled
 from services.queue.store.shard_store import SweepBounds
 from shared.http.access import Caller
@@ -50,7 +51,7 @@ class Scene:
         """A fresh item with an id of its caller, on an empty shard."""
         await self.watcher.execute(EMPTY)
         self.item_id = new_id(0)
-        [result] = await self.a.process.broker.enqueue(NS, [self.item(**fields)], ANYBODY)
+        [result] = await self.a.process.enqueues.enqueue(NS, [self.item(**fields)], ANYBODY)
         assert result.status == "enqueued"
 
     async def clear(self) -> None:
@@ -109,28 +110,28 @@ class Scene:
     # verbs, as (actor) -> status
 
     async def ack(self, actor: Actor) -> str:
-        [result] = await actor.process.broker.ack(NS, [Settled(self.item_id, self.token)])
+        [result] = await actor.process.acks.ack(NS, [Settled(self.item_id, self.token)])
         return str(result.status)
 
     async def nack(self, actor: Actor, **fields: Any) -> str:
         nack = Nack(self.item_id, self.token, None, None, None, fields.get("final", False), True)
-        [result] = await actor.process.settlement.nack(NS, [nack])
+        [result] = await actor.process.nacks.nack(NS, [nack])
         return str(result.status)
 
     async def extend(self, actor: Actor) -> str:
-        [result] = await actor.process.settlement.extend(NS, [Extension(self.item_id, self.token, 60.0)])
+        [result] = await actor.process.extends.extend(NS, [Extension(self.item_id, self.token, 60.0)])
         return str(result.status)
 
     async def cancel(self, actor: Actor) -> str:
-        [result] = await actor.process.settlement.cancel(NS, [self.item_id], ANYBODY)
+        [result] = await actor.process.cancels.cancel(NS, [self.item_id], ANYBODY)
         return str(result.status)
 
     async def enqueue_again(self, actor: Actor, **fields: Any) -> str:
-        [result] = await actor.process.broker.enqueue(NS, [self.item(**fields)], ANYBODY)
+        [result] = await actor.process.enqueues.enqueue(NS, [self.item(**fields)], ANYBODY)
         return str(result.status)
 
     async def revive(self, actor: Actor) -> str:
-        [result] = await actor.process.broker.revive(NS, [(self.item_id, None)], ANYBODY)
+        [result] = await actor.process.revives.revive(NS, [(self.item_id, None)], ANYBODY)
         return str(result.status)
 
     async def revive_for_a_waiter(self, actor: Actor) -> str:
@@ -142,11 +143,11 @@ class Scene:
         return "handed" if [row["token"] for row in rows] == [offer.token] else "nothing"
 
     async def sweep(self, actor: Actor) -> str:
-        swept = await actor.process.settlement.sweep(actor.store, SweepBounds(10))
+        swept = await actor.process.expiry.sweep(actor.store, SweepBounds(10))
         return f"swept {swept.ids}"
 
     async def expire_ttl(self, actor: Actor) -> str:
-        return f"expired {await actor.process.settlement.expire(actor.store, [self.item_id])}"
+        return f"expired {await actor.process.expiry.expire(actor.store, [self.item_id])}"
 
     async def place(self, kind: str, **wanted: Any) -> None:
         """Ask for an operation on the topic; nobody carries it on yet."""

@@ -101,7 +101,7 @@ async def host(world: World) -> AsyncIterator[QueueHost]:
 
 async def follow(host: QueueHost) -> None:
     """Let a process look at the map, and bring to a shard that is new what was set before."""
-    await host.process.broker._shards.reload()
+    await host.process.shards.reload()
     await host.process.agreement.step()
 
 

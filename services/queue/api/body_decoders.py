@@ -1,4 +1,4 @@
-"""The three hot bodies (enqueue, dequeue, ack), decoded by msgspec straight into what the broker takes.
+"""The three hot bodies (enqueue, dequeue, ack), decoded by msgspec straight into what the rooms below take.
 
 The pydantic models of `headgate.wire` stay the contract: a body that msgspec refuses, or that uses a field
 outside the common few, is validated by them, so that every refusal has the same shape and pointers.

@@ -1,4 +1,4 @@
-"""The HTTP shape of the queue service. Each handler reads, calls the broker or its companions, and answers."""
+"""The HTTP shape of the queue service. Each handler reads, calls the room that the verb is of, and answers."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def item_states(
 ) -> Response:
     """Where up to 1,000 items stand: `found`, `not_found` (ended, or never seen) or `refused`, each."""
     enter(ns, caller, "consume")
-    return json_response({"results": await process.standings.look(ns, body.ids)})
+    return json_response({"results": await process.item_states.look(ns, body.ids)})
 
 
 @router.get(
@@ -135,7 +135,7 @@ async def item_attempts(
 ) -> Response:
     """The first deliveries of a DAG's item that failed, oldest first; also of one that has ended."""
     enter(ns, caller, "consume")
-    found = await process.standings.attempts(ns, item_id)
+    found = await process.item_states.attempts(ns, item_id)
     return json_response(cursors.cut(f"attempts|{item_id}", found, "attempt", limit, cursor))
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from services.queue.leases.broker import Broker
-from services.queue.leases.lease_ops import Nack, Settlement
+from services.queue.leases.ack import Acks
+from services.queue.leases.nack import Nack, Nacks
 from services.queue.model import NULL, Result, Returned, Settle, refused
 from shared.admission.connection_priority import Urgency, urgency
 from shared.errors import ServiceError
@@ -34,7 +34,7 @@ class SettleResults(NamedTuple):
         return min(asked_s, settled_s_max) if self else asked_s
 
 
-async def settle(broker: Broker, settlement: Settlement, namespace: str, wanted: Settle) -> SettleResults:
+async def settle(acking: Acks, nacking: Nacks, namespace: str, wanted: Settle) -> SettleResults:
     """Apply it.
 
     Raises:
@@ -44,10 +44,10 @@ async def settle(broker: Broker, settlement: Settlement, namespace: str, wanted:
     nacks: Sequence[Result] = ()
     with urgency(Urgency.SETTLE):
         if wanted.acks:
-            acks = await broker.ack(namespace, wanted.acks)
+            acks = await acking.ack(namespace, wanted.acks)
         if wanted.nacks:
             try:
-                nacks = await settlement.nack(namespace, nacks_of(wanted.nacks))
+                nacks = await nacking.nack(namespace, nacks_of(wanted.nacks))
             except ServiceError as error:
                 if not acks:
                     raise

@@ -1,4 +1,4 @@
-"""The HTTP shape of the verbs that move items: bodies in, calls to the broker, results out."""
+"""The HTTP shape of the verbs that move items: bodies in, calls to the rooms below, results out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from headgate import wire
 from services.queue.api import body_decoders, uniform_bodies
 from services.queue.api.parts import QueueProcess
 from services.queue.api.settling import settle
-from services.queue.leases.lease_ops import Extension, Nack
+from services.queue.leases.extend import Extension
+from services.queue.leases.nack import Nack
 from services.queue.model import Demands, Even, NewItem, PlainItem, Result
 from services.queue.quotas import Use
 from services.queue.store.dequeue_encoding import Leased
@@ -46,7 +47,7 @@ class Verbs:
     def __init__(self, process: QueueProcess) -> None:
         self._process = process
         self._settings = process.settings
-        process.broker.dispatch.hand_back = self._hand_back
+        process.dispatch.hand_back = self._hand_back
 
     def by_name(self) -> dict[str, Verb]:
         """The verbs by the last part of their path."""
@@ -64,12 +65,12 @@ class Verbs:
         part = uniform_bodies.items(call.body, self._settings) if tenant is None else None
         if part is not None:
             _check_topic(part.topic, call.caller)
-            return 201, _answer(await self._process.broker.enqueue_plain(call.namespace, [part]))
+            return 201, _answer(await self._process.enqueues.enqueue_plain(call.namespace, [part]))
         items = body_decoders.new_items(call.body, self._settings, manages=call.caller.is_dag_service)
         _check_topics(items, call.caller)
         if tenant is None:
-            return 201, _answer(await self._process.broker.enqueue(call.namespace, items, call.caller))
-        take = partial(self._process.broker.enqueue, call.namespace, caller=call.caller)
+            return 201, _answer(await self._process.enqueues.enqueue(call.namespace, items, call.caller))
+        take = partial(self._process.enqueues.enqueue, call.namespace, caller=call.caller)
         results, call.retry_after_s = await self._process.quotas.enqueue(tenant, items, take)
         return 201, {"results": results}
 
@@ -88,7 +89,7 @@ class Verbs:
         if wanted.settle is None:
             return 200, {"items": (await self._lease(call, wanted, wanted.wait_s, gone)).items()}
         process, leased = self._process, Leased(0)
-        results = await settle(process.broker, process.settlement, call.namespace, wanted.settle)
+        results = await settle(process.acks, process.nacks, call.namespace, wanted.settle)
         self._lose(call.namespace, [*results.acks, *results.nacks])
         if wanted.topics:
             wait_s = results.wait_s(wanted.wait_s, self._settings.settle_wait_s_max)
@@ -100,7 +101,7 @@ class Verbs:
         return 200, {"items": leased.items(), "results": {"acks": results.acks, "nacks": results.nacks}}
 
     async def _lease(self, call: Call, wanted: Demands, wait_s: float, gone: asyncio.Future[None]) -> Leased:
-        leased = await self._process.broker.dequeue(
+        leased = await self._process.dequeues.dequeue(
             call.namespace,
             wanted.topics,
             lease_s=wanted.lease_s,
@@ -120,11 +121,11 @@ class Verbs:
     async def ack(self, call: Call) -> Answer:
         """End leased items as done. One result per item, in order."""
         enter(call.namespace, call.caller, "consume")
-        broker, acks = self._process.broker, uniform_bodies.acks(call.body, self._settings)
+        acks = uniform_bodies.acks(call.body, self._settings)
         if acks is not None:
-            return self._settled(call, await broker.ack_plain(call.namespace, acks))
+            return self._settled(call, await self._process.acks.ack_plain(call.namespace, acks))
         return self._settled(
-            call, await broker.ack(call.namespace, body_decoders.settled(call.body, self._settings))
+            call, await self._process.acks.ack(call.namespace, body_decoders.settled(call.body, self._settings))
         )
 
     async def nack(self, call: Call) -> Answer:
@@ -146,14 +147,14 @@ class Verbs:
             )
             for item in body.items
         ]
-        return self._settled(call, await self._process.settlement.nack(call.namespace, nacks))
+        return self._settled(call, await self._process.nacks.nack(call.namespace, nacks))
 
     async def extend(self, call: Call) -> Answer:
         """Let the leases of these items end `lease_s` from now."""
         enter(call.namespace, call.caller, "consume")
         body = self._body(call, wire.ExtendRequest)
         items = [Extension(item.id, item.lease_token, item.lease_s) for item in body.items]
-        return 200, {"results": await self._process.settlement.extend(call.namespace, items)}
+        return 200, {"results": await self._process.extends.extend(call.namespace, items)}
 
     async def revive(self, call: Call) -> Answer:
         """Make disabled items deliverable."""
@@ -162,13 +163,13 @@ class Verbs:
         for i, item in enumerate(body.items):
             body_decoders.check_sizes(f"/items/{i}", [("inputs", item.inputs, self._settings.inputs_bytes_max)])
         items = [(item.id, None if item.inputs is None else json.dumps(item.inputs)) for item in body.items]
-        return 200, {"results": await self._process.broker.revive(call.namespace, items, call.caller)}
+        return 200, {"results": await self._process.revives.revive(call.namespace, items, call.caller)}
 
     async def cancel(self, call: Call) -> Answer:
         """End items so that they are never delivered again; also ids that have not been enqueued yet."""
         enter(call.namespace, call.caller, "enqueue")
         ids = self._body(call, wire.CancelRequest).ids
-        return 200, {"results": await self._process.settlement.cancel(call.namespace, ids, call.caller)}
+        return 200, {"results": await self._process.cancels.cancel(call.namespace, ids, call.caller)}
 
     def _settled(self, call: Call, results: Even | list[Result]) -> Answer:
         self._lose(call.namespace, results)
@@ -191,7 +192,7 @@ class Verbs:
         log.info("nobody waits for these items any more; they are handed back", items=len(nacks))
         if nacks:
             with suppress(Overloaded):  # their leases run out
-                await self._process.settlement.nack(namespace, nacks)
+                await self._process.nacks.nack(namespace, nacks)
 
 
 def _answer(results: Even | list[Result]) -> dict[str, Any]:

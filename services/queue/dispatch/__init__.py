@@ -4,7 +4,8 @@ Called by the dequeue verb, and by whatever makes items ready. Keys of ready ite
 claimed by id in the database, which alone decides who gets an item: keys may be stale, and losing all of them
 costs a new look. A crash leaves leases of items that nobody got, which run out.
 
-dispatcher        the one place that matches calls and keys
+dequeue           the verb: a call takes keys, has them claimed, or waits
+dispatcher        the lines: which calls wait for which topics, and which keys are known
 direct_handoff    calls that wait, and items handed to them where they become ready
 key_buffer        keys of ready items of one topic and shard, in order
 key_cache         one topic's keys at one process, over its shards

@@ -10,31 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
 
-from services.queue.dispatch.claiming import Claims, Holder
+from services.queue.dispatch.claiming import Claims
 from services.queue.dispatch.demand import Asked
-from services.queue.dispatch.direct_handoff import HANDED_ENTRIES_MAX, Handing, Line, Terms
-from services.queue.dispatch.key_budget import KeptKeys, KeysUse
+from services.queue.dispatch.direct_handoff import HANDED_ENTRIES_MAX, Handing, Line
+from services.queue.dispatch.key_budget import KeptKeys
 from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.key_refill import Looking
 from services.queue.dispatch.priority_shares import Bands, Shares
 from services.queue.dispatch.resting_shards import Resting
-from services.queue.model import EARLIEST, Demand, Key, Ready
-from services.queue.quotas import Tenant, Use
+from services.queue.model import EARLIEST, Key, Ready
 from services.queue.settings import QueueSettings
-from services.queue.store.dequeue_encoding import Group, Leased, returnable
 from services.queue.store.names import SQL
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import ShardUnavailable
-
-# Where what a call would take is gone each time it comes for it, it tries for so long after its deadline.
-MISSES_S_MAX = 1.0
 
 
 class Dispatch:
@@ -57,10 +50,10 @@ class Dispatch:
         self._lines: dict[tuple[str, str], Line] = {}
         self._by_id: dict[tuple[int, int], Line] = {}
         self._recent: dict[tuple[int, str], dict[int, None]] = {}
-        self._is_leaving = False
+        self.is_leaving = False
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
         self._kept = KeptKeys(settings.kept_keys_max)
-        self._rests = Resting(clock)
+        self.rests = Resting(clock)
         self.looking = Looking(
             self._lines,
             self._kept,
@@ -68,11 +61,11 @@ class Dispatch:
             clock,
             met=self._met,
             lost=self._lost,
-            keep=self._keep,
-            rests=self._rests,
+            keep=self.keep,
+            rests=self.rests,
         )
-        self._claims = Claims(
-            settings, self._rests, topic_id=self.looking.topic_id, give_back=self._give_back, keep=self._keep
+        self.claims = Claims(
+            settings, self.rests, topic_id=self.looking.topic_id, give_back=self.give_back, keep=self.keep
         )
         for store in stores:
             self.join(store)
@@ -82,19 +75,19 @@ class Dispatch:
         self._stores[store.number] = store
         store.shard.history.listeners.append(partial(self.forget_shard, store.number))
         self.looking.join(store)
-        self._claims.join(store)
+        self.claims.join(store)
         for line in self._lines.values():
             line.buffer.join(store.number)
             line.wake_one()
 
     def hold(self, shard: int) -> None:
         """Serve nothing of a shard until it is released."""
-        self._rests.held.add(shard)
+        self.rests.held.add(shard)
 
     def release(self, shard: int) -> None:
         """Serve from a shard that was held."""
-        if shard in self._rests.held:
-            self._rests.held.remove(shard)
+        if shard in self.rests.held:
+            self.rests.held.remove(shard)
             self.forget_keys()
 
     def ready(self, shard: int, items: Sequence[Ready]) -> None:
@@ -128,10 +121,10 @@ class Dispatch:
         that itself `waits` for others takes no call along: small flushes would find nobody to hand to."""
         recent = self._recent.setdefault((shard, verb), {})
         lines: list[tuple[int, Line]] = []
-        if entries <= HANDED_ENTRIES_MAX and not waits and not self._is_leaving and shard not in self._rests.held:
+        if entries <= HANDED_ENTRIES_MAX and not waits and not self.is_leaving and shard not in self.rests.held:
             known = ((topic_id, self._by_id.get((shard, topic_id))) for topic_id in recent)
             lines = [(topic_id, line) for topic_id, line in known if line is not None]
-        return Handing(lines, recent, self._give_back)
+        return Handing(lines, recent, self.give_back)
 
     async def promote(self, shard: int, limit: int, due_from: datetime = EARLIEST) -> int:
         """Make ready what is due on a shard, so many items at most; how many that were."""
@@ -207,80 +200,9 @@ class Dispatch:
 
     def leave(self) -> None:
         """This process is going: calls that wait end, later ones wait for a moment only."""
-        self._is_leaving = True
+        self.is_leaving = True
         for line in self._lines.values():
             line.wake_all()
-
-    def check(self, namespace: str) -> None:
-        """Raises Overloaded while claims wait too long on every shard."""
-        self._claims.check(namespace)
-
-    async def dequeue(
-        self,
-        namespace: str,
-        demands: Sequence[Demand],
-        *,
-        token: str,
-        lease_s: float | None = None,
-        worker: str | None = None,
-        wait_s: float = 0.0,
-        gone: asyncio.Future[None] | None = None,
-        tenant: Tenant | None = None,
-        waits: Callable[[], None] = lambda: None,
-    ) -> Leased:
-        """Lease all that is ready up to each demand's count, best first; wait only when there is nothing.
-
-        The answer goes topic by topic, each in its order of service. Nothing is claimed for a call after its
-        `gone` is done. `waits` is told before each wait.
-        """
-        lines = [self._line(namespace, demand.topic) for demand in demands]
-        self.asked.note(lines)
-        counts = [demand.count for demand in demands]
-        leased = Leased(len(demands))
-        was_leaving = self._is_leaving
-        deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
-        with KeysUse(lines):
-            while gone is None or not gone.done():
-                if tenant is not None and not any(counts := tenant.cut(counts)):
-                    left_s = deadline_s - self._clock.monotonic_s()
-                    if leased or left_s <= 0:
-                        break
-                    waits()
-                    await tenant.wait_for_room(left_s, gone)
-                    counts = [demand.count for demand in demands]
-                    continue
-                for i, line in enumerate(lines):
-                    filling = self.looking.supply(line, counts[i], deadline_s)
-                    if filling is not None:
-                        await filling
-                if tenant is not None:
-                    counts = tenant.cut(counts)  # others may have taken room while this call looked
-                taken = [self._take(line, counts[i]) for i, line in enumerate(lines)]
-                for i, line in enumerate(lines):
-                    if len(line.buffer):
-                        line.wake_one()
-                    self.looking.look_ahead(line, len(taken[i]))
-                missed = await self._serve(lines, taken, (token, lease_s, worker), leased, tenant)
-                counts = [demand.count - leased.counts[i] for i, demand in enumerate(demands)]
-                left_s = deadline_s - self._clock.monotonic_s()
-                is_full = bool(leased and leased.is_cut)
-                if missed and any(counts) and left_s > -MISSES_S_MAX and not is_full:
-                    continue  # others may be ready in the place of what is gone
-                is_over = bool(leased) or left_s <= 0 or self._is_leaving != was_leaving
-                is_plain = not is_over and tenant is None and worker is None and len(lines) == 1
-                terms = Terms(token, lease_s, counts[0], gone) if is_plain else None
-                if is_over or await self._wait(lines, left_s, gone, terms, leased, waits):
-                    break
-        if gone is not None and gone.done():
-            for line in lines:
-                line.wake_one()  # the wake-up that this call may have swallowed is passed on
-        return leased
-
-    def _take(self, line: Line, count: int) -> list[Key]:
-        """The keys to claim next: none of shards that rest. A look will meet those again."""
-        for shard in self._rests.now():
-            line.buffer.skip(shard)
-        return line.take(count)
 
     def forget_idle(self) -> int:
         """Drop lines that nobody has wanted for a while."""
@@ -291,7 +213,8 @@ class Dispatch:
                 self._by_id.pop((shard, topic_id), None)
         return 0
 
-    def _line(self, namespace: str, topic: str) -> Line:
+    def line(self, namespace: str, topic: str) -> Line:
+        """The line of a topic that somebody wants."""
         line = self._lines.get((namespace, topic))
         if line is None:
             shares = self.shares.get((namespace, topic))
@@ -343,85 +266,13 @@ class Dispatch:
             self._by_id.pop((shard, topic_id), None)
             self._stores[shard].names.forget([topic_id])
 
-    async def _serve(
-        self,
-        lines: Sequence[Line],
-        taken: Sequence[list[Key]],
-        holder: Holder,
-        leased: Leased,
-        tenant: Tenant | None,
-    ) -> bool:
-        """Claim keys and add what was got to `leased`; true when some were gone."""
-        wanted = sum(map(len, taken))
-        if not wanted:
-            return False
-        if tenant is not None:
-            tenant.gain(Use(leased=wanted))
-        groups: list[Group] = []
-        try:
-            groups = await self._claims.claim(lines, taken, holder, leased)
-        finally:
-            got = sum([group.items for group in groups])
-            if tenant is not None:
-                tenant.gained(Use(leased=wanted), Use(leased=wanted - got))
-        if len(groups) == 1 and len(lines) == 1:
-            leased.add(0, taken[0], groups[0], self._topic(groups[0]))
-        else:
-            leased.add_mixed(taken, [(group, self._topic(group)) for group in groups])
-        return got < wanted
-
-    def _topic(self, group: Group) -> str:
-        return (self._stores[group.shard].names.pair(group.topic_id) or ("", ""))[1]
-
-    def _give_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
+    def give_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
         """What was leased for a call that was cut short."""
         if self.hand_back is not None:
-            self._keep(self.hand_back(namespace, held))
+            self.keep(self.hand_back(namespace, held))
 
-    def _keep(self, work: Awaitable[None]) -> None:
+    def keep(self, work: Awaitable[None]) -> None:
+        """Hold on to work that goes on behind an answer."""
         task = asyncio.ensure_future(work)
         self._late.add(task)
         task.add_done_callback(self._late.discard)
-
-    async def _wait(
-        self,
-        lines: Sequence[Line],
-        left_s: float,
-        gone: asyncio.Future[None] | None,
-        terms: Terms | None,
-        leased: Leased,
-        waits: Callable[[], None],
-    ) -> bool:
-        """Until there is something to look for; true when items were handed to this call: they are in `leased`."""
-        waits()
-        self.asked.note(lines)
-        if self.want is not None:
-            for line in lines:
-                self.want(line.namespace, line.topic)
-        places = [line.wait(terms) for line in lines]
-        wanted: list[asyncio.Future[Any]] = [*places] if gone is None else [*places, gone]
-        poll_s = self._settings.poll_s * random.uniform(1.0, 1.5)  # noqa: S311 - jitter
-        try:
-            await asyncio.wait(wanted, timeout=min(left_s, poll_s), return_when=asyncio.FIRST_COMPLETED)
-            offered = [place for place in places if place.is_offered and not place.done()]
-            for place in offered:
-                place.is_awaited = True
-            if offered:
-                await asyncio.wait(offered)  # a flush is about to say what it has leased to this call
-        except asyncio.CancelledError:
-            for line, place in zip(lines, places, strict=True):
-                place.is_left = True
-                if place.done() and not place.cancelled() and place.result():
-                    self._give_back(line.namespace, returnable(place.result()))
-            raise
-        finally:
-            for line, place in zip(lines, places, strict=True):
-                if place.done() or place.is_offered:
-                    continue
-                place.cancel()
-                with contextlib.suppress(ValueError):
-                    line.waiting.remove(place)
-        for line, place in zip(lines, places, strict=True):
-            if not place.cancelled():
-                leased.add_handed(place.result(), line.topic)
-        return bool(leased)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from services.queue.leases.broker import Broker
 from services.queue.store.names import SQL
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
@@ -28,8 +28,8 @@ _RATES = {"enqueued_per_s": ENQUEUED, "dequeued_per_s": DEQUEUED, "acked_per_s":
 class Health:
     """Samples rates once a second; answers from the shards on request."""
 
-    def __init__(self, broker: Broker, shards: ShardMap, clock: Clock, ownership: Ownership) -> None:
-        self._stores = broker.stores
+    def __init__(self, stores: Mapping[int, Store], shards: ShardMap, clock: Clock, ownership: Ownership) -> None:
+        self._stores = stores
         self._map = shards
         self._clock = clock
         self._ownership = ownership

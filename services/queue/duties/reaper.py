@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_buffer import START
 from services.queue.dispatch.scan_floor import WHOLE_S, Front
-from services.queue.leases.lease_ops import Settlement
+from services.queue.leases.expiry import Expiry
 from services.queue.model import EARLIEST
 from services.queue.operations.bulk import PLACE_AFTER_S
 from services.queue.operations.pace import Pace
@@ -51,9 +52,10 @@ class Due:
 class Reaper:
     """The duties of one shard. Any number of processes may run them at once."""
 
-    def __init__(self, store: Store, settlement: Settlement, settings: QueueSettings) -> None:
+    def __init__(self, store: Store, dispatch: Dispatch, expiry: Expiry, settings: QueueSettings) -> None:
         self._store = store
-        self._settlement = settlement
+        self._dispatch = dispatch
+        self._expiry = expiry
         self._settings = settings
         self.delays, self.leases = Due(), Due()
         self.look_again: Callable[[], None] = lambda: None
@@ -100,7 +102,7 @@ class Reaper:
         if not self.delays.is_due:
             return 0
         number, since = self._store.number, self.delays.since
-        promoted = await self._promotes.step(lambda limit: self._settlement.dispatch.promote(number, limit, since))
+        promoted = await self._promotes.step(lambda limit: self._dispatch.promote(number, limit, since))
         if self._promotes.was_full:
             return promoted
         self.delays.is_due = False
@@ -117,7 +119,7 @@ class Reaper:
         async def sweep(items_max: int) -> int:
             nonlocal met
             settings = self._settings
-            swept = await self._settlement.sweep(
+            swept = await self._expiry.sweep(
                 self._store,
                 SweepBounds(
                     items_max,
@@ -147,7 +149,7 @@ class Reaper:
             after_at, after_id = self._ttl_after
             page = await self._store.pool.fetch(SQL.past_ttl, after_at=after_at, after_id=after_id, limit=limit)
             if page:
-                await self._settlement.expire(self._store, [row["id"] for row in page])
+                await self._expiry.expire(self._store, [row["id"] for row in page])
                 self._ttl_after = (page[-1]["expires_at"], page[-1]["id"])
             return len(page)
 

@@ -1,8 +1,9 @@
 """Taking items in.
 
-Called by `api.verbs` through the broker. Calls that share a flush are one transaction per shard, and each is
+Called by `api.verbs`. Calls that share a flush are one transaction per shard, and each is
 answered for itself, after COMMIT. A crash before it leaves nothing of the call.
 
+enqueue           the verb: which of the two ways a call goes
 simple_enqueue    ids made here, and nothing given but topic, payload, priority and lease
 general_enqueue   ids, keys, affinities, delays, disabled items
 item_rows         the rows of an enqueue flush, and the print by which a repeated key is judged

@@ -26,7 +26,7 @@ from shared.shards.map_file import slot_of
 from shared.shards.shard_map import ShardMap
 
 
-class Enqueues:
+class GeneralEnqueues:
     """Takes such items in."""
 
     def __init__(
@@ -38,13 +38,13 @@ class Enqueues:
         self._settings = settings
         self._stores: dict[int, Store] = {}
         self._enqueued: dict[int, Any] = {}
-        self._flushes: dict[int, Batcher[NewRow, Result]] = {}
+        self.flushes: dict[int, Batcher[NewRow, Result]] = {}
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
         limits = self._settings.flush_limits
         self._enqueued[store.number] = ENQUEUED.labels(store.number)
-        self._flushes[store.number] = Batcher(self._enqueuer(store), limits, Urgency.ENQUEUE, store.pool)
+        self.flushes[store.number] = Batcher(self._enqueuer(store), limits, Urgency.ENQUEUE, store.pool)
         self._stores[store.number] = store
 
     async def enqueue(self, namespace: str, items: list[NewItem], caller: Caller) -> list[Result]:
@@ -102,7 +102,7 @@ class Enqueues:
     ) -> None:
         try:
             rows = await self._rows(self._stores[shard], namespace, [(items[i], ids[i]) for i in part], caller)
-            flushed = await self._flushes[shard].submit(rows, namespace, texts=texts_of(rows))
+            flushed = await self.flushes[shard].submit(rows, namespace, texts=texts_of(rows))
         except Unavailable as error:
             for i in part:
                 results[i] = refused(ids[i], error.code, error.outcome)

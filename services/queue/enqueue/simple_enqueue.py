@@ -26,7 +26,7 @@ from shared.postgres.batcher import Batcher
 Entry = tuple[Kind, list[str], str]
 
 
-class PlainEnqueues:
+class SimpleEnqueues:
     """Takes plain items in."""
 
     def __init__(self, dispatch: Dispatch, placement: Placement, settings: QueueSettings) -> None:
@@ -34,12 +34,12 @@ class PlainEnqueues:
         self._placement = placement
         self._settings = settings
         self._stores: dict[int, Store] = {}
-        self._flushes: dict[int, Batcher[Entry, None]] = {}
+        self.flushes: dict[int, Batcher[Entry, None]] = {}
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
         limits = self._settings.flush_limits
-        self._flushes[store.number] = Batcher(self._flusher(store), limits, Urgency.ENQUEUE, store.pool)
+        self.flushes[store.number] = Batcher(self._flusher(store), limits, Urgency.ENQUEUE, store.pool)
         self._stores[store.number] = store
 
     async def enqueue(self, namespace: str, parts: Sequence[PlainPart]) -> Even | list[Result]:
@@ -70,7 +70,7 @@ class PlainEnqueues:
             mine = ids if len(parts) == 1 else [ids[i] for i in places]
             entries.append(((namespace, topic, priority, lease_s), mine, payloads))
         texts = [part.payloads for part in parts]
-        await self._flushes[shard].submit(entries, namespace, size=len(ids), texts=texts)
+        await self.flushes[shard].submit(entries, namespace, size=len(ids), texts=texts)
         return Even(ids, "enqueued")
 
     def _flusher(self, store: Store) -> Any:

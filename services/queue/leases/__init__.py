@@ -3,9 +3,11 @@
 Called by `api.verbs` and by `duties.reaper`. Every change names the lease's token, and is one compare-and-set on
 rows; completions are written in the same transaction. A crash leaves the lease, which runs out.
 
-broker            enqueue, dequeue, ack and revive, each brought to its shards
-acks              acks that share a flush, and go on with their DAGs in it
-lease_ops         nack, extend, cancel, leases that ran out
+ack, nack, extend, revive, cancel   a verb each
+expiry            leases that ran out, times to live that passed
+ack_flushes       acks that share a flush, and go on with their DAGs in it
+held_items        the locks and looks that nack, extend and expiry have in common
+shard_groups      a call's ids by their shards, and its results put together again
 failed_attempts   the log of deliveries that failed
 item_states       where many items stand, in one question per shard
 """

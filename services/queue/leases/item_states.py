@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from services.queue.dispatch.demand import Asked
 from services.queue.leases import failed_attempts
-from services.queue.leases.broker import Broker
 from services.queue.settings import QueueSettings
 from services.queue.store.names import SQL
 from services.queue.store.shard_store import Store
@@ -19,12 +19,12 @@ from shared.ids import canonical, shard_of
 _TAKEABLE = ("ready", "delayed")
 
 
-class Standings:
+class ItemStates:
     """Looks at items; the answer is a moment's, and nothing is locked."""
 
-    def __init__(self, broker: Broker, settings: QueueSettings) -> None:
-        self._stores = broker.stores
-        self._asked = broker.dispatch.asked
+    def __init__(self, stores: Mapping[int, Store], asked: Asked, settings: QueueSettings) -> None:
+        self._stores = stores
+        self._asked = asked
         self._settings = settings
 
     async def attempts(self, namespace: str, item_id: str) -> list[dict[str, Any]]:

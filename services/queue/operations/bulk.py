@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.errors import OperationExists, TooManyOperations
-from services.queue.leases.broker import Broker
 from services.queue.model import Key, Ready
 from services.queue.operations.pace import Pace
 from services.queue.operations.selection import Filter, Look, Scope, look
@@ -59,9 +59,11 @@ class Preview(NamedTuple):
 class Operations:
     """Begins, shows, stops and carries on operations."""
 
-    def __init__(self, broker: Broker, settings: QueueSettings, clock: Clock) -> None:
-        self._dispatch = broker.dispatch
-        self._stores = broker.stores
+    def __init__(
+        self, stores: Mapping[int, Store], dispatch: Dispatch, settings: QueueSettings, clock: Clock
+    ) -> None:
+        self._dispatch = dispatch
+        self._stores = stores
         self._settings = settings
         self._clock = clock
         self._paces: dict[int, Pace] = {}

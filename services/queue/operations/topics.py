@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_buffer import START
 from services.queue.dispatch.priority_shares import Shares, shares_of
-from services.queue.leases.broker import Broker
 from services.queue.model import EARLIEST
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
@@ -31,17 +31,18 @@ class Topics:
 
     def __init__(
         self,
-        broker: Broker,
+        stores: Mapping[int, Store],
+        dispatch: Dispatch,
         operations: Operations,
         quotas: Quotas,
         agreement: Agreement,
         settings: QueueSettings,
     ) -> None:
-        self._broker = broker
+        self._dispatch = dispatch
         self._agreement = agreement
         self._operations = operations
         self._quotas = quotas
-        self._stores = broker.stores
+        self._stores = stores
         self._settings = settings
 
     # -- namespaces ---------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ class Topics:
         merged, horizon = await merge(await self._gather(at))
         names, rest = cut(list(merged), limit, horizon)
         ages = await self._ages([row for name in names for row in merged[name]])
-        shares = self._broker.dispatch.shares
+        shares = self._dispatch.shares
         return [_topic(name, merged[name], ages, shares.get((namespace, name), ())) for name in names], rest
 
     async def _ages(self, rows: Sequence[Any]) -> dict[tuple[int, int], float]:
@@ -149,7 +150,7 @@ class Topics:
         """Stop or go on handing out a topic's items; on every shard, so that it holds for what comes."""
         refuse_if_standing(self._all())
         await self._agreement.pause(namespace, topic, paused)
-        self._broker.dispatch.changed(namespace, topic)
+        self._dispatch.changed(namespace, topic)
         return {"topic": topic, "paused": paused, "items": 0}
 
     async def configure(self, namespace: str, topic: str, shares: Shares) -> None:
@@ -161,7 +162,7 @@ class Topics:
     @property
     def knows_shares(self) -> bool:
         """Whether any were there at the last look."""
-        return bool(self._broker.dispatch.shares)
+        return bool(self._dispatch.shares)
 
     async def read_shares(self) -> None:
         """Learn the minimum shares that other processes have set."""
@@ -169,7 +170,7 @@ class Topics:
         for part in await self._gather(_shares):
             for pair, found in part.items():
                 newest[pair] = max(found, newest.get(pair, found))
-        self._broker.dispatch.set_shares({pair: shares for pair, (_, shares) in newest.items()})
+        self._dispatch.set_shares({pair: shares for pair, (_, shares) in newest.items()})
 
     async def purge(self, namespace: str, topic: str) -> dict[str, Any]:
         """Cancel every item that the topic holds now, in any state; a DAG's items are left alone."""

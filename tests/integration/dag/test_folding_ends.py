@@ -56,7 +56,7 @@ async def telling(database: Database) -> AsyncIterator[Folding]:
 
 @pytest.fixture
 def heard(folding: Folding) -> Heard:
-    heard = folding.host.process.broker.acks.endings = Heard()
+    heard = folding.host.process.ack_flushes.endings = Heard()
     return heard
 
 
@@ -288,7 +288,7 @@ async def speaking(database: Database, redis_url: str) -> AsyncIterator[Folding]
     """Queue and DAG service have a Redis; the DAG process listens, none of its loops runs."""
     settings = {"HEADGATE_REDIS_URL": redis_url, "HEADGATE_REDIS_PREFIX": "folding-ends"}
     async with folding_on(database, dag_settings=settings, **settings) as made:
-        endings = made.host.process.broker.acks.endings
+        endings = made.host.process.ack_flushes.endings
         made.dags.loops.hearing.start()
         while not await endings.step():
             await asyncio.sleep(0.01)
@@ -301,7 +301,7 @@ async def speaking(database: Database, redis_url: str) -> AsyncIterator[Folding]
 
 async def test_who_waits_on_another_process_is_told_over_redis(speaking: Folding) -> None:
     """No look is made at all."""
-    endings = speaking.host.process.broker.acks.endings
+    endings = speaking.host.process.ack_flushes.endings
     endings.start()
     dags = [await speaking.dags.create({f"n{n}": []}) for n in range(3)]
     calls = [await waiting(speaking, dag) for dag in dags]
@@ -313,7 +313,7 @@ async def test_who_waits_on_another_process_is_told_over_redis(speaking: Folding
 
 
 async def test_a_stream_of_changes_is_told_over_redis(speaking: Folding) -> None:
-    speaking.host.process.broker.acks.endings.start()
+    speaking.host.process.ack_flushes.endings.start()
     dag = await speaking.dags.create({"a": []})
     reading = asyncio.create_task(speaking.dags.http.get(f"/v1/namespaces/default/dags/{dag}/events"))
     while not len(speaking.dags.duties.context.watches):
@@ -324,7 +324,7 @@ async def test_a_stream_of_changes_is_told_over_redis(speaking: Folding) -> None
 
 async def test_a_stream_is_told_of_changes_over_redis(speaking: Folding) -> None:
     """No look is made; changes are told only while somebody has a stream."""
-    changes = speaking.host.process.broker.acks.changes
+    changes = speaking.host.process.ack_flushes.changes
     told: list[str] = []
     tell = changes.tell
     changes.tell = lambda names: tell(named := list(names)) or told.extend(named)  # type: ignore[method-assign]
@@ -405,7 +405,7 @@ async def test_only_what_somebody_waits_for_is_read(speaking: Folding) -> None:
 
 async def test_an_end_that_nobody_was_told_of_is_seen_by_the_look(speaking: Folding) -> None:
     """Redis went after it had answered: what was committed is not heard of, and the next end is the service's."""
-    endings = speaking.host.process.broker.acks.endings
+    endings = speaking.host.process.ack_flushes.endings
     dag, later = await speaking.dags.create({"a": []}), await speaking.dags.create({"b": []})
     call = await waiting(speaking, dag)
     gone = Voice("redis://127.0.0.1:1/0", ended_channel("folding-ends"))

@@ -87,7 +87,7 @@ async def test_ends_beyond_those_of_one_ack_are_told(database: Database, ends: i
         while not flushes:
             await asyncio.sleep(0)
         calls += [asyncio.create_task(folding.queue.ack(*rest[at : at + 1_000])) for at in range(0, ends, 1_000)]
-        while folding.host.process.broker.acks.flushes[0, False]._heavy.line.size < ends:
+        while folding.host.process.ack_flushes.flushes[0, False]._heavy.line.size < ends:
             await asyncio.sleep(0)
         flushes[0].set()
         assert {status for call in await asyncio.gather(*calls) for status in call} == {"acked"}

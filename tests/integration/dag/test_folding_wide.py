@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.leases.acks import WIDE_DAGS_MAX
+from services.queue.leases.ack_flushes import WIDE_DAGS_MAX
 from services.queue.model import Fold
 from shared.errors import ShardUnavailable
 from tests.support.databases import Database, Databases
@@ -84,7 +84,7 @@ async def test_what_releases_many_is_made_apart_from_what_shares_its_call(foldin
     assert await folding.completions() == 0
     assert list((await folding.states(dag)).values()) == ["succeeded"] + ["released"] * width
     assert await folding.states(small) == {"x": "succeeded", "y": "released"}
-    assert not folding.host.process.broker.acks._wide
+    assert not folding.host.process.ack_flushes._wide
     await folding.dags.audit(dag)
     await folding.finish(dag)
     await folding.finish(small)
@@ -171,7 +171,7 @@ async def test_an_ack_that_fails_apart_is_refused_alone(folding: Folding, outcom
     assert light == {"id": taken["x"]["id"], "status": "acked"}
     assert await folding.states(small) == {"x": "succeeded", "y": "released"}
     assert (await folding.states(large))["a"] == "released"
-    assert not folding.host.process.broker.acks._wide
+    assert not folding.host.process.ack_flushes._wide
     spy.error = None
     again = [answer["status"] for answer in await folding.queue.results("ack", body)]
     assert again == ["acked", "already_acked"]
@@ -234,10 +234,10 @@ async def test_wide_nodes_beside_those_that_were_put_off_are_put_off_too(folding
     while (1, True) not in spy.flushes:
         await asyncio.sleep(0)
     second = asyncio.create_task(folding.queue.ack(taken["b"]))
-    while spy.flushes.count((1, False)) < 2 or not folding.host.process.broker.acks._wide >= {taken["b"]["id"]}:
+    while spy.flushes.count((1, False)) < 2 or not folding.host.process.ack_flushes._wide >= {taken["b"]["id"]}:
         await asyncio.sleep(0)
     rest = asyncio.create_task(folding.queue.ack(*(item for key, item in taken.items() if key not in "ab")))
-    while not folding.host.process.broker.acks.flushes[0, False]._heavy.line.size > 500:
+    while not folding.host.process.ack_flushes.flushes[0, False]._heavy.line.size > 500:
         await asyncio.sleep(0)
     spy.go_on.set()
     assert {status for statuses in await asyncio.gather(first, second, rest) for status in statuses} == {"acked"}

@@ -3,7 +3,7 @@
 import pytest
 
 from services.queue.duties.reaper import LEASES_PAUSE_S
-from services.queue.leases.lease_ops import Settlement
+from services.queue.leases.expiry import Expiry
 from services.queue.model import EARLIEST
 from services.queue.operations.pace import Pace
 from services.queue.store.names import SQL
@@ -34,9 +34,9 @@ async def test_promote_takes_its_limit(own_api: Api, limit: int) -> None:
 async def test_a_sweep_takes_its_limit(own_api: Api, limit: int) -> None:
     await prepare(own_api, 12)
     store = own_api.host.stores[0]
-    settlement: Settlement = own_api.host.process.settlement
+    expiry: Expiry = own_api.host.process.expiry
     for _ in range(3):
-        assert (await settlement.sweep(store, SweepBounds(limit))).expired == limit
+        assert (await expiry.sweep(store, SweepBounds(limit))).expired == limit
 
     assert await own_api.host.count("lease") == 12 - 3 * limit
     assert await own_api.host.count("ready") == 3 * limit
@@ -49,12 +49,12 @@ async def test_a_sweep_takes_a_part_of_a_large_lease(own_api: Api) -> None:
     held = await own_api.dequeue("t", 10)
     await own_api.ack(held[1])
     await own_api.clock.advance(2)
-    store, settlement = own_api.host.stores[0], own_api.host.process.settlement
+    store, expiry = own_api.host.stores[0], own_api.host.process.expiry
 
-    swept = await settlement.sweep(store, SweepBounds(3))
+    swept = await expiry.sweep(store, SweepBounds(3))
     assert (swept.expired, swept.ids) == (3, 4)
     assert await own_api.ack(held[0], *held[2:]) == ["lease_lost"] * 3 + ["acked"] * 6
-    swept = await settlement.sweep(store, SweepBounds(3))
+    swept = await expiry.sweep(store, SweepBounds(3))
     assert (swept.expired, swept.ids) == (0, 6)
     assert await own_api.host.count("lease") == 0
     assert {item["attempt"] for item in await own_api.dequeue("t", 10)} == {2}
@@ -66,11 +66,11 @@ async def test_a_sweep_looks_at_a_bounded_number_of_ids(own_api: Api) -> None:
         await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(0), "lease_s": 1} for _ in range(5)))
         await own_api.ack(*await own_api.dequeue("t", 5))
     await own_api.clock.advance(2)
-    store, settlement = own_api.host.stores[0], own_api.host.process.settlement
+    store, expiry = own_api.host.stores[0], own_api.host.process.expiry
 
-    assert (await settlement.sweep(store, SweepBounds(100, ids_max=6))).ids == 10
+    assert (await expiry.sweep(store, SweepBounds(100, ids_max=6))).ids == 10
     assert await own_api.host.count("lease") == 2
-    assert (await settlement.sweep(store, SweepBounds(100, groups_max=1))).ids == 5
+    assert (await expiry.sweep(store, SweepBounds(100, groups_max=1))).ids == 5
 
 
 async def test_a_namespace_with_many_leases_does_not_keep_back_anothers(own_api: Api) -> None:

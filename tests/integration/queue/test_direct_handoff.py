@@ -289,7 +289,7 @@ async def test_a_peer_that_hangs_up_during_the_flush_gives_its_item_back(api: Ap
 async def test_a_call_that_is_cancelled_during_the_flush_gives_its_item_back(api: Api) -> None:
     item_id = await disable(api)
     waiting_call = asyncio.create_task(
-        api.host.process.broker.dequeue(api.namespace, [Demand("t", 5)], wait_s=20.0)
+        api.host.process.dequeues.dequeue(api.namespace, [Demand("t", 5)], wait_s=20.0)
     )
     await until_waiting(api, 1)
 

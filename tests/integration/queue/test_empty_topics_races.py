@@ -108,7 +108,7 @@ async def test_an_enqueue_with_a_key_against_the_end_of_its_topics(scene: Scene)
 
     async def enqueue(actor: Actor) -> str:
         item = scene.item(id=None, idempotency_key="order/1")
-        [result] = await actor.process.broker.enqueue(NS, [item], ANYBODY)
+        [result] = await actor.process.enqueues.enqueue(NS, [item], ANYBODY)
         scene.item_id = str(result.id)
         return str(result.status)
 

@@ -66,7 +66,7 @@ class Crowd:
             assert not [call.result() for call in self.calls if call.done()]
 
     def lines(self) -> list[Any]:
-        return [api.host.dispatch._line(api.namespace, "t") for api in self.apis]
+        return [api.host.dispatch.line(api.namespace, "t") for api in self.apis]
 
     async def served(self, count: int) -> list[dict[str, Any]]:
         """So many items that the calls were answered with."""
@@ -150,7 +150,7 @@ async def test_topics_whose_looks_are_near_share_one_statement(
     monkeypatch.setattr(store, "peek_many", asked)
     dispatch.looking._joined_s = float("-inf")
     for topic in topics:
-        dispatch._line(own_api.namespace, topic).refreshed_s = float("-inf")
+        dispatch.line(own_api.namespace, topic).refreshed_s = float("-inf")
     await own_api.dequeue("a")
     assert joined == [3]
 
@@ -166,7 +166,7 @@ async def test_a_topic_asked_for_now_and_then_is_looked_at_with_others(
     """Else each of its calls would stand before looks of its own, at every shard."""
     dispatch = own_api.host.dispatch
     poll_s, now_s = dispatch._settings.poll_s, dispatch._clock.monotonic_s()
-    lines = [dispatch._line(own_api.namespace, f"t{n}") for n in range(topics)]
+    lines = [dispatch.line(own_api.namespace, f"t{n}") for n in range(topics)]
     for line in lines:
         await dispatch.looking.fill(line, 1)
         line.refreshed_s = line.used_s = now_s - polls * poll_s

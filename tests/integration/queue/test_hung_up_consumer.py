@@ -204,7 +204,7 @@ async def test_a_peer_that_closed_its_connection_has_its_items_handed_back(
         items = [{"topic": "t", "max_attempts": 1} for _ in range(5)]
         await service.client.post(f"{path}/enqueue", json={"items": items})
         claimed, closed = asyncio.Event(), asyncio.Event()
-        for store in service.app.state.process.broker.stores.values():
+        for store in service.app.state.process.stores.values():
             original = store.claim
 
             async def claim(*args: Any, _original: Any = original, **options: Any) -> Any:

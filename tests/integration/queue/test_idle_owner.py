@@ -65,13 +65,13 @@ async def test_leased_items_past_their_ttl_are_not_looked_at_by_every_step(
     await own_api.dequeue("t", 3, lease_s=600)
     await own_api.clock.advance(6)
     looked: list[int] = []
-    original = reaper._settlement.expire
+    original = reaper._expiry.expire
 
     async def expire(store: Store, ids: Sequence[str]) -> int:
         looked.append(len(ids))
         return await original(store, ids)
 
-    monkeypatch.setattr(reaper._settlement, "expire", expire)
+    monkeypatch.setattr(reaper._expiry, "expire", expire)
     for _ in range(4):
         await reaper.look()
         await reaper.expire_step()

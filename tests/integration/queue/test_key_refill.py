@@ -37,7 +37,7 @@ def looks(own_api: Api, monkeypatch: pytest.MonkeyPatch) -> Looks:
 
 
 def line_of(api: Api) -> Line:
-    return api.host.dispatch._line(api.namespace, "t")
+    return api.host.dispatch.line(api.namespace, "t")
 
 
 def looked_at(api: Api, *, polls: float) -> None:

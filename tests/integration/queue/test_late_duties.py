@@ -67,8 +67,8 @@ async def test_an_item_whose_ttl_counts_anew_is_not_ended_by_an_older_look(
     item_id = await own_api.enqueue_one("t", id=own_api.new_id(0), ttl_s=5, lease_s=60)
     leased = await own_api.dequeue_one("t")
     await own_api.clock.advance(6)
-    settlement, reaper = own_api.host.process.settlement, own_api.host.reapers[0]
-    expire = settlement.expire
+    expiry, reaper = own_api.host.process.expiry, own_api.host.reapers[0]
+    expire = expiry.expire
 
     async def die_and_return_meanwhile(store: Store, ids: Sequence[str]) -> int:
         assert await own_api.nack(leased, final=True) == ["dead"]
@@ -76,7 +76,7 @@ async def test_an_item_whose_ttl_counts_anew_is_not_ended_by_an_older_look(
         ended: int = await expire(store, ids)
         return ended
 
-    monkeypatch.setattr(settlement, "expire", die_and_return_meanwhile)
+    monkeypatch.setattr(expiry, "expire", die_and_return_meanwhile)
     await reaper.look()
     assert await reaper.expire_step() == 0
     assert await own_api.state(item_id) == "ready"

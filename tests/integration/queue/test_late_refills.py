@@ -30,7 +30,7 @@ class Looks:
 
 async def waits(api: Api, topic: str) -> None:
     """Until a call waits for the topic."""
-    line = api.host.dispatch._line(api.namespace, topic)
+    line = api.host.dispatch.line(api.namespace, topic)
     async with asyncio.timeout(20):
         while not any(not place.done() for place in line.waiting):
             await asyncio.sleep(0.005)
@@ -67,4 +67,4 @@ async def test_what_a_call_that_was_cut_off_looked_for_is_told_to_the_next(
     looks.open.set()
 
     assert len(await second) == 2
-    assert not own_api.host.dispatch._line(own_api.namespace, "t").late
+    assert not own_api.host.dispatch.line(own_api.namespace, "t").late

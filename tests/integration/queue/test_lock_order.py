@@ -49,8 +49,8 @@ class Meeting:
         await self._claim(self.keys[::-1])
 
     async def cancel(self) -> None:
-        settlement = self.api.host.process.settlement
-        results = await settlement.cancel(self.api.namespace, self.ids[::-1], ANYBODY)
+        cancels = self.api.host.process.cancels
+        results = await cancels.cancel(self.api.namespace, self.ids[::-1], ANYBODY)
         assert {result.status for result in results} == {"cancelled"}
 
     async def purge_ready(self) -> None:
@@ -59,7 +59,7 @@ class Meeting:
         await operations.chunk(self.store, await operations.place(self.api.namespace, "purge", wanted))
 
     async def expire(self) -> None:
-        await self.api.host.process.settlement.expire(self.store, self.ids[::-1])
+        await self.api.host.process.expiry.expire(self.store, self.ids[::-1])
 
     async def _claim(self, keys: Sequence[Key]) -> None:
         await self.store.claim([Claim(self.topic_id, keys, str(uuid.uuid4()), 60.0)], relaxed=False)

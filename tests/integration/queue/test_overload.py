@@ -16,7 +16,7 @@ class Stuck:
     def __init__(self, host: QueueHost) -> None:
         self.go_on = asyncio.Event()
         self.seen: list[list[str]] = []
-        for one in host.process.broker._others._flushes.values():
+        for one in host.process.enqueues.general.flushes.values():
             flush = one._flush
 
             async def wait(rows: Any, _flush: Any = flush) -> Any:
@@ -81,8 +81,8 @@ async def test_a_shard_whose_line_stands_costs_only_its_own_elements(
 ) -> None:
     api = Api(own_host)
     await api.enqueue_one("t")
-    broker = own_host.process.broker
-    slow = (broker._others._flushes[1], broker._plain._flushes[1])
+    process = own_host.process
+    slow = (process.enqueues.general.flushes[1], process.enqueues.simple.flushes[1])
     monkeypatch.setattr(batcher.Batcher, "is_overloaded", property(lambda self: self in slow))
 
     results = await api.enqueue(*({"topic": "t", "id": api.new_id(shard)} for shard in (0, 1)))
@@ -94,7 +94,7 @@ async def test_a_shard_whose_line_stands_costs_only_its_own_elements(
         for plain in ({}, {"max_attempts": 3}):
             results = await api.enqueue({"topic": f"t{n}", **plain})
             assert [r["status"] for r in results] == ["enqueued"], "it goes elsewhere"
-    slow = (*broker._others._flushes.values(), *broker._plain._flushes.values())
+    slow = (*process.enqueues.general.flushes.values(), *process.enqueues.simple.flushes.values())
     for plain in ({}, {"max_attempts": 3}):
         answer = await api.post("enqueue", {"items": [{"topic": "t", **plain}]})
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
@@ -105,7 +105,7 @@ async def test_a_hot_namespace_leaves_room_in_every_flush(own_host: QueueHost) -
     for api in (hot, calm):
         await api.enqueue_one("t", id=api.new_id(0))
     stuck = Stuck(own_host)
-    line = own_host.process.broker._others._flushes[0]
+    line = own_host.process.enqueues.general.flushes[0]
     line._limits = line._limits._replace(items_max=10)
 
     def call(api: Api, count: int, name: str) -> asyncio.Task[Any]:
@@ -134,7 +134,7 @@ async def test_a_hot_namespace_leaves_room_for_acks_of_others(own_host: QueueHos
         await api.enqueue(*({"topic": "t", "id": api.new_id(0)} for _ in range(count)))
     [first, *rest] = await hot.dequeue("t", 101)
     [other] = await calm.dequeue("t")
-    line = own_host.process.broker.acks.flushes[0, False]
+    line = own_host.process.ack_flushes.flushes[0, False]
     line._limits = line._limits._replace(items_max=10)
     flush, go_on = line._flush, asyncio.Event()
     seen: list[list[str]] = []
@@ -188,7 +188,7 @@ async def test_dequeues_are_refused_when_claims_wait_too_long_everywhere(
     own_host: QueueHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = Api(own_host)
-    claims = own_host.dispatch._claims._flushes
+    claims = own_host.dispatch.claims._flushes
     assert {one._level for one in claims.values()} == {Urgency.DEQUEUE}
     slow = set(map(id, claims.values()))
     monkeypatch.setattr(batcher.Batcher, "is_overloaded", property(lambda self: id(self) in slow))

@@ -85,7 +85,7 @@ async def test_what_becomes_ready_on_a_shard_that_rests_is_served_when_it_takes_
 ) -> None:
     clock = ManualClock()
     monkeypatch.setattr(own_api.host.dispatch, "_clock", clock)
-    monkeypatch.setattr(own_api.host.dispatch._rests, "_clock", clock)
+    monkeypatch.setattr(own_api.host.dispatch.rests, "_clock", clock)
     monkeypatch.setattr(own_api.host.dispatch.looking, "_clock", clock)
     await fill(own_api, 1, 3)
     await sick.refuse("53100")
@@ -106,7 +106,7 @@ async def test_calls_that_wait_ask_a_shard_that_refuses_once_a_while(own_api: Ap
     await sick.refuse("25006")
     waiting = [asyncio.create_task(own_api.dequeue("t", 1, wait_s=20)) for _ in range(20)]
     async with asyncio.timeout(END_S):
-        while len(own_api.host.dispatch._line(own_api.namespace, "t").waiting) < 20:
+        while len(own_api.host.dispatch.line(own_api.namespace, "t").waiting) < 20:
             await asyncio.sleep(0.005)
     before = sick.claims
     for _ in range(10):

@@ -37,7 +37,7 @@ async def first_shard(api: Api) -> AsyncIterator[Any]:
 
 def look_again(api: Api, topic: str = "t") -> None:
     """The next dequeue looks at every shard from its head."""
-    api.host.dispatch._line(api.namespace, topic).refreshed_s = float("-inf")
+    api.host.dispatch.line(api.namespace, topic).refreshed_s = float("-inf")
 
 
 async def ids_of(api: Api, count: int, **fields: Any) -> list[str]:
@@ -62,7 +62,7 @@ async def test_what_comes_before_the_front_is_found(own_api: Api) -> None:
     old = [await own_api.enqueue_one("t", id=own_api.new_id(0), priority=5) for _ in range(2)]
     assert await ids_of(own_api, 1) == old[:1]
     better = await own_api.enqueue_one("t", id=own_api.new_id(0), priority=-3)
-    own_api.host.dispatch._line(own_api.namespace, "t").buffer.clear()
+    own_api.host.dispatch.line(own_api.namespace, "t").buffer.clear()
     assert await ids_of(own_api, 1) == [better]
 
     late = await own_api.enqueue_one("t", id=own_api.new_id(0), priority=5)
@@ -71,7 +71,7 @@ async def test_what_comes_before_the_front_is_found(own_api: Api) -> None:
             await connection.execute(
                 f"UPDATE {table} SET deliver_at = deliver_at - interval '9 s' WHERE id = $1", late
             )
-    own_api.host.dispatch._line(own_api.namespace, "t").buffer.clear()
+    own_api.host.dispatch.line(own_api.namespace, "t").buffer.clear()
     assert await ids_of(own_api, 2) == [late, old[1]]
 
 
@@ -81,7 +81,7 @@ async def test_a_pause_does_not_move_the_front(own_api: Api) -> None:
     assert await ids_of(own_api, 1) == ids[:1]
     async with first_shard(own_api) as connection:
         await connection.execute("UPDATE topic SET paused = true")
-        own_api.host.dispatch._line(own_api.namespace, "t").buffer.clear()
+        own_api.host.dispatch.line(own_api.namespace, "t").buffer.clear()
         await own_api.clock.advance(600)
         assert await ids_of(own_api, 3) == []
         await connection.execute("UPDATE topic SET paused = false")
@@ -91,7 +91,7 @@ async def test_a_pause_does_not_move_the_front(own_api: Api) -> None:
 async def test_places_of_lanes_are_looked_for_from_the_beginning(own_api: Api, looks: list[Look]) -> None:
     for _ in range(3):
         await own_api.enqueue_one("t", id=own_api.new_id(0))
-    own_api.host.dispatch._line(own_api.namespace, "t").buffer.takes_turns = True
+    own_api.host.dispatch.line(own_api.namespace, "t").buffer.takes_turns = True
     for _ in range(2):
         await ids_of(own_api, 1)
     assert looks
@@ -105,7 +105,7 @@ async def test_every_while_a_look_begins_at_the_beginning(own_api: Api, monkeypa
     async with first_shard(own_api) as connection:
         for table in ("item", "ready"):
             await connection.execute(f"UPDATE {table} SET deliver_at = deliver_at - interval '1 h'")
-    own_api.host.dispatch._line(own_api.namespace, "t").buffer.clear()
+    own_api.host.dispatch.line(own_api.namespace, "t").buffer.clear()
     assert await ids_of(own_api, 1) == []
     monkeypatch.setattr(scan_floor, "WHOLE_S", 0.0)
     assert await ids_of(own_api, 1) == ids[1:]

@@ -43,10 +43,10 @@ async def test_a_process_that_dies_at_any_point_is_asked_again_elsewhere(
     fresh = await own_api.enqueue_one("t", lease_s=5, backoff=AT_ONCE)
     process = own_api.host.process
     calls = {
-        "before acks": (process.broker, "ack", False),
-        "after acks": (process.broker, "ack", True),
-        "after nacks": (process.settlement, "nack", True),
-        "after the claim": (process.broker, "dequeue", True),
+        "before acks": (process.acks, "ack", False),
+        "after acks": (process.acks, "ack", True),
+        "after nacks": (process.nacks, "nack", True),
+        "after the claim": (process.dequeues, "dequeue", True),
     }
     part, name, done_first = calls[point]
     original = getattr(part, name)
@@ -131,8 +131,8 @@ async def test_who_hangs_up_while_it_settles_is_leased_nothing(own_api: Api) -> 
     """Its acks were taken; its items stay with those who are still there."""
     [done] = await leases(own_api, 1, "other")
     fresh = await own_api.enqueue_one("t", max_attempts=1)
-    broker = own_api.host.process.broker
-    original, connection = broker.ack, Connection(own_api, body([done], wait_s=20))
+    acks = own_api.host.process.acks
+    original, connection = acks.ack, Connection(own_api, body([done], wait_s=20))
 
     async def ack(*args: Any) -> Any:
         found = await original(*args)
@@ -140,9 +140,9 @@ async def test_who_hangs_up_while_it_settles_is_leased_nothing(own_api: Api) -> 
         await asyncio.sleep(0.01)
         return found
 
-    broker.ack = ack  # type: ignore[method-assign]
+    acks.ack = ack  # type: ignore[method-assign]
     await connection.task
-    broker.ack = original  # type: ignore[method-assign]
+    acks.ack = original  # type: ignore[method-assign]
 
     assert json.loads(connection.answer)["items"] == []
     assert await own_api.state(done["id"]) == "gone"

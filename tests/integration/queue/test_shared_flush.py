@@ -34,7 +34,7 @@ async def set_trap(host: QueueHost, when: str) -> None:
 
 def in_one_flush(host: QueueHost) -> None:
     """Hold every shard's next flush until the calls of this turn of the loop have joined it."""
-    for batcher in (*host.process.broker._others._flushes.values(), *host.process.broker.acks.flushes.values()):
+    for batcher in (*host.process.enqueues.general.flushes.values(), *host.process.ack_flushes.flushes.values()):
         original = batcher._run
 
         async def held(lane: Any, original: Any = original) -> None:

@@ -27,7 +27,7 @@ async def test_no_item_is_handed_out_twice_or_forgotten(own_api: Api, other: Que
     sent = [r["id"] for n in range(8) for r in await hosts[n % 2].enqueue(*({"topic": "t"} for _ in range(50)))]
     # Both know all keys before either claims one.
     for api in hosts:
-        line = api.host.dispatch._line(api.namespace, "t")
+        line = api.host.dispatch.line(api.namespace, "t")
         await api.host.dispatch.looking.fill(line, 400)
         assert len(line.buffer) == 400
     got: Counter[str] = Counter()
@@ -137,7 +137,7 @@ async def test_a_foreign_revive_in_the_same_flush_takes_nobodys_place(own_api: A
     stranger = Api(own_api.host)
     await stranger.enqueue_one("t", id=own_api.new_id(0))
     item_id = await own_api.enqueue_one("t", disabled=True, id=own_api.new_id(0))
-    batcher = own_api.host.process.broker._revives[0, False]
+    batcher = own_api.host.process.revives.flushes[0, False]
     original = batcher._run
 
     async def held(lane: Any) -> None:
@@ -195,7 +195,7 @@ async def test_items_told_of_while_nobody_asked_are_found_by_the_next_call(own_a
 
 async def test_keys_told_to_a_call_that_is_about_to_wait_are_not_lost(own_api: Api, other: QueueHost) -> None:
     """It has looked, and does not look again: what is told then has to be at hand."""
-    line = other.dispatch._line(own_api.namespace, "t")
+    line = other.dispatch.line(own_api.namespace, "t")
     other.dispatch._settings.__dict__["poll_s"] = 3600.0
     key = Key(0, EARLIEST, own_api.new_id(0))
     with KeysUse([line]):
@@ -212,7 +212,7 @@ async def test_what_a_waiting_call_takes_is_not_told_to_other_hosts(own_api: Api
     own_api.host.dispatch.tell = lambda _namespace, _topic, _shard, keys: told.extend(keys)
     assert await own_api.dequeue("t", 2) == []
     call = asyncio.create_task(own_api.dequeue("t", 2, wait_s=20))
-    line = own_api.host.dispatch._line(own_api.namespace, "t")
+    line = own_api.host.dispatch.line(own_api.namespace, "t")
     while not line.waiting:
         await asyncio.sleep(0.005)
     sent = await own_api.enqueue(*({"topic": "t"} for _ in range(3)))
@@ -244,7 +244,7 @@ async def test_nonsense_from_another_host_is_dropped(own_api: Api, redis_url: st
 async def knows(api: Api, keys: int) -> None:
     """The process has read so many keys of the topic ahead, and no poll comes soon."""
     api.host.dispatch._settings.__dict__["poll_s"] = 3600.0
-    line = api.host.dispatch._line(api.namespace, "t")
+    line = api.host.dispatch.line(api.namespace, "t")
     await api.host.dispatch.looking.fill(line, keys)
     assert len(line.buffer) == keys
 
@@ -314,7 +314,7 @@ async def test_who_waits_hears_of_a_resume(own_api: Api, other: QueueHost) -> No
     await there.post("topics/pause", {"topic": "t"})
     item_id = await there.enqueue_one("t")
     waiting = asyncio.create_task(own_api.dequeue("t", 1, wait_s=30))
-    line = own_api.host.dispatch._line(own_api.namespace, "t")
+    line = own_api.host.dispatch.line(own_api.namespace, "t")
     async with asyncio.timeout(60):
         while not line.waiting:
             await asyncio.sleep(0.005)

@@ -12,6 +12,7 @@ from itertools import chain, islice, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.leases.held_items import lost_status
 from services.queue.model import Fold
 from services.queue.settings import QueueSettings
 from services.queue.store.shard_store import Known, Store
@@ -69,7 +70,7 @@ Status: TypeAlias = str | ServiceError
 Statuses: TypeAlias = list[Status] | None
 
 
-class Acks:
+class AckFlushes:
     """Makes them. `endings` is told which DAGs have ended, `changes` of which kins those are that have gone on."""
 
     def __init__(self, dispatch: Dispatch, settings: QueueSettings) -> None:
@@ -94,7 +95,7 @@ class Acks:
                 acker, self._settings.flush_limits, Urgency.SETTLE, pool, tags=_kins
             )
 
-    async def at(
+    async def submit(
         self,
         shard: int,
         namespace: str,
@@ -321,13 +322,6 @@ def _given(entries: Sequence[AckEntry]) -> dict[str, dict[str, str]]:
         if output is not None:
             given.setdefault(token, {})[item_id] = output
     return given
-
-
-def lost_status(known: Known | None, namespace_id: int) -> str:
-    """What the holder of a dead token is told of its item."""
-    if known is None or known.namespace_id != namespace_id:
-        return "not_found"
-    return "cancelled" if known.outcome == "cancelled" else "lease_lost"
 
 
 def _was_cancelled(known: Known | None) -> bool:

@@ -1,0 +1,216 @@
+"""Dequeue: a call takes what is ready, best first, and waits where nothing is.
+
+It asks the lines of its topics (`dispatcher`) for keys, has them claimed (`claiming`), and where nothing was got,
+takes a place in each line until a key, or an item that a flush has leased to it, comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from services.queue.dispatch.claiming import Holder
+from services.queue.dispatch.direct_handoff import Line, Terms
+from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.dispatch.key_budget import KeysUse
+from services.queue.model import Demand, Key
+from services.queue.quotas import Tenant, Use
+from services.queue.settings import QueueSettings
+from services.queue.store.dequeue_encoding import Group, Leased, returnable
+from services.queue.store.shard_store import Store
+from shared.clock import Clock
+from shared.ids import new_token, shard_of
+from shared.metrics import DEQUEUED, REDELIVERED, SCHEDULE_TO_START_SECONDS
+
+# Where what a call would take is gone each time it comes for it, it tries for so long after its deadline.
+MISSES_S_MAX = 1.0
+
+
+class Dequeues:
+    """Calls of the verb."""
+
+    def __init__(
+        self, stores: Mapping[int, Store], dispatch: Dispatch, settings: QueueSettings, clock: Clock
+    ) -> None:
+        self._stores = stores
+        self._dispatch = dispatch
+        self._settings = settings
+        self._clock = clock
+        self._dequeued: dict[int, Any] = {}
+        self._started: dict[int, Any] = {}
+
+    def join(self, store: Store) -> None:
+        """Count what is taken from one more shard."""
+        self._dequeued[store.number] = DEQUEUED.labels(store.number)
+        self._started[store.number] = SCHEDULE_TO_START_SECONDS.labels(store.number)
+
+    async def dequeue(
+        self,
+        namespace: str,
+        demands: Sequence[Demand],
+        *,
+        lease_s: float | None = None,
+        worker: str | None = None,
+        wait_s: float = 0.0,
+        gone: asyncio.Future[None] | None = None,
+        tenant: Tenant | None = None,
+        waits: Callable[[], None] = lambda: None,
+    ) -> Leased:
+        """Lease all that is ready up to each demand's count, best first; wait only when there is nothing.
+
+        The answer goes topic by topic, each in its order of service. Nothing is claimed for a call after its
+        `gone` is done. `waits` is told before each wait.
+
+        Raises:
+            Overloaded: claims wait too long on every shard.
+        """
+        self._dispatch.claims.check(namespace)
+        leased = await self._lease(namespace, demands, (new_token(), lease_s, worker), wait_s, gone, tenant, waits)
+        if leased.first is not None:
+            late_s = self._clock.wall_s() - leased.first.deliver_at.timestamp()
+            self._started[shard_of(leased.first.id)].observe(max(late_s, 0.0))
+        for group in leased.groups:
+            self._dequeued[group.shard].inc(group.items)
+            if group.again:
+                REDELIVERED.labels(group.shard).inc(group.again)
+        return leased
+
+    async def _lease(
+        self,
+        namespace: str,
+        demands: Sequence[Demand],
+        holder: Holder,
+        wait_s: float,
+        gone: asyncio.Future[None] | None,
+        tenant: Tenant | None,
+        waits: Callable[[], None],
+    ) -> Leased:
+        lines = [self._dispatch.line(namespace, demand.topic) for demand in demands]
+        self._dispatch.asked.note(lines)
+        counts = [demand.count for demand in demands]
+        leased = Leased(len(demands))
+        was_leaving = self._dispatch.is_leaving
+        deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
+        with KeysUse(lines):
+            while gone is None or not gone.done():
+                if tenant is not None and not any(counts := tenant.cut(counts)):
+                    left_s = deadline_s - self._clock.monotonic_s()
+                    if leased or left_s <= 0:
+                        break
+                    waits()
+                    await tenant.wait_for_room(left_s, gone)
+                    counts = [demand.count for demand in demands]
+                    continue
+                for i, line in enumerate(lines):
+                    filling = self._dispatch.looking.supply(line, counts[i], deadline_s)
+                    if filling is not None:
+                        await filling
+                if tenant is not None:
+                    counts = tenant.cut(counts)  # others may have taken room while this call looked
+                taken = [self._take(line, counts[i]) for i, line in enumerate(lines)]
+                for i, line in enumerate(lines):
+                    if len(line.buffer):
+                        line.wake_one()
+                    self._dispatch.looking.look_ahead(line, len(taken[i]))
+                missed = await self._serve(lines, taken, holder, leased, tenant)
+                counts = [demand.count - leased.counts[i] for i, demand in enumerate(demands)]
+                left_s = deadline_s - self._clock.monotonic_s()
+                is_full = bool(leased and leased.is_cut)
+                if missed and any(counts) and left_s > -MISSES_S_MAX and not is_full:
+                    continue  # others may be ready in the place of what is gone
+                is_over = bool(leased) or left_s <= 0 or self._dispatch.is_leaving != was_leaving
+                terms = None if is_over or tenant is not None else _terms(holder, counts, gone)
+                if is_over or await self._wait(lines, left_s, gone, terms, leased, waits):
+                    break
+        if gone is not None and gone.done():
+            for line in lines:
+                line.wake_one()  # the wake-up that this call may have swallowed is passed on
+        return leased
+
+    def _take(self, line: Line, count: int) -> list[Key]:
+        """The keys to claim next: none of shards that rest. A look will meet those again."""
+        for shard in self._dispatch.rests.now():
+            line.buffer.skip(shard)
+        return line.take(count)
+
+    async def _serve(
+        self,
+        lines: Sequence[Line],
+        taken: Sequence[list[Key]],
+        holder: Holder,
+        leased: Leased,
+        tenant: Tenant | None,
+    ) -> bool:
+        """Claim keys and add what was got to `leased`; true when some were gone."""
+        wanted = sum(map(len, taken))
+        if not wanted:
+            return False
+        if tenant is not None:
+            tenant.gain(Use(leased=wanted))
+        groups: list[Group] = []
+        try:
+            groups = await self._dispatch.claims.claim(lines, taken, holder, leased)
+        finally:
+            got = sum([group.items for group in groups])
+            if tenant is not None:
+                tenant.gained(Use(leased=wanted), Use(leased=wanted - got))
+        if len(groups) == 1 and len(lines) == 1:
+            leased.add(0, taken[0], groups[0], self._topic(groups[0]))
+        else:
+            leased.add_mixed(taken, [(group, self._topic(group)) for group in groups])
+        return got < wanted
+
+    def _topic(self, group: Group) -> str:
+        return (self._stores[group.shard].names.pair(group.topic_id) or ("", ""))[1]
+
+    async def _wait(
+        self,
+        lines: Sequence[Line],
+        left_s: float,
+        gone: asyncio.Future[None] | None,
+        terms: Terms | None,
+        leased: Leased,
+        waits: Callable[[], None],
+    ) -> bool:
+        """Until there is something to look for; true when items were handed to this call: they are in `leased`."""
+        waits()
+        self._dispatch.asked.note(lines)
+        if self._dispatch.want is not None:
+            for line in lines:
+                self._dispatch.want(line.namespace, line.topic)
+        places = [line.wait(terms) for line in lines]
+        wanted: list[asyncio.Future[Any]] = [*places] if gone is None else [*places, gone]
+        poll_s = self._settings.poll_s * random.uniform(1.0, 1.5)  # noqa: S311 - jitter
+        try:
+            await asyncio.wait(wanted, timeout=min(left_s, poll_s), return_when=asyncio.FIRST_COMPLETED)
+            offered = [place for place in places if place.is_offered and not place.done()]
+            for place in offered:
+                place.is_awaited = True
+            if offered:
+                await asyncio.wait(offered)  # a flush is about to say what it has leased to this call
+        except asyncio.CancelledError:
+            for line, place in zip(lines, places, strict=True):
+                place.is_left = True
+                if place.done() and not place.cancelled() and place.result():
+                    self._dispatch.give_back(line.namespace, returnable(place.result()))
+            raise
+        finally:
+            for line, place in zip(lines, places, strict=True):
+                if place.done() or place.is_offered:
+                    continue
+                place.cancel()
+                with contextlib.suppress(ValueError):
+                    line.waiting.remove(place)
+        for line, place in zip(lines, places, strict=True):
+            if not place.cancelled():
+                leased.add_handed(place.result(), line.topic)
+        return bool(leased)
+
+
+def _terms(holder: Holder, counts: Sequence[int], gone: asyncio.Future[None] | None) -> Terms | None:
+    """Under which a flush may lease items to a call at once; None where a claim must."""
+    token, lease_s, worker = holder
+    return Terms(token, lease_s, counts[0], gone) if worker is None and len(counts) == 1 else None

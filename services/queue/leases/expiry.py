@@ -1,0 +1,138 @@
+"""What time does to items that nobody settles: leases that ran out, and times to live that passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.leases import failed_attempts
+from services.queue.leases.held_items import is_last_attempt, pause_s
+from services.queue.model import Ready
+from services.queue.settings import QueueSettings
+from services.queue.store import shard_store as rows
+from services.queue.store.names import SQL
+from services.queue.store.shard_store import Holding, Removal, Requeue, Store, SweepBounds
+from shared.errors import Invalid, Unavailable
+from shared.log import log
+from shared.metrics import LEASE_EXPIRED
+from shared.postgres.connections import Transaction
+
+PUT_OFF_S = 60.0
+
+_PAST_TTL = "its time to live passed"
+
+
+class Expiry:
+    """Sweeps of leases and of times to live: what a nack or a cancel does, in nobody's name."""
+
+    def __init__(self, dispatch: Dispatch, settings: QueueSettings) -> None:
+        self._dispatch = dispatch
+        self._settings = settings
+
+    async def sweep(self, store: Store, bounds: SweepBounds) -> Swept:
+        """Take back leases of one shard that ran out.
+
+        Raises:
+            Invalid: the database refuses to take one of several items back. One that is refused alone keeps its
+                lease a while longer, so that it holds up no other.
+        """
+        try:
+            swept = await store.pool.transaction(lambda tx: self._sweep(tx, bounds))
+        except Invalid:
+            if bounds.items_max > 1:
+                raise
+            swept = await store.pool.transaction(lambda tx: _put_off(tx, bounds))
+        LEASE_EXPIRED.labels(store.number).inc(swept.expired)
+        self._dispatch.ready(store.number, swept.ready)
+        await self._dispatch.place_lanes(store.number)
+        return swept
+
+    async def expire(self, store: Store, ids: Sequence[str]) -> int:
+        """End items whose TTL has passed, of those that are not leased; how many that were."""
+
+        async def work(tx: Transaction) -> tuple[int, list[Ready]]:
+            left = await tx.fetch(SQL.leave_past_ttl, ids=list(ids))
+            past = [Removal(row["id"], "expired", row["state"], why=_PAST_TTL) for row in left]
+            ready = await rows.remove(tx, past)
+            return len(left), ready
+
+        try:
+            expired, ready = await store.pool.transaction(work)
+        except Invalid:
+            if len(ids) == 1:
+                log.error("an item past its TTL cannot be ended", shard=store.number, item=ids[0])
+                return 0
+            return sum([await self.expire(store, [item_id]) for item_id in ids])
+        self._dispatch.ready(store.number, ready)
+        return expired
+
+    async def expire_now(self, store: Store, ids: Sequence[str]) -> None:
+        """As `expire`, for items that have just been given back. What fails is left to the reaper's next walk."""
+        with suppress(Unavailable):
+            await self.expire(store, ids)
+
+    async def _sweep(self, tx: Transaction, bounds: SweepBounds) -> Swept:
+        groups = await rows.take_expired(tx, bounds)
+        holdings = {item_id: _holding(group) for group in groups for item_id in group["ids"]}
+        items = await rows.lock_items(tx, list(holdings)) if holdings else {}
+        acked = [
+            (item_id, group["namespace_id"])
+            for group in groups
+            for item_id in group["ids"]
+            if item_id not in items
+        ]
+        if acked:  # between the look of `take_expired` and its lock
+            await rows.remember_acked(tx, *zip(*acked, strict=True))
+        return Swept(len(items), await self._take_back(tx, items, holdings), *_reach(groups))
+
+    async def _take_back(
+        self, tx: Transaction, items: Mapping[str, Any], holdings: Mapping[str, Holding]
+    ) -> list[Ready]:
+        """What becomes of items whose leases ran out: deliverable again, dead or expired."""
+        back, dead, gone = [], [], []
+        for item_id, item in items.items():
+            if not holdings[item_id].was_shown:
+                gone.append(Removal(item_id, "expired", "leased", why=_PAST_TTL))
+            elif item["at_most_once"]:
+                gone.append(Removal(item_id, "expired", "leased", 1, "the lease of its only delivery ran out"))
+            elif item["ttl_passed"]:
+                gone.append(Removal(item_id, "expired", "leased", 1, _PAST_TTL))
+            elif is_last_attempt(item):
+                dead.append(Requeue(item_id, 1, 0, "the lease ran out on the last attempt"))
+            else:
+                back.append(Requeue(item_id, 1, pause_s(item)))
+        ended = [(row, "lease_expired") for row in (*back, *dead)]
+        await failed_attempts.log(tx, ended, items, holdings, self._settings.logged_attempts_max)
+        ready = await rows.requeue(tx, back)
+        ready += await rows.bury(tx, dead)
+        return ready + await rows.remove(tx, gone)
+
+
+class Swept(NamedTuple):
+    """What a sweep took back, what of it is ready now, how many ids it took out of groups (most were acked), and
+    whose group was the last."""
+
+    expired: int
+    ready: list[Ready]
+    ids: int
+    last_namespace_id: int
+
+
+def _reach(groups: Sequence[Any]) -> tuple[int, int]:
+    return sum(group["ids_taken"] for group in groups), groups[-1]["namespace_id"] if groups else 0
+
+
+async def _put_off(tx: Transaction, bounds: SweepBounds) -> Swept:
+    groups = await rows.take_expired(tx, bounds)
+    for group in groups:
+        for item_id in group["ids"]:
+            log.error("an item whose lease ran out cannot be taken back", item=item_id)
+            where = (group["namespace_id"], group["topic_id"], item_id, _holding(group))
+            await rows.lease_again(tx, [(group["token"], PUT_OFF_S, *where)])
+    return Swept(0, [], *_reach(groups))
+
+
+def _holding(group: Any) -> Holding:
+    return Holding(group["claimed_at"], group["worker"], group["was_shown"])

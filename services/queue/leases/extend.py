@@ -1,0 +1,53 @@
+"""Extend: leases of items are made to end so many seconds from now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from services.queue.leases.held_items import each_held, lock_held, lost_statuses
+from services.queue.model import Result
+from services.queue.store import shard_store as rows
+from services.queue.store.shard_store import Store
+from shared.errors import something_done
+from shared.postgres.connections import Transaction
+
+
+class Extension(NamedTuple):
+    """One element of an extend call."""
+
+    id: str
+    lease_token: str
+    lease_s: float | None
+
+
+class Extends:
+    """Calls of the verb."""
+
+    def __init__(self, stores: Mapping[int, Store]) -> None:
+        self._stores = stores
+
+    async def extend(self, namespace: str, items: Sequence[Extension]) -> list[Result]:
+        """Let the leases of these items end `lease_s` from now; one result per item."""
+        return await each_held(self._stores, namespace, items, self._extend_at)
+
+    async def _extend_at(self, store: Store, namespace_id: int, extensions: list[Extension]) -> dict[int, str]:
+        async def work(tx: Transaction) -> dict[int, str]:
+            held, items, holdings = await lock_held(tx, namespace_id, extensions)
+            leases = {(extensions[position].lease_token, extensions[position].id) for position in held}
+            named = [i for i, wanted in enumerate(extensions) if (wanted.lease_token, wanted.id) in leases]
+            # Of a lease that is named twice the last word counts.
+            wanted_s = {extensions[i].id: extensions[i].lease_s for i in named}
+            again = []
+            for token, item_id in sorted(leases):
+                item, lease_s = items[item_id], wanted_s[item_id]
+                lease_s = item["lease_s"] if lease_s is None else lease_s
+                again.append((token, lease_s, namespace_id, item["topic_id"], item_id, holdings[item_id]))
+            if again:
+                await rows.leave_groups(tx, sorted(leases))
+                await rows.lease_again(tx, again)
+            return dict.fromkeys(named, "extended")
+
+        statuses = await store.pool.transaction(work)
+        with something_done():
+            return statuses | await lost_statuses(store, namespace_id, extensions, statuses)

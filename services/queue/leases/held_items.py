@@ -1,0 +1,104 @@
+"""Items that are held under a token: what nack and extend do alike.
+
+Each call is one transaction per shard that first locks the membership rows, then the item rows, and then decides.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from services.queue.leases.shard_groups import at_each_shard, by_shard
+from services.queue.model import Result, backoff_s
+from services.queue.store import shard_store as rows
+from services.queue.store.shard_store import Holding, Known, Store
+from shared.ids import canonical_token, canonicals, new_token
+from shared.postgres.connections import Transaction
+
+
+async def each_held(
+    stores: Mapping[int, Store],
+    namespace: str,
+    items: Sequence[Any],
+    act: Callable[[Store, int, list[Any]], Awaitable[dict[int, str]]],
+) -> list[Result]:
+    results = [Result(item.id, "not_found") for item in items]
+    ids = canonicals([item.id for item in items])
+
+    async def at(shard: int, places: Sequence[int]) -> None:
+        store = stores[shard]
+        store.pool.admit()
+        namespace_id = await store.names.namespace_id(namespace)
+        if namespace_id is None:
+            return
+        entries = [
+            items[i]._replace(id=ids[i], lease_token=canonical_token(items[i].lease_token) or new_token())
+            for i in places
+        ]
+        statuses = await act(store, namespace_id, entries)
+        for position, i in enumerate(places):
+            results[i].status = statuses[position]
+
+    return await at_each_shard(by_shard(ids, stores), results, at)
+
+
+async def lock_held(
+    tx: Transaction, namespace_id: int, entries: Sequence[Any]
+) -> tuple[list[int], dict[str, Any], dict[str, Holding]]:
+    """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each, and
+    since when by whom."""
+    found: dict[str, dict[int, Holding]] = {}
+    for _ in range(2):
+        # Twice where one is missing: an extend of the same holder may have moved its lease while this waited.
+        groups = await rows.lock_groups(tx, [entry.lease_token for entry in entries])
+        for position, entry in enumerate(entries):
+            for group in groups.get(entry.lease_token, ()):
+                if group.namespace_id == namespace_id and entry.id in group.ids:
+                    found.setdefault(entry.id, {})[position] = group.holding
+        if all(entry.id in found for entry in entries):
+            break
+    items = await rows.lock_items(tx, list(found)) if found else {}
+    held: list[int] = []
+    holdings: dict[str, Holding] = {}
+    for item_id, item in items.items():
+        for position, holding in sorted(found[item_id].items()):
+            if item_id not in holdings and _is_of(item, holding):
+                held.append(position)
+                holdings[item_id] = holding
+    return held, items, holdings
+
+
+def _is_of(item: Any, holding: Holding) -> bool:
+    """Whether a lease that names an item's id is the item's.
+
+    One that its caller named, and enqueued after the claim, is another under the id of one that was acked.
+    """
+    return not item["remembered"] or item["managed"] or item["enqueued_at"] <= holding.claimed_at
+
+
+async def lost_statuses(
+    store: Store, namespace_id: int, entries: Sequence[Any], statuses: dict[int, str]
+) -> dict[int, str]:
+    lost = [position for position in range(len(entries)) if position not in statuses]
+    if not lost:
+        return {}
+    known = await store.known([entries[position].id for position in lost])
+    return {position: lost_status(known.get(entries[position].id), namespace_id) for position in lost}
+
+
+def lost_status(known: Known | None, namespace_id: int) -> str:
+    """What the holder of a dead token is told of its item."""
+    if known is None or known.namespace_id != namespace_id:
+        return "not_found"
+    return "cancelled" if known.outcome == "cancelled" else "lease_lost"
+
+
+def is_last_attempt(item: Any) -> bool:
+    """Whether the delivery that an item is in uses up its attempts."""
+    return bool(item["max_attempts"]) and item["attempts"] + 1 >= item["max_attempts"]
+
+
+def pause_s(item: Any) -> float:
+    """How long an item waits that this delivery has failed."""
+    return backoff_s(item["attempts"] + 1, item["backoff"], random.random())  # noqa: S311 (spreads load)

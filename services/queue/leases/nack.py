@@ -1,0 +1,84 @@
+"""Nack: leased items are given back, at once or later, or failed for good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.leases import failed_attempts
+from services.queue.leases.expiry import Expiry
+from services.queue.leases.held_items import each_held, is_last_attempt, lock_held, lost_statuses, pause_s
+from services.queue.model import Ready, Result
+from services.queue.settings import QueueSettings
+from services.queue.store import shard_store as rows
+from services.queue.store.shard_store import Requeue, Store
+from shared.errors import something_done
+from shared.metrics import DEAD, NACKED
+from shared.postgres.connections import Transaction
+
+
+class Nack(NamedTuple):
+    """One element of a nack call."""
+
+    id: str
+    lease_token: str
+    delay_s: float | None
+    metadata: str | None
+    error: str | None
+    final: bool
+    costs_attempt: bool
+
+
+class Nacks:
+    """Calls of the verb."""
+
+    def __init__(
+        self, stores: Mapping[int, Store], dispatch: Dispatch, expiry: Expiry, settings: QueueSettings
+    ) -> None:
+        self._stores = stores
+        self._dispatch = dispatch
+        self._expiry = expiry
+        self._settings = settings
+
+    async def nack(self, namespace: str, items: Sequence[Nack]) -> list[Result]:
+        """Give leased items back, or fail them for good; one result per item."""
+        return await each_held(self._stores, namespace, items, self._nack_at)
+
+    async def _nack_at(self, store: Store, namespace_id: int, nacks: list[Nack]) -> dict[int, str]:
+        async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready], list[str]]:
+            held, items, holdings = await lock_held(tx, namespace_id, nacks)
+            back: list[Requeue] = []
+            dead: list[Requeue] = []
+            statuses: dict[int, str] = {}
+            for position in held:
+                nack = nacks[position]
+                item = items[nack.id]
+                row = _given_back(nack, item)
+                is_dead = nack.final or item["at_most_once"] or (nack.costs_attempt and is_last_attempt(item))
+                (dead if is_dead else back).append(row)
+                statuses[position] = "dead" if is_dead else "requeued"
+            pairs = [(nacks[position].lease_token, nacks[position].id) for position in held]
+            if pairs:
+                await rows.leave_groups(tx, pairs)
+            ended = [(row, "failed") for row in back if row.cost] + [(row, "dead") for row in dead]
+            await failed_attempts.log(tx, ended, items, holdings, self._settings.logged_attempts_max)
+            ready = await rows.requeue(tx, back)
+            ready += await rows.bury(tx, dead)
+            DEAD.labels(store.number).inc(len(dead))
+            return statuses, ready, [row.id for row in back if items[row.id]["ttl_passed"]]
+
+        statuses, ready, past_ttl = await store.pool.transaction(work)
+        NACKED.labels(store.number).inc(len(statuses))
+        if past_ttl:
+            await self._expiry.expire_now(store, past_ttl)
+        self._dispatch.ready(store.number, ready)
+        await self._dispatch.place_lanes(store.number)
+        with something_done():
+            return statuses | await lost_statuses(store, namespace_id, nacks, statuses)
+
+
+def _given_back(nack: Nack, item: Any) -> Requeue:
+    cost = 1 if nack.costs_attempt else 0
+    delay_s = (pause_s(item) if cost else 0.0) if nack.delay_s is None else nack.delay_s
+    return Requeue(item["id"], cost, delay_s, nack.error, nack.metadata)

@@ -1,0 +1,108 @@
+"""Revive: disabled items are opened, and become deliverable. Calls share a flush per shard and right to manage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.leases.shard_groups import at_each_shard, by_shard
+from services.queue.model import Key, Ready, Result
+from services.queue.settings import QueueSettings
+from services.queue.store.shard_store import Known, Store
+from shared.admission.connection_priority import Urgency
+from shared.errors import something_done
+from shared.http.access import Caller
+from shared.ids import canonicals
+from shared.postgres.batcher import Batcher
+
+# Of an item that is to be revived: its id, the namespace that asks, and its inputs.
+ReviveEntry = tuple[str, int, str | None]
+
+
+class Revives:
+    """Calls of the verb, and their flushes."""
+
+    def __init__(self, stores: Mapping[int, Store], dispatch: Dispatch, settings: QueueSettings) -> None:
+        self._stores = stores
+        self._dispatch = dispatch
+        self._settings = settings
+        self.flushes: dict[tuple[int, bool], Batcher[ReviveEntry, str]] = {}
+
+    def join(self, store: Store) -> None:
+        """Serve one more shard."""
+        for manages in (False, True):
+            self.flushes[store.number, manages] = Batcher(
+                self._reviver(store, manages), self._settings.flush_limits, Urgency.SETTLE, store.pool
+            )
+
+    async def revive(
+        self, namespace: str, items: Sequence[tuple[str, str | None]], caller: Caller
+    ) -> list[Result]:
+        """Open disabled items of (id, inputs); one result per item, in order."""
+        ids = canonicals([item_id for item_id, _ in items])
+        results = [Result(item_id, "not_found") for item_id, _ in items]
+
+        async def at(shard: int, places: Sequence[int]) -> None:
+            store = self._stores[shard]
+            store.pool.admit()
+            namespace_id = await store.names.namespace_id(namespace)
+            if namespace_id is None:
+                return
+            entries = [(ids[i] or "", namespace_id, items[i][1]) for i in places]
+            texts = [inputs for _, _, inputs in entries]
+            flushes = self.flushes[shard, caller.is_dag_service]
+            statuses = await flushes.submit(entries, namespace, texts=texts)
+            for i, status in zip(places, statuses, strict=True):
+                results[i].status = status
+
+        return await at_each_shard(by_shard(ids, self._stores), results, at)
+
+    def _reviver(self, store: Store, manages: bool) -> Any:
+        async def flush(entries: list[ReviveEntry]) -> list[str]:
+            # Once per id and namespace: another namespace's call for the same id must not take its place.
+            first = {entry[:2]: entry for entry in reversed(entries)}
+            ids, namespace_ids, inputs = zip(*(first[key] for key in sorted(first)), strict=True)
+            with self._dispatch.handing(store.number, "revive", len(entries)) as handing:
+                rows = await handing.flush(
+                    lambda offers: store.revive(ids, namespace_ids, inputs, manages, offers)
+                )
+                open_now = [
+                    (Key(row["priority"], row["deliver_at"], row["id"]), row) for row in rows if row["is_ready"]
+                ]
+                handing.hand([(key, row) for key, row in open_now if row.get("token")])
+                ready = [Ready(row["topic_id"], key) for key, row in open_now if not row.get("token")]
+                handing.saw([row.topic_id for row in ready])
+            opened = {row["id"]: row for row in rows}
+            self._dispatch.ready(store.number, ready)
+            await self._dispatch.place_lanes(store.number)
+            others = [entry[0] for entry in entries if entry[0] not in opened]
+            with something_done():
+                states = await store.states(others) if others else {}
+                known = await store.known(others) if others else {}
+                unknown = [item_id for item_id in others if item_id not in states and item_id not in known]
+                known |= await store.acked_lately(unknown) if unknown else {}
+            statuses = []
+            for item_id, namespace_id, _ in entries:
+                row = opened.get(item_id)
+                if row is not None and row["namespace_id"] == namespace_id and (manages or not row["managed"]):
+                    states[item_id] = {"namespace_id": namespace_id, "managed": row["managed"], "state": "enabled"}
+                    del opened[item_id]
+                    statuses.append("revived")
+                else:
+                    state = {**row, "state": "enabled"} if row is not None else states.get(item_id)
+                    statuses.append(_closed_status(state, known.get(item_id), namespace_id, manages))
+            return statuses
+
+        return flush
+
+
+def _closed_status(state: Any, known: Known | None, namespace_id: int, manages: bool) -> str:
+    if state is not None and state["namespace_id"] == namespace_id:
+        if state["managed"] and not manages:
+            return "managed"
+        # A disabled item came after the look that missed it: it was not there to be opened.
+        return {"dead": "finished", "disabled": "not_found"}.get(state["state"], "already_enabled")
+    if known is None or known.namespace_id != namespace_id or known.outcome == "living":
+        return "not_found"
+    return "cancelled" if known.outcome == "cancelled" else "finished"

@@ -1,0 +1,48 @@
+"""A call's ids by the shards that they are of, and its results put together again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from typing import TypeAlias
+
+from services.queue.errors import unless_overloaded
+from services.queue.model import Result, refused
+from shared.admission.connection_priority import Urgency
+from shared.errors import Unavailable
+from shared.ids import one_shard_of, shard_of
+
+# Places in a call, by shard.
+Groups: TypeAlias = Mapping[int, Sequence[int]]
+
+
+def by_shard(ids: Sequence[str | None], shards: Container[int]) -> Groups:
+    """The places of ids by their shards, without those that are of no shard here; mostly all are of one."""
+    shard = None if None in ids else one_shard_of([item_id or "" for item_id in ids])
+    if shard is not None:
+        return {shard: range(len(ids))} if shard in shards else {}
+    groups: dict[int, list[int]] = {}
+    for i, item_id in enumerate(ids):
+        if item_id is not None and shard_of(item_id) in shards:
+            groups.setdefault(shard_of(item_id), []).append(i)
+    return groups
+
+
+async def at_each_shard(
+    groups: Groups, results: list[Result], work: Callable[[int, Sequence[int]], Awaitable[None]]
+) -> list[Result]:
+    """Let `work` fill in the results of each shard's places; those of a shard that cannot be asked are refused."""
+
+    async def at(shard: int, places: Sequence[int]) -> None:
+        try:
+            await work(shard, places)
+        except Unavailable as error:
+            for i in places:
+                results[i] = refused(results[i].id, error.code, error.outcome)
+
+    if len(groups) == 1:
+        [group] = groups.items()
+        await at(*group)
+    else:
+        await asyncio.gather(*(at(shard, places) for shard, places in groups.items()))
+    return unless_overloaded(results, Urgency.SETTLE)
