@@ -2,7 +2,7 @@
 
 from tests.mutations.model import Mutation
 
-_HANDING = "services/queue/store/sql/handing.sql"
+_ITEMS = "services/queue/store/sql/items.sql"
 _FOLD_COMPLETIONS = "migrations/queue/functions/fold_completions.sql"
 _HAND_COMPLETIONS = "migrations/queue/functions/hand_completions.sql"
 _REVIVE_HERE = "migrations/queue/functions/revive_here.sql"
@@ -13,57 +13,17 @@ _GUARDS = "integration/queue/test_direct_handoff_guards.py"
 
 MUTATIONS = (
     Mutation(
-        "handing-ack-key-namespace",
-        "an ack that hands over frees its own namespace's key",
-        _HANDING,
-        "WHERE dedup.namespace_id = m.namespace_id AND dedup.key = m.idempotency_key OFFSET 0",
-        "WHERE dedup.key = m.idempotency_key OFFSET 0",
-        (f"{_GUARDS}::test_an_ack_frees_no_key_of_another_namespace",),
-    ),
-    Mutation(
-        "handing-ack-namespace",
-        "a token is good in its own namespace only, also where an ack hands over",
-        _HANDING,
-        "WHERE l.namespace_id = ($3::int[])[least(l.nth, cardinality($3::int[]))] OFFSET 0",
-        "WHERE $3::int[] IS NOT NULL OFFSET 0",
-        (f"{_GUARDS}::test_another_namespace_acks_nothing",),
-    ),
-    Mutation(
-        "handing-revive-namespace",
-        "only its own namespace revives an item, also where a call waits for it",
-        _HANDING,
-        "WHERE p.namespace_id = w.namespace_id AND p.reason = 'disabled'",
-        "WHERE p.reason = 'disabled'",
-        (f"{_GUARDS}::test_another_namespace_opens_nothing",),
-    ),
-    Mutation(
-        "handing-revive-dead",
-        "the dead are not revived, also where a call waits for them",
-        _HANDING,
-        "AND p.reason = 'disabled' AND ($4::bool OR NOT p.managed)",
-        "AND ($4::bool OR NOT p.managed)",
-        (f"{_GUARDS}::test_the_dead_stay_dead",),
-    ),
-    Mutation(
-        "handing-revive-managed",
-        "only the DAG service revives an item of a DAG, also where a call waits for it",
-        _HANDING,
-        "AND p.reason = 'disabled' AND ($4::bool OR NOT p.managed)",
-        "AND p.reason = 'disabled' AND $4::bool IS NOT NULL",
-        (f"{_GUARDS}::test_an_item_of_a_dag_is_opened_by_the_dag_service_only",),
-    ),
-    Mutation(
         "handing-delayed",
         "what is revived with a delay is not handed over before that has ended",
-        _HANDING,
-        "FROM u WHERE u.topic_id = o.topic_id AND u.is_ready\n",
-        "FROM u WHERE u.topic_id = o.topic_id\n",
+        _ITEMS,
+        "FROM revived WHERE revived.topic_id = o.topic_id AND revived.is_ready\n",
+        "FROM revived WHERE revived.topic_id = o.topic_id\n",
         (f"{_GUARDS}::test_what_is_opened_with_a_delay_waits_for_its_end",),
     ),
     Mutation(
         "handing-paused",
         "nothing of a paused topic is handed over by a revive",
-        _HANDING,
+        _ITEMS,
         "WHERE o.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))",
         "WHERE true",
         (f"{_HANDED}::test_nothing_of_a_paused_topic_is_handed_over",),
@@ -88,8 +48,8 @@ MUTATIONS = (
         "folding-delayed",
         "a node with a delay is not handed over before that has ended",
         _REVIVE_HERE,
-        "FROM u WHERE u.topic_id = o.topic_id AND u.is_ready\n",
-        "FROM u WHERE u.topic_id = o.topic_id\n",
+        "FROM revived WHERE revived.topic_id = o.topic_id AND revived.is_ready\n",
+        "FROM revived WHERE revived.topic_id = o.topic_id\n",
         ("integration/dag/test_folding_guards.py::test_a_delayed_item_is_not_handed_over_before_its_time",),
     ),
     Mutation(

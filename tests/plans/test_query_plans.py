@@ -25,8 +25,6 @@ HOT: dict[str, set[tuple[str, str]]] = {
     "claim": {("item", "item_pkey"), ("ready", "ready_order")},
     "ack": {("lease", "lease_token"), ("item", "item_pkey")},
     "revive": {("parked", "parked_pkey"), ("item", "item_pkey")},
-    "ack_handing": {("lease", "lease_token"), ("item", "item_pkey")},
-    "revive_handing": {("parked", "parked_pkey"), ("item", "item_pkey")},
     "promote": {("deferred", "deferred_due"), ("item", "item_pkey")},
     "take_expired": {("lease", "lease_expiry")},
     "lock_leases": {("lease", "lease_token")},

@@ -44,7 +44,7 @@ BEGIN
     IF locked IS NULL THEN
         RETURN;
     END IF;
-    WITH g AS MATERIALIZED (
+    WITH dags AS MATERIALIZED (
         SELECT d.* FROM unnest(locked) AS w(no)
         CROSS JOIN LATERAL (
             SELECT ctid AS place, dag.no, dag.id, dag.blocked + dag.released AS unfinished,
@@ -52,35 +52,36 @@ BEGIN
                 dag.open OR folds & 2 > 0 AND dag.cleanup_left = 0 AND dag.parent_dag IS NULL AS may_empty
             FROM dag WHERE dag.no = w.no OFFSET 0) AS d),
     -- The nodes that end; no number where one does not end so simply.
-    n AS MATERIALIZED (
-        SELECT g.no AS dag_no, u.generation, u.attempts, u.output, u.started_at, u.worker, u.nth, x.place, x.no,
+    ending AS MATERIALIZED (
+        SELECT dags.no AS dag_no, u.generation, u.attempts, u.output, u.started_at, u.worker, u.nth, x.place, x.no,
             x.no IS NULL OR u.output LIKE '%\\u%' AS stops
-        FROM g
+        FROM dags
         JOIN unnest(dag_ids, node_keys, generations, item_ids, attempt_numbers, outputs, started_ats, workers)
             WITH ORDINALITY AS u(dag_id, key, generation, item_id, attempts, output, started_at, worker, nth)
-            ON u.dag_id = g.id
+            ON u.dag_id = dags.id
         LEFT JOIN LATERAL (
             SELECT ctid AS place, node.no FROM node
-            WHERE node.dag_no = g.no AND node.key = u.key AND node.generation = u.generation
+            WHERE node.dag_no = dags.no AND node.key = u.key AND node.generation = u.generation
                 AND node.state = 'released' AND node.item_id = u.item_id AND NOT node.sub AND node.run_on IS NULL
             OFFSET 0) AS x ON true),
-    e AS MATERIALIZED (
-        SELECT n.dag_no, n.no AS up, x.place, x.down FROM n
+    edges_below AS MATERIALIZED (
+        SELECT ending.dag_no, ending.no AS up, x.place, x.down FROM ending
         CROSS JOIN LATERAL (
-            SELECT ctid AS place, edge.down FROM edge WHERE edge.up = n.no AND NOT edge.satisfied
+            SELECT ctid AS place, edge.down FROM edge WHERE edge.up = ending.no AND NOT edge.satisfied
             LIMIT edges_max + 1) AS x
         LIMIT edges_here_max + 1),
     -- The nodes below them as they will stand, and what that decides: `stop` is what is not decided here, and what
     -- ends by this very statement, which cannot write a row twice.
-    c AS MATERIALIZED (
+    nodes_below AS MATERIALIZED (
         SELECT x.dag_no, x.no, x.edges, x.place, x.generation, CASE
-            WHEN x.state = 'released' AND x.no = ANY (ARRAY(SELECT n.no FROM n)) THEN 'stop'
+            WHEN x.state = 'released' AND x.no = ANY (ARRAY(SELECT ending.no FROM ending)) THEN 'stop'
             WHEN x.state <> 'blocked' OR x.run_on IS NOT NULL THEN 'wait'
             WHEN x.ext_failed OR x.verdict = 'skip' THEN 'stop'
             WHEN x.verdict = 'wait' OR x.ext_left > 0 THEN 'wait'
             WHEN x.enqueued AND NOT x.sub AND NOT x.pass_outputs AND right(x.item_id::text, 3) = tail THEN 'fire'
             ELSE 'stop' END AS what
-        FROM (SELECT e.dag_no, e.down AS no, count(*)::int AS edges FROM e GROUP BY e.dag_no, e.down) AS k
+        FROM (SELECT edges_below.dag_no, edges_below.down AS no, count(*)::int AS edges FROM edges_below
+        GROUP BY edges_below.dag_no, edges_below.down) AS k
         CROSS JOIN LATERAL (
             SELECT k.*, ctid AS place, node.item_id, node.state, node.generation, node.enqueued, node.sub,
                 node.run_on, node.pass_outputs, node.ext_left, node.ext_failed,
@@ -89,11 +90,11 @@ BEGIN
             FROM node WHERE node.no = k.no OFFSET 0) AS x),
     -- What is written to each DAG's row and its log: ends in the order of the call, then releases, then the DAG's
     -- own end.
-    t AS MATERIALIZED (
-        SELECT g.place, g.no, g.id, g.last_event AS was, k.ended, k.fired, k.news,
-            CASE WHEN g.unfinished > k.ended OR g.open THEN NULL WHEN g.has_failed THEN 'failed'
+    totals AS MATERIALIZED (
+        SELECT dags.place, dags.no, dags.id, dags.last_event AS was, k.ended, k.fired, k.news,
+            CASE WHEN dags.unfinished > k.ended OR dags.open THEN NULL WHEN dags.has_failed THEN 'failed'
                 ELSE 'succeeded' END AS verdict, k.is_wide
-        FROM g
+        FROM dags
         JOIN (
             SELECT p.dag_no, count(p.nth)::int AS ended, (count(p.no) - count(p.nth))::int AS fired,
                 array_agg((p.no & 4194303) || p.state
@@ -101,17 +102,19 @@ BEGIN
                     ORDER BY p.nth, p.no) AS news,
                 bool_or(p.is_wide) IS TRUE OR count(p.no) - count(p.nth) > releases_max AS is_wide
             FROM (
-                SELECT n.dag_no, n.no, n.generation, n.nth, ':succeeded' AS state,
-                    n.stops OR (SELECT count(*) > edges_here_max FROM e) AS stops, false AS is_wide
-                FROM n
+                SELECT ending.dag_no, ending.no, ending.generation, ending.nth, ':succeeded' AS state,
+                    ending.stops OR (SELECT count(*) > edges_here_max FROM edges_below) AS stops, false AS is_wide
+                FROM ending
                 UNION ALL
-                SELECT c.dag_no, c.no, c.generation, NULL, ':released', c.what = 'stop', false FROM c
-                WHERE c.what <> 'wait'
+                SELECT nodes_below.dag_no, nodes_below.no, nodes_below.generation, NULL, ':released',
+                    nodes_below.what = 'stop', false FROM nodes_below
+                WHERE nodes_below.what <> 'wait'
                 UNION ALL
-                SELECT e.dag_no, NULL, NULL, NULL, NULL, false, true FROM e GROUP BY e.dag_no, e.up
+                SELECT edges_below.dag_no, NULL, NULL, NULL, NULL, false, true FROM edges_below
+                GROUP BY edges_below.dag_no, edges_below.up
                 HAVING count(*) > edges_max) AS p
-            GROUP BY p.dag_no HAVING bool_or(p.stops) IS NOT TRUE) AS k ON k.dag_no = g.no
-        WHERE g.unfinished - k.ended > g.cleanup_left OR g.may_empty),
+            GROUP BY p.dag_no HAVING bool_or(p.stops) IS NOT TRUE) AS k ON k.dag_no = dags.no
+        WHERE dags.unfinished - k.ended > dags.cleanup_left OR dags.may_empty),
     written AS (
         UPDATE node SET
             state = CASE x.what WHEN 'end' THEN 'succeeded' WHEN 'fire' THEN 'released' ELSE node.state END,
@@ -124,38 +127,41 @@ BEGIN
             finished_at = CASE x.what WHEN 'end' THEN shard_now() WHEN 'fire' THEN NULL ELSE node.finished_at END,
             up_left = node.up_left - x.edges, up_ok = node.up_ok + x.edges
         FROM (
-            SELECT n.dag_no, n.place, 'end' AS what, n.output, n.attempts, n.started_at, n.worker, 0 AS edges
-            FROM n
+            SELECT ending.dag_no, ending.place, 'end' AS what, ending.output, ending.attempts, ending.started_at,
+                ending.worker, 0 AS edges
+            FROM ending
             UNION ALL
-            SELECT c.dag_no, c.place, c.what, NULL, NULL, NULL, NULL, c.edges FROM c) AS x
-        JOIN t ON t.no = x.dag_no AND NOT t.is_wide
+            SELECT nodes_below.dag_no, nodes_below.place, nodes_below.what, NULL, NULL, NULL, NULL, nodes_below.edges
+            FROM nodes_below) AS x
+        JOIN totals ON totals.no = x.dag_no AND NOT totals.is_wide
         WHERE node.ctid = x.place
         RETURNING node.item_id, x.what),
     flipped AS (
         UPDATE edge SET satisfied = true
-        FROM e JOIN t ON t.no = e.dag_no AND NOT t.is_wide WHERE edge.ctid = e.place),
+        FROM edges_below JOIN totals ON totals.no = edges_below.dag_no AND NOT totals.is_wide
+        WHERE edge.ctid = edges_below.place),
     logged AS (
         INSERT INTO change (dag_no, last_event, nodes, dag)
-        SELECT t.no, t.was + least(i + row_max - 1, t.ended + t.fired) + (x.last IS NOT NULL)::int,
-            array_to_string(t.news[i : i + row_max - 1], ' '), x.last
-        FROM t CROSS JOIN LATERAL generate_series(1, t.ended + t.fired, row_max) AS i
+        SELECT totals.no, totals.was + least(i + row_max - 1, totals.ended + totals.fired) + (x.last IS NOT NULL)::int,
+            array_to_string(totals.news[i : i + row_max - 1], ' '), x.last
+        FROM totals CROSS JOIN LATERAL generate_series(1, totals.ended + totals.fired, row_max) AS i
         CROSS JOIN LATERAL (
-            SELECT CASE WHEN i + row_max > t.ended + t.fired
-                THEN '{"state": "' || t.verdict || '", "open": false, "held": false, "paused": false}' END AS last
+            SELECT CASE WHEN i + row_max > totals.ended + totals.fired
+                THEN '{"state": "' || totals.verdict || '", "open": false, "held": false, "paused": false}' END AS last
             OFFSET 0) AS x
-        WHERE NOT t.is_wide),
+        WHERE NOT totals.is_wide),
     counted AS (
-        UPDATE dag SET released = dag.released - t.ended + t.fired, succeeded = dag.succeeded + t.ended,
-            blocked = dag.blocked - t.fired,
-            last_event = t.was + t.ended + t.fired + (t.verdict IS NOT NULL)::int,
-            state = coalesce(t.verdict, dag.state),
-            finished_at = CASE WHEN t.verdict IS NULL THEN dag.finished_at ELSE shard_now() END
-        FROM t WHERE dag.ctid = t.place AND NOT t.is_wide)
+        UPDATE dag SET released = dag.released - totals.ended + totals.fired, succeeded = dag.succeeded + totals.ended,
+            blocked = dag.blocked - totals.fired,
+            last_event = totals.was + totals.ended + totals.fired + (totals.verdict IS NOT NULL)::int,
+            state = coalesce(totals.verdict, dag.state),
+            finished_at = CASE WHEN totals.verdict IS NULL THEN dag.finished_at ELSE shard_now() END
+        FROM totals WHERE dag.ctid = totals.place AND NOT totals.is_wide)
     SELECT array_agg(written.item_id) FILTER (WHERE written.what = 'end'),
         array_agg(written.item_id) FILTER (WHERE written.what = 'fire'),
-        (SELECT array_agg(t.id) FROM t WHERE t.verdict IS NOT NULL AND NOT t.is_wide),
+        (SELECT array_agg(totals.id) FROM totals WHERE totals.verdict IS NOT NULL AND NOT totals.is_wide),
         (SELECT array_agg(u.item_id) FROM unnest(dag_ids, item_ids) AS u(dag_id, item_id)
-            WHERE u.dag_id = ANY (ARRAY(SELECT t.id FROM t WHERE t.is_wide)))
+            WHERE u.dag_id = ANY (ARRAY(SELECT totals.id FROM totals WHERE totals.is_wide)))
     INTO o_taken, o_released, o_ended, o_wide
     FROM written;
     IF o_ended IS NOT NULL THEN

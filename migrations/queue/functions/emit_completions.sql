@@ -12,27 +12,27 @@ DECLARE
     tail text := (SELECT lpad(to_hex(number), 3, '0') FROM shard);
 BEGIN
     RETURN QUERY
-    WITH u AS MATERIALIZED (
+    WITH ends AS MATERIALIZED (
         SELECT (head || substr(gen_random_uuid()::text, 16, 18) || tail)::uuid AS new_id, x.*
         FROM unnest(item_ids, topic_ids, ack_topic_ids, outcomes, attempt_numbers, outputs, errors, contexts)
             AS x(item_id, topic_id, ack_topic_id, outcome, attempt, output, error, context)),
-    i AS (
+    inserted AS (
         INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, lease_s,
             at_most_once, managed, remembered, payload)
-        SELECT u.new_id, a.namespace_id, u.ack_topic_id, 0, 0, at, at, 60, false, false, false,
-            '{"id":"' || u.item_id || '","topic":' || to_json(t.name) || ',"outcome":"' || u.outcome
-            || '","attempt":' || u.attempt
-            || coalesce(',"output":' || u.output, '')
-            || coalesce(',"error":' || to_json(u.error), '')
+        SELECT ends.new_id, a.namespace_id, ends.ack_topic_id, 0, 0, at, at, 60, false, false, false,
+            '{"id":"' || ends.item_id || '","topic":' || to_json(t.name) || ',"outcome":"' || ends.outcome
+            || '","attempt":' || ends.attempt
+            || coalesce(',"output":' || ends.output, '')
+            || coalesce(',"error":' || to_json(ends.error), '')
             || ',"finished_at":"' || finished_at || '"'
-            || coalesce(',"ack_context":' || u.context, '') || '}'
-        FROM u
-        CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = u.ack_topic_id OFFSET 0) AS a
-        CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = u.topic_id OFFSET 0) AS t
+            || coalesce(',"ack_context":' || ends.context, '') || '}'
+        FROM ends
+        CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = ends.ack_topic_id OFFSET 0) AS a
+        CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = ends.topic_id OFFSET 0) AS t
         RETURNING item.topic_id, octet_length(item.payload) AS bytes),
-    s AS (
+    counted AS (
         INSERT INTO stat_delta
-        SELECT i.topic_id, count(*), 0, 0, 0, 0, sum(i.bytes) FROM i GROUP BY i.topic_id)
-    INSERT INTO ready SELECT u.ack_topic_id, 0, at, u.new_id FROM u
+        SELECT inserted.topic_id, count(*), 0, 0, 0, 0, sum(inserted.bytes) FROM inserted GROUP BY inserted.topic_id)
+    INSERT INTO ready SELECT ends.ack_topic_id, 0, at, ends.new_id FROM ends
     RETURNING ready.topic_id, ready.deliver_at, ready.id;
 END $$;

@@ -17,49 +17,51 @@ DECLARE
     tail text := (SELECT lpad(to_hex(number), 3, '0') FROM shard);
 BEGIN
     RETURN QUERY
-    WITH u AS MATERIALIZED (
+    WITH ends AS MATERIALIZED (
         SELECT (head || substr(gen_random_uuid()::text, 16, 18) || tail)::uuid AS new_id, x.*
         FROM unnest(item_ids, topic_ids, ack_topic_ids, outcomes, attempt_numbers, outputs, errors, contexts)
             AS x(item_id, topic_id, ack_topic_id, outcome, attempt, output, error, context)),
-    i AS (
+    inserted AS (
         INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, lease_s,
             at_most_once, managed, remembered, payload)
-        SELECT u.new_id, a.namespace_id, u.ack_topic_id, 0, 0, at, at, 60, false, false, false,
-            '{"id":"' || u.item_id || '","topic":' || to_json(t.name) || ',"outcome":"' || u.outcome
-            || '","attempt":' || u.attempt
-            || coalesce(',"output":' || u.output, '')
-            || coalesce(',"error":' || to_json(u.error), '')
+        SELECT ends.new_id, a.namespace_id, ends.ack_topic_id, 0, 0, at, at, 60, false, false, false,
+            '{"id":"' || ends.item_id || '","topic":' || to_json(t.name) || ',"outcome":"' || ends.outcome
+            || '","attempt":' || ends.attempt
+            || coalesce(',"output":' || ends.output, '')
+            || coalesce(',"error":' || to_json(ends.error), '')
             || ',"finished_at":"' || finished_at || '"'
-            || coalesce(',"ack_context":' || u.context, '') || '}'
-        FROM u
-        CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = u.ack_topic_id OFFSET 0) AS a
-        CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = u.topic_id OFFSET 0) AS t
+            || coalesce(',"ack_context":' || ends.context, '') || '}'
+        FROM ends
+        CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = ends.ack_topic_id OFFSET 0) AS a
+        CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = ends.topic_id OFFSET 0) AS t
         RETURNING item.id, item.namespace_id, item.topic_id, item.lease_s, octet_length(item.payload) AS bytes,
             CASE WHEN item.topic_id = ANY (offer_topic_ids) THEN item.payload END AS payload),
-    h AS MATERIALIZED (
+    handed AS MATERIALIZED (
         SELECT x.id, x.namespace_id, x.topic_id, o.token,
             at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
         FROM unnest(offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
             AS o(topic_id, token, wanted_s, items_max)
         CROSS JOIN LATERAL (
-            SELECT row_number() OVER best AS nth, sum(i.bytes + 500) OVER best AS bytes_so_far,
-                i.id, i.namespace_id, i.topic_id, i.lease_s
-            FROM i WHERE i.topic_id = o.topic_id
-            WINDOW best AS (ORDER BY i.id ROWS UNBOUNDED PRECEDING) ORDER BY i.id LIMIT o.items_max) AS x
+            SELECT row_number() OVER best AS nth, sum(inserted.bytes + 500) OVER best AS bytes_so_far,
+                inserted.id, inserted.namespace_id, inserted.topic_id, inserted.lease_s
+            FROM inserted WHERE inserted.topic_id = o.topic_id
+            WINDOW best AS (ORDER BY inserted.id ROWS UNBOUNDED PRECEDING) ORDER BY inserted.id LIMIT o.items_max) AS x
         WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))
             AND (x.nth = 1 OR x.bytes_so_far <= offer_bytes_max)),
-    l AS (
+    leased AS (
         INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
-        SELECT h.token, h.lease_until, h.namespace_id, h.topic_id, array_agg(h.id) FROM h
-        GROUP BY h.token, h.lease_until, h.namespace_id, h.topic_id),
-    r AS (
-        INSERT INTO ready SELECT i.topic_id, 0, at, i.id FROM i
-        WHERE NOT EXISTS (SELECT FROM h WHERE h.id = i.id)),
-    s AS (
+        SELECT handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, array_agg(handed.id) FROM handed
+        GROUP BY handed.token, handed.lease_until, handed.namespace_id, handed.topic_id),
+    to_ready AS (
+        INSERT INTO ready SELECT inserted.topic_id, 0, at, inserted.id FROM inserted
+        WHERE NOT EXISTS (SELECT FROM handed WHERE handed.id = inserted.id)),
+    counted AS (
         INSERT INTO stat_delta
-        SELECT i.topic_id, count(*) - x.handed, 0, x.handed, 0, 0, sum(i.bytes)
-        FROM i CROSS JOIN LATERAL (SELECT count(*) AS handed FROM h WHERE h.topic_id = i.topic_id) AS x
-        GROUP BY i.topic_id, x.handed)
-    SELECT i.topic_id, at, i.id, h.token, h.lease_until, CASE WHEN h.id IS NOT NULL THEN i.payload END
-    FROM i LEFT JOIN h ON h.id = i.id;
+        SELECT inserted.topic_id, count(*) - x.handed, 0, x.handed, 0, 0, sum(inserted.bytes)
+        FROM inserted CROSS JOIN LATERAL (SELECT count(*) AS handed FROM handed
+        WHERE handed.topic_id = inserted.topic_id) AS x
+        GROUP BY inserted.topic_id, x.handed)
+    SELECT inserted.topic_id, at, inserted.id, handed.token, handed.lease_until, CASE WHEN handed.id IS NOT NULL
+        THEN inserted.payload END
+    FROM inserted LEFT JOIN handed ON handed.id = inserted.id;
 END $$;

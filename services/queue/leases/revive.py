@@ -70,8 +70,8 @@ class Revives:
                 open_now = [
                     (Key(row["priority"], row["deliver_at"], row["id"]), row) for row in rows if row["is_ready"]
                 ]
-                handing.hand([(key, row) for key, row in open_now if row.get("token")])
-                ready = [Ready(row["topic_id"], key) for key, row in open_now if not row.get("token")]
+                handing.hand([(key, row) for key, row in open_now if row["token"]])
+                ready = [Ready(row["topic_id"], key) for key, row in open_now if not row["token"]]
                 handing.saw([row.topic_id for row in ready])
             opened = {row["id"]: row for row in rows}
             self._dispatch.ready(store.number, ready)

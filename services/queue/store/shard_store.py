@@ -24,9 +24,14 @@ from shared.clock import SystemClock
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
-# What an ack says of each item that it made ready, and one with offers besides.
-_TOLD = ("topic_ids", "priorities", "deliver_ats", "ids", "reviveds", "are_ready")
-_HANDED = (
+# What an ack says of each item that it made ready, the last ten of those that it leased at once.
+_NEWS = (
+    "topic_ids",
+    "priorities",
+    "deliver_ats",
+    "ids",
+    "reviveds",
+    "are_ready",
     "handed_to",
     "lease_untils",
     "payloads",
@@ -217,7 +222,7 @@ class Store(EnqueueStore):
         pool = self.shard.relaxed if relaxed else self.pool
         named = _by_token(ids, tokens, namespace_ids)
         row = await pool.row(
-            SQL.ack_handing if offers else SQL.ack,
+            SQL.ack,
             ids=named.ids,
             tokens=named.tokens,
             namespace_ids=named.namespace_ids,
@@ -235,9 +240,8 @@ class Store(EnqueueStore):
         handed: list[tuple[Key, Any]] = []
         ended: list[str] = []
         told = revived = delayed = 0
-        columns = (*_TOLD, *_HANDED) if offers else _TOLD
-        for topic_id, priority, at, item_id, is_revived, is_ready, *lease in zip(
-            *(row[name] or () for name in columns), strict=True
+        for topic_id, priority, at, item_id, is_revived, is_ready, token, *lease in zip(
+            *(row[name] or () for name in _NEWS), strict=True
         ):
             if topic_id is None:
                 ended.append(item_id)
@@ -245,8 +249,8 @@ class Store(EnqueueStore):
             key = Key(priority, at, item_id)
             told += not is_revived
             revived += is_revived
-            if lease and lease[0] is not None:
-                handed.append((key, _claimed(topic_id, key, *lease)))
+            if token is not None:
+                handed.append((key, _claimed(topic_id, key, token, *lease)))
             elif is_ready:
                 ready.append(Ready(topic_id, key))
             else:
@@ -263,7 +267,7 @@ class Store(EnqueueStore):
     ) -> list[Any]:
         """Open disabled items; rows of those that were. One with a `token` is leased, as by a claim."""
         return await self.pool.fetch(
-            SQL.revive_handing if offers else SQL.revive,
+            SQL.revive,
             ids=ids,
             namespace_ids=namespace_ids,
             inputs=inputs,
@@ -301,15 +305,13 @@ def _by_token(ids: Sequence[str], tokens: Sequence[str], namespace_ids: Sequence
 
 def _offered(offers: Sequence[Offer], bytes_max: int) -> dict[str, Any]:
     """Offers as arguments. All of them together are given so many bytes at most."""
-    if not offers:
-        return {}
-    topic_ids, tokens, lease_ss, maxima = zip(*offers, strict=True)
+    topic_ids, tokens, lease_ss, maxima = zip(*offers, strict=True) if offers else ((), (), (), ())
     return {
         "offer_topic_ids": topic_ids,
         "offer_tokens": tokens,
         "offer_lease_ss": lease_ss,
         "offer_maxima": maxima,
-        "offer_bytes_max": bytes_max // len(offers),
+        "offer_bytes_max": bytes_max // max(len(offers), 1),
     }
 
 

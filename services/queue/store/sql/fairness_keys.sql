@@ -34,27 +34,28 @@ DELETE FROM lane_clock WHERE topic_id = $1::int AND priority = $2::int
 -- name: adopt_strays(topic_id, priority, v_at, limit)
 -- Ready items without a lane that stand behind all places given out: while lanes are busy their turn would never
 -- come. They become a lane of their own, ''.
-WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-m AS MATERIALIZED (
+WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
+last_place AS MATERIALIZED (
     SELECT next_at FROM lane WHERE topic_id = $1::int AND priority = $2::int AND next_at > $3::timestamptz
         AND EXISTS (SELECT FROM lane k WHERE k.topic_id = $1::int AND k.priority = $2::int
             AND k.next_at > $3::timestamptz AND k.key <> '')
     ORDER BY lane.next_at DESC LIMIT 1),
-d AS (
+strays AS (
     DELETE FROM ready WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM ready WHERE topic_id = $1::int AND priority = $2::int AND deliver_at >= (SELECT next_at FROM m)
+        SELECT ctid FROM ready WHERE topic_id = $1::int AND priority = $2::int AND deliver_at >= (SELECT next_at
+        FROM last_place)
         ORDER BY ready.priority, ready.deliver_at, ready.id LIMIT $4::int FOR UPDATE SKIP LOCKED))
     RETURNING id, deliver_at),
-f AS MATERIALIZED (
-    SELECT i.place, d.id, d.deliver_at, row_number() OVER (ORDER BY d.deliver_at, d.id) AS nth
-    FROM d CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = d.id OFFSET 0) AS i),
-t AS MATERIALIZED (
-    SELECT lane_places(x.topics, x.priorities, x.keys, n.at) AS places
-    FROM n, (SELECT array_agg($1::int) AS topics, array_agg($2::int) AS priorities, array_agg(''::text) AS keys
-        FROM f) AS x),
-u AS (
-    UPDATE item i SET deliver_at = (SELECT places FROM t)[f.nth], fairness_key = '', ready_at = f.deliver_at
-    FROM f WHERE i.ctid = f.place
+found AS MATERIALIZED (
+    SELECT i.place, strays.id, strays.deliver_at, row_number() OVER (ORDER BY strays.deliver_at, strays.id) AS nth
+    FROM strays CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = strays.id OFFSET 0) AS i),
+turns AS MATERIALIZED (
+    SELECT lane_places(x.topics, x.priorities, x.keys, clock.at) AS places
+    FROM clock, (SELECT array_agg($1::int) AS topics, array_agg($2::int) AS priorities, array_agg(''::text) AS keys
+        FROM found) AS x),
+adopted AS (
+    UPDATE item i SET deliver_at = (SELECT places FROM turns)[found.nth], fairness_key = '', ready_at = found.deliver_at
+    FROM found WHERE i.ctid = found.place
     RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
-r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u)
-SELECT id::text, topic_id, priority, deliver_at FROM u;
+to_ready AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM adopted)
+SELECT id::text, topic_id, priority, deliver_at FROM adopted;

@@ -13,7 +13,8 @@ INSERT INTO namespace (name, settings, declared, set_at)
 SELECT u.name, u.settings, true, u.set_at
 FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS u(name, settings, set_at) ORDER BY u.name
 ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, declared = true, set_at = excluded.set_at
-WHERE namespace.set_at IS NULL OR (namespace.set_at, namespace.settings COLLATE "C") < (excluded.set_at, excluded.settings);
+WHERE namespace.set_at IS NULL OR (namespace.set_at, namespace.settings COLLATE "C") < (excluded.set_at,
+    excluded.settings);
 
 -- name: give_pauses(namespaces, topics, paused, set_ats)
 INSERT INTO topic (namespace_id, name, paused, paused_at)

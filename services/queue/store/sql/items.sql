@@ -9,7 +9,7 @@
 -- insert, by take_back_ended, with a snapshot of its own: an insert that waited for the transaction that ended the
 -- same id must see that end. An item of a lane is due at once: `promote` gives it its place. Where a number does not
 -- stand for its names any more, or its topic is to be deleted, nothing is taken in, and `strangers` says which.
-WITH n AS MATERIALIZED (
+WITH clock AS MATERIALIZED (
     SELECT at, (extract(epoch FROM at) * 1000)::bigint AS at_ms FROM (SELECT shard_now() AS at OFFSET 0) AS now),
 asked AS MATERIALIZED (
     SELECT u.*, here.namespace_id, acks.is_here AS acks_here
@@ -29,12 +29,12 @@ strangers AS MATERIALIZED (
     SELECT topic_id FROM asked WHERE namespace_id IS NULL
     UNION ALL
     SELECT ack_topic_id FROM asked WHERE ack_topic_id IS NOT NULL AND acks_here IS NULL),
-k AS MATERIALIZED (
-    SELECT u.*, n.*, e.*, CASE WHEN NOT e.disabled THEN greatest(
-            coalesce(e.due_at, n.at + make_interval(secs => coalesce(e.delay_s, 0))), n.at) END AS deliver_at,
+kinds AS MATERIALIZED (
+    SELECT u.*, clock.*, e.*, CASE WHEN NOT e.disabled THEN greatest(
+            coalesce(e.due_at, clock.at + make_interval(secs => coalesce(e.delay_s, 0))), clock.at) END AS deliver_at,
         ($14::uuid[])[coalesce(($11::int[])[u.nth - 1], 0) + 1:u.last] AS ids,
         ($15::bigint[])[coalesce(($11::int[])[u.nth - 1], 0) + 1:u.last] AS times_ms
-    FROM n, asked AS u,
+    FROM clock, asked AS u,
         LATERAL (SELECT u.extra::jsonb AS x OFFSET 0) AS j,
         LATERAL (
             SELECT coalesce((x ->> 'disabled')::bool, false) AS disabled, (x ->> 'due_at')::timestamptz AS due_at,
@@ -46,12 +46,12 @@ k AS MATERIALIZED (
                 x ->> 'metadata' AS metadata, x ->> 'inputs' AS inputs, x ->> 'headers' AS headers,
                 x ->> 'key' AS key, x ->> 'lane' AS lane OFFSET 0) AS e
     WHERE NOT EXISTS (SELECT FROM strangers)),
-a AS (
-    SELECT k.*, unnest(k.ids) AS id, unnest(k.times_ms) AS time_ms,
-        unnest(string_to_array(k.payloads, E'\x1e')) AS payload,
-        unnest(string_to_array(k.ack_contexts, E'\x1e')) AS ack_context
-    FROM k),
-i AS (
+arriving AS (
+    SELECT kinds.*, unnest(kinds.ids) AS id, unnest(kinds.times_ms) AS time_ms,
+        unnest(string_to_array(kinds.payloads, E'\x1e')) AS payload,
+        unnest(string_to_array(kinds.ack_contexts, E'\x1e')) AS ack_context
+    FROM kinds),
+inserted AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, expires_at,
         max_attempts, at_most_once, managed, remembered, delay_s, deliver_after, ttl_s, backoff, ack_topic_id,
         metadata, inputs, headers, ack_context, idempotency_key, fairness_key)
@@ -59,30 +59,31 @@ i AS (
         CASE WHEN NOT disabled THEN at + make_interval(secs => ttl_s) END, max_attempts, at_most_once, managed,
         remembered, delay_s, CASE WHEN disabled THEN due_at END, ttl_s, backoff, ack_topic_id, metadata, inputs,
         headers, ack_context, key, lane
-    FROM a
+    FROM arriving
     WHERE NOT named OR time_ms BETWEEN at_ms - $16::bigint AND at_ms + $17::bigint
     ON CONFLICT (id) DO NOTHING
     RETURNING id, namespace_id, topic_id, priority, deliver_at, enqueued_at, managed, remembered,
         deliver_at <= enqueued_at AND fairness_key IS NULL AS is_ready, octet_length(payload) AS bytes),
-x AS MATERIALIZED (
+ended_before AS MATERIALIZED (
     SELECT t.id, t.outcome
-    FROM (SELECT array_agg(id) FILTER (WHERE remembered) AS ids FROM i) AS r, take_back_ended(r.ids) AS t),
-t AS MATERIALIZED (SELECT * FROM i WHERE id <> ALL (ARRAY(SELECT id FROM x))),
-r AS (
-    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM t WHERE is_ready),
-d AS (
-    INSERT INTO deferred SELECT deliver_at, id FROM t WHERE NOT is_ready AND deliver_at IS NOT NULL),
-p AS (
+    FROM (SELECT array_agg(id) FILTER (WHERE remembered) AS ids FROM inserted) AS r, take_back_ended(r.ids) AS t),
+taken AS MATERIALIZED (SELECT * FROM inserted WHERE id <> ALL (ARRAY(SELECT id FROM ended_before))),
+to_ready AS (
+    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM taken WHERE is_ready),
+to_deferred AS (
+    INSERT INTO deferred SELECT deliver_at, id FROM taken WHERE NOT is_ready AND deliver_at IS NOT NULL),
+to_parked AS (
     INSERT INTO parked (id, namespace_id, topic_id, reason, managed, parked_at)
-    SELECT id, namespace_id, topic_id, 'disabled', managed, enqueued_at FROM t WHERE deliver_at IS NULL),
-s AS (
+    SELECT id, namespace_id, topic_id, 'disabled', managed, enqueued_at FROM taken WHERE deliver_at IS NULL),
+counted AS (
     INSERT INTO stat_delta
     SELECT topic_id, count(*) FILTER (WHERE is_ready),
         count(*) FILTER (WHERE NOT is_ready AND deliver_at IS NOT NULL), 0,
         count(*) FILTER (WHERE deliver_at IS NULL), 0, sum(bytes)
-    FROM t GROUP BY topic_id)
-SELECT (SELECT at FROM n) AS at,
-    CASE WHEN (SELECT count(*) FROM t) < cardinality($14::uuid[]) THEN ARRAY(SELECT id::text FROM t) END AS taken,
+    FROM taken GROUP BY topic_id)
+SELECT (SELECT at FROM clock) AS at,
+    CASE WHEN (SELECT count(*) FROM taken) < cardinality($14::uuid[]) THEN ARRAY(SELECT id::text
+        FROM taken) END AS taken,
     (SELECT array_agg(topic_id) FROM strangers) AS strangers;
 
 -- name: enqueue_plain(namespaces, topics, topic_ids, priorities, lease_ss, lasts, payloads, ids)
@@ -98,17 +99,18 @@ WITH asked AS MATERIALIZED (
             SELECT t.namespace_id FROM topic t JOIN namespace s ON s.namespace_id = t.namespace_id
             WHERE t.topic_id = u.topic_id AND t.name = u.topic AND s.name = u.namespace AND t.retiring IS NULL
         OFFSET 0) AS here ON true),
-k AS MATERIALIZED (SELECT * FROM asked WHERE NOT EXISTS (SELECT FROM asked WHERE namespace_id IS NULL)),
-i AS (
+kinds AS MATERIALIZED (SELECT * FROM asked WHERE NOT EXISTS (SELECT FROM asked WHERE namespace_id IS NULL)),
+inserted AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, max_attempts,
         at_most_once, managed, remembered)
-    SELECT unnest(ids), namespace_id, topic_id, priority, lease_s, unnest(string_to_array(payloads, E'\x1e')), at, at, 0,
+    SELECT unnest(ids), namespace_id, topic_id, priority, lease_s, unnest(string_to_array(payloads, E'\x1e')), at, at,
+        0,
         false, false, false
-    FROM k),
-r AS (INSERT INTO ready SELECT topic_id, priority, at, unnest(ids) FROM k),
-s AS (
+    FROM kinds),
+to_ready AS (INSERT INTO ready SELECT topic_id, priority, at, unnest(ids) FROM kinds),
+counted AS (
     INSERT INTO stat_delta
-    SELECT topic_id, cardinality(ids), 0, 0, 0, 0, octet_length(payloads) - cardinality(ids) + 1 FROM k)
+    SELECT topic_id, cardinality(ids), 0, 0, 0, 0, octet_length(payloads) - cardinality(ids) + 1 FROM kinds)
 SELECT at, (SELECT array_agg(topic_id) FROM asked WHERE namespace_id IS NULL) AS strangers FROM asked LIMIT 1;
 
 -- name: known(ids)
@@ -151,110 +153,146 @@ FROM item WHERE id = ANY ($1::uuid[]) ORDER BY item.id FOR UPDATE;
 -- name: requeue(ids, costs, delay_ss, errors, metadatas)
 -- Back to ready or deferred, for items whose membership this transaction has taken and whose rows it holds.
 -- A redelivered item leaves a trace when it ends, so that a superseded holder can be told.
-WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-f AS MATERIALIZED (
+WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
+found AS MATERIALIZED (
     SELECT w.*, i.place
     FROM unnest($1::uuid[], $2::int[], $3::float8[], $4::text[], $5::text[]) AS w(id, cost, delay_s, error, metadata)
     CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = w.id OFFSET 0) AS i),
-u AS (
-    UPDATE item i SET attempts = i.attempts + f.cost, deliver_at = n.at + make_interval(secs => f.delay_s),
-        error = coalesce(f.error, i.error), metadata = coalesce(f.metadata, i.metadata), remembered = true
-    FROM f, n WHERE i.ctid = f.place
-    RETURNING i.id, i.topic_id, i.priority, i.deliver_at, i.deliver_at <= n.at AND i.fairness_key IS NULL AS is_ready),
-r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE is_ready),
-d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE NOT is_ready),
-s AS (
+requeued AS (
+    UPDATE item i SET attempts = i.attempts + found.cost, deliver_at = clock.at + make_interval(secs => found.delay_s),
+        error = coalesce(found.error, i.error), metadata = coalesce(found.metadata, i.metadata), remembered = true
+    FROM found, clock WHERE i.ctid = found.place
+    RETURNING i.id, i.topic_id, i.priority, i.deliver_at, i.deliver_at <= clock.at
+        AND i.fairness_key IS NULL AS is_ready),
+to_ready AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM requeued WHERE is_ready),
+to_deferred AS (INSERT INTO deferred SELECT deliver_at, id FROM requeued WHERE NOT is_ready),
+counted AS (
     INSERT INTO stat_delta
     SELECT topic_id, count(*) FILTER (WHERE is_ready), count(*) FILTER (WHERE NOT is_ready),
         -count(*), 0, 0
-    FROM u GROUP BY topic_id)
-SELECT id::text, topic_id, priority, deliver_at FROM u WHERE is_ready;
+    FROM requeued GROUP BY topic_id)
+SELECT id::text, topic_id, priority, deliver_at FROM requeued WHERE is_ready;
 
 -- name: bury(ids, costs, errors, metadatas)
 -- Dead: the item stays, parked, until it is purged, redriven or past retention.
-WITH f AS MATERIALIZED (
+WITH found AS MATERIALIZED (
     SELECT w.*, i.place
     FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS w(id, cost, error, metadata)
     CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = w.id OFFSET 0) AS i),
-u AS (
-    UPDATE item i SET attempts = i.attempts + f.cost, error = coalesce(f.error, i.error),
-        metadata = coalesce(f.metadata, i.metadata), expires_at = NULL, remembered = true
-    FROM f WHERE i.ctid = f.place
+buried AS (
+    UPDATE item i SET attempts = i.attempts + found.cost, error = coalesce(found.error, i.error),
+        metadata = coalesce(found.metadata, i.metadata), expires_at = NULL, remembered = true
+    FROM found WHERE i.ctid = found.place
     RETURNING i.id, i.namespace_id, i.topic_id, i.managed, i.attempts, i.ack_topic_id, i.ack_context, i.error),
-p AS (
+to_parked AS (
     INSERT INTO parked (id, namespace_id, topic_id, reason, managed, parked_at)
-    SELECT id, namespace_id, topic_id, 'dead', managed, shard_now() FROM u),
-s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, count(*) FROM u GROUP BY topic_id)
+    SELECT id, namespace_id, topic_id, 'dead', managed, shard_now() FROM buried),
+counted AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, count(*) FROM buried GROUP BY topic_id)
 SELECT e.o_topic_id, e.o_deliver_at, e.o_id::text
 FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
         array_agg('dead'::text) AS outcomes, array_agg(attempts) AS attempts, array_agg(NULL::text) AS outputs,
         array_agg(error) AS errors, array_agg(ack_context) AS contexts
-    FROM u WHERE ack_topic_id IS NOT NULL) AS c,
+    FROM buried WHERE ack_topic_id IS NOT NULL) AS c,
     emit_completions(c.ids, c.topics, c.ack_topics, c.outcomes, c.attempts, c.outputs, c.errors, c.contexts) AS e;
 
 -- name: remove(ids, outcomes, states, charges, whys)
 -- The end of items whose membership this transaction has taken: expired, cancelled, or dead ones that leave.
 -- `states` names the count each comes off; `charges` is 1 where the end was itself a delivery; `whys` is told before
 -- the error of the last delivery. A dead item told its end when it died, so no second completion goes out for it.
-WITH f AS MATERIALIZED (
+WITH found AS MATERIALIZED (
     SELECT w.*, i.place
     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::text[]) AS w(id, outcome, state, charge, why)
     CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = w.id OFFSET 0) AS i),
-d AS (
-    DELETE FROM item i USING f WHERE i.ctid = f.place
-    RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + f.charge AS attempts, i.ack_topic_id, i.ack_context,
-        nullif(concat_ws('; before: ', f.why, i.error), '') AS error, i.remembered, i.idempotency_key, f.outcome,
-        f.state, octet_length(i.payload) AS bytes),
-e AS (
-    INSERT INTO ended (id, namespace_id, outcome) SELECT id, namespace_id, outcome FROM d
+deleted AS (
+    DELETE FROM item i USING found WHERE i.ctid = found.place
+    RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + found.charge AS attempts, i.ack_topic_id, i.ack_context,
+        nullif(concat_ws('; before: ', found.why, i.error), '') AS error, i.remembered, i.idempotency_key,
+            found.outcome,
+        found.state, octet_length(i.payload) AS bytes),
+remembered AS (
+    INSERT INTO ended (id, namespace_id, outcome) SELECT id, namespace_id, outcome FROM deleted
     ON CONFLICT (id) DO NOTHING),
-h AS MATERIALIZED (
-    SELECT x.place FROM d CROSS JOIN LATERAL (
+key_places AS MATERIALIZED (
+    SELECT x.place FROM deleted CROSS JOIN LATERAL (
         SELECT ctid AS place FROM dedup
-        WHERE dedup.namespace_id = d.namespace_id AND dedup.key = d.idempotency_key OFFSET 0) AS x
-    WHERE d.idempotency_key IS NOT NULL),
-k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM h WHERE dedup.ctid = h.place),
-s AS (
+        WHERE dedup.namespace_id = deleted.namespace_id AND dedup.key = deleted.idempotency_key OFFSET 0) AS x
+    WHERE deleted.idempotency_key IS NOT NULL),
+keys_released AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM key_places
+    WHERE dedup.ctid = key_places.place),
+counted AS (
     INSERT INTO stat_delta
     SELECT topic_id, -count(*) FILTER (WHERE state = 'ready'), -count(*) FILTER (WHERE state = 'delayed'),
         -count(*) FILTER (WHERE state = 'leased'), -count(*) FILTER (WHERE state = 'disabled'),
         -count(*) FILTER (WHERE state = 'dead'), -sum(bytes)
-    FROM d GROUP BY topic_id)
+    FROM deleted GROUP BY topic_id)
 SELECT e.o_topic_id, e.o_deliver_at, e.o_id::text
 FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
         array_agg(outcome) AS outcomes, array_agg(attempts) AS attempts, array_agg(NULL::text) AS outputs,
         array_agg(error) AS errors, array_agg(ack_context) AS contexts
-    FROM d WHERE ack_topic_id IS NOT NULL AND state <> 'dead') AS c,
+    FROM deleted WHERE ack_topic_id IS NOT NULL AND state <> 'dead') AS c,
     emit_completions(c.ids, c.topics, c.ack_topics, c.outcomes, c.attempts, c.outputs, c.errors, c.contexts) AS e;
 
--- name: revive(ids, namespace_ids, inputs, may_manage)
--- Disabled items become deliverable; delay and TTL count from here.
-WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-f AS MATERIALIZED (
+-- name: revive(ids, namespace_ids, inputs, may_manage, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_bytes_max)
+-- Disabled items become deliverable; delay and TTL count from here. Of a topic on offer the first items are leased at once
+-- to the call that waits for them, as by `claim`: what is in `handed` never comes to `ready`. An offer is a topic, a
+-- call's token, its lease_s (0: each item's own) and how many items it takes, of no more than `offer_bytes_max` bytes
+-- together, one at least; a paused topic's is not taken up (see services.queue.dispatch.direct_handoff).
+WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
+places AS MATERIALIZED (
     SELECT p.place, w.inputs
     FROM unnest($1::uuid[], $2::int[], $3::text[]) AS w(id, namespace_id, inputs)
     CROSS JOIN LATERAL (
         SELECT ctid AS place, namespace_id, reason, managed FROM parked WHERE parked.id = w.id OFFSET 0) AS p
     WHERE p.namespace_id = w.namespace_id AND p.reason = 'disabled' AND ($4::bool OR NOT p.managed)),
-p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id, f.inputs),
-g AS MATERIALIZED (
-    SELECT p.inputs, i.place FROM p
-    CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = p.id OFFSET 0) AS i),
-u AS (
-    UPDATE item i SET inputs = coalesce(g.inputs, i.inputs),
-        deliver_at = greatest(n.at + make_interval(secs => coalesce(i.delay_s, 0)), i.deliver_after),
-        expires_at = n.at + make_interval(secs => i.ttl_s)
-    FROM g, n WHERE i.ctid = g.place
+opened AS (DELETE FROM parked USING places WHERE parked.ctid = places.place RETURNING parked.id, places.inputs),
+found AS MATERIALIZED (
+    SELECT opened.inputs, i.place FROM opened
+    CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = opened.id OFFSET 0) AS i),
+revived AS (
+    UPDATE item i SET inputs = coalesce(found.inputs, i.inputs),
+        deliver_at = greatest(clock.at + make_interval(secs => coalesce(i.delay_s, 0)), i.deliver_after),
+        expires_at = clock.at + make_interval(secs => i.ttl_s)
+    FROM found, clock WHERE i.ctid = found.place
     RETURNING i.id, i.namespace_id, i.managed, i.topic_id, i.priority, i.deliver_at,
-        i.deliver_at <= n.at AND i.fairness_key IS NULL AS is_ready),
-r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE is_ready),
-d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE NOT is_ready),
-s AS (
+        i.deliver_at <= clock.at AND i.fairness_key IS NULL AS is_ready,
+        CASE WHEN i.topic_id = ANY ($5::int[]) THEN i END AS whole,
+        octet_length(i.payload) + coalesce(octet_length(i.metadata), 0) + coalesce(octet_length(i.inputs), 0)
+            + coalesce(octet_length(i.headers), 0) + coalesce(octet_length(i.ack_context), 0) + 500 AS bytes),
+handed AS MATERIALIZED (
+    SELECT x.id, x.namespace_id, x.topic_id, o.token,
+        clock.at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
+    FROM clock, unnest($5::int[], $6::uuid[], $7::float8[], $8::int[]) AS o(topic_id, token, wanted_s, items_max)
+    CROSS JOIN LATERAL (
+        SELECT row_number() OVER best AS nth, sum(revived.bytes) OVER best AS bytes_so_far,
+            revived.id, revived.namespace_id, revived.topic_id, (revived.whole).lease_s
+        FROM revived WHERE revived.topic_id = o.topic_id AND revived.is_ready
+        WINDOW best AS (ORDER BY revived.priority, revived.deliver_at, revived.id ROWS UNBOUNDED PRECEDING)
+        ORDER BY revived.priority, revived.deliver_at, revived.id LIMIT o.items_max) AS x
+    WHERE o.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))
+        AND (x.nth = 1 OR x.bytes_so_far <= $9::bigint)),
+leased AS (
+    INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
+    SELECT token, lease_until, namespace_id, topic_id, array_agg(id) FROM handed
+    GROUP BY token, lease_until, namespace_id, topic_id),
+to_ready AS (
+    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM revived
+    WHERE is_ready AND NOT EXISTS (SELECT FROM handed WHERE handed.id = revived.id)),
+to_deferred AS (INSERT INTO deferred SELECT deliver_at, id FROM revived WHERE NOT is_ready),
+counted AS (
     INSERT INTO stat_delta
-    SELECT topic_id, count(*) FILTER (WHERE is_ready), count(*) FILTER (WHERE NOT is_ready), 0,
+    SELECT revived.topic_id, count(*) FILTER (WHERE is_ready) - x.handed, count(*) FILTER (WHERE NOT is_ready),
+        x.handed,
         -count(*), 0
-    FROM u GROUP BY topic_id)
-SELECT id::text, namespace_id, managed, topic_id, priority, deliver_at, is_ready FROM u;
+    FROM revived CROSS JOIN LATERAL (SELECT count(*) AS handed FROM handed
+    WHERE handed.topic_id = revived.topic_id) AS x
+    GROUP BY revived.topic_id, x.handed)
+SELECT revived.id::text, revived.namespace_id, revived.managed, revived.topic_id, revived.priority, revived.deliver_at,
+    revived.is_ready, handed.token::text,
+    handed.lease_until, w.payload, w.metadata, w.inputs, w.headers, w.attempts + 1 AS attempt, w.enqueued_at,
+        w.at_most_once,
+    CASE WHEN revived.managed THEN w.ack_context END AS dag
+FROM revived LEFT JOIN handed ON handed.id = revived.id
+CROSS JOIN LATERAL (SELECT (CASE WHEN handed.id IS NOT NULL THEN revived.whole END).*) AS w;
 
 -- name: states(ids)
 -- Where items stand, for the answer to a call that changed nothing.
@@ -264,44 +302,50 @@ WHERE i.id = ANY ($1::uuid[]);
 
 -- name: leave_queues(ids)
 -- Takes the membership rows of items that are ready, deferred or parked (never those of a lease).
-WITH f AS MATERIALIZED (SELECT id, topic_id, priority, deliver_at FROM item WHERE id = ANY ($1::uuid[])),
-r AS MATERIALIZED (
-    SELECT q.place FROM f CROSS JOIN LATERAL (
+WITH found AS MATERIALIZED (SELECT id, topic_id, priority, deliver_at FROM item WHERE id = ANY ($1::uuid[])),
+ready_places AS MATERIALIZED (
+    SELECT q.place FROM found CROSS JOIN LATERAL (
         SELECT ctid AS place FROM ready
-        WHERE ready.topic_id = f.topic_id AND ready.priority = f.priority AND ready.deliver_at = f.deliver_at
-            AND ready.id = f.id OFFSET 0) AS q
+        WHERE ready.topic_id = found.topic_id AND ready.priority = found.priority
+            AND ready.deliver_at = found.deliver_at
+            AND ready.id = found.id OFFSET 0) AS q
     ORDER BY q.place),
-d AS MATERIALIZED (
-    SELECT q.place FROM f CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM deferred WHERE deferred.due_at = f.deliver_at AND deferred.id = f.id OFFSET 0) AS q),
-gr AS (DELETE FROM ready USING r WHERE ready.ctid = r.place RETURNING ready.id),
-gd AS (DELETE FROM deferred USING d WHERE deferred.ctid = d.place RETURNING deferred.id),
-gp AS (DELETE FROM parked WHERE id = ANY ($1::uuid[]) RETURNING id, reason)
-SELECT id::text, 'ready' AS state FROM gr
-UNION ALL SELECT id::text, 'delayed' FROM gd
-UNION ALL SELECT id::text, reason FROM gp;
+deferred_places AS MATERIALIZED (
+    SELECT q.place FROM found CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM deferred WHERE deferred.due_at = found.deliver_at
+            AND deferred.id = found.id OFFSET 0) AS q),
+left_ready AS (DELETE FROM ready USING ready_places WHERE ready.ctid = ready_places.place RETURNING ready.id),
+left_deferred AS (DELETE FROM deferred USING deferred_places
+    WHERE deferred.ctid = deferred_places.place RETURNING deferred.id),
+left_parked AS (DELETE FROM parked WHERE id = ANY ($1::uuid[]) RETURNING id, reason)
+SELECT id::text, 'ready' AS state FROM left_ready
+UNION ALL SELECT id::text, 'delayed' FROM left_deferred
+UNION ALL SELECT id::text, reason FROM left_parked;
 
 -- name: leave_past_ttl(ids)
 -- As leave_queues, for items whose TTL has passed by now; the guard is stated where the row is taken.
-WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-f AS MATERIALIZED (
-    SELECT i.* FROM n, unnest($1::uuid[]) AS w(id)
+WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
+found AS MATERIALIZED (
+    SELECT i.* FROM clock, unnest($1::uuid[]) AS w(id)
     CROSS JOIN LATERAL (
         SELECT id, topic_id, priority, deliver_at, expires_at FROM item WHERE item.id = w.id OFFSET 0) AS i
-    WHERE i.expires_at <= n.at),
-r AS MATERIALIZED (
-    SELECT q.place FROM f CROSS JOIN LATERAL (
+    WHERE i.expires_at <= clock.at),
+ready_places AS MATERIALIZED (
+    SELECT q.place FROM found CROSS JOIN LATERAL (
         SELECT ctid AS place FROM ready
-        WHERE ready.topic_id = f.topic_id AND ready.priority = f.priority AND ready.deliver_at = f.deliver_at
-            AND ready.id = f.id OFFSET 0) AS q
+        WHERE ready.topic_id = found.topic_id AND ready.priority = found.priority
+            AND ready.deliver_at = found.deliver_at
+            AND ready.id = found.id OFFSET 0) AS q
     ORDER BY q.place),
-d AS MATERIALIZED (
-    SELECT q.place FROM f CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM deferred WHERE deferred.due_at = f.deliver_at AND deferred.id = f.id OFFSET 0) AS q),
-gr AS (DELETE FROM ready USING r WHERE ready.ctid = r.place RETURNING ready.id),
-gd AS (DELETE FROM deferred USING d WHERE deferred.ctid = d.place RETURNING deferred.id)
-SELECT id::text, 'ready' AS state FROM gr
-UNION ALL SELECT id::text, 'delayed' FROM gd;
+deferred_places AS MATERIALIZED (
+    SELECT q.place FROM found CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM deferred WHERE deferred.due_at = found.deliver_at
+            AND deferred.id = found.id OFFSET 0) AS q),
+left_ready AS (DELETE FROM ready USING ready_places WHERE ready.ctid = ready_places.place RETURNING ready.id),
+left_deferred AS (DELETE FROM deferred USING deferred_places
+    WHERE deferred.ctid = deferred_places.place RETURNING deferred.id)
+SELECT id::text, 'ready' AS state FROM left_ready
+UNION ALL SELECT id::text, 'delayed' FROM left_deferred;
 
 -- name: leave_dead(ids)
 DELETE FROM parked USING (
@@ -321,7 +365,7 @@ RETURNING id::text;
 
 -- name: bury_tombstones(ids)
 -- Second half: remembered as cancelled, and gone.
-WITH e AS (
+WITH remembered AS (
     INSERT INTO ended (id, namespace_id, outcome)
     SELECT i.id, i.namespace_id, 'cancelled' FROM item i WHERE i.id = ANY ($1::uuid[]) ON CONFLICT (id) DO NOTHING)
 DELETE FROM item WHERE id = ANY ($1::uuid[]);
@@ -355,29 +399,31 @@ FROM (SELECT shard_now() AS at) AS n;
 
 -- name: promote(limit, due_from)
 -- Due items leave deferred for ready, bounded; hosts pass one another. Those of lanes get a place in turn.
-WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-d AS (
+WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
+due AS (
     DELETE FROM deferred WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM deferred WHERE due_at <= (SELECT at FROM n) AND due_at >= $2::timestamptz ORDER BY due_at, id LIMIT $1::int
+        SELECT ctid FROM deferred WHERE due_at <= (SELECT at FROM clock) AND due_at >= $2::timestamptz
+        ORDER BY due_at, id LIMIT $1::int
         FOR UPDATE SKIP LOCKED))
     RETURNING id, due_at),
-f AS MATERIALIZED (
-    SELECT i.*, row_number() OVER (PARTITION BY i.fairness_key IS NULL ORDER BY d.due_at, d.id) AS nth
-    FROM d CROSS JOIN LATERAL (
-        SELECT ctid AS place, topic_id, priority, fairness_key FROM item WHERE item.id = d.id OFFSET 0) AS i),
-t AS MATERIALIZED (
-    SELECT lane_places(x.topics, x.priorities, x.keys, n.at) AS places
-    FROM n, (SELECT array_agg(topic_id ORDER BY nth) AS topics, array_agg(priority ORDER BY nth) AS priorities,
+found AS MATERIALIZED (
+    SELECT i.*, row_number() OVER (PARTITION BY i.fairness_key IS NULL ORDER BY due.due_at, due.id) AS nth
+    FROM due CROSS JOIN LATERAL (
+        SELECT ctid AS place, topic_id, priority, fairness_key FROM item WHERE item.id = due.id OFFSET 0) AS i),
+turns AS MATERIALIZED (
+    SELECT lane_places(x.topics, x.priorities, x.keys, clock.at) AS places
+    FROM clock, (SELECT array_agg(topic_id ORDER BY nth) AS topics, array_agg(priority ORDER BY nth) AS priorities,
             array_agg(fairness_key ORDER BY nth) AS keys
-        FROM f WHERE fairness_key IS NOT NULL) AS x),
-u AS (
-    UPDATE item i SET deliver_at = CASE WHEN f.fairness_key IS NULL THEN n.at ELSE (SELECT places FROM t)[f.nth] END,
-        ready_at = CASE WHEN f.fairness_key IS NOT NULL THEN n.at END
-    FROM f, n WHERE i.ctid = f.place
+        FROM found WHERE fairness_key IS NOT NULL) AS x),
+promoted AS (
+    UPDATE item i SET deliver_at = CASE WHEN found.fairness_key IS NULL THEN clock.at ELSE (SELECT places
+    FROM turns)[found.nth] END,
+        ready_at = CASE WHEN found.fairness_key IS NOT NULL THEN clock.at END
+    FROM found, clock WHERE i.ctid = found.place
     RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
-s AS (INSERT INTO stat_delta SELECT topic_id, count(*), -count(*), 0, 0, 0 FROM u GROUP BY topic_id),
-r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u)
-SELECT id::text, topic_id, priority, deliver_at FROM u;
+counted AS (INSERT INTO stat_delta SELECT topic_id, count(*), -count(*), 0, 0, 0 FROM promoted GROUP BY topic_id),
+to_ready AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM promoted)
+SELECT id::text, topic_id, priority, deliver_at FROM promoted;
 
 -- name: past_ttl(after_at, after_id, limit)
 -- Candidates only; each is looked at again under its membership row. Leased ones are passed over by cursor.

@@ -23,8 +23,8 @@
 -- What would make a call's answer longer than its `bytes_maxima`, or all answers together longer than `bytes_max`, stays
 -- ready (`leave_ready`); a row without an end of a lease says of which call that is. Up to `bytes_easy` bytes in all none
 -- of that can be.
-WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-d AS (
+WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
+taken AS (
     DELETE FROM ready WHERE ctid = ANY (ARRAY(
         SELECT r.place
         FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::timestamptz[], $6::uuid[])
@@ -37,28 +37,30 @@ d AS (
                 AND ($7::uuid[])[width_bucket(ready.id, $7::uuid[])] = ready.id OFFSET 0) AS r
         WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))
     RETURNING id),
-m AS MATERIALIZED (
+items AS MATERIALIZED (
     SELECT width_bucket(id, $7::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at, lease_s, expires_at,
         attempts, at_most_once, managed, payload, metadata, inputs, headers, ack_context, enqueued_at,
-        CASE WHEN expires_at <= n.at THEN 0
+        CASE WHEN expires_at <= clock.at THEN 0
             WHEN metadata IS NULL AND inputs IS NULL AND headers IS NULL AND ack_context IS NULL
                 THEN octet_length(payload) + 500
             ELSE octet_length(payload) + coalesce(octet_length(metadata), 0) + coalesce(octet_length(inputs), 0)
                 + coalesce(octet_length(headers), 0) + coalesce(octet_length(ack_context), 0) + 500 END AS bytes
-    FROM n, item WHERE item.id = ANY (ARRAY(SELECT id FROM d))),
+    FROM clock, item WHERE item.id = ANY (ARRAY(SELECT id FROM taken))),
 left_over AS MATERIALIZED (
-    SELECT too_much.* FROM (SELECT array_agg(id) AS ids, array_agg(bytes) AS sizes, sum(bytes) AS bytes FROM m) AS all_of,
-        leave_ready(all_of.ids, all_of.sizes, $7::uuid[], $8::uuid[], $13::bigint[], $14::uuid[], $15::bigint) AS too_much
+    SELECT too_much.*
+    FROM (SELECT array_agg(id) AS ids, array_agg(bytes) AS sizes, sum(bytes) AS bytes FROM items) AS all_of,
+        leave_ready(all_of.ids, all_of.sizes, $7::uuid[], $8::uuid[], $13::bigint[], $14::uuid[], $15::bigint)
+            AS too_much
     WHERE all_of.bytes > $16::bigint),
-g AS MATERIALIZED (
+groups AS MATERIALIZED (
     SELECT x.token, x.lease_until, x.namespace_id, x.topic_id, array_agg(x.id) AS ids, count(*)::int AS items,
         count(*) FILTER (WHERE x.is_again)::int AS again,
         array_agg(x.id::text) FILTER (WHERE x.at_most_once) AS once,
         string_agg(x.piece, E'\x1e' ORDER BY x.priority, x.deliver_at, x.id) AS pieces
     FROM (
         SELECT ($8::uuid[])[least(nth, cardinality($8::uuid[]))] AS token,
-            CASE WHEN expires_at <= n.at THEN n.at
-                ELSE n.at + make_interval(secs => coalesce(
+            CASE WHEN expires_at <= clock.at THEN clock.at
+                ELSE clock.at + make_interval(secs => coalesce(
                     nullif(($9::float8[])[least(nth, cardinality($9::float8[]))], 0), lease_s)) END AS lease_until,
             id, namespace_id, topic_id, priority, deliver_at, attempts > 0 AS is_again, at_most_once,
             id::text || E'\x1f' || payload || CASE
@@ -74,19 +76,20 @@ g AS MATERIALIZED (
                 END || ',"priority":' || priority || ',"attempt":' || attempts + 1 || ',"enqueued_at":'
                 || CASE WHEN enqueued_at = $11::timestamptz THEN $12::text
                     ELSE rtrim(to_json(enqueued_at AT TIME ZONE 'UTC')::text, '"') || 'Z"' END AS piece
-        FROM n, m WHERE m.id <> ALL (ARRAY(SELECT o_id FROM left_over))) AS x
+        FROM clock, items WHERE items.id <> ALL (ARRAY(SELECT o_id FROM left_over))) AS x
     GROUP BY x.token, x.lease_until, x.namespace_id, x.topic_id),
-l AS (
+leased AS (
     INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker, claimed_at)
-    SELECT g.token, g.lease_until, g.namespace_id, g.topic_id, g.ids, $10::jsonb ->> g.token::text,
-        CASE WHEN g.lease_until > n.at THEN n.at ELSE 'infinity' END
-    FROM g, n),
-s AS (INSERT INTO stat_delta SELECT topic_id, -sum(items), 0, sum(items), 0, 0 FROM g GROUP BY topic_id)
+    SELECT groups.token, groups.lease_until, groups.namespace_id, groups.topic_id, groups.ids,
+        $10::jsonb ->> groups.token::text,
+        CASE WHEN groups.lease_until > clock.at THEN clock.at ELSE 'infinity' END
+    FROM groups, clock),
+counted AS (INSERT INTO stat_delta SELECT topic_id, -sum(items), 0, sum(items), 0, 0 FROM groups GROUP BY topic_id)
 SELECT topic_id, token::text, lease_until, items, again, once, pieces
-FROM g WHERE lease_until > (SELECT at FROM n)
+FROM groups WHERE lease_until > (SELECT at FROM clock)
 UNION ALL SELECT NULL::int, o_token::text, NULL::timestamptz, 0, 0, NULL::text[], '' FROM left_over;
 
--- name: ack(ids, tokens, namespace_ids, lasts, outputs, asked, folds)
+-- name: ack(ids, tokens, namespace_ids, lasts, outputs, asked, folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_bytes_max)
 -- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
 -- token but has no row any more was acked under it before. `tokens` are sorted, once each; `ids` are those of the
 -- first token, sorted and once each, so that one is searched for by halves, then those of the next; `lasts` says where
@@ -94,64 +97,73 @@ UNION ALL SELECT NULL::int, o_token::text, NULL::timestamptz, 0, 0, NULL::text[]
 -- texts: only under the token that holds an item is its output looked for. Where fewer than `asked` are acked, the
 -- answer says which. Of ends that somebody wants to hear of, `folds` says which may be applied here (see tell_acked);
 -- what that made ready comes back, and which DAGs have ended. Only what leaves more behind than a count is looked at
--- again (`m`). What its caller named and enqueued after a lease was claimed is another item, under the id of one that was
--- acked, and not of that lease.
-WITH g AS MATERIALIZED (
+-- again (`leaving`). What its caller named and enqueued after a lease was claimed is another item, under the id of one
+-- that was acked, and not of that lease. Offers are taken up as by `revive`.
+WITH lease_groups AS MATERIALIZED (
     SELECT token, namespace_id, ids, claimed_at, worker FROM lease
     WHERE token = ANY ($2::uuid[]) ORDER BY token FOR UPDATE),
-h AS MATERIALIZED (
+held AS MATERIALIZED (
     SELECT m.id, m.token FROM (
         SELECT a.token, a.asked, unnest(a.ids) AS id FROM (
             SELECT l.token, l.ids, ($1::uuid[])[coalesce(($4::int[])[l.nth - 1], 0) + 1:($4::int[])[l.nth]] AS asked
-            FROM (SELECT g.*, width_bucket(g.token, $2::uuid[]) AS nth FROM g) AS l
+            FROM (SELECT lease_groups.*, width_bucket(lease_groups.token, $2::uuid[]) AS nth FROM lease_groups) AS l
             WHERE l.namespace_id = ($3::int[])[least(l.nth, cardinality($3::int[]))] OFFSET 0) AS a) AS m
     WHERE m.asked[width_bucket(m.id, m.asked)] = m.id),
-d AS (
-    DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT h.id FROM h)) AND (
-        NOT i.remembered OR i.managed OR i.enqueued_at <= (SELECT min(claimed_at) FROM g)
-        OR i.enqueued_at <= (SELECT max(g.claimed_at) FROM g WHERE i.id = ANY (g.ids)))
+deleted AS (
+    DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT held.id FROM held)) AND (
+        NOT i.remembered OR i.managed OR i.enqueued_at <= (SELECT min(claimed_at) FROM lease_groups)
+        OR i.enqueued_at <= (SELECT max(lease_groups.claimed_at) FROM lease_groups WHERE i.id = ANY (lease_groups.ids)))
     RETURNING i.id, i.topic_id, octet_length(i.payload) AS bytes,
         i.remembered OR i.ack_topic_id IS NOT NULL OR i.idempotency_key IS NOT NULL AS leaves_more, i.remembered,
         i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context,
         i.enqueued_at),
-t AS MATERIALIZED (
+by_topic AS MATERIALIZED (
     SELECT topic_id, count(*) AS items, sum(bytes) AS bytes, bool_or(leaves_more) AS leaves_more
-    FROM d GROUP BY topic_id),
-s AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -items, 0, 0, -bytes FROM t),
-m AS MATERIALIZED (SELECT * FROM d WHERE (SELECT bool_or(leaves_more) FROM t) AND leaves_more),
-e AS (
+    FROM deleted GROUP BY topic_id),
+counted AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -items, 0, 0, -bytes FROM by_topic),
+leaving AS MATERIALIZED (SELECT * FROM deleted WHERE (SELECT bool_or(leaves_more) FROM by_topic) AND leaves_more),
+remembered AS (
     INSERT INTO ended (id, namespace_id, outcome)
-    SELECT id, namespace_id, 'acked' FROM m WHERE remembered ON CONFLICT (id) DO NOTHING),
-y AS MATERIALIZED (
-    SELECT x.place FROM m CROSS JOIN LATERAL (
+    SELECT id, namespace_id, 'acked' FROM leaving WHERE remembered ON CONFLICT (id) DO NOTHING),
+key_places AS MATERIALIZED (
+    SELECT x.place FROM leaving CROSS JOIN LATERAL (
         SELECT ctid AS place FROM dedup
-        WHERE dedup.namespace_id = m.namespace_id AND dedup.key = m.idempotency_key OFFSET 0) AS x
-    WHERE m.idempotency_key IS NOT NULL),
-k AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM y WHERE dedup.ctid = y.place),
-x AS MATERIALIZED (
-    SELECT array_agg(m.id) AS ids, array_agg(m.topic_id) AS topics, array_agg(m.ack_topic_id) AS ack_topics,
-        array_agg(m.attempts) AS attempts, array_agg($5::jsonb -> l.token::text ->> m.id::text) AS outputs,
-        array_agg(CASE WHEN m.managed AND m.ack_context LIKE '{"%' THEN
-            left(m.ack_context, -1) || ',"started_at":' || to_json(l.claimed_at)
+        WHERE dedup.namespace_id = leaving.namespace_id AND dedup.key = leaving.idempotency_key OFFSET 0) AS x
+    WHERE leaving.idempotency_key IS NOT NULL),
+keys_released AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM key_places
+    WHERE dedup.ctid = key_places.place),
+ends AS MATERIALIZED (
+    SELECT array_agg(leaving.id) AS ids, array_agg(leaving.topic_id) AS topics,
+        array_agg(leaving.ack_topic_id) AS ack_topics,
+        array_agg(leaving.attempts) AS attempts, array_agg($5::jsonb -> l.token::text ->> leaving.id::text) AS outputs,
+        array_agg(CASE WHEN leaving.managed AND leaving.ack_context LIKE '{"%' THEN
+            left(leaving.ack_context, -1) || ',"started_at":' || to_json(l.claimed_at)
                 || coalesce(',"worker":' || to_json(l.worker), '') || '}'
-            ELSE m.ack_context END) AS contexts
-    FROM m CROSS JOIN LATERAL (
-        SELECT token, claimed_at, worker FROM g WHERE m.id = ANY (g.ids) ORDER BY claimed_at DESC LIMIT 1) AS l
-    WHERE m.ack_topic_id IS NOT NULL),
-c AS MATERIALIZED (
-    SELECT e.* FROM x,
-        tell_acked(x.ids, x.topics, x.ack_topics, x.attempts, x.outputs, x.contexts, $7::int,
-            '{}'::int[], '{}'::uuid[], '{}'::float8[], '{}'::int[], 0) AS e)
-SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM d) END AS acked_ids,
+            ELSE leaving.ack_context END) AS contexts
+    FROM leaving CROSS JOIN LATERAL (
+        SELECT token, claimed_at, worker FROM lease_groups WHERE leaving.id = ANY (lease_groups.ids)
+        ORDER BY claimed_at DESC LIMIT 1) AS l
+    WHERE leaving.ack_topic_id IS NOT NULL),
+news AS MATERIALIZED (
+    SELECT e.* FROM ends,
+        tell_acked(ends.ids, ends.topics, ends.ack_topics, ends.attempts, ends.outputs, ends.contexts, $7::int,
+            $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::bigint) AS e)
+SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM deleted) END AS acked_ids,
     CASE WHEN a.acked < $6::int THEN ARRAY(
-        SELECT h.id::text || h.token::text FROM h JOIN g ON g.token = h.token WHERE NOT EXISTS (
-            SELECT FROM d
-            WHERE d.id = h.id AND d.remembered AND NOT d.managed AND d.enqueued_at > g.claimed_at)) END AS held,
-    (SELECT cardinality(ids) FROM x) AS ends, c.*
-FROM (SELECT coalesce(sum(items), 0) AS acked FROM t) AS a, (
+        SELECT held.id::text || held.token::text FROM held JOIN lease_groups ON lease_groups.token = held.token
+        WHERE NOT EXISTS (
+            SELECT FROM deleted
+            WHERE deleted.id = held.id AND deleted.remembered AND NOT deleted.managed
+                AND deleted.enqueued_at > lease_groups.claimed_at)) END AS held,
+    (SELECT cardinality(ids) FROM ends) AS ends, c.*
+FROM (SELECT coalesce(sum(items), 0) AS acked FROM by_topic) AS a, (
     SELECT array_agg(topic_id) AS topic_ids, array_agg(priority) AS priorities, array_agg(deliver_at) AS deliver_ats,
-        array_agg(id::text) AS ids, array_agg(revived) AS reviveds, array_agg(is_ready) AS are_ready
-    FROM c) AS c;
+        array_agg(id::text) AS ids, array_agg(revived) AS reviveds, array_agg(is_ready) AS are_ready,
+        array_agg(token::text) AS handed_to, array_agg(lease_until) AS lease_untils, array_agg(payload) AS payloads,
+        array_agg(metadata) AS metadatas, array_agg(inputs) AS inputs, array_agg(headers) AS headers,
+        array_agg(attempt) AS attempts, array_agg(enqueued_at) AS enqueued_ats,
+        array_agg(at_most_once) AS at_most_onces, array_agg(dag) AS dags
+    FROM news) AS c;
 
 -- name: lock_leases(tokens)
 SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, worker, ids::text[] FROM lease
@@ -159,16 +171,16 @@ WHERE token = ANY ($1::uuid[]) ORDER BY lease.token FOR UPDATE;
 
 -- name: leave_leases(tokens, ids)
 -- Takes ids out of groups that this transaction has locked; a group left empty is gone.
-WITH w AS MATERIALIZED (
+WITH leaving AS MATERIALIZED (
     SELECT token, array_agg(id) AS gone FROM unnest($1::uuid[], $2::uuid[]) AS u(token, id) GROUP BY token),
-f AS MATERIALIZED (
-    SELECT l.place, l.ids, w.gone FROM w
-    CROSS JOIN LATERAL (SELECT ctid AS place, ids FROM lease WHERE lease.token = w.token OFFSET 0) AS l
-    WHERE l.ids && w.gone),
-u AS (
-    UPDATE lease l SET ids = ARRAY(SELECT m.id FROM unnest(l.ids) AS m(id) WHERE m.id <> ALL (f.gone))
-    FROM f WHERE l.ctid = f.place AND NOT f.ids <@ f.gone)
-DELETE FROM lease l USING f WHERE l.ctid = f.place AND f.ids <@ f.gone;
+found AS MATERIALIZED (
+    SELECT l.place, l.ids, leaving.gone FROM leaving
+    CROSS JOIN LATERAL (SELECT ctid AS place, ids FROM lease WHERE lease.token = leaving.token OFFSET 0) AS l
+    WHERE l.ids && leaving.gone),
+shortened AS (
+    UPDATE lease l SET ids = ARRAY(SELECT m.id FROM unnest(l.ids) AS m(id) WHERE m.id <> ALL (found.gone))
+    FROM found WHERE l.ctid = found.place AND NOT found.ids <@ found.gone)
+DELETE FROM lease l USING found WHERE l.ctid = found.place AND found.ids <@ found.gone;
 
 -- name: lease_again(tokens, lease_ss, namespace_ids, topic_ids, ids, claimed_ats, workers)
 -- New groups under old tokens, ending `lease_s` from now.
@@ -193,7 +205,8 @@ WITH due AS MATERIALIZED (
         WHERE expires_at <= (SELECT shard_now()) AND expires_at >= $5::timestamptz
         ORDER BY expires_at LIMIT $1::int) AS first),
 locked AS MATERIALIZED (
-    SELECT lease.ctid AS place, lease.token, lease.namespace_id, lease.topic_id, lease.claimed_at, lease.worker, lease.ids,
+    SELECT lease.ctid AS place, lease.token, lease.namespace_id, lease.topic_id, lease.claimed_at, lease.worker,
+        lease.ids,
         lease.claimed_at < 'infinity' AS was_shown, due.turn, lease.namespace_id <= $6::int AS had_its_turn
     FROM due JOIN lease ON lease.ctid = due.place
     ORDER BY due.turn, lease.namespace_id <= $6::int, due.namespace_id LIMIT $2::int

@@ -96,25 +96,25 @@ RETURNING 1;
 -- name: look_by_id(namespace_id, topic_id, after_id, limit, scan_max)
 -- Items of a namespace, or of one topic, by id. Looks at no more than scan_max rows; `last_id` is where that
 -- ended, NULL at the end of the table. There is always a row.
-WITH s AS MATERIALIZED (
+WITH scanned AS MATERIALIZED (
     SELECT id, namespace_id, topic_id FROM item WHERE id > $3::uuid ORDER BY item.id LIMIT $5::int),
-m AS MATERIALIZED (
-    SELECT id FROM s WHERE namespace_id = $1::int AND ($2::int IS NULL OR topic_id = $2::int)
-    ORDER BY s.id LIMIT $4::int)
-SELECT e.last_id::text, m.id::text, i.managed, i.priority, i.enqueued_at, i.enqueued_at AS since, i.metadata,
+matching AS MATERIALIZED (
+    SELECT id FROM scanned WHERE namespace_id = $1::int AND ($2::int IS NULL OR topic_id = $2::int)
+    ORDER BY scanned.id LIMIT $4::int)
+SELECT e.last_id::text, matching.id::text, i.managed, i.priority, i.enqueued_at, i.enqueued_at AS since, i.metadata,
     left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail,
     CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
         ELSE coalesce(p.reason, 'leased') END AS state
-FROM (SELECT (SELECT id FROM s ORDER BY s.id OFFSET $5::int - 1 LIMIT 1) AS last_id) AS e
-LEFT JOIN m ON true
-LEFT JOIN LATERAL (SELECT * FROM item WHERE item.id = m.id OFFSET 0) AS i ON true
+FROM (SELECT (SELECT id FROM scanned ORDER BY scanned.id OFFSET $5::int - 1 LIMIT 1) AS last_id) AS e
+LEFT JOIN matching ON true
+LEFT JOIN LATERAL (SELECT * FROM item WHERE item.id = matching.id OFFSET 0) AS i ON true
 LEFT JOIN LATERAL (
     SELECT id FROM ready WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority
         AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0) AS r ON true
 LEFT JOIN LATERAL (
     SELECT id FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id OFFSET 0) AS d ON true
 LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
-ORDER BY m.id;
+ORDER BY matching.id;
 
 -- name: look_at_ready(topic_id, after_priority, after_deliver_at, after_id, limit)
 -- Ready items of a topic, in order of service.
@@ -143,29 +143,34 @@ ORDER BY k.topic_id, k.parked_at, k.id;
 -- name: take(ids, states)
 -- Takes the membership rows of items that are in one of these states (never those of a lease); of the others it
 -- says where they are.
-WITH f AS MATERIALIZED (SELECT id, topic_id, priority, deliver_at FROM item WHERE id = ANY ($1::uuid[])),
-r AS MATERIALIZED (
-    SELECT f.id, q.place FROM f CROSS JOIN LATERAL (
+WITH found AS MATERIALIZED (SELECT id, topic_id, priority, deliver_at FROM item WHERE id = ANY ($1::uuid[])),
+ready_places AS MATERIALIZED (
+    SELECT found.id, q.place FROM found CROSS JOIN LATERAL (
         SELECT ctid AS place FROM ready
-        WHERE ready.topic_id = f.topic_id AND ready.priority = f.priority AND ready.deliver_at = f.deliver_at
-            AND ready.id = f.id OFFSET 0) AS q
+        WHERE ready.topic_id = found.topic_id AND ready.priority = found.priority
+            AND ready.deliver_at = found.deliver_at
+            AND ready.id = found.id OFFSET 0) AS q
     ORDER BY q.place),
-d AS MATERIALIZED (
-    SELECT f.id, q.place FROM f CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM deferred WHERE deferred.due_at = f.deliver_at AND deferred.id = f.id OFFSET 0) AS q),
-p AS MATERIALIZED (
+deferred_places AS MATERIALIZED (
+    SELECT found.id, q.place FROM found CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM deferred WHERE deferred.due_at = found.deliver_at
+            AND deferred.id = found.id OFFSET 0) AS q),
+parked_places AS MATERIALIZED (
     SELECT w.id, q.place, q.reason FROM unnest($1::uuid[]) AS w(id)
     CROSS JOIN LATERAL (SELECT ctid AS place, reason FROM parked WHERE parked.id = w.id OFFSET 0) AS q),
-gr AS (DELETE FROM ready USING r WHERE ready.ctid = r.place AND 'ready' = ANY ($2::text[]) RETURNING ready.id),
-gd AS (
-    DELETE FROM deferred USING d WHERE deferred.ctid = d.place AND 'delayed' = ANY ($2::text[])
+left_ready AS (DELETE FROM ready USING ready_places WHERE ready.ctid = ready_places.place
+    AND 'ready' = ANY ($2::text[]) RETURNING ready.id),
+left_deferred AS (
+    DELETE FROM deferred USING deferred_places WHERE deferred.ctid = deferred_places.place
+        AND 'delayed' = ANY ($2::text[])
     RETURNING deferred.id),
-gp AS (
-    DELETE FROM parked USING p WHERE parked.ctid = p.place AND p.reason = ANY ($2::text[])
+left_parked AS (
+    DELETE FROM parked USING parked_places WHERE parked.ctid = parked_places.place
+        AND parked_places.reason = ANY ($2::text[])
     RETURNING parked.id, parked.reason)
-SELECT id::text, 'ready' AS state, true AS taken FROM gr
-UNION ALL SELECT id::text, 'delayed', true FROM gd
-UNION ALL SELECT id::text, reason, true FROM gp
-UNION ALL SELECT id::text, 'ready', false FROM r WHERE NOT 'ready' = ANY ($2::text[])
-UNION ALL SELECT id::text, 'delayed', false FROM d WHERE NOT 'delayed' = ANY ($2::text[])
-UNION ALL SELECT id::text, reason, false FROM p WHERE NOT reason = ANY ($2::text[]);
+SELECT id::text, 'ready' AS state, true AS taken FROM left_ready
+UNION ALL SELECT id::text, 'delayed', true FROM left_deferred
+UNION ALL SELECT id::text, reason, true FROM left_parked
+UNION ALL SELECT id::text, 'ready', false FROM ready_places WHERE NOT 'ready' = ANY ($2::text[])
+UNION ALL SELECT id::text, 'delayed', false FROM deferred_places WHERE NOT 'delayed' = ANY ($2::text[])
+UNION ALL SELECT id::text, reason, false FROM parked_places WHERE NOT reason = ANY ($2::text[]);

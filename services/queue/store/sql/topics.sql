@@ -10,7 +10,8 @@ SELECT name FROM namespace WHERE name > $1::text AND name NOT LIKE '\_%' ORDER B
 
 -- name: namespaces(names)
 SELECT n.* FROM unnest($1::text[]) AS asked(name)
-CROSS JOIN LATERAL (SELECT namespace_id, name, settings, set_at FROM namespace WHERE namespace.name = asked.name OFFSET 0) AS n;
+CROSS JOIN LATERAL (SELECT namespace_id, name, settings, set_at FROM namespace
+WHERE namespace.name = asked.name OFFSET 0) AS n;
 
 -- name: find_namespaces(names)
 SELECT namespace_id, name FROM namespace WHERE name = ANY ($1::text[]);
@@ -145,18 +146,18 @@ WITH RECURSIVE head AS (
 SELECT topic_id FROM head;
 
 -- name: fold_counts(limit)
-WITH d AS (
+WITH deltas AS (
     DELETE FROM stat_delta WHERE ctid = ANY (ARRAY(SELECT ctid FROM stat_delta LIMIT $1::int FOR UPDATE SKIP LOCKED))
     RETURNING *),
-f AS (
+folded AS (
     INSERT INTO topic_stat (topic_id, ready, delayed, leased, disabled, dead, bytes)
-    SELECT topic_id, sum(ready), sum(delayed), sum(leased), sum(disabled), sum(dead), sum(bytes) FROM d
+    SELECT topic_id, sum(ready), sum(delayed), sum(leased), sum(disabled), sum(dead), sum(bytes) FROM deltas
     GROUP BY topic_id ORDER BY topic_id
     ON CONFLICT (topic_id) DO UPDATE SET ready = topic_stat.ready + excluded.ready,
         delayed = topic_stat.delayed + excluded.delayed, leased = topic_stat.leased + excluded.leased,
         disabled = topic_stat.disabled + excluded.disabled, dead = topic_stat.dead + excluded.dead,
         bytes = topic_stat.bytes + excluded.bytes, folded_at = excluded.folded_at)
-SELECT count(*) AS folded FROM d;
+SELECT count(*) AS folded FROM deltas;
 
 -- name: peek(namespace, topic, topic_id, after_priority, after_deliver_at, after_id, from_priority, from_deliver_at, from_id, limit)
 -- Keys behind `after`, in order; nothing is claimed, and a paused topic shows nothing. Of the priority of `from` only
@@ -209,7 +210,7 @@ ORDER BY a.nth, r.priority, r.deliver_at, r.id;
 -- The first key of each priority that a topic uses, from `first` to `last`, none before `floor` (a loose index scan), and
 -- since when the oldest of the priority is ready. Where lanes take turns a key is a place, and nothing lies before the
 -- place that is being served; the oldest is looked for among the first keys (see services.queue.store.ready_ages).
-WITH RECURSIVE n AS MATERIALIZED (SELECT shard_now() AS at),
+WITH RECURSIVE clock AS MATERIALIZED (SELECT shard_now() AS at),
 asked AS MATERIALIZED (
     SELECT u.topic_id, u.first, u.last, coalesce(c.v_at, u.floor) AS floor
     FROM unnest($1::int[], $2::int[], $3::int[], $4::timestamptz[]) AS u(topic_id, first, last, floor)
@@ -230,9 +231,9 @@ head AS (
         SELECT priority, deliver_at FROM ready r
         WHERE r.topic_id = head.topic_id AND r.priority > head.priority AND r.priority <= head.last
         ORDER BY priority, deliver_at, id LIMIT 1) AS h)
-SELECT h.topic_id, h.priority, h.deliver_at, c.v_at IS NOT NULL AS in_lanes, n.at,
-    greatest(extract(epoch FROM n.at - coalesce(oldest.ready_at, h.deliver_at)), 0)::float8 AS age_s
-FROM n, head AS h
+SELECT h.topic_id, h.priority, h.deliver_at, c.v_at IS NOT NULL AS in_lanes, clock.at,
+    greatest(extract(epoch FROM clock.at - coalesce(oldest.ready_at, h.deliver_at)), 0)::float8 AS age_s
+FROM clock, head AS h
 LEFT JOIN LATERAL (
     SELECT v_at FROM lane_clock
     WHERE lane_clock.topic_id = h.topic_id AND lane_clock.priority = h.priority OFFSET 0) AS c ON true
@@ -298,23 +299,24 @@ SELECT id::text FROM item WHERE id > $1::uuid ORDER BY item.id OFFSET $2::int - 
 
 -- name: redrive(ids)
 -- Dead items with fresh attempts, put back.
-WITH n AS MATERIALIZED (SELECT shard_now() AS at),
-f AS MATERIALIZED (
+WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
+places AS MATERIALIZED (
     SELECT q.place FROM unnest($1::uuid[]) AS w(id)
     CROSS JOIN LATERAL (
         SELECT ctid AS place, reason, managed FROM parked WHERE parked.id = w.id OFFSET 0) AS q
     WHERE q.reason = 'dead' AND NOT q.managed),
-p AS (DELETE FROM parked USING f WHERE parked.ctid = f.place RETURNING parked.id),
-g AS MATERIALIZED (
-    SELECT i.place FROM p CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = p.id OFFSET 0) AS i),
-u AS (
-    UPDATE item i SET attempts = 0, deliver_at = n.at, expires_at = n.at + make_interval(secs => i.ttl_s)
-    FROM g, n WHERE i.ctid = g.place
+opened AS (DELETE FROM parked USING places WHERE parked.ctid = places.place RETURNING parked.id),
+found AS MATERIALIZED (
+    SELECT i.place FROM opened CROSS JOIN LATERAL (SELECT ctid AS place FROM item
+    WHERE item.id = opened.id OFFSET 0) AS i),
+redriven AS (
+    UPDATE item i SET attempts = 0, deliver_at = clock.at, expires_at = clock.at + make_interval(secs => i.ttl_s)
+    FROM found, clock WHERE i.ctid = found.place
     RETURNING i.id, i.topic_id, i.priority, i.deliver_at, i.fairness_key IS NULL AS is_ready),
-r AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM u WHERE is_ready),
-d AS (INSERT INTO deferred SELECT deliver_at, id FROM u WHERE NOT is_ready),
-s AS (
+to_ready AS (INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM redriven WHERE is_ready),
+to_deferred AS (INSERT INTO deferred SELECT deliver_at, id FROM redriven WHERE NOT is_ready),
+counted AS (
     INSERT INTO stat_delta
     SELECT topic_id, count(*) FILTER (WHERE is_ready), count(*) FILTER (WHERE NOT is_ready), 0, 0, -count(*)
-    FROM u GROUP BY topic_id)
-SELECT id::text, topic_id, priority, deliver_at, is_ready FROM u;
+    FROM redriven GROUP BY topic_id)
+SELECT id::text, topic_id, priority, deliver_at, is_ready FROM redriven;
