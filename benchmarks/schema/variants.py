@@ -20,8 +20,9 @@ from benchmarks.load import PAYLOAD
 from headgate.ids import new_ids
 from services.queue.dispatch.key_buffer import START, Buffer
 from services.queue.model import Claim, Key, Look
+from services.queue.store.leases import SweepBounds, take_expired
 from services.queue.store.names import SQL as SERVICE_SQL
-from services.queue.store.shard_store import Store, SweepBounds, take_expired
+from services.queue.store.shard_store import Store
 from shared.postgres.connections import Transaction
 from shared.postgres.sql import load
 
@@ -152,7 +153,7 @@ async def sweep(shard: DirectShard) -> int:
 
     async def work(tx: Transaction) -> int:
         groups = await take_expired(tx, SweepBounds(_SWEEP_ITEMS))
-        ids = [item for group in groups for item in group["ids"]]
+        ids = [item for group in groups for item in group.ids]
         if ids:
             await tx.fetch(SERVICE_SQL.lock_items, ids=ids)
         return len(ids)

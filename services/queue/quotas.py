@@ -17,8 +17,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from services.queue.model import Even, NewItem, PlainItem, Result, refused
-from services.queue.store.names import SQL
+from services.queue.store import topics
 from services.queue.store.shard_store import Store
+from services.queue.store.topics import Limited
 from shared.admission.token_buckets import Buckets, Rate
 from shared.clock import Clock
 from shared.errors import ShardUnavailable
@@ -155,7 +156,7 @@ class Quotas:
         self._buckets = buckets
         self._clock = clock
         self._tenants: dict[str, Tenant] = {}
-        self._settings: dict[int, list[Any]] = {}
+        self._settings: dict[int, list[Limited]] = {}
         self._uses: dict[tuple[int, str], Use] = {}
 
     def of(self, namespace: str) -> Tenant | None:
@@ -216,18 +217,18 @@ class Quotas:
 
     async def _read_settings(self, store: Store) -> None:
         with suppress(ShardUnavailable):
-            self._settings[store.number] = await store.pool.fetch(SQL.limited)
+            self._settings[store.number] = await topics.limited(store.pool)
 
     def _merged(self) -> dict[str, Tenant]:
-        newest: dict[str, Any] = {}
+        newest: dict[str, Limited] = {}
         for rows in self._settings.values():
             for row in rows:
-                if row["name"] not in newest or row["set_at"] > newest[row["name"]]["set_at"]:
-                    newest[row["name"]] = row
+                if row.name not in newest or row.set_at > newest[row.name].set_at:
+                    newest[row.name] = row
         tenants = {}
         for name, row in newest.items():
             tenant = self._tenants.get(name) or Tenant(name, self._clock)
-            found = json.loads(row["settings"])
+            found = json.loads(row.settings)
             tenant.quota = Quota(**{field: found.get(field) for field in Quota._fields})
             tenants[name] = tenant
         return tenants
@@ -249,5 +250,5 @@ async def _each(take: Awaitable[Even | list[Result]]) -> list[Result]:
 
 async def uses(store: Store, namespace_ids: Sequence[int]) -> dict[int, Use]:
     """What namespaces hold on one shard, by number; those that hold nothing may be missing."""
-    rows = await store.pool.fetch(SQL.usage, namespace_ids=sorted(namespace_ids))
-    return {row["namespace_id"]: Use(row["leased"], row["items"], row["bytes"]) for row in rows}
+    found = await topics.usage(store.pool, namespace_ids)
+    return {use.namespace_id: Use(use.leased, use.items, use.bytes) for use in found}

@@ -7,6 +7,7 @@ connections   the pool of a shard: pinned plans, urgency, retries
 session       what every connection is set to
 arrays        arrays as the driver sends them
 sql           named blocks of `.sql` files
+rows          rows of statements as named tuples
 batcher       flushes shared by concurrent calls, per shard and verb
 history       which history the server behind an address tells
 schema        the schema revision that this code was written for

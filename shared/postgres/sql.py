@@ -3,6 +3,9 @@
 The loader refuses a file whose header disagrees with its body, so a statement cannot be called with the
 wrong number of arguments; `tests/contract/test_statements.py` prepares every block on a migrated shard.
 The idea is aiosql's and procrastinate's; arguments are bound by keyword.
+
+A list of columns that several statements have stands once, under `-- columns: dag_columns`, and is put in the
+place of `{dag_columns}` everywhere in the directory; `{dag_columns:d}` puts `d.` before the name of each.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Any
 
 _HEADER = re.compile(r"^-- name: (\w+)\(([^)]*)\)\s*$", re.M)
 _PARAMETER = re.compile(r"\$(\d+)")
+_COLUMNS = re.compile(r"^-- columns: (\w+)\n((?:(?!--).+\n)+)", re.M)
+_PLACEHOLDER = re.compile(r"\{(\w+_columns)(?::(\w+))?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +56,37 @@ def load(*directories: Path) -> Statements:
     """Read every `*.sql` file of these directories.
 
     Raises:
-        ValueError: a header and its body disagree, or two blocks share a name.
+        ValueError: a header and its body disagree, two blocks share a name, or a list of columns is not there.
     """
     found: dict[str, Statement] = {}
-    for path in (path for directory in directories for path in sorted(directory.glob("*.sql"))):
-        for statement in _parse(path.read_text(encoding="utf-8"), path.name):
+    texts = {
+        path: path.read_text(encoding="utf-8")
+        for directory in directories
+        for path in sorted(directory.glob("*.sql"))
+    }
+    columns = {
+        name: [column.strip() for column in listed.split(",")]
+        for text in texts.values()
+        for name, listed in _COLUMNS.findall(text)
+    }
+    for path, text in texts.items():
+        for statement in _parse(_expanded(_COLUMNS.sub("", text), columns, path.name), path.name):
             if statement.name in found:
                 raise ValueError(f"{path.name}: {statement.name} is defined twice")
             found[statement.name] = statement
     return Statements(found)
+
+
+def _expanded(text: str, columns: dict[str, list[str]], source: str) -> str:
+    """The text with lists of columns in the place of their names."""
+
+    def listed(match: re.Match[str]) -> str:
+        name, prefix = match.groups()
+        if name not in columns:
+            raise ValueError(f"{source}: there is no list of columns {name}")
+        return ", ".join(f"{prefix}.{column}" if prefix else column for column in columns[name])
+
+    return _PLACEHOLDER.sub(listed, text)
 
 
 def _parse(text: str, source: str) -> list[Statement]:

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.ids import shard_of
 from services.queue.leases import expiry
-from services.queue.store.shard_store import SweepBounds
+from services.queue.store.leases import SweepBounds
 from tests.support.queue_host import AT_ONCE, Api
 
 End = Callable[[Api, str], Awaitable[None]]

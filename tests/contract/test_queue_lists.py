@@ -112,8 +112,8 @@ def _count_rows(store: Store, read: list[int], monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_page_ends_where_one_shard_has_not_looked_further() -> None:
-    def rows(*names: str) -> list[dict[str, str]]:
-        return [{"name": name} for name in names]
+    def rows(*names: str) -> dict[str, str]:
+        return {name: name for name in names}
 
     merged, horizon = await merge([Part(rows("a", "d"), None), Part(rows("a", "b"), "b"), Part(rows("c"), "c")])
     assert (list(merged), horizon) == (["a", "b"], "b")

@@ -370,7 +370,7 @@ async def test_results_are_told_also_where_the_dequeue_is_refused(
     def check(_: str) -> None:
         raise overloaded(Urgency.DEQUEUE)
 
-    monkeypatch.setattr(api.host.dispatch, "check", check)
+    monkeypatch.setattr(api.host.dispatch.claims, "check", check)
     answer = await settle(api, acks=[held(done)], nacks=[held(back, delay_s=50)])
 
     assert answer["items"] == []

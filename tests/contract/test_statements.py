@@ -1,7 +1,10 @@
 """Every named SQL block fits the schema it was written for, and is asked by the code beside it."""
 
+import ast
+import dataclasses
+import importlib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,17 @@ PLACES = {
     for service in SERVICES
 }
 BLOCKS = [(service, block) for service, places in PLACES.items() for place in places for block in load(place)]
+
+
+def typed_rows(package: Path) -> Iterator[tuple[Any, str]]:
+    """Types of rows, each with its statement: of `rows_of(Item, asked, SQL.items, ...)` and the like."""
+    for path in sorted((package / "store").glob("*.py")):
+        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("rows_of", "row_of", "only_row_of"):
+                row, _, statement = node.args[:3]
+                assert isinstance(row, ast.Name) and isinstance(statement, ast.Attribute), ast.unparse(node)
+                yield getattr(module, row.id), statement.attr
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +75,16 @@ def check(folders: Iterable[Path], places: Iterable[Path], besides: Collection[s
 
     assert {name for name in names if not re.search(rf"\bSQL\.{name}\b", code)} == set(besides)
     assert set(re.findall(r"\bSQL\.(\w+)", code)) <= names
+
+
+TYPED = [(service, *found) for service in SERVICES for found in typed_rows(ROOT / "services" / service)]
+
+
+@pytest.mark.parametrize(("service", "row", "name"), TYPED, ids=lambda part: getattr(part, "__name__", part))
+async def test_a_typed_row_has_the_columns_of_its_statement(
+    shards: dict[str, Any], service: str, row: Any, name: str
+) -> None:
+    [block] = [block for of, block in BLOCKS if (of, block.name) == (service, name)]
+    prepared = await shards[service].prepare(block.text)
+    fields = row._fields if hasattr(row, "_fields") else [field.name for field in dataclasses.fields(row)]
+    assert [column.name for column in prepared.get_attributes()] == list(fields)

@@ -9,6 +9,7 @@ import pytest
 from services.queue.operations import agreement
 from services.queue.operations.agreement import AGAIN_S, CHECK_S, Given
 from services.queue.store.shard_store import Store
+from services.queue.store.topics import time_to_give
 from tests.support import apps
 from tests.support.databases import Databases
 from tests.support.ports import free_port
@@ -245,7 +246,7 @@ async def test_two_that_set_at_one_time_agree(own_host: QueueHost) -> None:
     """Each reached another shard first, under the same time."""
     await own_host.clock.freeze()
     await Api(own_host, "n").enqueue_one("t")
-    at = (await own_host.stores[0].pool.row(agreement.SQL.time_to_give, namespace="n", topic="t"))["at"]
+    at = await time_to_give(own_host.stores[0].pool, "n", "t")
     values = {"settings": ('{"items_max": 10}', '{"items_max": 9}'), "paused": (True, False)}
     values["min_share"] = ("[[5, 0.5]]", "")
     for shard, order in ((0, (0, 1)), (1, (1, 0))):

@@ -11,7 +11,7 @@ from services.queue.dispatch.key_buffer import START
 from services.queue.leases.extend import Extension
 from services.queue.leases.nack import Nack
 from services.queue.model import Backoff, Claim, Key, NewItem, Offer, Settled
-from services.queue.store.shard_store import SweepBounds
+from services.queue.store.leases import SweepBounds
 from shared.http.access import Caller
 from tests.support.interleave import Actor, explore
 
@@ -140,7 +140,7 @@ class Scene:
         assert found is not None
         offer = Offer(found.topic_id, str(uuid.uuid4()), 60.0, 1)
         rows = await actor.store.revive([self.item_id], [found.namespace_id], [None], True, [offer])
-        return "handed" if [row["token"] for row in rows] == [offer.token] else "nothing"
+        return "handed" if [item.token for item in rows] == [offer.token] else "nothing"
 
     async def sweep(self, actor: Actor) -> str:
         swept = await actor.process.expiry.sweep(actor.store, SweepBounds(10))

@@ -58,6 +58,31 @@ def test_only_the_stores_and_the_edge_of_postgres_know_its_driver() -> None:
 
 
 @pytest.mark.parametrize("service", ["queue", "dag"])
+def test_only_the_store_asks_statements(service: str) -> None:
+    rooms = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "services" / service).rglob("*.py")
+        if path.parent.name != "store" and re.search(r"\bSQL\b|\bpostgres\.sql\b", path.read_text())
+    }
+    assert rooms == set()
+
+
+def test_a_part_of_a_statement_is_named_for_what_it_holds() -> None:
+    part = re.compile(
+        r"(?:\bWITH|\bRECURSIVE|,)\s+(\w+)(?:\([^()]*\))?\s+AS\s+(?:MATERIALIZED\s*)?\(\s*\(?(?=[A-Z]{4})"
+    )
+    short = {
+        f"{path.relative_to(ROOT).as_posix()}: {name}"
+        for folder in ("services", "migrations", "shared", "audit")
+        for path in (ROOT / folder).rglob("*.sql")
+        if path.name != "schema.sql"
+        for name in part.findall(re.sub(r"--[^\n]*", "", path.read_text()))
+        if len(name) < 3
+    }
+    assert short == set()
+
+
+@pytest.mark.parametrize("service", ["queue", "dag"])
 def test_revisions_are_one_chain_in_the_order_of_their_numbers(service: str) -> None:
     before = None
     for path in sorted((ROOT / "migrations" / service / "versions").glob("[0-9]*_*.py")):

@@ -13,6 +13,7 @@ from services.queue.api.parts import QueueProcess
 from services.queue.api.verbs import enter
 from services.queue.dispatch.key_buffer import START
 from services.queue.model import NULL
+from services.queue.operations.topics import ShownItem
 from services.queue.store.dequeue_encoding import dag_of
 from shared.admission.connection_priority import Urgency, set_urgency
 from shared.errors import Forbidden, NotFound, invalid
@@ -139,36 +140,37 @@ async def item_attempts(
     return json_response(cursors.cut(f"attempts|{item_id}", found, "attempt", limit, cursor))
 
 
-def _view(row: dict[str, Any]) -> dict[str, Any]:
-    context = _raw(row["ack_context"])
+def _view(shown: ShownItem) -> dict[str, Any]:
+    item = shown.item
+    context = _raw(item.ack_context)
     view = {
-        "id": row["id_text"],
-        "namespace": row["namespace"],
-        "topic": row["topic"],
-        "state": row["state"],
-        "payload": msgspec.Raw(row["payload"].encode()),
-        "metadata": _raw(row["metadata"]),
-        "inputs": _raw(row["inputs"]),
-        "headers": _raw(row["headers"]),
-        "priority": row["priority"],
-        "attempt": row["attempts"] + (row["state"] == "leased"),
-        "max_attempts": row["max_attempts"],
-        "delivery": "at_most_once" if row["at_most_once"] else "at_least_once",
-        "lease_s": row["lease_s"],
-        "enqueued_at": row["enqueued_at"],
-        "deliver_at": row["deliver_at"],
-        "expires_at": row["expires_at"],
-        "lease_expires_at": row["lease_expires_at"],
-        "error": row["error"],
+        "id": item.id_text,
+        "namespace": item.namespace,
+        "topic": item.topic,
+        "state": item.state,
+        "payload": msgspec.Raw(item.payload.encode()),
+        "metadata": _raw(item.metadata),
+        "inputs": _raw(item.inputs),
+        "headers": _raw(item.headers),
+        "priority": item.priority,
+        "attempt": item.attempts + (item.state == "leased"),
+        "max_attempts": item.max_attempts,
+        "delivery": "at_most_once" if item.at_most_once else "at_least_once",
+        "lease_s": item.lease_s,
+        "enqueued_at": item.enqueued_at,
+        "deliver_at": item.deliver_at,
+        "expires_at": item.expires_at,
+        "lease_expires_at": shown.lease_expires_at,
+        "error": item.error,
         "ack_context": context,
-        "fairness_key": row["fairness_key"] or None,
+        "fairness_key": item.fairness_key or None,
         "ack_topic": None,
     }
-    if row["ack_topic"] is not None:
-        foreign = row["ack_namespace"] != row["namespace"]
-        view["ack_topic"] = f"{row['ack_namespace']}:{row['ack_topic']}" if foreign else row["ack_topic"]
-    if row["managed"] and row["ack_context"] is not None:
-        view["dag"] = dag_of(row["ack_context"])
+    if item.ack_topic is not None:
+        foreign = item.ack_namespace != item.namespace
+        view["ack_topic"] = f"{item.ack_namespace}:{item.ack_topic}" if foreign else item.ack_topic
+    if item.managed and item.ack_context is not None:
+        view["dag"] = dag_of(item.ack_context)
     return view
 
 

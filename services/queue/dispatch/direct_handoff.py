@@ -249,10 +249,10 @@ class Handing:
 
     def hand(self, leased: Sequence[Handed]) -> None:
         """Tell the calls what the flush, committed, has leased to them."""
-        self.saw([row["topic_id"] for _, row in leased])
+        self.saw([lease.topic_id for _, lease in leased])
         parts: dict[str, list[Handed]] = {}
         for entry in leased:
-            parts.setdefault(entry[1]["token"], []).append(entry)
+            parts.setdefault(entry[1].token, []).append(entry)
         for token, part in parts.items():
             line, place, _ = self._open.pop(token)
             line.offered -= 1

@@ -24,7 +24,7 @@ from services.queue.dispatch.priority_shares import Bands, Shares
 from services.queue.dispatch.resting_shards import Resting
 from services.queue.model import EARLIEST, Key, Ready
 from services.queue.settings import QueueSettings
-from services.queue.store.names import SQL
+from services.queue.store import items
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import ShardUnavailable
@@ -128,11 +128,9 @@ class Dispatch:
 
     async def promote(self, shard: int, limit: int, due_from: datetime = EARLIEST) -> int:
         """Make ready what is due on a shard, so many items at most; how many that were."""
-        rows = await self._stores[shard].pool.fetch(SQL.promote, limit=limit, due_from=due_from)
-        self.ready(
-            shard, [Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"])) for row in rows]
-        )
-        return len(rows)
+        promoted = await items.promote(self._stores[shard].pool, limit, due_from)
+        self.ready(shard, promoted)
+        return len(promoted)
 
     def set_shares(self, shares: dict[tuple[str, str], Shares]) -> None:
         """These topics, and no others, have minimum shares; calls that wait keep what they began with."""

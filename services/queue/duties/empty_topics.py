@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from services.queue.operations.pace import Pace
 from services.queue.settings import QueueSettings
-from services.queue.store.names import SQL
+from services.queue.store import topics
 from services.queue.store.shard_store import Store
 from shared.log import log
 
@@ -65,31 +65,27 @@ class EmptyTopics:
         return await self._deletes.step(self._delete)
 
     async def _mark(self, limit: int) -> int:
-        row = await self._store.pool.row(
-            SQL.retire_topics, after_topic_id=self._looked_to, age_s=self._age_s, limit=limit
-        )
-        self._looked_to = row["last_topic_id"] or 0
-        return int(row["looked"])
+        retired = await topics.retire_topics(self._store.pool, self._looked_to, self._age_s, limit)
+        self._looked_to = retired.last_topic_id or 0
+        return retired.looked
 
     async def _read_marked(self) -> Marked | None:
         """All that are marked, by whomever; the transactions are looked at after that."""
-        rows = await self._store.pool.fetch(SQL.retiring_topics, limit=self._looks.rows)
-        if not rows:
+        found = await topics.retiring_topics(self._store.pool, self._looks.rows)
+        if not found:
             return None
-        topic_ids, marks = [row["topic_id"] for row in rows], [row["mark"] for row in rows]
+        topic_ids, marks = [topic.topic_id for topic in found], [topic.mark for topic in found]
         return Marked(topic_ids, marks, await self._running())
 
     async def _running(self) -> frozenset[str]:
-        rows = await self._store.pool.fetch(SQL.running_transactions)
-        return frozenset(row["transaction"] for row in rows)
+        return await topics.running_transactions(self._store.pool)
 
     async def _delete(self, limit: int) -> int:
         assert self._marked is not None, "there is something to delete"
         topic_ids, marks, awaited = self._marked
-        gone = await self._store.pool.fetch(SQL.delete_topics, topic_ids=topic_ids[:limit], marks=marks[:limit])
+        numbers = await topics.delete_topics(self._store.pool, topic_ids[:limit], marks[:limit])
         rest = Marked(topic_ids[limit:], marks[limit:], awaited)
         self._marked = rest if rest.topic_ids else None
-        numbers = [row["topic_id"] for row in gone]
         self._store.names.forget(numbers)
         if numbers:
             log.info("empty topics were deleted", shard=self._store.number, topics=len(numbers))

@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
 
 from services.queue.dispatch.dispatcher import Dispatch
-from services.queue.model import Key, Ready
 from services.queue.settings import QueueSettings
-from services.queue.store.names import SQL
+from services.queue.store import topics
 from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
 
@@ -66,33 +64,26 @@ class Lanes:
         return 0
 
     async def _heads(self, store: Store) -> dict[Course, datetime | None]:
-        rows = await store.pool.fetch(SQL.lane_heads)
-        if not rows:
+        found = await topics.lane_heads(store.pool)
+        if not found:
             return {}
         store.has_lanes = True
-        names = await store.names.name_of({row["topic_id"] for row in rows})
-        return {
-            (*names[number], row["priority"]): row["head"] for row in rows if (number := row["topic_id"]) in names
-        }
+        names = await store.names.name_of({lane.topic_id for lane in found})
+        return {(*names[lane.topic_id], lane.priority): lane.head for lane in found if lane.topic_id in names}
 
     async def _set(self, store: Store, course: Course, head: datetime | None) -> None:
         namespace, topic, priority = course
         ref = (await store.names.make([(namespace, topic)])).get((namespace, topic))
         if ref is None:
             return
-        at: dict[str, Any] = {"topic_id": ref.topic_id, "priority": priority}
-        limit = self._settings.chunk_items_max
-        if head is not None:
-            row = await store.pool.row(SQL.set_lane_clock, **at, v_at=head, is_shared=len(self._stores) > 1)
-            if not row["is_here"]:
-                store.names.forget([ref.topic_id])  # deleted; the next round makes it anew
-                return
-        await store.pool.fetch(SQL.drop_lanes, **at, v_at=NEVER if head is None else head, limit=limit)
-        if head is None:
-            await store.pool.fetch(SQL.drop_lane_clock, **at)
+        pool, topic_id, limit = store.pool, ref.topic_id, self._settings.chunk_items_max
+        if head is not None and not await topics.set_lane_clock(
+            pool, topic_id, priority, head, is_shared=len(self._stores) > 1
+        ):
+            store.names.forget([topic_id])  # deleted; the next round makes it anew
             return
-        rows = await store.pool.fetch(SQL.adopt_strays, **at, v_at=head, limit=limit)
-        self._dispatch.ready(
-            store.number,
-            [Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"])) for row in rows],
-        )
+        await topics.drop_lanes(pool, topic_id, priority, NEVER if head is None else head, limit)
+        if head is None:
+            await topics.drop_lane_clock(pool, topic_id, priority)
+            return
+        self._dispatch.ready(store.number, await topics.adopt_strays(pool, topic_id, priority, head, limit))

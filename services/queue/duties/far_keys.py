@@ -8,10 +8,10 @@ is still known, never an item that runs twice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from services.queue.settings import QueueSettings
-from services.queue.store.names import SQL
+from services.queue.store import items, retention
+from services.queue.store.retention import FarKey
 from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
 
@@ -29,34 +29,22 @@ class FarKeys:
 
     async def step(self) -> int:
         """Look at a page of keys and let those go whose items are gone."""
-        lives_at, namespace_id, key = self._after
-        page = await self._store.pool.fetch(
-            SQL.far_keys,
-            after_lives_at=lives_at,
-            after_namespace_id=namespace_id,
-            after_key=key,
-            limit=self._limit,
-        )
+        page = await retention.far_keys(self._store.pool, self._after, self._limit)
         gone = []
-        for number in {row["lives_at"] for row in page}:
-            gone += await self._gone(number, [row for row in page if row["lives_at"] == number])
+        for number in {key.lives_at for key in page}:
+            gone += await self._gone(number, [key for key in page if key.lives_at == number])
         if gone:
-            await self._store.pool.fetch(
-                SQL.end_far_keys,
-                namespace_ids=[row["namespace_id"] for row in gone],
-                keys=[row["key"] for row in gone],
-                ids=[row["id"] for row in gone],
-            )
+            await retention.end_far_keys(self._store.pool, gone)
         full = len(page) == self._limit
-        self._after = (page[-1]["lives_at"], page[-1]["namespace_id"], page[-1]["key"]) if full else _BEGIN
+        self._after = (page[-1].lives_at, page[-1].namespace_id, page[-1].key) if full else _BEGIN
         return len(page) if full else 0
 
-    async def _gone(self, number: int, rows: list[Any]) -> list[Any]:
+    async def _gone(self, number: int, keys: list[FarKey]) -> list[FarKey]:
         home = self._stores.get(number)
         if home is None:
             return []
         try:
-            living = await home.states([row["id"] for row in rows])
+            living = await items.states(home.pool, [key.id for key in keys])
         except ShardUnavailable:
             return []  # another look will come
-        return [row for row in rows if row["id"] not in living]
+        return [key for key in keys if key.id not in living]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from services.queue.settings import QueueSettings
-from services.queue.store.names import SQL
+from services.queue.store import topics
 from services.queue.store.shard_store import Store
+from services.queue.store.topics import Counts
 from shared.errors import ShardUnavailable
 from shared.metrics import (
     ITEMS,
@@ -49,27 +49,26 @@ class Gauges:
         return 0
 
     async def _sample(self, store: Store) -> None:
-        rows = await store.pool.fetch(SQL.most_counts, limit=self._topics_max)
-        shown = [row for row in rows if row["topic_id"] is not None]
-        live = [row["topic_id"] for row in shown if row["ready"]]
-        ages = await store.ready_ages.read(live)
-        names = await store.names.name_of([row["topic_id"] for row in shown])
-        server = await store.pool.row(SQL.server_health)
-        counts = [(names[row["topic_id"]], row) for row in shown if row["topic_id"] in names]
-        counts += [(REST, row) for row in rows if row["topic_id"] is None]
+        rows = await topics.most_counts(store.pool, self._topics_max)
+        shown = {row.topic_id: row for row in rows if row.topic_id is not None}
+        ages = await store.ready_ages.read([topic_id for topic_id, row in shown.items() if row.ready])
+        names = await store.names.name_of(shown)
+        server = await topics.server_health(store.pool)
+        counts = [(names[topic_id], row) for topic_id, row in shown.items() if topic_id in names]
+        counts += [(REST, row) for row in rows if row.topic_id is None]
         self._say(
             store.number,
             counts,
             {names[topic_id]: age_s for topic_id, age_s in ages.items() if topic_id in names},
         )
-        SHARD_BYTES.labels(store.number).set(server["bytes"])
-        SHARD_DEAD_TUPLES.labels(store.number).set(server["dead_tuples"])
-        SHARD_OLDEST_TRANSACTION_SECONDS.labels(store.number).set(server["oldest_transaction_age_s"])
+        SHARD_BYTES.labels(store.number).set(server.bytes)
+        SHARD_DEAD_TUPLES.labels(store.number).set(server.dead_tuples)
+        SHARD_OLDEST_TRANSACTION_SECONDS.labels(store.number).set(server.oldest_transaction_age_s)
 
     def _say(
-        self, number: int, counts: Sequence[tuple[tuple[str, str], Any]], ages: dict[tuple[str, str], float]
+        self, number: int, counts: Sequence[tuple[tuple[str, str], Counts]], ages: dict[tuple[str, str], float]
     ) -> None:
-        items = {(*pair, str(number), state): row[state] for pair, row in counts for state in STATES}
+        items = {(*pair, str(number), state): getattr(row, state) for pair, row in counts for state in STATES}
         oldest = {(*pair, str(number)): age_s for pair, age_s in ages.items()}
         for gauge, values, said in ((ITEMS, items, self._items), (OLDEST_READY_AGE_SECONDS, oldest, self._ages)):
             for labels in said.get(number, set()) - values.keys():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from services.queue.store.names import SQL
+from services.queue.store import topics
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import NotFound, Overloaded, ShardUnavailable, Unavailable
@@ -73,16 +73,13 @@ class Health:
         return found | {"owner": owner.name, "epoch": owner.epoch}
 
     async def _ask(self, store: Store) -> dict[str, Any]:
-        counts = await store.pool.row(SQL.shard_counts)
-        live = await store.pool.fetch(SQL.ready_topics)
-        ages = await store.ready_ages.read([row["topic_id"] for row in live])
-        server = await store.pool.row(SQL.server_health)
+        counts = await topics.shard_counts(store.pool)
+        ages = await store.ready_ages.read(await topics.ready_topics(store.pool))
+        server = await topics.server_health(store.pool)
         return {
-            **counts,
+            **counts._asdict(),
             "oldest_ready_age_s": max(ages.values(), default=None),
-            "dead_tuples": server["dead_tuples"],
-            "oldest_transaction_age_s": server["oldest_transaction_age_s"],
-            "bytes": server["bytes"],
+            **server._asdict(),
         }
 
     def _notice(self, store: Store) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from services.queue.duties.fairness_keys import Lanes
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas
-from services.queue.store.names import SQL
+from services.queue.store import topics
 from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
 
@@ -49,7 +49,6 @@ class Notices:
 
     async def _look(self, store: Store) -> Kinds:
         try:
-            row = await store.pool.row(SQL.notices)
+            return await topics.notices(store.pool)
         except ShardUnavailable:
             return ALL  # what reads them knows what to do without a shard
-        return row["quotas"], row["shares"], row["lanes"]

@@ -17,8 +17,9 @@ from services.queue.model import EARLIEST
 from services.queue.operations.bulk import PLACE_AFTER_S
 from services.queue.operations.pace import Pace
 from services.queue.settings import QueueSettings
-from services.queue.store.names import SQL
-from services.queue.store.shard_store import Store, SweepBounds
+from services.queue.store import items, retention
+from services.queue.store.leases import SweepBounds
+from services.queue.store.shard_store import Store
 from shared.clock import SystemClock
 from shared.metrics import SWEEPER_LAST_RUN
 
@@ -146,11 +147,10 @@ class Reaper:
         """
 
         async def expire(limit: int) -> int:
-            after_at, after_id = self._ttl_after
-            page = await self._store.pool.fetch(SQL.past_ttl, after_at=after_at, after_id=after_id, limit=limit)
+            page = await items.past_ttl(self._store.pool, self._ttl_after, limit)
             if page:
-                await self._expiry.expire(self._store, [row["id"] for row in page])
-                self._ttl_after = (page[-1]["expires_at"], page[-1]["id"])
+                await self._expiry.expire(self._store, [item.id for item in page])
+                self._ttl_after = (page[-1].expires_at, page[-1].id)
             return len(page)
 
         met = await self._expires.step(expire)
@@ -167,28 +167,23 @@ class Reaper:
         now_s = _clock.monotonic_s()
         since = self._delay_front.start(now_s), self._lease_front.start(now_s)
         is_whole = now_s >= self._ttl_whole_s
-        row = await self._store.pool.row(
-            SQL.next_due,
-            delays_from=since[0],
-            leases_from=since[1],
-            ttls_from=EARLIEST if is_whole else self._ttl_after[0],
-            unplaced_s=PLACE_AFTER_S,
-        )
-        at = row["at"]
+        ttls_from = EARLIEST if is_whole else self._ttl_after[0]
+        due = await retention.next_due(self._store.pool, *since, ttls_from, PLACE_AFTER_S)
+        at = due.at
         if at < self._looked_at:  # the shard's clock was set back: so are the times of what is new
             self._delay_front, self._lease_front, self._looked_at = Front(), Front(), at
             self._ttl_after, self._ttl_whole_s = _BEGIN, float("-inf")
             return await self._next_due()
         self._looked_at, self._seen_s = at, now_s
-        ends = row["due_at"], row["expires_at"]
+        ends = due.due_at, due.expires_at
         for front, end in zip((self._delay_front, self._lease_front), ends, strict=True):
             front.found(None if end is None else min(end, at))  # what is new may end before what is there
-        self._ttl_is_over = row["ttl_at"] is not None and row["ttl_at"] <= at
+        self._ttl_is_over = due.ttl_at is not None and due.ttl_at <= at
         if is_whole:
             self._ttl_whole_s = now_s + WHOLE_S
             if self._ttl_is_over:
                 self._ttl_after, self._walk_since_s = _BEGIN, now_s
-        self._has_operations = row["operations"]
+        self._has_operations = due.operations
         delay_s, lease_s = (
             self._settings.reap_interval_s if end is None else (end - at).total_seconds() for end in ends
         )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from services.queue.operations.pace import Pace
 from services.queue.settings import QueueSettings
-from services.queue.store import shard_store as rows
-from services.queue.store.names import SQL
-from services.queue.store.shard_store import Removal, Store
+from services.queue.store import items, retention, topics
+from services.queue.store.items import Removal
+from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
 from shared.log import log
 from shared.postgres.connections import Transaction
-from shared.postgres.sql import Statement
 
 FOLD_ROWS_MAX = 20_000
 ENDED_SLACK_S = 120.0
@@ -31,25 +31,22 @@ class Retention:
 
     def steps(self) -> Mapping[str, Callable[[], Awaitable[int]]]:
         """The duties by name; each says how much it did, or 0 if that was all."""
-        settings = self._settings
+        settings, pool = self._settings, self._store.pool
         return {
             "rotation": self.rotate_step,
-            "keys": self._dropping("keys", SQL.drop_keys),
+            "keys": self._dropping("keys", partial(retention.drop_keys, pool)),
             "dead items": self._drop_dead_step,
             "old operations": self._dropping(
-                "operations", SQL.drop_operations, age_s=settings.operation_retention_s
+                "operations", partial(retention.drop_operations, pool, settings.operation_retention_s)
             ),
-            "old attempts": self._dropping("attempts", SQL.drop_attempts, age_s=settings.attempt_retention_s),
+            "old attempts": self._dropping(
+                "attempts", partial(retention.drop_attempts, pool, settings.attempt_retention_s)
+            ),
         }
 
     async def fold_step(self) -> int:
         """Fold appended counts into the totals."""
-
-        async def fold(limit: int) -> int:
-            row = await self._store.pool.row(SQL.fold_counts, limit=limit)
-            return int(row["folded"])
-
-        return await _whole(self._folds, fold)
+        return await _whole(self._folds, partial(topics.fold_counts, self._store.pool))
 
     async def rotate_step(self) -> int:
         """Rotate `ended` once it is old enough; 0: a next step is not needed at once.
@@ -58,26 +55,22 @@ class Retention:
         holds one for longer, as a backup does, it is left to a later step; all that costs is memory of older ends.
         """
         age_s = self._settings.id_window_s + ENDED_SLACK_S
-        row = await self._store.pool.row(SQL.ended_age_s)
-        if row["age_s"] >= age_s:
+        if await retention.ended_age_s(self._store.pool) >= age_s:
             try:
-                await self._store.pool.transaction(lambda tx: rotate(tx, age_s))
+                await self._store.pool.transaction(lambda tx: retention.rotate(tx, age_s, ROTATION_LOCK))
             except ShardUnavailable as error:
                 log.info("the rotation of ended items is put off", shard=self._store.number, detail=error.detail)
         return 0
 
-    def _dropping(self, name: str, statement: Statement, **values: float) -> Callable[[], Awaitable[int]]:
-        async def drop(limit: int) -> int:
-            return len(await self._store.pool.fetch(statement, limit=limit, **values))
-
+    def _dropping(self, name: str, drop: Callable[[int], Awaitable[int]]) -> Callable[[], Awaitable[int]]:
         return lambda: _whole(self._paces[name], drop)
 
     async def _drop_dead_step(self) -> int:
         async def drop(limit: int) -> int:
             age_s = self._settings.dead_retention_s
-            dead = await self._store.pool.fetch(SQL.old_dead, age_s=age_s, limit=limit)
+            dead = await retention.old_dead(self._store.pool, age_s, limit)
             if dead:
-                await self._store.pool.transaction(lambda tx: _drop_dead(tx, [row["id"] for row in dead]))
+                await self._store.pool.transaction(lambda tx: _drop_dead(tx, dead))
             return len(dead)
 
         return await _whole(self._paces["dead"], drop)
@@ -90,15 +83,5 @@ async def _whole(pace: Pace, work: Callable[[int], Awaitable[int]]) -> int:
 
 
 async def _drop_dead(tx: Transaction, ids: list[str]) -> None:
-    left = await tx.fetch(SQL.leave_dead, ids=ids)
-    await rows.remove(tx, [Removal(row["id"], "dead", "dead") for row in left])
-
-
-async def rotate(tx: Transaction, age_s: float) -> None:
-    """Swap the two `ended` tables and empty the older; by name, so that every statement stays the same text."""
-    await tx.fetch(SQL.wait_briefly, lock_timeout=ROTATION_LOCK)
-    if await tx.row(SQL.start_rotation, age_s=age_s) is None:
-        return
-    await tx.fetch(SQL.keep_cancelled, age_s=age_s)
-    for statement in (SQL.lock_ended, SQL.empty_old, SQL.set_old_aside, SQL.age_current, SQL.bring_spare):
-        await tx.fetch(statement)
+    left = await items.leave_dead(tx, ids)
+    await items.remove(tx, [Removal(item_id, "dead", "dead") for item_id in left])

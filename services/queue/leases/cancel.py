@@ -9,9 +9,9 @@ from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases.shard_groups import at_each_shard, by_shard
 from services.queue.model import Ready, Result, refused
 from services.queue.settings import QueueSettings
-from services.queue.store import shard_store as rows
-from services.queue.store.names import SQL
-from services.queue.store.shard_store import Removal, Store
+from services.queue.store import items
+from services.queue.store.items import Removal
+from services.queue.store.shard_store import Store
 from shared.errors import something_done
 from shared.http.access import Caller
 from shared.ids import canonicals, time_ms_of
@@ -95,24 +95,24 @@ class Cancel:
                 statuses |= await self._unseen(unseen)
 
     async def _living(self, tx: Transaction, ids: list[str]) -> tuple[dict[str, str], list[Ready]]:
-        states = {row["id"]: row for row in await tx.fetch(SQL.states, ids=ids)}
+        states = await items.states(tx, ids)
         mine: list[str] = []
         statuses: dict[str, str] = {}
-        for item_id, row in states.items():
-            if row["namespace_id"] != self._namespace_id:
+        for item_id, item in states.items():
+            if item.namespace_id != self._namespace_id:
                 statuses[item_id] = "not_found"
-            elif row["managed"] and not self._may_manage:
+            elif item.managed and not self._may_manage:
                 statuses[item_id] = "managed"
-            elif row["state"] == "dead" and not row["managed"]:
+            elif item.state == "dead" and not item.managed:
                 statuses[item_id] = "finished"
             else:
                 mine.append(item_id)
-        left = await rows.leave_queues(tx, mine)
+        left = await items.leave_queues(tx, mine)
         # What was in none of the three is leased, or on its way between tables: hold its row, look again.
         rest = [item_id for item_id in mine if item_id not in left]
-        locked = await rows.lock_items(tx, rest) if rest else {}
+        locked = await items.lock_items(tx, rest) if rest else {}
         if locked:
-            left |= await rows.leave_queues(tx, list(locked))
+            left |= await items.leave_queues(tx, list(locked))
         dead = {item_id for item_id, state in left.items() if state == "dead"}
         removals = [
             Removal(item_id, "cancelled", left.get(item_id, "leased"))
@@ -120,12 +120,12 @@ class Cancel:
         ]
         statuses |= {removal.id: "cancelled" for removal in removals}
         # A DAG's dead item is of no more use once its DAG lets go of it, and its end stays what it was.
-        superseded = {item_id for item_id in dead if states[item_id]["managed"]}
+        superseded = {item_id for item_id in dead if states[item_id].managed}
         removals += [Removal(item_id, "dead", "dead") for item_id in sorted(superseded)]
         if dead - superseded:
             # It died between the look and the lock; its place among the dead is given back.
-            await tx.fetch(SQL.park_dead, ids=sorted(dead - superseded))
-        ready = await rows.remove(tx, removals)
+            await items.park_dead(tx, sorted(dead - superseded))
+        ready = await items.remove(tx, removals)
         return statuses | dict.fromkeys(dead, "finished"), ready
 
     async def _ended(self, ids: list[str]) -> dict[str, str]:
@@ -162,19 +162,12 @@ class Cancel:
         cap = 2**31 - 1 if self._may_manage else self._settings.unseen_cancels_max
 
         async def work(tx: Transaction) -> dict[str, str]:
-            placed = [
-                row["id"]
-                for row in await tx.fetch(
-                    SQL.place_tombstones, ids=young, namespace_ids=[self._namespace_id] * len(young)
-                )
-            ]
-            charged = await tx.row(
-                SQL.charge_tombstones, namespace_id=self._namespace_id, cancels=len(placed), cancels_max=cap
-            )
-            if placed and charged is None:
-                await tx.fetch(SQL.take_up_tombstones, ids=placed)
+            placed = await items.place_tombstones(tx, young, self._namespace_id)
+            may_have = await items.charge_tombstones(tx, self._namespace_id, len(placed), cap)
+            if placed and not may_have:
+                await items.take_up_tombstones(tx, placed)
                 return dict.fromkeys(placed, "cancel_limit")
-            await tx.fetch(SQL.bury_tombstones, ids=placed)
+            await items.bury_tombstones(tx, placed)
             return dict.fromkeys(placed, "cancelled")
 
         return statuses | await self._store.pool.transaction(work)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases import failed_attempts
 from services.queue.leases.held_items import is_last_attempt, pause_s
 from services.queue.model import Ready
 from services.queue.settings import QueueSettings
-from services.queue.store import shard_store as rows
-from services.queue.store.names import SQL
-from services.queue.store.shard_store import Holding, Removal, Requeue, Store, SweepBounds
+from services.queue.store import items as rows
+from services.queue.store import leases
+from services.queue.store.items import LockedItem, Removal, Requeue
+from services.queue.store.leases import ExpiredGroup, Holding, SweepBounds
+from services.queue.store.shard_store import Store
 from shared.errors import Invalid, Unavailable
 from shared.log import log
 from shared.metrics import LEASE_EXPIRED
@@ -53,8 +55,8 @@ class Expiry:
         """End items whose TTL has passed, of those that are not leased; how many that were."""
 
         async def work(tx: Transaction) -> tuple[int, list[Ready]]:
-            left = await tx.fetch(SQL.leave_past_ttl, ids=list(ids))
-            past = [Removal(row["id"], "expired", row["state"], why=_PAST_TTL) for row in left]
+            left = await rows.leave_past_ttl(tx, ids)
+            past = [Removal(item.id, "expired", item.state, why=_PAST_TTL) for item in left]
             ready = await rows.remove(tx, past)
             return len(left), ready
 
@@ -74,30 +76,27 @@ class Expiry:
             await self.expire(store, ids)
 
     async def _sweep(self, tx: Transaction, bounds: SweepBounds) -> Swept:
-        groups = await rows.take_expired(tx, bounds)
-        holdings = {item_id: _holding(group) for group in groups for item_id in group["ids"]}
+        groups = await leases.take_expired(tx, bounds)
+        holdings = {item_id: group.holding for group in groups for item_id in group.ids}
         items = await rows.lock_items(tx, list(holdings)) if holdings else {}
         acked = [
-            (item_id, group["namespace_id"])
-            for group in groups
-            for item_id in group["ids"]
-            if item_id not in items
+            (item_id, group.namespace_id) for group in groups for item_id in group.ids if item_id not in items
         ]
         if acked:  # between the look of `take_expired` and its lock
-            await rows.remember_acked(tx, *zip(*acked, strict=True))
+            await leases.remember_acked(tx, *zip(*acked, strict=True))
         return Swept(len(items), await self._take_back(tx, items, holdings), *_reach(groups))
 
     async def _take_back(
-        self, tx: Transaction, items: Mapping[str, Any], holdings: Mapping[str, Holding]
+        self, tx: Transaction, items: Mapping[str, LockedItem], holdings: Mapping[str, Holding]
     ) -> list[Ready]:
         """What becomes of items whose leases ran out: deliverable again, dead or expired."""
         back, dead, gone = [], [], []
         for item_id, item in items.items():
             if not holdings[item_id].was_shown:
                 gone.append(Removal(item_id, "expired", "leased", why=_PAST_TTL))
-            elif item["at_most_once"]:
+            elif item.at_most_once:
                 gone.append(Removal(item_id, "expired", "leased", 1, "the lease of its only delivery ran out"))
-            elif item["ttl_passed"]:
+            elif item.ttl_passed:
                 gone.append(Removal(item_id, "expired", "leased", 1, _PAST_TTL))
             elif is_last_attempt(item):
                 dead.append(Requeue(item_id, 1, 0, "the lease ran out on the last attempt"))
@@ -120,19 +119,15 @@ class Swept(NamedTuple):
     last_namespace_id: int
 
 
-def _reach(groups: Sequence[Any]) -> tuple[int, int]:
-    return sum(group["ids_taken"] for group in groups), groups[-1]["namespace_id"] if groups else 0
+def _reach(groups: Sequence[ExpiredGroup]) -> tuple[int, int]:
+    return sum(group.ids_taken for group in groups), groups[-1].namespace_id if groups else 0
 
 
 async def _put_off(tx: Transaction, bounds: SweepBounds) -> Swept:
-    groups = await rows.take_expired(tx, bounds)
+    groups = await leases.take_expired(tx, bounds)
     for group in groups:
-        for item_id in group["ids"]:
+        for item_id in group.ids:
             log.error("an item whose lease ran out cannot be taken back", item=item_id)
-            where = (group["namespace_id"], group["topic_id"], item_id, _holding(group))
-            await rows.lease_again(tx, [(group["token"], PUT_OFF_S, *where)])
+            where = (group.namespace_id, group.topic_id, item_id, group.holding)
+            await leases.lease_again(tx, [(group.token, PUT_OFF_S, *where)])
     return Swept(0, [], *_reach(groups))
-
-
-def _holding(group: Any) -> Holding:
-    return Holding(group["claimed_at"], group["worker"], group["was_shown"])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from services.queue.leases.held_items import each_held, lock_held, lost_statuses
 from services.queue.model import Result
-from services.queue.store import shard_store as rows
+from services.queue.store.leases import lease_again, leave_groups
 from services.queue.store.shard_store import Store
 from shared.errors import something_done
 from shared.postgres.connections import Transaction
@@ -41,11 +41,11 @@ class Extends:
             again = []
             for token, item_id in sorted(leases):
                 item, lease_s = items[item_id], wanted_s[item_id]
-                lease_s = item["lease_s"] if lease_s is None else lease_s
-                again.append((token, lease_s, namespace_id, item["topic_id"], item_id, holdings[item_id]))
+                lease_s = item.lease_s if lease_s is None else lease_s
+                again.append((token, lease_s, namespace_id, item.topic_id, item_id, holdings[item_id]))
             if again:
-                await rows.leave_groups(tx, sorted(leases))
-                await rows.lease_again(tx, again)
+                await leave_groups(tx, sorted(leases))
+                await lease_again(tx, again)
             return dict.fromkeys(named, "extended")
 
         statuses = await store.pool.transaction(work)

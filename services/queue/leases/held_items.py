@@ -11,8 +11,9 @@ from typing import Any
 
 from services.queue.leases.shard_groups import at_each_shard, by_shard
 from services.queue.model import Result, backoff_s
-from services.queue.store import shard_store as rows
-from services.queue.store.shard_store import Holding, Known, Store
+from services.queue.store.items import LockedItem, lock_items
+from services.queue.store.leases import Holding, lock_groups
+from services.queue.store.shard_store import Known, Store
 from shared.ids import canonical_token, canonicals, new_token
 from shared.postgres.connections import Transaction
 
@@ -23,6 +24,7 @@ async def each_held(
     items: Sequence[Any],
     act: Callable[[Store, int, list[Any]], Awaitable[dict[int, str]]],
 ) -> list[Result]:
+    """Let `act` do to items under their tokens what a call wants of them, shard by shard; one result each."""
     results = [Result(item.id, "not_found") for item in items]
     ids = canonicals([item.id for item in items])
 
@@ -45,20 +47,20 @@ async def each_held(
 
 async def lock_held(
     tx: Transaction, namespace_id: int, entries: Sequence[Any]
-) -> tuple[list[int], dict[str, Any], dict[str, Holding]]:
+) -> tuple[list[int], dict[str, LockedItem], dict[str, Holding]]:
     """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each, and
     since when by whom."""
     found: dict[str, dict[int, Holding]] = {}
     for _ in range(2):
         # Twice where one is missing: an extend of the same holder may have moved its lease while this waited.
-        groups = await rows.lock_groups(tx, [entry.lease_token for entry in entries])
+        groups = await lock_groups(tx, [entry.lease_token for entry in entries])
         for position, entry in enumerate(entries):
             for group in groups.get(entry.lease_token, ()):
                 if group.namespace_id == namespace_id and entry.id in group.ids:
                     found.setdefault(entry.id, {})[position] = group.holding
         if all(entry.id in found for entry in entries):
             break
-    items = await rows.lock_items(tx, list(found)) if found else {}
+    items = await lock_items(tx, list(found)) if found else {}
     held: list[int] = []
     holdings: dict[str, Holding] = {}
     for item_id, item in items.items():
@@ -69,17 +71,18 @@ async def lock_held(
     return held, items, holdings
 
 
-def _is_of(item: Any, holding: Holding) -> bool:
+def _is_of(item: LockedItem, holding: Holding) -> bool:
     """Whether a lease that names an item's id is the item's.
 
     One that its caller named, and enqueued after the claim, is another under the id of one that was acked.
     """
-    return not item["remembered"] or item["managed"] or item["enqueued_at"] <= holding.claimed_at
+    return not item.remembered or item.managed or item.enqueued_at <= holding.claimed_at
 
 
 async def lost_statuses(
     store: Store, namespace_id: int, entries: Sequence[Any], statuses: dict[int, str]
 ) -> dict[int, str]:
+    """What holders of dead tokens are told: of entries that have no status yet."""
     lost = [position for position in range(len(entries)) if position not in statuses]
     if not lost:
         return {}
@@ -94,11 +97,11 @@ def lost_status(known: Known | None, namespace_id: int) -> str:
     return "cancelled" if known.outcome == "cancelled" else "lease_lost"
 
 
-def is_last_attempt(item: Any) -> bool:
+def is_last_attempt(item: LockedItem) -> bool:
     """Whether the delivery that an item is in uses up its attempts."""
-    return bool(item["max_attempts"]) and item["attempts"] + 1 >= item["max_attempts"]
+    return bool(item.max_attempts) and item.attempts + 1 >= item.max_attempts
 
 
-def pause_s(item: Any) -> float:
+def pause_s(item: LockedItem) -> float:
     """How long an item waits that this delivery has failed."""
-    return backoff_s(item["attempts"] + 1, item["backoff"], random.random())  # noqa: S311 (spreads load)
+    return backoff_s(item.attempts + 1, item.backoff, random.random())  # noqa: S311 (spreads load)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.queue.dispatch.demand import Asked
-from services.queue.leases import failed_attempts
 from services.queue.settings import QueueSettings
-from services.queue.store.names import SQL
+from services.queue.store import items
+from services.queue.store.items import Standing
+from services.queue.store.leases import ItemLease, leases_of
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.admission.delay import overloaded
@@ -34,7 +35,9 @@ class ItemStates:
         if store is None or known_id is None:
             return []
         store.pool.admit()
-        return await failed_attempts.of_item(store.pool, known_id, namespace, self._settings.logged_attempts_max)
+        rows_max = self._settings.logged_attempts_max
+        found = await items.attempts_of(store.pool, known_id, namespace, rows_max)
+        return [attempt._asdict() for attempt in found]
 
     async def look(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
         """One element per id: `found` with state, attempt and since when, `not_found` for what has ended or is
@@ -68,26 +71,23 @@ class ItemStates:
 
 
 async def _look_at(store: Store, namespace: str, ids: list[str]) -> dict[str, dict[str, Any]]:
-    rows = [row for row in await store.pool.fetch(SQL.standing, ids=ids) if row["namespace"] == namespace]
-    leased = [row["id"] for row in rows if row["state"] == "leased"]
-    leases = {}
-    if leased:
-        leases = {row["id"]: row for row in await store.pool.fetch(SQL.leases_of, ids=leased)}
-    return {row["id"]: _standing(row, leases.get(row["id"])) for row in rows}
+    found = [item for item in await items.standings(store.pool, ids) if item.namespace == namespace]
+    leases = await leases_of(store.pool, [item.id for item in found if item.state == "leased"])
+    return {item.id: _view(item, leases.get(item.id)) for item in found}
 
 
-def _standing(row: Any, lease: Any) -> dict[str, Any]:
-    state = row["state"]
+def _view(item: Standing, lease: ItemLease | None) -> dict[str, Any]:
+    state = item.state
     return {
         "status": "found",
-        "topic": row["topic"],
+        "topic": item.topic,
         "state": state,
-        "attempt": row["attempts"] + (state == "leased"),
-        "max_attempts": row["max_attempts"],
-        "since": lease["claimed_at"] if lease else row["deliver_at"] if state == "ready" else row["parked_at"],
-        "deliver_at": row["deliver_at"],
-        "lease_expires_at": None if lease is None else lease["expires_at"],
-        "worker": None if lease is None else lease["worker"],
+        "attempt": item.attempts + (state == "leased"),
+        "max_attempts": item.max_attempts,
+        "since": lease.claimed_at if lease else item.deliver_at if state == "ready" else item.parked_at,
+        "deliver_at": item.deliver_at,
+        "lease_expires_at": None if lease is None else lease.expires_at,
+        "worker": None if lease is None else lease.worker,
         "unasked_s": None,
-        "error": row["error"],
+        "error": item.error,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases import failed_attempts
@@ -11,8 +11,9 @@ from services.queue.leases.expiry import Expiry
 from services.queue.leases.held_items import each_held, is_last_attempt, lock_held, lost_statuses, pause_s
 from services.queue.model import Ready, Result
 from services.queue.settings import QueueSettings
-from services.queue.store import shard_store as rows
-from services.queue.store.shard_store import Requeue, Store
+from services.queue.store.items import LockedItem, Requeue, bury, requeue
+from services.queue.store.leases import leave_groups
+from services.queue.store.shard_store import Store
 from shared.errors import something_done
 from shared.metrics import DEAD, NACKED
 from shared.postgres.connections import Transaction
@@ -55,18 +56,18 @@ class Nacks:
                 nack = nacks[position]
                 item = items[nack.id]
                 row = _given_back(nack, item)
-                is_dead = nack.final or item["at_most_once"] or (nack.costs_attempt and is_last_attempt(item))
+                is_dead = nack.final or item.at_most_once or (nack.costs_attempt and is_last_attempt(item))
                 (dead if is_dead else back).append(row)
                 statuses[position] = "dead" if is_dead else "requeued"
             pairs = [(nacks[position].lease_token, nacks[position].id) for position in held]
             if pairs:
-                await rows.leave_groups(tx, pairs)
+                await leave_groups(tx, pairs)
             ended = [(row, "failed") for row in back if row.cost] + [(row, "dead") for row in dead]
             await failed_attempts.log(tx, ended, items, holdings, self._settings.logged_attempts_max)
-            ready = await rows.requeue(tx, back)
-            ready += await rows.bury(tx, dead)
+            ready = await requeue(tx, back)
+            ready += await bury(tx, dead)
             DEAD.labels(store.number).inc(len(dead))
-            return statuses, ready, [row.id for row in back if items[row.id]["ttl_passed"]]
+            return statuses, ready, [row.id for row in back if items[row.id].ttl_passed]
 
         statuses, ready, past_ttl = await store.pool.transaction(work)
         NACKED.labels(store.number).inc(len(statuses))
@@ -78,7 +79,7 @@ class Nacks:
             return statuses | await lost_statuses(store, namespace_id, nacks, statuses)
 
 
-def _given_back(nack: Nack, item: Any) -> Requeue:
+def _given_back(nack: Nack, item: LockedItem) -> Requeue:
     cost = 1 if nack.costs_attempt else 0
     delay_s = (pause_s(item) if cost else 0.0) if nack.delay_s is None else nack.delay_s
-    return Requeue(item["id"], cost, delay_s, nack.error, nack.metadata)
+    return Requeue(item.id, cost, delay_s, nack.error, nack.metadata)

@@ -16,8 +16,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from services.queue.store.names import SQL
+from services.queue.store import topics as rows
 from services.queue.store.shard_store import Store
+from services.queue.store.topics import GivenSettings, GivenToTopic
 from shared.admission.breaker import State
 from shared.errors import ShardUnavailable, Unavailable
 from shared.log import log
@@ -87,15 +88,15 @@ class Agreement:
     async def _set(self, kind: str, namespace: str, topic: str, value: Any) -> None:
         stores = self._here()
         times = await asyncio.gather(
-            *(store.pool.row(SQL.time_to_give, namespace=namespace, topic=topic) for store in stores),
+            *(rows.time_to_give(store.pool, namespace, topic) for store in stores),
             return_exceptions=True,
         )
-        found = [answer["at"] for answer in times if not isinstance(answer, BaseException)]
+        found = [answer for answer in times if not isinstance(answer, BaseException)]
         if found:
             given = Given((kind, namespace, topic), max(found), value)
-            told = await asyncio.gather(*(_give(store, [given]) for store in stores), return_exceptions=True)
+            told = list(await asyncio.gather(*(_give(store, [given]) for store in stores), return_exceptions=True))
         else:
-            told = times
+            told = [answer for answer in times if isinstance(answer, BaseException)]
         failed = [answer for answer in told if isinstance(answer, BaseException)]
         for error in sorted(failed, key=lambda error: getattr(error, "outcome", "") != "unknown"):
             if not isinstance(error, Unavailable) or len(failed) == len(stores):
@@ -144,22 +145,21 @@ class Agreement:
             after = {number: end for number, (_, end) in pages.items() if end is not None and number in well}
 
     async def _settings_of(self, store: Store, after: int) -> Page:
-        rows = await store.pool.fetch(SQL.given_settings, after=after, limit=self._page_max)
-        found = [Given(("settings", row["namespace"], ""), row["set_at"], row["settings"]) for row in rows]
-        return found, self._end(rows)
+        page = await rows.given_settings(store.pool, after, self._page_max)
+        return [Given(("settings", row.namespace, ""), row.set_at, row.settings) for row in page], self._end(page)
 
     async def _topics_of(self, store: Store, after: int) -> Page:
-        rows = await store.pool.fetch(SQL.given_to_topics, after=after, limit=self._page_max)
-        found = [
-            Given((kind, row["namespace"], row["topic"]), row[f"{kind}_at"], row[kind])
-            for row in rows
-            for kind in ("paused", "min_share")
-            if row[f"{kind}_at"] is not None
-        ]
-        return found, self._end(rows)
+        page = await rows.given_to_topics(store.pool, after, self._page_max)
+        found: list[Given] = []
+        for row in page:
+            if row.paused_at is not None:
+                found.append(Given(("paused", row.namespace, row.topic), row.paused_at, row.paused))
+            if row.min_share_at is not None:
+                found.append(Given(("min_share", row.namespace, row.topic), row.min_share_at, row.min_share))
+        return found, self._end(page)
 
-    def _end(self, rows: Sequence[Any]) -> int | None:
-        return rows[-1]["number"] if len(rows) == self._page_max else None
+    def _end(self, page: Sequence[GivenSettings | GivenToTopic]) -> int | None:
+        return page[-1].number if len(page) == self._page_max else None
 
     def _here(self) -> list[Store]:
         """The shards that the map names."""
@@ -196,14 +196,14 @@ async def _give(store: Store, given: Iterable[Given]) -> None:
         kinds.setdefault(each.place[0], []).append(each)
     for kind, part in kinds.items():
         namespaces = [each.place[1] for each in part]
-        columns = {"namespaces": namespaces, "set_ats": [each.set_at for each in part]}
+        set_ats = [each.set_at for each in part]
         values = [each.value for each in part]
         if kind == "settings":
-            await store.pool.fetch(SQL.give_settings, settings=values, **columns)
+            await rows.give_settings(store.pool, namespaces, values, set_ats)
             continue
         await store.names.make_namespaces(namespaces)
         topics = [each.place[2] for each in part]
         if kind == "paused":
-            await store.pool.fetch(SQL.give_pauses, topics=topics, paused=values, **columns)
+            await rows.give_pauses(store.pool, namespaces, topics, values, set_ats)
         else:
-            await store.pool.fetch(SQL.give_shares, topics=topics, min_shares=values, **columns)
+            await rows.give_shares(store.pool, namespaces, topics, values, set_ats)

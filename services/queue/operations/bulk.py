@@ -12,24 +12,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.errors import OperationExists, TooManyOperations
-from services.queue.model import Key, Ready
+from services.queue.model import Ready
 from services.queue.operations.pace import Pace
 from services.queue.operations.selection import Filter, Look, Scope, look
 from services.queue.settings import QueueSettings
-from services.queue.store import shard_store as rows
-from services.queue.store.names import SQL
-from services.queue.store.shard_store import Removal, Store
+from services.queue.store import items as rows
+from services.queue.store import operations as store_operations
+from services.queue.store.items import Removal
+from services.queue.store.operations import NewOperation, OperationRow, Progress, TopicScope, scope_of
+from services.queue.store.shard_store import Store, refuse_if_standing
 from shared.clock import Clock
 from shared.crash import crash_point
 from shared.errors import Invalid, NotFound, ShardUnavailable, invalid
 from shared.ids import canonical, new_id, shard_of, time_ms_of
 from shared.log import log
 from shared.postgres.connections import Transaction
+from shared.postgres.rows import Asked
+
+T = TypeVar("T")
 
 SAMPLE_IDS = 20
 NO_LIMIT = 2**31 - 1
@@ -40,7 +46,7 @@ PLACE_AFTER_S = 10.0
 class Chunk(NamedTuple):
     """One chunk of an operation on one shard: what it did, what is deliverable now, whether it was the last."""
 
-    row: Any
+    row: OperationRow
     changed: int
     ready: list[Ready]
     is_last: bool
@@ -80,7 +86,7 @@ class Operations:
             TooManyOperations: the namespace has `operations_running_max` at work.
             ShardUnavailable: no shard answers.
         """
-        rows.refuse_if_standing(self._stores.values())
+        refuse_if_standing(self._stores.values())
         operation_id = await self.place(namespace, kind, given, wanted_id)
         deadline_s = self._clock.monotonic_s() + self._settings.operation_patience_s
 
@@ -98,19 +104,19 @@ class Operations:
 
     async def preview(self, namespace: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
         """What an operation would take now: a count, exact if a few seconds were enough, and some ids."""
-        rows.refuse_if_standing(self._stores.values())
+        refuse_if_standing(self._stores.values())
         wanted = Filter.of(kind, given)
         deadline_s = self._clock.monotonic_s() + self._settings.operation_patience_s
 
         async def at(store: Store) -> Preview:
-            found = await store.pool.row(SQL.operation_scope, namespace=namespace, topic=wanted.topic)
+            found = await scope_of(store.pool, namespace, wanted.topic)
             ids: list[str] = []
             matched = scanned = skipped = 0
             # Only the last source, which has everything: nothing is changed that it would otherwise not meet.
             cursor = wanted.sources[-1] if _is_known(found, wanted) else None
             while cursor is not None:
                 limit = self._settings.chunk_items_max
-                part = await self._look(store.pool.fetch, _scope(found, found["at"]), wanted, cursor, limit)
+                part = await self._look(store.pool, _scope(found, found.at), wanted, cursor, limit)
                 matched, scanned = matched + len(part.ids), scanned + part.scanned
                 skipped, cursor = skipped + part.skipped, part.cursor
                 ids += part.ids[: SAMPLE_IDS - len(ids)]
@@ -138,7 +144,7 @@ class Operations:
             NotFound: none of that id, another namespace's, or dropped since.
             ShardUnavailable: no shard answers.
         """
-        rows.refuse_if_standing(self._stores.values())
+        refuse_if_standing(self._stores.values())
         return await self._found(namespace, operation_id)
 
     async def _found(self, namespace: str, operation_id: str) -> dict[str, Any]:
@@ -153,16 +159,11 @@ class Operations:
     ) -> tuple[list[dict[str, Any]], str | None]:
         """Operations of a namespace, newest first, and the id behind which the next page begins."""
 
-        rows.refuse_if_standing(self._stores.values())
+        refuse_if_standing(self._stores.values())
 
         async def at(store: Store) -> list[str]:
-            listed = await store.pool.fetch(
-                SQL.list_operations,
-                namespace=namespace,
-                before_id=before or "ffffffff-ffff-ffff-ffff-ffffffffffff",
-                limit=limit,
-            )
-            return [row["id"] for row in listed]
+            before_id = before or "ffffffff-ffff-ffff-ffff-ffffffffffff"
+            return await store_operations.listed(store.pool, namespace, before_id, limit)
 
         listed, _ = await self._ask(at)
         ids = sorted({item for part in listed.values() for item in part}, reverse=True)[:limit]
@@ -175,14 +176,11 @@ class Operations:
             NotFound: as for `get`.
             ShardUnavailable: a shard does not answer; on the others it is stopped.
         """
-        await self.get(namespace, operation_id)
+        known = await self.get(namespace, operation_id)
         # Twice: a host may be writing a row to a shard that was away, under the lock of the first's row.
         for _ in range(2):
             await asyncio.gather(
-                *(
-                    store.pool.fetch(SQL.stop_operation, id=canonical(operation_id), namespace=namespace)
-                    for store in self._stores.values()
-                )
+                *(store_operations.stop(store.pool, known["id"], namespace) for store in self._stores.values())
             )
         return await self._found(namespace, operation_id)
 
@@ -190,10 +188,10 @@ class Operations:
 
     async def step(self, store: Store) -> int:
         """One chunk of the shard's operation that has waited longest; 0 when there is nothing to do."""
-        found = await store.pool.row(SQL.operations_wait, age_s=PLACE_AFTER_S)
-        if found["unplaced"]:
+        found = await store_operations.waiting(store.pool, PLACE_AFTER_S)
+        if found.unplaced:
             await store.pool.transaction(self._place_rest)
-        return int(found["running"] and await self.chunk(store, None) is not None)
+        return int(found.running and await self.chunk(store, None) is not None)
 
     async def chunk(self, store: Store, operation_id: str | None) -> Chunk | None:
         """One chunk of an operation on one shard, or of the one that has waited longest; None: nothing to do."""
@@ -213,45 +211,44 @@ class Operations:
         if done is None:
             return None
         self._dispatch.ready(store.number, done.ready)
-        if done.row["kind"] == "redrive":
+        if done.row.kind == "redrive":
             await self._dispatch.place_lanes(store.number)
         if done.is_last:
-            topic = json.loads(done.row["filter"]).get("topic")
-            if topic is not None and done.row["kind"] != "redrive":
-                self._dispatch.changed(done.row["namespace"], topic)
-            log.info("operation ended", shard=store.number, operation=done.row["id_text"], kind=done.row["kind"])
+            topic = json.loads(done.row.filter).get("topic")
+            if topic is not None and done.row.kind != "redrive":
+                self._dispatch.changed(done.row.namespace, topic)
+            log.info("operation ended", shard=store.number, operation=done.row.id, kind=done.row.kind)
         return done
 
     async def _chunk(self, tx: Transaction, operation_id: str | None, limit: int, *, singly: bool) -> Chunk | None:
         if operation_id is None:
-            row = await tx.row(SQL.next_operation)
+            row = await store_operations.lock_next(tx)
         else:
-            row = await tx.row(SQL.lock_operation, id=operation_id)
+            row = await store_operations.lock(tx, operation_id)
         if row is None:
             return None
-        wanted = Filter.of(row["kind"], json.loads(row["filter"]))
-        part = await self._look(tx.fetch, _scope(row, row["cutoff"]), wanted, row["cursor"], limit)
+        wanted = Filter.of(row.kind, json.loads(row.filter))
+        part = await self._look(tx, _scope(row, row.cutoff), wanted, row.cursor, limit)
         if not part.ids and part.cursor in wanted.sources and not await _is_empty(tx, row, wanted, part):
             # The first source has nothing (more): the next is begun at once.
-            part = await self._look(tx.fetch, _scope(row, row["cutoff"]), wanted, part.cursor, limit)
+            part = await self._look(tx, _scope(row, row.cutoff), wanted, part.cursor, limit)
         changed, ready = await _act(tx, wanted, part.ids, singly=singly)
         is_last = part.cursor is None or await _is_empty(tx, row, wanted, part)
-        await tx.fetch(
-            SQL.advance_operation,
-            id=row["id_text"],
+        progress = Progress(
             cursor=part.cursor or "",
             scanned=part.scanned if part.is_last_source else changed,
             changed=changed,
             skipped=part.skipped + len(part.ids) - changed if part.is_last_source else 0,
             finished=is_last,
         )
+        await store_operations.advance(tx, row.id, progress)
         crash_point("operation_chunk_written")
         return Chunk(row, changed, ready, is_last)
 
-    async def _look(self, fetch: Any, scope: Scope, wanted: Filter, cursor: str, limit: int) -> Look:
+    async def _look(self, asked: Asked, scope: Scope, wanted: Filter, cursor: str, limit: int) -> Look:
         settings = self._settings
         return await look(
-            fetch,
+            asked,
             scope,
             wanted,
             cursor,
@@ -271,8 +268,8 @@ class Operations:
         if wanted_id is not None and await self._is_there(namespace, kind, given, wanted_id):
             return wanted_id
 
-        async def scope_at(store: Store) -> Any:
-            return await store.pool.row(SQL.operation_scope, namespace=namespace, topic=wanted.topic)
+        async def scope_at(store: Store) -> TopicScope:
+            return await scope_of(store.pool, namespace, wanted.topic)
 
         scopes, silent = await self._ask(scope_at)
         first = min(scopes) if wanted_id is None else shard_of(wanted_id)
@@ -281,24 +278,16 @@ class Operations:
         rest = sorted(scopes.keys() - {first})
         operation_id = new_id(first) if wanted_id is None else wanted_id
         if wanted_id is not None:
-            self._check_age(wanted_id, scopes[first]["at"].timestamp())
+            self._check_age(wanted_id, scopes[first].at.timestamp())
         shards = sorted(self._stores)
-        row = {"id": operation_id, "namespace": namespace, "kind": kind, "filter": json.dumps(given)}
+        what = (operation_id, namespace, kind, json.dumps(given))
 
-        async def write(number: int, unplaced: list[int], running_max: int) -> Any:
-            values = _placed(scopes[number], wanted)
-            return await self._stores[number].pool.row(
-                SQL.place_operation,
-                **row,
-                **values,
-                shards=shards,
-                unplaced=unplaced,
-                cutoff=None,
-                running_max=running_max,
-            )
+        async def write(number: int, unplaced: list[int], running_max: int) -> bool:
+            row = _new_row(what, scopes[number], wanted, shards, unplaced, None)
+            return await store_operations.place(self._stores[number].pool, row, running_max)
 
         missing = [number for number in shards if number != first]
-        if await write(first, missing, self._settings.operations_running_max) is None:
+        if not await write(first, missing, self._settings.operations_running_max):
             if wanted_id is not None and await self._is_there(namespace, kind, given, wanted_id):
                 return wanted_id  # the same call came twice at once
             raise TooManyOperations(
@@ -313,17 +302,17 @@ class Operations:
             elif isinstance(result, BaseException):
                 raise result
         if missing:
-            await self._stores[first].pool.fetch(SQL.set_unplaced, id=operation_id, unplaced=sorted(silent))
+            await store_operations.set_unplaced(self._stores[first].pool, operation_id, sorted(silent))
         return operation_id
 
     async def _is_there(self, namespace: str, kind: str, given: dict[str, Any], wanted_id: str) -> bool:
         store = self._stores.get(shard_of(wanted_id))
         if store is None:
             raise invalid("/id", "its last 12 bits are no shard of this service")
-        row = await store.pool.row(SQL.operations, ids=[wanted_id], namespace=namespace)
-        if row is not None and (row["kind"], json.loads(row["filter"])) != (kind, given):
+        found = await store_operations.read(store.pool, [wanted_id], namespace)
+        if found and (found[0].kind, json.loads(found[0].filter)) != (kind, given):
             raise OperationExists("this id stands for another kind or filter; make a new id for a new operation")
-        return row is not None
+        return bool(found)
 
     def _check_age(self, wanted_id: str, now_s: float) -> None:
         """An id that may have been an operation's, and is forgotten, must not begin it anew."""
@@ -333,45 +322,36 @@ class Operations:
 
     async def _place_rest(self, tx: Transaction) -> None:
         """Write the rows that an operation still lacks on other shards."""
-        row = await tx.row(SQL.lock_unplaced, age_s=PLACE_AFTER_S)
+        row = await store_operations.lock_unplaced(tx, PLACE_AFTER_S)
         if row is None:
             return
-        wanted = Filter.of(row["kind"], json.loads(row["filter"]))
+        wanted = Filter.of(row.kind, json.loads(row.filter))
         silent = []
-        for number in row["unplaced"]:
+        for number in row.unplaced:
             store = self._stores.get(number)
             if store is None:
                 continue
             try:
-                found = await store.pool.row(SQL.operation_scope, namespace=row["namespace"], topic=wanted.topic)
-                await store.pool.row(
-                    SQL.place_operation,
-                    id=row["id_text"],
-                    namespace=row["namespace"],
-                    kind=row["kind"],
-                    filter=row["filter"],
-                    **_placed(found, wanted),
-                    shards=row["shards"],
-                    unplaced=[],
-                    cutoff=row["cutoff"],
-                    running_max=NO_LIMIT,
-                )
+                found = await scope_of(store.pool, row.namespace, wanted.topic)
+                what = (row.id, row.namespace, row.kind, row.filter)
+                new = _new_row(what, found, wanted, row.shards, [], row.cutoff)
+                await store_operations.place(store.pool, new, NO_LIMIT)
             except ShardUnavailable:
                 silent.append(number)
-        await tx.fetch(SQL.set_unplaced, id=row["id_text"], unplaced=silent)
+        await store_operations.set_unplaced(tx, row.id, silent)
 
     async def _views(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
-        async def at(store: Store) -> list[Any]:
-            return await store.pool.fetch(SQL.operations, ids=list(ids), namespace=namespace)
+        async def at(store: Store) -> list[OperationRow]:
+            return await store_operations.read(store.pool, ids, namespace)
 
         parts, silent = await self._ask(at)
-        found: dict[str, dict[int, Any]] = {}
+        found: dict[str, dict[int, OperationRow]] = {}
         for number, part in parts.items():
             for row in part:
-                found.setdefault(row["id_text"], {})[number] = row
+                found.setdefault(row.id, {})[number] = row
         return [_view(found[item], silent) for item in ids if item in found]
 
-    async def _ask(self, ask: Any) -> tuple[dict[int, Any], set[int]]:
+    async def _ask(self, ask: Callable[[Store], Awaitable[T]]) -> tuple[dict[int, T], set[int]]:
         """What every shard answers, and the shards that do not; one must.
 
         Raises:
@@ -379,7 +359,7 @@ class Operations:
         """
         stores = list(self._stores.values())
         answers = await asyncio.gather(*map(ask, stores), return_exceptions=True)
-        good: dict[int, Any] = {}
+        good: dict[int, T] = {}
         silent: set[int] = set()
         for store, answer in zip(stores, answers, strict=True):
             if isinstance(answer, ShardUnavailable):
@@ -393,34 +373,49 @@ class Operations:
         return good, silent
 
 
-def _is_known(found: Any, wanted: Filter) -> bool:
+def _is_known(found: TopicScope, wanted: Filter) -> bool:
     """Whether a shard has ever met the namespace, and the topic if one is named."""
-    return found["namespace_id"] is not None and (wanted.topic is None or found["topic_id"] is not None)
+    return found.namespace_id is not None and (wanted.topic is None or found.topic_id is not None)
 
 
-def _scope(row: Any, cutoff: Any) -> Scope:
-    return Scope(row["namespace_id"], row["topic_id"], cutoff)
+def _scope(row: TopicScope | OperationRow, cutoff: datetime) -> Scope:
+    return Scope(row.namespace_id, row.topic_id, cutoff)
 
 
-def _placed(found: Any, wanted: Filter) -> dict[str, Any]:
-    """What a shard's own row says of an operation, from `operation_scope`."""
-    return {
-        "namespace_id": found["namespace_id"],
-        "topic_id": found["topic_id"],
-        "state": "running" if _is_known(found, wanted) else "done",
-        "total": sum(found[state] for state in wanted.states) if _is_known(found, wanted) else 0,
-    }
+def _new_row(
+    what: tuple[str, str, str, str],
+    found: TopicScope,
+    wanted: Filter,
+    shards: Sequence[int],
+    unplaced: Sequence[int],
+    cutoff: datetime | None,
+) -> NewOperation:
+    """A shard's row of an operation (id, namespace, kind, filter): done at once where there is nothing to do."""
+    operation_id, namespace, kind, given = what
+    is_known = _is_known(found, wanted)
+    return NewOperation(
+        operation_id,
+        namespace,
+        found.namespace_id,
+        found.topic_id,
+        kind,
+        given,
+        "running" if is_known else "done",
+        found.held(wanted.states) if is_known else 0,
+        shards,
+        unplaced,
+        cutoff,
+    )
 
 
-async def _is_empty(tx: Transaction, row: Any, wanted: Filter, part: Look) -> bool:
+async def _is_empty(tx: Transaction, row: OperationRow, wanted: Filter, part: Look) -> bool:
     """Whether a topic holds nothing in the filter's states any more: then the rest of the shard is not read.
 
     Asked where the walk through the whole shard begins, and where it found nothing.
     """
     if wanted.topic is None or not (part.cursor or "").startswith("id") or (part.ids and part.cursor != "id"):
         return False
-    found = await tx.row(SQL.operation_scope, namespace=row["namespace"], topic=wanted.topic)
-    return not any(found[state] for state in wanted.states)
+    return not (await scope_of(tx, row.namespace, wanted.topic)).held(wanted.states)
 
 
 async def _act(tx: Transaction, wanted: Filter, ids: list[str], *, singly: bool) -> tuple[int, list[Ready]]:
@@ -443,10 +438,7 @@ async def _act(tx: Transaction, wanted: Filter, ids: list[str], *, singly: bool)
 
 
 async def _redrive(tx: Transaction, _wanted: Filter, ids: list[str]) -> tuple[int, list[Ready]]:
-    back = await tx.fetch(SQL.redrive, ids=ids)
-    return len(back), [
-        Ready(r["topic_id"], Key(r["priority"], r["deliver_at"], r["id"])) for r in back if r["is_ready"]
-    ]
+    return await store_operations.redrive(tx, ids)
 
 
 async def _end(tx: Transaction, wanted: Filter, ids: list[str]) -> tuple[int, list[Ready]]:
@@ -464,30 +456,30 @@ async def _end(tx: Transaction, wanted: Filter, ids: list[str]) -> tuple[int, li
 
 async def _take(tx: Transaction, wanted: Filter, ids: list[str]) -> tuple[dict[str, str], set[str]]:
     """Take items out of the tables of the filter's states: the state of each, and the ids seen in others."""
-    found = await tx.fetch(SQL.take, ids=ids, states=list(wanted.states))
-    taken = {row["id"]: row["state"] for row in found if row["taken"]}
-    return taken, {row["id"] for row in found if not row["taken"]} - set(taken)
+    found = await store_operations.take(tx, ids, wanted.states)
+    taken = {item.id: item.state for item in found if item.taken}
+    return taken, {item.id for item in found if not item.taken} - set(taken)
 
 
-def _view(parts: dict[int, Any], silent: set[int]) -> dict[str, Any]:
+def _view(parts: dict[int, OperationRow], silent: set[int]) -> dict[str, Any]:
     """One operation from its rows by shard."""
     sample = next(iter(parts.values()))
-    unplaced = {number for row in parts.values() for number in row["unplaced"]}
-    rest = "cancelled" if any(row["state"] == "cancelled" for row in parts.values()) else "done"
-    shards = [_shard_view(number, parts.get(number), silent, unplaced, rest) for number in sample["shards"]]
+    unplaced = {number for row in parts.values() for number in row.unplaced}
+    rest = "cancelled" if any(row.state == "cancelled" for row in parts.values()) else "done"
+    shards = [_shard_view(number, parts.get(number), silent, unplaced, rest) for number in sample.shards]
     states = {shard["state"] for shard in shards}
-    ends = [row["finished_at"] for row in parts.values() if row["finished_at"] is not None]
+    ends = [row.finished_at for row in parts.values() if row.finished_at is not None]
     is_over = states <= {"done", "cancelled"}
     return {
-        "id": sample["id_text"],
-        "namespace": sample["namespace"],
-        "kind": sample["kind"],
-        "filter": json.loads(sample["filter"]),
+        "id": sample.id,
+        "namespace": sample.namespace,
+        "kind": sample.kind,
+        "filter": json.loads(sample.filter),
         "dry_run": False,
         "state": ("cancelled" if "cancelled" in states else "done") if is_over else "running",
-        "requested_at": min(row["requested_at"] for row in parts.values()),
+        "requested_at": min(row.requested_at for row in parts.values()),
         "finished_at": max(ends) if is_over and ends else None,
-        **{count: sum(row[count] for row in parts.values()) for count in _COUNTS},
+        **{count: sum(getattr(row, count) for row in parts.values()) for count in _COUNTS},
         "shards": shards,
     }
 
@@ -495,8 +487,10 @@ def _view(parts: dict[int, Any], silent: set[int]) -> dict[str, Any]:
 _COUNTS = ("total", "scanned", "changed", "skipped")
 
 
-def _shard_view(number: int, row: Any, silent: set[int], unplaced: set[int], rest: str) -> dict[str, Any]:
+def _shard_view(
+    number: int, row: OperationRow | None, silent: set[int], unplaced: set[int], rest: str
+) -> dict[str, Any]:
     if row is not None:
-        return {"shard": number, "state": row["state"], **{count: row[count] for count in _COUNTS}}
+        return {"shard": number, "state": row.state, **{count: getattr(row, count) for count in _COUNTS}}
     state = "waiting" if number in unplaced else "unreachable" if number in silent else rest
     return {"shard": number, "state": state, **dict.fromkeys(_COUNTS, 0)}

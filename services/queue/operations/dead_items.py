@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from services.queue.dispatch.key_buffer import START
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import dag_of
-from services.queue.store.names import SQL
+from services.queue.store.operations import FoundItem, dead_items
 from services.queue.store.shard_store import Store
-from shared.postgres.sql import Statement
+from shared.postgres.rows import Asked
 
 FORM_CHARS_MAX = 200
 PART_CHARS = 500
@@ -37,7 +37,6 @@ _VARIABLE = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 
-Fetch = Callable[..., Awaitable[list[Any]]]
 Place = tuple[int, datetime, str]
 
 FIRST: Place = (TOPIC_IDS[0], START[1], START[2])
@@ -67,19 +66,13 @@ class Death(NamedTuple):
     dag: str | None
 
 
-def dead_page(scope: tuple[int, int | None], after: Place, limit: int) -> tuple[Statement, dict[str, Any]]:
-    """The statement that reads dead items of (namespace_id, topic_id or all) behind a place, and its values."""
+async def dead_page(
+    asked: Asked, scope: tuple[int | None, int | None], after: Place, limit: int
+) -> Sequence[FoundItem]:
+    """Dead items of (namespace_id, topic_id or all) behind a place."""
     namespace_id, topic_id = scope
-    first, last = TOPIC_IDS if topic_id is None else (topic_id, topic_id)
-    return SQL.look_at_dead, {
-        "namespace_id": namespace_id,
-        "first_topic_id": first,
-        "last_topic_id": last,
-        "after_topic_id": after[0],
-        "after_at": after[1],
-        "after_id": after[2],
-        "limit": limit,
-    }
+    topic_ids = TOPIC_IDS if topic_id is None else (topic_id, topic_id)
+    return await dead_items(asked, namespace_id, topic_ids, after, limit)
 
 
 class DeadItems:
@@ -108,12 +101,12 @@ class DeadItems:
             while scope is not None:
                 page = min(left, PAGE_ITEMS)
                 rows = await self._read(self._stores[number], scope, place, page)
-                for row, death in rows:
+                for item, death in rows:
                     key = (death.topic, death.error)
                     if key not in found and len(found) == limit:
                         return _ordered(found), (number, place)
                     _count(found, key, death)
-                    place = (row["topic_id"], row["parked_at"], row["id"])
+                    place = (item.topic_id, death.died_at, item.id)
                 left -= len(rows)
                 if left <= 0:
                     return _ordered(found), (number, place)
@@ -129,23 +122,22 @@ class DeadItems:
 
     async def _read(
         self, store: Store, scope: tuple[int, int | None], after: Place, limit: int
-    ) -> Sequence[tuple[Any, Death]]:
-        statement, values = dead_page(scope, after, limit)
-        rows = await store.pool.fetch(statement, **values)
-        names = await store.names.name_of({row["topic_id"] for row in rows})
+    ) -> Sequence[tuple[FoundItem, Death]]:
+        items = await dead_page(store.pool, scope, after, limit)
+        names = await store.names.name_of({item.topic_id for item in items})
         return [
             (
-                row,
+                item,
                 Death(
-                    names[row["topic_id"]][1],
-                    form_of(row["error_head"], row["error_tail"]),
-                    row["parked_at"],
-                    row["id"],
-                    row["dag"],
+                    names[item.topic_id][1],
+                    form_of(item.error_head, item.error_tail),
+                    item.since,
+                    item.id,
+                    item.dag,
                 ),
             )
-            for row in rows
-            if row["topic_id"] in names
+            for item in items
+            if item.topic_id in names
         ]
 
 

@@ -6,27 +6,29 @@ behind the place to which every shard has looked is left to the next page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from shared.clock import turn
 
+T = TypeVar("T")
 
-class Part(NamedTuple):
-    """Rows of one shard with their `name`, all that there are up to the name `horizon` (None: to the end)."""
 
-    rows: Sequence[Any]
+class Part(NamedTuple, Generic[T]):
+    """Rows of one shard by name, all that there are up to the name `horizon` (None: to the end)."""
+
+    rows: Mapping[str, T]
     horizon: str | None
 
 
-async def merge(parts: Sequence[Part]) -> tuple[dict[str, list[Any]], str | None]:
+async def merge(parts: Sequence[Part[T]]) -> tuple[dict[str, list[T]], str | None]:
     """The rows of each name, in order of names, and the name up to which that is all (None: to the end)."""
     horizon = min((part.horizon for part in parts if part.horizon is not None), default=None)
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[T]] = {}
     for part in parts:
-        for row in part.rows:
-            if horizon is None or row["name"] <= horizon:
-                found.setdefault(row["name"], []).append(row)
+        for name, row in part.rows.items():
+            if horizon is None or name <= horizon:
+                found.setdefault(name, []).append(row)
         await turn()
     return dict(sorted(found.items())), horizon
 

@@ -14,16 +14,18 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from services.queue.dispatch.key_buffer import START
-from services.queue.operations.dead_items import FIRST, Fetch, dead_page, form_of
-from services.queue.store.names import SQL
+from services.queue.operations.dead_items import FIRST, dead_page, form_of
+from services.queue.store.operations import FoundItem, items_by_id, ready_items
+from shared.postgres.rows import Asked
 
 STATES = ("ready", "delayed", "leased", "disabled", "dead")
 
 
 class Scope(NamedTuple):
-    """The filter's names as numbers of one shard, and the time after which items are none of its business."""
+    """The filter's names as numbers of one shard (None: not known there), and the time after which items are none
+    of its business."""
 
-    namespace_id: int
+    namespace_id: int | None
     topic_id: int | None
     cutoff: datetime
 
@@ -78,22 +80,22 @@ class Filter:
         rest = (self.error, self.priority_min, self.priority_max, self.enqueued_before, self.enqueued_after)
         return self.metadata is not None or any(value is not None for value in rest)
 
-    def takes(self, row: Any) -> bool:
+    def takes(self, item: FoundItem) -> bool:
         """Whether an item of the filter's topic and states is meant."""
         low, high = self.priority_min, self.priority_max
         after, before = self.enqueued_after, self.enqueued_before
         return (
-            (low is None or row["priority"] >= low)
-            and (high is None or row["priority"] <= high)
-            and (after is None or row["enqueued_at"] >= after)
-            and (before is None or row["enqueued_at"] < before)
-            and (self.error is None or self.error == _form(row))
-            and (self.metadata is None or _holds(json.loads(row["metadata"] or "null"), self.metadata))
+            (low is None or item.priority >= low)
+            and (high is None or item.priority <= high)
+            and (after is None or item.enqueued_at >= after)
+            and (before is None or item.enqueued_at < before)
+            and (self.error is None or self.error == _form(item))
+            and (self.metadata is None or _holds(json.loads(item.metadata or "null"), self.metadata))
         )
 
 
-def _form(row: Any) -> str | None:
-    return None if row["error_head"] is None else form_of(row["error_head"], row["error_tail"])
+def _form(item: FoundItem) -> str | None:
+    return None if item.error_head is None else form_of(item.error_head, item.error_tail)
 
 
 def _holds(metadata: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:
@@ -120,29 +122,29 @@ class Look(NamedTuple):
 
 
 async def look(
-    fetch: Fetch, scope: Scope, wanted: Filter, cursor: str, *, items_max: int, rows_max: int, scan_max: int
+    asked: Asked, scope: Scope, wanted: Filter, cursor: str, *, items_max: int, rows_max: int, scan_max: int
 ) -> Look:
     """Read from a cursor on (empty: from the beginning), until `items_max` items are found that are meant.
 
     Looks at no more than `rows_max` items of the filter's scope, and `scan_max` of the shard.
     """
     source, *place = cursor.split("|") if cursor else [wanted.sources[0]]
-    rows, end = await _READERS[source](fetch, scope, wanted, place, rows_max, scan_max)
+    items, end = await _READERS[source](asked, scope, place, rows_max, scan_max)
     is_last = source == wanted.sources[-1]
     ids: list[str] = []
     scanned = skipped = 0
-    for row in rows:
-        if row["since"] > scope.cutoff or row["state"] not in wanted.states:
+    for item in items:
+        if item.since > scope.cutoff or item.state not in wanted.states:
             continue
         scanned += 1
-        if not wanted.takes(row):
+        if not wanted.takes(item):
             continue
-        if row["managed"]:
+        if item.managed:
             skipped += 1
             continue
-        ids.append(row["id"])
+        ids.append(item.id)
         if len(ids) == items_max:
-            end = _place(source, row)
+            end = _place(source, item)
             break
     if end is not None:
         return Look(ids, scanned, skipped, "|".join((source, *end)), is_last)
@@ -150,59 +152,36 @@ async def look(
     return Look(ids, scanned, skipped, following, is_last)
 
 
-Read = tuple[list[Any], tuple[str, ...] | None]
+Read = tuple[list[FoundItem], tuple[str, ...] | None]
 
 
-async def _by_id(
-    fetch: Fetch, scope: Scope, _wanted: Filter, place: list[str], rows_max: int, scan_max: int
-) -> Read:
-    found = await fetch(
-        SQL.look_by_id,
-        namespace_id=scope.namespace_id,
-        topic_id=scope.topic_id,
-        after_id=place[0] if place else START[2],
-        limit=rows_max,
-        scan_max=scan_max,
-    )
-    rows = [row for row in found if row["id"] is not None]
-    if len(rows) == rows_max:
-        return rows, _place("id", rows[-1])
-    last_id = found[0]["last_id"]
-    return rows, None if last_id is None else (last_id,)
+async def _by_id(asked: Asked, scope: Scope, place: list[str], rows_max: int, scan_max: int) -> Read:
+    after_id = place[0] if place else START[2]
+    items, end = await items_by_id(asked, (scope.namespace_id, scope.topic_id), after_id, rows_max, scan_max)
+    return items, None if end is None else (end,)
 
 
-async def _at_ready(
-    fetch: Fetch, scope: Scope, _wanted: Filter, place: list[str], rows_max: int, _scan_max: int
-) -> Read:
-    priority, at, after_id = place or (START[0], START[1].isoformat(), START[2])
-    rows = await fetch(
-        SQL.look_at_ready,
-        topic_id=scope.topic_id,
-        after_priority=int(priority),
-        after_deliver_at=datetime.fromisoformat(at),
-        after_id=after_id,
-        limit=rows_max,
-    )
-    return rows, _place("ready", rows[-1]) if len(rows) == rows_max else None
+async def _at_ready(asked: Asked, scope: Scope, place: list[str], rows_max: int, _scan_max: int) -> Read:
+    after = (int(place[0]), datetime.fromisoformat(place[1]), place[2]) if place else START
+    items = await ready_items(asked, scope.topic_id, after, rows_max)
+    return items, _place("ready", items[-1]) if len(items) == rows_max else None
 
 
-async def _at_dead(
-    fetch: Fetch, scope: Scope, _wanted: Filter, place: list[str], rows_max: int, _scan_max: int
-) -> Read:
+async def _at_dead(asked: Asked, scope: Scope, place: list[str], rows_max: int, _scan_max: int) -> Read:
     after = (int(place[0]), datetime.fromisoformat(place[1]), place[2]) if place else FIRST
-    statement, values = dead_page((scope.namespace_id, scope.topic_id), after, rows_max)
-    rows = await fetch(statement, **values)
-    return rows, _place("dead", rows[-1]) if len(rows) == rows_max else None
+    items = list(await dead_page(asked, (scope.namespace_id, scope.topic_id), after, rows_max))
+    return items, _place("dead", items[-1]) if len(items) == rows_max else None
 
 
 _READERS = {"id": _by_id, "ready": _at_ready, "dead": _at_dead}
 
 
-def _place(source: str, row: Any) -> tuple[str, ...]:
+def _place(source: str, item: FoundItem) -> tuple[str, ...]:
     match source:
         case "ready":
-            return str(row["priority"]), row["deliver_at"].isoformat(), row["id"]
+            assert item.deliver_at is not None, "it is ready"
+            return str(item.priority), item.deliver_at.isoformat(), item.id
         case "dead":
-            return str(row["topic_id"]), row["parked_at"].isoformat(), row["id"]
+            return str(item.topic_id), item.since.isoformat(), item.id
         case _:
-            return (row["id"],)
+            return (item.id,)

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_buffer import START
@@ -17,13 +17,29 @@ from services.queue.operations.bulk import Operations
 from services.queue.operations.listing import Part, cut, merge
 from services.queue.quotas import Quotas, Use, uses
 from services.queue.settings import QueueSettings
-from services.queue.store.names import SQL
+from services.queue.store import items, leases, topics
+from services.queue.store.items import ItemRow, PageOf
 from services.queue.store.shard_store import Store, refuse_if_standing
+from services.queue.store.topics import NamespaceRow, TopicCounts
 from shared.errors import NotFound, Unavailable
 from shared.ids import canonical, shard_of
 
 FIRST_ID = START[2]
 _COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
+
+
+class OnShard(NamedTuple):
+    """A topic as one shard has it."""
+
+    shard: int
+    topic: TopicCounts
+
+
+class ShownItem(NamedTuple):
+    """An item, and until when it is leased, if it is."""
+
+    item: ItemRow
+    lease_expires_at: datetime | None
 
 
 class Topics:
@@ -66,10 +82,10 @@ class Topics:
             names, rest = cut(mine, limit, None)
             return await self._described(names), rest
 
-        async def at(store: Store) -> Part:
+        async def at(store: Store) -> Part[None]:
             store.pool.admit()
-            rows = await store.pool.fetch(SQL.namespace_names, after=after, limit=limit + 1)
-            return Part(rows, rows[limit]["name"] if len(rows) > limit else None)
+            found = await topics.namespace_names(store.pool, after, limit + 1)
+            return Part(dict.fromkeys(found), found[limit] if len(found) > limit else None)
 
         merged, horizon = await merge(await self._gather(at))
         names, rest = cut(list(merged), limit, horizon)
@@ -83,19 +99,19 @@ class Topics:
     async def _described(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Those of these namespaces that any shard knows, with settings and use."""
 
-        async def at(store: Store) -> list[tuple[Any, Use]]:
+        async def at(store: Store) -> list[tuple[NamespaceRow, Use]]:
             store.pool.admit()
-            known = await store.pool.fetch(SQL.namespaces, names=names)
-            used = await uses(store, [row["namespace_id"] for row in known])
-            return [(row, used.get(row["namespace_id"], Use())) for row in known]
+            known = await topics.namespaces(store.pool, names)
+            used = await uses(store, [row.namespace_id for row in known])
+            return [(row, used.get(row.namespace_id, Use())) for row in known]
 
         newest: dict[str, tuple[datetime, str]] = {}
         sums: dict[str, Use] = {}
         for part in await self._gather(at):
             for row, use in part:
-                given = (row["set_at"] or EARLIEST, row["settings"])
-                newest[row["name"]] = max(given, newest.get(row["name"], given))
-                sums[row["name"]] = sums.get(row["name"], Use()).plus(use)
+                given = (row.set_at or EARLIEST, row.settings)
+                newest[row.name] = max(given, newest.get(row.name, given))
+                sums[row.name] = sums.get(row.name, Use()).plus(use)
         return [
             {"namespace": name, **json.loads(newest[name][1]), **self._use(name, sums[name])}
             for name in names
@@ -119,12 +135,10 @@ class Topics:
         """
         scan_max = max(self._settings.topics_scan_max, limit + 1)
 
-        async def at(store: Store) -> Part:
+        async def at(store: Store) -> Part[OnShard]:
             store.pool.admit()
-            values = {"namespace": namespace, "after": after, "limit": limit + 1, "scan_max": scan_max}
-            found = await store.pool.fetch(SQL.topics_page, **values)
-            rows = [{**row, "store": store} for row in found if row["name"] is not None]
-            return Part(rows, rows[limit]["name"] if len(rows) > limit else found[0]["last_name"])
+            found, horizon = await topics.topics_page(store.pool, namespace, after, limit + 1, scan_max)
+            return Part({topic.name or "": OnShard(store.number, topic) for topic in found}, horizon)
 
         merged, horizon = await merge(await self._gather(at))
         names, rest = cut(list(merged), limit, horizon)
@@ -132,12 +146,12 @@ class Topics:
         shares = self._dispatch.shares
         return [_topic(name, merged[name], ages, shares.get((namespace, name), ())) for name in names], rest
 
-    async def _ages(self, rows: Sequence[Any]) -> dict[tuple[int, int], float]:
+    async def _ages(self, rows: Sequence[OnShard]) -> dict[tuple[int, int], float]:
         """How long the oldest item of each topic with ready ones has been ready, by shard and number."""
         live: dict[int, list[int]] = {}
         for row in rows:
-            if row["ready"]:
-                live.setdefault(row["store"].number, []).append(row["topic_id"])
+            if row.topic.ready:
+                live.setdefault(row.shard, []).append(row.topic.topic_id or 0)
 
         async def at(store: Store) -> dict[tuple[int, int], float]:
             found = await store.ready_ages.read(live[store.number])
@@ -191,7 +205,7 @@ class Topics:
 
     # -- items --------------------------------------------------------------------------------------------
 
-    async def item(self, namespace: str, item_id: str) -> dict[str, Any]:
+    async def item(self, namespace: str, item_id: str) -> ShownItem:
         """An item that has not ended.
 
         Raises:
@@ -202,21 +216,21 @@ class Topics:
         row = None
         if store is not None:
             store.pool.admit()
-            row = await store.pool.row(SQL.item, id=known_id)
-        if store is None or row is None or row["namespace"] != namespace:
+            row = await items.item(store.pool, known_id or "")
+        if store is None or row is None or row.namespace != namespace:
             raise NotFound("there is no such item here; an item is gone once it has ended")
         [found] = await _with_leases(store, [row])
         return found
 
     async def page(
         self, namespace: str, topic: str | None, state: str | None, limit: int, after: tuple[int, str]
-    ) -> tuple[list[dict[str, Any]], tuple[int, str] | None]:
+    ) -> tuple[list[ShownItem], tuple[int, str] | None]:
         """A page of items in order of shard and id, and where the next begins (None at the end).
 
         `after` is (shard, id). A page looks at a bounded number of rows, and holds a bounded number of bytes, so
         it may hold fewer than `limit` items, or none, and still have a next.
         """
-        found: list[dict[str, Any]] = []
+        found: list[ShownItem] = []
         shard, after_id = after
         scan_max, bytes_left = self._settings.page_scan_max, self._settings.answer_bytes_max
         for store in sorted(self._all(), key=lambda store: store.number):
@@ -224,25 +238,16 @@ class Topics:
                 continue
             store.pool.admit()
             start = after_id if store.number == shard else FIRST_ID
-            end = await store.pool.row(SQL.page_end, after_id=start, scan_max=scan_max)
-            part = await store.pool.fetch(
-                SQL.page,
-                namespace=namespace,
-                topic=topic,
-                state=state,
-                after_id=start,
-                limit=limit - len(found),
-                scan_max=scan_max,
-                bytes_max=bytes_left,
-            )
-            found += await _with_leases(store, part)
-            is_cut = bool(part) and part[-1]["nth"] < part[-1]["there"]
-            bytes_left -= part[-1]["bytes_so_far"] if part else 0
+            end = await items.page_end(store.pool, start, scan_max)
+            wanted = PageOf(namespace, topic, state, start, limit - len(found), scan_max, bytes_left)
+            part = await items.page(store.pool, wanted)
+            found += await _with_leases(store, part.items)
+            bytes_left -= part.bytes
             # The next shard would give one item at least, whatever is left.
-            if len(found) >= limit or is_cut or bytes_left < self._settings.answer_bytes_max // 2:
-                return found, (store.number, found[-1]["id_text"])
+            if len(found) >= limit or part.is_cut or bytes_left < self._settings.answer_bytes_max // 2:
+                return found, (store.number, found[-1].item.id_text)
             if end is not None:
-                return found, (store.number, end["id"])
+                return found, (store.number, end)
         return found, None
 
     def _all(self) -> list[Store]:
@@ -260,19 +265,17 @@ class Topics:
         return good
 
 
-async def _with_leases(store: Store, rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Rows of items with `lease_expires_at`: None for those that are not leased."""
-    leased = [row["id_text"] for row in rows if row["state"] == "leased"]
-    leases = await store.pool.fetch(SQL.leases_of, ids=leased) if leased else []
-    ends = {row["id"]: row["expires_at"] for row in leases}
-    return [{**row, "lease_expires_at": ends.get(row["id_text"])} for row in rows]
+async def _with_leases(store: Store, rows: Sequence[ItemRow]) -> list[ShownItem]:
+    held = await leases.leases_of(store.pool, [row.id_text for row in rows if row.state == "leased"])
+    ends = {item_id: lease.expires_at for item_id, lease in held.items()}
+    return [ShownItem(row, ends.get(row.id_text)) for row in rows]
 
 
 async def _shares(store: Store) -> dict[tuple[str, str], tuple[datetime, Shares]]:
-    rows = {row["topic_id"]: row for row in await store.pool.fetch(SQL.min_shares)}
-    names = await store.names.name_of(rows) if rows else {}
+    found = {row.topic_id: row for row in await topics.min_shares(store.pool)}
+    names = await store.names.name_of(found) if found else {}
     return {
-        pair: (rows[topic_id]["min_share_at"], shares_of(json.loads(rows[topic_id]["min_share"])))
+        pair: (found[topic_id].min_share_at, shares_of(json.loads(found[topic_id].min_share)))
         for topic_id, pair in names.items()
     }
 
@@ -282,14 +285,14 @@ def _shares_view(shares: Shares) -> list[dict[str, Any]] | None:
 
 
 def _topic(
-    topic: str, rows: Sequence[Any], ages: Mapping[tuple[int, int], float], shares: Shares
+    topic: str, rows: Sequence[OnShard], ages: Mapping[tuple[int, int], float], shares: Shares
 ) -> dict[str, Any]:
     """One topic from its rows by shard."""
-    known = (ages.get((row["store"].number, row["topic_id"])) for row in rows)
+    known = (ages.get((row.shard, row.topic.topic_id or 0)) for row in rows)
     return {
         "topic": topic,
-        **{count: sum(row[count] for row in rows) for count in _COUNTS},
+        **{count: sum(getattr(row.topic, count) for row in rows) for count in _COUNTS},
         "oldest_ready_age_s": max((age_s for age_s in known if age_s is not None), default=None),
-        "paused": any(row["paused"] for row in rows),
+        "paused": any(row.topic.paused for row in rows),
         "min_share": _shares_view(shares),
     }

@@ -3,7 +3,12 @@
 Called by every room above. Writes name topics by number *and* name, so that a number remembered from before a
 failover writes nothing. A crash rolls back what was not committed.
 
-shard_store         what one shard is asked, one method per statement or transaction
+shard_store         the hot statements of one shard: peek, claim, ack, revive
+items               item rows, and the tables that say where each item is
+leases              lease groups: locks, extensions, sweeps
+topics              namespaces and topics: settings, counts, lanes, the end of empty ones
+operations          rows of bulk operations, and the walks that they make
+retention           what is kept only for a while; what is due next
 enqueue             the statements of an enqueue flush
 item_kinds          items of a flush by what they have in common
 dequeue_encoding    a dequeue's answer as JSON text, made by the database

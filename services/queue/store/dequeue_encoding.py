@@ -22,8 +22,24 @@ from services.queue.model import NULL, Key
 PIECES, PARTS = "\x1e", "\x1f"
 _PIECES, _PARTS = PIECES.encode(), PARTS.encode()
 
-# A completion, or a disabled item, that was leased as it became ready: its key and its columns.
-Handed = tuple[Key, Any]
+
+class HandedLease(NamedTuple):
+    """What a flush has leased of an item that it made ready: under which token until when, and its columns."""
+
+    topic_id: int
+    token: str
+    until: datetime
+    payload: str
+    metadata: str | None
+    inputs: str | None
+    headers: str | None
+    attempt: int
+    enqueued_at: datetime
+    at_most_once: bool
+    dag: str | None  # of a DAG's item its context
+
+
+Handed = tuple[Key, HandedLease]
 
 
 class Group(NamedTuple):
@@ -125,7 +141,7 @@ class Leased:
 
 def returnable(handed: Sequence[Handed]) -> list[tuple[str, str]]:
     """(id, token) of what was handed over and may be given back unseen."""
-    return [(key.id, row["token"]) for key, row in handed if not row["at_most_once"]]
+    return [(key.id, lease.token) for key, lease in handed if not lease.at_most_once]
 
 
 class _Context(msgspec.Struct, gc=False):
@@ -147,30 +163,30 @@ def dag_of(context: str) -> dict[str, Any]:
 
 def _lease(entry: Handed) -> tuple[int, datetime]:
     """What items of one group have in common, of those that one call was handed."""
-    _, row = entry
-    return row["topic_id"], row["lease_until"]
+    _, lease = entry
+    return lease.topic_id, lease.until
 
 
 def _group(part: Sequence[Handed]) -> Group:
     """Items that were handed over under one lease, as a claim would have told them."""
-    first, row = part[0]
+    first, lease = part[0]
     pieces = PIECES.join(starmap(_piece, part))
-    again = sum(one["attempt"] > 1 for _, one in part)
-    once = [key.id for key, one in part if one["at_most_once"]]
+    again = sum(one.attempt > 1 for _, one in part)
+    once = [key.id for key, one in part if one.at_most_once]
     shard = int(first.id[-3:], 16)
-    return Group(shard, row["topic_id"], row["token"], row["lease_until"], len(part), again, once or None, pieces)
+    return Group(shard, lease.topic_id, lease.token, lease.until, len(part), again, once or None, pieces)
 
 
-def _piece(key: Key, row: Any) -> str:
-    metadata, inputs, headers = row["metadata"] or "null", row["inputs"] or "null", row["headers"] or "null"
+def _piece(key: Key, lease: HandedLease) -> str:
+    metadata, inputs, headers = lease.metadata or "null", lease.inputs or "null", lease.headers or "null"
     dag = ""
-    if row["dag"] is not None:
-        context = _context(row["dag"])
+    if lease.dag is not None:
+        context = _context(lease.dag)
         found = (bytes(text).decode() for text in (context.dag, context.node, context.generation))
         dag = ',"dag":{{"id":{},"node":{},"generation":{}}}'.format(*found)
     return (
-        f'{key.id}{PARTS}{row["payload"]},"metadata":{metadata},"inputs":{inputs},"headers":{headers}{dag}'
-        f',"priority":{row["priority"]},"attempt":{row["attempt"]},"enqueued_at":{moment(row["enqueued_at"])}'
+        f'{key.id}{PARTS}{lease.payload},"metadata":{metadata},"inputs":{inputs},"headers":{headers}{dag}'
+        f',"priority":{key.priority},"attempt":{lease.attempt},"enqueued_at":{moment(lease.enqueued_at)}'
     )
 
 

@@ -12,16 +12,16 @@ from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
-from services.queue.model import EARLIEST, Claim, Fold, Key, Look, Offer, Ready, id_of
+from services.queue.model import Claim, Fold, Key, Look, Offer, Ready, id_of
 from services.queue.settings import QueueSettings
-from services.queue.store.dequeue_encoding import Group, moment
+from services.queue.store.dequeue_encoding import Group, Handed, HandedLease, moment
 from services.queue.store.enqueue import EnqueueStore
 from services.queue.store.names import SQL
 from services.queue.store.ready_ages import ReadyAges
 from shared.admission.connection_priority import current_urgency
 from shared.admission.delay import overloaded
 from shared.clock import SystemClock
-from shared.postgres.connections import Transaction
+from shared.postgres.rows import rows_of
 from shared.shards.shard_map import Shard
 
 # What an ack says of each item that it made ready, the last ten of those that it leased at once.
@@ -69,28 +69,58 @@ class AckFlush(NamedTuple):
     acked: set[str] | None
     held: set[str] | None
     ready: list[Ready]
-    handed: list[tuple[Key, Any]]
+    handed: list[Handed]
     folded: int = 0
     revived: int = 0
     delayed: int = 0
     ended: Sequence[str] = ()
 
 
-class Holding(NamedTuple):
-    """Since when an item is leased, and to whom, if the call said so; a claim past its TTL is shown to nobody."""
+class Revived(NamedTuple):
+    """An item that was disabled; from `token` on None where it was not leased at once."""
 
-    claimed_at: datetime
-    worker: str | None
-    was_shown: bool = True
-
-
-class LeaseGroup(NamedTuple):
-    """A locked lease group."""
-
+    id: str
     namespace_id: int
+    managed: bool
     topic_id: int
-    ids: set[str]
-    holding: Holding
+    priority: int
+    deliver_at: datetime
+    is_ready: bool
+    token: str | None
+    lease_until: datetime
+    payload: str
+    metadata: str | None
+    inputs: str | None
+    headers: str | None
+    attempt: int
+    enqueued_at: datetime
+    at_most_once: bool
+    dag: str | None
+
+    @property
+    def key(self) -> Key:
+        """Its place in its topic."""
+        return Key(self.priority, self.deliver_at, self.id)
+
+    @property
+    def handed(self) -> Handed | None:
+        """What a call is given of it, if it was leased to one."""
+        if self.token is None:
+            return None
+        lease = HandedLease(
+            self.topic_id,
+            self.token,
+            self.lease_until,
+            self.payload,
+            self.metadata,
+            self.inputs,
+            self.headers,
+            self.attempt,
+            self.enqueued_at,
+            self.at_most_once,
+            self.dag,
+        )
+        return self.key, lease
 
 
 class Store(EnqueueStore):
@@ -237,7 +267,7 @@ class Store(EnqueueStore):
         if row["ends"] is None:
             return AckFlush(acked, held, [], [])
         ready: list[Ready] = []
-        handed: list[tuple[Key, Any]] = []
+        handed: list[Handed] = []
         ended: list[str] = []
         told = revived = delayed = 0
         for topic_id, priority, at, item_id, is_revived, is_ready, token, *lease in zip(
@@ -250,7 +280,7 @@ class Store(EnqueueStore):
             told += not is_revived
             revived += is_revived
             if token is not None:
-                handed.append((key, _claimed(topic_id, key, token, *lease)))
+                handed.append((key, HandedLease(topic_id, token, *lease)))
             elif is_ready:
                 ready.append(Ready(topic_id, key))
             else:
@@ -264,9 +294,11 @@ class Store(EnqueueStore):
         inputs: Sequence[str | None],
         may_manage: bool,
         offers: Sequence[Offer] = (),
-    ) -> list[Any]:
-        """Open disabled items; rows of those that were. One with a `token` is leased, as by a claim."""
-        return await self.pool.fetch(
+    ) -> list[Revived]:
+        """Open disabled items; those that were. One with a `token` is leased, as by a claim."""
+        return await rows_of(
+            Revived,
+            self.pool,
             SQL.revive,
             ids=ids,
             namespace_ids=namespace_ids,
@@ -274,10 +306,6 @@ class Store(EnqueueStore):
             may_manage=may_manage,
             **_offered(offers, self._answer_bytes_max),
         )
-
-    async def states(self, ids: Sequence[str]) -> dict[str, Any]:
-        """Namespace, managed flag and state (`enabled`, `disabled`, `dead`) of living items."""
-        return {row["id"]: row for row in await self.pool.fetch(SQL.states, ids=list(ids))}
 
 
 class _Named(NamedTuple):
@@ -315,26 +343,6 @@ def _offered(offers: Sequence[Offer], bytes_max: int) -> dict[str, Any]:
     }
 
 
-def _claimed(topic_id: int, key: Key, token: str, until: datetime, payload: str, *rest: Any) -> dict[str, Any]:
-    """What an ack has leased, as the row of its claim."""
-    metadata, inputs, headers, attempt, enqueued_at, at_most_once, dag = rest
-    return {
-        "id": key.id,
-        "topic_id": topic_id,
-        "token": token,
-        "payload": payload,
-        "metadata": metadata,
-        "inputs": inputs,
-        "headers": headers,
-        "priority": key.priority,
-        "attempt": attempt,
-        "lease_until": until,
-        "enqueued_at": enqueued_at,
-        "at_most_once": at_most_once,
-        "dag": dag,
-    }
-
-
 def refuse_if_standing(stores: Iterable[Store]) -> None:
     """For calls that change something on every shard: nothing is done while one could not do its part.
 
@@ -343,117 +351,3 @@ def refuse_if_standing(stores: Iterable[Store]) -> None:
     """
     if any(store.pool.is_standing for store in stores):
         raise overloaded(current_urgency())
-
-
-async def lock_groups(tx: Transaction, tokens: Sequence[str]) -> dict[str, list[LeaseGroup]]:
-    """Lock the lease groups of tokens."""
-    groups: dict[str, list[LeaseGroup]] = {}
-    for row in await tx.fetch(SQL.lock_leases, tokens=sorted(set(tokens))):
-        holding = Holding(row["claimed_at"], row["worker"])
-        group = LeaseGroup(row["namespace_id"], row["topic_id"], set(row["ids"]), holding)
-        groups.setdefault(row["token"], []).append(group)
-    return groups
-
-
-async def leave_groups(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> None:
-    """Take (token, id) pairs out of groups that the transaction has locked."""
-    await tx.fetch(SQL.leave_leases, tokens=[token for token, _ in pairs], ids=[item for _, item in pairs])
-
-
-async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int, str, Holding]]) -> None:
-    """New groups for (token, lease_s, namespace_id, topic_id, id, holding), ending from now."""
-    tokens, lease_ss, namespace_ids, topic_ids, ids, holdings = zip(*rows, strict=True)
-    await tx.fetch(
-        SQL.lease_again,
-        tokens=tokens,
-        lease_ss=lease_ss,
-        namespace_ids=namespace_ids,
-        topic_ids=topic_ids,
-        ids=ids,
-        claimed_ats=[holding.claimed_at for holding in holdings],
-        workers=[holding.worker for holding in holdings],
-    )
-
-
-class SweepBounds(NamedTuple):
-    """What one sweep takes of leases that ran out, and for how long it remembers acks; see `take_expired`."""
-
-    items_max: int
-    ids_max: int = 10_000
-    groups_max: int = 200
-    look_max: int = 1_000
-    expired_from: datetime = EARLIEST
-    after_namespace_id: int = 0
-    window_ms: int = 0
-
-
-async def take_expired(tx: Transaction, bounds: SweepBounds) -> list[Any]:
-    """Take groups that ran out, or a part of one: rows of token, namespace_id, topic_id, claimed_at, worker, the
-    `ids` of items that have not ended, and how many `ids_taken` the group gave."""
-    return await tx.fetch(SQL.take_expired, **bounds._asdict())
-
-
-async def remember_acked(tx: Transaction, ids: Sequence[str], namespace_ids: Sequence[int]) -> None:
-    """These have ended while `take_expired` took their groups."""
-    await tx.fetch(SQL.remember_acked, ids=list(ids), namespace_ids=list(namespace_ids))
-
-
-async def lock_items(tx: Transaction, ids: Sequence[str]) -> dict[str, Any]:
-    """Lock item rows, in id order; those that are gone are missing from the answer."""
-    return {row["id"]: row for row in await tx.fetch(SQL.lock_items, ids=list(ids))}
-
-
-async def leave_queues(tx: Transaction, ids: Sequence[str]) -> dict[str, str]:
-    """Take the ready, deferred or parked rows of items; the state that each left."""
-    return {row["id"]: row["state"] for row in await tx.fetch(SQL.leave_queues, ids=list(ids))}
-
-
-class Requeue(NamedTuple):
-    """An item to give back: what it costs, when it is due again, and what to note on it."""
-
-    id: str
-    cost: int
-    delay_s: float
-    error: str | None = None
-    metadata: str | None = None
-
-
-async def requeue(tx: Transaction, rows: Sequence[Requeue]) -> list[Ready]:
-    """Put items back into ready or deferred."""
-    if not rows:
-        return []
-    ids, costs, delay_ss, errors, metadatas = zip(*rows, strict=True)
-    back = await tx.fetch(SQL.requeue, ids=ids, costs=costs, delay_ss=delay_ss, errors=errors, metadatas=metadatas)
-    return [Ready(row["topic_id"], Key(row["priority"], row["deliver_at"], row["id"])) for row in back]
-
-
-async def bury(tx: Transaction, rows: Sequence[Requeue]) -> list[Ready]:
-    """Park items as dead; their completions."""
-    if not rows:
-        return []
-    ids, costs, _, errors, metadatas = zip(*rows, strict=True)
-    return _completions(await tx.fetch(SQL.bury, ids=ids, costs=costs, errors=errors, metadatas=metadatas))
-
-
-class Removal(NamedTuple):
-    """An item to end: as `expired` or `cancelled`, out of which state, whether the end was a delivery, and why."""
-
-    id: str
-    outcome: str
-    state: str
-    charge: int = 0
-    why: str | None = None
-
-
-async def remove(tx: Transaction, rows: Sequence[Removal]) -> list[Ready]:
-    """End items whose membership the transaction has taken; their completions."""
-    if not rows:
-        return []
-    ids, outcomes, states, charges, whys = zip(*rows, strict=True)
-    return _completions(
-        await tx.fetch(SQL.remove, ids=ids, outcomes=outcomes, states=states, charges=charges, whys=whys)
-    )
-
-
-def _completions(rows: list[Any]) -> list[Ready]:
-    return [Ready(row["o_topic_id"], Key(0, row["o_deliver_at"], row["o_id"])) for row in rows]

@@ -6,8 +6,8 @@ from services.queue.duties.reaper import LEASES_PAUSE_S
 from services.queue.leases.expiry import Expiry
 from services.queue.model import EARLIEST
 from services.queue.operations.pace import Pace
+from services.queue.store.leases import SweepBounds, take_expired
 from services.queue.store.names import SQL
-from services.queue.store.shard_store import SweepBounds, take_expired
 from shared.ids import shard_of
 from tests.support.queue_host import AT_ONCE, Api
 
@@ -97,7 +97,7 @@ async def test_two_transactions_share_the_work_instead_of_waiting(own_api: Api) 
     async def outer(tx: object) -> tuple[list[str], list[str]]:
         mine = await take_expired(tx, SweepBounds(4, groups_max=4))  # type: ignore[arg-type]
         theirs = await pool.transaction(lambda other: take_expired(other, SweepBounds(4, groups_max=4)))
-        return [row["token"] for row in mine], [row["token"] for row in theirs]
+        return [group.token for group in mine], [group.token for group in theirs]
 
     mine, theirs = await pool.transaction(outer)
     assert (len(mine), len(theirs)) == (4, 2)

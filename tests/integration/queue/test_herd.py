@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.dispatch import dispatcher
+from services.queue.dispatch import dequeue
 from services.queue.duties.hints import Messenger
 from shared.clock import SystemClock
 from tests.support.queue_host import Api, QueueHost, queue_host
@@ -184,7 +184,7 @@ async def test_calls_that_wait_do_not_all_look_again_at_once(
         drawn.append((low, high))
         return high
 
-    monkeypatch.setattr(dispatcher, "random", SimpleNamespace(uniform=draw))
+    monkeypatch.setattr(dequeue, "random", SimpleNamespace(uniform=draw))
     api = Api(own_host)
     waiting = asyncio.ensure_future(api.dequeue("t", wait_s=20))
     async with asyncio.timeout(20):

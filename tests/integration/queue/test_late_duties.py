@@ -8,7 +8,7 @@ import pytest
 
 from services.queue.duties.far_keys import FarKeys
 from services.queue.duties.retention import ENDED_SLACK_S
-from services.queue.store import shard_store as rows
+from services.queue.store import items, leases
 from services.queue.store.names import SQL
 from services.queue.store.shard_store import Store
 from tests.support.databases import Databases
@@ -21,14 +21,14 @@ async def test_what_was_acked_between_a_sweeps_look_and_its_lock_is_finished(
     item_id = await own_api.enqueue_one("t", lease_s=1)
     await own_api.dequeue_one("t")
     await own_api.clock.advance(2)
-    take_expired = rows.take_expired
+    take_expired = leases.take_expired
 
     async def ack_meanwhile(*args: Any) -> Any:
         groups = await take_expired(*args)
         await own_api.host.rows("DELETE FROM item")  # as an ack that had come to its row before
         return groups
 
-    monkeypatch.setattr(rows, "take_expired", ack_meanwhile)
+    monkeypatch.setattr(leases, "take_expired", ack_meanwhile)
     await own_api.host.reap()
     assert await own_api.host.count("lease") == 0
     assert await own_api.cancel(item_id) == ["finished"]
@@ -96,22 +96,18 @@ async def test_an_operation_is_stopped_where_its_row_is_just_being_written(
         operation = f"operations/{answer.json()['operation']['id']}"
         await host.clock.advance(20)
         pool, has_looked = host.stores[1].pool, asyncio.Event()
-        fetch, row, cancels = pool.fetch, pool.row, []
-
-        async def fetch_and_tell(statement: Any, **values: Any) -> Any:
-            found = await fetch(statement, **values)
-            if statement is SQL.stop_operation:
-                has_looked.set()
-            return found
+        fetch, cancels = pool.fetch, []
 
         async def place_after_the_cancels_look(statement: Any, **values: Any) -> Any:
             if statement is SQL.place_operation:
                 cancels.append(asyncio.ensure_future(api.post(f"{operation}/cancel", {})))
                 await asyncio.wait_for(has_looked.wait(), 20)
-            return await row(statement, **values)
+            found = await fetch(statement, **values)
+            if statement is SQL.stop_operation:
+                has_looked.set()
+            return found
 
-        monkeypatch.setattr(pool, "fetch", fetch_and_tell)
-        monkeypatch.setattr(pool, "row", place_after_the_cancels_look)
+        monkeypatch.setattr(pool, "fetch", place_after_the_cancels_look)
         await host.process.operations.step(host.stores[0])
         [cancel] = cancels
         assert (await cancel).json()["state"] == "cancelled"
@@ -131,14 +127,14 @@ async def test_a_key_that_was_given_again_since_a_look_is_kept(
     await connection.execute(
         "INSERT INTO dedup (namespace_id, key, id, fingerprint, lives_at) VALUES (1, 'k', $1, '', 1)", before
     )
-    states = stores[1].states
+    states = items.states
 
-    async def give_again_meanwhile(ids: Sequence[str]) -> Any:
-        found = await states(ids)
+    async def give_again_meanwhile(asked: Any, ids: Sequence[str]) -> Any:
+        found = await states(asked, ids)
         await connection.execute("UPDATE dedup SET id = $1, lives_at = NULL", since)
         return found
 
-    monkeypatch.setattr(stores[1], "states", give_again_meanwhile)
+    monkeypatch.setattr(items, "states", give_again_meanwhile)
     await FarKeys(stores[0], stores, settings).step()
     assert await connection.fetchval("SELECT until FROM dedup WHERE key = 'k'") is None
     await connection.close()

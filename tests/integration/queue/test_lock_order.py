@@ -12,7 +12,7 @@ import pytest
 
 from headgate.ids import new_id
 from services.queue.model import Claim, Key
-from services.queue.store import shard_store as rows
+from services.queue.store import items
 from shared.http.access import Caller
 from shared.postgres import connections
 from tests.support.databases import Database, Databases
@@ -133,7 +133,7 @@ async def test_a_cancel_that_comes_back_for_more_is_made_again_after_a_deadlock(
     api = meeting.api
     [first] = await api.dequeue("t", 1)
     assert first["id"] == meeting.ids[0]
-    real = rows.lock_items
+    real = items.lock_items
     calls = itertools.count()
     claims: list[asyncio.Task[None]] = []
 
@@ -151,7 +151,7 @@ async def test_a_cancel_that_comes_back_for_more_is_made_again_after_a_deadlock(
                 await until_waiting(watcher, 1)
             return await real(tx, ids)
 
-        monkeypatch.setattr(rows, "lock_items", lock_items)
+        monkeypatch.setattr(items, "lock_items", lock_items)
         deadlocks = spy_on_deadlocks(monkeypatch)
         await meeting.cancel()
         await claims[0]

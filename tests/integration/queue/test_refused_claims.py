@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.ids import shard_of
-from services.queue.dispatch import dispatcher
+from services.queue.dispatch import dequeue
 from services.queue.dispatch.claiming import REST_S
 from tests.support.clocks import ManualClock
 from tests.support.queue_host import Api
@@ -83,8 +83,9 @@ async def test_a_shard_that_refuses_does_not_keep_back_others(own_api: Api, sick
 async def test_what_becomes_ready_on_a_shard_that_rests_is_served_when_it_takes_claims_again(
     own_api: Api, sick: Sick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = ManualClock()
+    clock = ManualClock(wall=True)
     monkeypatch.setattr(own_api.host.dispatch, "_clock", clock)
+    monkeypatch.setattr(own_api.host.process.dequeues, "_clock", clock)
     monkeypatch.setattr(own_api.host.dispatch.rests, "_clock", clock)
     monkeypatch.setattr(own_api.host.dispatch.looking, "_clock", clock)
     await fill(own_api, 1, 3)
@@ -124,7 +125,7 @@ async def test_a_call_whose_items_are_always_gone_ends_after_its_deadline(
     own_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process takes them each time between the look and the claim."""
-    monkeypatch.setattr(dispatcher, "MISSES_S_MAX", 0.05)
+    monkeypatch.setattr(dequeue, "MISSES_S_MAX", 0.05)
     await fill(own_api, 0, BACKLOG)
 
     async def claim(*_args: Any, **_options: Any) -> tuple[list[Any], set[str]]:

@@ -220,11 +220,7 @@ SELECT greatest((SELECT count(*) FROM edges), (SELECT count(*) FROM nodes), (SEL
 -- name: ended_dags(since, after_at, after_id, lag_s, scan_max)
 -- Ends in their order, of all namespaces: a page looks at no more than `scan_max`. What is younger than `lag_s` may
 -- still be joined by an earlier end whose transaction is not over.
-SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
-    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
+SELECT {dag_columns}
 FROM dag WHERE finished_at IS NOT NULL AND finished_at >= $1 AND (finished_at, id) > ($2::timestamptz, $3::uuid)
     AND finished_at < (SELECT shard_now()) - make_interval(secs => $4::float8)
 ORDER BY finished_at, id LIMIT $5;

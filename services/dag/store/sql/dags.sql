@@ -1,13 +1,14 @@
--- Blocks about DAG rows. Column lists follow the fields of `model.Dag`.
+-- Blocks about DAG rows.
+
+-- columns: dag_columns
+no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure, deadline_s, deadline_at,
+cancel_cause, reason, metadata, created_at, finished_at, next_n, structure_version, edges, externals, blocked,
+released, succeeded, failed, skipped, cancelled, depth, parent_dag::text, parent_node, parent_generation, endings,
+last_event, expanded, cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
 
 -- name: lock_dags(ids)
 -- Takes the locks, in ascending order, and does nothing else: whatever follows sees a snapshot from after the wait.
-SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.paused, d.closed, d.on_failure,
-    d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
-    d.structure_version, d.edges, d.externals,
-    d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
-    d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings, d.last_event, d.expanded,
-    d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict, d.started_lift, d.path_lift, d.tolerated
+SELECT {dag_columns:d}
 FROM dag d WHERE d.no = ANY(ARRAY(
     SELECT found.no FROM unnest($1::uuid[]) AS w(id)
     CROSS JOIN LATERAL (SELECT no FROM dag WHERE id = w.id OFFSET 0) AS found))
@@ -15,12 +16,7 @@ ORDER BY d.no FOR UPDATE OF d;
 
 -- name: lock_dag_nos(nos)
 -- The same by number.
-SELECT d.no, d.id::text, d.namespace, d.key, d.name, d.state, d.open, d.held, d.paused, d.closed, d.on_failure,
-    d.deadline_s, d.deadline_at, d.cancel_cause, d.reason, d.metadata, d.created_at, d.finished_at, d.next_n,
-    d.structure_version, d.edges, d.externals,
-    d.blocked, d.released, d.succeeded, d.failed, d.skipped, d.cancelled,
-    d.depth, d.parent_dag::text, d.parent_node, d.parent_generation, d.endings, d.last_event, d.expanded,
-    d.cleanups, d.cleanup_left, d.cleanup_phase, d.verdict, d.started_lift, d.path_lift, d.tolerated
+SELECT {dag_columns:d}
 FROM dag d WHERE d.no = ANY($1::bigint[])
 ORDER BY d.no FOR UPDATE OF d;
 
@@ -30,39 +26,23 @@ INSERT INTO dag (id, namespace, key, name, open, held, on_failure, deadline_s, m
     depth, parent_dag, parent_node, parent_generation, started_lift, path_lift, content)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, shard_now() + make_interval(secs => $8), $10, $11, $12, $13, $14, $15, $16)
 ON CONFLICT DO NOTHING
-RETURNING no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
-    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated;
+RETURNING {dag_columns};
 
 -- name: content_of(no)
 SELECT content FROM dag WHERE no = $1;
 
 -- name: get_dag(id, namespace)
-SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
-    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
+SELECT {dag_columns}
 FROM dag WHERE id = $1 AND namespace = $2;
 
 -- name: get_dags(ids)
 SELECT d.* FROM unnest($1::uuid[]) AS w(id)
 CROSS JOIN LATERAL (
-    SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
-        deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-        structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
-        depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-        cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
+    SELECT {dag_columns}
     FROM dag WHERE id = w.id OFFSET 0) AS d;
 
 -- name: get_dag_by_key(namespace, key)
-SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
-    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
+SELECT {dag_columns}
 FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL;
 
 -- name: grow_dag(no, next_n, edges, externals, structure_changed, expanded)
@@ -164,36 +144,20 @@ ORDER BY deadline_at LIMIT $1;
 SELECT deadline_at <= shard_now() AS past FROM dag WHERE no = $1;
 
 -- name: list_dags(namespace, before_id, rows_max)
-SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
-    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
+SELECT {dag_columns}
 FROM dag WHERE namespace = $1 AND id < $2 ORDER BY id DESC LIMIT $3;
 
 -- name: list_dags_by_state(namespace, state, before_id, rows_max)
-SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
-    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
+SELECT {dag_columns}
 FROM dag WHERE namespace = $1 AND state = $2 AND id < $3 ORDER BY id DESC LIMIT $4;
 
 -- name: list_dags_by_name(namespace, name, state, before_id, rows_max)
-SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
-    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
+SELECT {dag_columns}
 FROM dag WHERE namespace = $1 AND name = $2 AND name IS NOT NULL AND ($3::text IS NULL OR state = $3) AND id < $4
 ORDER BY id DESC LIMIT $5;
 
 -- name: list_dags_by_key(namespace, key, name, state, before_id)
 -- One at most.
-SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
-    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
+SELECT {dag_columns}
 FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL AND ($3::text IS NULL OR name = $3)
     AND ($4::text IS NULL OR state = $4) AND id < $5;

@@ -49,9 +49,7 @@ children AS MATERIALIZED (
 UPDATE node SET up_left = up_left - c.edges, up_ok = up_ok + c.ok, up_failed = up_failed + c.failed,
     up_skipped = up_skipped + c.skipped, up_cancelled = up_cancelled + c.cancelled
 FROM children c WHERE node.ctid = c.tid
-RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
-    node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate, c.edges;
+RETURNING {node_columns:node}, c.edges;
 
 -- name: skipped_below(nos, rows_max)
 -- Blocked nodes to which a way leads from these that are skipped, over nodes that need all their upstreams: one
@@ -70,8 +68,7 @@ WITH RECURSIVE reach(no, up, down) AS (
     WHERE x.no IS NULL OR e.is_skipped)
 SELECT n.* FROM (SELECT no FROM reach OFFSET cardinality($1::bigint[]) LIMIT $2) AS seen
 CROSS JOIN LATERAL (
-    SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate
+    SELECT {node_columns}
     FROM node WHERE no = seen.no OFFSET 0) AS n;
 
 -- name: flip_after(up, state, after_down, edges_max)
@@ -91,9 +88,7 @@ UPDATE node SET up_left = up_left - 1,
     up_skipped = up_skipped + CASE WHEN $2 = 'skipped' THEN 1 ELSE 0 END,
     up_cancelled = up_cancelled + CASE WHEN $2 = 'cancelled' THEN 1 ELSE 0 END
 FROM children c WHERE node.ctid = c.tid
-RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
-    node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate;
+RETURNING {node_columns:node};
 
 -- name: recount_edges(nos)
 -- Every edge into these nodes, by how its upstream stands now; the nodes' counts anew.

@@ -11,12 +11,10 @@ WITH RECURSIVE below(root, no) AS (
     SELECT below.root, c.child_no FROM below CROSS JOIN LATERAL (
         SELECT child_no FROM expansion WHERE node_no = below.no OFFSET 0) AS c)
 SELECT b.root, n.* FROM below AS b CROSS JOIN LATERAL (
-    SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate
+    SELECT {node_columns}
     FROM node WHERE no = b.no AND no <> b.root OFFSET 0) AS n;
 
 -- name: downstream_nodes(no)
 SELECT n.* FROM (SELECT down FROM edge WHERE up = $1 ORDER BY down OFFSET 0) AS e CROSS JOIN LATERAL (
-    SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate
+    SELECT {node_columns}
     FROM node WHERE no = e.down OFFSET 0) AS n;

@@ -1,25 +1,25 @@
--- Blocks about nodes. Column lists follow the fields of `model.Node`. All run under the lock of the DAG's row.
+-- Blocks about nodes. All run under the lock of the DAG's row.
 --
 -- Arrays drive: `CROSS JOIN LATERAL (... OFFSET 0)` leaves the planner no other order than one index lookup per
 -- element, also with the statistics of an empty table. Updates find their rows so first and then take them by
 -- ctid (which the DAG's lock keeps still); the LIMIT, which cuts off nothing, tells the planner that they are few.
 
+-- columns: node_columns
+dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued, up_left, up_ok, up_failed,
+up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate
+
 -- name: nodes_by_key(dag_no, keys)
 SELECT n.* FROM unnest($2::text[]) AS w(key) CROSS JOIN LATERAL (
-    SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on,
-        tolerate, fingerprint
+    SELECT {node_columns}, fingerprint
     FROM node WHERE dag_no = $1 AND key = w.key OFFSET 0) AS n;
 
 -- name: nodes_by_no(nos)
 SELECT n.* FROM unnest($1::bigint[]) AS w(no) CROSS JOIN LATERAL (
-    SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-        up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate
+    SELECT {node_columns}
     FROM node WHERE no = w.no OFFSET 0) AS n;
 
 -- name: nodes_between(first_no, last_no, states)
-SELECT dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued,
-    up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate
+SELECT {node_columns}
 FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[])
 ORDER BY no;
 
@@ -85,9 +85,7 @@ WITH found AS MATERIALIZED (
 UPDATE node SET up_left = up_left + w.l, up_ok = up_ok + w.o, up_failed = up_failed + w.f,
     up_skipped = up_skipped + w.s, up_cancelled = up_cancelled + w.c
 FROM found w WHERE node.ctid = w.tid
-RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
-    node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate;
+RETURNING {node_columns:node};
 
 -- name: count_resolved(dag_no, keys, counts, faileds)
 -- Externals of these nodes that were declared and have just been resolved.
@@ -98,9 +96,7 @@ WITH found AS MATERIALIZED (
     LIMIT cardinality($2::text[]))
 UPDATE node SET ext_left = ext_left - f.resolved, ext_failed = ext_failed OR f.failed
 FROM found f WHERE node.ctid = f.tid
-RETURNING node.dag_no, node.no, node.key, node.item_id::text, node.state, node.generation, node.trigger,
-    node.pass_outputs, node.enqueued, node.up_left, node.up_ok, node.up_failed, node.up_skipped, node.up_cancelled,
-    node.ext_left, node.ext_failed, node.sub, node.run_on, node.tolerate;
+RETURNING {node_columns:node};
 
 -- name: skip_by_call(nos)
 -- A node that a caller skipped stays skipped when what is above it is retried.

@@ -21,11 +21,7 @@ SELECT no, item_id::text, state, generation, by_call FROM node WHERE dag_no = $1
 UPDATE node SET generation = $2 WHERE no = $1;
 
 -- name: dag_by_no(no)
-SELECT no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure,
-    deadline_s, deadline_at, cancel_cause, reason, metadata, created_at, finished_at, next_n,
-    structure_version, edges, externals, blocked, released, succeeded, failed, skipped, cancelled,
-    depth, parent_dag::text, parent_node, parent_generation, endings, last_event, expanded,
-    cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
+SELECT {dag_columns}
 FROM dag WHERE no = $1;
 
 -- name: outputs_page(after_no, last_no, rows_max, bytes_max)

@@ -1,5 +1,9 @@
 -- Operations: one row per shard says what is to be done to which items, and how far that has come.
 
+-- columns: operation_columns
+id::text, namespace, namespace_id, topic_id, kind, filter, state, cursor, total, scanned, changed, skipped, shards,
+unplaced, cutoff, requested_at, finished_at
+
 -- name: operation_scope(namespace, topic)
 -- The numbers of a namespace and a topic (NULL: none here, or none asked for), and what they hold, by state; looked up
 -- as in `usage`.
@@ -50,11 +54,11 @@ SELECT EXISTS (SELECT FROM operation WHERE state = 'running') AS running,
 
 -- name: next_operation()
 -- The one that has waited longest; what another host is at is passed over.
-SELECT *, id::text AS id_text FROM operation WHERE state = 'running' ORDER BY stepped_at LIMIT 1
+SELECT {operation_columns} FROM operation WHERE state = 'running' ORDER BY stepped_at LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
 -- name: lock_operation(id)
-SELECT *, id::text AS id_text FROM operation WHERE id = $1::uuid AND state = 'running' FOR UPDATE;
+SELECT {operation_columns} FROM operation WHERE id = $1::uuid AND state = 'running' FOR UPDATE;
 
 -- name: advance_operation(id, cursor, scanned, changed, skipped, finished)
 UPDATE operation SET cursor = $2::text, scanned = scanned + $3::int, changed = changed + $4::int,
@@ -64,7 +68,7 @@ UPDATE operation SET cursor = $2::text, scanned = scanned + $3::int, changed = c
 WHERE id = $1::uuid;
 
 -- name: operations(ids, namespace)
-SELECT *, id::text AS id_text FROM operation WHERE id = ANY ($1::uuid[]) AND namespace = $2::text;
+SELECT {operation_columns} FROM operation WHERE id = ANY ($1::uuid[]) AND namespace = $2::text;
 
 -- name: list_operations(namespace, before_id, limit)
 -- Newest first.
@@ -77,7 +81,7 @@ WHERE id = $1::uuid AND namespace = $2::text AND (state = 'running' OR unplaced 
 
 -- name: lock_unplaced(age_s)
 -- One that could not be written to all shards when it was asked for.
-SELECT *, id::text AS id_text FROM operation
+SELECT {operation_columns} FROM operation
 WHERE unplaced <> '{}' AND requested_at <= (SELECT shard_now() - make_interval(secs => $1::float8))
 ORDER BY requested_at LIMIT 1
 FOR UPDATE SKIP LOCKED;
@@ -101,10 +105,11 @@ WITH scanned AS MATERIALIZED (
 matching AS MATERIALIZED (
     SELECT id FROM scanned WHERE namespace_id = $1::int AND ($2::int IS NULL OR topic_id = $2::int)
     ORDER BY scanned.id LIMIT $4::int)
-SELECT e.last_id::text, matching.id::text, i.managed, i.priority, i.enqueued_at, i.enqueued_at AS since, i.metadata,
-    left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail,
+SELECT e.last_id::text, matching.id::text, i.topic_id, i.priority, i.deliver_at, p.parked_at, i.managed,
+    i.enqueued_at, i.enqueued_at AS since, i.metadata, left(i.error, 500) AS error_head,
+    right(i.error, 500) AS error_tail,
     CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
-        ELSE coalesce(p.reason, 'leased') END AS state
+        ELSE coalesce(p.reason, 'leased') END AS state, NULL::text AS dag
 FROM (SELECT (SELECT id FROM scanned ORDER BY scanned.id OFFSET $5::int - 1 LIMIT 1) AS last_id) AS e
 LEFT JOIN matching ON true
 LEFT JOIN LATERAL (SELECT * FROM item WHERE item.id = matching.id OFFSET 0) AS i ON true
@@ -113,13 +118,14 @@ LEFT JOIN LATERAL (
         AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0) AS r ON true
 LEFT JOIN LATERAL (
     SELECT id FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id OFFSET 0) AS d ON true
-LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
+LEFT JOIN LATERAL (SELECT reason, parked_at FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
 ORDER BY matching.id;
 
 -- name: look_at_ready(topic_id, after_priority, after_deliver_at, after_id, limit)
 -- Ready items of a topic, in order of service.
-SELECT k.id::text, k.priority, k.deliver_at, i.managed, i.enqueued_at, i.enqueued_at AS since, i.metadata,
-    left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail, 'ready' AS state
+SELECT k.id::text, i.topic_id, k.priority, k.deliver_at, NULL::timestamptz AS parked_at, i.managed, i.enqueued_at,
+    i.enqueued_at AS since, i.metadata, left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail,
+    'ready' AS state, NULL::text AS dag
 FROM (
     SELECT priority, deliver_at, id FROM ready
     WHERE topic_id = $1::int AND (priority, deliver_at, id) > ($2::int, $3::timestamptz, $4::uuid)
@@ -129,8 +135,8 @@ ORDER BY k.priority, k.deliver_at, k.id;
 
 -- name: look_at_dead(namespace_id, first_topic_id, last_topic_id, after_topic_id, after_at, after_id, limit)
 -- Dead items of a range of a namespace's topics, by topic and time of death.
-SELECT k.id::text, k.topic_id, k.parked_at, k.managed, i.priority, i.enqueued_at, k.parked_at AS since, i.metadata,
-    left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail, 'dead' AS state,
+SELECT k.id::text, k.topic_id, i.priority, i.deliver_at, k.parked_at, k.managed, i.enqueued_at, k.parked_at AS since,
+    i.metadata, left(i.error, 500) AS error_head, right(i.error, 500) AS error_tail, 'dead' AS state,
     CASE WHEN k.managed THEN i.ack_context END AS dag
 FROM (
     SELECT topic_id, parked_at, id, managed FROM parked

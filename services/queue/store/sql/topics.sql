@@ -246,8 +246,12 @@ LEFT JOIN LATERAL (
         ORDER BY r.priority, r.deliver_at, r.id LIMIT $5::int) AS first_keys
     CROSS JOIN LATERAL (SELECT ready_at FROM item WHERE item.id = first_keys.id OFFSET 0) AS i) AS oldest ON true;
 
+-- columns: item_columns
+id::text AS id_text, priority, attempts, max_attempts, enqueued_at, deliver_at, expires_at, lease_s, at_most_once,
+managed, payload, metadata, inputs, headers, ack_context, error, fairness_key
+
 -- name: item(id)
-SELECT i.*, i.id::text AS id_text, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
+SELECT {item_columns:i}, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
     an.name AS ack_namespace,
     CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
         ELSE coalesce(p.reason, 'leased') END AS state
@@ -272,7 +276,7 @@ SELECT * FROM (SELECT *, count(*) OVER () AS there, row_number() OVER by_id AS n
         + coalesce(octet_length(headers), 0) + coalesce(octet_length(ack_context), 0)
         + coalesce(octet_length(error), 0) + 1000) OVER by_id AS bytes_so_far
 FROM (SELECT * FROM (
-    SELECT i.*, i.id::text AS id_text, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
+    SELECT i.id, {item_columns:i}, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
         an.name AS ack_namespace,
         CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
             ELSE coalesce(p.reason, 'leased') END AS state

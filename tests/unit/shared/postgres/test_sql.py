@@ -63,3 +63,16 @@ def test_ten_parameters_are_not_one(tmp_path: Path) -> None:
     body = ", ".join(f"${n + 1}" for n in range(11))
 
     assert len(load(write(tmp_path, a=f"-- name: s({names})\nSELECT {body}")).s.parameters) == 11
+
+
+def test_a_list_of_columns_stands_once_for_all_files(tmp_path: Path) -> None:
+    one = "-- columns: item_columns\nid::text, name,\nstate\n\n-- name: all()\nSELECT {item_columns} FROM item;"
+    two = "-- name: some(x)\nSELECT {item_columns:i} FROM item i WHERE i.id = $1;"
+    found = load(write(tmp_path, one=one, two=two))
+    assert found.all.text == "SELECT id::text, name, state FROM item"
+    assert found.some.text == "SELECT i.id::text, i.name, i.state FROM item i WHERE i.id = $1"
+
+
+def test_a_list_of_columns_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no list of columns item_columns"):
+        load(write(tmp_path, file="-- name: all()\nSELECT {item_columns} FROM item;"))

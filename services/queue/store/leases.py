@@ -1,0 +1,122 @@
+"""Statements about leases: who holds what, until when. A group is the items of a topic that one call leased."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from services.queue.model import EARLIEST
+from services.queue.store.names import SQL
+from shared.postgres.connections import Transaction
+from shared.postgres.rows import Asked, rows_of
+
+
+class Holding(NamedTuple):
+    """Since when an item is leased, and to whom, if the call said so; a claim past its TTL is shown to nobody."""
+
+    claimed_at: datetime
+    worker: str | None
+    was_shown: bool = True
+
+
+class LeaseRow(NamedTuple):
+    """A lease group, as `lock_leases` has it."""
+
+    token: str
+    namespace_id: int
+    topic_id: int
+    expires_at: datetime
+    claimed_at: datetime
+    worker: str | None
+    ids: list[str]
+
+    @property
+    def holding(self) -> Holding:
+        """Of its items."""
+        return Holding(self.claimed_at, self.worker)
+
+
+class ExpiredGroup(NamedTuple):
+    """A group that ran out, or the part of it that was taken: `ids` of items that have not ended, and how many ids
+    the group gave."""
+
+    token: str
+    namespace_id: int
+    topic_id: int
+    claimed_at: datetime
+    worker: str | None
+    ids: list[str]
+    ids_taken: int
+    was_shown: bool
+
+    @property
+    def holding(self) -> Holding:
+        """Of its items."""
+        return Holding(self.claimed_at, self.worker, self.was_shown)
+
+
+class ItemLease(NamedTuple):
+    """The lease that holds an item."""
+
+    id: str
+    expires_at: datetime
+    claimed_at: datetime
+    worker: str | None
+
+
+async def lock_groups(tx: Transaction, tokens: Sequence[str]) -> dict[str, list[LeaseRow]]:
+    """Lock the lease groups of tokens."""
+    groups: dict[str, list[LeaseRow]] = {}
+    for group in await rows_of(LeaseRow, tx, SQL.lock_leases, tokens=sorted(set(tokens))):
+        groups.setdefault(group.token, []).append(group)
+    return groups
+
+
+async def leave_groups(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> None:
+    """Take (token, id) pairs out of groups that the transaction has locked."""
+    await tx.fetch(SQL.leave_leases, tokens=[token for token, _ in pairs], ids=[item for _, item in pairs])
+
+
+async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int, str, Holding]]) -> None:
+    """New groups for (token, lease_s, namespace_id, topic_id, id, holding), ending from now."""
+    tokens, lease_ss, namespace_ids, topic_ids, ids, holdings = zip(*rows, strict=True)
+    await tx.fetch(
+        SQL.lease_again,
+        tokens=tokens,
+        lease_ss=lease_ss,
+        namespace_ids=namespace_ids,
+        topic_ids=topic_ids,
+        ids=ids,
+        claimed_ats=[holding.claimed_at for holding in holdings],
+        workers=[holding.worker for holding in holdings],
+    )
+
+
+class SweepBounds(NamedTuple):
+    """What one sweep takes of leases that ran out, and for how long it remembers acks; see `take_expired`."""
+
+    items_max: int
+    ids_max: int = 10_000
+    groups_max: int = 200
+    look_max: int = 1_000
+    expired_from: datetime = EARLIEST
+    after_namespace_id: int = 0
+    window_ms: int = 0
+
+
+async def take_expired(tx: Transaction, bounds: SweepBounds) -> list[ExpiredGroup]:
+    """Take groups that ran out, or a part of one."""
+    return await rows_of(ExpiredGroup, tx, SQL.take_expired, **bounds._asdict())
+
+
+async def remember_acked(tx: Transaction, ids: Sequence[str], namespace_ids: Sequence[int]) -> None:
+    """These have ended while `take_expired` took their groups."""
+    await tx.fetch(SQL.remember_acked, ids=list(ids), namespace_ids=list(namespace_ids))
+
+
+async def leases_of(asked: Asked, ids: Sequence[str]) -> dict[str, ItemLease]:
+    """The leases that hold these items."""
+    if not ids:
+        return {}
+    return {lease.id: lease for lease in await rows_of(ItemLease, asked, SQL.leases_of, ids=list(ids))}
