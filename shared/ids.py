@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from struct import unpack
+from struct import Struct
 
 from headgate.ids import new_id, new_ids
 
@@ -99,14 +99,14 @@ def one_shard_of(item_ids: Sequence[str]) -> int | None:
 
 # What ids of one kin have in common.
 KIN = slice(24, 27)
+_KIN_OF_ID = Struct(f"{KIN.start}x{KIN.stop - KIN.start}s{ID_CHARS - KIN.stop}x")
 
 
 def kins(item_ids: Sequence[str]) -> set[bytes]:
     """Of which kins canonical ids are."""
     if len(item_ids) == 1:
         return {item_ids[0][KIN].encode()}
-    text = "".join(item_ids).encode()
-    return set(unpack(f"{KIN.start}x{KIN.stop - KIN.start}s{ID_CHARS - KIN.stop}x" * len(item_ids), text))
+    return {kin for (kin,) in _KIN_OF_ID.iter_unpack("".join(item_ids).encode())}
 
 
 def kin(item_ids: Iterable[str], like: str) -> list[str]:

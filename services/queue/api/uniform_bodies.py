@@ -131,7 +131,8 @@ def acks(body: bytes, settings: QueueSettings) -> PlainAcks | None:
     if rest or count > settings.batch_items_max:
         return None
     text = body[start:last]
-    ids = struct.unpack(f"{ID_CHARS}s{len(between)}x" * (count - 1) + f"{ID_CHARS}s", text)
+    # One format for any count: `struct` compiles and keeps each format that it is given.
+    ids = [item_id for (item_id,) in struct.iter_unpack(f"{ID_CHARS}s{len(between)}x", text + between)]
     if between.join(ids) != text or not are_canonical_text(b"".join(ids)):
         return None
     return PlainAcks(list(map(bytes.decode, ids)), token.decode())
