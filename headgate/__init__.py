@@ -29,10 +29,12 @@ from headgate._app.stores import FileStore, Store
 from headgate._app.typed import WrongArguments
 from headgate._app.worker import AppWorker
 from headgate._async_handle import AsyncDagHandle
+from headgate._async_values import AsyncDagValues
 from headgate._elements import Ack, Extend, Item, ItemFilter, Leased, LeasedDag, Nack, Result, Revive
 from headgate._handle import DagHandle
 from headgate._http1 import Http1Transport
 from headgate._transport import RetryPolicy
+from headgate._values import DagValues
 from headgate.async_client import AsyncClient
 from headgate.client import Client
 from headgate.dag import Dag, Node
@@ -61,6 +63,7 @@ from headgate.errors import (
     Unauthorized,
     Unavailable,
     UnknownNode,
+    VersionConflict,
 )
 from headgate.ids import new_id, shard_of, time_ms_of
 from headgate.worker import Fail, Job, Retry, Worker
@@ -71,6 +74,7 @@ __all__ = [
     "AppWorker",
     "AsyncClient",
     "AsyncDagHandle",
+    "AsyncDagValues",
     "BadAnswer",
     "BadRequest",
     "Client",
@@ -81,6 +85,7 @@ __all__ = [
     "DagCancelling",
     "DagFinished",
     "DagHandle",
+    "DagValues",
     "Extend",
     "Fail",
     "FileStore",
@@ -129,6 +134,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "UnknownNode",
+    "VersionConflict",
     "Worker",
     "WrongArguments",
     "new_id",

@@ -9,6 +9,7 @@ from headgate import _calls, wire
 from headgate._calls import Call, Verb, present
 from headgate._events import follow
 from headgate._flows import batches_of, listed
+from headgate._values import DagValues
 from headgate.dag import (
     Dag,
     External,
@@ -33,7 +34,7 @@ class DagHandle:
     """A DAG that the service has. Making a handle sends nothing.
 
     One that `submit` returns says whether the DAG was there before (`existing`) and was made of what was submitted
-    (`same`); None is not known.
+    (`same`); None is not known. `values` are what its jobs share.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class DagHandle:
         self.namespace = namespace
         self.existing = existing
         self.same = same
+        self.values = DagValues(client, dag_id, namespace)
         self._client = client
 
     def __repr__(self) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from headgate._app.call import AddOptions, JobCall
     from headgate._app.flow import Plan
+    from headgate._async_values import AsyncDagValues
     from headgate.async_client import AsyncClient
     from headgate.client import Client
     from headgate.dag import Dag, Node
@@ -37,6 +38,8 @@ _IN_A_THREAD: Final = (
 _EXPAND: Final = (
     ".dag(job.dag.id, namespace=job.namespace).expand(job.dag.node, children, generation=job.dag.generation)"
 )
+
+_VALUES: Final = ".dag(job.dag.id, namespace=job.namespace).values"
 
 
 class Retry(Exception):
@@ -141,6 +144,19 @@ class Job:
         """
         self._check_loop("client", "")
         return self._client
+
+    @property
+    def values(self) -> "AsyncDagValues":
+        """What the jobs of this job's DAG share.
+
+        Raises:
+            ValueError: the item is no DAG's.
+            RuntimeError: this is a plain function; it says what to call there.
+        """
+        self._check_loop("values", _VALUES)
+        if self.dag is None:
+            raise ValueError("this item belongs to no DAG, so there are no values to share")
+        return self._client.dag(self.dag.id, namespace=self.namespace).values
 
     def expand(self, children: "Dag | Sequence[Node]") -> "Coroutine[Any, Any, list[wire.NodeAdded]]":
         """Add children to this job's node: what waits for the node waits for them too, at any depth. Await it.

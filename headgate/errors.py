@@ -15,7 +15,8 @@
     │   ├── NodeNotRunning           only a node that runs can expand itself
     │   ├── DagFinished              the DAG takes no more nodes
     │   ├── DagCancelling            a cancel is still being confirmed
-    │   └── NothingToRetry
+    │   ├── NothingToRetry
+    │   └── VersionConflict          a value was written meanwhile: read it again
     ├── TooLarge              413    over a size limit
     ├── Invalid               422    wrong shape, type, range, name or unknown field: see `errors`
     │   ├── Cycle                    the edges close a cycle; one is named
@@ -139,6 +140,10 @@ class NothingToRetry(Conflict):
     code = "nothing_to_retry"
 
 
+class VersionConflict(Conflict):
+    code = "version_conflict"
+
+
 class TooLarge(HeadgateError):
     code, status = "too_large", 413
 
@@ -195,6 +200,7 @@ _BY_CODE: dict[str, type[HeadgateError]] = {
         DagFinished,
         DagCancelling,
         NothingToRetry,
+        VersionConflict,
         Cycle,
         UnknownNode,
     )

@@ -172,18 +172,26 @@ def _moment(value: object) -> object:
 NAMESPACE_PATTERN: Final = (
     r"^(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}|\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}|\.\.[A-Za-z0-9._-]{1,62})$"
 )
+# Names that stand in a path as they are: of values and schedules.
+PATH_NAME_PATTERN: Final = (
+    r"^(?:[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127}|\.[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,126}|\.\.[A-Za-z0-9._:-]{1,126})$"
+)
+PATH_NAME_WORDS: Final = "must be 1 to 128 letters, digits and . _ : -, and not . or .. alone"
 TOPIC_PATTERN: Final = r"^[A-Za-z0-9._/-]{1,128}$"
 
 NamespaceName = Annotated[str, StringConstraints(pattern=NAMESPACE_PATTERN)]
 Topic = Annotated[str, StringConstraints(pattern=TOPIC_PATTERN)]
 ACK_TOPIC_PATTERN: Final = r"^(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}$"
 # Patterns stand in the OpenAPI documents, so they are such as ECMA-262 has: no flags inside.
+UUID_PATTERN: Final = r"^[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 ID_PATTERN: Final = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$"
 _SHOULD: Final = re.compile(r"^[A-Z]\w+ should (?=be|have|match)")
 _PATTERNS: Final = {
     NAMESPACE_PATTERN: "must be 1 to 64 letters, digits and . _ -, and not . or .. alone",
+    PATH_NAME_PATTERN: PATH_NAME_WORDS,
     TOPIC_PATTERN: "must be 1 to 128 letters, digits and . _ / -",
     ACK_TOPIC_PATTERN: "must be a topic, or namespace:topic",
+    UUID_PATTERN: "must be a UUID",
     ID_PATTERN: "must be a UUIDv7 whose last 12 bits name a shard; leave it out and one is made",
 }
 AckTopic = Annotated[str, StringConstraints(pattern=ACK_TOPIC_PATTERN)]

@@ -3,10 +3,11 @@
 from datetime import datetime
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from headgate.wire.base import (
     BATCH_MAX,
+    UUID_PATTERN,
     AttemptOutcome,
     Batch,
     BlockKind,
@@ -80,6 +81,15 @@ class RetryDag(Request):
 
 class SkipNodes(Request):
     nodes: Batch[Key]
+
+
+class PutValue(Request):
+    """A value to write. `version`: only where it still has that one (0: where there is none). `write_id`: a UUID
+    by which the same write, sent again, is recognised."""
+
+    value: Json
+    version: Annotated[int, Field(ge=0, le=2**53)] | None = None
+    write_id: Annotated[str, StringConstraints(pattern=UUID_PATTERN)] | None = None
 
 
 # Responses
@@ -291,6 +301,20 @@ class ExportMarked(Response):
     """Up to which end the namespace is exported, on every shard; null: never."""
 
     until: datetime | None
+
+
+class ValueWritten(Response):
+    """A write of a value; its version is one more than before."""
+
+    key: str
+    version: int
+    updated_at: datetime
+
+
+class DagValue(ValueWritten):
+    """A value that the jobs of a DAG share."""
+
+    value: Any = None
 
 
 class GraphNode(Response):

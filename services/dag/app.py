@@ -17,6 +17,7 @@ from services.dag.api import (
     routes_export,
     routes_quotas,
     routes_subdags,
+    routes_values,
     verbs,
 )
 from services.dag.api.parts import Orchestrator
@@ -191,6 +192,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.include_router(routes.router)
     app.include_router(routes_explain.router)
     app.include_router(routes_subdags.router)
+    app.include_router(routes_values.router)
     app.include_router(routes_quotas.router)
     app.include_router(routes_events.router)
     app.include_router(routes_export.router)

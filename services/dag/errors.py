@@ -7,6 +7,7 @@ ServiceError
 ├── DagFinished           409   the DAG has ended or is being cancelled
 ├── DagCancelling         409   a cancel has not been confirmed yet
 ├── NothingToRetry        409   no node failed
+├── VersionConflict       409   a value has another version than the write expects
 ├── Invalid
 │   ├── Cycle             422   the edges would close one
 │   ├── UnknownNode       422   a key that the DAG does not have
@@ -45,6 +46,10 @@ class DagCancelling(ServiceError):
 
 class NothingToRetry(ServiceError):
     code, status, title = "nothing_to_retry", 409, "No node failed"
+
+
+class VersionConflict(ServiceError):
+    code, status, title = "version_conflict", 409, "The value was written meanwhile"
 
 
 class Cycle(Invalid):

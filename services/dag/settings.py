@@ -44,6 +44,10 @@ class DagSettings(EdgeSettings):
     externals_per_dag_max: int = 2_000_000
     degree_max: int = 100_000
     cleanups_per_dag_max: int = 10_000
+    # Values that the jobs of a DAG share: bytes of one as JSON, how many, and bytes of all.
+    value_bytes_max: int = 64 * 1024
+    values_per_dag_max: int = 1_000
+    dag_values_bytes_max: int = 4 * 1024 * 1024
     # Edges from the children of one expand call to what waits for them.
     expand_edges_max: int = 100_000
     graph_json_nodes_max: int = 100_000

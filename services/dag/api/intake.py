@@ -137,6 +137,15 @@ def _object(fields: Iterable[tuple[str, str]]) -> str:
     return "{" + ",".join([f'"{name}":{text}' for name, text in fields]) + "}"
 
 
+def value(body: wire.PutValue, settings: DagSettings) -> str:
+    """A value to write, as JSON text.
+
+    Raises:
+        ValueTooLarge: it is over the limit.
+    """
+    return _checked(body.value, settings.value_bytes_max, "/value")
+
+
 def new_edges(dependencies: Sequence[wire.Dependency]) -> list[NewEdge]:
     """Edges to add."""
     return [NewEdge(edge.upstream, edge.downstream, i) for i, edge in enumerate(dependencies)]

@@ -14,6 +14,7 @@ from services.dag.run.completions import Completer
 from services.dag.run.context import Context
 from services.dag.run.control import Controller
 from services.dag.run.retry import Retrier
+from services.dag.run.shared_values import SharedValues
 
 
 class Orchestrator:
@@ -29,6 +30,7 @@ class Orchestrator:
         self.walker = Walker(context)
         self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier)
         self.queries = Queries(context)
+        self.values = SharedValues(context)
         self.explainer = Explainer(context, self.queries)
         self.streams = Streams(context)
         self.exporter = Exporter(context, self.queries)

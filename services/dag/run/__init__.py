@@ -15,4 +15,5 @@ compensation_input   what a compensation is given of what it undoes
 priority             how soon items of a DAG with a priority are served
 unarchive            ended DAGs are brought back to the hot tables before they change
 watches              who waits for which DAG in this process
+shared_values        what the jobs of a DAG share
 """

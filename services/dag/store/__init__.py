@@ -14,6 +14,7 @@ duties       outbox, add calls, walks
 reads        questions
 explain      explanations
 archive      ended DAGs outside the hot tables
+shared_values  what the jobs of a DAG share
 """
 
 from services.dag.store import (
@@ -27,6 +28,7 @@ from services.dag.store import (
     explain,
     reads,
     reopening,
+    shared_values,
     subdags,
 )
 
@@ -41,5 +43,6 @@ __all__ = [
     "explain",
     "reads",
     "reopening",
+    "shared_values",
     "subdags",
 ]

@@ -9,19 +9,24 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[3] / "headgate"
-FILES = {"async_client.py": "client.py", "_async_handle.py": "_handle.py", "_async_events.py": "_events.py"}
+FILES = {
+    "async_client.py": "client.py",
+    "_async_handle.py": "_handle.py",
+    "_async_events.py": "_events.py",
+    "_async_values.py": "_values.py",
+}
 MADE = "Made from `{source}` by `tests/unit/headgate/unasync.py`; change that one."
 WORDS = [
     (r"await ", ""),
     (r"async (def|with|for) ", r"\1 "),
-    (r"_async_(handle|events)", r"_\1"),
+    (r"_async_(handle|events|values)", r"_\1"),
     (r"AsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
     (r"AsyncGenerator", "Generator"),
     (r"\baclosing\b", "closing"),
     (r"async_client", "client"),
     (r"httpx\.AsyncBaseTransport", "httpx.BaseTransport"),
     (r"AsyncTransport", "SyncTransport"),
-    (r"Async(Client|DagHandle)", r"\1"),
+    (r"Async(Client|DagHandle|DagValues)", r"\1"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),
     (r"\baclose\b", "close"),

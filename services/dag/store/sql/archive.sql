@@ -208,6 +208,15 @@ cleanups AS (
         SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
             SELECT ctid AS tid FROM cleanup WHERE dag_no = w.dag_no ORDER BY node_no LIMIT $2) AS x
         LIMIT $2)) RETURNING 1),
+shared AS (
+    DELETE FROM dag_value WHERE ctid = ANY(ARRAY(
+        SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM dag_value WHERE dag_no = w.dag_no ORDER BY key LIMIT $2) AS x
+        LIMIT $2)) RETURNING 1),
+use AS (
+    DELETE FROM dag_value_use WHERE ctid = ANY(ARRAY(
+        SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no)
+        CROSS JOIN LATERAL (SELECT ctid AS tid FROM dag_value_use WHERE dag_no = w.dag_no OFFSET 0) AS x))),
 late AS (
     DELETE FROM change WHERE ctid = ANY(ARRAY(
         SELECT c.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
@@ -215,7 +224,7 @@ late AS (
         LIMIT $2)) RETURNING 1)
 SELECT greatest((SELECT count(*) FROM edges), (SELECT count(*) FROM nodes), (SELECT count(*) FROM specs),
     (SELECT count(*) FROM externals), (SELECT count(*) FROM changes), (SELECT count(*) FROM expansions), (SELECT count(*) FROM cleanups),
-    (SELECT count(*) FROM late))::int AS rows;
+    (SELECT count(*) FROM shared), (SELECT count(*) FROM late))::int AS rows;
 
 -- name: ended_dags(since, after_at, after_id, lag_s, scan_max)
 -- Ends in their order, of all namespaces: a page looks at no more than `scan_max`. What is younger than `lag_s` may
