@@ -56,6 +56,10 @@ async def _nodes(shard: Reader, page: dict[int, Any], found: list[Finding], tick
             dag = page.get(node["no"] >> 22)
             if dag is not None and (kind := _kind(node, dag["walking"])) is not None:
                 found.append(_finding(kind, shard, f"{dag['id']} {node['key']}", dag["no"], node["no"]))
+        for node in await shard.fetch(SQL.lost_timers, after_no=after, last_no=last):
+            if (dag := page.get(node["no"] >> 22)) is not None:
+                ident = f"{dag['id']} {node['key']}"
+                found.append(_finding("timer_lost", shard, ident, dag["no"], node["no"]))
 
 
 def _kind(node: Any, walking: bool) -> str | None:

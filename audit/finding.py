@@ -15,6 +15,7 @@ KINDS: Final[dict[str, tuple[str, bool]]] = {
     "dag_totals": ("a DAG's totals are not what its nodes say", True),
     "dag_unended": ("a DAG has nothing left to do and has not ended", True),
     "node_stuck": ("a node waits for nothing and nobody will decide it", True),
+    "timer_lost": ("a timer runs, and nobody will end it", True),
     "outbox_old": ("the queue has not been told for long; is it away?", False),
     "adding_old": ("an add call was never finished; is the DAG service away?", False),
     "item_lost": ("a released node's item is unknown to the queue", True),

@@ -28,6 +28,8 @@ async def mend(findings: Sequence[Finding], shards: Mapping[str, Reader], cancel
             orphans.setdefault(finding.detail["namespace"], []).append(finding.ident)
         elif finding.kind in ("item_lost", "revive_lost", "sub_lost"):
             done += await _send_again(shard, finding.detail)
+        elif finding.kind == "timer_lost":
+            done += await _restart_timer(shard, finding.detail)
         elif finding.kind == "disabled_lost":
             done += await _make_anew(shard, finding.detail)
         elif finding.kind == "sub_end_lost":
@@ -97,6 +99,13 @@ async def _send_again(shard: Reader, node: Mapping[str, Any]) -> int:
             item_id=node["item_id"],
             inputs=inputs,
         )
+    return int(row is not None)
+
+
+async def _restart_timer(shard: Reader, node: Mapping[str, Any]) -> int:
+    async with shard.connection.transaction():
+        await shard.fetch(SQL.lock_dag, no=node["dag_no"])
+        row = await shard.row(SQL.restart_timer, node_no=node["node_no"])
     return int(row is not None)
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from headgate import _calls, wire
@@ -16,12 +17,14 @@ from headgate.dag import (
     Node,
     NodeOptions,
     NodeRef,
+    TimerOptions,
     WaitOptions,
     add_dependencies,
     externals_of,
     grow,
     key_of,
     keys_of,
+    timer_node,
 )
 
 if TYPE_CHECKING:
@@ -90,6 +93,23 @@ class DagHandle:
     ) -> wire.NodeAdded:
         """Add a node in whose place a whole DAG runs; errors as of `add`, and those of the DAG itself."""
         node = Node(key, None, keys_of(after), externals_of(external), options, dag.within())
+        return (self.add_nodes([node]))[0]
+
+    def add_timer(
+        self,
+        key: str,
+        *,
+        delay_s: float | None = None,
+        at: datetime | None = None,
+        after: Iterable[NodeRef] | None = None,
+        external: Iterable[External] | None = None,
+        **options: Unpack[TimerOptions],
+    ) -> wire.NodeAdded:
+        """Add a node that ends by itself: `delay_s` after what it waits for has ended, or `at` a time.
+
+        Errors as of `add`.
+        """
+        node = timer_node(key, delay_s, at, after, external, options)
         return (self.add_nodes([node]))[0]
 
     def add_nodes(self, nodes: Sequence[Node]) -> list[wire.NodeAdded]:

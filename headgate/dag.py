@@ -15,6 +15,7 @@ import graphlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, NamedTuple, Required, TypedDict, Union, Unpack
 
 from headgate import _calls, wire
@@ -76,6 +77,13 @@ class NodeOptions(WaitOptions, total=False):
     ttl_s: float
 
 
+class TimerOptions(TypedDict, total=False):
+    """What a timer may carry: `trigger` and `tolerate`, as of `WaitOptions`."""
+
+    trigger: Trigger
+    tolerate: bool
+
+
 class ExternalOptions(TypedDict, total=False):
     """An event that a node waits for, for up to `deadline_s` from when the node is added; then the node fails."""
 
@@ -88,20 +96,23 @@ External = Union[str, ExternalOptions]  # noqa: UP007 (a runtime alias of a clas
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node of a `Dag`, to be named in the `after` of others. `dag` runs in the place of a `topic`'s item."""
+    """A node of a `Dag`, to be named in the `after` of others. `dag` runs in the place of a `topic`'s item, and so
+    does a `timer`."""
 
     key: str
     topic: str | None
     upstream: list[str] = field(default_factory=list)
     external: list[External] = field(default_factory=list)
-    options: NodeOptions | WaitOptions = field(default_factory=NodeOptions)
+    options: NodeOptions | WaitOptions | TimerOptions = field(default_factory=NodeOptions)
     dag: Mapping[str, Any] | None = None
+    timer: Mapping[str, Any] | None = None
 
     def body(self) -> dict[str, Any]:
         """The node as the service takes it, with the upstreams that one node may name."""
         waits = {"upstream": self.upstream[:BATCH_MAX], "external": self.external}
         named = {name: keys for name, keys in waits.items() if keys}
-        return {"key": self.key, **present(topic=self.topic, dag=self.dag), **self.options, **named}
+        does = present(topic=self.topic, dag=self.dag, timer=self.timer)
+        return {"key": self.key, **does, **self.options, **named}
 
     def further(self) -> list[dict[str, str]]:
         """The edges beyond those."""
@@ -118,13 +129,14 @@ def _node_of(spec: Mapping[str, Any], number: int) -> Node:
         ValueError: it has no key, or nothing to do.
     """
     fields: Any = dict(spec)
-    after, external, sub = (fields.pop(name, None) for name in ("upstream", "external", "dag"))
+    after, external, sub, timer = (fields.pop(name, None) for name in ("upstream", "external", "dag", "timer"))
     if "key" not in fields:
         raise ValueError(f"/nodes/{number} has no `key`")
-    if "topic" not in fields and sub is None:
+    if "topic" not in fields and sub is None and timer is None:
         advice = "; shell commands are run by `headgate dag run`" if "run" in fields else ""
         raise ValueError(f"node {fields['key']!r} has no `topic`{advice}")
-    return Node(fields.pop("key"), fields.pop("topic", None), keys_of(after), externals_of(external), fields, sub)
+    key, topic = fields.pop("key"), fields.pop("topic", None)
+    return Node(key, topic, keys_of(after), externals_of(external), fields, sub, timer)
 
 
 class Dag:
@@ -215,6 +227,23 @@ class Dag:
         node = Node(key, None, keys_of(after), externals_of(external), options, dag.within())
         return self._add(node)
 
+    def timer(
+        self,
+        key: str,
+        *,
+        delay_s: float | None = None,
+        at: datetime | None = None,
+        after: Iterable[NodeRef] | None = None,
+        external: Iterable[External] | None = None,
+        **options: Unpack[TimerOptions],
+    ) -> Node:
+        """Add a node that ends by itself: `delay_s` after what it waits for has ended, or `at` a time.
+
+        Raises:
+            NodeExists: `key` is taken.
+        """
+        return self._add(timer_node(key, delay_s, at, after, external, options))
+
     def within(self) -> dict[str, Any]:
         """This DAG as a node takes it; key and hold are those of DAGs of their own."""
         ordered = self.ordered()
@@ -261,6 +290,27 @@ class Dag:
 
     def body(self, **more: Any) -> dict[str, Any]:
         return {"key": self.key, **self._settings, **more}
+
+
+def timer_node(
+    key: str,
+    delay_s: float | None,
+    at: datetime | None,
+    after: Iterable[NodeRef] | None,
+    external: Iterable[External] | None,
+    options: TimerOptions,
+) -> Node:
+    """A timer.
+
+    Raises:
+        ValueError: it says both, or neither, of when it ends.
+    """
+    if (delay_s is None) == (at is None):
+        raise ValueError("give one of delay_s= and at=")
+    if at is not None and at.tzinfo is None:
+        raise ValueError(f"{at!r} has no time zone")
+    said = present(delay_s=delay_s, at=at and at.isoformat())
+    return Node(key, None, keys_of(after), externals_of(external), options, timer=said)
 
 
 def key_of(node: NodeRef) -> str:

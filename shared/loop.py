@@ -2,9 +2,9 @@
 
 `Loop` owns start, jitter, back-off after errors, early wake-ups and drain. A step that did something is
 followed by the next at once; an idle one by a pause of `interval_s` (a number, or what a function says after
-each step), jittered by a quarter so that hosts do not march in step. `kick()` ends a pause: memory hurries, the
-interval is the truth. A failed step is a pause that grows; a duty whose task ends by itself takes the process with
-it (`shared.vital`).
+each step), jittered by a quarter so that hosts do not march in step. `kick()` ends a pause, `kick_in()` does so
+at a time: memory hurries, the interval is the truth. A failed step is a pause that grows; a duty whose task ends
+by itself takes the process with it (`shared.vital`).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Loop:
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
         self._failed_rounds = 0
+        self._alarm: asyncio.TimerHandle | None = None
         self._told = DUTY_FAILED_ROUNDS.labels(name, "" if shard is None else shard)
 
     def start(self) -> None:
@@ -58,9 +59,25 @@ class Loop:
         """Do the next step now instead of at the end of the pause."""
         self._kicked.set()
 
+    def kick_in(self, delay_s: float) -> None:
+        """Do the next step in `delay_s`, unless it is to be done before."""
+        loop = asyncio.get_running_loop()
+        at_s = loop.time() + max(0.0, delay_s)
+        if self._alarm is not None:
+            if self._alarm.when() <= at_s:
+                return
+            self._alarm.cancel()
+        self._alarm = loop.call_at(at_s, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._kicked.set()
+
     async def stop(self) -> None:
         """Let a running step end, then stop."""
         self._stopping = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._kicked.set()
         if self._task is not None:
             await asyncio.wait([self._task])

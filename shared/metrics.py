@@ -86,6 +86,12 @@ RELEASE_LAG_SECONDS = Histogram(
     ["shard"],
     buckets=_LATENCY_S,
 )
+TIMER_LATE_SECONDS = Histogram(
+    "headgate_timer_late_seconds",
+    "From the time of a timer to when its end was begun to be written.",
+    ["shard"],
+    buckets=_LATENCY_S,
+)
 DAG_SECONDS = Histogram(
     "headgate_dag_duration_seconds",
     "From a DAG's making to its end.",

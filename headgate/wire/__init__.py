@@ -107,6 +107,7 @@ from headgate.wire.building import (
     ExpandNode,
     NodeSpec,
     SubDag,
+    TimerSpec,
 )
 from headgate.wire.dag import (
     Attempt,
@@ -150,6 +151,7 @@ from headgate.wire.dag import (
     RetryDag,
     SkipNodes,
     Timeline,
+    TimerView,
     ValueWritten,
 )
 from headgate.wire.operations import (
@@ -374,6 +376,8 @@ __all__ = [
     "StandingKind",
     "SubDag",
     "Timeline",
+    "TimerSpec",
+    "TimerView",
     "Topic",
     "TopicChange",
     "TopicDemand",

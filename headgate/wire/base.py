@@ -151,6 +151,15 @@ def _short_schema(bytes_max: int) -> WithJsonSchema:
 
 def _moment(value: object) -> object:
     """RFC 3339 text or a datetime, with a zone, at most `DELAY_S_MAX` ahead; the past means now."""
+    return _time_within(value, DELAY_S_MAX)
+
+
+def _instant(value: object) -> object:
+    """The same, at most `TTL_S_MAX` ahead."""
+    return _time_within(value, TTL_S_MAX)
+
+
+def _time_within(value: object, ahead_s_max: float) -> datetime:
     if isinstance(value, str):
         if not _RFC3339.fullmatch(value):
             raise ValueError("must be an RFC 3339 time with a zone, like 2030-01-31T12:00:00Z")
@@ -163,8 +172,8 @@ def _moment(value: object) -> object:
         value = value.astimezone(UTC)
     except OverflowError:
         raise ValueError("is out of range") from None
-    if value - datetime.now(UTC) > timedelta(seconds=DELAY_S_MAX):
-        raise ValueError(f"is more than {DELAY_S_MAX} s ahead")
+    if value - datetime.now(UTC) > timedelta(seconds=ahead_s_max):
+        raise ValueError(f"is more than {ahead_s_max} s ahead")
     return value
 
 
@@ -204,6 +213,7 @@ Json = Annotated[Any, AfterValidator(_whole_json)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_clean_json)]
 Headers = Annotated[dict[str, str], Field(max_length=32), AfterValidator(_clean_json)]
 Moment = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
+Instant = Annotated[datetime, BeforeValidator(_instant), WithJsonSchema({"type": "string", "format": "date-time"})]
 LeaseS = Annotated[float, Field(ge=1, le=LEASE_S_MAX)]
 DelayS = Annotated[float, Field(ge=0, le=DELAY_S_MAX)]
 TtlS = Annotated[float, Field(gt=0, le=TTL_S_MAX)]

@@ -12,6 +12,7 @@ from headgate.wire.base import (
     Attempts,
     Batch,
     DelayS,
+    Instant,
     Json,
     JsonObject,
     Key,
@@ -74,12 +75,26 @@ ExternalSpec = Annotated[
 ]
 
 
+class TimerSpec(Request):
+    """When a timer ends: `delay_s` after it was released, or `at` a time, at once where that is past."""
+
+    delay_s: Annotated[float, Field(ge=0, le=TTL_S_MAX)] | None = None
+    at: Instant | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.delay_s is None) == (self.at is None):
+            raise fault("", "give one of delay_s and at")
+        return self
+
+
 class NodeSpec(Request):
-    """A node to add: an item, or a whole DAG in its place, and what it waits for."""
+    """A node to add: an item, a timer, or a whole DAG in its place, and what it waits for."""
 
     key: Key
     topic: Topic | None = None
     dag: Optional["SubDag"] = None
+    timer: TimerSpec | None = None
     payload: Json = None
     metadata: JsonObject | None = None
     priority: Priority = 0
@@ -113,12 +128,20 @@ class NodeSpec(Request):
         return self
 
     @model_validator(mode="after")
-    def _item_or_dag(self) -> Self:
-        if self.dag is None:
+    def _item_or_other(self) -> Self:
+        other = "dag" if self.dag is not None else "timer" if self.timer is not None else None
+        if other is None:
             if self.topic is None:
-                raise fault("/topic", "is required, unless `dag` is given")
-        elif said := [name for name in _ITEM_FIELDS & self.model_fields_set if getattr(self, name) is not None]:
-            raise fault(f"/{min(said)}", "belongs to an item; a node with `dag` has none")
+                raise fault("/topic", "is required, unless `dag` or `timer` is given")
+            return self
+        if self.dag is not None and self.timer is not None:
+            raise fault("/timer", "a node with `dag` is no timer")
+        if said := [name for name in _ITEM_FIELDS & self.model_fields_set if getattr(self, name) is not None]:
+            raise fault(f"/{min(said)}", f"belongs to an item; a node with `{other}` has none")
+        if self.timer is not None:
+            for name in ("pass_outputs", "run_on", "compensates"):
+                if getattr(self, name):
+                    raise fault(f"/{name}", "a timer is given nothing, and takes no part in cleanup")
         return self
 
     @model_validator(mode="after")

@@ -254,6 +254,14 @@ class BlockedBy(Response):
     since: datetime | None = None
 
 
+class TimerView(Response):
+    """What a timer was made of, and when it is due, while it runs."""
+
+    delay_s: float | None = None
+    at: datetime | None = None
+    due_at: datetime | None = None
+
+
 class NodeView(Response):
     key: str
     item_id: str
@@ -261,6 +269,7 @@ class NodeView(Response):
     generation: int = 1
     topic: str | None = None
     dag: str | None = None
+    timer: TimerView | None = None
     run_on: RunOn | None = None
     compensates: str | None = None
     trigger: Trigger = "all_succeeded"

@@ -27,6 +27,7 @@ from services.dag.duties.queue_events import Hearing
 from services.dag.duties.relay import Relay
 from services.dag.duties.retention import Retention
 from services.dag.duties.sweeper import Sweeper
+from services.dag.duties.timers import Timers
 from services.dag.queue_client import HeadgateQueue, Queue
 from services.dag.run.context import Context
 from services.dag.settings import DagSettings
@@ -57,6 +58,7 @@ class Loops:
         self.sweeper = Sweeper(context, orchestrator.giver, orchestrator.controller)
         self.retention = Retention(context)
         self.hearing = Hearing(context)
+        self.timers = Timers(context, lambda shard, in_s: self._timing[shard.number].kick_in(in_s))
         self._polls: list[Loop] = []
         self._others: list[Loop] = [
             Loop("lag", context.lag.step, interval_s=SAMPLE_S),
@@ -64,10 +66,12 @@ class Loops:
             Loop("homes", context.look_for_homes, interval_s=self._settings.shards_refresh_s),
         ]
         self._walks: dict[int, Loop] = {}
+        self._timing: dict[int, Loop] = {}
         for shard in context.shards:
             self._serve(shard)
         context.dispatch = self.relay.dispatch
         context.forget = self.relay.forget
+        context.arm_timers = self.timers.arm
         context.kick_walks = lambda shard: self._walks[shard.number].kick()
 
     def start(self) -> None:
@@ -93,10 +97,13 @@ class Loops:
         walks = self._walks[number] = self._loop("walks", shard, self._orchestrator.walker.step)
         outbox = self._loop("outbox", shard, self.relay.step)
         sweeper = self._loop("sweeper", shard, self.sweeper.step)
-        lookout = Lookout(context, shard, {"walks": walks, "outbox": outbox, "sweep": sweeper})
+        timers = self._timing[number] = self._loop("timers", shard, self.timers.step)
+        woken = {"walks": walks, "outbox": outbox, "sweep": sweeper, "timers": timers}
+        lookout = Lookout(context, shard, woken, self.timers.ahead_s)
         others = [
             outbox,
             sweeper,
+            timers,
             self._ownership.duty("lookout", number, lookout.step, interval_s=self._settings.sweep_s),
             Loop("watches", partial(context.watches.step, shard), interval_s=self._settings.watch_s, shard=number),
             self._loop("retention", shard, self.retention.step, interval_s=self._settings.keep_interval_s),

@@ -15,6 +15,7 @@ ServiceError
 └── Unavailable
     ├── DagThawing        503   the rows of an ended DAG are on their way back
     ├── AddUnfinished     503   nodes are written, the queue does not know all of them yet
+    ├── Upgrading         503   an older program still owns the shard
     ├── TooManyStreams    503   this process serves no more event streams
     └── QueueUnavailable  503   the queue did not answer
 """
@@ -76,6 +77,10 @@ class AddUnfinished(Unavailable):
 
 class TooManyStreams(Unavailable):
     code, title = "too_many_streams", "Too many event streams are open"
+
+
+class Upgrading(Unavailable):
+    code, title = "upgrading", "The shard's owner is an older program"
 
 
 class DagThawing(Unavailable):

@@ -214,6 +214,8 @@ class Node:
     sub: bool = False
     run_on: str | None = None
     tolerate: bool = False
+    # It has no item: it ends by itself when its time has come.
+    timer: bool = False
 
     @property
     def counts(self) -> Counts:
@@ -240,7 +242,7 @@ def within(nodes: Iterable[Node], edges_max: int) -> list[Node]:
 @dataclass(slots=True)
 class NewNode:
     """A node of a call. `item` is its queue item as JSON text: all that does not change between generations;
-    or, with `levels`, its sub-DAG, so many deep."""
+    or, with `levels`, its sub-DAG, so many deep; or, of a `timer`, when it ends."""
 
     key: str
     topic: str
@@ -257,6 +259,7 @@ class NewNode:
     deadlines: tuple[tuple[str, float], ...] = ()
     # Its failure does not fail its DAG.
     tolerate: bool = False
+    timer: bool = False
 
     @property
     def sub(self) -> bool:

@@ -93,6 +93,8 @@ class DagSettings(EdgeSettings):
     # it.
     order_bytes_max: int = 128 * 1024 * 1024
 
+    # Timers that one transaction ends.
+    timers_per_step_max: int = 500
     completions_per_step_max: int = 1_000
     completion_bytes_max: int = 8 * 1024 * 1024
     completion_wait_s: float = 20.0

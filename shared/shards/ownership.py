@@ -36,6 +36,9 @@ from shared.shards.shard_map import Shard, ShardMap
 SQL = load(Path(__file__).parent)
 
 SELDOM_S = 10.0
+# What this program understands of what a shard may hold; 1: timers. A shard whose owner understands less refuses
+# them, so that none comes into being while an older process looks after the shard.
+LEVEL = 1
 # Of a lease: what an owner does not use of it, and for how long a member is one without a sign of life.
 _MARGIN = 0.1
 _MEMBER_SHARE = 0.9
@@ -244,7 +247,7 @@ class Ownership:
 
     async def _take(self, shard: Shard) -> None:
         begun_s = self._clock.monotonic_s()
-        row = await shard.pool.row(SQL.take_shard, owner=self.name, ttl_s=self._ttl_s)
+        row = await shard.pool.row(SQL.take_shard, owner=self.name, ttl_s=self._ttl_s, level=LEVEL)
         if row is None:
             return
         number, epoch = shard.number, row["epoch"]

@@ -5,9 +5,9 @@
 SELECT o.owner, o.epoch, o.wanted_by, extract(epoch FROM o.expires_at - n.at)::float8 AS left_s
 FROM shard_owner o CROSS JOIN (SELECT shard_now() AS at OFFSET 0) AS n;
 
--- name: take_shard(owner, ttl_s)
+-- name: take_shard(owner, ttl_s, level)
 -- Takes a shard that is free, that lapsed, or that a process of this name left behind.
-UPDATE shard_owner SET owner = $1::text, epoch = epoch + 1, wanted_by = NULL,
+UPDATE shard_owner SET owner = $1::text, epoch = epoch + 1, wanted_by = NULL, level = $3, level_epoch = epoch + 1,
     expires_at = shard_now() + make_interval(secs => $2::float8)
 WHERE owner IS NULL OR owner = $1::text OR expires_at <= shard_now()
     OR expires_at > shard_now() + make_interval(secs => 2 * $2::float8)

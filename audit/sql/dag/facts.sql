@@ -83,6 +83,10 @@ LEFT JOIN node n ON n.no = o.node_no
 WHERE o.created_at <= shard_now() - make_interval(secs => $1::float8) AND ($2::bigint IS NULL OR d.no = $2)
 ORDER BY o.node_no LIMIT $3;
 
+-- name: lost_timers(after_no, last_no)
+SELECT n.no, n.key FROM node n WHERE n.no > $1 AND n.no <= $2 AND n.timer AND n.state = 'released'
+    AND NOT EXISTS (SELECT FROM timer t WHERE t.node_no = n.no AND t.generation = n.generation);
+
 -- name: old_adding(age_s, dag_no, rows_max)
 SELECT a.first_no, d.id::text FROM adding a JOIN dag d ON d.no = a.first_no >> 22
 WHERE a.started_at <= shard_now() - make_interval(secs => $1::float8) AND ($2::bigint IS NULL OR d.no = $2)
@@ -95,7 +99,7 @@ SELECT n.no, n.dag_no, d.id::text AS dag, d.namespace, n.key, n.state, n.generat
     n.pass_outputs, n.sub
 FROM (SELECT * FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $4) AS n
 JOIN dag d ON d.no = n.dag_no
-WHERE (n.state = 'released' AND n.released_at <= shard_now() - make_interval(secs => $3::float8)
+WHERE NOT n.timer AND (n.state = 'released' AND n.released_at <= shard_now() - make_interval(secs => $3::float8)
         OR n.state = 'blocked' AND n.enqueued AND d.state = 'running'
             AND n.created_at <= shard_now() - make_interval(secs => $3::float8))
     AND NOT EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no)

@@ -85,3 +85,15 @@ SELECT no << 22, endings, 'report', parent_dag, shard_now(), shard_now() FROM da
 WHERE no = $1 AND parent_dag IS NOT NULL AND state NOT IN ('running', 'cancelling')
 ON CONFLICT (node_no, generation, action) DO NOTHING
 RETURNING node_no;
+
+-- name: restart_timer(node_no)
+-- A timer that runs gets back the row by which it ends.
+INSERT INTO timer (node_no, generation, due_at, look_at)
+SELECT n.no, n.generation, due.at, due.at FROM node n JOIN node_spec s ON s.node_no = n.no
+CROSS JOIN LATERAL (
+    SELECT coalesce((s.item::json ->> 'at')::timestamptz,
+        n.released_at + make_interval(secs => (s.item::json ->> 'delay_s')::float8)) AS at) AS due
+WHERE n.no = $1 AND n.timer AND n.state = 'released'
+ON CONFLICT (node_no) DO UPDATE SET generation = excluded.generation, due_at = excluded.due_at,
+    look_at = excluded.look_at
+RETURNING node_no;

@@ -57,6 +57,9 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
     if node.dag is not None:
         item, levels = _sub_dag(node.dag, f"/nodes/{i}/dag", settings)
         said = encode({"dag": item})
+    elif node.timer is not None:
+        item, levels = canonical(node.timer.model_dump(mode="json", exclude_none=True)), 0
+        said = encode({"timer": item})
     else:
         (item, said), levels = _item(i, node, settings), 0
     rest: list[Any] = [node.trigger, node.pass_outputs, sorted(upstream), sorted(external)]
@@ -81,6 +84,7 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
         compensates=node.compensates,
         deadlines=tuple(deadlines),
         tolerate=node.tolerate,
+        timer=node.timer is not None,
     )
 
 

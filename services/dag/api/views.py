@@ -62,6 +62,7 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
         "generation": row["generation"],
         "topic": row["topic"] or None,
         "dag": row["item_id"] if row["sub"] else None,
+        "timer": detail.timer,
         "run_on": None if detail.compensates else row["run_on"],
         "compensates": detail.compensates,
         "trigger": row["trigger"],

@@ -19,7 +19,7 @@ from services.dag.build.queue_registration import Given, Giver, Ungiven, unfinis
 from services.dag.build.quotas import Quotas
 from services.dag.build.subdag_spec import SubSpec, given
 from services.dag.build.topological_orders import Orders, OrderStale
-from services.dag.errors import LimitExceeded, QueueUnavailable
+from services.dag.errors import LimitExceeded, QueueUnavailable, Upgrading
 from services.dag.graph import Order
 from services.dag.model import (
     NODE_BITS,
@@ -313,6 +313,10 @@ class Builder:
         if adding.empty and not children:
             return None, _Written(dag, True, found)
         addition.check_limits(dag, adding, standing, self._settings)
+        if any(node.timer for node in adding.nodes) and await store.timers.has_older_owner(tx):
+            raise Upgrading("an older process owns the shard; send again once it has gone", retry_after_s=1.0)
+                "an older process still owns the shard; send again once it has gone", retry_after_s=1.0
+            )
         if not dag.depth:
             self.quotas.add(dag.namespace, nodes=len(adding.nodes), edges=len(adding.edges))
         await self._check_out_degrees(tx, dag, adding, standing)

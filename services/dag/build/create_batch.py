@@ -42,7 +42,7 @@ def plan(
 ) -> Birth | None:
     """A new DAG as it will stand, or None where the long way is to tell: of what is there already (externals may
     be resolved, a key may be taken), of nodes that are no items, of none, and of what is wrong with the call."""
-    if not nodes or any(node.sub or node.run_on is not None or node.external or node.tolerate for node in nodes):
+    if not nodes or not all(map(_is_common, nodes)):
         return None
     dag = _unborn(dag_id, namespace, new)
     try:
@@ -66,6 +66,10 @@ def plan(
         downs=[numbers[edge.downstream] for edge in adding.edges],
     )
     return lay_out(dag_id, namespace, new, columns, queue_shard)
+
+
+def _is_common(node: NewNode) -> bool:
+    return not (node.sub or node.timer or node.run_on is not None or node.external or node.tolerate)
 
 
 def lay_out(dag_id: str, namespace: str, new: NewDag, columns: Columns, queue_shard: int) -> Birth:

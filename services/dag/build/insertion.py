@@ -35,7 +35,7 @@ async def insert(
         waits = not failed and _waits(dag, node, counts[node.key], left)
         item_id = ids.new_id(shards.next().number) if node.sub else next(item_ids)
         no = numbers[node.key]
-        is_item = not node.sub and node.run_on is None and not dag.lifted
+        is_item = not node.sub and not node.timer and node.run_on is None and not dag.lifted
         rows.append(NodeRow(no, node, item_id, waits, waits and is_item, counts[node.key], left, failed))
     if rows:
         await store.dags.insert_nodes(tx, dag.no, rows)
@@ -114,4 +114,5 @@ def node_of(dag: Dag, row: NodeRow) -> Node:
         row.new.sub,
         row.new.run_on,
         row.new.tolerate,
+        row.new.timer,
     )

@@ -76,6 +76,7 @@ def _dump_node(node: NewNode) -> dict[str, Any]:
         "compensates": node.compensates,
         "deadlines": node.deadlines,
         "tolerate": node.tolerate,
+        "timer": node.timer,
     }
 
 

@@ -16,9 +16,10 @@ from shared.shards.shard_map import Shard
 
 
 class Lookout:
-    """Looks at one shard and wakes its duties: `outbox`, `walks` and `sweep`."""
+    """Looks at one shard and wakes its duties: `outbox`, `walks`, `sweep` and `timers`, due within `ahead_s`."""
 
-    def __init__(self, context: Context, shard: Shard, duties: Mapping[str, Loop]) -> None:
+    def __init__(self, context: Context, shard: Shard, duties: Mapping[str, Loop], ahead_s: float) -> None:
+        self._ahead_s = ahead_s
         self._settings = context.settings
         self._shard = shard
         self._duties = duties
@@ -26,7 +27,10 @@ class Lookout:
     async def step(self) -> int:
         """Wake who has something to do; 0, since that goes on by itself."""
         found = await store.duties.look_out(
-            self._shard, stopped_s=self._settings.stopped_add_s, tally_rows_min=TALLY_ROWS_MIN
+            self._shard,
+            stopped_s=self._settings.stopped_add_s,
+            tally_rows_min=TALLY_ROWS_MIN,
+            ahead_s=self._ahead_s,
         )
         for name, loop in self._duties.items():
             if found[name]:

@@ -112,7 +112,9 @@ class Explainer:
         if row is None:
             raise NotFound("the DAG has no node with this key")
         item = None
-        if row["state"] == "released" and not row["sub"]:
+        if row["state"] == "released" and row["timer"]:
+            item = (await self._running_timers(shard, [row])).get(row["item_id"])
+        elif row["state"] == "released" and not row["sub"]:
             item = (await self._ask(dag, [row["item_id"]])).get(row["item_id"])
         return Timeline(row, begun_at(row), _attempts(row, item, await self._logged(dag, row, item)), item)
 
@@ -142,7 +144,8 @@ class Explainer:
             return []
         # In this order: what was sent after the outbox was read is at worst called `ending` for a moment.
         unsent = await store.explain.unsent(shard, [row["no"] for row in rows])
-        asked = [row["item_id"] for row in rows if not row["sub"]]
+        timers = await self._running_timers(shard, [row for row in rows if row["timer"]])
+        asked = [row["item_id"] for row in rows if not row["sub"] and not row["timer"]]
         try:
             items = await self._context.queue.standings(dag.namespace, asked) if asked else {}
         except QueueUnavailable:
@@ -153,6 +156,9 @@ class Explainer:
             standing = "unknown" if items is None else "ending"
             if row["sub"]:
                 standing = "sending" if row["no"] in unsent else "running"
+            elif row["timer"]:
+                item = timers.get(row["item_id"])
+                standing = "delayed" if item is not None else "ending"
             elif item is not None and item.state != "disabled":
                 # What the queue shows counts for more than a row that is about to be deleted.
                 standing = _STANDINGS[item.state]
@@ -161,6 +167,15 @@ class Explainer:
             since = item.since if item is not None and item.since is not None else row["released_at"]
             nodes.append(FrontierNode(row, since or row["created_at"], standing, item))
         return nodes
+
+    async def _running_timers(self, shard: Shard, rows: Sequence[Any]) -> dict[str, Standing]:
+        """Timers, as if they were items that are not due yet, by their item ids."""
+        found = await store.timers.of(shard, [row["no"] for row in rows]) if rows else {}
+        return {
+            row["item_id"]: Standing("delayed", 0, row["released_at"], found[row["no"]].due_at, None, None)
+            for row in rows
+            if found[row["no"]].due_at is not None
+        }
 
     async def _kept(self, shard: Shard, dag: Dag, rows: Sequence[Any], since: Kept) -> list[FrontierNode]:
         """Blocked nodes whose upstreams are done: externals, a hold, a pause or a retry at work keep them."""
@@ -188,7 +203,11 @@ class Explainer:
     async def _logged(self, dag: Dag, row: Any, item: Standing | None) -> list[Attempt]:
         """Deliveries that failed. The queue is asked only where there was one."""
         first_worked = row["attempts"] <= 1 and row["state"] != "failed"
-        if row["sub"] or (first_worked if item is None else item.attempt - (item.state == "leased") < 1):
+        if (
+            row["sub"]
+            or row["timer"]
+            or (first_worked if item is None else item.attempt - (item.state == "leased") < 1)
+        ):
             return []
         try:
             return await self._context.queue.attempts(dag.namespace, row["item_id"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -43,6 +44,7 @@ class NodeDetail:
     externals: list[dict[str, Any]] = field(default_factory=list)
     blocked_by: list[dict[str, Any]] = field(default_factory=list)
     compensates: str | None = None
+    timer: dict[str, Any] | None = None
     # Its lists are cut: they would take more than a page may.
     is_cut: bool = False
 
@@ -426,10 +428,17 @@ class Queries:
             found[no].blocked_by += obstacles(dag, begun_at(found[no].row), kept)
             if found[no].row["run_on"] is not None and dag.cleanup_phase < 2:
                 found[no].blocked_by.append({"kind": "end", "since": begun_at(found[no].row)})
+        await self._add_kinds(shard, found)
+        return list(found.values())
+
+    async def _add_kinds(self, shard: Shard, found: dict[int, NodeDetail]) -> None:
+        """When timers end, and what compensations undo."""
+        if timers := [no for no, detail in found.items() if detail.row["timer"]]:
+            for no, timer in (await store.timers.of(shard, timers)).items():
+                found[no].timer = {**json.loads(timer.spec), "due_at": timer.due_at}
         if undo := [no for no, detail in found.items() if detail.row["run_on"] == UNDO]:
             for no, key in (await store.cleanup.compensated_keys(shard, undo)).items():
                 found[no].compensates = key
-        return list(found.values())
 
     async def _shard(self, shard: Shard) -> dict[str, Any]:
         now_s = self._context.clock.monotonic_s()

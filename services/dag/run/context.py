@@ -65,7 +65,8 @@ class _Beside(NamedTuple):
 
 
 class Context:
-    """The process, as its duties see it. `dispatch`, `forget` and `kick_walks` are set by who owns the loops."""
+    """The process, as its duties see it. `dispatch`, `forget`, `kick_walks` and `arm_timers` are set by who owns
+    the loops."""
 
     def __init__(
         self, shards: ShardMap, queue: Queue, settings: DagSettings, clock: Clock, ownership: Ownership
@@ -84,6 +85,7 @@ class Context:
         self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
         self.forget: Callable[[Shard, list[Send], list[int]], None] = lambda _shard, _sends, _added: None
         self.kick_walks: Callable[[Shard], None] = lambda _shard: None
+        self.arm_timers: Callable[[Shard, list[float]], None] = lambda _shard, _in_s: None
 
     async def queue_shard(self, shard: Shard) -> int:
         """The queue's shard for new items of a DAG shard."""
@@ -150,6 +152,8 @@ class Context:
             self.dispatch(shard, settlement.sends)
         if settlement.walking:
             self.kick_walks(shard)
+        if settlement.timers_s:
+            self.arm_timers(shard, settlement.timers_s)
         if settlement.released:
             RELEASED.labels(shard.number).inc(settlement.released)
         for dag in settlement.finished:

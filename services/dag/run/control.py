@@ -164,9 +164,9 @@ class Controller:
     ) -> list[tuple[str, str]]:
         """Cancel nodes; (key, status) of each.
 
-        A blocked one is `cancelled`. A released one is `cancelling` until the queue has confirmed that it
-        will not be delivered; should its ack come first, it has succeeded. What comes below is decided by its
-        triggers, as after any end.
+        A blocked one, or a timer, is `cancelled`. Another released one is `cancelling` until the queue has
+        confirmed that it will not be delivered; should its ack come first, it has succeeded. What comes below is
+        decided by its triggers, as after any end.
 
         Raises:
             UnknownNode: a key that the DAG does not have; none was cancelled.
@@ -184,7 +184,9 @@ class Controller:
             if touched:
                 await store.dags.cancel_by_call(tx, touched, reason)
             for node in nodes.values():
-                if node.state == "blocked" and (dag.state == "running" or node.sub):
+                is_blocked = node.state == "blocked" and (dag.state == "running" or node.sub)
+                if is_blocked or (node.timer and node.state in ("blocked", "released")):
+                    statuses[node.key] = "cancelled"
                     settlement.end(node, "cancelled", reason)
                 elif node.state in ("blocked", "released"):
                     statuses[node.key] = "cancelling"

@@ -57,6 +57,10 @@ class Settlement:
         self._failed_first: dict[int, int] = {}
         self._undone: list[int] = []
         self._tolerating: set[int] = set()
+        # Timers that begin, and that are over before their time; and in how many seconds those that begin end.
+        self._timers: list[int] = []
+        self._stopped_timers: list[int] = []
+        self.timers_s: list[float] = []
 
     def grown(self, dag: Dag, released: int) -> None:
         """A statement of this transaction has written more nodes of a DAG, so many released, and its row."""
@@ -77,6 +81,8 @@ class Settlement:
         dag = self.dags[node.dag_no]
         self._moved[node.no] = Moved(state, error)
         self._log.node(node.no, node.generation, state)
+        if node.timer and node.state == "released":
+            self._stopped_timers.append(node.no)
         if node.enqueued:
             self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, dag.namespace))
         was, node.state = node.state, state  # type: ignore[assignment]
@@ -96,6 +102,8 @@ class Settlement:
         if old.was == "failed" and old.tolerate:
             dag.tolerated -= 1
             self._tolerating.add(dag.no)
+        if old.timer and old.was == "released":
+            self._stopped_timers.append(old.no)
         if old.run_on is not None:
             dag.cleanup_left += 1
             self.cleanup_changed(dag)
@@ -161,10 +169,10 @@ class Settlement:
 
     def cancel_items(self, nodes: Iterable[Node]) -> None:
         """Tell the queue to cancel the items of unfinished nodes; its answers end them. What it was never given
-        ends at once. A sub-DAG that was begun is cancelled, and its end ends the node."""
+        ends at once, and so does a timer. A sub-DAG that was begun is cancelled, and its end ends the node."""
         for node in nodes:
             namespace = self.dags[node.dag_no].namespace
-            if node.state == "blocked" and not node.enqueued:
+            if node.timer or (node.state == "blocked" and not node.enqueued):
                 self.end(node, "cancelled", why_cancelled(self.dags[node.dag_no]))
             else:
                 action: Action = "stop" if node.sub else "cancel"
@@ -195,6 +203,11 @@ class Settlement:
             await store.dags.set_tolerated(self.tx, self.dags[no])
         if self._changed or self._moved or self.sends:
             await self._write()
+        # Their times count from when they were released, so that has to be written before.
+        if self._stopped_timers:
+            await store.timers.delete(self.tx, self._stopped_timers)
+        if self._timers:
+            self.timers_s = await store.timers.start(self.tx, self._timers)
 
     def _end(self, dag: Dag, ref: Ref, was: str, state: str, node: Ended | Node) -> None:
         run_on = node.run_on
@@ -216,15 +229,18 @@ class Settlement:
     def _release(self, dag: Dag, node: Node) -> None:
         dag.move("blocked", "released")
         self._changed.add(dag.no)
-        if not node.enqueued and not node.sub:
+        if not node.enqueued and not node.sub and not node.timer:
             node.item_id = self._taken_id(node.item_id)
         self._moved[node.no] = Moved("released", item_id=node.item_id)
         self._log.node(node.no, node.generation, "released")
         node.state = "released"
+        self.released += 1
+        if node.timer:
+            self._timers.append(node.no)
+            return
         action = "start" if node.sub else "revive" if node.enqueued else "enqueue"
         send = Send(node.no, node.generation, action, node.item_id, dag.namespace)  # type: ignore[arg-type]
         self.sends.append(send)
-        self.released += 1
         if node.pass_outputs:
             self._passing.append((send, node))
 

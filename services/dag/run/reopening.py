@@ -53,7 +53,7 @@ async def reopen(
         settlement.reopened(dag, old)
         if old.sub:
             subs.append(old)
-        elif old.made:
+        elif old.made and not old.timer:
             settlement.sends.append(Send(old.no, old.generation, "cancel", old.item_id, dag.namespace))
     # A sub-DAG that failed goes on from where it failed; in any other's place another one is made.
     others = [old for old in subs if old.was != "failed"]

@@ -261,7 +261,7 @@ class Retrier:
         errors = []
         for key in payloads:
             node = found.get(key)
-            if node is None or node.sub or (nos is not None and node.no not in nos):
+            if node is None or node.sub or node.timer or (nos is not None and node.no not in nos):
                 errors.append(FieldError(pointer_to("payloads", key), "no item of this node would run again"))
         if errors:
             raise Invalid("a payload is for a node that this retry does not run again", errors=errors[:20])

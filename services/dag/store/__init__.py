@@ -15,6 +15,7 @@ reads        questions
 explain      explanations
 archive      ended DAGs outside the hot tables
 shared_values  what the jobs of a DAG share
+timers       timers that run
 """
 
 from services.dag.store import (
@@ -30,6 +31,7 @@ from services.dag.store import (
     reopening,
     shared_values,
     subdags,
+    timers,
 )
 
 __all__ = [
@@ -45,4 +47,5 @@ __all__ = [
     "reopening",
     "shared_values",
     "subdags",
+    "timers",
 ]

@@ -101,6 +101,7 @@ class Replaced(NamedTuple):
     sub: bool
     run_on: str | None = None
     tolerate: bool = False
+    timer: bool = False
 
 
 # DAG rows
@@ -305,6 +306,7 @@ async def insert_nodes(tx: Transaction, dag_no: int, rows: Sequence[NodeRow]) ->
         subs=[row.new.sub for row in rows],
         run_ons="\n".join([row.new.run_on or "" for row in rows]),
         tolerates=[row.new.tolerate for row in rows],
+        timers=[row.new.timer for row in rows],
     )
 
 

@@ -5,7 +5,7 @@
 -- Numbers of the queue's shards in this very database.
 SELECT substring(nspname FROM '[0-9]+$')::int AS number FROM pg_namespace WHERE nspname ~ '^queue_[0-9]+$';
 
--- name: look_out(stopped_s, tally_rows_min)
+-- name: look_out(stopped_s, tally_rows_min, ahead_s)
 -- What there is to do here, for whichever duty: the one look that an idle shard costs its owner.
 SELECT EXISTS (SELECT FROM outbox WHERE due_at <= n.at) AS outbox,
     EXISTS (SELECT FROM spread) OR EXISTS (SELECT FROM scan) OR EXISTS (SELECT FROM reopening) AS walks,
@@ -13,7 +13,8 @@ SELECT EXISTS (SELECT FROM outbox WHERE due_at <= n.at) AS outbox,
         OR EXISTS (SELECT FROM dag WHERE state = 'running' AND deadline_at IS NOT NULL AND deadline_at <= n.at)
         OR EXISTS (SELECT FROM external
             WHERE deadline_at IS NOT NULL AND resolved_at IS NULL AND deadline_at <= n.at)
-        OR (SELECT count(*) FROM tally) >= $2::int AS sweep
+        OR (SELECT count(*) FROM tally) >= $2::int AS sweep,
+    EXISTS (SELECT FROM timer WHERE look_at <= n.at + make_interval(secs => $3::float8)) AS timers
 FROM (SELECT shard_now() AS at OFFSET 0) AS n;
 
 -- name: claim_overdue(rows_max, bytes_max, retry_s, retry_s_max)

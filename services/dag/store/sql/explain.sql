@@ -2,7 +2,7 @@
 
 -- name: frontier_page(after_no, last_no, rows_max)
 -- Nodes that are out, or whose upstreams would let them go: what keeps the latter is not in the graph.
-SELECT no, key, item_id::text, state, generation, topic, sub, created_at, released_at, ext_left,
+SELECT no, key, item_id::text, state, generation, topic, sub, timer, created_at, released_at, ext_left,
     up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams
 FROM node
 WHERE no > $1 AND no <= $2 AND (state = 'released' OR (state = 'blocked' AND run_on IS NULL AND CASE trigger

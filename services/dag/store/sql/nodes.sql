@@ -6,7 +6,7 @@
 
 -- columns: node_columns
 dag_no, no, key, item_id::text, state, generation, trigger, pass_outputs, enqueued, up_left, up_ok, up_failed,
-up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate
+up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on, tolerate, timer
 
 -- name: nodes_by_key(dag_no, keys)
 SELECT n.* FROM unnest($2::text[]) AS w(key) CROSS JOIN LATERAL (
@@ -23,24 +23,24 @@ SELECT {node_columns}
 FROM node WHERE no BETWEEN $1 AND $2 AND state = ANY($3::text[])
 ORDER BY no;
 
--- name: insert_nodes(dag_no, nos, keys, item_ids, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items, subs, run_ons, tolerates)
+-- name: insert_nodes(dag_no, nos, keys, item_ids, topics, triggers, passes, fingerprints, enqueueds, lefts, oks, faileds, skippeds, cancelleds, ext_lefts, ext_faileds, items, subs, run_ons, tolerates, timers)
 -- Blocked. Topics, triggers, items and run_ons come line by line, fingerprints one behind the other.
 WITH want AS MATERIALIZED (
     SELECT no, key, item_id, coalesce(topic, '') AS topic, trigger, pass,
         substring($8::bytea FROM (nth::int - 1) * 16 + 1 FOR 16) AS fingerprint, enqueued,
-        l, o, f, s, c, ext_left, ext_failed, item, sub, run_on, tolerate
+        l, o, f, s, c, ext_left, ext_failed, item, sub, run_on, tolerate, timer
     FROM unnest($2::bigint[], $3::text[], $4::uuid[], string_to_array($5::text, E'\n'),
         string_to_array($6::text, E'\n'), $7::boolean[], $9::boolean[], $10::int[], $11::int[], $12::int[], $13::int[],
         $14::int[], $15::int[], $16::boolean[], string_to_array($17::text, E'\n'), $18::boolean[],
-        string_to_array($19::text, E'\n', ''), $20::boolean[])
+        string_to_array($19::text, E'\n', ''), $20::boolean[], $21::boolean[])
         WITH ORDINALITY AS w(no, key, item_id, topic, trigger, pass, enqueued, l, o, f, s, c, ext_left, ext_failed,
-            item, sub, run_on, tolerate, nth)),
+            item, sub, run_on, tolerate, timer, nth)),
 specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM want)
 INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
     up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, sub, run_on,
-    tolerate)
+    tolerate, timer)
 SELECT $1, no, key, item_id, 'blocked', topic, trigger, pass, fingerprint, enqueued, l, o, f, s, c, ext_left, ext_failed,
-    sub, run_on, tolerate
+    sub, run_on, tolerate, timer
 FROM want;
 
 -- name: mark_ended(dag_nos, keys, generations, states, outputs, errors, attempts, started_ats, workers)
@@ -178,7 +178,8 @@ UPDATE node SET state = 'blocked', generation = node.generation + 1,
     by_call = false, attempts = 0, released_at = NULL, started_at = NULL, finished_at = NULL, worker = NULL,
     output = NULL, error = NULL
 FROM old WHERE node.ctid = old.tid
-RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made, node.sub, node.run_on, node.tolerate;
+RETURNING node.no, old.was, old.was_generation, old.was_item_id, old.made, node.sub, node.run_on, node.tolerate,
+    node.timer;
 
 -- name: node_specs(nos)
 SELECT s.node_no, s.item FROM unnest($1::bigint[]) AS w(no)

@@ -3,7 +3,7 @@
 -- name: node_by_key(dag_no, key)
 SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
     started_at, finished_at, worker, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on,
-    tolerate
+    tolerate, timer
 FROM node WHERE dag_no = $1 AND key = $2;
 
 -- name: nodes_page(after_no, last_no, rows_max, bytes_max)
@@ -14,7 +14,7 @@ SELECT * FROM (
     FROM (
         SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at,
             released_at, finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub,
-            run_on, tolerate
+            run_on, tolerate, timer
         FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3) AS page) AS sized
 WHERE bytes - octet_length(key) - coalesce(octet_length(output), 0) - coalesce(octet_length(error), 0) < $4
 ORDER BY no;
@@ -26,7 +26,7 @@ SELECT * FROM (
     FROM (
         SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at,
             released_at, finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub,
-            run_on, tolerate
+            run_on, tolerate, timer
         FROM node WHERE no > $2 AND no <= $3 AND state = ANY($1::text[]) ORDER BY no LIMIT $4) AS page) AS sized
 WHERE bytes - octet_length(key) - coalesce(octet_length(output), 0) - coalesce(octet_length(error), 0) < $5
 ORDER BY no;

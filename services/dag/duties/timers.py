@@ -1,0 +1,111 @@
+"""Timers end when their time has come: never before, by the shard's clock, and a moment after.
+
+Rows are the truth. The shard's owner looks for those that are due soon and is woken for each; a timer so short
+that this look might miss it wakes the process that has released it, whether that owns the shard or not. What a
+process has in mind is only when to look: each step asks the shard what is due, and ends that under the locks of
+the DAGs' rows. Two processes at once are harmless, and after an outage the first look finds all that became due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from services.dag import store
+from services.dag.model import Ref, dag_of
+from services.dag.run.context import Context
+from services.dag.run.decisions import Settlement
+from services.dag.store.timers import NextTimer
+from shared.crash import crash_point
+from shared.errors import ServiceError
+from shared.log import log
+from shared.metrics import TIMER_LATE_SECONDS
+from shared.postgres.connections import Transaction
+from shared.shards.shard_map import Shard
+
+# How far ahead timers are looked for, as a multiple of the time between two looks of the owner.
+_LOOKS_AHEAD: Final = 2.5
+# When timers are looked at again whose end could not be written: of a DAG that is busy, and for other reasons.
+_BUSY_S: Final = 0.5
+_TROUBLED_S: Final = 10.0
+
+
+class Timers:
+    """Ends timers. `wake_in` has a shard's step done in so many seconds."""
+
+    def __init__(self, context: Context, wake_in: Callable[[Shard, float], None]) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._wake_in = wake_in
+        # When timers are due that this process has released and the owner might miss, by shard.
+        self._short: dict[int, list[float]] = {}
+
+    @property
+    def ahead_s(self) -> float:
+        """What is due within this time is waited for."""
+        return self._settings.sweep_s * _LOOKS_AHEAD
+
+    def arm(self, shard: Shard, in_s: Sequence[float]) -> None:
+        """This process has released timers that are due in so many seconds."""
+        short = [each for each in in_s if each <= self.ahead_s]
+        if short:
+            now_s = self._context.clock.monotonic_s()
+            waiting = self._short.setdefault(shard.number, [])
+            for each in short:
+                heapq.heappush(waiting, now_s + each)
+            self._wake_in(shard, min(short))
+
+    async def step(self, shard: Shard) -> int:
+        """End what is due, so much at a time; how many that were."""
+        found = await store.timers.soon(shard, ahead_s=self.ahead_s, rows_max=self._settings.timers_per_step_max)
+        due = [timer for timer in found if timer.in_s <= 0]
+        ended = await self._end(shard, due) if due else 0
+        if not due:
+            self._wake_again(shard, found[0].in_s if found else None)
+        return ended
+
+    def _wake_again(self, shard: Shard, next_s: float | None) -> None:
+        """The owner waits for whatever is next, another process only for what it has released."""
+        now_s = self._context.clock.monotonic_s()
+        waiting = self._short.get(shard.number, [])
+        while waiting and waiting[0] <= now_s:
+            # Some are over, others a moment away, by the shard's clock.
+            heapq.heappop(waiting)
+            if next_s is not None:
+                self._wake_in(shard, next_s)
+        if waiting:
+            self._wake_in(shard, waiting[0] - now_s)
+        if next_s is not None and self._context.ownership.owns(shard.number):
+            self._wake_in(shard, next_s)
+
+    async def _end(self, shard: Shard, due: Sequence[NextTimer]) -> int:
+        try:
+            ended = await self._end_together(shard, [timer.ref for timer in due])
+        except Exception as error:
+            # One DAG's trouble must not hold up the others.
+            if len({dag_of(timer.no) for timer in due}) == 1:
+                log.exception("timers of a DAG cannot be ended", shard=shard.number, dag_no=dag_of(due[0].no))
+                pause_s = _BUSY_S if isinstance(error, ServiceError) else _TROUBLED_S
+                await store.timers.put_off(shard, [timer.no for timer in due], pause_s)
+                return 1
+            middle = len(due) // 2
+            by_dag = sorted(due, key=lambda timer: timer.no)
+            return await self._end(shard, by_dag[:middle]) + await self._end(shard, by_dag[middle:])
+        for timer in due:
+            TIMER_LATE_SECONDS.labels(shard.number).observe(max(0.0, timer.late_s))
+        return max(ended, 1)
+
+    async def _end_together(self, shard: Shard, refs: Sequence[Ref]) -> int:
+        async def work(tx: Transaction) -> tuple[Settlement, int]:
+            dags = await store.dags.lock_dag_nos(tx, (dag_of(ref.no) for ref in refs))
+            settlement = Settlement(tx, dags, self._settings, self._context.home(shard))
+            taken = await store.timers.take_due(tx, refs)
+            for end in await store.dags.mark_refs(tx, dict.fromkeys(taken), "succeeded") if taken else ():
+                settlement.ended(end)
+            await settlement.run()
+            return settlement, len(taken)
+
+        ended = await self._context.settle(shard, work)
+        crash_point("after_timers")
+        return ended

@@ -1,0 +1,75 @@
+"""The statements about timers that run, bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from services.dag.model import Ref
+from services.dag.store.archive import everywhere
+from services.dag.store.dags import SQL
+from shared.postgres.connections import Transaction
+from shared.shards.shard_map import Shard
+
+
+class NextTimer(NamedTuple):
+    """A timer that is due in so many seconds, or soon; `late_s` since when it is."""
+
+    no: int
+    generation: int
+    in_s: float
+    late_s: float
+
+    @property
+    def ref(self) -> Ref:
+        """The node's generation."""
+        return Ref(self.no, self.generation)
+
+
+class Timer(NamedTuple):
+    """What a timer was made of, as JSON text, and when it is due, while it runs."""
+
+    spec: str
+    due_at: datetime | None
+
+
+async def start(tx: Transaction, nos: Sequence[int]) -> list[float]:
+    """Timers that were released begin to run; in how many seconds each is due."""
+    return [row["in_s"] for row in await tx.fetch(SQL.start_timers, node_nos=nos)]
+
+
+async def delete(tx: Transaction, nos: Sequence[int]) -> None:
+    """These run no more."""
+    await tx.fetch(SQL.delete_timers, node_nos=nos)
+
+
+async def soon(shard: Shard, *, ahead_s: float, rows_max: int) -> list[NextTimer]:
+    """The first that are due now, or within `ahead_s`, in the order of their times."""
+    rows = await shard.pool.fetch(SQL.next_timers, ahead_s=ahead_s, rows_max=rows_max)
+    return [NextTimer(*row) for row in rows]
+
+
+async def take_due(tx: Transaction, refs: Sequence[Ref]) -> list[Ref]:
+    """Those of these timers that are due run no more; which these were. Under the locks of their DAGs."""
+    rows = await tx.fetch(
+        SQL.take_due_timers, node_nos=[ref.no for ref in refs], generations=[ref.generation for ref in refs]
+    )
+    return [Ref(*row) for row in rows]
+
+
+async def put_off(shard: Shard, nos: Sequence[int], delay_s: float) -> None:
+    """Look at these again in `delay_s`."""
+    await shard.pool.fetch(SQL.put_off_timers, node_nos=nos, delay_s=delay_s)
+
+
+async def of(shard: Shard, nos: Sequence[int]) -> dict[int, Timer]:
+    """Timers by their nodes' numbers, wherever these are."""
+    rows = await shard.pool.fetch(everywhere(SQL.timers_of), nos=nos)
+    return {row["no"]: Timer(row["item"], row["due_at"]) for row in rows}
+
+
+async def has_older_owner(tx: Transaction) -> bool:
+    """Whether the shard's owner is an older program, which does not know what timers are."""
+    row = await tx.row(SQL.older_owner)
+    return bool(row["older"])
