@@ -315,8 +315,6 @@ class Builder:
         addition.check_limits(dag, adding, standing, self._settings)
         if any(node.timer for node in adding.nodes) and await store.timers.has_older_owner(tx):
             raise Upgrading("an older process owns the shard; send again once it has gone", retry_after_s=1.0)
-                "an older process still owns the shard; send again once it has gone", retry_after_s=1.0
-            )
         if not dag.depth:
             self.quotas.add(dag.namespace, nodes=len(adding.nodes), edges=len(adding.edges))
         await self._check_out_degrees(tx, dag, adding, standing)

@@ -202,7 +202,7 @@ function waitsFor(waits, frontier, choose) {
     table([
       ["is", (node) => badge({ kept: "blocked", running: "running" }[node.standing] || "released", node.standing)],
       ["node", (node) => node.key, { wide: true }],
-      ["topic", (node) => node.topic || "a DAG"],
+      ["topic", (node) => node.topic || (node.dag ? "a DAG" : "a timer")],
       ["for", (node) => between(node.since), { right: true }],
       ["attempt", (node) => node.attempt || null, { right: true }],
       ["note", (node) => [node.waits_for.map(obstacle).join(", ") || node.error?.trim().split("\n").at(-1), node.worker ? `with ${node.worker}` : null,
@@ -218,6 +218,7 @@ function detail(page, dag, node, life) {
     h("h2", {}, node.key), h("p", {}, badge(node.state), node.generation > 1 ? h("span", { class: "flag" }, `generation ${node.generation}`) : null),
     fields([
       ["topic", node.topic],
+      ["timer", node.timer ? (node.timer.due_at ? `due ${node.timer.due_at}` : node.timer.at ? `at ${node.timer.at}` : `${node.timer.delay_s} s`) : null],
       ["DAG", node.dag ? h("a", { href: page.link(["dags", node.dag]) }, "open the DAG in its place") : null],
       ["trigger", node.trigger === "all_succeeded" ? null : node.trigger],
       ["runs on", node.run_on], ["compensates", node.compensates],

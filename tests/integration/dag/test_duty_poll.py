@@ -12,6 +12,7 @@ NO = 999 << 22
 DAG = "INSERT INTO dag (id, namespace, open, held, on_failure, deadline_at) SELECT gen_random_uuid(), 'x', true, "
 OUTBOX = f"INSERT INTO outbox SELECT {NO}, 1, 'revive', gen_random_uuid(), NULL, shard_now(), shard_now() + "
 EXTERNAL = "INSERT INTO external (dag_no, node_key, name, declared, deadline_at) SELECT 999, 'k', 'x', true, "
+TIMER = f"INSERT INTO timer SELECT {NO}, 1, shard_now(), shard_now() + "
 TALLY = "INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled) SELECT 'failed', 0, 0, 0, 0, 0 "
 LEFT = {
     "an overdue row": (OUTBOX + "interval '-1 s'", {"outbox"}),
@@ -25,6 +26,9 @@ LEFT = {
     "one to come": (DAG + "false, 'continue', shard_now() + interval '1 h'", set()),
     "a deadline of an external": (EXTERNAL + "shard_now() - interval '1 s'", {"sweep"}),
     "one of an external to come": (EXTERNAL + "shard_now() + interval '1 h'", set()),
+    "a timer that is due": (TIMER + "interval '-1 s'", {"timers"}),
+    "one that is soon": (TIMER + "interval '1 s'", {"timers"}),
+    "one that is not": (TIMER + "interval '1 h'", set()),
     "totals to fold": (TALLY + f"FROM generate_series(1, {TALLY_ROWS_MIN})", {"sweep"}),
     "few totals": (TALLY + f"FROM generate_series(2, {TALLY_ROWS_MIN})", set()),
 }
@@ -42,12 +46,12 @@ class Duty:
 
 @pytest.mark.parametrize(("sql", "woken"), LEFT.values(), ids=LEFT)
 async def test_what_is_left_to_do_wakes_whose_duty_it_is(world: DagWorld, sql: str, woken: set[str]) -> None:
-    duties: dict[str, Any] = {name: Duty() for name in ("outbox", "walks", "sweep")}
+    duties: dict[str, Any] = {name: Duty() for name in ("outbox", "walks", "sweep", "timers")}
     connection = await world.connect()
     try:
         await connection.execute("TRUNCATE tally")
         await connection.execute(sql)
-        await Lookout(world.duties.context, world.shard, duties).step()
+        await Lookout(world.duties.context, world.shard, duties, 1.25).step()
     finally:
         await connection.execute("TRUNCATE outbox, spread, scan, reopening, adding, external, tally")
         await connection.execute("DELETE FROM dag")
