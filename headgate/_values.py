@@ -85,6 +85,6 @@ class DagValues:
         *,
         body: Any = None,
         query: Mapping[str, Any] | None = None,
-        **names: str,
+        key: str = "",
     ) -> Call[T]:
-        return _calls.call(verb, parse, body=body, query=query, ns=self._namespace, dag=self._dag_id, **names)
+        return _calls.call(verb, parse, body=body, query=query, ns=self._namespace, dag=self._dag_id, key=key)

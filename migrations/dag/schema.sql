@@ -95,6 +95,23 @@ ALTER TABLE dag ALTER COLUMN no ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE dag_value (
+    dag_no bigint NOT NULL,
+    key text NOT NULL,
+    value text NOT NULL,
+    version bigint NOT NULL,
+    writes uuid[] NOT NULL,
+    updated_at timestamp with time zone NOT NULL
+)
+WITH (autovacuum_analyze_threshold='1000000');
+
+CREATE TABLE dag_value_use (
+    dag_no bigint NOT NULL,
+    keys integer NOT NULL,
+    bytes bigint NOT NULL
+)
+WITH (autovacuum_analyze_threshold='1000000');
+
 CREATE TABLE edge (
     up bigint NOT NULL,
     down bigint NOT NULL,
@@ -198,7 +215,8 @@ CREATE TABLE kept_node (
     run_on text,
     started_at timestamp with time zone,
     worker text,
-    tolerate boolean DEFAULT false NOT NULL
+    tolerate boolean DEFAULT false NOT NULL,
+    timer boolean DEFAULT false NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -239,6 +257,7 @@ CREATE TABLE node (
     started_at timestamp with time zone,
     worker text,
     tolerate boolean DEFAULT false NOT NULL,
+    timer boolean DEFAULT false NOT NULL,
     CONSTRAINT node_counts CHECK ((LEAST(up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left) >= 0)),
     CONSTRAINT node_state CHECK ((state = ANY ('{blocked,released,succeeded,failed,skipped,cancelled}'::text[])))
 )
@@ -319,7 +338,9 @@ CREATE TABLE shard_owner (
     owner text,
     epoch bigint NOT NULL,
     expires_at timestamp with time zone NOT NULL,
-    wanted_by text
+    wanted_by text,
+    level integer DEFAULT 0 NOT NULL,
+    level_epoch bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -350,6 +371,14 @@ ALTER TABLE tally ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE timer (
+    node_no bigint NOT NULL,
+    generation integer NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    look_at timestamp with time zone NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_threshold='1000000');
+
 ALTER TABLE ONLY adding
     ADD CONSTRAINT adding_pkey PRIMARY KEY (first_no);
 
@@ -364,6 +393,12 @@ ALTER TABLE ONLY cleanup
 
 ALTER TABLE ONLY dag
     ADD CONSTRAINT dag_pkey PRIMARY KEY (no);
+
+ALTER TABLE ONLY dag_value
+    ADD CONSTRAINT dag_value_pkey PRIMARY KEY (dag_no, key);
+
+ALTER TABLE ONLY dag_value_use
+    ADD CONSTRAINT dag_value_use_pkey PRIMARY KEY (dag_no);
 
 ALTER TABLE ONLY edge
     ADD CONSTRAINT edge_pkey PRIMARY KEY (up, down);
@@ -425,6 +460,9 @@ ALTER TABLE ONLY spread
 ALTER TABLE ONLY tally
     ADD CONSTRAINT tally_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY timer
+    ADD CONSTRAINT timer_pkey PRIMARY KEY (node_no);
+
 CREATE INDEX cleanup_of ON cleanup USING btree (of_no) WHERE (of_no IS NOT NULL);
 
 CREATE INDEX cleanup_wave ON cleanup USING btree (dag_no, wave) WHERE (wave IS NOT NULL);
@@ -464,3 +502,5 @@ CREATE INDEX kept_old ON kept USING btree (finished_at, dag_no) WHERE (phase = '
 CREATE UNIQUE INDEX node_key ON node USING btree (dag_no, key);
 
 CREATE INDEX outbox_due ON outbox USING btree (due_at);
+
+CREATE INDEX timer_look ON timer USING btree (look_at);

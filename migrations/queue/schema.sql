@@ -207,7 +207,9 @@ CREATE TABLE shard_owner (
     owner text,
     epoch bigint NOT NULL,
     expires_at timestamp with time zone NOT NULL,
-    wanted_by text
+    wanted_by text,
+    level integer DEFAULT 0 NOT NULL,
+    level_epoch bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 

@@ -17,7 +17,6 @@ from services.dag.model import Ref, dag_of
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.store.timers import NextTimer
-from shared.crash import crash_point
 from shared.errors import ServiceError
 from shared.log import log
 from shared.metrics import TIMER_LATE_SECONDS
@@ -106,6 +105,4 @@ class Timers:
             await settlement.run()
             return settlement, len(taken)
 
-        ended = await self._context.settle(shard, work)
-        crash_point("after_timers")
-        return ended
+        return await self._context.settle(shard, work)

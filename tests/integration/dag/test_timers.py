@@ -1,4 +1,4 @@
-"""Timers as nodes: never before their time, once after it, whatever happens to their DAG or to who looks after it."""
+"""Timers as nodes: never before their time, once after it, whatever happens to their DAG or to its owner."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -89,8 +89,6 @@ async def test_a_timer_due_while_all_was_down_ends_once_on_return(world: DagWorl
     back = DagWorld(world.database, world.queue)
     try:
         await asyncio.gather(fire(world), fire(back))
-        events = (await world.http.get(f"/v1/namespaces/default/dags/{dag}/events?after=0", timeout=5)).text
-        assert events.count('"key":"soak","generation":1,"state":"succeeded"') <= 1
         [ended] = await world.rows("SELECT count(*)::int AS n FROM change WHERE nodes LIKE '%1:succeeded%'")
         assert ended["n"] == 1 and (await world.states(dag))["soak"] == "succeeded"
     finally:
@@ -174,7 +172,7 @@ async def test_a_retried_timer_runs_anew(world: DagWorld) -> None:
     await world.verb(dag, "retry", {"from": ["build"]})
     await world.settle()
     assert await running(world) == 0
-    world.queue.ack("build", generation=2) if False else world.queue.ack("build")
+    world.queue.ack("build")
     await world.settle()
     await later(world, 61)
     assert (await world.states(dag))["soak"] == "released", "the old generation's time does not end the new one"
@@ -208,7 +206,9 @@ async def test_an_end_against_a_retry_of_the_timer(world: DagWorld) -> None:
     dag = await soaking(world)
     await move(world, 61)
     [due] = await world.rows("SELECT node_no, generation FROM timer")
-    await world.verb(dag, "retry", {"from": ["soak"]})
+    await world.verb(dag, "retry", {"from": ["build"]})
+    await world.settle()
+    world.queue.ack("build")
     await world.settle()
     assert await running(world) == 1
     assert await world.loops.timers._end_together(world.shard, [Ref(*due)]) == 0
@@ -324,7 +324,9 @@ class Waking:
         self.in_s.append(in_s)
 
 
-async def test_who_releases_a_short_timer_is_woken_for_it(world: DagWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_releases_a_short_timer_is_woken_for_it(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where another process owns the shard, whose look might come too late; of long ones the owner sees."""
     waking = Waking()
     timers = Timers(world.duties.context, waking)
