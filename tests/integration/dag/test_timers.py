@@ -324,9 +324,7 @@ class Waking:
         self.in_s.append(in_s)
 
 
-async def test_who_releases_a_short_timer_is_woken_for_it(
-    world: DagWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_releases_a_short_timer_is_woken(world: DagWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another process owns the shard, whose look might come too late; of long ones the owner sees."""
     waking = Waking()
     timers = Timers(world.duties.context, waking)
