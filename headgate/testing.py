@@ -1,4 +1,4 @@
-"""For tests of handlers: a job that no service knows of.
+"""For tests of handlers and of workflows, without a service: a job that no service knows of, a run in memory.
 
     from headgate.testing import job
 
@@ -7,6 +7,17 @@
 
 A handler is a function like any other: call it (or await it), and look at what it returns or raises. Children that
 it adds with `job.expand` are in `expanded`; other calls to a service are refused unless the test gives a `client`.
+
+    from headgate.testing import explore, replay, simulate
+
+    def test_order() -> None:
+        done = simulate(order, cart).on("card/charge", "r-1", fails=2, takes_s=300).signal("approval", at_s=60)
+        assert done.output == {"receipt": "r-1"}
+        explore(done, seeds=200)
+
+A workflow runs on a clock that jumps, with tasks that do what the test says (`simulate`), in random orders with
+a crash after each event (`explore`), or against the history of a run (`replay`). See
+`headgate.workflow.simulation`.
 """
 
 from collections.abc import Sequence
@@ -23,6 +34,9 @@ from headgate.client import Client
 from headgate.dag import Dag, Node
 from headgate.errors import HeadgateError
 from headgate.ids import new_id
+from headgate.workflow.simulation import Explored, Played, Simulation, Stalled, explore, replay, simulate
+
+__all__ = ["Explored", "LooseJob", "Played", "Simulation", "Stalled", "explore", "job", "replay", "simulate"]
 
 LEASE_S = 60.0
 

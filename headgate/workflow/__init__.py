@@ -1,0 +1,37 @@
+"""Durable code: an async function whose run outlives every process, because its history says what it was told.
+
+    @worker.workflow("order")
+    async def order(wf: Workflow, cart: dict) -> dict:
+        receipt = await wf.call("card/charge", cart["total"], max_attempts=5)
+        async with asyncio.timeout(86_400):
+            await wf.receive("approval")
+        return {"receipt": receipt}
+
+This package is the core, without I/O: it imports nothing but the standard library. `loop` is an event loop that
+is a function of what it is given, `context` what code gets as `wf`, `replay` feeds events to code, collects what
+it asks for and compares that with the record; `events` and `commands` are those two, `turns` is the commit that
+carries commands to the service; `lines` tells where in the code. `memory` is a run as the service keeps it, in
+memory; `simulation` and `mocks` are the tests of users on it; `guard` finds what does not replay; `errors`.
+docs/workflows.md has the events, the commands and the rules of a turn, exactly.
+"""
+
+from headgate.workflow.commands import Command
+from headgate.workflow.context import Backoff, CallOptions, RunOptions, Workflow
+from headgate.workflow.errors import Mismatch, NodeFailed, Nondeterministic, Refused, TurnFailed
+from headgate.workflow.events import Event
+from headgate.workflow.replay import Replay
+
+__all__ = [
+    "Backoff",
+    "CallOptions",
+    "Command",
+    "Event",
+    "Mismatch",
+    "NodeFailed",
+    "Nondeterministic",
+    "Refused",
+    "Replay",
+    "RunOptions",
+    "TurnFailed",
+    "Workflow",
+]

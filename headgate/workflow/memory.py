@@ -1,0 +1,237 @@
+"""One run's rows in memory, changed as the DAG service changes them: the log, the nodes, and turns that are
+commits.
+
+Tests of workflows run on it, and the worker's driver is tested against it.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from headgate.workflow.commands import canonical
+from headgate.workflow.events import NODES, Event, markers_of
+from headgate.workflow.turns import Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
+
+EPOCH: Final = datetime(2030, 1, 1, tzinfo=UTC)
+PAGE_EVENTS_MAX: Final = 1_000
+_UNFINISHED: Final = "running"
+
+
+class Diverged(Exception):
+    """A turn asks for what the run has otherwise; the service answers 409 `history_mismatch`."""
+
+
+class MemoryRun:
+    """`clock` tells the time of each event. `park` is told of a generation that waits, `wake` when it need not."""
+
+    def __init__(
+        self,
+        type: str = "workflow",
+        input: Any = None,
+        *,
+        id: str = "run",
+        version: str | None = None,
+        clock: Callable[[], datetime] = lambda: EPOCH,
+    ) -> None:
+        self.clock = clock
+        self.turn_number = 0
+        self.seen = 0
+        self.generation = 1
+        self.parked = False
+        self.state = _UNFINISHED
+        self.output: Any = None
+        self.error: str | None = None
+        self.next_input: Any = None
+        self.stuck: Mapping[str, Any] | None = None
+        self.stuck_attempts = 0
+        self.published: dict[str, Any] = {}
+        self.received: dict[str, int] = {}
+        # Each node's kind, spec and state, by key.
+        self.nodes: dict[str, dict[str, Any]] = {}
+        # Written down without a result: the worker that has the run is at them.
+        self.running_steps: set[str] = set()
+        self._lines: list[str] = []
+        self.markers: dict[str, int] = {}
+        self._last_told = 0
+        self._signals: dict[str, int] = {}
+        self._signal_ids: set[str] = set()
+        self._last_digest: str | None = None
+        data = {"id": id, "run": f"{id}/1", "type": type, "version": version, "input": input}
+        self._append("run", "", "started", data={name: value for name, value in data.items() if value is not None})
+
+    # What happens to a run
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state != _UNFINISHED
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the decider's item is there to be delivered."""
+        return not self.parked and not self.is_ended
+
+    @property
+    def lease(self) -> Lease:
+        return Lease("run", self.generation, self.secret(self.generation))
+
+    @staticmethod
+    def secret(generation: int) -> str:
+        return f"secret of {generation}"
+
+    def finish(
+        self, key: str, state: str = "succeeded", *, output: Any = None, error: str | None = None
+    ) -> Event | None:
+        """A node has ended; None where it had already, or the run has."""
+        node = self.nodes[key]
+        if self.is_ended or node["state"] != "added":
+            return None
+        node["state"] = state
+        self.running_steps.discard(key)
+        return self._append(node["kind"], key, state, output=output, error=error)
+
+    def signal(self, name: str, data: Any = None, id: str | None = None) -> Event | None:
+        """None where a signal of this id is there already, or the run has ended."""
+        if self.is_ended or (id is not None and id in self._signal_ids):
+            return None
+        if id is not None:
+            self._signal_ids.add(id)
+        number = self._signals[name] = self._signals.get(name, 0) + 1
+        told = {"name": name, "data": data, "id": id}
+        told = {key: value for key, value in told.items() if value is not None}
+        return self._append("signal", f"signal:{name}#{number}", "received", data=told)
+
+    def cancel(self, reason: str | None = None) -> Event | None:
+        """Ask the run to end; its code may clean up."""
+        return None if self.is_ended else self._append("run", "", "cancel_requested", data={"reason": reason})
+
+    def resume(self) -> None:
+        """A stuck run goes on, with code that was mended."""
+        self.stuck = None
+        self._new_generation()
+
+    def lose_item(self) -> None:
+        """The decider's item ended, died or was lost without a turn that parked: it gets another."""
+        if self.is_awake:
+            self._new_generation()
+
+    # What a decider does
+
+    def history(self, lease: Lease, after: int, limit: int = PAGE_EVENTS_MAX) -> Page:
+        self._check(lease)
+        lines = self._lines[after : after + limit]
+        more = after + limit < len(self._lines)
+        return Page(list(map(_parsed, lines)), self.seen, self.turn_number, dict(self.markers), more)
+
+    def turn(self, lease: Lease, turn: Turn) -> TurnAnswer:
+        """One commit, or nothing.
+
+        Raises:
+            TurnLost, RunFinished, Diverged
+        """
+        digest = canonical(turn.body())
+        if turn.turn == self.turn_number and digest == self._last_digest:
+            return self._answer(turn)
+        self._check(lease)
+        if turn.turn != self.turn_number + 1:
+            raise TurnLost(f"turn {turn.turn} came after turn {self.turn_number}")
+        if turn.stuck is not None:
+            self.stuck, self.stuck_attempts = turn.stuck, self.stuck_attempts + 1
+            self.turn_number, self._last_digest = turn.turn, digest
+            self._park()
+            return self._answer(turn)
+        self._refuse_diverging(turn)
+        for command in turn.commands:
+            self._apply(command)
+        for result in turn.results:
+            self.finish(result["key"], result["state"], output=result.get("output"), error=result.get("error"))
+        self.seen, self.turn_number, self._last_digest = turn.seen, turn.turn, digest
+        self.received = dict(turn.received)
+        self.stuck, self.stuck_attempts = None, 0
+        if not self.is_ended and self._last_told <= self.seen and not self.running_steps:
+            self._park()
+        return self._answer(turn)
+
+    def _answer(self, turn: Turn) -> TurnAnswer:
+        parked = self.parked or turn.generation != self.generation
+        events = [] if parked or self.is_ended else list(map(_parsed, self._lines[turn.last :]))
+        return TurnAnswer(self.turn_number, events, parked=parked, ended=self.is_ended)
+
+    def _check(self, lease: Lease) -> None:
+        if self.is_ended:
+            raise RunFinished(f"the run has {self.state}")
+        if lease.generation != self.generation or self.parked or lease.secret != self.secret(self.generation):
+            raise TurnLost(f"generation {lease.generation} of the decider is over")
+
+    def _refuse_diverging(self, turn: Turn) -> None:
+        """All of it, before anything is written."""
+        if not self.seen <= turn.seen <= len(self._lines):
+            raise Diverged(f"seen goes from {self.seen} to {turn.seen} of {len(self._lines)} events")
+        new: set[tuple[str, str, int]] = set()
+        for command in turn.commands:
+            kind, key, after = command["kind"], command["key"], command["after"]
+            if not self.seen < after <= len(self._lines):
+                raise Diverged(f"{kind} {key} is asked for after event {after}, which was seen already")
+            if (kind, key, after) in new or (kind in NODES and key in self.nodes):
+                raise Diverged(f"there is {kind} {key} already")
+            new.add((kind, key, after))
+
+    def _apply(self, command: Mapping[str, Any]) -> None:
+        kind, key, spec = command["kind"], command["key"], command["spec"]
+        record = {"fingerprint": command["fingerprint"], "shown": command["shown"]}
+        state = "succeeded" if kind == "marker" else "added"
+        event = self._append(kind, key, state, data=record, after=command["after"])
+        if kind in NODES:
+            self.nodes[key] = {"kind": kind, "spec": spec, "state": "added", "after": event.event}
+            if kind == "step":
+                self.running_steps.add(key)
+        elif kind == "marker":
+            self.markers[key.removeprefix("marker:")] = command["after"]
+        elif kind == "cancel":
+            self.finish(key, "cancelled")
+        elif kind == "publish":
+            self.published[key] = spec["value"]
+        elif kind == "end":
+            self._end(spec)
+
+    def _end(self, spec: Mapping[str, Any]) -> None:
+        for key, node in self.nodes.items():
+            # What was sent and started goes its way; the rest of the run is over.
+            if node["state"] == "added" and node["kind"] not in ("send", "start"):
+                self.finish(key, "cancelled")
+        self.state = spec["state"]
+        self.output, self.error, self.next_input = spec.get("output"), spec.get("error"), spec.get("input")
+
+    def _park(self) -> None:
+        self.generation += 1
+        self.parked = True
+
+    def _new_generation(self) -> None:
+        self.generation += 1
+        self.parked = False
+
+    def _append(self, kind: str, key: str, state: str, **more: Any) -> Event:
+        event = Event(len(self._lines) + 1, self.clock(), kind, key, state=state, **more)
+        self._lines.append(json.dumps(event.body()))
+        if event.is_told:
+            self._last_told = event.event
+            if self.stuck is None:
+                self.parked = False
+        return event
+
+    def events(self, after: int = 0) -> list[Event]:
+        """The log behind an event. Values are made anew each time: what code does to one stays with it."""
+        return list(map(_parsed, self._lines[after:]))
+
+    def lines(self) -> Sequence[str]:
+        return self._lines
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+
+def _parsed(line: str) -> Event:
+    return Event.parse(json.loads(line))
+
+
+__all__ = ["EPOCH", "Diverged", "MemoryRun", "markers_of"]

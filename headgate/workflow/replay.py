@@ -1,0 +1,480 @@
+"""A run's code against its history: events in, commands out, and nothing else.
+
+    replay = Replay(order)
+    for event in history:
+        commands = replay.feed(event)
+
+Each event is told by itself, in the order of the log, and the code runs until it waits for the next. So what it
+asks for is a function of the log, however the log was cut into pages, and the record of it can be compared: per
+event the set of (kind, key, fingerprint).
+"""
+
+import asyncio
+import inspect
+import logging
+import math
+from asyncio import events as asyncio_events
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from headgate.workflow.commands import Command, Place, canonical
+from headgate.workflow.context import ContinueAsNew, Workflow, refuse_outside
+from headgate.workflow.errors import Mismatch, NodeFailed, Nondeterministic, Refused, UnknownEvent
+from headgate.workflow.events import ENDS, NODES, RECORDS, Event
+from headgate.workflow.lines import last_line, raised_at, text_of, user_place, where_waits
+from headgate.workflow.loop import TimerHandle, new_loop
+
+SIGNAL: Final = "signal"
+
+log = logging.getLogger("headgate.workflow")
+
+
+class Asked:
+    """A node that the code has asked for and that has not ended, or was forked."""
+
+    __slots__ = ("ended", "error", "forked", "key", "kind", "output", "state", "timer", "waiters")
+
+    def __init__(self, kind: str, key: str, forked: bool = False, timer: TimerHandle | None = None) -> None:
+        self.kind = kind
+        self.key = key
+        self.forked = forked
+        self.timer = timer
+        self.ended = False
+        self.state = ""
+        self.output: Any = None
+        self.error: str | None = None
+        self.waiters: list[asyncio.Future[Any]] = []
+
+    def outcome(self) -> Any:
+        if self.state == "succeeded":
+            return self.output
+        raise NodeFailed(self.key, self.state, self.error)
+
+
+class Replay:
+    """One run of `function`, as far as the events that it was fed.
+
+    seen: the last event all of whose commands are recorded; what the code asks for beyond it is new.
+    markers: the run's recorded first answers of `patched`, see `events.markers_of`.
+    guard: what watches the code while it runs, see `headgate.workflow.guard`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        seen: int = 0,
+        markers: Mapping[str, int] | None = None,
+        guard: Callable[[], AbstractContextManager[None]] | None = None,
+        logger: logging.Logger = log,
+    ) -> None:
+        self.function = function
+        self.seen = seen
+        self.loop = new_loop(self._start_timer, self._drop_timer)
+        self.id = self.run = self.type = ""
+        self.version: str | None = None
+        self.last = 0
+        self.told = 0
+        self.told_count = 0
+        self.end: Command | None = None
+        # How many signals of each name the code has received.
+        self.received: dict[str, int] = {}
+        self.started: datetime
+        self.now: datetime
+        self._guard = guard or nullcontext
+        self._logger = logger
+        self._markers = dict(markers or {})
+        self._unpatched: set[str] = set()
+        self._main: asyncio.Task[Any] | None = None
+        self._cancel_told = False
+        self._counts: dict[str, int] = {}
+        self._asked: dict[str, Asked] = {}
+        self._made: dict[tuple[str, str], Command] = {}
+        self._unrecorded: dict[int, dict[tuple[str, str], Command]] = {}
+        self._signals: dict[str, deque[Any]] = {}
+        self._receivers: dict[str, deque[asyncio.Future[Any]]] = {}
+
+    # Events in
+
+    def feed(self, event: Event) -> list[Command]:
+        """Tell one event; what the code asks for because of it.
+
+        Raises:
+            TurnFailed: the code and the history part, or the code cannot be replayed.
+        """
+        if event.event <= self.last:
+            raise UnknownEvent(f"event {event.event} came after event {self.last}")
+        self.last = event.event
+        if event.after is not None:
+            self._match(event)
+        elif event.kind in RECORDS or (event.kind in NODES and event.state == "added"):
+            raise UnknownEvent(f"event {event.event} ({event.describe()}) does not say which event it is `after`")
+        if self.end is not None or not event.is_told:
+            return []
+        self.told = event.event
+        self.told_count += 1
+        made: dict[tuple[str, str], Command] = {}
+        self._made = made
+        self._tell(event)
+        self._run()
+        if made:
+            self._unrecorded[event.event] = made
+        return list(made.values())
+
+    def feed_all(self, events: Iterable[Event]) -> list[Command]:
+        """Tell several events; what is asked for beyond the record.
+
+        Raises:
+            TurnFailed: as `feed`; and where the code asks at an event up to `seen` for what was not recorded.
+        """
+        for event in events:
+            self.feed(event)
+        self.check()
+        return self.unrecorded()
+
+    def check(self) -> None:
+        """To be called when everything recorded was fed.
+
+        Raises:
+            Mismatch: something asked for at an event up to `seen` is not in the history.
+        """
+        for number, commands in self._unrecorded.items():
+            if number > self.seen:
+                break
+            for command in commands.values():
+                raise Mismatch(number, None, command.describe(), command.line)
+
+    def unrecorded(self) -> list[Command]:
+        """What was asked for and is not in the history as far as it was fed, in the order of asking."""
+        return [command for commands in self._unrecorded.values() for command in commands.values()]
+
+    @property
+    def is_replaying(self) -> bool:
+        return self.told <= self.seen
+
+    @property
+    def is_waiting_for(self) -> list[str]:
+        """The keys of what has not ended, for people."""
+        return [key for key, asked in self._asked.items() if not asked.ended]
+
+    def close(self) -> None:
+        """The run goes on elsewhere, or nowhere: what is left of the code goes without asking for anything."""
+        self.loop.close_tasks()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def where(self) -> str:
+        """The line at which the run's first task waits."""
+        if self._main is None or self._main.done():
+            return "the end of the workflow" if self._main else "before its first line"
+        return where_waits(self._main.get_coro())
+
+    # Matching
+
+    def _match(self, event: Event) -> None:
+        assert event.after is not None
+        made = self._unrecorded.get(event.after, {})
+        command = made.get((event.kind, event.key))
+        if command is None:
+            if event.kind == "marker":
+                return  # of code that has been removed since; it meant nothing but the answer
+            other = _nearest(event, made)
+            line = other.line if other else self.where()
+            raise Mismatch(event.after, event.describe(), other.describe() if other else None, line)
+        if event.fingerprint != command.fingerprint:
+            raise Mismatch(event.after, event.describe(), command.describe(), command.line)
+        del made[event.kind, event.key]
+        if not made:
+            del self._unrecorded[event.after]
+
+    # What the code is told
+
+    def _tell(self, event: Event) -> None:
+        kind = event.kind
+        if kind in NODES:
+            self._tell_end(event)
+        elif kind == SIGNAL:
+            self._hand_over(event)
+        elif kind == "run" and event.state == "started":
+            self._start(event)
+        elif kind == "run" and event.state == "cancel_requested":
+            main = self._check_started(event)
+            self._advance(event.at)
+            if not self._cancel_told:  # once, so that cleanup may await
+                self._cancel_told = True
+                main.cancel((event.data or {}).get("reason"))
+        else:
+            raise UnknownEvent(f"event {event.event} is of an unknown kind, {kind} {event.state}: use a newer SDK")
+
+    def _advance(self, at: datetime) -> None:
+        if at > self.now:
+            self.now = at
+            self.loop.now_s = (at - self.started).total_seconds()
+
+    def _start(self, event: Event) -> None:
+        if self._main is not None:
+            raise UnknownEvent(f"event {event.event} starts a run that has begun")
+        data = event.data
+        self.id, self.run, self.type = data.get("id", ""), data.get("run", ""), data.get("type", "")
+        self.version = data.get("version")
+        self.started = self.now = event.at
+        workflow = Workflow(self, self._logger)
+        arguments = (workflow, data.get("input")) if _takes_input(self.function) else (workflow,)
+        coroutine = self.function(*arguments)
+        if not inspect.iscoroutine(coroutine):
+            raise TypeError(f"a workflow is an `async def`, which {self.function!r} is not")
+        self._main = self.loop.create_task(coroutine, name="main")
+
+    def _tell_end(self, event: Event) -> None:
+        self._check_started(event)
+        asked = self._asked.get(event.key)
+        if event.state not in ENDS:
+            raise UnknownEvent(f"event {event.event} ends {event.key} as {event.state!r}: use a newer SDK")
+        self._advance(event.at)
+        if asked is None or asked.ended:
+            raise Mismatch(event.event, f"an end of {event.describe()}", None, self.where())
+        asked.ended, asked.state, asked.output, asked.error = True, event.state, event.output, event.error
+        if not asked.forked:
+            del self._asked[event.key]
+        if asked.timer is not None and asked.timer.when is not None and event.state == "succeeded":
+            self._advance(self._due(asked.timer.when))
+            self.loop.fire(asked.timer)
+        for waiter in asked.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        asked.waiters = []
+
+    def _check_started(self, event: Event) -> "asyncio.Task[Any]":
+        if self._main is None:
+            raise UnknownEvent(
+                f"event {event.event} comes before the run's start; the history lacks its beginning"
+            )
+        return self._main
+
+    # The code runs
+
+    def _run(self) -> None:
+        with self._guard():
+            while True:
+                try:
+                    self.loop.run()
+                    break
+                except SystemExit:  # its task has ended with it
+                    continue
+        assert self._main is not None
+        if self._main.done() and self.end is None:
+            self.end = self._ended(self._main)
+            self._made["end", ""] = self.end
+            self.loop.close_tasks()
+
+    def _ended(self, main: "asyncio.Task[Any]") -> Command:
+        place = self.function.__code__, self.function.__code__.co_firstlineno
+        if main.cancelled():
+            return Command("end", "", canonical({"state": "cancelled"}), self.told, place)
+        error = main.exception()
+        if error is None:
+            try:
+                text = canonical({"state": "succeeded", "output": main.result()}, "what the workflow returned")
+                return Command("end", "", text, self.told, place)
+            except TypeError as unfit:
+                error = unfit
+        if isinstance(error, ContinueAsNew):
+            return Command("end", "", error.input, self.told, place)
+        if isinstance(error, Refused):
+            raise Nondeterministic(f"{error} ({last_line(error)})") from error
+        text = canonical({"state": "failed", "error": text_of(error)})
+        # Only the kind is compared: its text may hold lines and addresses.
+        return Command("end", "", text, self.told, raised_at(error) or place, f"failed {type(error).__name__}")
+
+    # What the code asks for; called by its `Workflow`
+
+    def check_in_task(self, *, main: bool = False) -> None:
+        """Raises Refused unless a task of the run is what asks; GeneratorExit where the run goes on elsewhere."""
+        if self.loop.stopped:
+            raise GeneratorExit
+        if asyncio_events._get_running_loop() is not self.loop:
+            refuse_outside("this is not the workflow's loop")
+        task = asyncio.current_task(self.loop)
+        if task is None:
+            refuse_outside("this is a callback")
+        if main and task is not self._main:
+            raise Refused("only the run's first task may continue as new")
+
+    def ask(
+        self,
+        kind: str,
+        base: str,
+        text: str,
+        place: Place,
+        call: Callable[[], Any] | None = None,
+        *,
+        forked: bool = False,
+    ) -> str:
+        """Ask for a node, of the next number of this name; its key."""
+        self.check_in_task()
+        number = self._counts[base] = self._counts.get(base, 0) + 1
+        key = f"{base}#{number}"
+        command = Command(kind, key, text, self.told, place)
+        command.call = call
+        self._made[kind, key] = command
+        self._asked[key] = Asked(kind, key, forked)
+        return key
+
+    async def ask_and_wait(
+        self, kind: str, base: str, text: str, place: Place, call: Callable[[], Any] | None = None
+    ) -> Any:
+        asked = self._asked[self.ask(kind, base, text, place, call)]
+        waiter = self.loop.create_future()
+        asked.waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not asked.ended:
+                self._cancel(asked, place)
+            raise
+        return asked.outcome()
+
+    def forked(self, key: str) -> Asked:
+        asked = self._asked.get(key)
+        if asked is None or not asked.forked:
+            raise KeyError(f"this run has forked no task {key!r}")
+        return asked
+
+    async def wait_for_fork(self, key: str) -> Any:
+        asked = self.forked(key)
+        if not asked.ended:
+            waiter = self.loop.create_future()
+            asked.waiters.append(waiter)
+            await waiter
+        return asked.outcome()
+
+    def cancel_fork(self, key: str, place: Place) -> None:
+        self.check_in_task()
+        asked = self.forked(key)
+        if asked.ended:
+            return
+        if (asked.kind, key) in self._made:
+            asked.ended, asked.state = True, "cancelled"
+            for waiter in asked.waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            del self._made[asked.kind, key]
+        else:
+            self._made["cancel", key] = Command("cancel", key, "{}", self.told, place)
+
+    def _cancel(self, asked: Asked, place: Place) -> None:
+        """It is waited for no longer. What was asked for at this very event is not told at all."""
+        if self.loop.stopped:
+            return
+        if self._made.pop((asked.kind, asked.key), None) is not None:
+            del self._asked[asked.key]
+        else:
+            self._made["cancel", asked.key] = Command("cancel", asked.key, "{}", self.told, place)
+
+    async def sleep_until(self, when: float) -> None:
+        self.check_in_task()
+        waiter = self.loop.create_future()
+        handle = self.loop.call_at(when, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            handle.cancel()
+
+    def _due(self, when: float) -> datetime:
+        """Rounded up to what the service's clock tells apart."""
+        return self.started + timedelta(microseconds=math.ceil(round(when * 1e6, 3)))
+
+    def _start_timer(self, handle: TimerHandle) -> None:
+        assert handle.when is not None
+        try:
+            text = canonical({"at": self._due(handle.when).isoformat()})
+        except (OverflowError, ValueError):
+            raise ValueError(f"a delay of {handle.when - self.loop.now_s:g} s is no time to wait for") from None
+        handle.key = self.ask("timer", "timer", text, user_place())
+        self._asked[handle.key].timer = handle
+
+    def _drop_timer(self, handle: TimerHandle) -> None:
+        asked = self._asked.get(handle.key)
+        if asked is not None and not asked.ended:
+            self._cancel(asked, None)
+
+    async def receive(self, name: str) -> Any:
+        self.check_in_task()
+        kept = self._signals.get(name)
+        if kept:
+            data = kept.popleft()
+        else:
+            receivers = self._receivers.setdefault(name, deque())
+            waiter = self.loop.create_future()
+            receivers.append(waiter)
+            try:
+                data = await waiter
+            except asyncio.CancelledError:
+                self._give_back(name, waiter)
+                raise
+        self.received[name] = self.received.get(name, 0) + 1
+        return data
+
+    def _hand_over(self, event: Event) -> None:
+        self._check_started(event)
+        self._advance(event.at)
+        self._offer(event.data["name"], event.data.get("data"), first=False)
+
+    def _offer(self, name: str, data: Any, *, first: bool) -> None:
+        receivers = self._receivers.get(name)
+        while receivers:
+            waiter = receivers.popleft()
+            if not waiter.done():
+                waiter.set_result(data)
+                return
+        kept = self._signals.setdefault(name, deque())
+        if first:
+            kept.appendleft(data)
+        else:
+            kept.append(data)
+
+    def _give_back(self, name: str, waiter: "asyncio.Future[Any]") -> None:
+        """A receiver was cancelled; a signal that it was given at this very event goes to the next."""
+        if waiter.done() and not waiter.cancelled():
+            self._offer(name, waiter.result(), first=True)
+
+    def publish(self, key: str, text: str, place: Place) -> None:
+        self.check_in_task()
+        self._made.pop(("publish", key), None)
+        self._made["publish", key] = Command("publish", key, text, self.told, place)
+
+    def patched(self, name: str, place: Place) -> bool:
+        self.check_in_task()
+        marked = self._markers.get(name)
+        if marked is None:
+            if self.told <= self.seen or name in self._unpatched:
+                self._unpatched.add(name)
+                return False
+            marked = self._markers[name] = self.told
+        if marked == self.told:
+            key = f"marker:{name}"
+            self._made["marker", key] = Command("marker", key, "{}", self.told, place)
+        return self.told >= marked
+
+
+def _wake(waiter: "asyncio.Future[Any]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _nearest(event: Event, made: Mapping[tuple[str, str], Command]) -> Command | None:
+    """What the code asks for in the place of what the history has."""
+    same_kind = [command for command in made.values() if command.kind == event.kind]
+    return next(iter(same_kind or made.values()), None)
+
+
+def _takes_input(function: Callable[..., Any]) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return sum(parameter.kind in kinds for parameter in parameters) > 1 or any(
+        parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters
+    )
