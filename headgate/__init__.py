@@ -30,7 +30,7 @@ from headgate._app.typed import WrongArguments
 from headgate._app.worker import AppWorker
 from headgate._async_handle import AsyncDagHandle
 from headgate._async_values import AsyncDagValues
-from headgate._elements import Ack, Extend, Item, ItemFilter, Leased, LeasedDag, Nack, Result, Revive
+from headgate._elements import Ack, Dequeued, Extend, Item, ItemFilter, Leased, LeasedDag, Nack, Result, Revive
 from headgate._handle import DagHandle
 from headgate._http1 import Http1Transport
 from headgate._transport import RetryPolicy
@@ -86,6 +86,7 @@ __all__ = [
     "DagFinished",
     "DagHandle",
     "DagValues",
+    "Dequeued",
     "Extend",
     "Fail",
     "FileStore",

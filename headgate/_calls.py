@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel
 
-from headgate._elements import Leased, Result
+from headgate._elements import Dequeued, Leased, Result
 from headgate.errors import Invalid
 
 T = TypeVar("T")
@@ -175,6 +175,12 @@ def leased(answer: Any) -> list[Leased]:
     return [Leased.parse(element) for element in answer["items"]]
 
 
+def dequeued(answer: Any) -> Dequeued:
+    settled = answer["results"]
+    acks, nacks = ([Result.parse(element) for element in settled[verb]] for verb in ("acks", "nacks"))
+    return Dequeued(leased(answer), acks, nacks)
+
+
 def page_of(model: type[M]) -> Callable[[Any], tuple[list[M], str | None]]:
     """Parses one page of a list: its elements, and the cursor of the next page."""
 
@@ -229,9 +235,28 @@ def enqueue_encoded(ns: str, texts: Sequence[str]) -> Call[list[Result]]:
 def dequeue(
     ns: str, topics: Mapping[str, int], *, wait_s: float, lease_s: float | None, worker: str | None
 ) -> Call[list[Leased]]:
-    body: dict[str, Any] = {"topics": [{"topic": topic, "count": count} for topic, count in topics.items()]}
-    body |= present(wait_s=wait_s or None, lease_s=lease_s, worker=worker)
+    body = _demand(topics, wait_s, lease_s, worker)
     return call(DEQUEUE, leased, ns=ns, body=body, wait_s=wait_s)
+
+
+def settle_and_dequeue(
+    ns: str,
+    topics: Mapping[str, int],
+    acks: Sequence[Any],
+    nacks: Sequence[Any],
+    *,
+    wait_s: float,
+    lease_s: float | None,
+    worker: str | None,
+) -> Call[Dequeued]:
+    body = _demand(topics, wait_s, lease_s, worker)
+    body["settle"] = {"acks": acks, "nacks": nacks}
+    return call(DEQUEUE, dequeued, ns=ns, body=body, wait_s=wait_s)
+
+
+def _demand(topics: Mapping[str, int], wait_s: float, lease_s: float | None, worker: str | None) -> dict[str, Any]:
+    body: dict[str, Any] = {"topics": [{"topic": topic, "count": count} for topic, count in topics.items()]}
+    return body | present(wait_s=wait_s or None, lease_s=lease_s, worker=worker)
 
 
 def present(**fields: Any) -> dict[str, Any]:

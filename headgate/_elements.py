@@ -170,3 +170,11 @@ class Leased:
         if output is None:
             return {"id": self.id, "lease_token": self.lease_token}
         return {"id": self.id, "lease_token": self.lease_token, "output": output}
+
+
+class Dequeued(NamedTuple):
+    """What a dequeue that settles answers: items, and what became of each ack and nack."""
+
+    items: list[Leased]
+    acks: list[Result]
+    nacks: list[Result]

@@ -201,6 +201,16 @@ def _enqueue_chunk(ns: str, items: Sequence[Item], shards: Shards, make_ids: boo
     return found
 
 
+def begin(ns: str, body: dict[str, Any], model: type[_calls.M], shards: Shards) -> Flow[_calls.M]:
+    """Begin an operation, under an id of its own where it changes anything: it may be sent again then."""
+    shard = None if body["dry_run"] else (yield from shards.pick())
+    if shard is not None:
+        body = {**body, "id": new_ids(shard, 1)[0]}
+    safe = body["dry_run"] or shard is not None
+    found: _calls.M = yield _calls.call(_calls.OPERATION_BEGIN, model.model_validate, body=body, ns=ns, safe=safe)
+    return found
+
+
 def _with_ids(items: Sequence[Item], nameless: Sequence[int], shards: Shards) -> Flow[list[Mapping[str, Any]]]:
     sent: list[Mapping[str, Any]] = list(items)
     shard = (yield from shards.pick()) if nameless else None

@@ -18,13 +18,9 @@ from typing import Final, cast
 
 import httpx
 
-HEAD_BYTES_MAX: Final = 64 * 1024
-CONNECTIONS_MAX: Final = 200
-# Servers drop idle connections (uvicorn after 5 s); one dropped just as we write to it would lose a call.
-IDLE_S_MAX: Final = 4.0
+from headgate._http import IDLE_S_MAX, Answer, AnswerReader, Message, Origin, message_of
 
-_Origin = tuple[str, int, bool]
-_Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
+CONNECTIONS_MAX: Final = 200
 
 
 class _Connection(asyncio.Protocol):
@@ -33,124 +29,67 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.idle_since = 0.0
-        self.reusable = True
+        self._reader = AnswerReader()
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[_Answer] | None = None
-        self._buffer = bytearray()
-        self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None
-        self._body_bytes: int | None = 0
-        self._chunked = False
-        self._body = bytearray()
+        self._answer: asyncio.Future[Answer] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.reusable = False
+        found = self._reader.end()
         if self._answer is None or self._answer.done():
             return
-        if self._head is not None and self._body_bytes is None and not self._chunked and exc is None:
-            self._finish(bytes(self._buffer))
+        if found is not None and exc is None:
+            self._answer.set_result(found)
         else:
             reason = str(exc) if exc else "the server closed the connection"
             self._answer.set_exception(httpx.ReadError(reason))
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None or self._answer.done():
+        answer = self._answer
+        if answer is None or answer.done():
             self.close()
             return
-        self._buffer += data
         try:
-            self._read()
-        except (ValueError, IndexError):
+            found = self._reader.feed(data)
+        except ValueError:
             self.close()
-            self._answer.set_exception(httpx.RemoteProtocolError("the answer is not HTTP/1.1"))
+            answer.set_exception(httpx.RemoteProtocolError("the answer is not HTTP/1.1"))
+            return
+        if found is not None:
+            answer.set_result(found)
 
     def close(self) -> None:
-        self.reusable = False
+        self._reader.reusable = False
         if self._transport is not None:
             self._transport.abort()
+
+    @property
+    def reusable(self) -> bool:
+        return self._reader.reusable
 
     @property
     def fresh(self) -> bool:
         return self.reusable and self.loop.time() - self.idle_since < IDLE_S_MAX
 
-    async def exchange(self, request: bytes) -> _Answer:
+    async def exchange(self, content: bytes, read_s: float | None) -> Answer:
         assert self._transport is not None
-        self._answer = self.loop.create_future()
-        self._head, self._chunked = None, False
-        self._transport.write(request)
-        return await self._answer
+        answer: asyncio.Future[Answer] = self.loop.create_future()
+        self._answer = answer
+        self._reader.begin()
+        self._transport.write(content)
+        late = None if read_s is None else self.loop.call_later(read_s, self._late, answer)
+        try:
+            return await answer
+        finally:
+            if late is not None:
+                late.cancel()
 
-    def _read(self) -> None:
-        while self._head is None:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                if len(self._buffer) > HEAD_BYTES_MAX:
-                    raise ValueError("head too long")
-                return
-            head = bytes(self._buffer[:end])
-            del self._buffer[: end + 4]
-            self._begin(head)
-        if self._chunked:
-            self._read_chunks()
-        elif self._body_bytes is not None and len(self._buffer) >= self._body_bytes:
-            body = bytes(self._buffer[: self._body_bytes])
-            del self._buffer[: self._body_bytes]
-            self._finish(body)
-
-    def _begin(self, head: bytes) -> None:
-        status_line, *lines = head.split(b"\r\n")
-        version, code = status_line.split(b" ", 2)[:2]
-        status = int(code)
-        if not version.startswith(b"HTTP/1."):
-            raise ValueError(version)
-        if 100 <= status < 200:
-            return
-        headers = []
-        self._body_bytes = 0 if status in (204, 304) else None
-        for line in lines:
-            name, colon, value = line.partition(b":")
-            if not colon:
-                raise ValueError(line)
-            name, value = name.lower(), value.strip()
-            headers.append((name, value))
-            if name == b"content-length":
-                self._body_bytes = _size(value)
-            elif name == b"transfer-encoding" and value.lower() == b"chunked":
-                self._chunked, self._body = True, bytearray()
-            elif name == b"connection" and value.lower() == b"close":
-                self.reusable = False
-        if version == b"HTTP/1.0" or (self._body_bytes is None and not self._chunked):
-            self.reusable = False
-        self._head = (status, headers)
-
-    def _read_chunks(self) -> None:
-        while (end := self._buffer.find(b"\r\n")) >= 0:
-            length = _size(bytes(self._buffer[:end]).split(b";")[0].strip(), 16)
-            if length == 0:
-                self._read_trailer(end + 2)
-                return
-            if len(self._buffer) < end + length + 4:
-                return
-            self._body += self._buffer[end + 2 : end + 2 + length]
-            del self._buffer[: end + length + 4]
-
-    def _read_trailer(self, start: int) -> None:
-        if self._buffer.startswith(b"\r\n", start):
-            end = start + 2
-        else:
-            end = self._buffer.find(b"\r\n\r\n", start) + 4
-            if end < start + 4:
-                return
-        del self._buffer[:end]
-        self._finish(bytes(self._body))
-
-    def _finish(self, body: bytes) -> None:
-        assert self._head is not None and self._answer is not None
-        self.reusable = self.reusable and not self._buffer
-        if not self._answer.done():
-            self._answer.set_result((*self._head, body))
+    @staticmethod
+    def _late(answer: "asyncio.Future[Answer]") -> None:
+        if not answer.done():
+            answer.set_exception(httpx.ReadTimeout("no answer in time"))
 
 
 class _Pool:
@@ -158,7 +97,7 @@ class _Pool:
 
     def __init__(self, connections_max: int) -> None:
         self.free = asyncio.Semaphore(connections_max)
-        self.idle: defaultdict[_Origin, deque[_Connection]] = defaultdict(deque)
+        self.idle: defaultdict[Origin, deque[_Connection]] = defaultdict(deque)
 
     def close(self) -> None:
         for connections in self.idle.values():
@@ -182,19 +121,30 @@ class Http1Transport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Raises httpx's transport errors, as its own transports do."""
+        message = message_of(request, await request.aread())
+        try:
+            status, headers, body = await self.exchange(message)
+        except httpx.TransportError as error:
+            error.request = request
+            raise
+        return httpx.Response(status, headers=headers, content=body, request=request)
+
+    async def exchange(self, message: Message) -> Answer:
+        """Send a request and read its answer. Raises httpx's transport errors."""
         pool = self._pool(asyncio.get_running_loop())
-        free, timeout = pool.free, request.extensions.get("timeout", {})
-        content = _encode(request, await request.aread())
+        free = pool.free
+        if free.locked():
+            try:
+                async with asyncio.timeout(message.pool_s):
+                    await free.acquire()
+            except TimeoutError:
+                raise httpx.PoolTimeout("all connections are in use") from None
+        else:
+            await free.acquire()
         try:
-            async with asyncio.timeout(timeout.get("pool")):
-                await free.acquire()
-        except TimeoutError:
-            raise httpx.PoolTimeout("all connections are in use", request=request) from None
-        try:
-            status, headers, body = await self._exchange(request, content, pool, timeout)
+            return await self._exchange(message, pool)
         finally:
             free.release()
-        return httpx.Response(status, headers=headers, content=body, request=request)
 
     async def aclose(self) -> None:
         """Close what is idle, in every loop."""
@@ -215,23 +165,15 @@ class Http1Transport(httpx.AsyncBaseTransport):
             pool = self._pools[loop] = _Pool(self._connections_max)
         return pool
 
-    async def _exchange(
-        self, request: httpx.Request, content: bytes, pool: _Pool, timeout: dict[str, float]
-    ) -> _Answer:
-        url = request.url
-        origin = (url.host, url.port or (443 if url.scheme == "https" else 80), url.scheme == "https")
-        idle = pool.idle[origin]
-        connection = self._pick(idle) or await self._connect(origin, timeout.get("connect"))
+    async def _exchange(self, message: Message, pool: _Pool) -> Answer:
+        idle = pool.idle[message.origin]
+        connection = self._pick(idle) or await self._connect(message.origin, message.connect_s)
         try:
-            async with asyncio.timeout(timeout.get("read")):
-                answer = await connection.exchange(content)
-        except TimeoutError:
-            connection.close()
-            raise httpx.ReadTimeout("no answer in time", request=request) from None
+            answer = await connection.exchange(message.content, message.read_s)
         except BaseException:
             connection.close()
             raise
-        if connection.reusable and idle is pool.idle.get(origin):
+        if connection.reusable and idle is pool.idle.get(message.origin):
             connection.idle_since = connection.loop.time()
             idle.append(connection)
         else:
@@ -248,7 +190,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
             connection.close()
         return None
 
-    async def _connect(self, origin: _Origin, timeout_s: float | None) -> _Connection:
+    async def _connect(self, origin: Origin, timeout_s: float | None) -> _Connection:
         host, port, secure = origin
         if secure and self._ssl is None:
             self._ssl = httpx.create_ssl_context()
@@ -262,18 +204,3 @@ class Http1Transport(httpx.AsyncBaseTransport):
             raise httpx.ConnectTimeout(f"{host}:{port} did not answer") from None
         except OSError as error:
             raise httpx.ConnectError(f"{host}:{port}: {error.strerror or error}") from None
-
-
-def _size(digits: bytes, base: int = 10) -> int:
-    if not digits.isalnum():
-        raise ValueError(digits)
-    return int(digits, base)
-
-
-def _encode(request: httpx.Request, body: bytes) -> bytes:
-    lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
-    lines += [b"%s: %s" % header for header in request.headers.raw]
-    head = b"\r\n".join(lines)
-    if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
-        raise httpx.LocalProtocolError("a header holds a line break", request=request)
-    return head + b"\r\n\r\n" + body

@@ -92,6 +92,7 @@ class Job:
         self.lease_s = lease_s
         self.lease_ends_at = lease_ends_at
         self.lost: str | None = None
+        self.output_bytes = 0
         self.task: asyncio.Task[Any] | None = None
         self.app: Any = None
         self.plan: Plan | None = None
@@ -301,7 +302,7 @@ def verdict_of(job: Job, output: Any) -> Ending:
             "`await job.expand(...)`"
         )
     try:
-        encode(output)
+        job.output_bytes = len(encode(output))
     except Invalid as error:
         return "nack", job.nack(error=f"the handler's output {error.detail}")
     return "ack", job.leased.ack(output)

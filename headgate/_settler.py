@@ -1,4 +1,9 @@
-"""Tells the service how jobs ended, in batches: while one call is under way, the next one gathers."""
+"""Tells the service how jobs ended, in batches: while one call is under way, the next one gathers.
+
+A verdict goes with the worker's next dequeue where one is about to be made (`take`, `told`, `untold`), else in a
+call of its own. One whose dequeue failed goes in a call of its own, too: that is let in before dequeues, and shows
+which verdict the service does not take.
+"""
 
 import asyncio
 import logging
@@ -18,6 +23,10 @@ from headgate.wire import BATCH_MAX
 
 log = logging.getLogger("headgate.worker")
 
+# What goes with one dequeue; and for how long a verdict waits for a dequeue to go with.
+CARRIED_MAX: Final = 500
+CARRIED_BYTES_MAX: Final = 4 * 1024 * 1024
+RIDE_S_MAX: Final = 0.02
 # Refusals of an element that stay so however often it is sent.
 _FOR_GOOD: Final = ("invalid", "too_large")
 
@@ -30,6 +39,8 @@ class Verdict:
     verb: str
     element: Any
     plain: bool = False
+    is_riding: bool = False  # it waits for a dequeue to go with
+    is_alone: bool = False  # it goes with none
 
 
 @dataclass(slots=True)
@@ -53,13 +64,17 @@ class Settler:
         leases: Leases,
         sleep: Callable[[float], Any] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
+        rides: Callable[[], bool] = lambda: False,
     ) -> None:
         self._client = client
         self._namespace = namespace
         self._leases = leases
         self._sleep = sleep
         self._clock = clock
+        self._rides = rides
+        self._timer: asyncio.TimerHandle | None = None
         self._pending: list[Verdict] = []
+        self._taken = 0
         self._away: dict[int, _Away] = {}
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
@@ -67,9 +82,67 @@ class Settler:
         self._failures = 0
 
     def add(self, job: Job, verb: str, element: Any) -> None:
-        self._pending.append(Verdict(job, verb, element))
+        """Tell of a job's end soon: with the next dequeue, if one is about to be made."""
+        rides = self._rides()
+        self._pending.append(Verdict(job, verb, element, is_riding=rides))
         self._settled.clear()
+        if not rides:
+            self._changed.set()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(RIDE_S_MAX, self.hurry)
+
+    def hurry(self) -> None:
+        """What waits for a dequeue waits no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for verdict in self._pending:
+            verdict.is_riding = False
         self._changed.set()
+
+    def take(self) -> list[Verdict]:
+        """What goes with a dequeue that is made now; to be passed to `told` or `untold`."""
+        now_s, bytes_left = self._clock(), CARRIED_BYTES_MAX
+        taken: list[Verdict] = []
+        left: list[Verdict] = []
+        for verdict in self._pending:
+            if verdict.is_alone or len(taken) >= CARRIED_MAX or bytes_left <= 0 or self._due_at(verdict) > now_s:
+                left.append(verdict)
+            elif verdict.job.lost is None:
+                bytes_left -= verdict.job.output_bytes
+                taken.append(verdict)
+        self._pending = left
+        self._taken += len(taken)
+        self._check_settled()
+        return taken
+
+    def told(self, taken: Sequence[Verdict], acks: Sequence[Result], nacks: Sequence[Result]) -> None:
+        """What went with a dequeue was answered so."""
+        of_verb = {"ack": iter(acks), "nack": iter(nacks)}
+        again: list[Verdict] = []
+        for verdict in taken:
+            result = next(of_verb[verdict.verb], None)
+            again += [verdict] if result is None else self._answered(verdict, result)
+        self._give_back(taken, again)
+
+    def untold(self, taken: Sequence[Verdict]) -> None:
+        """Nobody knows what became of what went with a dequeue."""
+        for verdict in taken:
+            verdict.is_alone = True
+        self._give_back(taken, taken)
+
+    def _give_back(self, taken: Sequence[Verdict], again: Sequence[Verdict]) -> None:
+        self._taken -= len(taken)
+        for verdict in again:
+            verdict.is_riding = False
+        self._pending += again
+        if again:
+            self._changed.set()
+        self._check_settled()
+
+    def _check_settled(self) -> None:
+        if not self._pending and not self._taken:
+            self._settled.set()
 
     async def settled(self) -> None:
         """Wait until every verdict has been answered, or its lease was lost."""
@@ -84,17 +157,20 @@ class Settler:
         """Send what is pending and due, once. What is not answered stays pending."""
         self._changed.clear()
         self._failures += 1
-        due = [verdict for verdict in self._pending if self._due_at(verdict) <= self._clock()][:BATCH_MAX]
+        now_s = self._clock()
+        due = [one for one in self._pending if not one.is_riding and self._due_at(one) <= now_s][:BATCH_MAX]
         taken = set(due)
+        self._pending = [verdict for verdict in self._pending if verdict not in taken]
+        self._taken += len(due)
         left = due
         try:
             left = await self._send_all([verdict for verdict in due if verdict.job.lost is None])
         except Exception:
             log.exception("could not tell how %d jobs ended, trying again", len(due))
         finally:
-            self._pending = left + [verdict for verdict in self._pending if verdict not in taken]
-            if not self._pending:
-                self._settled.set()
+            self._pending = left + self._pending
+            self._taken -= len(due)
+            self._check_settled()
         if any(self._due_at(verdict) <= self._clock() for verdict in left):
             await self._sleep(pause_s(self._failures))
         else:
@@ -103,7 +179,7 @@ class Settler:
     async def _until_due(self) -> None:
         """Wait for a verdict that may be sent now."""
         while True:
-            due_at_s = min(map(self._due_at, self._pending), default=None)
+            due_at_s = min((self._due_at(one) for one in self._pending if not one.is_riding), default=None)
             if due_at_s is not None and due_at_s <= self._clock():
                 return
             try:
@@ -178,7 +254,9 @@ class Settler:
             return [verdict]
         self._away.pop(place, None)
         self._leases.drop(verdict.job)
-        if result.status in ("lease_lost", "cancelled", "not_found"):
+        if result.status == "lease_lost" and verdict.is_alone and verdict.verb == "nack":
+            log.info("nack of %r: lease_lost; it was sent before, and is given back since", verdict.job)
+        elif result.status in ("lease_lost", "cancelled", "not_found"):
             verdict.job.lost = result.status
             log.warning("%s of %r: %s", verdict.verb, verdict.job, result.status)
         elif result.status == "dead" and not verdict.element.get("final"):

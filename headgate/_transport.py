@@ -2,7 +2,9 @@
 
 The seam is httpx's: anything with `handle_request` (or `handle_async_request`) can carry the calls, so
 tests and in-process use need no socket. Requests go to the transport directly; httpx's client around it
-would add cookies, redirects and authentication flows that no call here has.
+would add cookies, redirects and authentication flows that no call here has. Where no transport is given, calls
+go as bytes to the connections of `headgate._http1` and its blocking twin: httpx's requests, headers and responses
+would cost more than the rest of a call (docs/adr/0032-calls-as-bytes.md).
 
 Sent again, with full jitter and no earlier than Retry-After says: calls whose answer was `outcome: none`
 and worth another try; calls for which no connection could be made; and `safe` calls also when nobody knows.
@@ -13,7 +15,6 @@ load on a service that is down.
 
 import asyncio
 import functools
-import json
 import random
 import ssl
 import time
@@ -24,9 +25,12 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from headgate._backoff import ceiling_s
+from headgate._blocking_http1 import BlockingHttp1Transport
 from headgate._calls import Call
 from headgate._elements import Result
+from headgate._http import Message, Origin, origin_of
 from headgate._http1 import Http1Transport
+from headgate._json import decode
 from headgate.errors import (
     FOR_NOW,
     BadAnswer,
@@ -112,10 +116,26 @@ class Exchange:
             self._headers.append((b"authorization", b"Bearer " + endpoints.token.encode()))
         self._origins = {"queue": endpoints.queue_url.rstrip("/"), "dag": endpoints.dag_url.rstrip("/")}
         self._url = functools.lru_cache(maxsize=1024)(httpx.URL)
+        self._ways = {service: self._way(httpx.URL(origin)) for service, origin in self._origins.items()}
+
+    def _way(self, url: httpx.URL) -> tuple[Origin, bytes, bytes]:
+        """Where a service is; what stands before each target, and behind it up to the length of the body."""
+        fields = b"".join(b"%b: %b\r\n" % header for header in [(b"host", url.netloc), *self._headers])
+        return origin_of(url), url.raw_path.rstrip(b"/"), b" HTTP/1.1\r\n" + fields + b"content-length: "
+
+    def message(self, call: Call[Any]) -> Message:
+        """A call as it is written to a connection."""
+        origin, path, head = self._ways[call.verb.service]
+        body, timeout_s = call.body or b"", self.endpoints.timeout_s
+        target = call.target.encode("ascii")
+        content = b"%b %b%b%b%d\r\n\r\n%b" % (call.verb.method.encode(), path, target, head, len(body), body)
+        return Message(origin, content, CONNECT_S, timeout_s + call.wait_s, timeout_s)
+
+    def url(self, call: Call[Any]) -> httpx.URL:
+        return self._url(self._origins[call.verb.service] + call.target)
 
     def request(self, call: Call[Any]) -> httpx.Request:
-        url = self._url(self._origins[call.verb.service] + call.target)
-        content = call.body or b""
+        url, content = self.url(call), call.body or b""
         return httpx.Request(
             call.verb.method,
             url,
@@ -143,19 +163,18 @@ class Exchange:
             detail = f"the {call.verb.service} service's answer to {call.target} makes no sense"
             raise BadAnswer(detail, status=response.status_code, outcome="unknown")
 
-    def result(self, call: Call[T], response: httpx.Response) -> T:
-        """The call's result, from a response that has been read.
+    def result(self, call: Call[T], status: int, headers: Any, content: bytes) -> T:
+        """The call's result, from an answer.
 
         Raises:
             HeadgateError: what the answer says, or that it cannot be understood.
         """
-        status, content = response.status_code, response.content
         if status >= 400:
-            raise from_problem(status, content, response.headers)
+            raise from_problem(status, content, httpx.Headers(headers))
         try:
             if not 200 <= status < 300:
                 raise ValueError(f"HTTP {status}")
-            found = call.parse(content.decode() if call.text else json.loads(content))
+            found = call.parse(content.decode() if call.text else decode(content))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             detail = f"the {call.verb.service} service's answer to {call.target} makes no sense: {error!r}"
             raise BadAnswer(detail, status=status, outcome="unknown") from None
@@ -232,7 +251,8 @@ class SyncTransport:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.exchange = exchange
-        self._http = http or _blocking(exchange.endpoints)
+        self._given = http
+        self._own = BlockingHttp1Transport()
         self._sleep = sleep
 
     def send(self, call: Call[T]) -> T:
@@ -263,19 +283,23 @@ class SyncTransport:
             attempt += 1
 
     def _once(self, call: Call[T]) -> T:
-        request = self.exchange.request(call)
         try:
-            response = self._http.handle_request(request)
-            response.read()
+            if self._given is None:
+                status, headers, content = self._own.exchange(self.exchange.message(call))
+            else:
+                response = self._given.handle_request(self.exchange.request(call))
+                status, headers, content = response.status_code, response.headers.raw, response.read()
         except httpx.TransportError as error:
-            raise failure(error, call, request.url) from error
-        return self.exchange.result(call, response)
+            raise failure(error, call, self.exchange.url(call)) from error
+        return self.exchange.result(call, status, headers, content)
 
     def lines(self, call: Call[Any]) -> Generator[str, None, None]:
         """The lines of an answer as they come; none of an empty one."""
         request = self.exchange.request(call)
+        # Our own transport reads answers whole; the rare stream goes through one of httpx's.
+        streaming = self._given or _blocking(self.exchange.endpoints)
         try:
-            response = self._http.handle_request(request)
+            response = streaming.handle_request(request)
             try:
                 if response.status_code != 200:
                     response.read()
@@ -286,12 +310,17 @@ class SyncTransport:
                 response.close()
         except httpx.TransportError as error:
             raise failure(error, call, request.url) from error
+        finally:
+            if self._given is None:
+                streaming.close()
 
     def pause(self, delay_s: float) -> None:
         self._sleep(delay_s)
 
     def close(self) -> None:
-        self._http.close()
+        self._own.close()
+        if self._given is not None:
+            self._given.close()
 
 
 class AsyncTransport:
@@ -304,8 +333,8 @@ class AsyncTransport:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.exchange = exchange
-        self._http = http or Http1Transport()
-        self._streaming = http
+        self._given = http
+        self._own = Http1Transport()
         self._sleep = sleep
 
     async def send(self, call: Call[T]) -> T:
@@ -336,20 +365,22 @@ class AsyncTransport:
             attempt += 1
 
     async def _once(self, call: Call[T]) -> T:
-        request = self.exchange.request(call)
         try:
-            response = await self._http.handle_async_request(request)
-            await response.aread()
+            if self._given is None:
+                status, headers, content = await self._own.exchange(self.exchange.message(call))
+            else:
+                response = await self._given.handle_async_request(self.exchange.request(call))
+                status, headers, content = response.status_code, response.headers.raw, await response.aread()
         except httpx.TransportError as error:
-            raise failure(error, call, request.url) from error
-        return self.exchange.result(call, response)
+            raise failure(error, call, self.exchange.url(call)) from error
+        return self.exchange.result(call, status, headers, content)
 
     async def lines(self, call: Call[Any]) -> AsyncGenerator[str, None]:
         """The lines of an answer as they come; none of an empty one."""
         request = self.exchange.request(call)
         # Our own transport reads answers whole; the rare stream goes through one of httpx's. None is kept: its
         # connections belong to the event loop that made them.
-        streaming = self._streaming or _concurrent(self.exchange.endpoints)
+        streaming = self._given or _concurrent(self.exchange.endpoints)
         try:
             response = await streaming.handle_async_request(request)
             try:
@@ -364,14 +395,16 @@ class AsyncTransport:
         except httpx.TransportError as error:
             raise failure(error, call, request.url) from error
         finally:
-            if self._streaming is None:
+            if self._given is None:
                 await streaming.aclose()
 
     async def pause(self, delay_s: float) -> None:
         await self._sleep(delay_s)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._own.aclose()
+        if self._given is not None:
+            await self._given.aclose()
 
 
 def _blocking(endpoints: Endpoints) -> httpx.HTTPTransport:

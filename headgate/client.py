@@ -11,6 +11,7 @@ from headgate import _calls, _flows, _settings, wire
 from headgate._calls import Call, Verb, present
 from headgate._elements import (
     Ack,
+    Dequeued,
     Extend,
     Item,
     ItemFilter,
@@ -25,7 +26,6 @@ from headgate._handle import DagHandle
 from headgate._transport import Exchange, RetryPolicy, SyncTransport
 from headgate.dag import Dag, create, submission
 from headgate.errors import HeadgateError, NotFound
-from headgate.ids import new_ids
 
 T = TypeVar("T")
 
@@ -111,6 +111,28 @@ class Client:
         """Lease up to so many items of each topic, best first; wait up to `wait_s` for the first one."""
         return self._send(
             _calls.dequeue(namespace or self.namespace, topics, wait_s=wait_s, lease_s=lease_s, worker=worker)
+        )
+
+    def settle_and_dequeue(
+        self,
+        topics: Mapping[str, int],
+        *,
+        acks: Sequence[Ack] = (),
+        nacks: Sequence[Nack] = (),
+        wait_s: float = 0.0,
+        lease_s: float | None = None,
+        worker: str | None = None,
+        namespace: str | None = None,
+    ) -> Dequeued:
+        """Ack and nack what is done, up to 1,000 of each, and dequeue the next: one round trip a job.
+
+        All is settled before anything is leased. What was refused for now is not sent again here. A call that
+        has settled something waits a second at most. Where its answer is lost, send the acks and nacks again.
+        """
+        return self._send(
+            _calls.settle_and_dequeue(
+                namespace or self.namespace, topics, acks, nacks, wait_s=wait_s, lease_s=lease_s, worker=worker
+            )
         )
 
     def dequeue_one(
@@ -433,12 +455,7 @@ class Client:
         self, kind: str, wanted: ItemFilter, model: type[_calls.M], namespace: str | None, *, dry_run: bool
     ) -> _calls.M:
         body: dict[str, Any] = {"kind": kind, "filter": wanted, "dry_run": dry_run}
-        ns = namespace or self.namespace
-        shard = None if dry_run else self._run(self._shards.pick())
-        if shard is not None:
-            body["id"] = new_ids(shard, 1)[0]
-        safe = dry_run or shard is not None
-        return self._send(_calls.call(_calls.OPERATION_BEGIN, model.model_validate, body=body, ns=ns, safe=safe))
+        return self._run(_flows.begin(namespace or self.namespace, body, model, self._shards))
 
     def _operation(self, verb: Verb, operation_id: str, namespace: str | None) -> wire.Operation:
         ns = namespace or self.namespace

@@ -8,12 +8,14 @@
 
     worker.main()
 
-Items are taken only for free slots. Leases are extended while handlers run; what a handler returns is the
-item's output; what it raises is a nack, after which the item's backoff and attempts decide (`Retry` and
-`Fail` say more). An item that says nothing of attempts is given up with its 20th, or as many as the task says.
-A worker outlives restarts of the services. SIGTERM and SIGINT drain it: it takes nothing
-more, lets handlers finish for `drain_s`, and hands back what is left at no cost of an attempt. A second
-signal does not wait. What goes wrong is logged as `headgate.worker`; `headgate.testing` has jobs for tests.
+Items are taken for free slots, and before a backlog for those that will be free in a moment (`prefetch`);
+how a job ended goes with the next dequeue, where one is about to be made. Leases are extended while handlers
+run and while items wait for them; what a handler returns is the item's output; what it raises is a nack, after
+which the item's backoff and attempts decide (`Retry` and `Fail` say more). An item that says nothing of attempts
+is given up with its 20th, or as many as the task says. A worker outlives restarts of the services. SIGTERM and
+SIGINT drain it: it takes nothing more, hands back what it has not begun, lets handlers finish for `drain_s`, and
+hands back what is left, both at no cost of an attempt. A second signal does not wait. What goes wrong is logged
+as `headgate.worker`; `headgate.testing` has jobs for tests.
 """
 
 import asyncio
@@ -24,7 +26,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -34,8 +35,9 @@ from headgate._bridge import ThroughLoop
 from headgate._elements import Leased
 from headgate._job import Ending, Fail, Handler, Job, Retry, run_handler, traced, verdict_of, verdict_of_error
 from headgate._leases import Leases
-from headgate._settler import Settler
+from headgate._settler import Settler, Verdict
 from headgate._signals import on_signals
+from headgate._task import Task, check_prefetch
 from headgate.async_client import AsyncClient
 from headgate.client import Client
 from headgate.errors import (
@@ -62,15 +64,8 @@ ATTEMPTS_MAX: Final = 20
 _ENDS: Final = (BadRequest, Unauthorized, Forbidden, NotFound, Conflict, TooLarge, Invalid)
 
 
-@dataclass(slots=True)
-class _Task:
-    topic: str
-    handler: Handler
-    slots: int
-    lease_s: float
-    max_attempts: int
-    free: asyncio.Semaphore
-    running: int = 0
+# A dequeue that settles is answered within a second: it is waited for so long when the worker stops.
+ASKED_S_MAX: Final = 2.0
 
 
 class Worker:
@@ -89,18 +84,20 @@ class Worker:
         lease_s: float = 60.0,
         drain_s: float = 30.0,
         wait_s: float = 20.0,
+        prefetch: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 <= wait_s <= WAIT_S_MAX:
             raise ValueError(f"wait_s must be 0 to {WAIT_S_MAX}")
+        check_prefetch(prefetch)
         self._own = not isinstance(client, AsyncClient)
         self.client = client if isinstance(client, AsyncClient) else _beside(client)
         self.namespace = namespace or self.client.namespace
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
-        self.lease_s, self.drain_s, self.wait_s = lease_s, drain_s, wait_s
+        self.lease_s, self.drain_s, self.wait_s, self.prefetch = lease_s, drain_s, wait_s, prefetch
         self.finished = 0
         self._clock = clock
-        self._tasks: dict[str, _Task] = {}
+        self._tasks: dict[str, Task] = {}
         self._jobs: set[asyncio.Task[Ending]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -108,26 +105,37 @@ class Worker:
         self._blocking_client: Client | None = client if isinstance(client, Client) else None
         self._lock = threading.Lock()
         self._leases = Leases(self.client, self.namespace, clock)
-        self._settler = Settler(self.client, self.namespace, self._leases)
+        self._settler = Settler(self.client, self.namespace, self._leases, rides=self._asks_soon)
 
     def task(
-        self, topic: str, *, slots: int = 1, lease_s: float | None = None, max_attempts: int = ATTEMPTS_MAX
+        self,
+        topic: str,
+        *,
+        slots: int = 1,
+        lease_s: float | None = None,
+        max_attempts: int = ATTEMPTS_MAX,
+        prefetch: int | None = None,
     ) -> Callable[[F], F]:
         """Handle items of `topic` with this function, up to `slots` at a time.
 
         A coroutine function runs in the event loop, any other in a thread. It gets the `Job`.
         `max_attempts` is for items that have none of their own: after so many failures one is dead. 0 is no end.
+        `prefetch` is how many items may wait here for a slot while others work; by default the worker's, else as
+        many as handlers will begin within a moment.
         """
         if not 1 <= slots <= BATCH_MAX:
             raise ValueError(f"slots must be 1 to {BATCH_MAX}")
         if max_attempts < 0:
             raise ValueError("max_attempts must not be negative; 0 is no end")
+        check_prefetch(prefetch)
+        ahead = self.prefetch if prefetch is None else prefetch
+        if ahead is not None:
+            ahead = min(ahead, BATCH_MAX - slots)
 
         def register(handler: F) -> F:
             if topic in self._tasks:
                 raise ValueError(f"topic {topic!r} has a handler already")
-            free = asyncio.Semaphore(slots)
-            self._tasks[topic] = _Task(topic, handler, slots, lease_s or self.lease_s, max_attempts, free)
+            self._tasks[topic] = Task(topic, handler, slots, lease_s or self.lease_s, max_attempts, ahead)
             return handler
 
         return register
@@ -178,8 +186,7 @@ class Worker:
                     raise
                 finally:
                     self._stop.set()
-                    await _end(pollers)
-                    await self._drain(keepers)
+                    await self._drain(pollers, keepers)
         finally:
             ended = [keeper for keeper in keepers if keeper.done()]
             await _end([*pollers, *keepers, stopped, *self._jobs])
@@ -190,19 +197,18 @@ class Worker:
             if not task.cancelled() and (error := task.exception()):
                 raise error
 
-    async def _poll(self, task: _Task) -> None:
+    async def _poll(self, task: Task) -> None:
         failures = 0
         while not self._stop.is_set():
-            await task.free.acquire()
-            task.free.release()
+            count = task.room()
+            if not count:
+                task.freed.clear()
+                await task.freed.wait()
+                continue
+            settling = self._settler.take()
+            task.asked_s, task.is_settling = self._clock(), bool(settling)
             try:
-                items = await self.client.dequeue(
-                    {task.topic: task.slots - task.running},
-                    wait_s=self.wait_s,
-                    lease_s=task.lease_s,
-                    worker=self.name,
-                    namespace=self.namespace,
-                )
+                items = await self._ask(task, count, settling)
             except _ENDS:
                 raise
             except HeadgateError as error:
@@ -210,13 +216,45 @@ class Worker:
                 log.warning("cannot dequeue %s, trying again: %s", task.topic, error)
                 await asyncio.sleep(pause_s(failures))
                 continue
+            finally:
+                task.asked_s, task.is_settling = None, False
             failures = 0
+            task.has_backlog = len(items) >= count
             for leased in items:
-                await self._start(task, leased)
+                self._hold(task, leased)
+            self._begin(task)
 
-    async def _start(self, task: _Task, leased: Leased) -> None:
-        await task.free.acquire()
-        task.running += 1
+    async def _ask(self, task: Task, count: int, settling: Sequence[Verdict]) -> list[Leased]:
+        """Dequeue, and settle what goes along. Of an error that may be because of that nothing is concluded."""
+        topics = {task.topic: count}
+        if not settling:
+            return await self.client.dequeue(
+                topics, wait_s=self.wait_s, lease_s=task.lease_s, worker=self.name, namespace=self.namespace
+            )
+        of_verb: dict[str, list[Any]] = {"ack": [], "nack": []}
+        for verdict in settling:
+            of_verb[verdict.verb].append(verdict.element)
+        try:
+            found = await self.client.settle_and_dequeue(
+                topics,
+                acks=of_verb["ack"],
+                nacks=of_verb["nack"],
+                wait_s=self.wait_s,
+                lease_s=task.lease_s,
+                worker=self.name,
+                namespace=self.namespace,
+            )
+        except BaseException as error:
+            self._settler.untold(settling)
+            if not isinstance(error, Exception):
+                raise
+            log.warning("could not dequeue %s with what %d jobs ended with: %s", task.topic, len(settling), error)
+            return []
+        self._settler.told(settling, found.acks, found.nacks)
+        return found.items
+
+    def _hold(self, task: Task, leased: Leased) -> None:
+        """Keep an item's lease until a slot is free for it."""
         job = Job(
             leased,
             client=self.client,
@@ -226,12 +264,28 @@ class Worker:
             namespace=self.namespace,
         )
         self._leases.hold(job)
+        task.waiting.append(job)
+
+    def _begin(self, task: Task) -> None:
+        """Start handlers on what waits, as slots are free; once the worker stops, hand it back."""
+        while task.waiting and (task.running < task.slots or self._stop.is_set()):
+            job = task.waiting.popleft()
+            if job.lost is not None:
+                continue
+            if self._stop.is_set():
+                self._settler.add(job, *self._handed_back(job))
+            else:
+                self._start(task, job)
+
+    def _start(self, task: Task, job: Job) -> None:
+        task.running += 1
+        begun_s = self._clock()
         job.task = working = asyncio.create_task(self._work(task, job))
         self._jobs.add(working)
         # Whatever becomes of the task, even if it is cancelled before it begins, the job gets a verdict.
-        working.add_done_callback(lambda _: self._ended(task, job, working))
+        working.add_done_callback(lambda _: self._ended(task, job, working, begun_s))
 
-    async def _work(self, task: _Task, job: Job) -> Ending:
+    async def _work(self, task: Task, job: Job) -> Ending:
         spent = job.attempt - 1
         if await self._ends_with(spent, task, job):  # the last one ended with its worker, or its lease
             error = f"given up: {spent} deliveries have failed, and its task allows {task.max_attempts}"
@@ -255,7 +309,7 @@ class Worker:
             verdict = verdict_of_error(job, error)
         return await self._last(verdict, task, job)
 
-    async def _last(self, verdict: Ending, task: _Task, job: Job) -> Ending:
+    async def _last(self, verdict: Ending, task: Task, job: Job) -> Ending:
         """What is told: a failure is final where it was that of the last attempt."""
         verb, nack = verdict
         fails = verb == "nack" and nack.get("costs_attempt", True) and not nack.get("final")
@@ -264,7 +318,7 @@ class Worker:
             return verb, {**nack, "final": True}
         return verdict
 
-    async def _ends_with(self, attempts: int, task: _Task, job: Job) -> bool:
+    async def _ends_with(self, attempts: int, task: Task, job: Job) -> bool:
         """Whether so many failed attempts are the end, which the service is asked for only where they might be."""
         if not 0 < task.max_attempts <= attempts:
             return False
@@ -275,21 +329,46 @@ class Worker:
             return False
         return item.status == "found" and item.max_attempts == 0
 
-    def _ended(self, task: _Task, job: Job, working: asyncio.Task[Ending]) -> None:
+    def _ended(self, task: Task, job: Job, working: asyncio.Task[Ending], begun_s: float) -> None:
         self._jobs.discard(working)
         task.running -= 1
-        task.free.release()
         self.finished += 1
+        task.handled(self._clock() - begun_s)
         if job.lost is None:
             begun = not working.cancelled()
             self._settler.add(job, *(working.result() if begun else self._handed_back(job)))
+        self._begin(task)
+        if task.room():
+            task.freed.set()
+
+    def _asks_soon(self) -> bool:
+        """Whether what is to be settled may go with a dequeue."""
+        now_s = self._clock()
+        return not self._stop.is_set() and any(task.asks_soon(now_s) for task in self._tasks.values())
 
     @staticmethod
     def _handed_back(job: Job) -> Ending:
         return "nack", job.nack(error="the worker stopped", costs_attempt=False)
 
-    async def _drain(self, keepers: Sequence[asyncio.Task[None]]) -> None:
+    async def _end_asking(self, pollers: Sequence[asyncio.Task[None]]) -> None:
+        """Take nothing more. What a dequeue settles is worth its answer, which comes soon."""
+        tasks = zip(self._tasks.values(), pollers, strict=True)
+        settling = [poller for task, poller in tasks if task.is_settling and not poller.done()]
+        if settling:
+            hurry: asyncio.Task[Any] = asyncio.create_task(self._hurry.wait())
+            answered: asyncio.Task[Any] = asyncio.create_task(asyncio.wait(settling))
+            await _first([hurry, answered], ASKED_S_MAX)
+            await _end([hurry, answered])
+        await _end(pollers)
+        for task in self._tasks.values():
+            self._begin(task)
+
+    async def _drain(self, pollers: Sequence[asyncio.Task[None]], keepers: Sequence[asyncio.Task[None]]) -> None:
         """Let jobs end and be settled. Without its keepers a worker neither holds nor settles anything."""
+        for task in self._tasks.values():
+            self._begin(task)
+        self._settler.hurry()
+        await self._end_asking(pollers)
         if any(keeper.done() for keeper in keepers):
             log.critical("a keeper of this worker has ended; so does the worker")
             self._hurry.set()

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from headgate import Ack, AsyncClient, Leased, Result
+from headgate import Ack, AsyncClient, Dequeued, Leased, Result
 
 
 class TraceWriter:
@@ -45,21 +45,35 @@ class TracedClient(AsyncClient):
     async def dequeue(self, topics: Mapping[str, int], **options: Any) -> list[Leased]:
         """As the client's own."""
         items = await super().dequeue(topics, **options)
-        now = time.monotonic()
-        for item in items:
-            assert item.dag is not None
-            about = {"dag": item.dag.id, "node": item.dag.node, "item": item.id, "worker": self._name}
-            self._trace.write("delivered", now, **about)
+        self._delivered(items)
         return items
 
     async def ack(self, items: Sequence[Ack], **options: Any) -> list[Result]:
         """As the client's own."""
         sent = time.monotonic()
         results = await super().ack(items, **options)
+        self._acked(results, sent)
+        return results
+
+    async def settle_and_dequeue(self, topics: Mapping[str, int], **options: Any) -> Dequeued:
+        """As the client's own."""
+        sent = time.monotonic()
+        found = await super().settle_and_dequeue(topics, **options)
+        self._acked(found.acks, sent)
+        self._delivered(found.items)
+        return found
+
+    def _delivered(self, items: Sequence[Leased]) -> None:
+        now = time.monotonic()
+        for item in items:
+            assert item.dag is not None
+            about = {"dag": item.dag.id, "node": item.dag.node, "item": item.id, "worker": self._name}
+            self._trace.write("delivered", now, **about)
+
+    def _acked(self, results: Sequence[Result], sent: float) -> None:
         answered = time.monotonic()
         for result in results:
             self._trace.write("acked", sent, item=result.id, status=result.status, answered=answered)
-        return results
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class Queue(httpx.AsyncBaseTransport):
         self.said: dict[str, list[dict[str, Any]]] = {"ack": [], "nack": [], "extend": []}
         self.calls: list[str] = []
         self.counts: list[int] = []
+        self.settled: list[int] = []  # with dequeues, each
         self.idle = asyncio.Event()
         self.failing: list[Any] = []
         self.statuses: dict[str, str] = {}
@@ -42,21 +43,31 @@ class Queue(httpx.AsyncBaseTransport):
             return failure
         if verb == "dequeue":
             return await self.dequeue(body)
+        return httpx.Response(200, json={"results": await self.settle(verb, body["items"])})
+
+    async def settle(self, verb: str, elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What became of each."""
         async with self.changed:
-            self.said[verb] += body["items"]
+            self.said[verb] += elements
             self.changed.notify_all()
         status = {"ack": "acked", "nack": "requeued", "extend": "extended"}[verb]
-        results = [{"id": item["id"], "status": self.statuses.get(item["id"], status)} for item in body["items"]]
-        return httpx.Response(200, json={"results": results})
+        return [{"id": item["id"], "status": self.statuses.get(item["id"], status)} for item in elements]
 
     async def dequeue(self, body: Any) -> httpx.Response:
-        count = body["topics"][0]["count"]
+        count, settle = body["topics"][0]["count"], body.get("settle")
         self.counts.append(count)
+        answer: dict[str, Any] = {}
+        if settle is not None:
+            self.settled.append(sum(map(len, settle.values())))
+            answer["results"] = {
+                f"{verb}s": await self.settle(verb, settle[f"{verb}s"]) for verb in ("ack", "nack")
+            }
         found, self.items = self.items[:count], self.items[count:]
         if not found:
             self.idle.set()
-            await asyncio.Event().wait()
-        return httpx.Response(200, json={"items": found})
+            if settle is None:
+                await asyncio.Event().wait()
+        return httpx.Response(200, json={"items": found, **answer})
 
     async def heard(self, verb: str, count: int) -> list[dict[str, Any]]:
         async with self.changed:
@@ -241,7 +252,7 @@ async def test_items_are_taken_only_for_free_slots() -> None:
         running.discard(job.id)
 
     queue = Queue(*[leased(str(number)) for number in range(10)])
-    await working(queue, handler, lambda: queue.heard("ack", 10))
+    await working(queue, handler, lambda: queue.heard("ack", 10), prefetch=0)
     assert most == 4
     assert queue.counts[0] == 4
     assert max(queue.counts) == 4

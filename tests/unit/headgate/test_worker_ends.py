@@ -96,8 +96,8 @@ async def test_a_job_that_is_cut_off_before_its_handler_began_is_handed_back() -
     worker.task("t", slots=2)(handler)
     start = worker._start
 
-    async def start_and_hurry(*arguments: Any) -> None:
-        await start(*arguments)
+    def start_and_hurry(*arguments: Any) -> None:
+        start(*arguments)
         worker.stop()
         worker.stop()
         for job in list(worker._jobs):
