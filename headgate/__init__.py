@@ -25,7 +25,7 @@ from headgate._app.failures import (
 from headgate._app.flow import Flow
 from headgate._app.function import JobFunction
 from headgate._app.handle import FlowRun, JobHandle
-from headgate._app.stores import FileStore, Store
+from headgate._app.stores import FileStore, S3Store, Store
 from headgate._app.typed import WrongArguments
 from headgate._app.worker import AppWorker
 from headgate._async_handle import AsyncDagHandle
@@ -128,6 +128,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Revive",
+    "S3Store",
     "ServerError",
     "Store",
     "TimedOut",

@@ -62,6 +62,8 @@ class JobCall(Generic[R_co]):
     arguments: dict[str, Any]
     options: JobOptions = field(default_factory=JobOptions)
     kind: dict[str, Any] = field(default_factory=dict)
+    # Of a flow in the place of a call: the key of the node in it whose result this is.
+    inner: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<call of {self.function.name}>"
@@ -87,7 +89,7 @@ class JobCall(Generic[R_co]):
     def payload(self, keys: Callable[["JobCall[Any]"], str]) -> dict[str, Any]:
         """What the node carries; `keys` names the nodes of other calls."""
         found = references(self.arguments)
-        places = [[list(path), keys(call)] for path, call in found]
+        places = [[list(path), keys(call), *call.inner] for path, call in found]
         args = self.function.encode(self.arguments)
         made = {"fn": self.function.name, "v": self.function.version, "args": args, **self.kind}
         if self.options.get("max_attempts") is not None:

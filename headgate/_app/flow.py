@@ -1,7 +1,8 @@
 """Flows: calls that make one DAG. What a call takes from others it waits for, and so it says what comes when."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from headgate._app.call import (
     AddOptions,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from headgate._app.function import JobFunction
 
 T = TypeVar("T")
-_NODE_OPTIONS: Final = ("external", "trigger")
 
 
 class Plan:
@@ -61,7 +61,11 @@ class Plan:
         gates = []
         if "when" in how:
             gates = [self._gate(key, call, condition_of(how["when"]))]
-        self._node(key, call, [*needed, *after, *gates], how)
+        upstream = list(dict.fromkeys([*needed, *after, *gates]))
+        if isinstance(call, FlowCall):
+            self.nodes[key] = Node(key, None, upstream, list(how.get("external", ())), _waiting(how), call.dag)
+            return key
+        self._node(key, call, upstream, how)
         if call.function.undoing is not None:
             self._undo_node(key, call)
         return key
@@ -72,16 +76,15 @@ class Plan:
         self.add(call, **how)
         return [node for node in self if node.key not in known]
 
-    def _node(self, key: str, call: JobCall[Any], upstream: Iterable[str], how: AddOptions) -> None:
+    def _node(self, key: str, call: JobCall[Any], upstream: list[str], how: AddOptions) -> None:
         options: Any = {
             **self._options(call),
-            **present(trigger=how.get("trigger")),
-            **({"tolerate": True} if how.get("required") is False else {}),
+            **_waiting(how),
             "payload": self._app.packed(call.payload(self._key_in_plan)),
             "pass_outputs": any(call.references()),
         }
         external: list[External] = list(how.get("external", ()))
-        self.nodes[key] = Node(key, call.function.topic, list(dict.fromkeys(upstream)), external, options)
+        self.nodes[key] = Node(key, call.function.topic, upstream, external, options)
 
     def _gate(self, key: str, call: JobCall[Any], when: Condition) -> str:
         """A node that skips the call's if the condition does not hold, which is its output."""
@@ -90,7 +93,10 @@ class Plan:
         test = {"skip": key, "path": list(when.path), "operator": when.operator, "other": when.other}
         function = call.function
         payload = {"fn": function.name, "v": function.version, "when": test, "args": {"value": None}}
-        options: Any = {"payload": {**payload, "from": [[["value"], above]]}, "pass_outputs": True}
+        options: Any = {
+            "payload": {**payload, "from": [[["value"], above, *when.call.inner]]},
+            "pass_outputs": True,
+        }
         self.nodes[gate] = Node(gate, function.topic, [above], [], options)
         return gate
 
@@ -120,12 +126,20 @@ class Plan:
             if key in self.nodes:
                 raise ValueError(f"the flow has a call with the key {wanted!r} already")
             return key
-        name = call.function.name
+        name = call.name if isinstance(call, FlowCall) else call.function.name
         while True:
             self._counts[name] = number = self._counts.get(name, 0) + 1
             key = f"{self._prefix}{name}-{number}"
             if key not in self.nodes:
                 return key
+
+
+def _waiting(how: AddOptions) -> Any:
+    """How a node waits, and what its failure means."""
+    return {
+        **present(trigger=how.get("trigger")),
+        **({"tolerate": True} if how.get("required") is False else {}),
+    }
 
 
 class Flow:
@@ -139,16 +153,41 @@ class Flow:
         self._deadline_s = deadline_s
         self._cancel_rest = cancel_rest
         self._plan = Plan(app)
+        self._last: JobCall[Any] | None = None
 
     def __repr__(self) -> str:
         return f"<flow {self.name} of {len(self._plan.nodes)} nodes>"
 
-    def add(self, call: "JobCall[T]", **how: Unpack[AddOptions]) -> "JobCall[T]":
-        """Add a call, and the calls that it takes results of; the call itself. `how`: see `AddOptions`."""
+    @overload
+    def add(self, call: "JobCall[T]", **how: Unpack[AddOptions]) -> "JobCall[T]": ...
+    @overload
+    def add(self, call: "Flow", **how: Unpack[AddOptions]) -> JobCall[Any]: ...
+    def add(self, call: "JobCall[Any] | Flow", **how: Unpack[AddOptions]) -> JobCall[Any]:
+        """Add a call, and the calls that it takes results of; the call itself. `how`: see `AddOptions`.
+
+        A whole flow may stand in the place of a call. Its result is that of the last call that was added to it.
+        """
+        if isinstance(call, Flow):
+            call = call.as_call()
         if not isinstance(call, JobCall):
             raise TypeError(f"flow.add takes a call, like resize.call(...), not {call!r}")
         self._plan.add(call, **how)
+        self._last = call
         return call
+
+    def as_call(self) -> "FlowCall":
+        """This flow in the place of a call."""
+        dag = self.dag()
+        last = self._last
+        assert last is not None, "a flow without calls makes no DAG"
+        key = self.key_of(last)
+        if any(key in node.upstream for node in dag.nodes.values()):
+            raise ValueError(
+                f"the call that was added to {self!r} last, {last!r}, has another one waiting for it: add "
+                "the call "
+                "whose result is the flow's last"
+            )
+        return FlowCall(last.function, {}, {}, {}, (key, *last.inner), name=self.name, dag=dag.within(), last=last)
 
     def chain(self, first: JobCall[Any], *functions: "JobFunction[..., Any, ..., Any]") -> JobCall[Any]:
         """One after the other, each with the result of the one before as its first argument; the last call."""
@@ -234,11 +273,26 @@ class MapCall(JobCall[Any]):
         items = self.arguments["items"]
         made = {"fn": self.function.name, "v": self.function.version, **self.kind}
         if isinstance(items, JobCall):
-            return {**made, "args": {"items": None}, "from": [[["items"], keys(items)]]}
-        places = [[["items", *found.path], keys(found.call)] for found in references(items)]
+            return {**made, "args": {"items": None}, "from": [[["items"], keys(items), *items.inner]]}
+        places = [[["items", *found.path], keys(found.call), *found.call.inner] for found in references(items)]
         name = self.kind["map"]
         encoded = [
             without_calls(item) if any(references(item)) else self.function.encode_some({name: item})[name]
             for item in items
         ]
         return {**made, "args": {"items": encoded}, **({"from": places} if places else {})}
+
+
+@dataclass(eq=False)
+class FlowCall(JobCall[Any]):
+    """A flow in the place of a call."""
+
+    name: str = ""
+    dag: Mapping[str, Any] = field(default_factory=dict)
+    last: JobCall[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name} in another>"
+
+    def decoded(self, value: Any) -> Any:
+        return value if self.last is None else self.last.decoded(value)

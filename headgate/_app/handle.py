@@ -17,7 +17,7 @@ from headgate._app.failures import (
     ResultGone,
     raised_by,
 )
-from headgate._app.results import opened
+from headgate._app.results import filled
 from headgate._calls import Call, present
 from headgate.errors import NotFound
 
@@ -105,7 +105,9 @@ class Sent(Generic[R_co]):
         if self._id is None:
             self._id = await self._sending
 
-    def _result_of(self, node: str, timeout_s: float | None, *, alone: bool) -> Steps[Any]:
+    def _result_of(
+        self, node: str, timeout_s: float | None, *, alone: bool, inner: tuple[str, ...] = ()
+    ) -> Steps[Any]:
         """The result of a node as JSON, when it is there.
 
         Raises:
@@ -119,16 +121,15 @@ class Sent(Generic[R_co]):
             finished = (yield from self._wait_once(min(look_s, left_s))).finished
             if finished or not alone:
                 try:
-                    return (yield from self._look(node))
+                    return (yield from self._look(node, inner))
                 except _Unfinished:
                     pass  # another call of the flow is at work, or this one again
             if ends_at is not None and left_s <= look_s:
                 raise NotDone(f"{self!r} has not ended within {timeout_s:g} s; it goes on")
             look_s = look_s if alone else min(max(2 * look_s, _LOOK_S_MIN), _LOOK_S_MAX)
 
-    def _look(self, key: str) -> Steps[Any]:
-        output = yield from self._output(key)
-        opening, answer = opened(output), None
+    def _look(self, key: str, inner: tuple[str, ...]) -> Steps[Any]:
+        opening, answer = filled(None, [[[], key, *inner]]), None
         while True:
             try:
                 kind, needed = opening.send(answer)
@@ -282,7 +283,8 @@ class JobHandle(Sent[R_co]):
 
     def _result(self, timeout_s: float | None) -> Steps[R_co]:
         key = yield from self._key()
-        value = yield from self._result_of(key, timeout_s, alone=self._alone)
+        inner = self._call_made.inner if self._call_made is not None else ()
+        value = yield from self._result_of(key, timeout_s, alone=self._alone, inner=inner)
         decoded = self._call_made.decoded if self._call_made is not None else None
         if decoded is None and self.function is not None:
             decoded = self.function.decoded

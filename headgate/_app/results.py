@@ -43,7 +43,7 @@ def filled(value: Any, places: Any) -> Opening:
         output = yield "output", key
         if inner:  # of a flow in the place of a node: the outputs of its last calls
             outputs = output if isinstance(output, Mapping) else {}
-            found = yield from _within(opened(outputs.get(inner[0])), outputs)
+            found = yield from _within(filled(None, [[[], *inner]]), outputs)
         else:
             found = yield from opened(output)
         value = put(value, path, found)

@@ -239,7 +239,7 @@ class Runner:
         if not found:
             return sealed(without_calls(value))
         plan = job.plan = job.plan or Plan(self._app, f"{job.dag.node}/")
-        places = [[list(path), plan.add(call)] for path, call in found]
+        places = [[list(path), plan.add(call), *call.inner] for path, call in found]
         await _adding(job, list(plan))
         return {MARK: "calls", "value": without_calls(value), "from": places}
 

@@ -169,4 +169,4 @@ def flows() -> None:
     assert_type(run, FlowRun)
     assert_type(run.result(album, timeout_s=60), bytes)
     assert_type(run.result(flow.map(resize, thumbs[0])), list[str])
-    flow.add(album, wehn=album)  # type: ignore[call-arg]
+    flow.add(album, wehn=album)  # type: ignore[call-overload]

@@ -66,6 +66,25 @@ async def test_a_job_adds_calls_while_it_runs(media: ModuleType) -> None:
     assert (dag.state, dag.nodes.succeeded) == ("succeeded", 7)
 
 
+async def test_a_flow_may_stand_in_the_place_of_a_call(media: ModuleType) -> None:
+    innermost = media.app.flow("innermost")
+    innermost.map(media.resize, media.pages.call(2), width=1)
+    inner = media.app.flow("inner")
+    inner.add(media.stitch.call(inner.add(innermost), title="inner"))
+    flow = media.app.flow("outer")
+    inside = flow.add(inner)
+    last = flow.add(media.stitch.call([inside, "z"], title="outer"), when=inside.value != "")
+    run = await flow.start()
+    assert await run.aresult(last, 60) == "outer: inner: page 0@1, page 1@1, z"
+    assert await run.aresult(inside, 60) == "inner: page 0@1, page 1@1"
+    wrong = media.app.flow("wrong")
+    first = media.resize.call("a")
+    wrong.add(media.resize.call(first))
+    wrong._last = first
+    with pytest.raises(ValueError, match="whose result is the flow's last"):
+        flow.add(wrong)
+
+
 async def test_a_call_runs_where_its_condition_holds(media: ModuleType) -> None:
     flow = media.app.flow("conditions")
     size = media.length.call("four")
