@@ -13,6 +13,7 @@ from urllib.parse import quote
 from headgate import wire
 from headgate._calls import encode, present
 from headgate._elements import Leased, LeasedDag, Nack
+from headgate._virtual_loop import VirtualLoop
 from headgate.errors import Invalid
 
 if TYPE_CHECKING:
@@ -287,7 +288,10 @@ def _in_thread(handler: Handler, job: Job) -> Awaitable[Any]:
             loop.call_soon_threadsafe(settle, found, failure)
 
     context = contextvars.copy_context()
-    threading.Thread(target=run, name=f"headgate-{job.topic}", daemon=True).start()
+    thread = threading.Thread(target=run, name=f"headgate-{job.topic}", daemon=True)
+    if isinstance(loop, VirtualLoop):
+        loop.thread_begins(thread, future)
+    thread.start()
     return future
 
 

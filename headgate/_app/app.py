@@ -4,7 +4,8 @@ import contextlib
 import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
 from typing import Any, Concatenate, TypeVar, cast, overload
 
 from headgate import wire
@@ -21,6 +22,7 @@ from headgate._app.function import (
     default_name,
 )
 from headgate._app.handle import JobHandle, Sent
+from headgate._app.in_process import InProcess, in_process
 from headgate._app.running import add
 from headgate._app.schedules import Every, Overlap
 from headgate._app.sending import Sender
@@ -193,6 +195,18 @@ class App(Sender):
     def worker(self, **options: Any) -> AppWorker:
         """A worker of all functions and tasks; options are those of `Worker`, and `only`, names of functions."""
         return AppWorker(self, **options)
+
+    def testing(self, *, start: datetime | None = None) -> AbstractContextManager[InProcess]:
+        """Run functions, flows and schedules in this process, without servers, and without waiting:
+
+            with app.testing() as tests:
+                assert resize.enqueue("a", delay_s=3600).result() == "a@640"
+                tests.advance(hours=24)
+
+        Time stands still but for those who wait for a result, and for `tests.advance`; it begins at `start`.
+        `asyncio.sleep` and timeouts take no time.
+        """
+        return in_process(self, start)
 
     def add(self, job: Job, call: JobCall[Any], how: AddOptions) -> Any:
         """Add a call to the flow of a job that runs."""

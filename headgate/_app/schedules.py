@@ -1,8 +1,13 @@
 """Functions that run by the clock."""
 
+import heapq
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from headgate._app.cron import Cron
 
 if TYPE_CHECKING:
     from headgate._app.function import JobFunction
@@ -33,3 +38,26 @@ class Every:
             ZoneInfo(self.tz)
         except (ZoneInfoNotFoundError, ValueError):
             raise ValueError(f"there is no time zone {self.tz!r}; they are named like Europe/Paris") from None
+        if self.cron is not None:
+            Cron(self.cron, self.tz)
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first time after `moment`; None where there is none."""
+        if self.every_s is not None:
+            number = moment.timestamp() // self.every_s + 1
+            return datetime.fromtimestamp(number * self.every_s, tz=moment.tzinfo)
+        assert self.cron is not None
+        return Cron(self.cron, self.tz).after(moment)
+
+
+def ticks(schedules: Iterable[Every], after: datetime, until: datetime) -> Iterator[tuple[datetime, Every]]:
+    """The times of all schedules in (after, until], in order."""
+    waiting: list[tuple[datetime, int, Every]] = []
+    for number, schedule in enumerate(schedules):
+        if (first := schedule.after(after)) is not None:
+            heapq.heappush(waiting, (first, number, schedule))
+    while waiting and waiting[0][0] <= until:
+        moment, number, schedule = heapq.heappop(waiting)
+        yield moment, schedule
+        if (later := schedule.after(moment)) is not None:
+            heapq.heappush(waiting, (later, number, schedule))

@@ -1,0 +1,90 @@
+"""`app.testing()`: the app's functions, flows and schedules in this process, without servers and without
+waiting."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate._app.local_services import LocalServices
+from headgate._app.schedules import Every, ticks
+from headgate._app.worker import AppWorker
+from headgate._job import Job
+from headgate.client import Client
+
+if TYPE_CHECKING:
+    from headgate._app.app import App
+
+# When time begins in a test, unless it says otherwise.
+START: Final = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class InProcess:
+    """What a test has of `app.testing()`: the clock, and what has run."""
+
+    def __init__(self, services: LocalServices, schedules: dict[str, Every]) -> None:
+        self._services = services
+        self._schedules = schedules
+
+    @property
+    def now(self) -> datetime:
+        """The time that functions, delays and schedules go by."""
+        return self._services.now
+
+    @property
+    def ran(self) -> list[Job]:
+        """Each attempt that has begun, in that order."""
+        return list(self._services.ran)
+
+    def advance(self, seconds: float = 0.0, **more: float) -> None:
+        """Let time go on, and run all that becomes due: `tests.advance(30)`, `tests.advance(hours=1)`."""
+        span_s = seconds + timedelta(**more).total_seconds()
+        if span_s < 0:
+            raise ValueError("time does not go back")
+        loop = self._services.loop
+        end_s = loop.time() + span_s
+        start = self.now - timedelta(seconds=loop.time())
+        for moment, schedule in ticks(self._schedules.values(), self.now, start + timedelta(seconds=end_s)):
+            self._services.do(self._services.until((moment - start).total_seconds()))
+            self._run(schedule, moment)
+        self._services.do(self._services.until(end_s))
+        self._services.do(asyncio.sleep(0))
+
+    def run(self) -> None:
+        """Run all that has been sent to its end, however long it is to wait. Schedules are left alone."""
+        self._services.do(self._services.settled())
+
+    def trigger(self, schedule: str) -> None:
+        """Run a schedule's function as if its time had come."""
+        self._run(self._schedules[schedule], self.now)
+
+    def _run(self, schedule: Every, moment: datetime) -> None:
+        function = schedule.function
+        assert function is not None
+        given: Any = {"at": moment} if "at" in function.signature.parameters else {}
+        function.options(key=f"{schedule.name}/{moment.isoformat()}").enqueue(**given)
+
+
+@contextlib.contextmanager
+def in_process(app: "App", start: datetime | None = None) -> Iterator[InProcess]:
+    """Run an app in memory for a while."""
+    client, store = app._client, app.store
+    services = LocalServices(app, {}, start or START)
+    try:
+        app._client = Client(transport=services, namespace=app.namespace)
+        worker = AppWorker(app)
+        services._handlers = {task.topic: (task.handler, task.slots) for task in worker._tasks.values()}
+        with services.running():
+            stack = contextlib.AsyncExitStack()
+            services.do(stack.enter_async_context(app.alive()))
+            try:
+                yield InProcess(services, app.schedules)
+            finally:
+                services.do(stack.aclose())
+    finally:
+        app._client, app.store = client, store
+        app._clients.clear()
+
+
+__all__ = ["START", "InProcess", "in_process"]

@@ -1,0 +1,206 @@
+"""`app.testing()`: functions, flows and schedules in memory, by a clock that leaps."""
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headgate import App, HeadgateError, Job, JobSkipped, JobTimedOut, Retry
+
+app = App("testing")
+reports: list[datetime] = []
+
+
+@app.job(max_attempts=3, backoff={"base_s": 60})
+async def flaky(job: Job) -> int:
+    if job.attempt < 3:
+        raise OSError("not yet")
+    return job.attempt
+
+
+@app.job
+async def resize(src: str, width: int = 640) -> str:
+    await asyncio.sleep(3600)
+    return f"{src}@{width}"
+
+
+@app.job
+def stitch(thumbs: list[str], title: str) -> str:
+    return f"{title}: {', '.join(thumbs)}"
+
+
+@app.job
+def pages(count: int) -> list[str]:
+    return [f"p{number}" for number in range(count)]
+
+
+@app.job(timeout_s=60)
+async def slow() -> None:
+    await asyncio.sleep(100)
+
+
+@app.job
+def outer(src: str) -> str:
+    return resize.enqueue(src).result() + "!"
+
+
+@app.job
+async def aouter(src: str) -> str:
+    return await (await resize.enqueue(src)).aresult() + "?"
+
+
+@app.job
+def boom() -> None:
+    raise ValueError("bad")
+
+
+done: list[str] = []
+
+
+@app.job
+def keep(what: str) -> str:
+    done.append(what)
+    return what
+
+
+@keep.undo
+def unkeep(result: str) -> None:
+    done.remove(result)
+
+
+@app.job(batch=10)
+def total(numbers: list[int]) -> list[int]:
+    return [len(numbers)] * len(numbers)
+
+
+@app.every("nightly", cron="0 3 * * *", tz="Europe/Paris", overlap="skip")
+def report(at: datetime) -> None:
+    reports.append(at)
+
+
+@app.job
+async def crawl(job: Job, depth: int) -> int:
+    if depth:
+        await job.add(crawl.call(depth - 1))
+        await job.add(crawl.call(depth - 1))
+    return depth
+
+
+def test_results_delays_and_attempts_take_no_time() -> None:
+    began = time.monotonic()
+    with app.testing() as tests:
+        start = tests.now
+        job = resize.enqueue("a", delay_s=3600)
+        assert (job.status(), tests.now) == ("delayed", start)
+        assert job.result(timeout_s=8000) == "a@640"
+        assert tests.now - start == timedelta(hours=2)
+        assert flaky.enqueue().result() == 3
+        assert tests.now - start == timedelta(hours=2, seconds=180)
+        with pytest.raises(TimeoutError):
+            resize.enqueue("b").result(timeout_s=1)
+        with pytest.raises(JobTimedOut):
+            slow.enqueue().result()
+        with pytest.raises(ValueError, match="bad"):
+            boom.enqueue().result()
+        assert [job.topic for job in tests.ran].count("job/flaky") == 3
+    assert time.monotonic() - began < 60
+
+
+def test_functions_may_wait_for_others_in_threads_and_coroutines() -> None:
+    with app.testing():
+        assert outer.enqueue("a").result() == "a@640!"
+        assert aouter.enqueue("a").result() == "a@640?"
+
+
+async def test_coroutines_are_served_too() -> None:
+    with app.testing():
+        job = await resize.enqueue("a")
+        assert await job.aresult() == "a@640"
+
+
+def test_flows_run_whole() -> None:
+    with app.testing() as tests:
+        flow = app.flow("album")
+        thumbs = [resize.call(src) for src in ("a", "b")]
+        album = flow.add(stitch.call(thumbs, title="t"))
+        mapped = flow.map(resize, pages.call(2), width=1)
+        no = flow.add(stitch.call(mapped, title="no"), when=thumbs[0].value == "other")
+        inner = app.flow("inner")
+        inner.add(stitch.call(inner.map(resize, ["x"]), title="in"))
+        inside = flow.add(inner)
+        run = flow.start()
+        assert run.result(album) == "t: a@640, b@640"
+        assert run.result(mapped) == ["p0@1", "p1@1"]
+        assert run.result(inside) == "in: x@640"
+        with pytest.raises(JobSkipped):
+            run.result(no)
+        assert run.state() == "succeeded"
+        assert crawl.enqueue(3).wait()
+        tests.run()
+        assert [job.topic for job in tests.ran].count("job/crawl") == 15
+
+
+def test_what_failed_is_undone_and_runs_again() -> None:
+    with app.testing():
+        flow = app.flow("undone")
+        kept = flow.add(keep.call("x"))
+        flow.add(boom.call(), after=[kept])
+        run = flow.start()
+        assert run.wait()
+        assert (run.state(), done) == ("failed", [])
+        run.retry()
+        assert run.wait()
+        run = app.flow("cancelled")
+        late = run.add(keep.options(delay_s=60).call("y"))
+        started = run.start()
+        started.cancel("no")
+        assert started.job(late).status() == "cancelled"
+
+
+def test_schedules_run_as_the_clock_goes_on() -> None:
+    reports.clear()
+    with app.testing(start=datetime(2030, 3, 30, tzinfo=UTC)) as tests:
+        tests.advance(hours=72)
+        assert reports == [
+            datetime(2030, 3, 30, 2, tzinfo=UTC),
+            datetime(2030, 3, 31, 1, tzinfo=UTC),
+            datetime(2030, 4, 1, 1, tzinfo=UTC),
+        ]
+        tests.trigger("nightly")
+        tests.run()
+        assert len(reports) == 4
+
+
+def test_batches_keys_and_bare_items() -> None:
+    with app.testing() as tests:
+        jobs = [total.enqueue(number) for number in range(4)]
+        assert [job.result() for job in jobs] == [4, 4, 4, 4]
+        assert keep.enqueue("k", key="1").id == keep.enqueue("k", key="1").id
+        bare = keep.options(result=False).enqueue("bare")
+        tests.run()
+        assert bare.kept is False and "bare" in done
+
+
+def test_what_nobody_ends_says_so() -> None:
+    with app.testing():
+        flow = app.flow("waits")
+        waits = flow.add(keep.call("z"), external=["approval"])
+        with pytest.raises(HeadgateError, match="nothing is left that could end this: keep-1"):
+            flow.start().result(waits)
+
+
+def test_retry_is_as_in_a_worker() -> None:
+    other = App("other")
+    seen: list[int] = []
+
+    @other.job
+    def once_more(job: Job) -> str:
+        seen.append(job.attempt)
+        if len(seen) == 1:
+            raise Retry(delay_s=5, costs_attempt=False)
+        return "done"
+
+    with other.testing():
+        assert once_more.enqueue().result() == "done"
+    assert seen == [1, 1]
