@@ -137,7 +137,7 @@ class Settled(msgspec.Struct, forbid_unknown_fields=True):
     output: msgspec.Raw = NO_OUTPUT
 
 
-class Acks(msgspec.Struct, forbid_unknown_fields=True):
+class AckBody(msgspec.Struct, forbid_unknown_fields=True):
     """An ack call."""
 
     items: list[Settled]
@@ -214,7 +214,7 @@ EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 Bound: TypeAlias = tuple[int, datetime, str]
 
 
-class Look(NamedTuple):
+class KeyLook(NamedTuple):
     """A topic, its number on a shard, behind what to look, and from where for keys of that one's priority."""
 
     namespace: str

@@ -40,7 +40,7 @@ class Token:
     expires_s: float | None
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
+class _TokenLine(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     sha256: str
     namespaces: list[str]
@@ -148,7 +148,7 @@ def read_line(line: bytes) -> tuple[str, Token]:
     Raises:
         ValueError: the line is none; the message does not repeat it.
     """
-    found = msgspec.json.decode(line, type=_Line)
+    found = msgspec.json.decode(line, type=_TokenLine)
     if not _ID(found.id):
         raise ValueError("the id must be letters, digits and hyphens, 64 at most")
     if not _DIGEST(found.sha256):

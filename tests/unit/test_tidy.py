@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,3 +137,14 @@ def test_a_room_names_its_modules(room: Path) -> None:
     inside = {path.stem for path in room.glob("*.py")} | {path.parent.name for path in room.glob("*/__init__.py")}
     silent = {"__init__", "__main__", "app", "settings", "model", "errors"}
     assert {name for name in inside - silent if not re.search(rf"\b{name}\b", says)} == set()
+
+
+@pytest.mark.parametrize("package", ["services/queue", "services/dag", "shared"])
+def test_a_class_has_a_name_of_its_own_in_its_package(package: str) -> None:
+    names = Counter(
+        node.name
+        for path in python_files(package)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []

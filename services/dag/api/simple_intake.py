@@ -59,7 +59,7 @@ class _Edge(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     downstream: str
 
 
-class Added(msgspec.Struct, forbid_unknown_fields=True):
+class AdditionBody(msgspec.Struct, forbid_unknown_fields=True):
     """Nodes of the common shape to add; see `wire.AddNodes`."""
 
     nodes: Annotated[list[_Node], Meta(min_length=1, max_length=wire.BATCH_MAX)]
@@ -82,21 +82,21 @@ def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | None:
     return NewDag(spec.key, spec.name, spec.open, spec.hold, spec.on_failure, None, None), made[0]
 
 
-def read_added(value: Any) -> Added | None:
+def read_added(value: Any) -> AdditionBody | None:
     """Nodes to add, from a body's JSON value; None when one is none of the common shape."""
     try:
-        return msgspec.convert(value, Added)
+        return msgspec.convert(value, AdditionBody)
     except msgspec.ValidationError:
         return None
 
 
-def columns_of(added: Added, settings: DagSettings) -> tuple[Columns, list[str]] | None:
+def columns_of(added: AdditionBody, settings: DagSettings) -> tuple[Columns, list[str]] | None:
     """Nodes to add, in the order of the call, which respects the edges between them, and the keys of what they
     wait for besides: in `ups` -1 is the first of these, -2 the second. None for anything else."""
     return None if added.dependencies else _columns(added.nodes, [], settings)
 
 
-def nodes_of(added: Added, settings: DagSettings) -> tuple[list[NewNode], list[NewEdge]] | None:
+def nodes_of(added: AdditionBody, settings: DagSettings) -> tuple[list[NewNode], list[NewEdge]] | None:
     """Nodes to add and edges beside them, in whatever order; None when one is none of the common shape. What they
     wait for may be there already, or not: that is for who adds them to see."""
     nodes, dependencies = added.nodes, added.dependencies or ()

@@ -26,7 +26,7 @@ from shared.errors import FieldError, invalid
 
 
 @dataclass(slots=True, frozen=True)
-class Standing:
+class Existing:
     """What exists of all that a call names."""
 
     nodes: dict[str, Node]
@@ -81,10 +81,10 @@ def plan(
     dag: Dag,
     nodes: Sequence[NewNode],
     edges: Sequence[NewEdge],
-    standing: Standing,
-    existing: set[tuple[str, str]],
+    existing: Existing,
+    known_edges: set[tuple[str, str]],
 ) -> Plan:
-    """What a call adds to a DAG; `existing` are those of its edges that are there.
+    """What a call adds to a DAG; `known_edges` are those of its edges that are there.
 
     Raises:
         NodeExists: a key is taken by another node.
@@ -94,19 +94,19 @@ def plan(
         NodeReleased: an edge comes too late.
         Cycle: the call's own edges close one, with its own nodes.
     """
-    new = _new_nodes(nodes, standing)
-    known = standing.nodes.keys() | new.keys()
+    new = _new_nodes(nodes, existing)
+    known = existing.nodes.keys() | new.keys()
     _refuse_unknown(edges, known)
-    _refuse_cleanup(nodes, edges, new, standing)
+    _refuse_cleanup(nodes, edges, new, existing)
     wanted: list[NewEdge] = []
     released: list[NewEdge] = []
     met: list[NewEdge] = []
     for edge in edges:
-        down = standing.nodes.get(edge.downstream)
-        if (edge.upstream, edge.downstream) in existing:
+        down = existing.nodes.get(edge.downstream)
+        if (edge.upstream, edge.downstream) in known_edges:
             continue
         if down is not None and down.state != "blocked":
-            up = standing.nodes.get(edge.upstream)
+            up = existing.nodes.get(edge.upstream)
             is_met = up is not None and up.state == "succeeded" and not dag.reopening
             (met if is_met else released).append(edge)
             continue
@@ -128,9 +128,9 @@ def check_whole(nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]) -> No
         NodeExists, UnknownNode, Cycle
     """
     edges = edges_of(nodes, dependencies)
-    new = _new_nodes(nodes, Standing({}, {}))
+    new = _new_nodes(nodes, Existing({}, {}))
     _refuse_unknown(edges, new.keys())
-    _refuse_cleanup(nodes, edges, new, Standing({}, {}))
+    _refuse_cleanup(nodes, edges, new, Existing({}, {}))
     _order(new, edges)
 
 
@@ -143,11 +143,11 @@ def _order(new: dict[str, NewNode], edges: Sequence[NewEdge]) -> list[str]:
     return order
 
 
-def _new_nodes(nodes: Sequence[NewNode], standing: Standing) -> dict[str, NewNode]:
+def _new_nodes(nodes: Sequence[NewNode], existing: Existing) -> dict[str, NewNode]:
     new: dict[str, NewNode] = {}
     taken = []
     for i, node in enumerate(nodes):
-        known = standing.fingerprints.get(node.key)
+        known = existing.fingerprints.get(node.key)
         if known is None:
             known = new.setdefault(node.key, node).fingerprint
         if known != node.fingerprint:
@@ -170,7 +170,7 @@ def _refuse_unknown(edges: Sequence[NewEdge], known: Set[str]) -> None:
 
 
 def _refuse_cleanup(
-    nodes: Sequence[NewNode], edges: Sequence[NewEdge], new: dict[str, NewNode], standing: Standing
+    nodes: Sequence[NewNode], edges: Sequence[NewEdge], new: dict[str, NewNode], existing: Existing
 ) -> None:
     """Ordinary nodes do not wait for cleanup; compensation has an order of its own.
 
@@ -178,15 +178,15 @@ def _refuse_cleanup(
         UnknownNode: what a node compensates is not there.
         Invalid
     """
-    if all(node.run_on is None for node in nodes) and all(node.run_on is None for node in standing.nodes.values()):
+    if all(node.run_on is None for node in nodes) and all(node.run_on is None for node in existing.nodes.values()):
         return
 
     def run_on(key: str) -> str | None:
-        return new[key].run_on if key in new else standing.nodes[key].run_on
+        return new[key].run_on if key in new else existing.nodes[key].run_on
 
     for i, node in enumerate(nodes):
         of = node.compensates
-        if of is not None and of not in new and of not in standing.nodes:
+        if of is not None and of not in new and of not in existing.nodes:
             errors = [FieldError(f"/nodes/{i}/compensates", "there is no node with this key")]
             raise UnknownNode("a node compensates one that the DAG does not have", errors=errors)
         if of is not None and run_on(of) is not None:
@@ -212,7 +212,7 @@ def cycle_error(keys: Sequence[str]) -> Cycle:
     return Cycle(f"the edges would close a cycle: {' -> '.join(shown)}")
 
 
-def check_limits(dag: Dag, adding: Plan, standing: Standing, settings: DagSettings) -> None:
+def check_limits(dag: Dag, adding: Plan, existing: Existing, settings: DagSettings) -> None:
     """Refuse what would outgrow the DAG's limits, but for out-degrees, which only the shard knows.
 
     Raises:
@@ -231,26 +231,26 @@ def check_limits(dag: Dag, adding: Plan, standing: Standing, settings: DagSettin
         if count > limit:
             raise LimitExceeded(f"the DAG would have {count} {what}; at most {limit} are taken")
     for key, added in Counter([edge.downstream for edge in adding.edges]).items():
-        old = standing.nodes.get(key)
+        old = existing.nodes.get(key)
         if added + (old.upstreams if old else 0) > settings.degree_max:
             raise LimitExceeded(f"a node would have over {settings.degree_max} upstreams")
 
 
-def late_counts(adding: Plan, standing: Standing) -> dict[int, Counts]:
+def late_counts(adding: Plan, existing: Existing) -> dict[int, Counts]:
     """How the new edges into old nodes count there, by the nodes' numbers."""
     late: dict[int, Counts] = {}
     for edge in adding.late:
-        counts = late.setdefault(standing.nodes[edge.downstream].no, Counts())
-        up = standing.nodes.get(edge.upstream)
+        counts = late.setdefault(existing.nodes[edge.downstream].no, Counts())
+        up = existing.nodes.get(edge.upstream)
         counts.add(up.state if up else "blocked")
     return late
 
 
-def new_counts(adding: Plan, standing: Standing) -> dict[str, Counts]:
+def new_counts(adding: Plan, existing: Existing) -> dict[str, Counts]:
     """How the upstreams of each new node stand."""
     counts = {node.key: Counts() for node in adding.nodes}
     for edge in adding.edges:
         if edge.downstream in counts:
-            up = standing.nodes.get(edge.upstream)
+            up = existing.nodes.get(edge.upstream)
             counts[edge.downstream].add(up.state if up else "blocked")
     return counts

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from services.dag import queue_items, store
 from services.dag.build import addition, content_digest, create_batch, expand, insertion
 from services.dag.build.add_batch import Growth
-from services.dag.build.addition import Plan, Standing
+from services.dag.build.addition import Existing, Plan
 from services.dag.build.expand import Expansion
 from services.dag.build.queue_registration import Given, Giver, Ungiven, unfinished_error
 from services.dag.build.quotas import Quotas
@@ -272,8 +272,8 @@ class Builder:
                 for unfinished in ungiven.additions:
                     await self._giver.drive(shard, unfinished)
                 refusal = unfinished_error()
-            except unarchive.Kept as kept:
-                await unarchive.thaw(self._context, shard, kept.dag)
+            except unarchive.Archived as archived:
+                await unarchive.thaw(self._context, shard, archived.dag)
                 refusal = unarchive.thawing_error()
         raise refusal
 
@@ -298,30 +298,30 @@ class Builder:
         queue_shard: int,
         expansion: Expansion | None = None,
     ) -> tuple[Settlement | None, _Written]:
-        standing = await self._standing(tx, dag, nodes, edges, expansion)
-        existing = await self._existing(tx, edges, standing)
-        adding = addition.plan(dag, nodes, edges, standing, existing)
+        existing = await self._existing(tx, dag, nodes, edges, expansion)
+        known_edges = await self._known_edges(tx, edges, existing)
+        adding = addition.plan(dag, nodes, edges, existing, known_edges)
         found = {
             key: Added(key, node.item_id, node.state)
-            for key, node in standing.nodes.items()
-            if key in standing.fingerprints
+            for key, node in existing.nodes.items()
+            if key in existing.fingerprints
         }
         children: list[str] = []
         if expansion is not None or dag.expanded:
             limit = self._settings.expand_edges_max
-            children = await expand.widen(tx, dag, nodes, adding, standing, expansion, limit)
+            children = await expand.widen(tx, dag, nodes, adding, existing, expansion, limit)
         if adding.empty and not children:
             return None, _Written(dag, True, found)
-        addition.check_limits(dag, adding, standing, self._settings)
+        addition.check_limits(dag, adding, existing, self._settings)
         if any(node.timer for node in adding.nodes) and await store.timers.has_older_owner(tx):
             raise Upgrading("an older process owns the shard; send again once it has gone", retry_after_s=1.0)
         if not dag.depth:
             self.quotas.add(dag.namespace, nodes=len(adding.nodes), edges=len(adding.edges))
-        await self._check_out_degrees(tx, dag, adding, standing)
-        numbers = {key: node.no for key, node in standing.nodes.items()}
+        await self._check_out_degrees(tx, dag, adding, existing)
+        numbers = {key: node.no for key, node in existing.nodes.items()}
         numbers |= {node.key: dag.node_no(dag.next_n + i) for i, node in enumerate(adding.nodes)}
-        order = await self._check_cycles(tx, shard, dag, adding, standing, numbers)
-        rows = await insertion.insert(self._context.shards, tx, dag, adding, standing, numbers, queue_shard)
+        order = await self._check_cycles(tx, shard, dag, adding, existing, numbers)
+        rows = await insertion.insert(self._context.shards, tx, dag, adding, existing, numbers, queue_shard)
         if expansion is not None and children:
             await expand.record(tx, dag, expansion.node, children, numbers)
         settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
@@ -330,7 +330,7 @@ class Builder:
             settlement.cleanup_changed(dag)
         settlement.made(dag, (row.no for row in rows))
         if adding.late:
-            for node in await store.dags.count_late(tx, addition.late_counts(adding, standing)):
+            for node in await store.dags.count_late(tx, addition.late_counts(adding, existing)):
                 settlement.consider(node)
         if any(row.enqueued for row in rows):
             await store.duties.insert_adding(tx, Addition(rows[0].no, rows[-1].no))
@@ -344,16 +344,16 @@ class Builder:
             insertion.attach_items(settlement, dag, rows)
         return settlement, _Written(dag, True, found, rows, order)
 
-    async def _standing(
+    async def _existing(
         self,
         tx: Transaction,
         dag: Dag,
         nodes: Sequence[NewNode],
         edges: Sequence[NewEdge],
         expansion: Expansion | None,
-    ) -> Standing:
+    ) -> Existing:
         if dag.next_n == 0:
-            return Standing({}, {})
+            return Existing({}, {})
         keys = addition.named(nodes, edges)
         if expansion is not None:
             keys.append(expansion.node)
@@ -363,28 +363,28 @@ class Builder:
         running = await store.duties.adding_of(tx, dag.no) if again else []
         if ungiven := [a for a in running if any(a.first_no <= no <= a.last_no for no in again)]:
             raise Ungiven(ungiven)
-        return Standing(found, fingerprints)
+        return Existing(found, fingerprints)
 
-    async def _existing(
-        self, tx: Transaction, edges: Sequence[NewEdge], standing: Standing
+    async def _known_edges(
+        self, tx: Transaction, edges: Sequence[NewEdge], existing: Existing
     ) -> set[tuple[str, str]]:
         pairs = {
-            (standing.nodes[edge.upstream].no, standing.nodes[edge.downstream].no): edge
+            (existing.nodes[edge.upstream].no, existing.nodes[edge.downstream].no): edge
             for edge in edges
-            if edge.upstream in standing.nodes and edge.downstream in standing.nodes
+            if edge.upstream in existing.nodes and edge.downstream in existing.nodes
         }
         if not pairs:
             return set()
         found = await store.edges.existing_edges(tx, list(pairs))
         return {(pairs[pair].upstream, pairs[pair].downstream) for pair in found}
 
-    async def _check_out_degrees(self, tx: Transaction, dag: Dag, adding: Plan, standing: Standing) -> None:
+    async def _check_out_degrees(self, tx: Transaction, dag: Dag, adding: Plan, existing: Existing) -> None:
         limit = self._settings.degree_max
         if dag.edges + len(adding.edges) <= limit:
             return
         added: dict[int, int] = {}
         for edge in adding.edges:
-            if up := standing.nodes.get(edge.upstream):
+            if up := existing.nodes.get(edge.upstream):
                 added[up.no] = added.get(up.no, 0) + 1
         degrees = await store.edges.out_degrees(tx, list(added), limit) if added else {}
         if any(degrees[no] + count > limit for no, count in added.items()):
@@ -396,7 +396,7 @@ class Builder:
         shard: Shard,
         dag: Dag,
         adding: Plan,
-        standing: Standing,
+        existing: Existing,
         numbers: dict[str, int],
     ) -> Order | None:
         """Refuse edges that would close a cycle; the order that then knows them, if there is one.
@@ -408,7 +408,7 @@ class Builder:
         if order is None and dag.edges == 0 and adding.late:
             order = self._orders.empty(shard, dag)
         if order is None:
-            if adding.late and any(edge.upstream in standing.nodes for edge in adding.edges):
+            if adding.late and any(edge.upstream in existing.nodes for edge in adding.edges):
                 raise OrderStale(dag)
             return None
         order.grow(dag.next_n + len(adding.nodes))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from services.dag import changes, store
 from services.dag.build import addition
-from services.dag.build.addition import Standing
+from services.dag.build.addition import Existing
 from services.dag.build.queue_registration import Giver
 from services.dag.graph import decide
 from services.dag.model import Dag, NewDag, NewEdge, NewNode
@@ -27,7 +27,7 @@ from shared.metrics import RELEASED
 from shared.postgres.batcher import Batcher, BatcherLimits
 from shared.shards.shard_map import Shard
 
-_NOTHING = Standing({}, {})
+_NOTHING = Existing({}, {})
 _UNBORN_AT = datetime.fromtimestamp(0, UTC)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from services.dag import store
 from services.dag.build import addition
-from services.dag.build.addition import Plan, Standing
+from services.dag.build.addition import Existing, Plan
 from services.dag.errors import LimitExceeded, NodeNotRunning, NodeReleased, UnknownNode, reopening_error
 from services.dag.model import Dag, NewEdge, NewNode, Node
 from shared.errors import FieldError, invalid
@@ -35,7 +35,7 @@ async def widen(
     dag: Dag,
     nodes: Sequence[NewNode],
     adding: Plan,
-    standing: Standing,
+    existing: Existing,
     expansion: Expansion | None,
     edges_max: int,
 ) -> list[str]:
@@ -54,7 +54,7 @@ async def widen(
     below: _Below = {}
     mapper: Node | None = None
     if expansion is not None:
-        mapper = standing.nodes.get(expansion.node)
+        mapper = existing.nodes.get(expansion.node)
         if mapper is None:
             errors = [FieldError("/node", "there is no node with this key")]
             raise UnknownNode("the DAG does not have the node that is to be expanded", errors=errors)
@@ -68,17 +68,17 @@ async def widen(
             if mapper.run_on is not None or any(node.run_on is not None for node in nodes):
                 raise invalid("/nodes", "cleanup and compensation are no children of a node")
     roots = dict.fromkeys((*fresh, *(edge.upstream for edge in (*adding.edges, *adding.met))))
-    below |= await _below(tx, [standing.nodes[key] for key in roots if key in standing.nodes and key not in below])
+    below |= await _below(tx, [existing.nodes[key] for key in roots if key in existing.nodes and key not in below])
     family = _adopt(below, mapper.key, fresh) if mapper is not None else {}
     _check_met(adding, below)
-    pairs = _late(adding, standing, below, edges_max)
+    pairs = _late(adding, existing, below, edges_max)
     if mapper is not None and family:
         waiting = await _waiting(tx, mapper, below[mapper.key])
         _check_count(len(pairs) + len(family) * len(waiting), edges_max)
-        _show(standing, family)
-        standing.nodes.update({node.key: node for node in waiting})
+        _show(existing, family)
+        existing.nodes.update({node.key: node for node in waiting})
         pairs.update(dict.fromkeys((child, node.key) for child in family for node in waiting))
-    await _append(tx, pairs, adding, standing)
+    await _append(tx, pairs, adding, existing)
     return fresh
 
 
@@ -102,11 +102,11 @@ def _adopt(below: _Below, mapper: str, fresh: Sequence[str]) -> dict[str, Node |
     return family
 
 
-def _show(standing: Standing, children: Mapping[str, Node | None]) -> None:
+def _show(existing: Existing, children: Mapping[str, Node | None]) -> None:
     """Who is bound by new edges is among what stands."""
     for key, child in children.items():
         if child is not None:
-            standing.nodes[key] = child
+            existing.nodes[key] = child
 
 
 async def _waiting(tx: Transaction, mapper: Node, children: Container[str]) -> list[Node]:
@@ -142,22 +142,22 @@ def _check_met(adding: Plan, below: _Below) -> None:
         )
 
 
-def _late(adding: Plan, standing: Standing, below: _Below, edges_max: int) -> dict[tuple[str, str], None]:
+def _late(adding: Plan, existing: Existing, below: _Below, edges_max: int) -> dict[tuple[str, str], None]:
     """Edges for what is made to wait for nodes that have expanded themselves, or do now."""
     pairs: dict[tuple[str, str], None] = {}
     for edge in adding.edges:
         children = below.get(edge.upstream, {})
         if edge.downstream in children:
             continue
-        _show(standing, children)
+        _show(existing, children)
         pairs.update(dict.fromkeys((child, edge.downstream) for child in children))
         _check_count(len(pairs), edges_max)
     return pairs
 
 
-async def _append(tx: Transaction, pairs: Iterable[tuple[str, str]], adding: Plan, standing: Standing) -> None:
+async def _append(tx: Transaction, pairs: Iterable[tuple[str, str]], adding: Plan, existing: Existing) -> None:
     """Those of the edges that neither exist nor are added already."""
-    known = standing.nodes
+    known = existing.nodes
     named = {(edge.upstream, edge.downstream) for edge in adding.edges}
     wanted = [pair for pair in pairs if pair not in named]
     old = {(known[up].no, known[down].no): (up, down) for up, down in wanted if up in known and down in known}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from services.dag import store
 from services.dag.build import addition
-from services.dag.build.addition import Plan, Standing
+from services.dag.build.addition import Existing, Plan
 from services.dag.graph import decide
 from services.dag.model import UNFINISHED, Counts, Dag, Item, NewNode, Node
 from services.dag.run.decisions import Settlement
@@ -21,13 +21,13 @@ async def insert(
     tx: Transaction,
     dag: Dag,
     adding: Plan,
-    standing: Standing,
+    existing: Existing,
     numbers: dict[str, int],
     queue_shard: int,
 ) -> list[NodeRow]:
     """Write the nodes, blocked, their externals and all new edges."""
     externals = await _declare(tx, dag, adding)
-    counts = addition.new_counts(adding, standing)
+    counts = addition.new_counts(adding, existing)
     rows = []
     item_ids = iter(ids.kin(ids.new_ids(queue_shard, len(adding.nodes)), dag.id))
     for node in adding.nodes:
@@ -40,7 +40,7 @@ async def insert(
     if rows:
         await store.dags.insert_nodes(tx, dag.no, rows)
     if adding.edges:
-        states = {key: node.state for key, node in standing.nodes.items()}
+        states = {key: node.state for key, node in existing.nodes.items()}
         await store.edges.insert_edges(
             tx,
             [

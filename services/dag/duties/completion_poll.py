@@ -32,7 +32,7 @@ from shared.shards.shard_map import Shard
 ACKS_GATHER_S = 0.025
 
 
-class _Known(NamedTuple):
+class _ReadCompletion(NamedTuple):
     """A completion and what it says; None when it is not one of ours."""
 
     completion: Completion
@@ -50,7 +50,7 @@ class Results:
         self._polls: set[asyncio.Task[list[Completion]]] = set()
         self._done: list[Completion] = []
         self._acking: asyncio.Task[None] | None = None
-        self._bulk: list[_Known] = []
+        self._bulk: list[_ReadCompletion] = []
         self._bulk_task: asyncio.Task[None] | None = None
         self._bulk_fault: Unavailable | None = None
         self._closed = asyncio.Event()
@@ -116,14 +116,14 @@ class Results:
 
     async def _handle(self, leased: Sequence[Completion]) -> None:
         """Apply a batch; what it has many of, of one DAG, goes beside it, so that no small DAG waits for it."""
-        known = [_Known(completion, ending_of(completion.payload)) for completion in leased]
+        known = [_ReadCompletion(completion, ending_of(completion.payload)) for completion in leased]
         counts = Counter(each.ending.dag_id for each in known if each.ending is not None)
         large = {dag_id for dag_id, count in counts.items() if count >= self._settings.bulk_endings_min}
         await self._finish([each for each in known if each.ending is None or each.ending.dag_id not in large])
         if large:
             await self._apply_later([each for each in known if each.ending and each.ending.dag_id in large])
 
-    async def _apply_later(self, known: list[_Known]) -> None:
+    async def _apply_later(self, known: list[_ReadCompletion]) -> None:
         while self._bulk_task is not None and len(self._bulk) >= self._settings.completions_per_step_max:
             await asyncio.wait([self._bulk_task])
         self._bulk += known
@@ -145,7 +145,7 @@ class Results:
         finally:
             self._bulk_task = None
 
-    async def _finish(self, known: Sequence[_Known]) -> None:
+    async def _finish(self, known: Sequence[_ReadCompletion]) -> None:
         if not known:
             return
         for piece in self._pieces(known):
@@ -154,7 +154,7 @@ class Results:
         if self._done and self._acking is None:
             self._acking = asyncio.create_task(self._ack())
 
-    def _pieces(self, known: Sequence[_Known]) -> Iterator[Sequence[_Known]]:
+    def _pieces(self, known: Sequence[_ReadCompletion]) -> Iterator[Sequence[_ReadCompletion]]:
         """Parts of a batch, each with no more outputs than one transaction carries; one completion at least."""
         begin, chars = 0, 0
         for place, (_, ending) in enumerate(known):
@@ -165,7 +165,7 @@ class Results:
             chars += own_chars
         yield known[begin:]
 
-    async def _apply(self, known: Sequence[_Known]) -> list[Completion]:
+    async def _apply(self, known: Sequence[_ReadCompletion]) -> list[Completion]:
         """Apply a batch; those to be acked."""
         endings = [each.ending for each in known if each.ending is not None]
         self._count("unreadable", len(known) - len(endings))
@@ -180,7 +180,7 @@ class Results:
         self._count("without_effect", len(endings) - applied)
         return [each.completion for each in known]
 
-    async def _apply_singly(self, known: Sequence[_Known]) -> list[Completion]:
+    async def _apply_singly(self, known: Sequence[_ReadCompletion]) -> list[Completion]:
         done = []
         for completion, ending in known:
             try:

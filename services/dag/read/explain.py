@@ -20,7 +20,7 @@ from services.dag.queue_client import Attempt, Standing
 from services.dag.read import critical_path
 from services.dag.read.queries import Queries, begun_at, obstacles
 from services.dag.run.context import Context
-from services.dag.store.reads import Kept
+from services.dag.store.reads import HeldSince
 from shared.errors import NotFound, invalid
 from shared.http import cursors
 from shared.shards.shard_map import Shard
@@ -177,7 +177,7 @@ class Explainer:
             if found[row["no"]].due_at is not None
         }
 
-    async def _kept(self, shard: Shard, dag: Dag, rows: Sequence[Any], since: Kept) -> list[FrontierNode]:
+    async def _kept(self, shard: Shard, dag: Dag, rows: Sequence[Any], since: HeldSince) -> list[FrontierNode]:
         """Blocked nodes whose upstreams are done: externals, a hold, a pause or a retry at work keep them."""
         if not rows:
             return []
@@ -251,7 +251,7 @@ class Explainer:
         }
 
 
-def _waits_of(dag: Dag, since: Kept) -> list[dict[str, Any]]:
+def _waits_of(dag: Dag, since: HeldSince) -> list[dict[str, Any]]:
     """What keeps the DAG itself from going on, or from its end."""
     if dag.over:
         return []

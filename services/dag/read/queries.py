@@ -16,7 +16,7 @@ from services.dag.read import surroundings
 from services.dag.read.drawing import EDGE_BYTES_MIN, Form, Vertex
 from services.dag.run import compensation_input
 from services.dag.run.context import Context, shutting_down
-from services.dag.store.reads import Kept
+from services.dag.store.reads import HeldSince
 from shared import ids
 from shared.admission.connection_priority import Urgency
 from shared.errors import NotFound, ShardUnavailable, invalid
@@ -57,7 +57,7 @@ def begun_at(row: Any) -> datetime:
     return max(created_at, datetime.fromtimestamp(ids.time_ms_of(row["item_id"]) / 1000, UTC))
 
 
-def obstacles(dag: Dag, since: datetime, kept: Kept) -> list[dict[str, Any]]:
+def obstacles(dag: Dag, since: datetime, kept: HeldSince) -> list[dict[str, Any]]:
     """The DAG's own obstacles, for a node that has been waiting since then."""
     found: list[dict[str, Any]] = [{"kind": "hold", "since": since}] if dag.held else []
     if dag.paused:
@@ -406,7 +406,7 @@ class Queries:
         if around.is_cut:
             found[around.rows[-1]["no"]].is_cut = True
         waiting = {no for no, detail in found.items() if detail.row["state"] == "blocked"}
-        kept = await store.reads.kept_since(shard, dag) if waiting else Kept()
+        kept = await store.reads.kept_since(shard, dag) if waiting else HeldSince()
         for no, key, state, satisfied, since, _ in around.upstreams:
             found[no].upstream.append(key)
             if no in waiting and not satisfied:

@@ -27,7 +27,7 @@ _HINTS_MAX = 20
 Act = Callable[[Transaction, Settlement, Dag], Awaitable[None]]
 
 
-class Answer(NamedTuple):
+class EventAnswer(NamedTuple):
     """Of an event: whether it is news, whether a node waits, or has waited, for it, and else what to say."""
 
     is_new: bool
@@ -195,7 +195,7 @@ class Controller:
         await self._change(namespace, dag_id, act)
         return [(key, statuses[key]) for key in keys]
 
-    async def resolve(self, namespace: str, dag_id: str, facts: Sequence[Resolved]) -> list[Answer]:
+    async def resolve(self, namespace: str, dag_id: str, facts: Sequence[Resolved]) -> list[EventAnswer]:
         """Resolve externals, declared or not yet.
 
         Raises:
@@ -230,7 +230,7 @@ class Controller:
         answers = []
         for fact in facts:
             pair = (fact.node, fact.name)
-            answers.append(Answer(pair in news and pair not in seen, pair in waited_for, hints.get(pair)))
+            answers.append(EventAnswer(pair in news and pair not in seen, pair in waited_for, hints.get(pair)))
             seen.add(pair)
         return answers
 
@@ -300,8 +300,8 @@ class Controller:
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return await self._context.settle(shard, work)
-            except unarchive.Kept as kept:
-                await unarchive.thaw(self._context, shard, kept.dag)
+            except unarchive.Archived as archived:
+                await unarchive.thaw(self._context, shard, archived.dag)
         raise unarchive.thawing_error()
 
 

@@ -22,7 +22,7 @@ _DAGS_KEPT = 64
 _PAGE_EDGES = 5_000
 
 
-class _Known(NamedTuple):
+class _KnownRanks(NamedTuple):
     version: int
     read_at_s: float
     ranks: Mapping[int, int]
@@ -34,7 +34,7 @@ class Ranks:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._known: OrderedDict[tuple[Edition, int], _Known] = OrderedDict()
+        self._known: OrderedDict[tuple[Edition, int], _KnownRanks] = OrderedDict()
 
     async def lift(self, shard: Shard, items: Mapping[int, Item]) -> dict[int, int]:
         """By how much the priority of each item is to be lowered, by its node's number; without those of 0."""
@@ -59,7 +59,7 @@ class Ranks:
             known.version != version and now_s - known.read_at_s >= self._settings.priority_refresh_s
         ):
             edges = await self._edges(shard, dag_no)
-            known = _Known(version, now_s, await asyncio.to_thread(ranks_of, edges))
+            known = _KnownRanks(version, now_s, await asyncio.to_thread(ranks_of, edges))
             self._known[key] = known
         self._known.move_to_end(key)
         self._forget()

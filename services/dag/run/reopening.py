@@ -18,7 +18,7 @@ from services.dag.run import cleanup
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.store.dags import Replaced
-from services.dag.store.reopening import Plan, Reopening
+from services.dag.store.reopening import Reopening, RetryPlan
 from shared import ids
 from shared.crash import crash_point
 
@@ -64,7 +64,7 @@ async def reopen(
             settlement.sends.append(Send(old.no, old.generation, "stop", old.item_id, dag.namespace))
 
 
-async def begin(context: Context, settlement: Settlement, dag: Dag, plan: Plan, queue_shard: int) -> None:
+async def begin(context: Context, settlement: Settlement, dag: Dag, plan: RetryPlan, queue_shard: int) -> None:
     """The first step of a large retry, in the transaction that takes it: from now on the DAG is reopened."""
     tx = settlement.tx
     cleanups = []

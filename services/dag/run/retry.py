@@ -25,7 +25,7 @@ from services.dag.run import cleanup, reopening, unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
 from services.dag.run.reopening import BEGUN, ENDED, SPARED
-from services.dag.store.reopening import Plan
+from services.dag.store.reopening import RetryPlan
 from shared.errors import FieldError, Invalid, pointer_to
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -133,7 +133,7 @@ class Retrier:
         await unarchive.check(tx, dag)
         found = await self._wanted(tx, dag, wanted)
         was = dag.state
-        if isinstance(found, Plan):
+        if isinstance(found, RetryPlan):
             await reopening.begin(self._context, settlement, dag, found, queue_shard)
             await self._set_payloads(tx, dag, wanted.payloads)
         else:
@@ -154,25 +154,25 @@ class Retrier:
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return await self._context.settle(shard, work)
-            except unarchive.Kept as kept:
-                await unarchive.thaw(self._context, shard, kept.dag)
+            except unarchive.Archived as archived:
+                await unarchive.thaw(self._context, shard, archived.dag)
         raise unarchive.thawing_error()
 
-    async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[int] | Plan:
+    async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[int] | RetryPlan:
         """All nodes that are to run again, ascending; or how to find them, when they are too many for one
         transaction."""
         by_policy = dag.over and dag.cancel_cause in ("failure", "deadline")
         # What failure or a deadline cancelled comes back with what is retried.
         again = ["cancelled"] if by_policy else []
         if wanted.everything:
-            plan = Plan(roots=BEGUN, by_call_too=True)
+            plan = RetryPlan(roots=BEGUN, by_call_too=True)
         elif wanted.down_from is not None:
-            plan = Plan(await self._named(tx, dag, wanted.down_from, "/from", ENDED), BEGUN, again)
+            plan = RetryPlan(await self._named(tx, dag, wanted.down_from, "/from", ENDED), BEGUN, again)
         elif wanted.nodes is not None:
             named = await self._named(tx, dag, wanted.nodes, "/nodes", ("failed", "cancelled"))
-            plan = Plan(named, SPARED, again)
+            plan = RetryPlan(named, SPARED, again)
         else:
-            plan = Plan(roots=["failed", *again])
+            plan = RetryPlan(roots=["failed", *again])
         if (wanted.nodes is not None or wanted.down_from is not None) and not plan.named:
             raise NothingToRetry(
                 "none of these nodes failed, or was cancelled, or skipped by a call"
@@ -192,7 +192,7 @@ class Retrier:
             await self._check_payloads(tx, dag, plan, wanted.payloads)
         return plan
 
-    async def _at_once(self, tx: Transaction, dag: Dag, plan: Plan, roots: Sequence[int]) -> set[int] | None:
+    async def _at_once(self, tx: Transaction, dag: Dag, plan: RetryPlan, roots: Sequence[int]) -> set[int] | None:
         """All nodes that run again, if one transaction can do it."""
         nodes_max, edges_max = self._settings.retry_at_once_nodes_max, self._settings.retry_at_once_edges_max
         if len(roots) > nodes_max:
@@ -212,7 +212,7 @@ class Retrier:
                 edges_max -= reach.edges
         return found if len(found) <= nodes_max else None
 
-    async def _all_in(self, tx: Transaction, dag: Dag, plan: Plan, cleanups: set[int]) -> list[int]:
+    async def _all_in(self, tx: Transaction, dag: Dag, plan: RetryPlan, cleanups: set[int]) -> list[int]:
         """The nodes that stand in one of the plan's `roots`. Of more than one transaction reopens some are enough,
         one of them no cleanup if there is such a one."""
         found: list[int] = []
@@ -238,7 +238,9 @@ class Retrier:
             if node.state in states or (node.state == "skipped" and node.by_call)
         ]
 
-    async def _check_payloads(self, tx: Transaction, dag: Dag, plan: Plan, payloads: Mapping[str, str]) -> None:
+    async def _check_payloads(
+        self, tx: Transaction, dag: Dag, plan: RetryPlan, payloads: Mapping[str, str]
+    ) -> None:
         """Of a large retry payloads are taken for nodes that are named, or failed: what else runs again is found
         only later."""
         named = set(plan.named)

@@ -1,7 +1,7 @@
 """Ended DAGs whose rows were moved out of the hot tables: who wants to change one brings it back first.
 
 Readers need not know: of a DAG that has ended they read both places. A call that needs a kept DAG's nodes
-under its lock raises `Kept` there, nothing done; whoever catches it calls `thaw` and begins again.
+under its lock raises `Archived` there, nothing done; whoever catches it calls `thaw` and begins again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ABANDONED_S = 60.0
 _QUIET_S = 60.0
 
 
-class Kept(Exception):
+class Archived(Exception):
     """The DAG's nodes are not in the hot tables, or not all of them."""
 
     def __init__(self, dag: Dag) -> None:
@@ -29,12 +29,12 @@ async def check(tx: Transaction, dag: Dag) -> None:
     """See that the nodes of a DAG, whose lock is held, are where they can be changed.
 
     Raises:
-        Kept
+        Archived
     """
     if dag.over:
         noted = await store.archive.kept_of(tx, [dag.no])
         if dag.no in noted and noted[dag.no].phase != "due":
-            raise Kept(dag)
+            raise Archived(dag)
 
 
 async def thaw(context: Context, shard: Shard, dag: Dag) -> None:

@@ -13,7 +13,7 @@ from shared.postgres.sql import Statement
 from shared.shards.shard_map import Shard
 
 
-class Kept(NamedTuple):
+class HeldSince(NamedTuple):
     """Since when a DAG is paused, and since when a retry of it goes on, as far as that is so."""
 
     paused_at: datetime | None = None
@@ -94,10 +94,10 @@ async def upstreams_of(shard: Shard, nos: Sequence[int], bytes_max: int, *, over
     return await shard.pool.fetch(_where(SQL.upstreams_of, over), nos=nos, bytes_max=bytes_max)
 
 
-async def kept_since(shard: Shard, dag: Dag) -> Kept:
+async def kept_since(shard: Shard, dag: Dag) -> HeldSince:
     """Since when a DAG's nodes are kept."""
     row = await shard.pool.row(SQL.kept_since, no=dag.no) if dag.paused or dag.reopening else None
-    return Kept(row["paused_at"], row["retried_at"]) if row else Kept()
+    return HeldSince(row["paused_at"], row["retried_at"]) if row else HeldSince()
 
 
 async def downstreams_of(shard: Shard, nos: Sequence[int], bytes_max: int, *, over: bool = False) -> list[Any]:

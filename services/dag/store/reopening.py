@@ -13,7 +13,7 @@ from shared.postgres.connections import Transaction
 Stage = Literal["named", "roots", "count"]
 
 
-class Plan(NamedTuple):
+class RetryPlan(NamedTuple):
     """Which nodes run again: those numbered `named` and all in one of the states `below` under them; then what
     stands in one of the states `roots` (with `by_call_too` also what a caller ended) and what was spared because
     of it. With `cleanup_alone` none of these is an ordinary node."""
@@ -52,7 +52,7 @@ class Below(NamedTuple):
     left: dict[int, int]
 
 
-async def insert(tx: Transaction, dag: Dag, plan: Plan, cleanups: Sequence[int], queue_shard: int) -> None:
+async def insert(tx: Transaction, dag: Dag, plan: RetryPlan, cleanups: Sequence[int], queue_shard: int) -> None:
     """A reopening begins."""
     await tx.fetch(
         SQL.insert_reopening,

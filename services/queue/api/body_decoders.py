@@ -17,7 +17,7 @@ from services.queue.errors import PayloadTooLarge
 from services.queue.model import (
     NO_OUTPUT,
     NULL,
-    Acks,
+    AckBody,
     Demand,
     Demands,
     NewItem,
@@ -50,7 +50,7 @@ _known_demands: dict[bytes, Demands] = {}
 
 _plain_items = msgspec.json.Decoder(PlainItems)
 _new_items = msgspec.json.Decoder(NewItems)
-_acks = msgspec.json.Decoder(Acks)
+_acks = msgspec.json.Decoder(AckBody)
 _demands = msgspec.json.Decoder(Demands)
 
 
@@ -116,7 +116,7 @@ def settled(body: bytes, settings: QueueSettings) -> list[Settled]:
     return decoded.items
 
 
-def _is_bare(body: bytes, acks: Acks, items_max: int) -> bool:
+def _is_bare(body: bytes, acks: AckBody, items_max: int) -> bool:
     """True for acks without outputs that name every member once: then nothing is left to check.
 
     Other members are refused by the decoder. Without escapes, ids, tokens and their names make eight quotes an

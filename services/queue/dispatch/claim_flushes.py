@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from services.queue.model import Claim, Key, Look, id_of
+from services.queue.model import Claim, Key, KeyLook, id_of
 from services.queue.store.dequeue_encoding import Claimed, Group
 from services.queue.store.shard_store import Store
 from shared.ids import one_shard_of, shard_of
@@ -25,7 +25,7 @@ def by_shard(keys: Sequence[Key]) -> dict[int, list[Key]]:
 def looker(store: Store) -> Any:
     """A flush of looks, each with its limit: the keys of each, None where its number is not the topic's."""
 
-    async def flush(looks: list[tuple[Look, int]]) -> list[list[Key] | None]:
+    async def flush(looks: list[tuple[KeyLook, int]]) -> list[list[Key] | None]:
         if len(looks) == 1:
             return [await store.peek(*looks[0])]
         return await store.peek_many(looks)

@@ -11,7 +11,7 @@ from shared.clock import Clock
 TOPICS_MAX: Final = 10_000
 
 
-class Line(Protocol):
+class AskedTopic(Protocol):
     """A topic."""
 
     namespace: str
@@ -27,7 +27,7 @@ class Asked:
         self._since_s = clock.monotonic_s()  # of what came before nothing is known
         self._asked_s: dict[tuple[str, str], float] = {}
 
-    def note(self, lines: Iterable[Line]) -> None:
+    def note(self, lines: Iterable[AskedTopic]) -> None:
         """Somebody asks here for items of these."""
         for line in lines:
             self.heard(line.namespace, line.topic)

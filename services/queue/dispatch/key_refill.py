@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from services.queue.dispatch.claim_flushes import looker
 from services.queue.dispatch.direct_handoff import Line
 from services.queue.dispatch.key_budget import KeptKeys
-from services.queue.model import Bound, Key, Look
+from services.queue.model import Bound, Key, KeyLook
 from services.queue.settings import QueueSettings
 from services.queue.store.names import TopicRef
 from services.queue.store.shard_store import Store
@@ -60,7 +60,7 @@ class Looking:
         self._lost = lost
         self._keep = keep
         self._rests = rests
-        self._looks: dict[int, Batcher[tuple[Look, int], list[Key] | None]] = {}
+        self._looks: dict[int, Batcher[tuple[KeyLook, int], list[Key] | None]] = {}
         self._finds: dict[int, Batcher[tuple[str, str], TopicRef | None]] = {}
         self._histories: dict[int, History] = {}
         self._joined_s = float("-inf")
@@ -181,7 +181,7 @@ class Looking:
             topic_id = await self.topic_id(line, shard)
             if topic_id is not None:
                 start = line.start(shard, after, self._clock.monotonic_s())
-                look = Look(line.namespace, line.topic, topic_id, after, start)
+                look = KeyLook(line.namespace, line.topic, topic_id, after, start)
                 [found] = await self._looks[shard].submit([(look, limit)])
                 if found is None:
                     self._lost(line, shard)

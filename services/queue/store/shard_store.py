@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
-from services.queue.model import Claim, Fold, Key, Look, Offer, Ready, id_of
+from services.queue.model import Claim, Fold, Key, KeyLook, Offer, Ready, id_of
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Group, Handed, HandedLease, moment
 from services.queue.store.enqueue import EnqueueStore
@@ -149,7 +149,7 @@ class Store(EnqueueStore):
 
     # -- dequeue ------------------------------------------------------------------------------------------
 
-    async def peek(self, look: Look, limit: int) -> list[Key] | None:
+    async def peek(self, look: KeyLook, limit: int) -> list[Key] | None:
         """Keys of a topic, in order; nothing is claimed. None: the number is not the topic's."""
         rows = await self.pool.fetch(
             SQL.peek,
@@ -166,7 +166,7 @@ class Store(EnqueueStore):
         )
         return None if rows and rows[0]["id"] is None else [Key(*row) for row in rows]
 
-    async def peek_many(self, looks: Sequence[tuple[Look, int]]) -> list[list[Key] | None]:
+    async def peek_many(self, looks: Sequence[tuple[KeyLook, int]]) -> list[list[Key] | None]:
         """As `peek`, several in one statement, each with its limit; the keys of each."""
         namespaces, topics, topic_ids, afters, starts = zip(*(look for look, _ in looks), strict=True)
         priorities, deliver_ats, ids = zip(*afters, strict=True)

@@ -129,7 +129,7 @@ async def fold_counts(asked: Asked, limit: int) -> int:
 # -- what is set ------------------------------------------------------------------------------------------------
 
 
-class Notices(NamedTuple):
+class Noticed(NamedTuple):
     """Whether a shard has anything of a kind."""
 
     quotas: bool
@@ -174,9 +174,9 @@ class GivenToTopic(NamedTuple):
     min_share_at: datetime | None
 
 
-async def notices(asked: Asked) -> Notices:
+async def notices(asked: Asked) -> Noticed:
     """Whether the shard has quotas, minimum shares or lanes."""
-    return await only_row_of(Notices, asked, SQL.notices)
+    return await only_row_of(Noticed, asked, SQL.notices)
 
 
 async def limited(asked: Asked) -> list[Limited]:

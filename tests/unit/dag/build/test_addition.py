@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.dag.build.addition import Standing, edges_of, late_counts, new_counts, plan
+from services.dag.build.addition import Existing, edges_of, late_counts, new_counts, plan
 from services.dag.errors import Cycle, DagFinished, NodeExists, NodeReleased, UnknownNode
 from services.dag.model import Counts, Dag, NewEdge, NewNode, Node
 
@@ -20,12 +20,12 @@ def new(key: str, *upstream: str, content: bytes = b"1") -> NewNode:
     return NewNode(key, "t", "all_succeeded", False, upstream, (), "{}", content)
 
 
-def standing(**states: str) -> Standing:
+def existing(**states: str) -> Existing:
     nodes = {
         key: Node(1, i, key, "item", state, 1, "all_succeeded", False, True, 0, 0, 0, 0, 0, 0, False)  # type: ignore[arg-type]
         for i, (key, state) in enumerate(states.items())
     }
-    return Standing(nodes, dict.fromkeys(states, b"1"))
+    return Existing(nodes, dict.fromkeys(states, b"1"))
 
 
 def edge(up: str, down: str) -> NewEdge:
@@ -34,18 +34,18 @@ def edge(up: str, down: str) -> NewEdge:
 
 def test_new_nodes_are_numbered_upstream_first() -> None:
     nodes = [new("c", "b"), new("b", "a"), new("a")]
-    made = plan(dag(), nodes, edges_of(nodes, []), standing(), set())
+    made = plan(dag(), nodes, edges_of(nodes, []), existing(), set())
     assert [node.key for node in made.nodes] == ["a", "b", "c"]
     assert not made.late and not made.empty
 
 
 def test_the_same_node_twice_is_one_and_another_under_its_key_is_refused() -> None:
-    made = plan(dag(), [new("a"), new("a")], [], standing(), set())
+    made = plan(dag(), [new("a"), new("a")], [], existing(), set())
     assert [node.key for node in made.nodes] == ["a"]
-    assert plan(dag("failed"), [new("a")], [], standing(a="failed"), set()).empty
+    assert plan(dag("failed"), [new("a")], [], existing(a="failed"), set()).empty
     for nodes, known in (
-        ([new("a"), new("a", content=b"2")], standing()),
-        ([new("a", content=b"2")], standing(a="blocked")),
+        ([new("a"), new("a", content=b"2")], existing()),
+        ([new("a", content=b"2")], existing(a="blocked")),
     ):
         with pytest.raises(NodeExists):
             plan(dag(), nodes, [], known, set())
@@ -58,7 +58,7 @@ def test_edges_of_a_call_are_one_each() -> None:
 
 def test_unknown_keys_come_before_all_other_refusals() -> None:
     with pytest.raises(UnknownNode) as refused:
-        plan(dag("failed"), [], [edge("x", "y")], standing(), set())
+        plan(dag("failed"), [], [edge("x", "y")], existing(), set())
     assert [fault.pointer for fault in refused.value.errors] == [
         "/dependencies/0/upstream",
         "/dependencies/0/downstream",
@@ -66,7 +66,7 @@ def test_unknown_keys_come_before_all_other_refusals() -> None:
 
 
 def test_late_edges() -> None:
-    known = standing(ok="succeeded", run="released", wait="blocked", over="failed")
+    known = existing(ok="succeeded", run="released", wait="blocked", over="failed")
     assert plan(dag(), [], [edge("ok", "run")], known, set()).empty
     assert plan(dag(), [], [edge("run", "wait")], known, set()).late == [edge("run", "wait")]
     for up, down in (("run", "over"), ("over", "run"), ("wait", "run")):
@@ -80,12 +80,12 @@ def test_late_edges() -> None:
 def test_a_cycle_among_new_nodes_is_named() -> None:
     nodes = [new("a", "c"), new("b", "a"), new("c", "b")]
     with pytest.raises(Cycle) as refused:
-        plan(dag(), nodes, edges_of(nodes, []), standing(), set())
+        plan(dag(), nodes, edges_of(nodes, []), existing(), set())
     assert set(refused.value.detail.partition(": ")[2].split(" -> ")) == {"a", "b", "c"}
 
 
 def test_counts_follow_the_upstreams_states() -> None:
-    known = standing(ok="succeeded", bad="failed", run="released", wait="blocked")
+    known = existing(ok="succeeded", bad="failed", run="released", wait="blocked")
     nodes = [new("n", "ok", "bad", "run", "m"), new("m")]
     made = plan(dag(), nodes, [*edges_of(nodes, []), edge("m", "wait"), edge("bad", "wait")], known, set())
     assert new_counts(made, known)["n"] == Counts(left=2, ok=1, failed=1)
