@@ -7,5 +7,5 @@ admission    what a call meets before it is worked on
 
 Beside them: `clock`, `ids`, `errors`, `settings` (values), `loop`, `log`, `metrics`, `histogram`, `vital` (duties
 and what they tell), `redis`, `dag_notify` (what acks did to DAGs, told over Redis), `lately` (a bounded memory),
-`crash` (points at which tests kill a process).
+`crash` (points at which tests kill a process), `fallback` (a short way that was not gone, counted).
 """

@@ -78,6 +78,11 @@ TOKENS_LINES_REFUSED = Gauge(
 TOKENS_FILE_UNREAD_SECONDS = Gauge(
     "headgate_tokens_file_unread_seconds", "For how long the tokens file could not be read."
 )
+FALLBACKS = Counter(
+    "headgate_fallback_total",
+    "Calls for which there is a short way and that took the long one, by the way and the reason.",
+    ["path", "reason"],
+)
 RATE_LIMITED = Counter("headgate_rate_limited_total", "Elements or calls refused over a quota.", ["quota"])
 RELEASED = Counter("headgate_dependency_released_total", "Nodes released.", ["shard"])
 RELEASE_LAG_SECONDS = Histogram(

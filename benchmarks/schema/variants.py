@@ -19,7 +19,7 @@ from benchmarks.floors import new_row
 from benchmarks.load import PAYLOAD
 from headgate.ids import new_ids
 from services.queue.dispatch.key_buffer import START, Buffer
-from services.queue.model import Claim, Key, Look
+from services.queue.model import Claim, Key, KeyLook
 from services.queue.store.leases import SweepBounds, take_expired
 from services.queue.store.names import SQL as SERVICE_SQL
 from services.queue.store.shard_store import Store
@@ -85,7 +85,7 @@ class Keys:
             self._buffer.rewind()
         for shard, bound in self._buffer.behind(count):
             self._buffer.peeking(shard, bound)
-            keys = await store.peek(Look(*TOPIC, self._topic_id, bound, bound), _PEEK_KEYS)
+            keys = await store.peek(KeyLook(*TOPIC, self._topic_id, bound, bound), _PEEK_KEYS)
             self._buffer.peeked(shard, keys or [], limit=_PEEK_KEYS)
 
     def _is_old(self) -> bool:
@@ -164,7 +164,7 @@ async def sweep(shard: DirectShard) -> int:
 async def start_idle(shard: DirectShard, topic_id: int) -> None:
     """What a session does that starts before the first item: it looks, claims and acks in vain."""
     for _ in range(_IDLE_CALLS):
-        await shard.store.peek(Look(*TOPIC, topic_id, START, START), _PEEK_KEYS)
+        await shard.store.peek(KeyLook(*TOPIC, topic_id, START, START), _PEEK_KEYS)
         ids = new_ids(shard.number, 2)
         await shard.store.claim(
             [Claim(topic_id, [Key(*START[:2], item)], item, LEASE_S) for item in ids], relaxed=False

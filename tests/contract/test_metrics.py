@@ -5,6 +5,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.queue.duties.gauges import REST, Gauges
+from shared.metrics import FALLBACKS
 from tests.support.queue_host import AT_ONCE, Api, QueueHost
 
 NAMES = {
@@ -33,6 +34,7 @@ NAMES = {
     "headgate_sweeper_last_run_timestamp_seconds",
     "headgate_http_request_seconds",
     "headgate_rate_limited",
+    "headgate_fallback",
     "headgate_build_info",
 }
 
@@ -135,3 +137,18 @@ async def test_a_redelivery_is_counted(own_api: Api, own_host: QueueHost) -> Non
 async def _redelivered(host: QueueHost) -> float:
     samples = (await scrape(host))["headgate_redelivered"]
     return sum(s.value for s in samples if s.name.endswith("_total") and s.labels["shard"] == "1")
+
+
+async def test_a_short_way_that_is_not_gone_is_counted(own_host: QueueHost) -> None:
+    """A call of many elements that are not equal: it is read one by one, and says so."""
+    api = Api(own_host)
+
+    def taken() -> float:
+        return float(FALLBACKS.labels("enqueue", "shape")._value.get())
+
+    equal = [{"topic": "t", "payload": f"{n:0>20}"} for n in range(60)]
+    before = taken()
+    await api.enqueue(*equal)
+    assert taken() == before
+    await api.enqueue(*equal, {"topic": "t", "payload": 5})
+    assert taken() == before + 1

@@ -21,6 +21,7 @@ from services.dag.model import NewDag, NewEdge, NewNode
 from services.dag.queue_items import canonical, encode
 from services.dag.settings import DagSettings
 from services.dag.store.create import Columns
+from shared.fallback import Fallback
 
 # Those that begin with `_` are the system's.
 _TOPIC = re.compile(r"[A-Za-z0-9./-][A-Za-z0-9._/-]{0,127}").fullmatch
@@ -66,38 +67,40 @@ class AdditionBody(msgspec.Struct, forbid_unknown_fields=True):
     dependencies: Annotated[list[_Edge], Meta(max_length=wire.BATCH_MAX)] | None = None
 
 
-def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | None:
+def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | Fallback:
     """A DAG to create, from a body's JSON value, with its nodes in the order of the call, which respects their
-    edges; None when it is none of the common shape."""
+    edges; it must be of the common shape."""
     try:
         spec = msgspec.convert(value, _Spec)
     except msgspec.ValidationError:
-        return None
+        return Fallback("shape")
     if spec.name is not None and len(spec.name) > wire.NAME_BYTES_MAX:
-        return None
+        return Fallback("names")
     names = [name for name in (spec.key, spec.name) if name is not None]
     made = _columns(spec.nodes, names, settings)
-    if made is None or made[1]:
-        return None
+    if isinstance(made, Fallback):
+        return made
+    if made[1]:
+        return Fallback("order")
     return NewDag(spec.key, spec.name, spec.open, spec.hold, spec.on_failure, None, None), made[0]
 
 
-def read_added(value: Any) -> AdditionBody | None:
-    """Nodes to add, from a body's JSON value; None when one is none of the common shape."""
+def read_added(value: Any) -> AdditionBody | Fallback:
+    """Nodes to add, from a body's JSON value; each must be of the common shape."""
     try:
         return msgspec.convert(value, AdditionBody)
     except msgspec.ValidationError:
-        return None
+        return Fallback("shape")
 
 
-def columns_of(added: AdditionBody, settings: DagSettings) -> tuple[Columns, list[str]] | None:
-    """Nodes to add, in the order of the call, which respects the edges between them, and the keys of what they
-    wait for besides: in `ups` -1 is the first of these, -2 the second. None for anything else."""
-    return None if added.dependencies else _columns(added.nodes, [], settings)
+def columns_of(added: AdditionBody, settings: DagSettings) -> tuple[Columns, list[str]] | Fallback:
+    """Nodes to add, in the order of the call, which must respect the edges between them, and the keys of what they
+    wait for besides: in `ups` -1 is the first of these, -2 the second."""
+    return Fallback("dependencies") if added.dependencies else _columns(added.nodes, [], settings)
 
 
-def nodes_of(added: AdditionBody, settings: DagSettings) -> tuple[list[NewNode], list[NewEdge]] | None:
-    """Nodes to add and edges beside them, in whatever order; None when one is none of the common shape. What they
+def nodes_of(added: AdditionBody, settings: DagSettings) -> tuple[list[NewNode], list[NewEdge]] | Fallback:
+    """Nodes to add and edges beside them, in whatever order; each must be of the common shape. What they
     wait for may be there already, or not: that is for who adds them to see."""
     nodes, dependencies = added.nodes, added.dependencies or ()
     above = [tuple(node.upstream or ()) for node in nodes]
@@ -105,10 +108,10 @@ def nodes_of(added: AdditionBody, settings: DagSettings) -> tuple[list[NewNode],
     named += chain.from_iterable(above)
     named += [key for edge in dependencies for key in (edge.upstream, edge.downstream)]
     if not _are_plain(named) or not all(map(_TOPIC, {node.topic for node in nodes})):
-        return None
+        return Fallback("names")
     payloads = ["null" if node.payload is None else encode(node.payload) for node in nodes]
     if _are_too_long(payloads, settings) or any(len(set(ups)) < len(ups) for ups in above):
-        return None
+        return Fallback("limits")
     made = [
         NewNode(
             node.key,
@@ -138,25 +141,25 @@ class _Places(dict[str, int]):
         return self[key]
 
 
-def _columns(nodes: list[_Node], names: list[str], settings: DagSettings) -> tuple[Columns, list[str]] | None:
-    """The nodes, and the keys of what they wait for besides; `names` stand beside them in the call. None unless
-    every key is there once, and each edge comes once and leads to a later node."""
+def _columns(nodes: list[_Node], names: list[str], settings: DagSettings) -> tuple[Columns, list[str]] | Fallback:
+    """The nodes, and the keys of what they wait for besides; `names` stand beside them in the call. Every key must
+    be there once, and each edge come once and lead to a later node."""
     keys = [node.key for node in nodes]
     topics = [node.topic for node in nodes]
     places = _Places(keys)
     if len(places) < len(keys):
-        return None
+        return Fallback("names")
     above = [[places[key] for key in node.upstream or ()] for node in nodes]
     lefts = list(map(len, above))
     ups = list(chain.from_iterable(above))
     downs = list(chain.from_iterable(map(repeat, range(len(nodes)), lefts)))
     if not all(map(lt, ups, downs)) or len(set(zip(downs, ups, strict=True))) < len(ups):
-        return None
+        return Fallback("order")
     if not _are_plain(keys + places.besides + names) or not all(map(_TOPIC, set(topics))):
-        return None
+        return Fallback("names")
     payloads = ["null" if node.payload is None else encode(node.payload) for node in nodes]
     if _is_over_limits(lefts, payloads, settings):
-        return None
+        return Fallback("limits")
     columns = Columns(
         keys=keys,
         topics=topics,

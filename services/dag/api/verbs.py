@@ -18,6 +18,7 @@ from services.dag.api.views import added_view, dag_view
 from services.dag.build.create import Created
 from services.dag.model import NewEdge, NewNode
 from shared.admission.connection_priority import Urgency
+from shared.fallback import Fallback
 from shared.http import json_body
 from shared.http.edge import M, validate
 from shared.http.hot_path import Call, Verb
@@ -103,21 +104,32 @@ class Hot:
     async def create(self, call: Call) -> Answer:
         """`dag_create`."""
         value = self._value(call)
-        made = simple_intake.read(value, self._settings)
-        dag = await self._duties.builder.create_plain(call.namespace, *made) if made else None
-        if dag is not None:
+        made, builder = simple_intake.read(value, self._settings), self._duties.builder
+        dag = made if isinstance(made, Fallback) else await builder.create_plain(call.namespace, *made)
+        if not isinstance(dag, Fallback):
             return _created(Created(dag, made=True, same=True))
+        dag.counted("dag_create")
         return await create(self._duties, call.namespace, validate(wire.DagSpec, value))
 
     async def add_nodes(self, call: Call) -> Answer:
         """`dag_add_nodes`."""
         value = self._value(call)
-        if (added := simple_intake.read_added(value)) is not None:
-            if (columns := simple_intake.columns_of(added, self._settings)) is not None:
-                found = await self._duties.builder.add_plain(call.namespace, call.of, *columns)
-                if found is not None:
-                    return 201, {"nodes": added_view(found)}
-            if (nodes := simple_intake.nodes_of(added, self._settings)) is not None:
+        added = simple_intake.read_added(value)
+        if isinstance(added, Fallback):
+            added.counted("dag_add_nodes")
+        else:
+            columns = simple_intake.columns_of(added, self._settings)
+            builder = self._duties.builder
+            found = (
+                columns
+                if isinstance(columns, Fallback)
+                else await builder.add_plain(call.namespace, call.of, *columns)
+            )
+            if not isinstance(found, Fallback):
+                return 201, {"nodes": added_view(found)}
+            found.counted("dag_add_nodes")
+            nodes = simple_intake.nodes_of(added, self._settings)
+            if not isinstance(nodes, Fallback):
                 return 201, await _add(self._duties, call.namespace, call.of, *nodes)
         return 201, await add_nodes(self._duties, call.namespace, call.of, validate(wire.AddNodes, value))
 

@@ -20,6 +20,7 @@ from services.dag.run.decisions import Settlement
 from services.dag.store.create import Birth, Columns
 from shared import ids
 from shared.crash import crash_point
+from shared.fallback import Fallback
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
@@ -37,24 +38,26 @@ class Growth:
 
     async def write(
         self, shard: Shard, dag_id: str, namespace: str, columns: Columns, above: Sequence[str], queue_shard: int
-    ) -> Birth | None:
-        """Write nodes, which wait for each other and for those of the keys `above`; None when nothing was done.
+    ) -> Birth | Fallback:
+        """Write nodes, which wait for each other and for those of the keys `above`; a fallback: nothing was done.
 
         Raises:
             NotFound: there is no such DAG.
         """
 
-        async def work(tx: Transaction) -> tuple[Settlement | None, Birth | None]:
+        async def work(tx: Transaction) -> tuple[Settlement | None, Birth | Fallback]:
             dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
-            if self._orders.fresh(shard, dag) is not None or not self._has_room(dag, columns):
-                return None, None
+            if self._orders.fresh(shard, dag) is not None:
+                return None, Fallback("order_known")
+            if not self._has_room(dag, columns):
+                return None, Fallback("dag_state")
             upper = await self._upper(tx, dag, columns, above)
             if upper is None:
-                return None, None
+                return None, Fallback("upstreams")
             satisfied = [node.state == "succeeded" for node in upper]
             birth = self._lay_out(dag, columns, satisfied, queue_shard)
             if birth is None:
-                return None, None
+                return None, Fallback("outputs")
             is_large = len(columns.keys) > self._settings.birth_nodes_max
             delay_s = self._settings.stopped_add_s if is_large else self._settings.overdue_s
             await store.create.bear_nodes(tx, birth, [node.no for node in upper], satisfied, delay_s=delay_s)

@@ -41,6 +41,7 @@ from services.dag.store.dags import NodeRow
 from shared import ids
 from shared.crash import crash_point
 from shared.errors import ShardUnavailable, Unavailable
+from shared.fallback import Fallback
 from shared.postgres.connections import Transaction
 from shared.shards.map_file import SLOTS
 from shared.shards.shard_map import Shard
@@ -99,32 +100,32 @@ class Builder:
 
         return await self._placed(namespace, new.key, make)
 
-    async def create_plain(self, namespace: str, new: NewDag, columns: Columns) -> Dag | None:
-        """Make a DAG of the common shape; None when `create` is to say how it stands with that."""
+    async def create_plain(self, namespace: str, new: NewDag, columns: Columns) -> Dag | Fallback:
+        """Make a DAG of the common shape; a fallback when `create` is to say how it stands with that."""
         new = content_digest.marked(new, columns.keys, columns.fingerprints, ())
 
-        async def make(shard: Shard) -> Dag | None:
+        async def make(shard: Shard) -> Dag | Fallback:
             queue_shard = await self._queue_shard(shard)
             await self.quotas.look(namespace)
             if self.quotas.is_limited(namespace):
-                return None
+                return Fallback("quota")
             birth = create_batch.lay_out(ids.new_id(shard.number), namespace, new, columns, queue_shard)
-            return await self._births.make(shard, birth)
+            return await self._births.make(shard, birth) or Fallback("key_taken")
 
         return await self._placed(namespace, new.key, make)
 
     async def add_plain(
         self, namespace: str, dag_id: str, columns: Columns, above: Sequence[str]
-    ) -> list[Added] | None:
-        """Add nodes of the common shape; None when `add` is to say how it stands with that."""
+    ) -> list[Added] | Fallback:
+        """Add nodes of the common shape; a fallback when `add` is to say how it stands with that."""
         shard, dag_id = self._context.shard_of(dag_id)
         queue_shard = await self._queue_shard(shard)
         await self.quotas.look(namespace)
         if self.quotas.is_limited(namespace):
-            return None
+            return Fallback("quota")
         async with self._orders.gate(dag_id):
             birth = await self._growth.write(shard, dag_id, namespace, columns, above, queue_shard)
-        return None if birth is None else await self._growth.give(shard, birth)
+        return birth if isinstance(birth, Fallback) else await self._growth.give(shard, birth)
 
     async def _placed(self, namespace: str, key: str | None, make: Callable[[Shard], Awaitable[T]]) -> T:
         """Make a DAG where its key has its home; without a key on the next shard, or on one after it where that
@@ -161,7 +162,9 @@ class Builder:
         await self.quotas.look(namespace)
         if parent is None and not self.quotas.is_limited(namespace):
             birth = create_batch.plan(dag_id, namespace, new, nodes, edges, queue_shard, self._settings)
-            if birth is not None and (made := await self._births.make(shard, birth)) is not None:
+            if isinstance(birth, Fallback):
+                birth.counted("dag_create_whole")
+            elif (made := await self._births.make(shard, birth)) is not None:
                 return Created(made, True, True)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, _Written | list[Addition]]:

@@ -23,6 +23,7 @@ from shared import ids
 from shared.admission.connection_priority import Urgency
 from shared.crash import crash_point
 from shared.errors import ServiceError
+from shared.fallback import Fallback
 from shared.metrics import RELEASED
 from shared.postgres.batcher import Batcher, BatcherLimits
 from shared.shards.shard_map import Shard
@@ -39,20 +40,22 @@ def plan(
     edges: Sequence[NewEdge],
     queue_shard: int,
     settings: DagSettings,
-) -> Birth | None:
-    """A new DAG as it will stand, or None where the long way is to tell: of what is there already (externals may
-    be resolved, a key may be taken), of nodes that are no items, of none, and of what is wrong with the call."""
-    if not nodes or not all(map(_is_common, nodes)):
-        return None
+) -> Birth | Fallback:
+    """A new DAG as it will stand. A fallback where the long way is to tell: of what is there already (externals
+    may be resolved, a key may be taken), of nodes that are no items, of none, and of what is wrong in the call."""
+    if not nodes:
+        return Fallback("empty")
+    if not all(map(_is_common, nodes)):
+        return Fallback("shape")
     dag = _unborn(dag_id, namespace, new)
     try:
         adding = addition.plan(dag, nodes, edges, _NOTHING, set())
         addition.check_limits(dag, adding, _NOTHING, settings)
     except ServiceError:
-        return None
+        return Fallback("refused")
     counts = addition.new_counts(adding, _NOTHING)
     if any(decide(node.trigger, counts[node.key]) == "skip" for node in adding.nodes):
-        return None
+        return Fallback("skipped")
     numbers = {node.key: n for n, node in enumerate(adding.nodes)}
     columns = Columns(
         keys=list(numbers),

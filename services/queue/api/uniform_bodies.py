@@ -16,6 +16,7 @@ from services.queue.api.body_decoders import is_topic
 from services.queue.model import SEPARATOR, PlainAcks, PlainItem, PlainPart
 from services.queue.settings import QueueSettings
 from shared.errors import ServiceError
+from shared.fallback import Fallback
 from shared.http import json_body
 from shared.ids import ID_CHARS, are_canonical_text, canonical_token
 
@@ -39,6 +40,9 @@ _FIRST_ACK = re.compile(
     _spaced(*_ITEMS).pattern + rb'(%b")[0-9a-f-]{36}("%b"([0-9a-f-]{36})")' % (_TO_ID, _TO_TOKEN)
 ).match
 
+# Of most calls: nothing is lost by them.
+SMALL = Fallback("small")
+
 # A call's items nest so deep.
 _DEPTH = 3
 
@@ -56,24 +60,24 @@ _plain_item = msgspec.json.Decoder(PlainItem).decode
 _text = msgspec.json.Decoder(str).decode
 
 
-def items(body: bytes, settings: QueueSettings) -> PlainPart | None:
+def items(body: bytes, settings: QueueSettings) -> PlainPart | Fallback:
     """What an enqueue call asks for whose items are equal up to their payloads, which are texts and stand last."""
     if len(body) < ALIKE_BYTES_MIN or settings.json_depth_max < _DEPTH:
-        return None
+        return SMALL
     head, texts = _repeated(body)
     if not texts:
-        return None
+        return Fallback("shape")
     item = _known_heads.get(head) or _judged(head, settings)
-    if item is None or len(texts) > settings.batch_items_max:
-        return None
-    if max(map(len, texts)) + len(b'""') > settings.payload_bytes_max:
-        return None
+    if item is None:
+        return Fallback("item")
+    if len(texts) > settings.batch_items_max or max(map(len, texts)) + len(b'""') > settings.payload_bytes_max:
+        return Fallback("limits")
     try:
         # No quotes are left in what is not repeated, and no control characters: each is the inside of a text.
         _text(b'"%b"' % b"".join(texts))
         joined = _BETWEEN.join(texts).decode()
     except (msgspec.MsgspecError, UnicodeError):
-        return None
+        return Fallback("text")
     return PlainPart(item.topic, item.priority, item.lease_s, f'"{joined}"', range(len(texts)))
 
 
@@ -112,27 +116,27 @@ def _judged(head: bytes, settings: QueueSettings) -> PlainItem | None:
     return item
 
 
-def acks(body: bytes, settings: QueueSettings) -> PlainAcks | None:
+def acks(body: bytes, settings: QueueSettings) -> PlainAcks | Fallback:
     """What an ack call asks for whose elements are an id each and all one token."""
-    first = _FIRST_ACK(body) if len(body) >= ALIKE_BYTES_MIN else None
+    if len(body) < ALIKE_BYTES_MIN:
+        return SMALL
+    first = _FIRST_ACK(body)
     if first is None:
-        return None
+        return Fallback("shape")
     lead, close, token = first.groups()
     start, last, end = first.end(1), body.rfind(close), first.end()
-    if _LAST(body, last + len(close)) is None or canonical_token(token.decode()) is None:
-        return None
     again = body.find(lead, end)
-    if again < 0:
-        again = end  # of a single element
-    elif _NEXT(body, end, again) is None:
-        return None
+    is_whole = _LAST(body, last + len(close)) is not None and canonical_token(token.decode()) is not None
+    if not is_whole or (again >= 0 and _NEXT(body, end, again) is None):
+        return Fallback("shape")
+    again = end if again < 0 else again  # the end of a single element
     between = close + body[end:again] + lead
     count, rest = divmod(last - start + len(between), ID_CHARS + len(between))
     if rest or count > settings.batch_items_max:
-        return None
+        return Fallback("limits" if not rest else "shape")
     text = body[start:last]
     # One format for any count: `struct` compiles and keeps each format that it is given.
     ids = [item_id for (item_id,) in struct.iter_unpack(f"{ID_CHARS}s{len(between)}x", text + between)]
     if between.join(ids) != text or not are_canonical_text(b"".join(ids)):
-        return None
+        return Fallback("shape")
     return PlainAcks(list(map(bytes.decode, ids)), token.decode())

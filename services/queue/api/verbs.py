@@ -20,6 +20,7 @@ from services.queue.quotas import Use
 from services.queue.store.dequeue_encoding import Leased
 from shared.admission.connection_priority import Urgency
 from shared.errors import Forbidden, Overloaded, ServiceError, invalid
+from shared.fallback import Fallback
 from shared.http import json_body
 from shared.http.access import Caller
 from shared.http.edge import M, validate
@@ -62,10 +63,12 @@ class Verbs:
         """Take items in. One result per item, in order; `refused` elements say why."""
         enter(call.namespace, call.caller, "enqueue")
         tenant = None if call.caller.is_dag_service else self._process.quotas.of(call.namespace)
-        part = uniform_bodies.items(call.body, self._settings) if tenant is None else None
-        if part is not None:
+        part = uniform_bodies.items(call.body, self._settings) if tenant is None else uniform_bodies.SMALL
+        if not isinstance(part, Fallback):
             _check_topic(part.topic, call.caller)
             return 201, _answer(await self._process.enqueues.enqueue_plain(call.namespace, [part]))
+        if part is not uniform_bodies.SMALL:
+            part.counted("enqueue")
         items = body_decoders.new_items(call.body, self._settings, manages=call.caller.is_dag_service)
         _check_topics(items, call.caller)
         if tenant is None:
@@ -122,8 +125,10 @@ class Verbs:
         """End leased items as done. One result per item, in order."""
         enter(call.namespace, call.caller, "consume")
         acks = uniform_bodies.acks(call.body, self._settings)
-        if acks is not None:
+        if not isinstance(acks, Fallback):
             return self._settled(call, await self._process.acks.ack_plain(call.namespace, acks))
+        if acks is not uniform_bodies.SMALL:
+            acks.counted("ack")
         return self._settled(
             call, await self._process.acks.ack(call.namespace, body_decoders.settled(call.body, self._settings))
         )

@@ -23,6 +23,7 @@ from services.queue.dispatch.scan_floor import KeysFront
 from services.queue.model import Bound, Key, Offer
 from services.queue.store.dequeue_encoding import Handed, returnable
 from shared.errors import Invalid
+from shared.fallback import Fallback
 
 T = TypeVar("T")
 
@@ -237,6 +238,7 @@ class Handing:
         except Invalid:
             if not self.offers:
                 raise
+            Fallback("refused").counted("handoff")
             return await work(())
 
     def saw(self, topic_ids: Sequence[int]) -> None:

@@ -16,6 +16,7 @@ from services.dag.build import create_batch
 from services.dag.build.queue_registration import Giver
 from services.dag.model import Addition
 from services.dag.queue_client import Answer
+from shared.fallback import Fallback
 from tests.support.dag_world import BASE, DagWorld, specs
 
 DIAMOND = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
@@ -83,12 +84,12 @@ async def test_a_dag_made_whole_stands_as_the_long_way_makes_it(
 
         def plan(*args: Any) -> Any:
             found = short(*args)
-            ways[found is not None] += 1
+            ways[not isinstance(found, Fallback)] += 1
             return found
 
         monkeypatch.setattr(create_batch, "plan", plan)
         one = await world.call("POST", "", body, expect=201)
-        monkeypatch.setattr(create_batch, "plan", lambda *_: None)
+        monkeypatch.setattr(create_batch, "plan", lambda *_: Fallback("shape"))
         other = await world.call("POST", "", body, expect=201)
         await world.settle()
         assert await stands(world, one["id"]) == await stands(world, other["id"]), f"seed {seed}"
@@ -100,12 +101,12 @@ async def test_a_dag_made_whole_stands_as_the_long_way_makes_it(
 
 
 async def create_plainly(world: DagWorld, body: Any) -> Any:
-    """What the short way answers to a create call; None where it leaves it to the long way."""
+    """What the short way answers to a create call; a fallback where it leaves it to the long way."""
     made = simple_intake.read(body, world.settings)
-    assert made is not None
+    assert not isinstance(made, Fallback)
     dag = await world.duties.builder.create_plain("default", *made)
-    if dag is None:
-        return None
+    if isinstance(dag, Fallback):
+        return dag
     return json.loads(msgspec.json.encode(dag_view(dag))) | {"existing": False, "same": True}
 
 
@@ -114,7 +115,7 @@ async def test_a_plain_dag_stands_as_the_long_way_makes_it(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     world.go_by_routes()
-    monkeypatch.setattr(create_batch, "plan", lambda *_: None)
+    monkeypatch.setattr(create_batch, "plan", lambda *_: Fallback("shape"))
     nodes = [{"key": f"n{n}", "topic": "t", "upstream": ["first"], "priority": n} for n in range(150)]
     nodes[7] |= {"trigger": "all_done", "payload": {"b": 'a "b"\n', "a": 2}, "pass_outputs": True, "lease_s": 5}
     first = {"key": "first", "topic": "s", "pass_outputs": True, "payload": "ü"}
@@ -135,11 +136,11 @@ async def test_a_plain_dag_whose_key_is_taken_or_whose_namespace_is_limited_goes
 ) -> None:
     body = {"nodes": specs(DIAMOND), "key": "k"}
     first = await create_plainly(world, body)
-    assert await create_plainly(world, body) is None
+    assert await create_plainly(world, body) == Fallback("key_taken")
     assert (await world.call("POST", "", body, expect=200))["id"] == first["id"]
     answer = await world.http.put("/v1/namespaces/default", json={"dags_max": 5})
     assert answer.status_code == 200
-    assert await create_plainly(world, body | {"key": "other"}) is None
+    assert await create_plainly(world, body | {"key": "other"}) == Fallback("quota")
     assert len(await world.rows("SELECT * FROM dag")) == 1
 
 

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from services.queue.dispatch import scan_floor
-from services.queue.model import Look
+from services.queue.model import KeyLook
 from tests.support.queue_host import AT_ONCE, Api
 
 
 @pytest.fixture
-def looks(own_api: Api, monkeypatch: pytest.MonkeyPatch) -> list[Look]:
+def looks(own_api: Api, monkeypatch: pytest.MonkeyPatch) -> list[KeyLook]:
     """What was asked of the shards."""
-    asked: list[Look] = []
+    asked: list[KeyLook] = []
     for store in own_api.host.stores.values():
         real = store.peek
 
-        async def peek(look: Look, limit: int, real: Any = real) -> Any:
+        async def peek(look: KeyLook, limit: int, real: Any = real) -> Any:
             asked.append(look)
             return await real(look, limit)
 
@@ -45,7 +45,7 @@ async def ids_of(api: Api, count: int, **fields: Any) -> list[str]:
     return [item["id"] for item in await api.dequeue("t", count, **fields)]
 
 
-async def test_a_second_look_passes_over_what_was_served(own_api: Api, looks: list[Look]) -> None:
+async def test_a_second_look_passes_over_what_was_served(own_api: Api, looks: list[KeyLook]) -> None:
     await own_api.clock.advance(60)
     ids = [await own_api.enqueue_one("t", id=own_api.new_id(0)) for _ in range(4)]
     assert await ids_of(own_api, 1) == ids[:1]
@@ -88,7 +88,7 @@ async def test_a_pause_does_not_move_the_front(own_api: Api) -> None:
     assert await ids_of(own_api, 3) == ids[1:]
 
 
-async def test_places_of_lanes_are_looked_for_from_the_beginning(own_api: Api, looks: list[Look]) -> None:
+async def test_places_of_lanes_are_looked_for_from_the_beginning(own_api: Api, looks: list[KeyLook]) -> None:
     for _ in range(3):
         await own_api.enqueue_one("t", id=own_api.new_id(0))
     own_api.host.dispatch.line(own_api.namespace, "t").buffer.takes_turns = True

@@ -17,6 +17,7 @@ from services.dag.settings import DagSettings
 from services.dag.store.create import Birth
 from shared import ids
 from shared.errors import ServiceError
+from shared.fallback import Fallback
 from shared.http import json_body
 
 SETTINGS = DagSettings()
@@ -91,12 +92,13 @@ def long_way(value: Any, settings: DagSettings = SETTINGS) -> Birth | None:
         nodes, edges = intake.new_nodes(spec.nodes or (), settings), intake.new_edges(spec.dependencies or ())
     except (ValidationError, ServiceError):
         return None
-    return create_batch.plan(DAG, "ns", new, nodes, addition.edges_of(nodes, edges), 5, settings)
+    planned = create_batch.plan(DAG, "ns", new, nodes, addition.edges_of(nodes, edges), 5, settings)
+    return None if isinstance(planned, Fallback) else planned
 
 
 def short_way(value: Any, settings: DagSettings = SETTINGS) -> Birth | None:
     made = simple_intake.read(value, settings)
-    return None if made is None else create_batch.lay_out(DAG, "ns", *made, 5)
+    return None if isinstance(made, Fallback) else create_batch.lay_out(DAG, "ns", *made, 5)
 
 
 def check(body: Any, settings: DagSettings = SETTINGS) -> Birth | None:
@@ -180,8 +182,8 @@ def test_what_is_over_a_limit_is_left_to_the_long_way(limit: str) -> None:
 
 def test_a_thousand_nodes_are_taken_and_one_more_is_not() -> None:
     nodes = [{"key": f"n{n}", "topic": "t"} for n in range(wire.BATCH_MAX + 1)]
-    assert simple_intake.read({"nodes": nodes[:-1]}, SETTINGS) is not None
-    assert simple_intake.read({"nodes": nodes}, SETTINGS) is None
+    assert not isinstance(simple_intake.read({"nodes": nodes[:-1]}, SETTINGS), Fallback)
+    assert simple_intake.read({"nodes": nodes}, SETTINGS) == Fallback("shape")
 
 
 @pytest.mark.parametrize("name", ["k" * 1_024, "k" * 1_025, "", "a\n", "ü", 'a"', "a\\", "\x7f", "a\x85"])
@@ -196,13 +198,13 @@ def check_nodes(body: dict[str, Any], settings: DagSettings = SETTINGS) -> bool:
     value = json_body.check(json.dumps(body).encode(), depth_max=settings.json_depth_max)
     untouched = copy.deepcopy(value)
     added = simple_intake.read_added(value)
-    short = None if added is None else simple_intake.nodes_of(added, settings)
+    short = added if isinstance(added, Fallback) else simple_intake.nodes_of(added, settings)
     assert value == untouched
-    if short is not None:
+    if not isinstance(short, Fallback):
         spec = wire.AddNodes.model_validate(value)
         assert short[0] == intake.new_nodes(spec.nodes, settings)
         assert short[1] == intake.new_edges(spec.dependencies or ())
-    return short is not None
+    return not isinstance(short, Fallback)
 
 
 @given(bodies())

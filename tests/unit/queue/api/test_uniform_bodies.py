@@ -14,6 +14,7 @@ from services.queue.enqueue.simple_enqueue import parts_of
 from services.queue.model import Even, PlainAcks
 from services.queue.settings import QueueSettings
 from shared.errors import ServiceError
+from shared.fallback import Fallback
 from shared.ids import new_ids
 
 SETTINGS = QueueSettings(shards="postgresql://x@127.0.0.1:1/n#1")
@@ -67,7 +68,7 @@ def read(quick: Any, slow: Any, body: bytes) -> None:
     """Reads a body both ways: what the quick one takes, the slow one takes to mean the same."""
     with patch.object(uniform_bodies, "ALIKE_BYTES_MIN", 0):
         found = quick(body)
-    if found is not None:
+    if not isinstance(found, Fallback):
         assert slow(body) == found
 
 
@@ -119,7 +120,9 @@ def test_names_that_are_no_ids_and_no_tokens_are_left_to_others(monkeypatch: pyt
         ([ack(ID), ack(odd)], False),
         ([ack(ID, odd)], False),
     ):
-        assert (uniform_bodies.acks(b'{"items":[%b]}' % b",".join(acks), SETTINGS) is not None) == is_taken
+        assert (
+            not isinstance(uniform_bodies.acks(b'{"items":[%b]}' % b",".join(acks), SETTINGS), Fallback)
+        ) == is_taken
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
@@ -133,7 +136,7 @@ def test_what_clients_send_is_read_as_a_whole(count: int, separators: tuple[str,
     ids = new_ids(7, count)
     acks = uniform_bodies.acks(body([{"id": item_id, "lease_token": TOKEN} for item_id in ids]), SETTINGS)
 
-    assert part is not None and list(map(json.loads, part.payloads.split("\x1e"))) == texts
+    assert not isinstance(part, Fallback) and list(map(json.loads, part.payloads.split("\x1e"))) == texts
     assert acks == (ids, TOKEN)
 
 
@@ -143,8 +146,8 @@ def test_calls_of_as_many_as_may_be_and_one_more(many: int, monkeypatch: pytest.
     items = msgspec.json.encode({"items": [{"topic": "t", "payload": "x"}] * many})
     acks = msgspec.json.encode({"items": [{"id": ID, "lease_token": TOKEN}] * many})
 
-    assert (uniform_bodies.items(items, SMALL) is not None) == (many == 3)
-    assert (uniform_bodies.acks(acks, SMALL) is not None) == (many == 3)
+    assert (not isinstance(uniform_bodies.items(items, SMALL), Fallback)) == (many == 3)
+    assert (not isinstance(uniform_bodies.acks(acks, SMALL), Fallback)) == (many == 3)
 
 
 @pytest.mark.parametrize("length", [7, 8])
@@ -152,7 +155,9 @@ def test_payloads_as_large_as_may_be_and_one_byte_more(length: int, monkeypatch:
     monkeypatch.setattr(uniform_bodies, "ALIKE_BYTES_MIN", 0)
     items = [{"topic": "t", "payload": "x"}, {"topic": "t", "payload": "x" * length}]
 
-    assert (uniform_bodies.items(msgspec.json.encode({"items": items}), SMALL) is not None) == (length == 7)
+    assert (not isinstance(uniform_bodies.items(msgspec.json.encode({"items": items}), SMALL), Fallback)) == (
+        length == 7
+    )
 
 
 def test_what_nests_too_deep_is_refused_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +165,7 @@ def test_what_nests_too_deep_is_refused_as_ever(monkeypatch: pytest.MonkeyPatch)
     body = b'{"items":[{"topic":"t","payload":"x"}]}'
     for depth, is_taken in ((3, True), (2, False)):
         settings = SETTINGS.model_copy(update={"json_depth_max": depth})
-        assert (uniform_bodies.items(body, settings) is not None) == is_taken
+        assert (not isinstance(uniform_bodies.items(body, settings), Fallback)) == is_taken
     with pytest.raises(ServiceError):
         body_decoders.new_items(body, settings)
 
@@ -176,7 +181,7 @@ def test_heads_kept_are_bounded_and_refused_or_long_ones_not_kept(monkeypatch: p
     long = b" " * uniform_bodies.HEAD_BYTES_MAX
     assert uniform_bodies.items(b'{"items":[{"topic":"t",%b"payload":"x"}]}' % long, SETTINGS)
     for refused in (b'"topic":"?"', b'"topic":"t","lease_s":0', b'"topic":"t","x":1', b'"topic":"t","topic":"t"'):
-        assert uniform_bodies.items(b'{"items":[{%b,"payload":"x"}]}' % refused, SETTINGS) is None
+        assert uniform_bodies.items(b'{"items":[{%b,"payload":"x"}]}' % refused, SETTINGS) == Fallback("item")
     assert uniform_bodies._known_heads == {}
 
 

@@ -16,7 +16,7 @@ from services.queue.dispatch.key_buffer import START
 from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.key_refill import LOOKS_MAX, STALE_POLLS, Looking
 from services.queue.dispatch.scan_floor import MARGIN
-from services.queue.model import EARLIEST, Key, Look
+from services.queue.model import EARLIEST, Key, KeyLook
 from services.queue.settings import QueueSettings
 from services.queue.store.names import TopicRef
 from shared.errors import ShardUnavailable
@@ -40,7 +40,7 @@ class Shard:
         self.open = asyncio.Event()
         self.open.set()
         self.is_away = self.knows_nothing = False
-        self.looks: list[tuple[Look, int]] = []
+        self.looks: list[tuple[KeyLook, int]] = []
         self.statements = self.finds = 0
 
     async def find_all(self, pairs: list[tuple[str, str]]) -> list[TopicRef | None]:
