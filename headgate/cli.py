@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, NoReturn, get_args
 
 from headgate import _commands as commands
-from headgate import _explain, _export, _grow_commands, _import_commands, wire
+from headgate import _explain, _export, _grow_commands, _import_commands, _workflow_commands, wire
 from headgate import _operation_commands as operations
 from headgate import _quota_commands as quotas
 from headgate._app.command import WORKER, add_worker, worker
@@ -239,6 +239,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_operations(root, shared)
     add_worker(root.add("worker", worker, "run an app's functions", epilog=WORKER))
     _add_quotas(_Commands(root.add("quotas", None, "what a namespace may use", epilog=quotas.QUOTAS), shared))
+    workflows = root.add("workflow", None, "looks at workflows' code", epilog=_workflow_commands.WORKFLOWS)
+    _workflow_commands.add_commands(_Commands(workflows, shared).add)
     _add_dags(_Commands(root.add("dag", None, "DAGs: submit, watch, retry and more", epilog=DAGS), shared))
     return parser
 

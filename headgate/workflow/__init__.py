@@ -11,8 +11,9 @@ This package is the core, without I/O: it imports nothing but the standard libra
 is a function of what it is given, `context` what code gets as `wf`, `replay` feeds events to code, collects what
 it asks for and compares that with the record; `events` and `commands` are those two, `turns` is the commit that
 carries commands to the service; `lines` tells where in the code. `memory` is a run as the service keeps it, in
-memory; `simulation` and `mocks` are the tests of users on it; `guard` finds what does not replay; `errors`.
-docs/workflows.md has the events, the commands and the rules of a turn, exactly.
+memory; `simulation` and `mocks` are the tests of users on it; `guard` and `lint` find what does not replay;
+`driver` runs cores against the service, in `threads`; `errors`. docs/workflows.md has the events, the commands
+and the rules of a turn, exactly.
 """
 
 from headgate.workflow.commands import Command

@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypedDict, TypeVar, Unpack
 from uuid import UUID
 
@@ -177,7 +178,7 @@ class Workflow:
         spec: dict[str, Any] = {"name": label, "args": list(args)}
         spec |= _present(max_attempts=max_attempts, backoff=backoff, timeout_s=timeout_s)
         text = canonical(spec, f"an argument of the step {label}")
-        return self._run.ask_and_wait("step", f"step:{label}", text, _place(), lambda: function(*args))
+        return self._run.ask_and_wait("step", f"step:{label}", text, _place(), partial(function, *args))
 
     def dag(self, dag: Graph) -> Coroutine[Any, Any, dict[str, Any]]:
         """Start a graph and await the outputs of its last nodes, by key. If the await is cancelled, so is it.

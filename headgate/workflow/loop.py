@@ -195,6 +195,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             sys.set_asyncgen_hooks(*outer_hooks)
             asyncio_events._set_running_loop(outer_loop)
 
+    def stop_running(self) -> None:
+        """From any thread: `run` raises before its next callback, for good."""
+        self.stopped = True
+
     def fire(self, handle: TimerHandle) -> None:
         """A timer's time has come."""
         if not handle.is_cancelled:

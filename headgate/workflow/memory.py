@@ -10,16 +10,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from headgate.workflow.commands import canonical
-from headgate.workflow.events import NODES, Event, markers_of
-from headgate.workflow.turns import Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
+from headgate.workflow.events import NODES, Event
+from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
 
 EPOCH: Final = datetime(2030, 1, 1, tzinfo=UTC)
 PAGE_EVENTS_MAX: Final = 1_000
 _UNFINISHED: Final = "running"
-
-
-class Diverged(Exception):
-    """A turn asks for what the run has otherwise; the service answers 409 `history_mismatch`."""
 
 
 class MemoryRun:
@@ -232,6 +228,3 @@ class MemoryRun:
 
 def _parsed(line: str) -> Event:
     return Event.parse(json.loads(line))
-
-
-__all__ = ["EPOCH", "Diverged", "MemoryRun", "markers_of"]

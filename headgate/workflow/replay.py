@@ -14,7 +14,6 @@ import inspect
 import logging
 import math
 from asyncio import events as asyncio_events
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
@@ -26,6 +25,7 @@ from headgate.workflow.errors import Mismatch, NodeFailed, Nondeterministic, Ref
 from headgate.workflow.events import ENDS, NODES, RECORDS, Event
 from headgate.workflow.lines import last_line, raised_at, text_of, user_place, where_waits
 from headgate.workflow.loop import TimerHandle, new_loop
+from headgate.workflow.mailbox import Mailbox
 
 SIGNAL: Final = "signal"
 
@@ -80,8 +80,6 @@ class Replay:
         self.told = 0
         self.told_count = 0
         self.end: Command | None = None
-        # How many signals of each name the code has received.
-        self.received: dict[str, int] = {}
         self.started: datetime
         self.now: datetime
         self._guard = guard or nullcontext
@@ -94,8 +92,8 @@ class Replay:
         self._asked: dict[str, Asked] = {}
         self._made: dict[tuple[str, str], Command] = {}
         self._unrecorded: dict[int, dict[tuple[str, str], Command]] = {}
-        self._signals: dict[str, deque[Any]] = {}
-        self._receivers: dict[str, deque[asyncio.Future[Any]]] = {}
+        self._steps: dict[str, Command] = {}
+        self._mailbox = Mailbox(self.loop.create_future)
 
     # Events in
 
@@ -150,6 +148,29 @@ class Replay:
     def unrecorded(self) -> list[Command]:
         """What was asked for and is not in the history as far as it was fed, in the order of asking."""
         return [command for commands in self._unrecorded.values() for command in commands.values()]
+
+    def learn(self, seen: int, markers: Mapping[str, int]) -> None:
+        """What the service knows by now; to be told before the events of its answer."""
+        self.seen = max(self.seen, seen)
+        for name, after in markers.items():
+            self._markers.setdefault(name, after)
+
+    def steps(self) -> list[Command]:
+        """The steps that the code waits for and that have no result yet; their `call` is to be made."""
+        return list(self._steps.values())
+
+    def step_written(self, key: str) -> None:
+        """The service has its result, which comes as an event."""
+        self._steps.pop(key, None)
+
+    @property
+    def open_count(self) -> int:
+        return len(self._asked) + len(self._mailbox)
+
+    @property
+    def received(self) -> dict[str, int]:
+        """How many signals of each name the code has received."""
+        return self._mailbox.received
 
     @property
     def is_replaying(self) -> bool:
@@ -237,6 +258,7 @@ class Replay:
         self._advance(event.at)
         if asked is None or asked.ended:
             raise Mismatch(event.event, f"an end of {event.describe()}", None, self.where())
+        self._steps.pop(event.key, None)
         asked.ended, asked.state, asked.output, asked.error = True, event.state, event.output, event.error
         if not asked.forked:
             del self._asked[event.key]
@@ -321,6 +343,8 @@ class Replay:
         command = Command(kind, key, text, self.told, place)
         command.call = call
         self._made[kind, key] = command
+        if kind == "step":
+            self._steps[key] = command
         self._asked[key] = Asked(kind, key, forked)
         return key
 
@@ -370,6 +394,7 @@ class Replay:
         """It is waited for no longer. What was asked for at this very event is not told at all."""
         if self.loop.stopped:
             return
+        self._steps.pop(asked.key, None)
         if self._made.pop((asked.kind, asked.key), None) is not None:
             del self._asked[asked.key]
         else:
@@ -404,43 +429,12 @@ class Replay:
 
     async def receive(self, name: str) -> Any:
         self.check_in_task()
-        kept = self._signals.get(name)
-        if kept:
-            data = kept.popleft()
-        else:
-            receivers = self._receivers.setdefault(name, deque())
-            waiter = self.loop.create_future()
-            receivers.append(waiter)
-            try:
-                data = await waiter
-            except asyncio.CancelledError:
-                self._give_back(name, waiter)
-                raise
-        self.received[name] = self.received.get(name, 0) + 1
-        return data
+        return await self._mailbox.receive(name)
 
     def _hand_over(self, event: Event) -> None:
         self._check_started(event)
         self._advance(event.at)
-        self._offer(event.data["name"], event.data.get("data"), first=False)
-
-    def _offer(self, name: str, data: Any, *, first: bool) -> None:
-        receivers = self._receivers.get(name)
-        while receivers:
-            waiter = receivers.popleft()
-            if not waiter.done():
-                waiter.set_result(data)
-                return
-        kept = self._signals.setdefault(name, deque())
-        if first:
-            kept.appendleft(data)
-        else:
-            kept.append(data)
-
-    def _give_back(self, name: str, waiter: "asyncio.Future[Any]") -> None:
-        """A receiver was cancelled; a signal that it was given at this very event goes to the next."""
-        if waiter.done() and not waiter.cancelled():
-            self._offer(name, waiter.result(), first=True)
+        self._mailbox.offer(event.data["name"], event.data.get("data"))
 
     def publish(self, key: str, text: str, place: Place) -> None:
         self.check_in_task()

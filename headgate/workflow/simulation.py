@@ -336,7 +336,7 @@ class _Play:
                 self.core.last,
                 self.core.told,
                 [command.body() for command in asked],
-                received=self.core.received,
+                received=dict(self.core.received),
             )
             run.turn(run.lease, turn)
             self.core.seen = run.seen

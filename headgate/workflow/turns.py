@@ -16,6 +16,10 @@ class RunFinished(Exception):
     """The run has ended: drop it, and ack."""
 
 
+class Diverged(Exception):
+    """A turn asks for what the run has otherwise; nothing of it is written (409 `history_mismatch`)."""
+
+
 class Lease(NamedTuple):
     """What a delivery of a decider's item says: which run, which of its generations, and the secret of that
     one."""
@@ -93,12 +97,17 @@ class Runs(Protocol):
 
     Raises:
         TurnLost, RunFinished: the run is no longer this worker's.
+        Diverged: a turn was refused.
         headgate.HeadgateError: no answer, or a refusal.
     """
 
-    async def history(self, lease: Lease, after: int) -> Page: ...
+    async def history(self, lease: Lease, after: int, wait_s: float = 0.0) -> Page:
+        """Events behind `after`; where there are none, after up to `wait_s`."""
+        ...
 
-    async def turn(self, lease: Lease, turn: Turn) -> TurnAnswer: ...
+    async def turn(self, lease: Lease, turn: Turn) -> TurnAnswer:
+        """One commit, or nothing."""
+        ...
 
 
 def stuck_of(error: TurnFailed) -> dict[str, Any]:

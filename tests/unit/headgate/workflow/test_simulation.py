@@ -155,7 +155,7 @@ def test_a_signal_that_a_cancelled_receiver_was_given_goes_to_the_next() -> None
         """The receiver is cancelled at the very event that gives it the signal, before it goes on."""
         receiver = asyncio.create_task(wf.receive("go"))
         await asyncio.sleep(0)
-        waiter = wf._run._receivers["go"][0]
+        waiter = wf._run._mailbox._receivers["go"][0]
         waiter.add_done_callback(lambda _: receiver.cancel())
         # The task's own wake-up was there first; it is cancelled before it has run.
         await asyncio.wait([receiver])

@@ -1,0 +1,316 @@
+"""Drives runs on a worker: a page of history in, a turn out, until the run is parked or over.
+
+A delivery of a decider's item is one `work`. The core of a parked run is kept, so that its next event is told
+without a replay; dropping it costs nothing but that. What code asks for is written in turns; steps run here,
+beside the turns.
+"""
+
+import asyncio
+import inspect
+import json
+import logging
+import random
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from headgate.workflow.commands import Command, canonical
+from headgate.workflow.errors import Nondeterministic, TurnFailed
+from headgate.workflow.events import Event
+from headgate.workflow.replay import Replay
+from headgate.workflow.threads import CoreThreads
+from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Runs, Turn, TurnAnswer, TurnLost, stuck_of
+
+COMMANDS_MAX: Final = 1_000
+EVENT_LIMIT_S: Final = 2.0
+CORES_BYTES_MAX: Final = 64 * 1024 * 1024
+WAIT_S: Final = 20.0
+SHORT_STEP_S: Final = 1.0
+ERROR_CHARS_MAX: Final = 4_000
+# Rough sizes of what a parked core holds.
+_CORE_BYTES: Final = 16 * 1024
+_OPEN_BYTES: Final = 4 * 1024
+
+log = logging.getLogger("headgate.workflow")
+
+
+class UnknownWorkflow(TurnFailed):
+    """No workflow of that type is registered with this worker."""
+
+    code = "unknown_workflow"
+
+
+class Cores:
+    """Cores of parked runs, the last used kept, bounded by what they hold."""
+
+    def __init__(self, bytes_max: int = CORES_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._kept: OrderedDict[str, tuple[Replay, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def take(self, run: str) -> Replay | None:
+        found = self._kept.pop(run, None)
+        if found is None:
+            return None
+        self._bytes -= found[1]
+        return found[0]
+
+    def keep(self, run: str, core: Replay) -> None:
+        if (older := self.take(run)) is not None:
+            older.close()
+        size = _CORE_BYTES + _OPEN_BYTES * core.open_count
+        self._kept[run] = core, size
+        self._bytes += size
+        while self._bytes > self._bytes_max:
+            _, (dropped, dropped_bytes) = self._kept.popitem(last=False)
+            self._bytes -= dropped_bytes
+            dropped.close()
+
+
+class Driver:
+    """`workflows` by type. `replay_rate` is the part of turns before which the run is replayed from its beginning
+    and compared."""
+
+    def __init__(
+        self,
+        workflows: Mapping[str, Callable[..., Any]],
+        runs: Runs,
+        *,
+        cores: Cores | None = None,
+        threads: CoreThreads | None = None,
+        replay_rate: float = 0.0,
+        event_limit_s: float = EVENT_LIMIT_S,
+        commands_max: int = COMMANDS_MAX,
+    ) -> None:
+        self.workflows = workflows
+        self.runs = runs
+        self.cores = cores or Cores()
+        self.threads = threads or CoreThreads()
+        self.replay_rate = replay_rate
+        self.event_limit_s = event_limit_s
+        self.commands_max = commands_max
+
+    async def work(self, type: str, lease: Lease) -> None:
+        """Everything that there is to do for this generation of a run's decider; then its item may be acked.
+
+        Raises:
+            headgate.HeadgateError: the service could not be asked; the item is to be delivered again.
+        """
+        core = self.cores.take(lease.run)
+        while True:
+            was_kept = core is not None
+            driving = _Driving(self, type, lease, core)
+            try:
+                await driving.run()
+                return
+            except (TurnLost, RunFinished) as error:
+                log.info("%s: %s", lease.run, error)
+                driving.drop()
+                return
+            except (TurnFailed, Diverged) as error:
+                driving.drop()
+                if was_kept:  # what was kept may be what is wrong
+                    core = None
+                    continue
+                await self._write_stuck(lease, error)
+                return
+            except BaseException:
+                driving.drop()
+                raise
+
+    async def _write_stuck(self, lease: Lease, error: TurnFailed | Diverged) -> None:
+        log.error("%s is stuck: %s", lease.run, error)
+        if isinstance(error, Diverged):
+            error = Nondeterministic(f"the service has refused what the code asks for: {error}")
+        try:
+            page = await self.runs.history(lease, 0)
+            turn = Turn(lease.generation, lease.secret, page.turn + 1, 0, page.seen, stuck=stuck_of(error))
+            await self.runs.turn(lease, turn)
+        except (TurnLost, RunFinished) as lost:
+            log.info("%s: %s", lease.run, lost)
+
+
+class _Driving:
+    """One generation of one run."""
+
+    def __init__(self, driver: Driver, type: str, lease: Lease, core: Replay | None) -> None:
+        self.driver = driver
+        self.runs = driver.runs
+        self.type = type
+        self.lease = lease
+        self.core = core
+        self.turn = 0
+        self.steps: dict[str, asyncio.Task[dict[str, Any]]] = {}
+
+    async def run(self) -> None:
+        core = await self._read(0.0)
+        while True:
+            asked = core.unrecorded()
+            self._begin_steps(core)
+            if self.steps and await self._steps_first(core, asked):
+                continue
+            answer = await self._send(core, asked)
+            if answer.parked:
+                self._stop_steps()
+                self.driver.cores.keep(self.lease.run, core)
+                return
+            if answer.ended:
+                self.drop()
+                return
+            await self._feed(core, answer.events)
+
+    def drop(self) -> None:
+        self._stop_steps()
+        if self.core is not None:
+            self.core.close()
+
+    # Events
+
+    async def _read(self, wait_s: float) -> Replay:
+        """All events that there are behind those that the core knows."""
+        core, more = self.core, True
+        while more:
+            page = await self.runs.history(self.lease, core.last if core else 0, wait_s)
+            if core is None:
+                core = self.core = self._new_core(page)
+            core.learn(page.seen, page.markers)
+            self.turn, more = page.turn, page.more
+            await self._feed(core, page.events)
+        assert core is not None
+        core.check()
+        return core
+
+    def _new_core(self, page: Page) -> Replay:
+        function = self.driver.workflows.get(self.type)
+        if function is None:
+            raise UnknownWorkflow(
+                f"this worker has no workflow {self.type!r}; register it with @worker.workflow({self.type!r})"
+            )
+        return Replay(function, seen=page.seen, markers=page.markers)
+
+    async def _feed(self, core: Replay, events: Sequence[Event]) -> None:
+        """What was seen is replayed at once; each new event's code has its time."""
+        replayed = [event for event in events if event.event <= core.seen]
+        threads, stop = self.driver.threads, core.loop.stop_running
+        if replayed:
+            await threads.run(lambda: [core.feed(event) for event in replayed], stop=stop)
+        for event in events[len(replayed) :]:
+            if event.is_told:
+                limit_s = self.driver.event_limit_s
+                await threads.run(lambda event=event: core.feed(event), limit_s=limit_s, stop=stop)  # type: ignore[misc]
+            else:
+                core.feed(event)
+
+    # Steps
+
+    def _begin_steps(self, core: Replay) -> None:
+        waiting = core.steps()
+        for command in waiting:
+            if command.key not in self.steps:
+                self.steps[command.key] = asyncio.create_task(_step(command))
+        wanted = {command.key for command in waiting}
+        for key in [key for key in self.steps if key not in wanted]:
+            self.steps.pop(key).cancel()
+
+    async def _steps_first(self, core: Replay, asked: Sequence[Command]) -> bool:
+        """Wait for steps where nothing else is to be written; whether there were events meanwhile instead."""
+        if any(step.done() for step in self.steps.values()) or any(command.kind != "step" for command in asked):
+            return False
+        if asked or core.told > core.seen:
+            # What is short is written with its end, in one commit.
+            await asyncio.wait(self.steps.values(), timeout=SHORT_STEP_S)
+            return False
+        reading = asyncio.create_task(self._read(WAIT_S))
+        try:
+            await asyncio.wait([reading, *self.steps.values()], return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+            return reading.done()
+        finally:
+            await _ended(reading)
+
+    def _stop_steps(self) -> None:
+        for step in self.steps.values():
+            step.cancel()
+        self.steps.clear()
+
+    # Turns
+
+    async def _send(self, core: Replay, asked: Sequence[Command]) -> TurnAnswer:
+        driver = self.driver
+        if driver.replay_rate and random.random() < driver.replay_rate:  # noqa: S311 (a sample)
+            await self._doubt(core, asked)
+        sent, left = asked[: driver.commands_max], asked[driver.commands_max :]
+        seen = left[0].after - 1 if left else core.told
+        known = {command.key for command in left}
+        ended = [key for key, step in self.steps.items() if step.done() and key not in known]
+        turn = Turn(
+            self.lease.generation,
+            self.lease.secret,
+            self.turn + 1,
+            core.last,
+            seen,
+            [command.body() for command in sent],
+            [self.steps[key].result() for key in ended],
+            dict(core.received),
+        )
+        answer = await self.runs.turn(self.lease, turn)
+        for key in ended:
+            del self.steps[key]
+            core.step_written(key)
+        self.turn = turn.turn
+        core.learn(seen, {})
+        return answer
+
+    async def _doubt(self, core: Replay, asked: Sequence[Command]) -> None:
+        """Raises Nondeterministic if the run, replayed from its beginning, asks for something else."""
+        again = Replay(core.function, seen=core.seen)
+        try:
+            more = True
+            while more and again.last < core.last:
+                page = await self.runs.history(self.lease, again.last, 0.0)
+                again.learn(core.seen, page.markers)
+                events, more = [event for event in page.events if event.event <= core.last], page.more
+                await self._feed(again, events)
+            first = [command.identity for command in asked]
+            second = [command.identity for command in again.unrecorded()]
+        finally:
+            again.close()
+        if first != second:
+            differ = [str(pair) for pair in (set(first) ^ set(second))][:4]
+            raise Nondeterministic(f"the run asks for something else when it is replayed: {', '.join(differ)}")
+
+
+async def _ended(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _step(command: Command) -> dict[str, Any]:
+    """The result of a step, after up to its `max_attempts`."""
+    assert command.call is not None
+    spec = command.spec
+    backoff = {"base_s": 1.0, "factor": 2.0, "max_s": 300.0, **(spec.get("backoff") or {})}
+    attempts_max = spec.get("max_attempts", 1)
+    for attempt in range(1, attempts_max + 1):
+        try:
+            async with asyncio.timeout(spec.get("timeout_s")):
+                found = await _called(command.call)
+            output = json.loads(canonical(found, f"what the step {spec['name']} returned"))
+            return {"key": command.key, "state": "succeeded", "output": output}
+        except Exception as error:
+            log.warning("step %s failed at attempt %d of %d: %r", command.key, attempt, attempts_max, error)
+            text = "".join(traceback.format_exception(error))[-ERROR_CHARS_MAX:].replace("\x00", "�")
+        if attempt < attempts_max:
+            await asyncio.sleep(min(backoff["base_s"] * backoff["factor"] ** (attempt - 1), backoff["max_s"]))
+    return {"key": command.key, "state": "failed", "error": text}
+
+
+async def _called(call: Callable[[], Any]) -> Any:
+    """A coroutine function in this loop, any other in a thread."""
+    found = call() if inspect.iscoroutinefunction(call) else await asyncio.to_thread(call)
+    return await found if inspect.isawaitable(found) else found

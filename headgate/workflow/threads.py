@@ -1,0 +1,129 @@
+"""Threads in which workflow code runs, apart from the worker's loop; one that never comes back is replaced."""
+
+import asyncio
+import ctypes
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from headgate.workflow.errors import NeverYields
+
+T = TypeVar("T")
+
+THREADS_MAX: Final = 4
+# So many that do not come back are replaced; then what is left must do.
+HUNG_MAX: Final = 8
+
+
+class _Work:
+    __slots__ = ("call", "finished", "loop", "started", "thread")
+
+    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.call = call
+        self.loop = loop
+        self.started = asyncio.Event()
+        self.finished: asyncio.Future[Any] = loop.create_future()
+        self.thread: _Thread | None = None
+
+
+class _Thread(threading.Thread):
+    """Does work until it is given none, or has been given up."""
+
+    def __init__(self, pool: "CoreThreads") -> None:
+        super().__init__(name="headgate-workflow", daemon=True)
+        self.pool = pool
+        self.given_up = False
+
+    def run(self) -> None:
+        while not self.given_up and (work := self.pool.works.get()) is not None:
+            work.thread = self
+            self._tell(work, work.started.set)
+            found, failure = None, None
+            try:
+                found = work.call()
+            except BaseException as error:
+                failure = error
+            self._tell(work, _settle, work.finished, found, failure)
+        if self.given_up:
+            self.pool.came_back()
+
+    @staticmethod
+    def _tell(work: _Work, call: Callable[..., Any], *arguments: Any) -> None:
+        if not work.loop.is_closed():
+            work.loop.call_soon_threadsafe(call, *arguments)
+
+
+class CoreThreads:
+    """Up to `threads_max` threads, made as they are needed."""
+
+    def __init__(self, threads_max: int = THREADS_MAX, hung_max: int = HUNG_MAX) -> None:
+        self.works: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self.hung = 0
+        self._threads = 0
+        self._threads_max = threads_max
+        self._hung_max = hung_max
+        self._lock = threading.Lock()
+
+    async def run(self, call: Callable[[], T], *, limit_s: float | None = None, stop: Callable[[], None]) -> T:
+        """What `call` returns, from a thread; `limit_s` counts from when it begins.
+
+        Raises:
+            NeverYields: it has not returned by then; `stop` is called, and the thread is given up.
+        """
+        loop = asyncio.get_running_loop()
+        work = _Work(call, loop)
+        with self._lock:
+            if self._threads < self._threads_max:
+                self._begin()
+        self.works.put(work)
+        try:
+            await work.started.wait()
+            done, _ = await asyncio.wait([work.finished], timeout=limit_s)
+        except asyncio.CancelledError:
+            stop()
+            raise
+        if done:
+            found: T = work.finished.result()
+            return found
+        stop()
+        self._give_up(work)
+        raise NeverYields(f"the code of one event ran for more than {limit_s:g} s without waiting for anything")
+
+    def close(self) -> None:
+        """Let threads end that have nothing to do."""
+        for _ in range(self._threads):
+            self.works.put(None)
+
+    def came_back(self) -> None:
+        with self._lock:
+            self.hung -= 1
+
+    def _begin(self) -> None:
+        self._threads += 1
+        _Thread(self).start()
+
+    def _give_up(self, work: _Work) -> None:
+        thread = work.thread
+        assert thread is not None
+        with self._lock:
+            self.hung += 1
+            thread.given_up = True
+            self._threads -= 1
+            if self.hung <= self._hung_max:
+                self._begin()
+        # A loop of Python's own code ends by this; a call that does not come back is not reached.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(NeverYields)
+        )
+
+
+def _settle(future: "asyncio.Future[Any]", found: Any, failure: BaseException | None) -> None:
+    if future.done():
+        return
+    if failure is None:
+        future.set_result(found)
+    elif isinstance(failure, StopIteration):
+        future.set_exception(RuntimeError(repr(failure)))
+    else:
+        future.set_exception(failure)
