@@ -29,10 +29,12 @@ from headgate._app.stores import FileStore, S3Store, Store
 from headgate._app.typed import WrongArguments
 from headgate._app.worker import AppWorker
 from headgate._async_handle import AsyncDagHandle
+from headgate._async_schedules import AsyncSchedules
 from headgate._async_values import AsyncDagValues
 from headgate._elements import Ack, Dequeued, Extend, Item, ItemFilter, Leased, LeasedDag, Nack, Result, Revive
 from headgate._handle import DagHandle
 from headgate._http1 import Http1Transport
+from headgate._schedules import Schedules
 from headgate._transport import RetryPolicy
 from headgate._values import DagValues
 from headgate.async_client import AsyncClient
@@ -75,6 +77,7 @@ __all__ = [
     "AsyncClient",
     "AsyncDagHandle",
     "AsyncDagValues",
+    "AsyncSchedules",
     "BadAnswer",
     "BadRequest",
     "Client",
@@ -129,6 +132,7 @@ __all__ = [
     "RetryPolicy",
     "Revive",
     "S3Store",
+    "Schedules",
     "ServerError",
     "Store",
     "TimedOut",

@@ -97,6 +97,16 @@ DAG_EXPORT = Verb("dag", "GET", _DAG + "/export", safe=True)
 EXPORT_DAGS = Verb("dag", "GET", _NS + "/exports/dags", safe=True)
 EXPORT_MARK = Verb("dag", "GET", _NS + "/exports/mark", safe=True)
 EXPORT_MARK_PUT = Verb("dag", "PUT", _NS + "/exports/mark", safe=True)
+_SCHEDULE: Final = _NS + "/schedules/{schedule}"
+SCHEDULE_PUT = Verb("dag", "PUT", _SCHEDULE, safe=True)
+SCHEDULE = Verb("dag", "GET", _SCHEDULE, safe=True)
+SCHEDULES = Verb("dag", "GET", _NS + "/schedules", safe=True)
+SCHEDULE_DELETE = Verb("dag", "DELETE", _SCHEDULE, safe=True)
+SCHEDULE_PAUSE = Verb("dag", "POST", _SCHEDULE + "/pause", safe=True)
+SCHEDULE_RESUME = Verb("dag", "POST", _SCHEDULE + "/resume", safe=True)
+SCHEDULE_TRIGGER = Verb("dag", "POST", _SCHEDULE + "/trigger", safe=True)
+SCHEDULE_BACKFILL = Verb("dag", "POST", _SCHEDULE + "/backfill", safe=True)
+SCHEDULE_TICKS = Verb("dag", "GET", _SCHEDULE + "/ticks", safe=True)
 DAG_SHARDS = Verb("dag", "GET", "/v1/shards", safe=True)
 
 
@@ -138,7 +148,7 @@ def call(
     asked = {name: value for name, value in (query or {}).items() if value is not None}
     if asked:
         target = f"{target}?{urlencode(asked)}"
-    encoded = None if verb.method == "GET" else encode({} if body is None else body)
+    encoded = None if verb.method in ("GET", "DELETE") else encode({} if body is None else body)
     return Call(verb, target, parse, encoded, verb.safe if safe is None else safe, wait_s, text)
 
 

@@ -14,6 +14,7 @@ from headgate import _commands as commands
 from headgate import _explain, _export, _grow_commands, _import_commands, _workflow_commands, wire
 from headgate import _operation_commands as operations
 from headgate import _quota_commands as quotas
+from headgate import _schedule_commands as schedules
 from headgate._app.command import WORKER, add_worker, worker
 from headgate._dequeue_command import dequeue as dequeue_items
 from headgate._output import printable, silence, stderr_line
@@ -241,6 +242,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_quotas(_Commands(root.add("quotas", None, "what a namespace may use", epilog=quotas.QUOTAS), shared))
     workflows = root.add("workflow", None, "looks at workflows' code", epilog=_workflow_commands.WORKFLOWS)
     _workflow_commands.add_commands(_Commands(workflows, shared).add)
+    schedule = root.add("schedule", None, "runs that begin at times", epilog=schedules.SCHEDULES)
+    schedules.add_commands(_Commands(schedule, shared))
     _add_dags(_Commands(root.add("dag", None, "DAGs: submit, watch, retry and more", epilog=DAGS), shared))
     return parser
 

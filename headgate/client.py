@@ -23,6 +23,7 @@ from headgate._elements import (
 )
 from headgate._flows import Flow, Shards
 from headgate._handle import DagHandle
+from headgate._schedules import Schedules
 from headgate._transport import Exchange, RetryPolicy, SyncTransport
 from headgate.dag import Dag, create, submission
 from headgate.errors import HeadgateError, NotFound
@@ -59,6 +60,7 @@ class Client:
         self.transport = transport
         self._transport = SyncTransport(Exchange(self.endpoints, self.retry), transport)
         self._shards = Shards()
+        self.schedules = Schedules(self)
 
     def __enter__(self) -> Self:
         return self

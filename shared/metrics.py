@@ -97,6 +97,9 @@ TIMER_LATE_SECONDS = Histogram(
     ["shard"],
     buckets=_LATENCY_S,
 )
+SCHEDULE_TICKS = Counter(
+    "headgate_schedule_slots_total", "Slots of schedules, by what became of them.", ["decision", "reason"]
+)
 DAG_SECONDS = Histogram(
     "headgate_dag_duration_seconds",
     "From a DAG's making to its end.",

@@ -325,6 +325,42 @@ CREATE TABLE scan (
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='200', autovacuum_analyze_threshold='1000000');
 
+CREATE TABLE schedule (
+    no bigint NOT NULL,
+    namespace text NOT NULL,
+    id text NOT NULL,
+    spec text NOT NULL,
+    action text NOT NULL,
+    plan text NOT NULL,
+    overlap text NOT NULL,
+    catchup_s double precision NOT NULL,
+    jitter_s double precision NOT NULL,
+    paused boolean NOT NULL,
+    reason text,
+    next_at timestamp with time zone,
+    look_at timestamp with time zone,
+    ticks bigint DEFAULT 0 NOT NULL,
+    created_at timestamp with time zone DEFAULT shard_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT shard_now() NOT NULL,
+    CONSTRAINT schedule_overlap CHECK ((overlap = ANY (ARRAY['skip'::text, 'buffer_one'::text, 'allow'::text])))
+)
+WITH (fillfactor='70', autovacuum_analyze_threshold='1000000');
+
+ALTER TABLE schedule ALTER COLUMN no ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME schedule_no_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE schedule_run (
+    schedule_no bigint NOT NULL,
+    dag_no bigint NOT NULL
+)
+WITH (autovacuum_analyze_threshold='1000000');
+
 CREATE TABLE shard (
     number integer NOT NULL,
     epoch bigint DEFAULT 1 NOT NULL,
@@ -371,6 +407,21 @@ ALTER TABLE tally ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE tick (
+    schedule_no bigint NOT NULL,
+    no bigint NOT NULL,
+    kind text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    through timestamp with time zone NOT NULL,
+    slots bigint NOT NULL,
+    decision text NOT NULL,
+    reason text,
+    run uuid,
+    request uuid,
+    decided_at timestamp with time zone DEFAULT shard_now() NOT NULL
+)
+WITH (autovacuum_analyze_threshold='1000000');
+
 CREATE TABLE timer (
     node_no bigint NOT NULL,
     generation integer NOT NULL,
@@ -378,6 +429,26 @@ CREATE TABLE timer (
     look_at timestamp with time zone NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_threshold='1000000');
+
+CREATE TABLE waiting_slot (
+    schedule_no bigint NOT NULL,
+    no bigint NOT NULL,
+    kind text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    overlap text NOT NULL,
+    tick bigint,
+    request uuid
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000', autovacuum_analyze_threshold='1000000');
+
+ALTER TABLE waiting_slot ALTER COLUMN no ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME waiting_slot_no_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 ALTER TABLE ONLY adding
     ADD CONSTRAINT adding_pkey PRIMARY KEY (first_no);
@@ -451,6 +522,12 @@ ALTER TABLE ONLY reopening
 ALTER TABLE ONLY scan
     ADD CONSTRAINT scan_pkey PRIMARY KEY (dag_no, kind);
 
+ALTER TABLE ONLY schedule
+    ADD CONSTRAINT schedule_pkey PRIMARY KEY (no);
+
+ALTER TABLE ONLY schedule_run
+    ADD CONSTRAINT schedule_run_pkey PRIMARY KEY (schedule_no, dag_no);
+
 ALTER TABLE ONLY shard
     ADD CONSTRAINT shard_pkey PRIMARY KEY (number);
 
@@ -460,8 +537,14 @@ ALTER TABLE ONLY spread
 ALTER TABLE ONLY tally
     ADD CONSTRAINT tally_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY tick
+    ADD CONSTRAINT tick_pkey PRIMARY KEY (schedule_no, no);
+
 ALTER TABLE ONLY timer
     ADD CONSTRAINT timer_pkey PRIMARY KEY (node_no);
+
+ALTER TABLE ONLY waiting_slot
+    ADD CONSTRAINT waiting_slot_pkey PRIMARY KEY (schedule_no, no);
 
 CREATE INDEX cleanup_of ON cleanup USING btree (of_no) WHERE (of_no IS NOT NULL);
 
@@ -502,5 +585,9 @@ CREATE INDEX kept_old ON kept USING btree (finished_at, dag_no) WHERE (phase = '
 CREATE UNIQUE INDEX node_key ON node USING btree (dag_no, key);
 
 CREATE INDEX outbox_due ON outbox USING btree (due_at);
+
+CREATE UNIQUE INDEX schedule_id ON schedule USING btree (namespace, id);
+
+CREATE INDEX schedule_look ON schedule USING btree (look_at) WHERE (look_at IS NOT NULL);
 
 CREATE INDEX timer_look ON timer USING btree (look_at);

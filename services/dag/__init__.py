@@ -38,6 +38,7 @@ Rooms, from the edge to the database; each says in its docstring what its module
     duties   the loops: outbox to queue, completions to DAGs, what was left over
     build    creating DAGs and adding to them
     read     questions: pages, explanations, streams, exports
+    schedules  runs that begin at times
     run      ends and decisions of nodes, control, retry, cleanup
     store    every statement
 

@@ -16,6 +16,7 @@ from services.dag.api import (
     routes_explain,
     routes_export,
     routes_quotas,
+    routes_schedules,
     routes_subdags,
     routes_values,
     verbs,
@@ -26,6 +27,7 @@ from services.dag.duties.duty_poll import Lookout
 from services.dag.duties.queue_events import Hearing
 from services.dag.duties.relay import Relay
 from services.dag.duties.retention import Retention
+from services.dag.duties.slots import Slots
 from services.dag.duties.sweeper import Sweeper
 from services.dag.duties.timers import Timers
 from services.dag.queue_client import HeadgateQueue, Queue
@@ -59,6 +61,12 @@ class Loops:
         self.retention = Retention(context)
         self.hearing = Hearing(context)
         self.timers = Timers(context, lambda shard, in_s: self._timing[shard.number].kick_in(in_s))
+        self.slots = Slots(
+            context,
+            orchestrator.ticker,
+            self.timers.ahead_s,
+            lambda shard, in_s: self._deciding[shard.number].kick_in(in_s),
+        )
         self._polls: list[Loop] = []
         self._others: list[Loop] = [
             Loop("lag", context.lag.step, interval_s=SAMPLE_S),
@@ -67,11 +75,13 @@ class Loops:
         ]
         self._walks: dict[int, Loop] = {}
         self._timing: dict[int, Loop] = {}
+        self._deciding: dict[int, Loop] = {}
         for shard in context.shards:
             self._serve(shard)
         context.dispatch = self.relay.dispatch
         context.forget = self.relay.forget
         context.arm_timers = self.timers.arm
+        context.kick_schedules = lambda shard: self._deciding[shard.number].kick()
         context.kick_walks = lambda shard: self._walks[shard.number].kick()
 
     def start(self) -> None:
@@ -98,12 +108,14 @@ class Loops:
         outbox = self._loop("outbox", shard, self.relay.step)
         sweeper = self._loop("sweeper", shard, self.sweeper.step)
         timers = self._timing[number] = self._loop("timers", shard, self.timers.step)
-        woken = {"walks": walks, "outbox": outbox, "sweep": sweeper, "timers": timers}
+        slots = self._deciding[number] = self._loop("slots", shard, self.slots.step)
+        woken = {"walks": walks, "outbox": outbox, "sweep": sweeper, "timers": timers, "slots": slots}
         lookout = Lookout(context, shard, woken, self.timers.ahead_s)
         others = [
             outbox,
             sweeper,
             timers,
+            slots,
             self._ownership.duty("lookout", number, lookout.step, interval_s=self._settings.sweep_s),
             Loop("watches", partial(context.watches.step, shard), interval_s=self._settings.watch_s, shard=number),
             self._loop("retention", shard, self.retention.step, interval_s=self._settings.keep_interval_s),
@@ -200,6 +212,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.include_router(routes_explain.router)
     app.include_router(routes_subdags.router)
     app.include_router(routes_values.router)
+    app.include_router(routes_schedules.router)
     app.include_router(routes_quotas.router)
     app.include_router(routes_events.router)
     app.include_router(routes_export.router)

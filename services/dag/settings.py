@@ -95,6 +95,10 @@ class DagSettings(EdgeSettings):
 
     # Timers that one transaction ends.
     timers_per_step_max: int = 500
+    # Schedules of a namespace, ticks that are kept of each, and slots that one backfill brings.
+    namespace_schedules_max: int = 10_000
+    schedule_ticks_max: int = 1_000
+    backfill_slots_max: int = 1_000
     completions_per_step_max: int = 1_000
     completion_bytes_max: int = 8 * 1024 * 1024
     completion_wait_s: float = 20.0

@@ -8,10 +8,12 @@ routes_events     streams of a DAG's changes
 routes_export     ended DAGs, for other stores
 routes_subdags    children of running nodes, and DAGs within DAGs
 routes_quotas     what a namespace may have of unfinished DAGs
+routes_schedules  runs that begin at times
 routes_values     values that the jobs of a DAG share
 routing           what the routes share: paths, caller, namespace
 verbs             what a program does with every DAG, also without the framework in between
 intake            from wire models to the service's values; sizes are checked here
+schedule_intake   schedules: their times are judged, their runs planned
 simple_intake     the same for nodes of the common shape, column by column
 views             DAGs and nodes as callers see them
 parts             the parts of one process, as routes and duties see them

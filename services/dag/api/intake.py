@@ -55,7 +55,7 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
     limits = {each.name: each.deadline_s for each in node.external or ()}
     deadlines = sorted((name, limit_s) for name, limit_s in limits.items() if limit_s is not None)
     if node.dag is not None:
-        item, levels = _sub_dag(node.dag, f"/nodes/{i}/dag", settings)
+        item, levels = sub_dag(node.dag, f"/nodes/{i}/dag", settings)
         said = encode({"dag": item})
     elif node.timer is not None:
         item, levels = canonical(node.timer.model_dump(mode="json", exclude_none=True)), 0
@@ -88,7 +88,7 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
     )
 
 
-def _sub_dag(spec: wire.SubDag, at: str, settings: DagSettings) -> tuple[str, int]:
+def sub_dag(spec: wire.SubDag, at: str, settings: DagSettings) -> tuple[str, int]:
     """A sub-DAG as its node keeps it, and how many levels of DAGs it has; what is wrong with it is said now."""
     try:
         nodes = new_nodes(spec.nodes or (), settings)

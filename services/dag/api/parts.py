@@ -15,6 +15,8 @@ from services.dag.run.context import Context
 from services.dag.run.control import Controller
 from services.dag.run.retry import Retrier
 from services.dag.run.shared_values import SharedValues
+from services.dag.schedules.schedules import Schedules
+from services.dag.schedules.ticking import Ticker
 
 
 class Orchestrator:
@@ -31,6 +33,8 @@ class Orchestrator:
         self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier)
         self.queries = Queries(context)
         self.values = SharedValues(context)
+        self.ticker = Ticker(context, self.builder)
+        self.schedules = Schedules(context, self.ticker)
         self.explainer = Explainer(context, self.queries)
         self.streams = Streams(context)
         self.exporter = Exporter(context, self.queries)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
 
 from headgate import wire
 from services.dag.api import intake
-from services.dag.api.routing import DAG_PATH, Limit, NamespaceOf, OrchestratorOf
+from services.dag.api.routing import DAG_PATH, Limit, NamespaceOf, OrchestratorOf, path_name
 from services.dag.api.views import raw
 from services.dag.store.shared_values import Value
-from shared.errors import invalid
 from shared.http.edge import body_of, json_response
 
 router = APIRouter()
-
-_PATH_NAME = re.compile(wire.PATH_NAME_PATTERN).fullmatch
 
 
 @router.put(
@@ -36,7 +32,7 @@ async def put_value(
     written = await duties.values.put(
         ns,
         dag,
-        _checked(key),
+        path_name("key", key),
         intake.value(body, duties.context.settings),
         version=body.version,
         write_id=body.write_id,
@@ -47,7 +43,7 @@ async def put_value(
 @router.get(DAG_PATH + "/values/{key}", response_model=wire.DagValue, operation_id="dag_value", tags=["values"])
 async def get_value(ns: NamespaceOf, dag: str, key: str, duties: OrchestratorOf) -> Response:
     """A value of the DAG, and its version."""
-    return json_response(_view(await duties.values.get(ns, dag, _checked(key))))
+    return json_response(_view(await duties.values.get(ns, dag, path_name("key", key))))
 
 
 @router.get(
@@ -68,9 +64,3 @@ async def list_values(
 
 def _view(value: Value) -> dict[str, Any]:
     return {**value._asdict(), "value": raw(value.value)}
-
-
-def _checked(key: str) -> str:
-    if _PATH_NAME(key) is None:
-        raise invalid("/key", wire.PATH_NAME_WORDS)
-    return key

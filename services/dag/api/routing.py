@@ -18,6 +18,7 @@ DAGS_PATH: Final = "/v1/namespaces/{ns}/dags"
 DAG_PATH: Final = DAGS_PATH + "/{dag}"
 
 _NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
+_PATH_NAME = re.compile(wire.PATH_NAME_PATTERN).fullmatch
 
 CallerOf = Annotated[Caller, Depends(caller_of)]
 Limit = Annotated[int, Query(ge=1, le=wire.PAGE_LIMIT_MAX)]
@@ -61,6 +62,17 @@ async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:
     """A dependency: the namespace of the path, open to the caller."""
     enter(ns, caller, reads=request.method == "GET")
     return ns
+
+
+def path_name(name: str, text: str) -> str:
+    """A part of a path that names a value or a schedule.
+
+    Raises:
+        Invalid: nothing can be named so.
+    """
+    if _PATH_NAME(text) is None:
+        raise invalid(f"/{name}", wire.PATH_NAME_WORDS)
+    return text
 
 
 OrchestratorOf = Annotated[Orchestrator, Depends(orchestrator_of)]

@@ -59,8 +59,8 @@ class Created(NamedTuple):
     same: bool
 
 
-class _Written(NamedTuple):
-    """What the transaction did. The queue is still to be given the items of those `rows` that wait there. Of a
+class Written(NamedTuple):
+    """What a transaction did. The queue is still to be given the items of those `rows` that wait there. Of a
     DAG that was there, `same`: whether it was made of what the call asks for."""
 
     dag: Dag
@@ -141,6 +141,35 @@ class Builder:
                     raise
         return await make(shards.next())
 
+    async def make_within(
+        self,
+        tx: Transaction,
+        shard: Shard,
+        dag_id: str,
+        namespace: str,
+        made_of: SubSpec,
+        facts: Sequence[Resolved],
+        queue_shard: int,
+    ) -> tuple[Settlement | None, Written]:
+        """Make a DAG of its own, some of whose externals are resolved, in a transaction of the caller's, who
+        settles it and then calls `give_made`."""
+        self.quotas.add(namespace, dags=1)
+        dag = await store.dags.insert_dag(tx, dag_id, namespace, made_of.dag)
+        assert dag is not None, "its id is new"
+        if facts:
+            await store.edges.resolve_externals(tx, dag.no, facts)
+            dag.externals += len(facts)
+        edges = addition.edges_of(made_of.nodes, made_of.dependencies)
+        return await self._write(tx, shard, dag, made_of.nodes, edges, queue_shard)
+
+    async def give_made(self, shard: Shard, made: Written) -> None:
+        """Give the queue what waits of a DAG that `make_within` has made.
+
+        Raises:
+            AddUnfinished: it will be given that by and by.
+        """
+        await self._give(shard, made)
+
     async def create_sub(
         self, shard: Shard, dag_id: str, namespace: str, spec: SubSpec, parent: Parent
     ) -> Created:
@@ -167,7 +196,7 @@ class Builder:
             elif (made := await self._births.make(shard, birth)) is not None:
                 return Created(made, True, True)
 
-        async def work(tx: Transaction) -> tuple[Settlement | None, _Written | list[Addition]]:
+        async def work(tx: Transaction) -> tuple[Settlement | None, Written | list[Addition]]:
             dag = await store.dags.insert_dag(tx, dag_id, namespace, new, parent)
             if dag is None:
                 assert new.key is not None or parent is not None, "nothing else can be taken"
@@ -176,7 +205,7 @@ class Builder:
                 # A call that is repeated is answered when the queue has its nodes; what others add is theirs.
                 own_nodes = [each for each in unfinished if each.first_no == found.node_no(0)]
                 same = new.content == await store.dags.content_of(tx, found.no)
-                return None, own_nodes or _Written(found, False, {}, same=same)
+                return None, own_nodes or Written(found, False, {}, same=same)
             if parent is None:
                 self.quotas.add(namespace, dags=1)
             else:
@@ -185,7 +214,7 @@ class Builder:
 
         for _ in range(_ATTEMPTS_MAX):
             written = await self._context.settle(shard, work)
-            if isinstance(written, _Written):
+            if isinstance(written, Written):
                 break
             for unfinished in written:
                 await self._giver.drive(shard, unfinished)
@@ -218,7 +247,7 @@ class Builder:
         queue_shard = await self._queue_shard(shard) if nodes else 0
         await self.quotas.look(namespace)
 
-        async def work(tx: Transaction) -> tuple[Settlement | None, _Written]:
+        async def work(tx: Transaction) -> tuple[Settlement | None, Written]:
             dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
             await unarchive.check(tx, dag)
             return await self._write(tx, shard, dag, nodes, edges, queue_shard, expansion)
@@ -229,7 +258,7 @@ class Builder:
             found |= await self._giver.look_again(shard, written.addition)
         return [found[node.key] for node in nodes]
 
-    async def _give(self, shard: Shard, written: _Written) -> bool:
+    async def _give(self, shard: Shard, written: Written) -> bool:
         """Give the queue what waits of an add; False when others may have changed how its nodes stand.
 
         Raises:
@@ -260,8 +289,8 @@ class Builder:
         self,
         shard: Shard,
         dag_id: str,
-        work: Callable[[Transaction], Awaitable[tuple[Settlement | None, _Written]]],
-    ) -> _Written:
+        work: Callable[[Transaction], Awaitable[tuple[Settlement | None, Written]]],
+    ) -> Written:
         refusal: Unavailable = unfinished_error()
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -281,8 +310,8 @@ class Builder:
         raise refusal
 
     async def _settle_with_order(
-        self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, _Written]]]
-    ) -> _Written:
+        self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, Written]]]
+    ) -> Written:
         """Run the transaction; where it needs the DAG's order and the one in memory is not it, load that first."""
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -300,7 +329,7 @@ class Builder:
         edges: Sequence[NewEdge],
         queue_shard: int,
         expansion: Expansion | None = None,
-    ) -> tuple[Settlement | None, _Written]:
+    ) -> tuple[Settlement | None, Written]:
         existing = await self._existing(tx, dag, nodes, edges, expansion)
         known_edges = await self._known_edges(tx, edges, existing)
         adding = addition.plan(dag, nodes, edges, existing, known_edges)
@@ -314,7 +343,7 @@ class Builder:
             limit = self._settings.expand_edges_max
             children = await expand.widen(tx, dag, nodes, adding, existing, expansion, limit)
         if adding.empty and not children:
-            return None, _Written(dag, True, found)
+            return None, Written(dag, True, found)
         addition.check_limits(dag, adding, existing, self._settings)
         if any(node.timer for node in adding.nodes) and await store.timers.has_older_owner(tx):
             raise Upgrading("an older process owns the shard; send again once it has gone", retry_after_s=1.0)
@@ -345,7 +374,7 @@ class Builder:
         found |= {node.key: Added(node.key, node.item_id, node.state) for node in decided}
         if not dag.lifted:
             insertion.attach_items(settlement, dag, rows)
-        return settlement, _Written(dag, True, found, rows, order)
+        return settlement, Written(dag, True, found, rows, order)
 
     async def _existing(
         self,

@@ -16,7 +16,7 @@ from shared.shards.shard_map import Shard
 
 
 class Lookout:
-    """Looks at one shard and wakes its duties: `outbox`, `walks`, `sweep` and `timers`, due within `ahead_s`."""
+    """Looks at one shard and wakes its duties: `outbox`, `walks`, `sweep`, `timers` and `slots`."""
 
     def __init__(self, context: Context, shard: Shard, duties: Mapping[str, Loop], ahead_s: float) -> None:
         self._ahead_s = ahead_s

@@ -65,8 +65,8 @@ class _Beside(NamedTuple):
 
 
 class Context:
-    """The process, as its duties see it. `dispatch`, `forget`, `kick_walks` and `arm_timers` are set by who owns
-    the loops."""
+    """The process, as its duties see it. `dispatch`, `forget`, `arm_timers` and the kicks are set by who owns the
+    loops."""
 
     def __init__(
         self, shards: ShardMap, queue: Queue, settings: DagSettings, clock: Clock, ownership: Ownership
@@ -85,6 +85,7 @@ class Context:
         self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
         self.forget: Callable[[Shard, list[Send], list[int]], None] = lambda _shard, _sends, _added: None
         self.kick_walks: Callable[[Shard], None] = lambda _shard: None
+        self.kick_schedules: Callable[[Shard], None] = lambda _shard: None
         self.arm_timers: Callable[[Shard, list[float]], None] = lambda _shard, _in_s: None
 
     async def queue_shard(self, shard: Shard) -> int:

@@ -16,6 +16,7 @@ explain      explanations
 archive      ended DAGs outside the hot tables
 shared_values  what the jobs of a DAG share
 timers       timers that run
+schedules    schedules, and what became of their slots
 """
 
 from services.dag.store import (
@@ -29,6 +30,7 @@ from services.dag.store import (
     explain,
     reads,
     reopening,
+    schedules,
     shared_values,
     subdags,
     timers,
@@ -45,6 +47,7 @@ __all__ = [
     "explain",
     "reads",
     "reopening",
+    "schedules",
     "shared_values",
     "subdags",
     "timers",

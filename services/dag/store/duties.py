@@ -12,8 +12,8 @@ from shared.shards.shard_map import Shard
 
 
 async def look_out(shard: Shard, *, stopped_s: float, tally_rows_min: int, ahead_s: float) -> dict[str, bool]:
-    """Whether there are rows overdue in the `outbox`, `walks` to go on with, anything to `sweep`, and `timers` due
-    within `ahead_s`."""
+    """Whether there are rows overdue in the `outbox`, `walks` to go on with, anything to `sweep`, and `timers` and
+    `slots` due within `ahead_s`."""
     row = await shard.pool.row(SQL.look_out, stopped_s=stopped_s, tally_rows_min=tally_rows_min, ahead_s=ahead_s)
     return dict(row)
 

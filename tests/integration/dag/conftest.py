@@ -17,7 +17,8 @@ BEGIN
     SELECT string_agg(name, ', ') INTO used
     FROM unnest('{dag, node, node_spec, edge, external, outbox, adding, spread, scan, tally, change, kept,
         kept_node, kept_node_spec, kept_change, kept_edge, kept_external, export_mark, expansion, cleanup,
-        reopening, reach, quota, dag_value, dag_value_use, timer}'::text[]) AS name
+        reopening, reach, quota, dag_value, dag_value_use, timer, schedule, tick,
+        waiting_slot, schedule_run}'::text[]) AS name
     WHERE pg_relation_size(name::regclass) > 0;
     IF used IS NOT NULL THEN
         EXECUTE 'TRUNCATE ' || used || ' RESTART IDENTITY';

@@ -13,6 +13,9 @@ DAG = "INSERT INTO dag (id, namespace, open, held, on_failure, deadline_at) SELE
 OUTBOX = f"INSERT INTO outbox SELECT {NO}, 1, 'revive', gen_random_uuid(), NULL, shard_now(), shard_now() + "
 EXTERNAL = "INSERT INTO external (dag_no, node_key, name, declared, deadline_at) SELECT 999, 'k', 'x', true, "
 TIMER = f"INSERT INTO timer SELECT {NO}, 1, shard_now(), shard_now() + "
+SLOT = """INSERT INTO schedule (namespace, id, spec, action, plan, overlap, catchup_s, jitter_s, paused, look_at)
+SELECT 'x', 's', '', '', '', 'skip', 10, 0, false, shard_now() + """
+WAITING = "INSERT INTO waiting_slot (schedule_no, kind, at, overlap) SELECT 9, 'slot', shard_now(), 'skip'"
 TALLY = "INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled) SELECT 'failed', 0, 0, 0, 0, 0 "
 LEFT = {
     "an overdue row": (OUTBOX + "interval '-1 s'", {"outbox"}),
@@ -29,6 +32,9 @@ LEFT = {
     "a timer that is due": (TIMER + "interval '-1 s'", {"timers"}),
     "one that is soon": (TIMER + "interval '1 s'", {"timers"}),
     "one that is not": (TIMER + "interval '1 h'", set()),
+    "a slot that is due": (SLOT + "interval '-1 s'", {"slots"}),
+    "one that is not yet": (SLOT + "interval '1 h'", set()),
+    "a slot that waits": (WAITING, {"slots"}),
     "totals to fold": (TALLY + f"FROM generate_series(1, {TALLY_ROWS_MIN})", {"sweep"}),
     "few totals": (TALLY + f"FROM generate_series(2, {TALLY_ROWS_MIN})", set()),
 }
@@ -46,7 +52,7 @@ class Duty:
 
 @pytest.mark.parametrize(("sql", "woken"), LEFT.values(), ids=LEFT)
 async def test_what_is_left_to_do_wakes_whose_duty_it_is(world: DagWorld, sql: str, woken: set[str]) -> None:
-    duties: dict[str, Any] = {name: Duty() for name in ("outbox", "walks", "sweep", "timers")}
+    duties: dict[str, Any] = {name: Duty() for name in ("outbox", "walks", "sweep", "timers", "slots")}
     connection = await world.connect()
     try:
         await connection.execute("TRUNCATE tally")

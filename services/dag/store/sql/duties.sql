@@ -14,7 +14,9 @@ SELECT EXISTS (SELECT FROM outbox WHERE due_at <= n.at) AS outbox,
         OR EXISTS (SELECT FROM external
             WHERE deadline_at IS NOT NULL AND resolved_at IS NULL AND deadline_at <= n.at)
         OR (SELECT count(*) FROM tally) >= $2::int AS sweep,
-    EXISTS (SELECT FROM timer WHERE look_at <= n.at + make_interval(secs => $3::float8)) AS timers
+    EXISTS (SELECT FROM timer WHERE look_at <= n.at + make_interval(secs => $3::float8)) AS timers,
+    EXISTS (SELECT FROM schedule WHERE look_at IS NOT NULL AND look_at <= n.at + make_interval(secs => $3::float8))
+        OR EXISTS (SELECT FROM waiting_slot) AS slots
 FROM (SELECT shard_now() AS at OFFSET 0) AS n;
 
 -- name: claim_overdue(rows_max, bytes_max, retry_s, retry_s_max)

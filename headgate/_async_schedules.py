@@ -1,0 +1,194 @@
+"""Schedules, for coroutines."""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+
+from headgate import _calls, wire
+from headgate._calls import Call, Verb, present
+from headgate._elements import BackoffSpec
+from headgate._flows import listed
+from headgate.dag import Dag
+
+if TYPE_CHECKING:
+    from headgate.async_client import AsyncClient
+
+T = TypeVar("T")
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """What a schedule may carry besides its times and what it runs.
+
+    overlap: what happens to a slot while a run is unfinished: `skip` (the default), `buffer_one` or `allow`.
+    catchup_s: how late a run may begin after an outage; 3600 by default.
+    jitter_s: each slot is put off by a part of it.
+    paused: whether slots pass.
+    metadata, priority, max_attempts, backoff, lease_s, ttl_s: of the item, where there is a topic.
+    """
+
+    overlap: wire.Overlap
+    catchup_s: float
+    jitter_s: float
+    paused: bool
+    metadata: dict[str, Any]
+    priority: int
+    max_attempts: int
+    backoff: BackoffSpec
+    lease_s: float
+    ttl_s: float
+
+
+class AsyncSchedules:
+    """Runs that the service starts at times. `namespace` of a method overrides the client's."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self._client = client
+
+    async def put(
+        self,
+        schedule_id: str,
+        *,
+        cron: str | None = None,
+        tz: str | None = None,
+        interval_s: float | None = None,
+        at: datetime | Iterable[datetime] | None = None,
+        topic: str | None = None,
+        payload: Any = None,
+        dag: Dag | None = None,
+        namespace: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> wire.Schedule:
+        """Make a schedule, or replace it; the same again changes nothing, so a program may do it at each start.
+
+        Give one of `cron` (in the zone `tz`, UTC by default), `interval_s` and `at`, and one of `topic` (with a
+        `payload`) and `dag`; see `ScheduleOptions`. A job is told the time of its slot in
+        `job.inputs["external:schedule"]["at"]`; so is a node of `dag` with `external=["schedule"]` and
+        `pass_outputs=True`.
+
+        Raises:
+            Invalid: the times mean nothing, or what is to run cannot.
+        """
+        body = schedule_body(cron, tz, interval_s, at, topic, payload, dag, options)
+        return await self._send(_calls.SCHEDULE_PUT, wire.Schedule.model_validate, namespace, schedule_id, body)
+
+    async def get(self, schedule_id: str, *, namespace: str | None = None) -> wire.Schedule:
+        """A schedule.
+
+        Raises:
+            NotFound
+        """
+        return await self._send(_calls.SCHEDULE, wire.Schedule.model_validate, namespace, schedule_id)
+
+    async def all(self, *, limit: int | None = None, namespace: str | None = None) -> list[wire.Schedule]:
+        """All schedules by id, or the first `limit`."""
+        parse = _calls.page_of(wire.Schedule)
+        return await self._client._run(
+            listed(lambda page: self._call(_calls.SCHEDULES, parse, namespace, query=page), limit)
+        )
+
+    async def delete(self, schedule_id: str, *, namespace: str | None = None) -> bool:
+        """Delete a schedule; whether there was one. Runs that were started go on."""
+        parse = wire.ScheduleDeleted.model_validate
+        return (await self._send(_calls.SCHEDULE_DELETE, parse, namespace, schedule_id)).deleted
+
+    async def pause(
+        self, schedule_id: str, reason: str | None = None, *, namespace: str | None = None
+    ) -> wire.Schedule:
+        """Let slots pass until it is resumed."""
+        body = present(reason=reason)
+        parse = wire.Schedule.model_validate
+        return await self._send(_calls.SCHEDULE_PAUSE, parse, namespace, schedule_id, body)
+
+    async def resume(self, schedule_id: str, *, namespace: str | None = None) -> wire.Schedule:
+        """Go on, with the next slot."""
+        return await self._send(_calls.SCHEDULE_RESUME, wire.Schedule.model_validate, namespace, schedule_id)
+
+    async def trigger(
+        self, schedule_id: str, *, at: datetime | None = None, namespace: str | None = None
+    ) -> wire.Tick:
+        """One run now, by the overlap policy, also while paused; `run` of the answer is its DAG's id."""
+        body = {"request_id": str(uuid.uuid4()), **present(at=at)}
+        return await self._send(_calls.SCHEDULE_TRIGGER, wire.Tick.model_validate, namespace, schedule_id, body)
+
+    async def backfill(
+        self,
+        schedule_id: str,
+        start: datetime,
+        end: datetime,
+        *,
+        overlap: wire.Overlap | None = None,
+        namespace: str | None = None,
+    ) -> int:
+        """Run the slots after `start` up to `end` once more; how many these are.
+
+        One after another, unless overlap is `allow`.
+        """
+        body = {"start": start, "end": end, "request_id": str(uuid.uuid4()), **present(overlap=overlap)}
+        parse = wire.Backfilled.model_validate
+        return (await self._send(_calls.SCHEDULE_BACKFILL, parse, namespace, schedule_id, body)).slots
+
+    async def ticks(
+        self, schedule_id: str, *, limit: int | None = None, namespace: str | None = None
+    ) -> list[wire.Tick]:
+        """What became of slots, newest first: all that are kept, or the first `limit`."""
+        parse = _calls.page_of(wire.Tick)
+
+        def build(page: dict[str, Any]) -> Call[tuple[list[wire.Tick], str | None]]:
+            return self._call(_calls.SCHEDULE_TICKS, parse, namespace, schedule_id, query=page)
+
+        return await self._client._run(listed(build, limit))
+
+    async def _send(
+        self,
+        verb: Verb,
+        parse: Callable[[Any], T],
+        namespace: str | None,
+        schedule_id: str,
+        body: Any = None,
+    ) -> T:
+        return await self._client._send(self._call(verb, parse, namespace, schedule_id, body=body))
+
+    def _call(
+        self,
+        verb: Verb,
+        parse: Callable[[Any], T],
+        namespace: str | None,
+        schedule_id: str = "",
+        *,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+    ) -> Call[T]:
+        ns = namespace or self._client.namespace
+        return _calls.call(verb, parse, body=body, query=query, ns=ns, schedule=schedule_id)
+
+
+def schedule_body(
+    cron: str | None,
+    tz: str | None,
+    interval_s: float | None,
+    at: datetime | Iterable[datetime] | None,
+    topic: str | None,
+    payload: Any,
+    dag: Dag | None,
+    options: ScheduleOptions,
+) -> dict[str, Any]:
+    """A schedule as the service takes it.
+
+    Raises:
+        ValueError: it says nothing of what is to run, or two things.
+    """
+    if (topic is None) == (dag is None):
+        raise ValueError("give one of topic= and dag=")
+    times = [at] if isinstance(at, datetime) else None if at is None else list(at)
+    said: dict[str, Any] = {**options}
+    kept: dict[str, Any] = {
+        name: said.pop(name) for name in ("overlap", "catchup_s", "jitter_s", "paused") if name in said
+    }
+    if dag is None:
+        action: dict[str, Any] = {"item": {"topic": topic, **present(payload=payload), **said}}
+    elif said or payload is not None:
+        raise ValueError(f"{', '.join([*said, 'payload'][:1])} belongs to a topic's item")
+    else:
+        action = {"dag": dag.within()}
+    return {"spec": present(cron=cron, tz=tz, interval_s=interval_s, at=times), "action": action, **kept}
