@@ -424,14 +424,8 @@ class Client:
 
     def mark_exported(self, until: datetime, *, namespace: str | None = None) -> wire.ExportMarked:
         """Say that all that ended before `until` is exported and may be dropped in time."""
-        return self._send(
-            _calls.call(
-                _calls.EXPORT_MARK_PUT,
-                wire.ExportMarked.model_validate,
-                body={"until": until},
-                ns=namespace or self.namespace,
-            )
-        )
+        parse, ns = wire.ExportMarked.model_validate, namespace or self.namespace
+        return self._send(_calls.call(_calls.EXPORT_MARK_PUT, parse, body={"until": until}, ns=ns))
 
     def exported_until(self, *, namespace: str | None = None) -> datetime | None:
         """Up to which end the namespace is exported; None: never."""
