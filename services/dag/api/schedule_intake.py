@@ -7,18 +7,18 @@ from services.dag.api import intake
 from services.dag.queue_items import canonical
 from services.dag.schedules import spec, ticking
 from services.dag.settings import DagSettings
-from services.dag.store.schedules import Settings
+from services.dag.store.schedules import ScheduleSettings
 from shared.errors import FieldError, ServiceError, invalid
 
 
-def settings(schedule_id: str, body: wire.PutSchedule, limits: DagSettings) -> Settings:
+def settings(schedule_id: str, body: wire.PutSchedule, limits: DagSettings) -> ScheduleSettings:
     """What a call says of a schedule.
 
     Raises:
         Invalid: its times mean nothing.
         ValueTooLarge, Forbidden, NodeExists, UnknownNode, Cycle, LimitExceeded: of what it runs.
     """
-    return Settings(
+    return ScheduleSettings(
         spec=_spec(body.spec),
         action=canonical(body.action.model_dump(mode="json", exclude_unset=True)),
         plan=_plan(schedule_id, body.action, limits),

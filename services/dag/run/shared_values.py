@@ -12,7 +12,7 @@ from typing import Final
 from services.dag import store
 from services.dag.errors import DagFinished, LimitExceeded, VersionConflict
 from services.dag.run.context import Context
-from services.dag.store.shared_values import Value, Written
+from services.dag.store.shared_values import Value, ValueWritten
 from shared.errors import NotFound
 from shared.http import cursors
 
@@ -29,7 +29,7 @@ class SharedValues:
 
     async def put(
         self, namespace: str, dag_id: str, key: str, value: str, *, version: int | None, write_id: str | None
-    ) -> Written:
+    ) -> ValueWritten:
         """Write a value, JSON text, where it has this version (0: it is new; None: whatever it has).
 
         Raises:

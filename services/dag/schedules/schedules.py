@@ -12,7 +12,7 @@ from services.dag.errors import LimitExceeded
 from services.dag.run.context import Context
 from services.dag.schedules import policy, spec
 from services.dag.schedules.ticking import Ticker
-from services.dag.store.schedules import Schedule, Settings, Tick
+from services.dag.store.schedules import Schedule, ScheduleSettings, Tick
 from shared.errors import NotFound, invalid
 from shared.http import cursors
 from shared.postgres.connections import Transaction
@@ -29,7 +29,7 @@ class Schedules:
         self._ticker = ticker
 
     async def put(
-        self, namespace: str, schedule_id: str, said: Settings, *, paused: bool | None
+        self, namespace: str, schedule_id: str, said: ScheduleSettings, *, paused: bool | None
     ) -> tuple[Schedule, bool]:
         """Make a schedule, or replace it; whether it is new. One whose times stay the same goes on with them.
 

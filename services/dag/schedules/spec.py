@@ -79,8 +79,8 @@ class Interval(Times):
 
 
 @dataclass(frozen=True)
-class Given(Times):
-    """Given times, ascending."""
+class GivenTimes(Times):
+    """GivenTimes times, ascending."""
 
     times: tuple[datetime, ...]
 
@@ -126,7 +126,7 @@ def load(text: str) -> Times:
         return Cron(said["cron"], said.get("tz", "UTC"))
     if "interval_s" in said:
         return Interval(timedelta(seconds=said["interval_s"]))
-    return Given(_moments(said["at"]))
+    return GivenTimes(_moments(said["at"]))
 
 
 def _moments(times: Sequence[str]) -> tuple[datetime, ...]:

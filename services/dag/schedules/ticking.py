@@ -15,7 +15,7 @@ from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.schedules import policy, spec
 from services.dag.schedules.policy import Situation
-from services.dag.store.schedules import Schedule, Standing, Tick
+from services.dag.store.schedules import Schedule, ScheduleStanding, Tick
 from shared import ids
 from shared.errors import NotFound, ServiceError, Unavailable
 from shared.log import log
@@ -55,7 +55,7 @@ class _Turn:
         shard: Shard,
         builder: Builder,
         schedule: Schedule,
-        standing: Standing,
+        standing: ScheduleStanding,
         queue_shard: int,
         *,
         refusal: str | None,

@@ -53,7 +53,7 @@ class LastTick(NamedTuple):
     reason: str | None
 
 
-class Standing(NamedTuple):
+class ScheduleStanding(NamedTuple):
     """How a schedule stands, by a snapshot from after its lock."""
 
     now: datetime
@@ -77,7 +77,7 @@ class Tick(NamedTuple):
     decided_at: datetime | None = None
 
 
-class Turns(NamedTuple):
+class WaitingTurns(NamedTuple):
     """Schedules (number, namespace) with a slot whose turn it may be; how far was looked, and whether there may be
     more."""
 
@@ -86,7 +86,7 @@ class Turns(NamedTuple):
     is_full: bool
 
 
-class Settings(NamedTuple):
+class ScheduleSettings(NamedTuple):
     """What a call says of a schedule."""
 
     spec: str
@@ -97,7 +97,9 @@ class Settings(NamedTuple):
     jitter_s: float
 
 
-async def insert(tx: Transaction, namespace: str, schedule_id: str, said: Settings, *, paused: bool) -> int | None:
+async def insert(
+    tx: Transaction, namespace: str, schedule_id: str, said: ScheduleSettings, *, paused: bool
+) -> int | None:
     """A new schedule's number, without a slot yet; None when there is one of this id."""
     row = await tx.row(SQL.insert_schedule, namespace=namespace, id=schedule_id, **said._asdict(), paused=paused)
     return int(row["no"]) if row else None
@@ -178,14 +180,14 @@ async def now(tx: Transaction) -> datetime:
     return row["at"]  # type: ignore[no-any-return]
 
 
-async def standing(tx: Transaction, no: int, runs_max: int) -> Standing:
+async def standing(tx: Transaction, no: int, runs_max: int) -> ScheduleStanding:
     """How a schedule stands; runs that have ended are forgotten, so many at a time."""
     await tx.fetch(SQL.prune_runs, no=no, rows_max=runs_max)
     row = await tx.row(SQL.situation, no=no)
     at, unfinished, buffered, *rest = tuple(row)
     waiting = WaitingSlot(*rest[:6]) if rest[0] is not None else None
     last = LastTick(*rest[6:]) if rest[6] is not None else None
-    return Standing(at, unfinished, buffered, waiting, last)
+    return ScheduleStanding(at, unfinished, buffered, waiting, last)
 
 
 async def insert_tick(
@@ -277,8 +279,8 @@ async def soon(shard: Shard, *, ahead_s: float, rows_max: int) -> list[tuple[int
     return [(row["no"], row["namespace"], row["in_s"]) for row in rows]
 
 
-async def turns(shard: Shard, after_no: int, rows_max: int) -> Turns:
+async def turns(shard: Shard, after_no: int, rows_max: int) -> WaitingTurns:
     """Schedules after a number that have slots waiting."""
     rows = await shard.pool.fetch(SQL.turns_of_waiting, after_no=after_no, rows_max=rows_max)
     due = [(row["schedule_no"], row["namespace"]) for row in rows if row["due"]]
-    return Turns(due, rows[-1]["schedule_no"] if rows else after_no, len(rows) == rows_max)
+    return WaitingTurns(due, rows[-1]["schedule_no"] if rows else after_no, len(rows) == rows_max)

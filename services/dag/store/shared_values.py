@@ -18,7 +18,7 @@ class Value(NamedTuple):
     updated_at: datetime
 
 
-class Written(NamedTuple):
+class ValueWritten(NamedTuple):
     """How a write went; see `put_value`."""
 
     status: str
@@ -38,7 +38,7 @@ async def put(
     keys_max: int,
     bytes_max: int,
     writes_max: int,
-) -> Written:
+) -> ValueWritten:
     """Write a value, if it has this version (0: none; None: any)."""
     row = await shard.pool.row(
         SQL.put_value,
@@ -52,7 +52,7 @@ async def put(
         bytes_max=bytes_max,
         writes_max=writes_max,
     )
-    return Written(*row)
+    return ValueWritten(*row)
 
 
 async def get(shard: Shard, dag_id: str, namespace: str, key: str) -> tuple[bool, Value | None]:
