@@ -271,12 +271,14 @@ class Claim(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a waiting call would take of a topic: up to `items_max`, for `lease_s` (0: each item's own)."""
+    """What a waiting call would take of a topic: up to `items_max`, for `lease_s` (0: each item's own); and who
+    makes it, if it says so."""
 
     topic_id: int
     token: str
     lease_s: float
     items_max: int
+    worker: str | None = None
 
 
 class Result(msgspec.Struct, omit_defaults=True):

@@ -295,13 +295,13 @@ async def wait_of(api: Api, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> f
     """For how long a dequeue would wait."""
     waits: list[float] = []
 
-    async def dequeue(*args: Any, wait_s: float, **options: Any) -> Any:
+    async def lease(namespace: str, demands: Any, holder: Any, wait_s: float, *others: Any) -> Any:
         waits.append(wait_s)
-        return await original(*args, wait_s=0.0, **options)
+        return await original(namespace, demands, holder, 0.0, *others)
 
     with monkeypatch.context() as patch:
-        original = api.host.process.dequeues.dequeue
-        patch.setattr(api.host.process.dequeues, "dequeue", dequeue)
+        original = api.host.process.dequeues._lease
+        patch.setattr(api.host.process.dequeues, "_lease", lease)
         await settle(api, "none", **fields)
     return waits[0]
 

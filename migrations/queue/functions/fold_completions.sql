@@ -13,7 +13,7 @@
 CREATE OR REPLACE FUNCTION fold_completions(
     item_ids uuid[], ack_topic_ids int[], attempt_numbers int[], outputs text[], contexts text[],
     folds int, offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
-    offer_bytes_max bigint,
+    offer_workers text[], offer_bytes_max bigint,
     OUT taken uuid[], OUT news told[], OUT wide uuid[])
 LANGUAGE plpgsql VOLATILE SET enable_hashjoin = on AS $$
 DECLARE
@@ -65,7 +65,7 @@ BEGIN
     END LOOP;
     IF cardinality(released) > 0 THEN
         news := ARRAY(SELECT r FROM revive_here(
-            released, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_bytes_max) AS r);
+            released, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max) AS r);
     END IF;
     IF ended IS NOT NULL THEN
         news := news || ARRAY(

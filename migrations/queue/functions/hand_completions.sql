@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION hand_completions(
     item_ids uuid[], topic_ids int[], ack_topic_ids int[], outcomes text[], attempt_numbers int[],
     outputs text[], errors text[], contexts text[],
     offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
-    offer_bytes_max bigint)
+    offer_workers text[], offer_bytes_max bigint)
 RETURNS TABLE (
     o_topic_id int, o_deliver_at timestamptz, o_id uuid, o_token uuid, o_lease_until timestamptz, o_payload text)
 LANGUAGE plpgsql VOLATILE STRICT AS $$
@@ -37,10 +37,10 @@ BEGIN
         RETURNING item.id, item.namespace_id, item.topic_id, item.lease_s, octet_length(item.payload) AS bytes,
             CASE WHEN item.topic_id = ANY (offer_topic_ids) THEN item.payload END AS payload),
     handed AS MATERIALIZED (
-        SELECT x.id, x.namespace_id, x.topic_id, o.token,
+        SELECT x.id, x.namespace_id, x.topic_id, o.token, o.worker,
             at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
-        FROM unnest(offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
-            AS o(topic_id, token, wanted_s, items_max)
+        FROM unnest(offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers)
+            AS o(topic_id, token, wanted_s, items_max, worker)
         CROSS JOIN LATERAL (
             SELECT row_number() OVER best AS nth, sum(inserted.bytes + 500) OVER best AS bytes_so_far,
                 inserted.id, inserted.namespace_id, inserted.topic_id, inserted.lease_s
@@ -49,9 +49,11 @@ BEGIN
         WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))
             AND (x.nth = 1 OR x.bytes_so_far <= offer_bytes_max)),
     leased AS (
-        INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
-        SELECT handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, array_agg(handed.id) FROM handed
-        GROUP BY handed.token, handed.lease_until, handed.namespace_id, handed.topic_id),
+        INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker)
+        SELECT handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, array_agg(handed.id),
+            handed.worker
+        FROM handed
+        GROUP BY handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, handed.worker),
     to_ready AS (
         INSERT INTO ready SELECT inserted.topic_id, 0, at, inserted.id FROM inserted
         WHERE NOT EXISTS (SELECT FROM handed WHERE handed.id = inserted.id)),

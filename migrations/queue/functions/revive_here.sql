@@ -2,7 +2,7 @@
 -- offers, as far as the items of each have no more than `offer_bytes_max` bytes, one item at least. All of them or none: one that is not there, not disabled or locked by somebody else is an error.
 CREATE OR REPLACE FUNCTION revive_here(
     wanted uuid[], offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
-    offer_bytes_max bigint)
+    offer_workers text[], offer_bytes_max bigint)
 RETURNS SETOF told LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM FROM (
@@ -28,10 +28,10 @@ BEGIN
             octet_length(i.payload) + coalesce(octet_length(i.metadata), 0) + coalesce(octet_length(i.inputs), 0)
                 + coalesce(octet_length(i.headers), 0) + coalesce(octet_length(i.ack_context), 0) + 500 AS bytes),
     handed AS MATERIALIZED (
-        SELECT x.id, x.namespace_id, x.topic_id, o.token,
+        SELECT x.id, x.namespace_id, x.topic_id, o.token, o.worker,
             clock.at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
-        FROM clock, unnest(offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima)
-            AS o(topic_id, token, wanted_s, items_max)
+        FROM clock, unnest(offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers)
+            AS o(topic_id, token, wanted_s, items_max, worker)
         CROSS JOIN LATERAL (
             SELECT row_number() OVER best AS nth, sum(revived.bytes) OVER best AS bytes_so_far,
                 revived.id, revived.namespace_id, revived.topic_id, (revived.whole).lease_s
@@ -41,9 +41,11 @@ BEGIN
         WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))
             AND (x.nth = 1 OR x.bytes_so_far <= offer_bytes_max)),
     leased AS (
-        INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
-        SELECT handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, array_agg(handed.id) FROM handed
-        GROUP BY handed.token, handed.lease_until, handed.namespace_id, handed.topic_id),
+        INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker)
+        SELECT handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, array_agg(handed.id),
+            handed.worker
+        FROM handed
+        GROUP BY handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, handed.worker),
     to_ready AS (
         INSERT INTO ready SELECT revived.topic_id, revived.priority, revived.deliver_at, revived.id FROM revived
         WHERE revived.is_ready AND NOT EXISTS (SELECT FROM handed WHERE handed.id = revived.id)),

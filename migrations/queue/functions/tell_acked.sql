@@ -3,7 +3,7 @@
 CREATE OR REPLACE FUNCTION tell_acked(
     item_ids uuid[], topic_ids int[], ack_topic_ids int[], attempt_numbers int[], outputs text[], contexts text[],
     folds int, offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
-    offer_bytes_max bigint)
+    offer_workers text[], offer_bytes_max bigint)
 RETURNS SETOF told LANGUAGE plpgsql VOLATILE STRICT AS $$
 DECLARE
     taken uuid[];
@@ -16,7 +16,7 @@ BEGIN
     IF folds > 0 THEN
         SELECT f.taken, f.news, f.wide INTO taken, news, wide
         FROM fold_completions(item_ids, ack_topic_ids, attempt_numbers, outputs, contexts,
-            folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_bytes_max) AS f;
+            folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max) AS f;
         IF folds & 8 > 0 AND cardinality(wide) > 0 THEN
             RAISE EXCEPTION 'acks of these items are to be made apart' USING
                 ERRCODE = 'HG001', DETAIL = array_to_string(wide, ' ');
@@ -55,6 +55,6 @@ BEGIN
             NULL::text, NULL::text, NULL::text, 1, e.o_deliver_at, false, NULL::text
         FROM hand_completions(
             item_ids, topic_ids, ack_topic_ids, outcomes, attempt_numbers, outputs, errors, contexts,
-            offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_bytes_max) AS e;
+            offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max) AS e;
     END IF;
 END $$;

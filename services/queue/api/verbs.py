@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from headgate import wire
 from services.queue.api import body_decoders, uniform_bodies
 from services.queue.api.parts import QueueProcess
-from services.queue.api.settling import settle
+from services.queue.api.settling import SettleResults, settle
 from services.queue.leases.extend import Extension
 from services.queue.leases.nack import Nack
 from services.queue.model import Demands, Even, NewItem, PlainItem, Result
@@ -90,29 +91,40 @@ class Verbs:
                 raise Forbidden("topics that begin with `_` are the system's")
         gone = call.client.gone()
         if wanted.settle is None:
-            return 200, {"items": (await self._lease(call, wanted, wanted.wait_s, gone)).items()}
-        process, leased = self._process, Leased(0)
-        results = await settle(process.acks, process.nacks, call.namespace, wanted.settle)
-        self._lose(call.namespace, [*results.acks, *results.nacks])
-        if wanted.topics:
-            wait_s = results.wait_s(wanted.wait_s, self._settings.settle_wait_s_max)
-            try:
-                leased = await self._lease(call, wanted, wait_s, gone)
-            except ServiceError:
-                if not results:
-                    raise  # else what was settled is to be told
+            return 200, {"items": (await self._lease(call, wanted, gone)).items()}
+        process, to_settle = self._process, wanted.settle
+        leased, results = Leased(0), SettleResults()
+
+        async def settles() -> float:
+            nonlocal results
+            results = await settle(process.acks, process.nacks, call.namespace, to_settle)
+            self._lose(call.namespace, [*results.acks, *results.nacks])
+            return results.wait_s(wanted.wait_s, self._settings.settle_wait_s_max)
+
+        try:
+            leased = await self._lease(call, wanted, gone, settles)
+        except ServiceError:
+            if not results:
+                raise  # else what was settled is to be told
         return 200, {"items": leased.items(), "results": {"acks": results.acks, "nacks": results.nacks}}
 
-    async def _lease(self, call: Call, wanted: Demands, wait_s: float, gone: asyncio.Future[None]) -> Leased:
+    async def _lease(
+        self,
+        call: Call,
+        wanted: Demands,
+        gone: asyncio.Future[None],
+        settles: Callable[[], Awaitable[float]] | None = None,
+    ) -> Leased:
         leased = await self._process.dequeues.dequeue(
             call.namespace,
             wanted.topics,
             lease_s=wanted.lease_s,
             worker=wanted.worker,
-            wait_s=wait_s,
+            wait_s=wanted.wait_s,
             gone=gone,
             tenant=self._process.quotas.of(call.namespace),
             waits=call.client.step_aside,
+            settles=settles,
         )
         if gone.done() and leased:
             await self._hand_back(call.namespace, leased.returnable())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from services.queue.dispatch.claiming import Holder
@@ -58,17 +58,24 @@ class Dequeues:
         gone: asyncio.Future[None] | None = None,
         tenant: Tenant | None = None,
         waits: Callable[[], None] = lambda: None,
+        settles: Callable[[], Awaitable[float]] | None = None,
     ) -> Leased:
         """Lease all that is ready up to each demand's count, best first; wait only when there is nothing.
 
         The answer goes topic by topic, each in its order of service. Nothing is claimed for a call after its
-        `gone` is done. `waits` is told before each wait.
+        `gone` is done. `waits` is told before each wait. `settles` is awaited first, and says how long to wait:
+        what it makes ready may be leased to this call at once.
 
         Raises:
             Overloaded: claims wait too long on every shard.
         """
-        self._dispatch.claims.check(namespace)
-        leased = await self._lease(namespace, demands, (new_token(), lease_s, worker), wait_s, gone, tenant, waits)
+        holder = new_token(), lease_s, worker
+        leased = Leased(len(demands))
+        if settles is not None:
+            wait_s = await self._settle(namespace, demands, holder, gone, tenant, leased, settles)
+        if not leased and demands:
+            self._dispatch.claims.check(namespace)
+            leased = await self._lease(namespace, demands, holder, wait_s, gone, tenant, waits)
         if leased.first is not None:
             late_s = self._clock.wall_s() - leased.first.deliver_at.timestamp()
             self._started[shard_of(leased.first.id)].observe(max(late_s, 0.0))
@@ -77,6 +84,43 @@ class Dequeues:
             if group.again:
                 REDELIVERED.labels(group.shard).inc(group.again)
         return leased
+
+    async def _settle(
+        self,
+        namespace: str,
+        demands: Sequence[Demand],
+        holder: Holder,
+        gone: asyncio.Future[None] | None,
+        tenant: Tenant | None,
+        leased: Leased,
+        settles: Callable[[], Awaitable[float]],
+    ) -> float:
+        """Settle, while the call stands in line for what that makes ready; how long it is to wait."""
+        terms = _terms(holder, [demand.count for demand in demands], gone, tenant)
+        if terms is None:
+            return await settles()
+        line = self._dispatch.line(namespace, demands[0].topic)
+        place = line.wait(terms)
+        try:
+            wait_s = await settles()
+            if place.is_offered and not place.done():
+                place.is_awaited = True
+                await asyncio.wait([place])  # another flush is about to say what it has leased to this call
+        except BaseException:
+            place.is_left = True
+            if place.done() and not place.cancelled() and place.result():
+                self._dispatch.give_back(namespace, returnable(place.result()))
+            elif place.done():
+                line.wake_one()  # the wake-up that this call has swallowed is passed on
+            raise
+        finally:
+            if not place.done() and not place.is_offered:
+                place.cancel()
+                with contextlib.suppress(ValueError):
+                    line.waiting.remove(place)
+        if not place.cancelled():
+            leased.add_handed(place.result(), line.topic)
+        return wait_s
 
     async def _lease(
         self,
@@ -122,7 +166,7 @@ class Dequeues:
                 if missed and any(counts) and left_s > -MISSES_S_MAX and not is_full:
                     continue  # others may be ready in the place of what is gone
                 is_over = bool(leased) or left_s <= 0 or self._dispatch.is_leaving != was_leaving
-                terms = None if is_over or tenant is not None else _terms(holder, counts, gone)
+                terms = None if is_over else _terms(holder, counts, gone, tenant)
                 if is_over or await self._wait(lines, left_s, gone, terms, leased, waits):
                     break
         if gone is not None and gone.done():
@@ -210,7 +254,9 @@ class Dequeues:
         return bool(leased)
 
 
-def _terms(holder: Holder, counts: Sequence[int], gone: asyncio.Future[None] | None) -> Terms | None:
+def _terms(
+    holder: Holder, counts: Sequence[int], gone: asyncio.Future[None] | None, tenant: Tenant | None
+) -> Terms | None:
     """Under which a flush may lease items to a call at once; None where a claim must."""
     token, lease_s, worker = holder
-    return Terms(token, lease_s, counts[0], gone) if worker is None and len(counts) == 1 else None
+    return Terms(token, lease_s, counts[0], gone, worker, tenant) if len(counts) == 1 else None

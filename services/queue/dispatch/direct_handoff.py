@@ -1,6 +1,6 @@
 """Calls that wait for items of a topic, and items that are handed to them where they become ready.
 
-A call that waits alone for one topic, with no quota and nothing of the topic in sight, says what it would take.
+A call that waits alone for one topic, with nothing of the topic in sight, says what it would take.
 A flush that makes items of the topic ready offers that to its statement: what the call would claim next is
 then leased to it in the same transaction, and it is answered after one commit instead of two and a wake-up.
 Where there is anything to choose, nothing is offered, and the call is woken to look for itself.
@@ -21,6 +21,7 @@ from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.priority_shares import Bands
 from services.queue.dispatch.scan_floor import KeysFront
 from services.queue.model import Bound, Key, Offer
+from services.queue.quotas import Tenant, Use
 from services.queue.store.dequeue_encoding import Handed, returnable
 from shared.errors import Invalid
 from shared.fallback import Fallback
@@ -46,6 +47,21 @@ class Terms(NamedTuple):
     lease_s: float | None
     items_max: int
     gone: asyncio.Future[None] | None
+    worker: str | None = None
+    tenant: Tenant | None = None
+
+    def reserve(self) -> int:
+        """How many items it may be handed now: of a namespace with quotas they are counted as on their way."""
+        if self.tenant is None:
+            return self.items_max
+        [room] = self.tenant.cut([self.items_max])
+        self.tenant.gain(Use(leased=room))
+        return room
+
+    def reserved(self, room: int, used: int) -> None:
+        """So many of those that were reserved have been handed to it."""
+        if self.tenant is not None:
+            self.tenant.gained(Use(leased=room), Use(leased=room - used))
 
 
 class Place(asyncio.Future[list[Handed]]):
@@ -206,16 +222,18 @@ class Handing:
     ) -> None:
         self._recent = recent
         self._hand_back = hand_back
-        self._open: dict[str, tuple[Line, Place, int]] = {}
+        self._open: dict[str, tuple[Line, Place, int, int]] = {}
         self.offers: list[Offer] = []
         for topic_id, line in lines:
             taken = line.offer()
             if taken is not None:
                 place, wakes = taken
                 assert place.terms is not None, "only these are offered"
-                token, lease_s, items_max, _ = place.terms
-                self._open[token] = (line, place, wakes)
-                self.offers.append(Offer(topic_id, token, lease_s or 0.0, items_max))
+                terms = place.terms
+                room = terms.reserve()
+                self._open[terms.token] = (line, place, wakes, room)
+                if room:
+                    self.offers.append(Offer(topic_id, terms.token, terms.lease_s or 0.0, room, terms.worker))
 
     def __enter__(self) -> Handing:
         return self
@@ -223,7 +241,9 @@ class Handing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for line, place, wakes in self._open.values():
+        for line, place, wakes, room in self._open.values():
+            if place.terms is not None:
+                place.terms.reserved(room, 0)
             if place.is_left:
                 line.offered -= 1
                 place.cancel()
@@ -256,8 +276,10 @@ class Handing:
         for entry in leased:
             parts.setdefault(entry[1].token, []).append(entry)
         for token, part in parts.items():
-            line, place, _ = self._open.pop(token)
+            line, place, _, room = self._open.pop(token)
             line.offered -= 1
+            if place.terms is not None:
+                place.terms.reserved(room, len(part))
             if place.is_left:
                 self._hand_back(line.namespace, returnable(part))
                 place.cancel()

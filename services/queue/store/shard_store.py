@@ -333,12 +333,13 @@ def _by_token(ids: Sequence[str], tokens: Sequence[str], namespace_ids: Sequence
 
 def _offered(offers: Sequence[Offer], bytes_max: int) -> dict[str, Any]:
     """Offers as arguments. All of them together are given so many bytes at most."""
-    topic_ids, tokens, lease_ss, maxima = zip(*offers, strict=True) if offers else ((), (), (), ())
+    topic_ids, tokens, lease_ss, maxima, workers = zip(*offers, strict=True) if offers else ((), (), (), (), ())
     return {
         "offer_topic_ids": topic_ids,
         "offer_tokens": tokens,
         "offer_lease_ss": lease_ss,
         "offer_maxima": maxima,
+        "offer_workers": workers,
         "offer_bytes_max": bytes_max // max(len(offers), 1),
     }
 

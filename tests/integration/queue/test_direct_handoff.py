@@ -234,19 +234,11 @@ async def test_a_call_that_waits_during_a_look_is_given_what_it_finds(api: Api) 
     assert [item["id"] for item in await items_of(Connection(api, ONE))] == [item_id]
 
 
-async def test_calls_with_quotas_or_several_topics_look_for_themselves(api: Api) -> None:
+async def test_calls_with_several_topics_look_for_themselves(api: Api) -> None:
     several = await waiting(api, {"topics": [{"topic": "t"}, {"topic": "u"}], "wait_s": 20})
     assert offers(api) == []
     several.hang_up()
     await several.task
-
-    await api.host.client.put(f"/v1/namespaces/{api.namespace}", json={"in_flight_max": 1}, headers=api.headers)
-    await api.host.process.quotas.step()
-    ids = [await disable(api) for _ in range(2)]
-    limited = await waiting(api)
-    assert offers(api) == []
-    await api.revive(*ids)
-    assert len(await items_of(limited)) == 1
 
 
 async def test_only_small_flushes_and_few_topics_are_handed_over(api: Api) -> None:

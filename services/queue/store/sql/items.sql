@@ -232,11 +232,11 @@ FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_
     FROM deleted WHERE ack_topic_id IS NOT NULL AND state <> 'dead') AS c,
     emit_completions(c.ids, c.topics, c.ack_topics, c.outcomes, c.attempts, c.outputs, c.errors, c.contexts) AS e;
 
--- name: revive(ids, namespace_ids, inputs, may_manage, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_bytes_max)
+-- name: revive(ids, namespace_ids, inputs, may_manage, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max)
 -- Disabled items become deliverable; delay and TTL count from here. Of a topic on offer the first items are leased at once
 -- to the call that waits for them, as by `claim`: what is in `handed` never comes to `ready`. An offer is a topic, a
--- call's token, its lease_s (0: each item's own) and how many items it takes, of no more than `offer_bytes_max` bytes
--- together, one at least; a paused topic's is not taken up (see services.queue.dispatch.direct_handoff).
+-- call's token, its lease_s (0: each item's own), how many items it takes and who makes it, of no more than
+-- `offer_bytes_max` bytes together, one item at least; a paused topic's is not taken up (see services.queue.dispatch.direct_handoff).
 WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
 places AS MATERIALIZED (
     SELECT p.place, w.inputs
@@ -259,9 +259,10 @@ revived AS (
         octet_length(i.payload) + coalesce(octet_length(i.metadata), 0) + coalesce(octet_length(i.inputs), 0)
             + coalesce(octet_length(i.headers), 0) + coalesce(octet_length(i.ack_context), 0) + 500 AS bytes),
 handed AS MATERIALIZED (
-    SELECT x.id, x.namespace_id, x.topic_id, o.token,
+    SELECT x.id, x.namespace_id, x.topic_id, o.token, o.worker,
         clock.at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
-    FROM clock, unnest($5::int[], $6::uuid[], $7::float8[], $8::int[]) AS o(topic_id, token, wanted_s, items_max)
+    FROM clock, unnest($5::int[], $6::uuid[], $7::float8[], $8::int[], $9::text[])
+        AS o(topic_id, token, wanted_s, items_max, worker)
     CROSS JOIN LATERAL (
         SELECT row_number() OVER best AS nth, sum(revived.bytes) OVER best AS bytes_so_far,
             revived.id, revived.namespace_id, revived.topic_id, (revived.whole).lease_s
@@ -269,11 +270,11 @@ handed AS MATERIALIZED (
         WINDOW best AS (ORDER BY revived.priority, revived.deliver_at, revived.id ROWS UNBOUNDED PRECEDING)
         ORDER BY revived.priority, revived.deliver_at, revived.id LIMIT o.items_max) AS x
     WHERE o.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))
-        AND (x.nth = 1 OR x.bytes_so_far <= $9::bigint)),
+        AND (x.nth = 1 OR x.bytes_so_far <= $10::bigint)),
 leased AS (
-    INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids)
-    SELECT token, lease_until, namespace_id, topic_id, array_agg(id) FROM handed
-    GROUP BY token, lease_until, namespace_id, topic_id),
+    INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker)
+    SELECT token, lease_until, namespace_id, topic_id, array_agg(id), worker FROM handed
+    GROUP BY token, lease_until, namespace_id, topic_id, worker),
 to_ready AS (
     INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM revived
     WHERE is_ready AND NOT EXISTS (SELECT FROM handed WHERE handed.id = revived.id)),

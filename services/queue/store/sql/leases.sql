@@ -89,7 +89,7 @@ SELECT topic_id, token::text, lease_until, items, again, once, pieces
 FROM groups WHERE lease_until > (SELECT at FROM clock)
 UNION ALL SELECT NULL::int, o_token::text, NULL::timestamptz, 0, 0, NULL::text[], '' FROM left_over;
 
--- name: ack(ids, tokens, namespace_ids, lasts, outputs, asked, folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_bytes_max)
+-- name: ack(ids, tokens, namespace_ids, lasts, outputs, asked, folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max)
 -- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
 -- token but has no row any more was acked under it before. `tokens` are sorted, once each; `ids` are those of the
 -- first token, sorted and once each, so that one is searched for by halves, then those of the next; `lasts` says where
@@ -147,7 +147,7 @@ ends AS MATERIALIZED (
 news AS MATERIALIZED (
     SELECT e.* FROM ends,
         tell_acked(ends.ids, ends.topics, ends.ack_topics, ends.attempts, ends.outputs, ends.contexts, $7::int,
-            $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::bigint) AS e)
+            $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::text[], $13::bigint) AS e)
 SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM deleted) END AS acked_ids,
     CASE WHEN a.acked < $6::int THEN ARRAY(
         SELECT held.id::text || held.token::text FROM held JOIN lease_groups ON lease_groups.token = held.token
