@@ -12,9 +12,10 @@ from itertools import chain, islice, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from services.queue.dispatch.dispatcher import Dispatch
-from services.queue.leases.held_items import lost_status
+from services.queue.leases.held_items import LOOKS_MAX, lost_status
 from services.queue.model import Fold
 from services.queue.settings import QueueSettings
+from services.queue.store.leases import held_under
 from services.queue.store.shard_store import Known, Store
 from shared.admission.connection_priority import Urgency
 from shared.clock import SystemClock
@@ -169,7 +170,7 @@ class AckFlushes:
             found = await flush(entries)
             if found.count(None) == len(found):
                 return found
-            await _look_afresh(flush, entries, found)
+            await _look_afresh(store, flush, entries, found)
             return found
 
         async def flush(entries: list[AckEntry]) -> list[Statuses]:
@@ -268,26 +269,32 @@ class AckFlushes:
         return statuses
 
 
-async def _look_afresh(flush: Any, entries: Sequence[AckEntry], found: Sequence[Statuses]) -> None:
-    """Try once more what has lost its lease: an extend of the same holder may have moved it while this waited.
-    That it fails says nothing of what was flushed before."""
-    lost = [
-        (entry, place, statuses)
-        for entry, statuses in zip(entries, found, strict=True)
-        for place, status in enumerate(statuses or ())
-        if status == "lease_lost" and statuses is not None
-    ]
-    if not lost:
-        return
-    again: Sequence[Statuses]
-    try:
-        again = await flush([entry.part([place]) for entry, place, _ in lost])
-    except Unavailable as error:
-        again = [[error]] * len(lost)
-    for (_, place, statuses), one in zip(lost, again, strict=True):
-        status = "acked" if one is None else one[0]
-        if status in ("acked", "already_acked", _WIDE) or isinstance(status, ServiceError):
-            statuses[place] = status
+async def _look_afresh(store: Store, flush: Any, entries: Sequence[AckEntry], found: Sequence[Statuses]) -> None:
+    """Try again what was told that its lease is lost and is held nevertheless: an extend of the same holder has
+    moved the lease while this waited. That it fails says nothing of what was flushed before."""
+    for _ in range(LOOKS_MAX):
+        lost = [
+            (entry, place, statuses)
+            for entry, statuses in zip(entries, found, strict=True)
+            for place, status in enumerate(statuses or ())
+            if status == "lease_lost" and statuses is not None
+        ]
+        if not lost:
+            return
+        try:
+            held = await held_under(
+                store.pool, [(entry.tokens[place], entry.ids[place]) for entry, place, _ in lost]
+            )
+            lost = [lost[nth] for nth in held]
+            if not lost:
+                return
+            again: Sequence[Statuses] = await flush([entry.part([place]) for entry, place, _ in lost])
+        except Unavailable as error:
+            again = [[error]] * len(lost)
+        for (_, place, statuses), one in zip(lost, again, strict=True):
+            status = "acked" if one is None else one[0]
+            if status in ("acked", "already_acked", _WIDE) or isinstance(status, ServiceError):
+                statuses[place] = status
 
 
 def _is_shared(tokens: Sequence[str], namespace_ids: Sequence[int]) -> bool:

@@ -12,10 +12,14 @@ from typing import Any
 from services.queue.leases.shard_groups import at_each_shard, by_shard
 from services.queue.model import Result, backoff_s
 from services.queue.store.items import LockedItem, lock_items
-from services.queue.store.leases import Holding, lock_groups
+from services.queue.store.leases import Holding, held_under, lock_groups
 from services.queue.store.shard_store import Known, Store
 from shared.ids import canonical_token, canonicals, new_token
 from shared.postgres.connections import Transaction
+
+# An extend moves a lease into a new row: who waited for the old one looks again, once for each extend of the same
+# holder that is on its way.
+LOOKS_MAX = 8
 
 
 async def each_held(
@@ -51,14 +55,14 @@ async def lock_held(
     """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each, and
     since when by whom."""
     found: dict[str, dict[int, Holding]] = {}
-    for _ in range(2):
-        # Twice where one is missing: an extend of the same holder may have moved its lease while this waited.
+    for _ in range(LOOKS_MAX):
         groups = await lock_groups(tx, [entry.lease_token for entry in entries])
         for position, entry in enumerate(entries):
             for group in groups.get(entry.lease_token, ()):
                 if group.namespace_id == namespace_id and entry.id in group.ids:
                     found.setdefault(entry.id, {})[position] = group.holding
-        if all(entry.id in found for entry in entries):
+        missing = [(entry.lease_token, entry.id) for entry in entries if entry.id not in found]
+        if not missing or not await held_under(tx, missing):
             break
     items = await lock_items(tx, list(found)) if found else {}
     held: list[int] = []

@@ -73,6 +73,12 @@ async def lock_groups(tx: Transaction, tokens: Sequence[str]) -> dict[str, list[
     return groups
 
 
+async def held_under(asked: Asked, pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """The places of those of these (token, id) pairs that a group names now, without waiting for anybody."""
+    tokens, ids = zip(*pairs, strict=True)
+    return [row["place"] - 1 for row in await asked.fetch(SQL.held_under, tokens=tokens, ids=ids)]
+
+
 async def leave_groups(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> None:
     """Take (token, id) pairs out of groups that the transaction has locked."""
     await tx.fetch(SQL.leave_leases, tokens=[token for token, _ in pairs], ids=[item for _, item in pairs])

@@ -169,6 +169,11 @@ FROM (SELECT coalesce(sum(items), 0) AS acked FROM by_topic) AS a, (
 SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, worker, ids::text[] FROM lease
 WHERE token = ANY ($1::uuid[]) ORDER BY lease.token FOR UPDATE;
 
+-- name: held_under(tokens, ids)
+-- Which of these pairs, by their places from 1, a lease group names now.
+SELECT asked.place FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS asked(token, id, place)
+WHERE EXISTS (SELECT FROM lease WHERE lease.token = asked.token AND asked.id = ANY (lease.ids));
+
 -- name: leave_leases(tokens, ids)
 -- Takes ids out of groups that this transaction has locked; a group left empty is gone.
 WITH leaving AS MATERIALIZED (
