@@ -246,7 +246,8 @@ def node_options(options: Mapping[str, Any]) -> dict[str, Any]:
 class AddOptions(TypedDict, total=False):
     """How a call waits in its flow.
 
-    key: its node's key; by default made of the function's name, in the order of the calls.
+    key: its node's key in the whole flow; by default made of the function's name, in the order of the calls. A job
+        that adds a call by a key that the flow has already adds nothing.
     after: calls that must succeed before it, though it needs none of their results.
     external: events that it waits for, as of a `Dag`.
     when: a call, or a comparison of its value; where it does not hold, the call is skipped, and what needs it too.

@@ -121,11 +121,10 @@ class Plan:
         return {**own, **node_options(call.options)}
 
     def _new_key(self, call: JobCall[Any], wanted: str | None) -> str:
-        if wanted is not None:
-            key = self._prefix + wanted
-            if key in self.nodes:
+        if wanted is not None:  # it stands for the call in the whole flow, whichever job adds it
+            if wanted in self.nodes:
                 raise ValueError(f"the flow has a call with the key {wanted!r} already")
-            return key
+            return wanted
         name = call.name if isinstance(call, FlowCall) else call.function.name
         while True:
             self._counts[name] = number = self._counts.get(name, 0) + 1

@@ -141,8 +141,9 @@ class Supervisor:
                 place.process = None
 
     def _end(self) -> int:
+        """The exit code: one that was told to end before it could drain has done as it was told."""
         codes = [place.process.wait() for place in self._places if place.process is not None]
-        return max((abs(code) for code in codes), default=0)
+        return max((abs(code) for code in codes if -code not in self._signals), default=0)
 
 
 class _Place:

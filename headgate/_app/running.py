@@ -282,29 +282,36 @@ def add(job: Job, call: JobCall[Any], how: AddOptions) -> Any:
         raise Fail(f"{job.topic} adds calls, and was sent without keeping its result: send it with result=True")
     if job.plan is None:
         job.plan = Plan(job.app, f"{job.dag.node}/")
-    nodes = job.plan.fresh(call, how)
+    key = how.get("key")
+    known = key is not None and key in job.plan.nodes
+    nodes = [] if known else job.plan.fresh(call, how)
     if in_loop():
-        return _adding(job, nodes)
-    client = job.blocking_client
-    with _same_as_before():
-        client.dag(job.dag.id, namespace=job.namespace).expand(job.dag.node, nodes, generation=job.dag.generation)
+        return _adding(job, nodes, named=key is not None)
+    if nodes:
+        with _same_as_before(named=key is not None):
+            job.blocking_client.dag(job.dag.id, namespace=job.namespace).expand(
+                job.dag.node, nodes, generation=job.dag.generation
+            )
     return None
 
 
-async def _adding(job: Job, nodes: list[Node]) -> None:
-    with _same_as_before():
-        await job.expand(nodes)
+async def _adding(job: Job, nodes: list[Node], *, named: bool = False) -> None:
+    if nodes:
+        with _same_as_before(named=named):
+            await job.expand(nodes)
 
 
 @contextlib.contextmanager
-def _same_as_before() -> Iterator[None]:
+def _same_as_before(*, named: bool) -> Iterator[None]:
+    """Of a call that is named by a key there is one in the flow: whoever adds it later is content with that."""
     try:
         yield
     except NodeExists as error:
+        if named:
+            return
         raise Unrunnable(
-            f"{error}: the calls that this job made in an earlier attempt were others; make the same "
-            "calls in every "
-            "attempt, as from its arguments alone"
+            f"{error}: the calls that this job made in an earlier attempt were others; make the same calls in "
+            "every attempt, as from its arguments alone"
         ) from None
 
 
