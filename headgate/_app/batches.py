@@ -96,7 +96,10 @@ class Batches:
 
     def _tell(self, taken: list[_Waiting], found: Any, count: int) -> None:
         if found is None:
-            found = [None] * count
+            for waiting in taken:
+                if not waiting.result.done():
+                    waiting.result.set_result(None)
+            return
         if not isinstance(found, (list, tuple)) or len(found) != count:
             text = text_of(
                 TypeError(

@@ -40,6 +40,9 @@ AnyFunction = JobFunction[..., Any, ..., Any]
 NEWER_S: Final = 300.0
 NEWER_LOOK_S: Final = 5.0
 
+# Under which name a job of a schedule finds the time that it is for.
+SLOT: Final = "external:schedule"
+
 
 class Unrunnable(Fail):
     """A job that no attempt makes better; what to do is in the text."""
@@ -68,7 +71,10 @@ class Runner:
                 args = await self._filled(job, payload)
                 calls = [_call(function, {name: item, **fixed}) for item in _items(function, args)]
                 return await self._grown(job, calls)
-        arguments = self._decoded(function, await self._filled(job, payload))
+        args = await self._filled(job, payload)
+        if payload.get("slot") and "at" in function.signature.given.parameters:
+            args = {**args, "at": job.inputs[SLOT]["at"]}
+        arguments = self._decoded(function, args)
         tries = bool(function.settings.max_attempts or payload.get("tries"))
         if function.settings.batch is not None:
             batches = self._batches.setdefault(function.version, Batches(self, function))

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from headgate._app.cron import Cron
+from headgate._calls import present
 
 if TYPE_CHECKING:
     from headgate._app.function import JobFunction
 
 # What happens at a time at which the run before is still at work.
-Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow"]
+Overlap = Literal["skip", "buffer_one", "allow"]
 
 
 @dataclass(kw_only=True)
@@ -48,6 +49,16 @@ class Every:
             return datetime.fromtimestamp(number * self.every_s, tz=moment.tzinfo)
         assert self.cron is not None
         return Cron(self.cron, self.tz).after(moment)
+
+    def options(self) -> dict[str, Any]:
+        """What the service is told: the times, and the item to make at each of them."""
+        function = self.function
+        assert function is not None
+        settings = function.settings
+        times = present(cron=self.cron, tz=self.tz if self.cron is not None else None, interval_s=self.every_s)
+        item = present(priority=settings.priority, max_attempts=settings.max_attempts, backoff=settings.backoff)
+        payload = {"fn": function.name, "v": function.version, "args": {}, "slot": True}
+        return {**times, **item, "topic": function.topic, "payload": payload, "overlap": self.overlap}
 
 
 def ticks(schedules: Iterable[Every], after: datetime, until: datetime) -> Iterator[tuple[datetime, Every]]:

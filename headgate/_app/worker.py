@@ -1,12 +1,15 @@
 """The worker of an app: its functions, each on its topic, and its raw tasks beside them."""
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate._app.running import Runner
+from headgate._backoff import pause_s
 from headgate.async_client import AsyncClient
+from headgate.errors import HeadgateError
 from headgate.wire import BATCH_MAX
 from headgate.worker import Worker
 
@@ -52,7 +55,31 @@ class AppWorker(Worker):
             function.signature.check()
         self.app.use(self.client)
         async with self.app.alive():
-            await super().run(signals=signals)
+            bringing = asyncio.create_task(self._bring_schedules())
+            try:
+                await super().run(signals=signals)
+            finally:
+                bringing.cancel()
+                await asyncio.gather(bringing, return_exceptions=True)
+
+    async def _bring_schedules(self) -> None:
+        """Bring the app's schedules to the service, however long it is away."""
+        for schedule in self.app.schedules.values():
+            function = schedule.function
+            if function is None or function.topic not in self._tasks:
+                continue
+            failures = 0
+            while True:
+                try:
+                    await self.client.schedules.put(schedule.name, namespace=self.namespace, **schedule.options())
+                    break
+                except HeadgateError as error:
+                    if not error.retryable:
+                        log.error("schedule %s is not taken: %s", schedule.name, error)
+                        break
+                    failures += 1
+                    log.warning("could not bring schedule %s, trying again: %s", schedule.name, error)
+                    await asyncio.sleep(pause_s(failures))
 
 
 def _chosen(app: "App", only: Iterable[str] | None) -> set[str]:
