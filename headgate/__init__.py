@@ -69,6 +69,7 @@ from headgate.errors import (
 )
 from headgate.ids import new_id, shard_of, time_ms_of
 from headgate.worker import Fail, Job, Retry, Worker
+from headgate.workflow import NodeFailed, Workflow
 
 __all__ = [
     "Ack",
@@ -119,6 +120,7 @@ __all__ = [
     "NoResult",
     "Node",
     "NodeExists",
+    "NodeFailed",
     "NodeNotRunning",
     "NodeReleased",
     "NotDone",
@@ -142,6 +144,7 @@ __all__ = [
     "UnknownNode",
     "VersionConflict",
     "Worker",
+    "Workflow",
     "WrongArguments",
     "new_id",
     "shard_of",

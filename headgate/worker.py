@@ -32,6 +32,7 @@ import httpx
 
 from headgate._backoff import pause_s
 from headgate._bridge import ThroughLoop
+from headgate._deciders import TOPIC, Deciders, W
 from headgate._elements import Leased
 from headgate._job import Ending, Fail, Handler, Job, Retry, run_handler, traced, verdict_of, verdict_of_error
 from headgate._leases import Leases
@@ -104,6 +105,7 @@ class Worker:
         self._hurry = asyncio.Event()
         self._blocking_client: Client | None = client if isinstance(client, Client) else None
         self._lock = threading.Lock()
+        self._deciders = Deciders(self.client, self.namespace)
         self._leases = Leases(self.client, self.namespace, clock)
         self._settler = Settler(self.client, self.namespace, self._leases, rides=self._asks_soon)
 
@@ -137,6 +139,23 @@ class Worker:
                 raise ValueError(f"topic {topic!r} has a handler already")
             self._tasks[topic] = Task(topic, handler, slots, lease_s or self.lease_s, max_attempts, ahead)
             return handler
+
+        return register
+
+    def workflow(
+        self, type: str, *, version: str | None = None, slots: int = 8, lease_s: float | None = None
+    ) -> Callable[[W], W]:
+        """Run workflows of `type` with this async function, up to `slots` at a time; it gets a `Workflow`, and its
+        input. Runs that wait take no slot. `version` names the code in what it writes. See `headgate.workflow`.
+
+        Raises:
+            ValueError: the type has a function already.
+        """
+
+        def register(function: W) -> W:
+            decide = self._deciders.add(type, function, version)
+            self.task(f"{TOPIC}{type}", slots=slots, lease_s=lease_s, max_attempts=0)(decide)
+            return function
 
         return register
 

@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import json
 import logging
+import platform
 import random
 import traceback
 from collections import OrderedDict
@@ -22,6 +23,8 @@ from headgate.workflow.replay import Replay
 from headgate.workflow.threads import CoreThreads
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Runs, Turn, TurnAnswer, TurnLost, stuck_of
 
+# Changes when the same history may make an older core ask for something else.
+CORE_VERSION: Final = 1
 COMMANDS_MAX: Final = 1_000
 EVENT_LIMIT_S: Final = 2.0
 CORES_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -87,12 +90,18 @@ class Driver:
         commands_max: int = COMMANDS_MAX,
     ) -> None:
         self.workflows = workflows
+        self.versions: dict[str, str] = {}
         self.runs = runs
         self.cores = cores or Cores()
         self.threads = threads or CoreThreads()
         self.replay_rate = replay_rate
         self.event_limit_s = event_limit_s
         self.commands_max = commands_max
+
+    def by(self, type: str) -> dict[str, Any]:
+        """What a run's turns are made by, for people who look at one that does not replay."""
+        found: dict[str, Any] = {"python": platform.python_version(), "core": CORE_VERSION}
+        return found | ({"version": self.versions[type]} if type in self.versions else {})
 
     async def work(self, type: str, lease: Lease) -> None:
         """Everything that there is to do for this generation of a run's decider; then its item may be acked.
@@ -257,6 +266,7 @@ class _Driving:
             [command.body() for command in sent],
             [self.steps[key].result() for key in ended],
             dict(core.received),
+            driver.by(self.type),
         )
         answer = await self.runs.turn(self.lease, turn)
         for key in ended:

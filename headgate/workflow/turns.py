@@ -54,6 +54,7 @@ class Turn:
     commands: as `Command.body` makes them, in the order of asking; each `after` is beyond the run's `seen` so far.
     results: how steps ended: `{key, state, output | error}`. A step may be among the commands too.
     received: how many signals of each name the code has received by `seen`, altogether.
+    by: what replayed: versions of Python, of the core and of the workflow's code.
     stuck: instead of all that, why the turn came to nothing: `{code, error, event?, expected?, got?, line?}`.
     wait_s: how long to wait for further events before the run is parked.
     """
@@ -66,6 +67,7 @@ class Turn:
     commands: Sequence[Mapping[str, Any]] = ()
     results: Sequence[Mapping[str, Any]] = ()
     received: Mapping[str, int] = field(default_factory=dict)
+    by: Mapping[str, Any] = field(default_factory=dict)
     stuck: Mapping[str, Any] | None = None
     wait_s: float = 0.0
 
@@ -75,7 +77,7 @@ class Turn:
         if self.stuck is not None:
             return fields | {"stuck": dict(self.stuck)}
         lists: dict[str, Any] = {"commands": list(self.commands), "results": list(self.results)}
-        lists["received"] = dict(self.received)
+        lists |= {"received": dict(self.received), "by": dict(self.by)}
         return {**fields, "seen": self.seen, **{name: value for name, value in lists.items() if value}} | (
             {"wait_s": self.wait_s} if self.wait_s else {}
         )

@@ -1,0 +1,171 @@
+"""Workflows' verbs, for coroutines."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from headgate import _calls, wire
+from headgate import _workflow_calls as verbs
+from headgate._calls import Call, Verb, present
+from headgate._flows import listed
+from headgate.wire.workflow import Accepted, RunState, WorkflowRun
+
+if TYPE_CHECKING:
+    from headgate.async_client import AsyncClient
+
+T = TypeVar("T")
+
+Reuse = Literal["never", "failed", "always"]
+
+
+class AsyncWorkflows:
+    """Runs of workflows: `client.workflows.start("order", cart, id="order-17")`."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self._client = client
+
+    async def start(
+        self,
+        type: str,
+        input: Any = None,
+        *,
+        id: str | None = None,
+        version: str | None = None,
+        deadline_s: float | None = None,
+        priority: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        reuse: Reuse | None = None,
+        signal: tuple[str, Any] | None = None,
+        namespace: str | None = None,
+    ) -> "AsyncWorkflowHandle":
+        """Start a run, or find the living one of this id; `existing` of the handle tells which.
+
+        Without an id one is made here, so that the call may be sent again. `reuse` says whether the id of a run
+        that is over may have another: never, after one that failed (the default), always. `signal` is a name and
+        data, sent in the same transaction.
+
+        Raises:
+            Conflict: the id is in use by another type, or may have no other run.
+            OverQuota: the namespace has as many as it may.
+        """
+        ns = namespace or self._client.namespace
+        body = {
+            "type": type,
+            "input": input,
+            "id": id or f"sdk-{uuid.uuid4().hex}",
+            **present(version=version, deadline_s=deadline_s, priority=priority, metadata=metadata, reuse=reuse),
+        }
+        if signal is not None:
+            body["signal"] = {"name": signal[0], "data": signal[1]}
+        call = _calls.call(verbs.START, WorkflowRun.model_validate, ns=ns, body=body, safe=True)
+        run = await self._client._send(call)
+        return AsyncWorkflowHandle(self._client, run.id, ns, run=run.run, existing=run.existing)
+
+    def get(self, id: str, *, namespace: str | None = None) -> "AsyncWorkflowHandle":
+        """The verbs of a run that is there already; nothing is sent."""
+        return AsyncWorkflowHandle(self._client, id, namespace or self._client.namespace)
+
+    async def list(
+        self,
+        *,
+        type: str | None = None,
+        state: RunState | None = None,
+        stuck: bool | None = None,
+        version: str | None = None,
+        limit: int | None = None,
+        namespace: str | None = None,
+    ) -> Sequence[WorkflowRun]:
+        """Runs, newest first."""
+        ns, parse = namespace or self._client.namespace, _calls.page_of(WorkflowRun)
+        wanted = None if stuck is None else str(stuck).lower()
+        asked = {"type": type, "state": state, "version": version, "stuck": wanted}
+        return await self._client._run(
+            listed(lambda page: _calls.call(verbs.LIST, parse, ns=ns, query={**asked, **page}), limit)
+        )
+
+
+class AsyncWorkflowHandle:
+    """One run's verbs. `id` is the workflow's; `run` that of the run that was started, where it is known."""
+
+    def __init__(
+        self,
+        client: "AsyncClient",
+        workflow_id: str,
+        namespace: str,
+        *,
+        run: str | None = None,
+        existing: bool | None = None,
+    ) -> None:
+        self.id = workflow_id
+        self.namespace = namespace
+        self.run = run
+        self.existing = existing
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"AsyncWorkflowHandle({self.id!r}, namespace={self.namespace!r})"
+
+    async def show(self) -> WorkflowRun:
+        """The run as it is."""
+        return await self._client._send(self._call(verbs.SHOW, WorkflowRun.model_validate))
+
+    async def wait(self, timeout_s: float | None = None) -> WorkflowRun:
+        """The run once it is over, or as it stands after `timeout_s`."""
+        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = wire.WAIT_S_MAX if ends_at is None else max(0.0, ends_at - time.monotonic())
+            wait_s = round(min(wire.WAIT_S_MAX, left_s), 3)
+            call = self._call(verbs.WAIT, WorkflowRun.model_validate, query={"timeout_s": wait_s}, wait_s=wait_s)
+            run = await self._client._send(call)
+            if run.finished or (left_s <= wire.WAIT_S_MAX and ends_at is not None):
+                return run
+
+    async def signal(self, name: str, data: Any = None, *, id: str | None = None) -> Accepted:
+        """Tell the run something; it is kept until the code receives it. The same `id` again adds nothing; one is
+        made here, so that the call may be sent again.
+
+        Raises:
+            Conflict: the run is over.
+            OverQuota: it has as many unread signals as it may.
+        """
+        body = {"name": name, "data": data, "id": id or f"sdk-{uuid.uuid4().hex}"}
+        return await self._client._send(self._call(verbs.SIGNAL, Accepted.model_validate, body=body))
+
+    async def cancel(self, reason: str | None = None) -> WorkflowRun:
+        """Ask the run to end; its code may clean up."""
+        return await self._client._send(
+            self._call(verbs.CANCEL, WorkflowRun.model_validate, body=present(reason=reason))
+        )
+
+    async def terminate(self, reason: str | None = None) -> WorkflowRun:
+        """End the run; its code hears nothing of it."""
+        return await self._client._send(
+            self._call(verbs.TERMINATE, WorkflowRun.model_validate, body=present(reason=reason))
+        )
+
+    async def pause(self) -> WorkflowRun:
+        """Release nothing more, until `resume`."""
+        return await self._client._send(self._call(verbs.PAUSE, WorkflowRun.model_validate, body={}))
+
+    async def resume(self, reason: str | None = None) -> WorkflowRun:
+        """Go on with a paused run, or with one that is stuck or has failed, whose code was mended."""
+        return await self._client._send(
+            self._call(verbs.RESUME, WorkflowRun.model_validate, body=present(reason=reason))
+        )
+
+    async def history(self) -> dict[str, Any]:
+        """The whole history, as `headgate.testing.replay` takes it."""
+        found: dict[str, Any] = {"id": self.id, "events": [], "seen": 0}
+        after, more = 0, True
+        while more:
+            page = await self._client._send(self._call(verbs.HISTORY, _calls.as_is, query={"after": after}))
+            found["events"] += page["events"]
+            found["seen"], more = page["seen"], page.get("more", False) and bool(page["events"])
+            after = found["events"][-1]["event"] if found["events"] else 0
+        return found
+
+    def _call(
+        self, verb: Verb, parse: Callable[[Any], T], *, body: Any = None, query: Any = None, wait_s: float = 0.0
+    ) -> Call[T]:
+        return _calls.call(verb, parse, ns=self.namespace, workflow=self.id, body=body, query=query, wait_s=wait_s)

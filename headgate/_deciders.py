@@ -1,0 +1,91 @@
+"""Workflows on a worker: a run's deliveries are driven by its core, through the service's turns."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from headgate import _calls
+from headgate import _workflow_calls as verbs
+from headgate._job import Fail, Job
+from headgate.errors import Conflict, NotFound
+from headgate.workflow.driver import Driver
+from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
+
+if TYPE_CHECKING:
+    from headgate.async_client import AsyncClient
+
+W = TypeVar("W", bound=Callable[..., Any])
+
+TOPIC: Final = "wf/"
+
+
+class RestRuns:
+    """The service's calls of a decider."""
+
+    def __init__(self, client: "AsyncClient", namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def history(self, lease: Lease, after: int, wait_s: float = 0.0) -> Page:
+        query = {"after": after, "wait_s": wait_s or None}
+        call = _calls.call(
+            verbs.RUN_HISTORY, verbs.page, ns=self._namespace, run=lease.run, query=query, wait_s=wait_s
+        )
+        try:
+            return await self._client._send(call)
+        except NotFound as error:
+            raise RunFinished(f"the run is gone: {error}") from error
+
+    async def turn(self, lease: Lease, turn: Turn) -> TurnAnswer:
+        call = _calls.call(
+            verbs.RUN_TURN,
+            verbs.turn_answer,
+            ns=self._namespace,
+            run=lease.run,
+            body=turn.body(),
+            wait_s=turn.wait_s,
+        )
+        try:
+            return await self._client._send(call)
+        except NotFound as error:
+            raise RunFinished(f"the run is gone: {error}") from error
+        except Conflict as error:
+            match error.code:
+                case "turn_lost":
+                    raise TurnLost(str(error)) from error
+                case "workflow_finished":
+                    raise RunFinished(str(error)) from error
+                case "history_mismatch":
+                    raise Diverged(str(error)) from error
+            raise
+
+
+class Deciders:
+    """The workflows of one worker, and what they share."""
+
+    def __init__(self, client: "AsyncClient", namespace: str) -> None:
+        self.workflows: dict[str, Callable[..., Any]] = {}
+        self._driver = Driver(self.workflows, RestRuns(client, namespace))
+
+    def add(self, type: str, function: Callable[..., Any], version: str | None = None) -> Callable[[Job], Any]:
+        """Run workflows of this type with this function; the handler of their deciders' items.
+
+        Raises:
+            ValueError: the type has a function already.
+        """
+        if type in self.workflows:
+            raise ValueError(f"workflow {type!r} has a function already")
+        self.workflows[type] = function
+        if version is not None:
+            self._driver.versions[type] = version
+
+        async def decide(job: Job) -> None:
+            await self._driver.work(type, _lease(job))
+
+        return decide
+
+
+def _lease(job: Job) -> Lease:
+    secret = job.payload.get("secret") if isinstance(job.payload, dict) else None
+    if job.dag is None or not isinstance(secret, str):
+        raise Fail(f"this is no delivery of a workflow's decider; topics that begin with {TOPIC!r} are for those")
+    return Lease(job.dag.id, job.dag.generation, secret)
