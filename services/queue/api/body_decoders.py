@@ -18,7 +18,6 @@ from services.queue.model import (
     NO_OUTPUT,
     NULL,
     AckBody,
-    Demand,
     Demands,
     NewItem,
     NewItems,
@@ -39,10 +38,6 @@ is_topic = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
 _ACK_TOPIC = re.compile(r"(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}").fullmatch
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 _INT32 = 2**31
-_DEMAND_NAMES = tuple(b'"%s"' % name.encode() for name in (*Demands.__struct_fields__, *Demand.__struct_fields__))
-
-# Quotes of an item of two members, both texts; how deep a body of such items nests; what no JSON text holds.
-_QUOTES, _PLAIN_DEPTH, _BETWEEN = 8, 3, b"\x1e"
 
 # Bodies of dequeue calls that were judged before, up to a length.
 KNOWN_DEMANDS_MAX, KNOWN_BYTES_MAX = 1_000, 256
@@ -58,9 +53,7 @@ def new_items(body: bytes, settings: QueueSettings, *, manages: bool = False) ->
     """The items of an enqueue call; plain ones when all are. `manages`: it is the DAG service's."""
     plain = _decode(_plain_items, body)
     is_valid = plain is not None and _is_valid(plain.items, settings.batch_items_max)
-    value = None
-    if plain is None or not is_valid or not _is_of_texts(body, plain.items, settings.json_depth_max):
-        value = json_body.check(body, depth_max=settings.json_depth_max)
+    value = json_body.check(body, depth_max=settings.json_depth_max)
     if plain is not None and is_valid and b"\\u0000" not in body:
         if len(body) > settings.payload_bytes_max:
             _fit_payloads(plain.items, settings.payload_bytes_max)
@@ -80,23 +73,6 @@ def _is_valid(items: list[PlainItem], items_max: int) -> bool:
     return 1 <= len(items) <= items_max and all(map(is_topic, {item.topic for item in items}))
 
 
-def _is_of_texts(body: bytes, items: list[PlainItem], depth_max: int) -> bool:
-    """True for items of a topic and a text each, without escapes: `jsonbody.check` has nothing left to find there.
-
-    The decoder leaves open what is in payloads and whether a member is named twice. All payloads being texts,
-    these and the topics and the names of both make eight quotes an item, "items" two: nothing else is named.
-    """
-    if b"\\" in body or body.count(b'"') != _QUOTES * len(items) + 2 or depth_max < _PLAIN_DEPTH:
-        return False
-    payloads = _BETWEEN.join([item.payload for item in items])
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    # No control character stands in JSON's values, so those between the payloads are the only ones.
-    return payloads[:1] == payloads[-1:] == b'"' and payloads.count(b'"%b"' % _BETWEEN) == len(items) - 1
-
-
 def _fit_payloads(items: list[PlainItem], bytes_max: int) -> None:
     for i, size in enumerate(map(len, map(bytes, [item.payload for item in items]))):
         if size > bytes_max:
@@ -106,9 +82,9 @@ def _fit_payloads(items: list[PlainItem], bytes_max: int) -> None:
 def settled(body: bytes, settings: QueueSettings) -> list[Settled]:
     """The elements of an ack call."""
     decoded = _decode(_acks, body)
-    if decoded is not None and _is_bare(body, decoded, settings.batch_items_max):
-        return decoded.items
     value = json_body.check(body, depth_max=settings.json_depth_max)
+    if decoded is not None and _is_bare(decoded, settings.batch_items_max):
+        return decoded.items
     validate(wire.AckRequest, value)
     if decoded is None:
         decoded = _acks.decode(msgspec.json.encode(value))
@@ -116,14 +92,9 @@ def settled(body: bytes, settings: QueueSettings) -> list[Settled]:
     return decoded.items
 
 
-def _is_bare(body: bytes, acks: AckBody, items_max: int) -> bool:
-    """True for acks without outputs that name every member once: then nothing is left to check.
-
-    Other members are refused by the decoder. Without escapes, ids, tokens and their names make eight quotes an
-    item, "items" two: a name more makes more.
-    """
-    count = len(acks.items)
-    return 1 <= count <= items_max and b"\\" not in body and body.count(b'"') == _QUOTES * count + 2
+def _is_bare(acks: AckBody, items_max: int) -> bool:
+    """True for acks without outputs: the decoder has judged all else of them."""
+    return 1 <= len(acks.items) <= items_max and all(item.output is NO_OUTPUT for item in acks.items)
 
 
 def _fit_outputs(pointer: str, acks: Sequence[Settled], settings: QueueSettings) -> None:
@@ -139,13 +110,13 @@ def demands(body: bytes, settings: QueueSettings) -> Demands:
         return known
     plain = _decode(_demands, body)
     is_bounded = plain is not None and _is_bounded(plain, settings)
-    if plain is not None and is_bounded and plain.settle is None and _names_once(body):
+    value = json_body.check(body, depth_max=settings.json_depth_max)
+    if plain is not None and is_bounded and plain.settle is None:
         if len(body) <= KNOWN_BYTES_MAX:
             if len(_known_demands) >= KNOWN_DEMANDS_MAX:
                 _known_demands.clear()
             _known_demands[body] = plain
         return plain
-    value = json_body.check(body, depth_max=settings.json_depth_max)
     if not is_bounded:
         validate(wire.DequeueRequest, value)
     decoded = plain or _demands.decode(msgspec.json.encode(value))
@@ -168,11 +139,6 @@ def _is_bounded(demands: Demands, settings: QueueSettings) -> bool:
         and (demands.worker is None or _is_label(demands.worker))
         and (settle is None or (not settle.nacks and len(settle.acks or ()) <= wire.BATCH_MAX))
     )
-
-
-def _names_once(body: bytes) -> bool:
-    """True for a dequeue call that names every member once; see `_is_bare`."""
-    return b"\\" not in body and all(body.count(name) <= 1 for name in _DEMAND_NAMES)
 
 
 def _is_label(text: str) -> bool:

@@ -199,25 +199,6 @@ def outcome(read: Any) -> Any:
         return type(error), str(error), error.errors
 
 
-@given(bodies(b"topic", b"payload", b"priority", b"lease_s", b"x"), st.sampled_from([2, 3, 32]))
-@example(b'{"items":[{"topic":"a","topic":"b"}]}', 32)
-@example(b'{"items":[{"topic":"a","payload":5,"priority":1}]}', 32)
-@example(b'{"items":[{"topic":"a","topic":"b"},{"topic":"a","payload":"b"}]}', 32)
-@example(b'{"items":[{"topic":"a","payload":"b"},{"topic":"a","topic":"b"}]}', 32)
-@example(b'{"items":[{"topic":"a","payload":"b"},{"topic":"a","topic":"b"},{"topic":"a","payload":"b"}]}', 32)
-@example(b'{"items":[{"topic":"a","payload":["b"]}]}', 3)
-@example(b'{"items":[{"topic":"a","payload":"b"}]}', 2)
-@example(b'{"items":[{"topic":"a","payload":"\xed\xa0\x80"}]}', 32)
-@example(rb'{"items":[{"topic":"a","payload":"\ud800"}]}', 32)
-def test_enqueue_bodies_of_texts_are_judged_as_all_others(body: bytes, depth_max: int) -> None:
-    settings = SETTINGS.model_copy(update={"json_depth_max": depth_max})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(body_decoders, "_is_of_texts", lambda *_: False)
-        slow = outcome(lambda: body_decoders.new_items(body, settings))
-
-    assert outcome(lambda: body_decoders.new_items(body, settings)) == slow
-
-
 @given(bodies(b"id", b"lease_token", b"output", b"x"))
 @example(b'{"items":[{"id":"a","lease_token":"b","id":"a"}]}')
 @example(b'{"items":[{"id":"a","lease_token":"b","output":5}]}')
@@ -237,13 +218,6 @@ def test_bodies_too_deep_for_the_decoder_are_refused_in_words(read: Any) -> None
     for body in (deep, b'{"items":[{"topic":"t","payload":%b}]}' % deep, b'{"items":[{"output":%b}]}' % deep):
         with pytest.raises(TooDeep):
             read(body, SETTINGS)
-
-
-def test_plain_bodies_of_texts_are_not_read_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(body_decoders, "json_body")
-    body = json.dumps({"items": [{"topic": "t", "payload": "[é]"}] * 100}, ensure_ascii=False).encode()
-
-    assert len(body_decoders.new_items(body, SETTINGS)) == 100
 
 
 @pytest.mark.parametrize("length", [0, 1001])
