@@ -25,7 +25,7 @@ async def fill(stack: BenchStack, topics: Sequence[str], items: int, *, spread: 
     where calls at a very high rate would: each topic on all of them, by turns.
     """
     numbers = [address.number for address in stack.queue_addresses]
-    placement = Placement(numbers, QueueSettings(), SystemClock())
+    placement = Placement(numbers, QueueSettings(), SystemClock(), avoids=lambda _: False, owns=lambda _: True)
     here: dict[int, list[str]] = {number: [] for number in numbers}
     for topic in topics:
         for number in numbers if spread else [placement.choose(_NAMESPACE, topic, 1)]:

@@ -119,11 +119,15 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
     """Every part, each given those below it."""
     stores = {shard.number: Store(shard, settings) for shard in shards}
     ownership = Ownership("queue", shards, settings, clock)
-    dispatch = Dispatch(list(stores.values()), settings, clock, owns=ownership.owns)
-    placement = Placement(list(stores), settings, clock)
-    placement.avoids, placement.owns = shards.avoids, ownership.owns
+
+    def hand_back(namespace: str, held: Sequence[tuple[str, str]]) -> Awaitable[None]:
+        return nacks.hand_back(namespace, held)
+
+    dispatch = Dispatch(list(stores.values()), settings, clock, owns=ownership.owns, hand_back=hand_back)
+    placement = Placement(list(stores), settings, clock, avoids=shards.avoids, owns=ownership.owns)
     ack_flushes = AckFlushes(dispatch, settings)
     expiry = Expiry(dispatch, settings)
+    nacks = Nacks(stores, dispatch, expiry, settings)
     quotas = Quotas(stores, buckets, clock)
     operations = Operations(stores, dispatch, settings, clock)
     agreement = Agreement(stores, settings.given_rows_max, dispatch.release)
@@ -137,7 +141,7 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
         dequeues=Dequeues(stores, dispatch, settings, clock),
         acks=Acks(stores, ack_flushes),
         ack_flushes=ack_flushes,
-        nacks=Nacks(stores, dispatch, expiry, settings),
+        nacks=nacks,
         extends=Extends(stores),
         revives=Revives(stores, dispatch, settings),
         cancels=Cancels(stores, dispatch, settings),

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,13 +19,12 @@ from services.queue.model import Demands, Even, NewItem, PlainItem, Result
 from services.queue.quotas import Use
 from services.queue.store.dequeue_encoding import Leased
 from shared.admission.connection_priority import Urgency
-from shared.errors import Forbidden, Overloaded, ServiceError, invalid
+from shared.errors import Forbidden, ServiceError, invalid
 from shared.fallback import Fallback
 from shared.http import json_body
 from shared.http.access import Caller
 from shared.http.edge import M, validate
 from shared.http.hot_path import Call, Verb
-from shared.log import log
 
 _NAMESPACE = re.compile(wire.NAMESPACE_PATTERN).fullmatch
 
@@ -49,7 +47,6 @@ class Verbs:
     def __init__(self, process: QueueProcess) -> None:
         self._process = process
         self._settings = process.settings
-        process.dispatch.hand_back = self._hand_back
 
     def by_name(self) -> dict[str, Verb]:
         """The verbs by the last part of their path."""
@@ -127,10 +124,10 @@ class Verbs:
             settles=settles,
         )
         if gone.done() and leased:
-            await self._hand_back(call.namespace, leased.returnable())
+            await self._process.nacks.hand_back(call.namespace, leased.returnable())
             leased = Leased(0)
         if leased:
-            call.undelivered = lambda: self._hand_back(call.namespace, leased.returnable())
+            call.undelivered = lambda: self._process.nacks.hand_back(call.namespace, leased.returnable())
         return leased
 
     async def ack(self, call: Call) -> Answer:
@@ -203,13 +200,6 @@ class Verbs:
 
     def _body(self, call: Call, model: type[M]) -> M:
         return validate(model, json_body.check(call.body, depth_max=self._settings.json_depth_max))
-
-    async def _hand_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
-        nacks = [Nack(item_id, token, 0.0, None, None, False, False) for item_id, token in held]
-        log.info("nobody waits for these items any more; they are handed back", items=len(nacks))
-        if nacks:
-            with suppress(Overloaded):  # their leases run out
-                await self._process.nacks.nack(namespace, nacks)
 
 
 def _answer(results: Even | list[Result]) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 from services.queue.model import Claim, Key, KeyLook, id_of
 from services.queue.store.dequeue_encoding import Claimed, Group
@@ -22,7 +21,7 @@ def by_shard(keys: Sequence[Key]) -> dict[int, list[Key]]:
     return found
 
 
-def looker(store: Store) -> Any:
+def looker(store: Store) -> Callable[[list[tuple[KeyLook, int]]], Awaitable[list[list[Key] | None]]]:
     """A flush of looks, each with its limit: the keys of each, None where its number is not the topic's."""
 
     async def flush(looks: list[tuple[KeyLook, int]]) -> list[list[Key] | None]:
@@ -33,7 +32,7 @@ def looker(store: Store) -> Any:
     return flush
 
 
-def claimer(store: Store, relaxed: bool) -> Any:
+def claimer(store: Store, relaxed: bool) -> Callable[[list[Claim]], Awaitable[list[Claimed]]]:
     """A flush of claims: what was got for each."""
 
     async def flush(claims: list[Claim]) -> list[Claimed]:

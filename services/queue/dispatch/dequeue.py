@@ -12,6 +12,8 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from prometheus_client import Counter
+
 from services.queue.dispatch.claiming import Holder
 from services.queue.dispatch.direct_handoff import Line, Terms
 from services.queue.dispatch.dispatcher import Dispatch
@@ -22,6 +24,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Group, Leased, returnable
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
+from shared.histogram import Series
 from shared.ids import new_token, shard_of
 from shared.metrics import DEQUEUED, REDELIVERED, SCHEDULE_TO_START_SECONDS
 
@@ -39,8 +42,8 @@ class Dequeues:
         self._dispatch = dispatch
         self._settings = settings
         self._clock = clock
-        self._dequeued: dict[int, Any] = {}
-        self._started: dict[int, Any] = {}
+        self._dequeued: dict[int, Counter] = {}
+        self._started: dict[int, Series] = {}
 
     def join(self, store: Store) -> None:
         """Count what is taken from one more shard."""

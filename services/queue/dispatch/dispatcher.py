@@ -34,7 +34,13 @@ class Dispatch:
     """All lines of this process."""
 
     def __init__(
-        self, stores: Sequence[Store], settings: QueueSettings, clock: Clock, *, owns: Callable[[int], bool]
+        self,
+        stores: Sequence[Store],
+        settings: QueueSettings,
+        clock: Clock,
+        *,
+        owns: Callable[[int], bool],
+        hand_back: Callable[[str, Sequence[tuple[str, str]]], Awaitable[None]],
     ) -> None:
         self._owns = owns
         self._stores: dict[int, Store] = {}
@@ -44,7 +50,7 @@ class Dispatch:
         self.want: Callable[[str, str], None] | None = None
         self.tell_change: Callable[[str, str], None] | None = None
         self.asked = Asked(clock)
-        self.hand_back: Callable[[str, list[tuple[str, str]]], Awaitable[None]] | None = None
+        self._hand_back = hand_back
         self._late: set[asyncio.Task[None]] = set()
         self.shares: dict[tuple[str, str], Shares] = {}
         self._lines: dict[tuple[str, str], Line] = {}
@@ -266,8 +272,7 @@ class Dispatch:
 
     def give_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
         """What was leased for a call that was cut short."""
-        if self.hand_back is not None:
-            self.keep(self.hand_back(namespace, held))
+        self.keep(self._hand_back(namespace, held))
 
     def keep(self, work: Awaitable[None]) -> None:
         """Hold on to work that goes on behind an answer."""

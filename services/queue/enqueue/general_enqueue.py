@@ -6,8 +6,9 @@ Every id may have come before, and have ended since; so a flush asks what became
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+
+from prometheus_client import Counter
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.enqueue.item_rows import ack_pair, fingerprint, new_rows, texts_of
@@ -37,7 +38,7 @@ class GeneralEnqueues:
         self._placement = placement
         self._settings = settings
         self._stores: dict[int, Store] = {}
-        self._enqueued: dict[int, Any] = {}
+        self._enqueued: dict[int, Counter] = {}
         self.flushes: dict[int, Batcher[NewRow, Result]] = {}
 
     def join(self, store: Store) -> None:
@@ -179,7 +180,7 @@ class GeneralEnqueues:
         await store.names.make(pairs)
         return new_rows(store, namespace, items, caller)
 
-    def _enqueuer(self, store: Store) -> Any:
+    def _enqueuer(self, store: Store) -> Callable[[list[NewRow]], Awaitable[list[Result]]]:
         async def flush(rows: list[NewRow]) -> list[Result]:
             # Of an id that comes twice the first counts, whoever's it is: the statement would take any of them.
             first: dict[str, NewRow] = {}

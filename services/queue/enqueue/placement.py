@@ -38,9 +38,17 @@ class _Spread:
 class Placement:
     """Chooses the shard of every enqueue call that names none."""
 
-    def __init__(self, shards: Sequence[int], settings: QueueSettings, clock: Clock) -> None:
-        self.avoids: Callable[[int], bool] = lambda _shard: False
-        self.owns: Callable[[int], bool] = lambda _shard: True
+    def __init__(
+        self,
+        shards: Sequence[int],
+        settings: QueueSettings,
+        clock: Clock,
+        *,
+        avoids: Callable[[int], bool],
+        owns: Callable[[int], bool],
+    ) -> None:
+        self.avoids = avoids
+        self.owns = owns
         self._shards = sorted(shards)
         self._own = self._shards
         self._looked_s = float("-inf")

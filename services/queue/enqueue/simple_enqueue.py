@@ -7,9 +7,8 @@ fraction of an array of every field of every item.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain, repeat
-from typing import Any
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.enqueue.placement import Placement
@@ -73,7 +72,7 @@ class SimpleEnqueues:
         await self.flushes[shard].submit(entries, namespace, size=len(ids), texts=texts)
         return Even(ids, "enqueued")
 
-    def _flusher(self, store: Store) -> Any:
+    def _flusher(self, store: Store) -> Callable[[list[Entry]], Awaitable[list[None]]]:
         enqueued = ENQUEUED.labels(store.number)
 
         async def flush(entries: list[Entry]) -> list[None]:

@@ -7,9 +7,11 @@ them: their calls send them once more, in the line of heavy calls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain, islice, repeat
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
+
+from prometheus_client import Counter
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases.held_items import LOOKS_MAX, lost_status
@@ -69,6 +71,7 @@ class AckColumns(NamedTuple):
 # What became of each element of an entry, None where all are acked; an error where that is not known, or nothing.
 Status: TypeAlias = str | ServiceError
 Statuses: TypeAlias = list[Status] | None
+AckFlusher: TypeAlias = Callable[[list[AckEntry]], Awaitable[list[Statuses]]]
 
 
 class AckFlushes:
@@ -78,7 +81,7 @@ class AckFlushes:
         self._dispatch = dispatch
         self._settings = settings
         self._stores: dict[int, Store] = {}
-        self._acked: dict[int, Any] = {}
+        self._acked: dict[int, Counter] = {}
         self._wide: set[str] = set()
         self.flushes: dict[tuple[int, bool], Batcher[AckEntry, Statuses]] = {}
         url, prefix = settings.redis_url, settings.redis_prefix
@@ -165,7 +168,7 @@ class AckFlushes:
         for dag_id in dag_ids:
             DAG_SECONDS.observe(max(0.0, now_s - time_ms_of(dag_id) / 1000))
 
-    def _acker(self, store: Store, relaxed: bool) -> Any:
+    def _acker(self, store: Store, relaxed: bool) -> AckFlusher:
         async def flush_with_care(entries: list[AckEntry]) -> list[Statuses]:
             found = await flush(entries)
             if found.count(None) == len(found):
@@ -269,7 +272,9 @@ class AckFlushes:
         return statuses
 
 
-async def _look_afresh(store: Store, flush: Any, entries: Sequence[AckEntry], found: Sequence[Statuses]) -> None:
+async def _look_afresh(
+    store: Store, flush: AckFlusher, entries: Sequence[AckEntry], found: Sequence[Statuses]
+) -> None:
     """Try again what was told that its lease is lost and is held nevertheless: an extend of the same holder has
     moved the lease while this waited. That it fails says nothing of what was flushed before."""
     for _ in range(LOOKS_MAX):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from services.queue.leases.held_items import each_held, lock_held, lost_statuses
 from services.queue.model import Result
@@ -19,6 +19,10 @@ class Extension(NamedTuple):
     id: str
     lease_token: str
     lease_s: float | None
+
+    def named(self, item_id: str, lease_token: str) -> Self:
+        """The same, its names in their canonical forms."""
+        return self._replace(id=item_id, lease_token=lease_token)
 
 
 class Extends:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Protocol, Self, TypeVar
 
 from services.queue.leases.shard_groups import at_each_shard, by_shard
 from services.queue.model import Result, backoff_s
@@ -22,11 +22,29 @@ from shared.postgres.connections import Transaction
 LOOKS_MAX = 8
 
 
+class HeldEntry(Protocol):
+    """An element of a call about items that are held under a token."""
+
+    @property
+    def id(self) -> str:
+        """The item's."""
+
+    @property
+    def lease_token(self) -> str:
+        """Under which it is held, as the caller says."""
+
+    def named(self, item_id: str, lease_token: str) -> Self:
+        """The same, its names in their canonical forms."""
+
+
+E = TypeVar("E", bound=HeldEntry)
+
+
 async def each_held(
     stores: Mapping[int, Store],
     namespace: str,
-    items: Sequence[Any],
-    act: Callable[[Store, int, list[Any]], Awaitable[dict[int, str]]],
+    items: Sequence[E],
+    act: Callable[[Store, int, list[E]], Awaitable[dict[int, str]]],
 ) -> list[Result]:
     """Let `act` do to items under their tokens what a call wants of them, shard by shard; one result each."""
     results = [Result(item.id, "not_found") for item in items]
@@ -39,8 +57,7 @@ async def each_held(
         if namespace_id is None:
             return
         entries = [
-            items[i]._replace(id=ids[i], lease_token=canonical_token(items[i].lease_token) or new_token())
-            for i in places
+            items[i].named(ids[i] or "", canonical_token(items[i].lease_token) or new_token()) for i in places
         ]
         statuses = await act(store, namespace_id, entries)
         for position, i in enumerate(places):
@@ -50,7 +67,7 @@ async def each_held(
 
 
 async def lock_held(
-    tx: Transaction, namespace_id: int, entries: Sequence[Any]
+    tx: Transaction, namespace_id: int, entries: Sequence[HeldEntry]
 ) -> tuple[list[int], dict[str, LockedItem], dict[str, Holding]]:
     """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each, and
     since when by whom."""
@@ -84,7 +101,7 @@ def _is_of(item: LockedItem, holding: Holding) -> bool:
 
 
 async def lost_statuses(
-    store: Store, namespace_id: int, entries: Sequence[Any], statuses: dict[int, str]
+    store: Store, namespace_id: int, entries: Sequence[HeldEntry], statuses: dict[int, str]
 ) -> dict[int, str]:
     """What holders of dead tokens are told: of entries that have no status yet."""
     lost = [position for position in range(len(entries)) if position not in statuses]

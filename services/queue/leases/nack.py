@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, Self
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases import failed_attempts
@@ -14,7 +15,8 @@ from services.queue.settings import QueueSettings
 from services.queue.store.items import LockedItem, Requeue, bury, requeue
 from services.queue.store.leases import leave_groups
 from services.queue.store.shard_store import Store
-from shared.errors import something_done
+from shared.errors import Overloaded, something_done
+from shared.log import log
 from shared.metrics import DEAD, NACKED
 from shared.postgres.connections import Transaction
 
@@ -29,6 +31,10 @@ class Nack(NamedTuple):
     error: str | None
     final: bool
     costs_attempt: bool
+
+    def named(self, item_id: str, lease_token: str) -> Self:
+        """The same, its names in their canonical forms."""
+        return self._replace(id=item_id, lease_token=lease_token)
 
 
 class Nacks:
@@ -45,6 +51,14 @@ class Nacks:
     async def nack(self, namespace: str, items: Sequence[Nack]) -> list[Result]:
         """Give leased items back, or fail them for good; one result per item."""
         return await each_held(self._stores, namespace, items, self._nack_at)
+
+    async def hand_back(self, namespace: str, held: Sequence[tuple[str, str]]) -> None:
+        """Give back (id, token) of what was leased for a call that is not there to get it; it costs no attempt."""
+        nacks = [Nack(item_id, token, 0.0, None, None, False, False) for item_id, token in held]
+        log.info("nobody waits for these items any more; they are handed back", items=len(nacks))
+        if nacks:
+            with suppress(Overloaded):  # their leases run out
+                await self.nack(namespace, nacks)
 
     async def _nack_at(self, store: Store, namespace_id: int, nacks: list[Nack]) -> dict[int, str]:
         async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready], list[str]]:

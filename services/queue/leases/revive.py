@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases.shard_groups import at_each_shard, by_shard
@@ -60,7 +59,7 @@ class Revives:
 
         return await at_each_shard(by_shard(ids, self._stores), results, at)
 
-    def _reviver(self, store: Store, manages: bool) -> Any:
+    def _reviver(self, store: Store, manages: bool) -> Callable[[list[ReviveEntry]], Awaitable[list[str]]]:
         async def flush(entries: list[ReviveEntry]) -> list[str]:
             # Once per id and namespace: another namespace's call for the same id must not take its place.
             first = {entry[:2]: entry for entry in reversed(entries)}

@@ -15,7 +15,8 @@ SETTINGS = QueueSettings(topic_shards_max=3, topic_shard_rate_max=100.0)
 
 def placement(shards: int = 4, settings: QueueSettings = SETTINGS) -> tuple[Placement, ManualClock]:
     clock = ManualClock()
-    return Placement(range(shards), settings, clock), clock
+    place = Placement(range(shards), settings, clock, avoids=lambda _: False, owns=lambda _: True)
+    return place, clock
 
 
 def used(place: Placement, calls: int = 60, *, topic: str = "t", items: int = 0) -> Counter[int]:
