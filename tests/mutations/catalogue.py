@@ -1,6 +1,14 @@
 """All mutations, in the order in which they are listed."""
 
-from tests.mutations import dag_code, dag_statements, queue_code, queue_handing, queue_statements, shared_code
+from tests.mutations import (
+    dag_code,
+    dag_statements,
+    dag_times,
+    queue_code,
+    queue_handing,
+    queue_statements,
+    shared_code,
+)
 from tests.mutations.model import Mutation
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -9,5 +17,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *queue_code.MUTATIONS,
     *dag_statements.MUTATIONS,
     *dag_code.MUTATIONS,
+    *dag_times.MUTATIONS,
     *shared_code.MUTATIONS,
 )

@@ -123,6 +123,9 @@ class DagWorld:
             await self.loops.relay.step(shard)
             await self.loops.sweeper.step(shard)
         await self.settle()
+        for shard in self.duties.context.shards:
+            if await self.loops.timers.step(shard):
+                await self.settle()
 
     async def connect(self) -> Any:
         """A plain connection to the first shard, for the caller alone."""

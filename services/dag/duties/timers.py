@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from services.dag import store
-from services.dag.model import Ref, dag_of
+from services.dag.model import dag_of
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.store.timers import NextTimer
@@ -80,7 +80,7 @@ class Timers:
 
     async def _end(self, shard: Shard, due: Sequence[NextTimer]) -> int:
         try:
-            ended = await self._end_together(shard, [timer.ref for timer in due])
+            ended = await self._end_together(shard, [timer.no for timer in due])
         except Exception as error:
             # One DAG's trouble must not hold up the others.
             if len({dag_of(timer.no) for timer in due}) == 1:
@@ -95,11 +95,11 @@ class Timers:
             TIMER_LATE_SECONDS.labels(shard.number).observe(max(0.0, timer.late_s))
         return max(ended, 1)
 
-    async def _end_together(self, shard: Shard, refs: Sequence[Ref]) -> int:
+    async def _end_together(self, shard: Shard, nos: Sequence[int]) -> int:
         async def work(tx: Transaction) -> tuple[Settlement, int]:
-            dags = await store.dags.lock_dag_nos(tx, (dag_of(ref.no) for ref in refs))
+            dags = await store.dags.lock_dag_nos(tx, map(dag_of, nos))
             settlement = Settlement(tx, dags, self._settings, self._context.home(shard))
-            taken = await store.timers.take_due(tx, refs)
+            taken = await store.timers.take_due(tx, nos)
             for end in await store.dags.mark_refs(tx, dict.fromkeys(taken), "succeeded") if taken else ():
                 settlement.ended(end)
             await settlement.run()

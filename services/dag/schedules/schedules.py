@@ -96,7 +96,15 @@ class Schedules:
 
     async def delete(self, namespace: str, schedule_id: str) -> bool:
         """Delete a schedule and its ticks; whether there was one. Runs go on."""
-        return await store.schedules.delete(self._home(namespace, schedule_id), namespace, schedule_id)
+        shard = self._home(namespace, schedule_id)
+
+        async def work(tx: Transaction) -> bool:
+            schedule = await store.schedules.lock(tx, namespace, schedule_id)
+            if schedule is not None:
+                await store.schedules.delete(tx, schedule.no)
+            return schedule is not None
+
+        return await shard.pool.transaction(work)
 
     async def pause(
         self, namespace: str, schedule_id: str, *, paused: bool, reason: str | None = None

@@ -168,10 +168,9 @@ async def put_off(shard: Shard, no: int, delay_s: float) -> None:
     await shard.pool.fetch(SQL.put_off_schedule, no=no, delay_s=delay_s)
 
 
-async def delete(shard: Shard, namespace: str, schedule_id: str) -> bool:
-    """Delete a schedule with its ticks and what waits; whether there was one."""
-    row = await shard.pool.row(SQL.delete_schedule, namespace=namespace, id=schedule_id)
-    return bool(row["schedules"])
+async def delete(tx: Transaction, no: int) -> None:
+    """Delete a schedule with its ticks and what waits."""
+    await tx.fetch(SQL.delete_schedule, no=no)
 
 
 async def now(tx: Transaction) -> datetime:

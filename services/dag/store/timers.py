@@ -17,14 +17,8 @@ class NextTimer(NamedTuple):
     """A timer that is due in so many seconds, or soon; `late_s` since when it is."""
 
     no: int
-    generation: int
     in_s: float
     late_s: float
-
-    @property
-    def ref(self) -> Ref:
-        """The node's generation."""
-        return Ref(self.no, self.generation)
 
 
 class Timer(NamedTuple):
@@ -50,12 +44,9 @@ async def soon(shard: Shard, *, ahead_s: float, rows_max: int) -> list[NextTimer
     return [NextTimer(*row) for row in rows]
 
 
-async def take_due(tx: Transaction, refs: Sequence[Ref]) -> list[Ref]:
+async def take_due(tx: Transaction, nos: Sequence[int]) -> list[Ref]:
     """Those of these timers that are due run no more; which these were. Under the locks of their DAGs."""
-    rows = await tx.fetch(
-        SQL.take_due_timers, node_nos=[ref.no for ref in refs], generations=[ref.generation for ref in refs]
-    )
-    return [Ref(*row) for row in rows]
+    return [Ref(*row) for row in await tx.fetch(SQL.take_due_timers, node_nos=nos)]
 
 
 async def put_off(shard: Shard, nos: Sequence[int], delay_s: float) -> None:

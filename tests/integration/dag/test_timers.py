@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from services.dag.duties.timers import Timers
-from services.dag.model import Ref
 from shared.shards.shard_map import Shard
 from tests.support.bounded import steps
 from tests.support.dag_world import DagWorld
@@ -205,13 +204,13 @@ async def test_an_end_against_a_retry_of_the_timer(world: DagWorld) -> None:
     """Who ends timers has read that one is due; before it has the DAG's lock, a retry begins it anew."""
     dag = await soaking(world)
     await move(world, 61)
-    [due] = await world.rows("SELECT node_no, generation FROM timer")
+    [due] = await world.rows("SELECT node_no FROM timer")
     await world.verb(dag, "retry", {"from": ["build"]})
     await world.settle()
     world.queue.ack("build")
     await world.settle()
     assert await running(world) == 1
-    assert await world.loops.timers._end_together(world.shard, [Ref(*due)]) == 0
+    assert await world.loops.timers._end_together(world.shard, [due["node_no"]]) == 0
     node = await world.node(dag, "soak")
     assert (node["state"], node["generation"]) == ("released", 2)
 
@@ -347,8 +346,11 @@ async def test_who_releases_a_short_timer_is_woken(world: DagWorld, monkeypatch:
 
 
 async def test_an_older_owner_takes_no_timers(world: DagWorld) -> None:
-    """A shard was migrated, and a process of before the migration still owns it."""
-    await world.rows("UPDATE shard_owner SET owner = 'old', epoch = 7, expires_at = shard_now() + interval '1 h'")
+    """A shard was migrated, and a process of before the migration owns it, after one that knew of timers."""
+    await world.rows(
+        "UPDATE shard_owner SET owner = 'old', epoch = 7, level = 1, level_epoch = 6, "
+        "expires_at = shard_now() + interval '1 h'"
+    )
     try:
         body = {"nodes": [{"key": "t", "timer": {"delay_s": 1}}]}
         refused = await world.call("POST", "", body, expect=503)
@@ -407,3 +409,11 @@ async def test_a_timer_that_nobody_would_end_is_found_and_mended(world: DagWorld
     await later(world, 61)
     assert (await world.states(dag))["soak"] == "succeeded"
     await world.settle()
+
+
+async def test_what_is_due_is_asked_again_under_the_lock(world: DagWorld) -> None:
+    """Who ends timers has read that one is due, by a clock that has gone back since."""
+    dag = await soaking(world)
+    [due] = await world.rows("SELECT node_no FROM timer")
+    assert await world.loops.timers._end_together(world.shard, [due["node_no"]]) == 0
+    assert (await world.states(dag))["soak"] == "released" and await running(world) == 1

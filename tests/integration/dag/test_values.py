@@ -49,18 +49,20 @@ async def test_sixteen_writers_lose_no_update(world: DagWorld) -> None:
 
 
 async def test_of_two_writers_that_saw_the_same_version_one_is_refused(world: DagWorld) -> None:
-    """The second one's write waits for the first one's transaction, and looks again behind it."""
+    """The first one has the lock and has not written yet; the second one's write waits, and looks behind it."""
     dag = await world.create({"a": []})
     assert await put(world, dag, "n", 1) | {"updated_at": 0} == {"key": "n", "version": 1, "updated_at": 0}
     other = await world.connect()
     transaction = other.transaction()
     await transaction.start()
+    await other.execute("SELECT FROM dag_value_use FOR UPDATE")
+    second = asyncio.ensure_future(put(world, dag, "n", 3, expect=409, version=1))
+    await asyncio.wait([second], timeout=0.2)
+    assert not second.done()
     written = await other.fetchrow(
         "SELECT * FROM put_value($1::uuid, 'default', 'n', '2', 1, $2::uuid, 10, 1000, 8)", dag, uuid.uuid4()
     )
-    second = asyncio.ensure_future(put(world, dag, "n", 3, expect=409, version=1))
-    await asyncio.wait([second], timeout=0.2)
-    assert not second.done() and tuple(written)[:2] == ("put", 2)
+    assert tuple(written)[:2] == ("put", 2)
     await transaction.commit()
     await other.close()
 

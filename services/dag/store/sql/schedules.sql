@@ -50,12 +50,12 @@ UPDATE schedule SET next_at = $2, look_at = $3, ticks = $4 WHERE no = $1;
 -- name: put_off_schedule(no, delay_s)
 UPDATE schedule SET look_at = shard_now() + make_interval(secs => $2::float8) WHERE no = $1 AND look_at IS NOT NULL;
 
--- name: delete_schedule(namespace, id)
-WITH gone AS (DELETE FROM schedule WHERE namespace = $1 AND id = $2 RETURNING no),
-ticks AS (DELETE FROM tick WHERE schedule_no IN (SELECT no FROM gone)),
-waiting AS (DELETE FROM waiting_slot WHERE schedule_no IN (SELECT no FROM gone)),
-runs AS (DELETE FROM schedule_run WHERE schedule_no IN (SELECT no FROM gone))
-SELECT count(*)::int AS schedules FROM gone;
+-- name: delete_schedule(no)
+-- With all that it has, which a snapshot from before its lock would not show.
+WITH ticks AS (DELETE FROM tick WHERE schedule_no = $1),
+waiting AS (DELETE FROM waiting_slot WHERE schedule_no = $1),
+runs AS (DELETE FROM schedule_run WHERE schedule_no = $1)
+DELETE FROM schedule WHERE no = $1;
 
 -- name: schedule_clock()
 SELECT shard_now() AS at;

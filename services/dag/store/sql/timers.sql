@@ -22,20 +22,19 @@ DELETE FROM timer WHERE ctid = ANY(ARRAY(
 
 -- name: next_timers(ahead_s, rows_max)
 -- Those that are due, or are soon, and in how many seconds.
-SELECT node_no, generation, extract(epoch FROM look_at - n.at)::float8 AS in_s,
+SELECT node_no, extract(epoch FROM look_at - n.at)::float8 AS in_s,
     extract(epoch FROM n.at - due_at)::float8 AS late_s
 FROM (SELECT shard_now() AS at OFFSET 0) AS n
 CROSS JOIN LATERAL (
-    SELECT node_no, generation, look_at, due_at FROM timer
+    SELECT node_no, look_at, due_at FROM timer
     WHERE look_at <= n.at + make_interval(secs => $1::float8) ORDER BY look_at LIMIT $2) AS t;
 
--- name: take_due_timers(node_nos, generations)
+-- name: take_due_timers(node_nos)
 -- Only what is still due: a retry may have begun the timer anew, another process may have been first.
 DELETE FROM timer WHERE ctid = ANY(ARRAY(
-    SELECT t.tid FROM unnest($1::bigint[], $2::int[]) AS w(no, generation)
+    SELECT t.tid FROM unnest($1::bigint[]) AS w(no)
     CROSS JOIN LATERAL (
-        SELECT ctid AS tid FROM timer WHERE node_no = w.no AND generation = w.generation AND due_at <= shard_now()
-        OFFSET 0) AS t))
+        SELECT ctid AS tid FROM timer WHERE node_no = w.no AND due_at <= shard_now() OFFSET 0) AS t))
 RETURNING node_no, generation;
 
 -- name: put_off_timers(node_nos, delay_s)
