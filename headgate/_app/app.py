@@ -29,6 +29,7 @@ from headgate._app.sending import Sender
 from headgate._app.stores import Store
 from headgate._app.typed import Codec, Signature, StateOf
 from headgate._app.worker import AppWorker
+from headgate._deciders import W
 from headgate._elements import BackoffSpec
 from headgate._job import Handler, Job
 from headgate.client import Client
@@ -71,6 +72,7 @@ class App(Sender):
         self.codecs: Mapping[type[Any], Codec] = codecs or {}
         self.versions: dict[tuple[str, int], JobFunction[..., Any, ..., Any]] = {}
         self.tasks: list[tuple[str, Handler, dict[str, Any]]] = []
+        self.deciders: list[tuple[str, Callable[..., Any], dict[str, Any]]] = []
         self.schedules: dict[str, Every] = {}
         self._lifespan = lifespan
         self._state: Any = None
@@ -168,6 +170,15 @@ class App(Sender):
         def register(handler: F) -> F:
             self.tasks.append((topic, handler, options))
             return handler
+
+        return register
+
+    def workflow(self, type: str, **options: Any) -> Callable[[W], W]:
+        """Run workflows of a type, as `Worker.workflow` does, in the same worker as the functions."""
+
+        def register(function: W) -> W:
+            self.deciders.append((type, function, options))
+            return function
 
         return register
 

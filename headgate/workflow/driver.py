@@ -20,7 +20,7 @@ from headgate.workflow.commands import Command, canonical
 from headgate.workflow.errors import Nondeterministic, TurnFailed
 from headgate.workflow.events import Event
 from headgate.workflow.replay import Replay
-from headgate.workflow.threads import CoreThreads
+from headgate.workflow.threads import CoreThreads, in_thread
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Runs, Turn, TurnAnswer, TurnLost, stuck_of
 
 # Changes when the same history may make an older core ask for something else.
@@ -202,17 +202,16 @@ class _Driving:
         return Replay(function, seen=page.seen, markers=page.markers)
 
     async def _feed(self, core: Replay, events: Sequence[Event]) -> None:
-        """What was seen is replayed at once; each new event's code has its time."""
-        replayed = [event for event in events if event.event <= core.seen]
-        threads, stop = self.driver.threads, core.loop.stop_running
-        if replayed:
-            await threads.run(lambda: [core.feed(event) for event in replayed], stop=stop)
-        for event in events[len(replayed) :]:
-            if event.is_told:
-                limit_s = self.driver.event_limit_s
-                await threads.run(lambda event=event: core.feed(event), limit_s=limit_s, stop=stop)  # type: ignore[misc]
-            else:
+        """Each event's code has its time."""
+
+        def feed(begin: Callable[[], None]) -> None:
+            for event in events:
+                begin()
                 core.feed(event)
+
+        if events:
+            limit_s = self.driver.event_limit_s
+            await self.driver.threads.run(feed, limit_s=limit_s, stop=core.loop.stop_running)
 
     # Steps
 
@@ -322,5 +321,5 @@ async def _step(command: Command) -> dict[str, Any]:
 
 async def _called(call: Callable[[], Any]) -> Any:
     """A coroutine function in this loop, any other in a thread."""
-    found = call() if inspect.iscoroutinefunction(call) else await asyncio.to_thread(call)
+    found = call() if inspect.iscoroutinefunction(call) else await in_thread(call)
     return await found if inspect.isawaitable(found) else found

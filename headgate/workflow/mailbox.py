@@ -18,32 +18,29 @@ class Mailbox:
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))
 
-    def offer(self, name: str, data: Any, *, first: bool = False) -> None:
-        """To whoever waits longest, else to be kept; `first` before what is kept already."""
+    def offer(self, name: str, data: Any) -> None:
+        """To whoever has waited longest and still does, else to be kept.
+
+        It is an event of its own, and a receiver's wake-up is the first that runs because of it: what is given to
+        one that is then cancelled has been received.
+        """
         receivers = self._receivers.get(name)
         while receivers:
             waiter = receivers.popleft()
             if not waiter.done():
                 waiter.set_result(data)
                 return
-        kept = self._kept.setdefault(name, deque())
-        if first:
-            kept.appendleft(data)
-        else:
-            kept.append(data)
+        self._kept.setdefault(name, deque()).append(data)
 
     async def receive(self, name: str) -> Any:
         if kept := self._kept.get(name):
             data = kept.popleft()
         else:
             waiter = self._create_future()
-            self._receivers.setdefault(name, deque()).append(waiter)
-            try:
-                data = await waiter
-            except asyncio.CancelledError:
-                if waiter.done() and not waiter.cancelled():
-                    # Given at the very event that cancelled the receiver: the next one gets it.
-                    self.offer(name, waiter.result(), first=True)
-                raise
+            receivers = self._receivers.setdefault(name, deque())
+            while receivers and receivers[0].done():  # cancelled, as by a timeout that comes again and again
+                receivers.popleft()
+            receivers.append(waiter)
+            data = await waiter
         self.received[name] = self.received.get(name, 0) + 1
         return data

@@ -1,9 +1,11 @@
 """Threads in which workflow code runs, apart from the worker's loop; one that never comes back is replaced."""
 
 import asyncio
+import contextvars
 import ctypes
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -17,14 +19,19 @@ HUNG_MAX: Final = 8
 
 
 class _Work:
-    __slots__ = ("call", "finished", "loop", "started", "thread")
+    __slots__ = ("began_at", "call", "finished", "loop", "started", "thread")
 
-    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, call: Callable[[Callable[[], None]], Any], loop: asyncio.AbstractEventLoop) -> None:
         self.call = call
         self.loop = loop
         self.started = asyncio.Event()
         self.finished: asyncio.Future[Any] = loop.create_future()
         self.thread: _Thread | None = None
+        self.began_at = 0.0
+
+    def begin(self) -> None:
+        """What counts against the limit begins now."""
+        self.began_at = time.monotonic()
 
 
 class _Thread(threading.Thread):
@@ -38,10 +45,11 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         while not self.given_up and (work := self.pool.works.get()) is not None:
             work.thread = self
+            work.begin()
             self._tell(work, work.started.set)
             found, failure = None, None
             try:
-                found = work.call()
+                found = work.call(work.begin)
             except BaseException as error:
                 failure = error
             self._tell(work, _settle, work.finished, found, failure)
@@ -65,11 +73,12 @@ class CoreThreads:
         self._hung_max = hung_max
         self._lock = threading.Lock()
 
-    async def run(self, call: Callable[[], T], *, limit_s: float | None = None, stop: Callable[[], None]) -> T:
-        """What `call` returns, from a thread; `limit_s` counts from when it begins.
+    async def run(self, call: Callable[[Callable[[], None]], T], *, limit_s: float, stop: Callable[[], None]) -> T:
+        """What `call` returns, from a thread. It is given what it calls before each of its parts, none of which
+        may take longer than `limit_s`.
 
         Raises:
-            NeverYields: it has not returned by then; `stop` is called, and the thread is given up.
+            NeverYields: one does; `stop` is called, and the thread is given up.
         """
         loop = asyncio.get_running_loop()
         work = _Work(call, loop)
@@ -79,11 +88,12 @@ class CoreThreads:
         self.works.put(work)
         try:
             await work.started.wait()
-            done, _ = await asyncio.wait([work.finished], timeout=limit_s)
+            while (left_s := work.began_at + limit_s - time.monotonic()) > 0 and not work.finished.done():
+                await asyncio.wait([work.finished], timeout=left_s)
         except asyncio.CancelledError:
             stop()
             raise
-        if done:
+        if work.finished.done():
             found: T = work.finished.result()
             return found
         stop()
@@ -116,6 +126,29 @@ class CoreThreads:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident or 0), ctypes.py_object(NeverYields)
         )
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """What a plain function returns, from a daemon thread of its own: however many there are, none waits for
+    another, and one that never returns keeps no process from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def tell(found: Any, failure: BaseException | None) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_settle, future, found, failure)
+
+    def run() -> None:
+        try:
+            found = context.run(call)
+        except BaseException as error:
+            tell(None, error)
+        else:
+            tell(found, None)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=run, name="headgate-step", daemon=True).start()
+    return await future
 
 
 def _settle(future: "asyncio.Future[Any]", found: Any, failure: BaseException | None) -> None:

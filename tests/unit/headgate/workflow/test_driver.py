@@ -1,6 +1,7 @@
 """The worker's side of a run, against rows in memory: each window in which it may die, each race, each limit."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -320,6 +321,19 @@ async def test_a_step_is_tried_again_and_its_last_error_is_told(service: Service
 
     await driver_of(service, steps).work("order", service.run.lease)
     assert service.run.output == [3, "LookupError: not yet"]
+
+
+async def test_blocking_steps_do_not_wait_for_one_another(service: Service) -> None:
+    together = threading.Barrier(40)
+
+    def waits_for_all() -> int:
+        return int(together.wait(20) >= 0)
+
+    async def many(wf: Workflow, _: str) -> int:
+        return sum(await asyncio.gather(*(wf.run(waits_for_all) for _ in range(40))))
+
+    await driver_of(service, many).work("order", service.run.lease)
+    assert service.run.output == 40
 
 
 async def test_a_cancelled_step_is_stopped(service: Service) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate import AsyncClient, Client, Conflict, NodeFailed, Worker, Workflow
+from headgate import App, AppWorker, AsyncClient, Client, Conflict, NodeFailed, Worker, Workflow
 from headgate._transport import RetryPolicy
 from headgate.testing import replay
 from headgate.workflow.memory import MemoryRun
@@ -141,6 +141,21 @@ async def test_what_is_no_deciders_delivery_is_dead() -> None:
     assert all(nack["final"] and "no delivery of a workflow's decider" in nack["error"] for nack in said)
     with pytest.raises(ValueError, match="has a function already"):
         worker.workflow("order")(order)
+
+
+async def test_an_app_runs_workflows_beside_its_functions() -> None:
+    app = App("shop")
+    app.workflow("order", slots=2)(order)
+    service = WorkflowService(MemoryRun("order", ["book"]))
+    client = AsyncClient(queue_url="http://q", dag_url="http://d", transport=service)
+    worker = AppWorker(app, client=client)
+    service.deliver()
+    running = asyncio.create_task(worker.run(signals=False))
+    async with asyncio.timeout(20):
+        await service.ended.wait()
+    worker.stop()
+    await running
+    assert service.run.output == ["book", 1, "new"]
 
 
 # The client
