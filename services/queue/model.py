@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import IntFlag
 from operator import itemgetter
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, NewType, TypeAlias
 
 import msgspec
 from msgspec.structs import astuple
@@ -20,6 +20,11 @@ SEPARATOR = "\x1e"
 LEASE_S = 60.0
 LEASE_S_MAX = 43_200.0
 NO_OUTPUT = msgspec.Raw(b"")
+
+
+# Numbers that one shard gave to names: they mean nothing on another.
+NamespaceId = NewType("NamespaceId", int)
+TopicId = NewType("TopicId", int)
 
 
 class Fold(IntFlag):
@@ -219,7 +224,7 @@ class KeyLook(NamedTuple):
 
     namespace: str
     topic: str
-    topic_id: int
+    topic_id: TopicId
     after: Bound
     start: Bound
 
@@ -239,7 +244,7 @@ id_of = itemgetter(Key._fields.index("id"))
 class Ready(NamedTuple):
     """An item that has just become deliverable."""
 
-    topic_id: int
+    topic_id: TopicId
     key: Key
 
 
@@ -247,7 +252,7 @@ class Claim(NamedTuple):
     """Keys of one topic and shard that a call wants, in its order of service, under its token: as many as have no
     more than `bytes_max` bytes together, and the item `first_id` at any size."""
 
-    topic_id: int
+    topic_id: TopicId
     keys: Sequence[Key]
     token: str
     lease_s: float | None
@@ -274,7 +279,7 @@ class Offer(NamedTuple):
     """What a waiting call would take of a topic: up to `items_max`, for `lease_s` (0: each item's own); and who
     makes it, if it says so."""
 
-    topic_id: int
+    topic_id: TopicId
     token: str
     lease_s: float
     items_max: int

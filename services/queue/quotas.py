@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from services.queue.model import Even, NewItem, PlainItem, Result, refused
+from services.queue.model import Even, NamespaceId, NewItem, PlainItem, Result, refused
 from services.queue.store import topics
 from services.queue.store.shard_store import Store
 from services.queue.store.topics import Limited
@@ -248,7 +248,7 @@ async def _each(take: Awaitable[Even | list[Result]]) -> list[Result]:
     return results.each() if isinstance(results, Even) else results
 
 
-async def uses(store: Store, namespace_ids: Sequence[int]) -> dict[int, Use]:
+async def uses(store: Store, namespace_ids: Sequence[NamespaceId]) -> dict[int, Use]:
     """What namespaces hold on one shard, by number; those that hold nothing may be missing."""
     found = await topics.usage(store.pool, namespace_ids)
     return {use.namespace_id: Use(use.leased, use.items, use.bytes) for use in found}

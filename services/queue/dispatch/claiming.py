@@ -14,7 +14,7 @@ from typing import NamedTuple
 from services.queue.dispatch.claim_flushes import by_shard, claimer
 from services.queue.dispatch.direct_handoff import Line
 from services.queue.dispatch.resting_shards import Resting
-from services.queue.model import Claim, Key
+from services.queue.model import Claim, Key, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Claimed, Group, Leased
 from services.queue.store.shard_store import Store
@@ -49,7 +49,7 @@ class Claims:
         settings: QueueSettings,
         rests: Resting,
         *,
-        topic_id: Callable[[Line, int], Awaitable[int | None]],
+        topic_id: Callable[[Line, int], Awaitable[TopicId | None]],
         give_back: Callable[[str, list[tuple[str, str]]], None],
         keep: Callable[[Awaitable[None]], None],
     ) -> None:

@@ -20,7 +20,7 @@ from services.queue.dispatch.key_buffer import START
 from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.priority_shares import Bands
 from services.queue.dispatch.scan_floor import KeysFront
-from services.queue.model import Bound, Key, Offer
+from services.queue.model import Bound, Key, Offer, TopicId
 from services.queue.quotas import Tenant, Use
 from services.queue.store.dequeue_encoding import Handed, returnable
 from shared.errors import Invalid
@@ -102,7 +102,7 @@ class Line:
         self.buffer = buffer
         self.waiting: list[Place] = []  # an empty deque takes ten times as much
         self.offered = 0
-        self.topic_ids: dict[int, int] = {}
+        self.topic_ids: dict[int, TopicId] = {}
         self.refreshed_s = float("-inf")
         self.used_s = 0.0
         self.filling = asyncio.Lock()
@@ -216,8 +216,8 @@ class Handing:
 
     def __init__(
         self,
-        lines: Sequence[tuple[int, Line]],
-        recent: dict[int, None],
+        lines: Sequence[tuple[TopicId, Line]],
+        recent: dict[TopicId, None],
         hand_back: Callable[[str, list[tuple[str, str]]], None],
     ) -> None:
         self._recent = recent
@@ -261,7 +261,7 @@ class Handing:
             Fallback("refused").counted("handoff")
             return await work(())
 
-    def saw(self, topic_ids: Sequence[int]) -> None:
+    def saw(self, topic_ids: Sequence[TopicId]) -> None:
         """Items of these topics became ready: it is their lines that a next flush looks at."""
         for topic_id in topic_ids:
             self._recent.pop(topic_id, None)

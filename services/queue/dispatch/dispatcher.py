@@ -22,7 +22,7 @@ from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.key_refill import Looking
 from services.queue.dispatch.priority_shares import Bands, Shares
 from services.queue.dispatch.resting_shards import Resting
-from services.queue.model import EARLIEST, Key, Ready
+from services.queue.model import EARLIEST, Key, Ready, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store import items
 from services.queue.store.shard_store import Store
@@ -54,8 +54,8 @@ class Dispatch:
         self._late: set[asyncio.Task[None]] = set()
         self.shares: dict[tuple[str, str], Shares] = {}
         self._lines: dict[tuple[str, str], Line] = {}
-        self._by_id: dict[tuple[int, int], Line] = {}
-        self._recent: dict[tuple[int, str], dict[int, None]] = {}
+        self._by_id: dict[tuple[int, TopicId], Line] = {}
+        self._recent: dict[tuple[int, str], dict[TopicId, None]] = {}
         self.is_leaving = False
         self._strangers: dict[tuple[int, int], tuple[list[Key], asyncio.Task[None]]] = {}
         self._kept = KeptKeys(settings.kept_keys_max)
@@ -99,13 +99,13 @@ class Dispatch:
     def ready(self, shard: int, items: Sequence[Ready]) -> None:
         """Items of a shard have become deliverable: remember their keys and wake who waits for them."""
         if items:
-            topics: dict[int, list[Key]] = {}
+            topics: dict[TopicId, list[Key]] = {}
             for topic_id, key in items:
                 topics.setdefault(topic_id, []).append(key)
             for topic_id, keys in topics.items():
                 self.ready_in(shard, topic_id, keys)
 
-    def ready_in(self, shard: int, topic_id: int, keys: Sequence[Key]) -> None:
+    def ready_in(self, shard: int, topic_id: TopicId, keys: Sequence[Key]) -> None:
         """As `ready`, for items of one topic."""
         line = self._by_id.get((shard, topic_id))
         pair = self._stores[shard].names.pair(topic_id)
@@ -126,7 +126,7 @@ class Dispatch:
         """What a flush of so many entries may lease at once to calls that wait, by what became ready before. One
         that itself `waits` for others takes no call along: small flushes would find nobody to hand to."""
         recent = self._recent.setdefault((shard, verb), {})
-        lines: list[tuple[int, Line]] = []
+        lines: list[tuple[TopicId, Line]] = []
         if entries <= HANDED_ENTRIES_MAX and not waits and not self.is_leaving and shard not in self.rests.held:
             known = ((topic_id, self._by_id.get((shard, topic_id))) for topic_id in recent)
             lines = [(topic_id, line) for topic_id, line in known if line is not None]
@@ -232,7 +232,7 @@ class Dispatch:
         keys_max, late_s = self._settings.buffer_keys_max, self._settings.late_s
         return Heads(list(self._stores), self._owns, self._clock, keys_max=keys_max, late_s=late_s)
 
-    def _introduce(self, shard: int, topic_id: int, keys: Sequence[Key]) -> None:
+    def _introduce(self, shard: int, topic_id: TopicId, keys: Sequence[Key]) -> None:
         """Learn the name of a topic that another process made, then tell of its keys."""
 
         async def learn() -> None:
@@ -250,13 +250,13 @@ class Dispatch:
         else:
             self._strangers[shard, topic_id] = (list(keys), asyncio.create_task(learn()))
 
-    def _meet(self, shard: int, topic_id: int, pair: tuple[str, str]) -> Line | None:
+    def _meet(self, shard: int, topic_id: TopicId, pair: tuple[str, str]) -> Line | None:
         line = self._lines.get(pair)
         if line is not None:
             self._met(line, shard, topic_id)
         return line
 
-    def _met(self, line: Line, shard: int, topic_id: int) -> None:
+    def _met(self, line: Line, shard: int, topic_id: TopicId) -> None:
         before = line.topic_ids.get(shard)
         if before is not None:
             self._by_id.pop((shard, before), None)

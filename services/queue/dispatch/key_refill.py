@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from services.queue.dispatch.claim_flushes import looker
 from services.queue.dispatch.direct_handoff import Line
 from services.queue.dispatch.key_budget import KeptKeys
-from services.queue.model import Bound, Key, KeyLook
+from services.queue.model import Bound, Key, KeyLook, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.names import TopicRef
 from services.queue.store.shard_store import Store
@@ -45,7 +45,7 @@ class Looking:
         settings: QueueSettings,
         clock: Clock,
         *,
-        met: Callable[[Line, int, int], None],
+        met: Callable[[Line, int, TopicId], None],
         lost: Callable[[Line, int], None],
         keep: Callable[[Awaitable[None]], None],
         rests: Callable[[int], bool],
@@ -109,7 +109,7 @@ class Looking:
                 line.buffer.rewind()
             await self._look(line, line.buffer.behind(count), count)
 
-    async def topic_id(self, line: Line, shard: int) -> int | None:
+    async def topic_id(self, line: Line, shard: int) -> TopicId | None:
         """The number of the line's topic on a shard; None: no item of it has ever come there."""
         topic_id = line.topic_ids.get(shard)
         if topic_id is None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from services.queue.model import TopicId
 from services.queue.operations.pace import Pace
 from services.queue.settings import QueueSettings
 from services.queue.store import topics
@@ -26,7 +27,7 @@ WAIT_PAUSE_S = 1.0
 class Marked(NamedTuple):
     """Topics by number, their marks, and the transactions that may not have seen these and have not ended yet."""
 
-    topic_ids: list[int]
+    topic_ids: list[TopicId]
     marks: list[str]
     awaited: frozenset[str]
 

@@ -13,7 +13,7 @@ from prometheus_client import Counter
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.enqueue.item_rows import ack_pair, fingerprint, new_rows, texts_of
 from services.queue.enqueue.placement import Placement
-from services.queue.model import Key, NewItem, NewRow, Result, refused
+from services.queue.model import Key, NamespaceId, NewItem, NewRow, Result, TopicId, refused
 from services.queue.settings import QueueSettings
 from services.queue.store.enqueue import Enqueued
 from services.queue.store.shard_store import Known, Store
@@ -209,7 +209,7 @@ class GeneralEnqueues:
         row: NewRow,
         taken: set[str],
         known: dict[str, Known],
-        namespace_id: int | None,
+        namespace_id: NamespaceId | None,
         flushed: Enqueued,
     ) -> Result:
         if row.id in taken:
@@ -226,7 +226,7 @@ class GeneralEnqueues:
 
     def _tell_enqueued(self, store: Store, rows: Sequence[NewRow], flushed: Enqueued) -> None:
         self._enqueued[store.number].inc(len(rows))
-        topics: dict[int, list[Key]] = {}
+        topics: dict[TopicId, list[Key]] = {}
         at = flushed.at
         for row in rows:
             if not row.waits:

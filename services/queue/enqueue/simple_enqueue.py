@@ -12,7 +12,7 @@ from itertools import chain, repeat
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.enqueue.placement import Placement
-from services.queue.model import SEPARATOR, Even, Key, Kind, PlainItem, PlainPart, Result, refused
+from services.queue.model import SEPARATOR, Even, Key, Kind, PlainItem, PlainPart, Result, TopicId, refused
 from services.queue.settings import QueueSettings
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
@@ -80,7 +80,7 @@ class SimpleEnqueues:
             if len(entries) > 1:
                 entries = _joined(entries)
             at, _, refs = await store.enqueue_plain(entries)
-            topics: dict[int, list[Key]] = {}
+            topics: dict[TopicId, list[Key]] = {}
             for (namespace, topic, priority, _), ids, _ in entries:
                 enqueued.inc(len(ids))
                 # As `Key(priority, at, id)` of each, at half its cost.

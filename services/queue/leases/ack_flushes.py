@@ -15,7 +15,7 @@ from prometheus_client import Counter
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases.held_items import LOOKS_MAX, lost_status
-from services.queue.model import Fold
+from services.queue.model import Fold, NamespaceId
 from services.queue.settings import QueueSettings
 from services.queue.store.leases import held_under
 from services.queue.store.shard_store import Known, Store
@@ -50,7 +50,7 @@ class AckEntry(NamedTuple):
 
     ids: Sequence[str]
     tokens: Sequence[str]
-    namespace_id: int
+    namespace_id: NamespaceId
     outputs: Sequence[str | None] = ()
 
     def part(self, places: Sequence[int]) -> AckEntry:
@@ -64,7 +64,7 @@ class AckColumns(NamedTuple):
 
     ids: Sequence[str]
     tokens: Sequence[str]
-    namespace_ids: Sequence[int]
+    namespace_ids: Sequence[NamespaceId]
     outputs: dict[str, dict[str, str]]
 
 
@@ -246,7 +246,7 @@ class AckFlushes:
         return flush_with_care
 
     async def _statuses(
-        self, store: Store, named: Sequence[tuple[str, str, int]], acked: set[str], held: set[str]
+        self, store: Store, named: Sequence[tuple[str, str, NamespaceId]], acked: set[str], held: set[str]
     ) -> list[Status]:
         # Also ids acked in this very flush: a superseded holder may share it with the winner.
         others = [id_ for id_, token, _ in named if id_ not in acked or id_ + token not in held]
@@ -302,7 +302,7 @@ async def _look_afresh(
                 statuses[place] = status
 
 
-def _is_shared(tokens: Sequence[str], namespace_ids: Sequence[int]) -> bool:
+def _is_shared(tokens: Sequence[str], namespace_ids: Sequence[NamespaceId]) -> bool:
     """Whether one token is named by several namespaces."""
     return len(set(zip(tokens, namespace_ids, strict=True))) > len(set(tokens))
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases.shard_groups import at_each_shard, by_shard
-from services.queue.model import Ready, Result, refused
+from services.queue.model import NamespaceId, Ready, Result, refused
 from services.queue.settings import QueueSettings
 from services.queue.store import items
 from services.queue.store.items import Removal
@@ -63,7 +63,7 @@ class Cancelled(NamedTuple):
 class Cancel:
     """One call's cancels on one shard."""
 
-    def __init__(self, store: Store, settings: QueueSettings, namespace_id: int, may_manage: bool) -> None:
+    def __init__(self, store: Store, settings: QueueSettings, namespace_id: NamespaceId, may_manage: bool) -> None:
         self._store = store
         self._settings = settings
         self._namespace_id = namespace_id

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 from services.queue.leases.held_items import each_held, lock_held, lost_statuses
-from services.queue.model import Result
+from services.queue.model import NamespaceId, Result
 from services.queue.store.leases import lease_again, leave_groups
 from services.queue.store.shard_store import Store
 from shared.errors import something_done
@@ -35,7 +35,9 @@ class Extends:
         """Let the leases of these items end `lease_s` from now; one result per item."""
         return await each_held(self._stores, namespace, items, self._extend_at)
 
-    async def _extend_at(self, store: Store, namespace_id: int, extensions: list[Extension]) -> dict[int, str]:
+    async def _extend_at(
+        self, store: Store, namespace_id: NamespaceId, extensions: list[Extension]
+    ) -> dict[int, str]:
         async def work(tx: Transaction) -> dict[int, str]:
             held, items, holdings = await lock_held(tx, namespace_id, extensions)
             leases = {(extensions[position].lease_token, extensions[position].id) for position in held}

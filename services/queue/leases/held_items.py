@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, Self, TypeVar
 
 from services.queue.leases.shard_groups import at_each_shard, by_shard
-from services.queue.model import Result, backoff_s
+from services.queue.model import NamespaceId, Result, backoff_s
 from services.queue.store.items import LockedItem, lock_items
 from services.queue.store.leases import Holding, held_under, lock_groups
 from services.queue.store.shard_store import Known, Store
@@ -44,7 +44,7 @@ async def each_held(
     stores: Mapping[int, Store],
     namespace: str,
     items: Sequence[E],
-    act: Callable[[Store, int, list[E]], Awaitable[dict[int, str]]],
+    act: Callable[[Store, NamespaceId, list[E]], Awaitable[dict[int, str]]],
 ) -> list[Result]:
     """Let `act` do to items under their tokens what a call wants of them, shard by shard; one result each."""
     results = [Result(item.id, "not_found") for item in items]
@@ -67,7 +67,7 @@ async def each_held(
 
 
 async def lock_held(
-    tx: Transaction, namespace_id: int, entries: Sequence[HeldEntry]
+    tx: Transaction, namespace_id: NamespaceId, entries: Sequence[HeldEntry]
 ) -> tuple[list[int], dict[str, LockedItem], dict[str, Holding]]:
     """Lock the groups and item rows behind (id, token) entries; positions that are truly held, once each, and
     since when by whom."""
@@ -101,7 +101,7 @@ def _is_of(item: LockedItem, holding: Holding) -> bool:
 
 
 async def lost_statuses(
-    store: Store, namespace_id: int, entries: Sequence[HeldEntry], statuses: dict[int, str]
+    store: Store, namespace_id: NamespaceId, entries: Sequence[HeldEntry], statuses: dict[int, str]
 ) -> dict[int, str]:
     """What holders of dead tokens are told: of entries that have no status yet."""
     lost = [position for position in range(len(entries)) if position not in statuses]
@@ -111,7 +111,7 @@ async def lost_statuses(
     return {position: lost_status(known.get(entries[position].id), namespace_id) for position in lost}
 
 
-def lost_status(known: Known | None, namespace_id: int) -> str:
+def lost_status(known: Known | None, namespace_id: NamespaceId) -> str:
     """What the holder of a dead token is told of its item."""
     if known is None or known.namespace_id != namespace_id:
         return "not_found"

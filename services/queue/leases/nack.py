@@ -10,7 +10,7 @@ from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases import failed_attempts
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.held_items import each_held, is_last_attempt, lock_held, lost_statuses, pause_s
-from services.queue.model import Ready, Result
+from services.queue.model import NamespaceId, Ready, Result
 from services.queue.settings import QueueSettings
 from services.queue.store.items import LockedItem, Requeue, bury, requeue
 from services.queue.store.leases import leave_groups
@@ -60,7 +60,7 @@ class Nacks:
             with suppress(Overloaded):  # their leases run out
                 await self.nack(namespace, nacks)
 
-    async def _nack_at(self, store: Store, namespace_id: int, nacks: list[Nack]) -> dict[int, str]:
+    async def _nack_at(self, store: Store, namespace_id: NamespaceId, nacks: list[Nack]) -> dict[int, str]:
         async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready], list[str]]:
             held, items, holdings = await lock_held(tx, namespace_id, nacks)
             back: list[Requeue] = []

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases.shard_groups import at_each_shard, by_shard
-from services.queue.model import Ready, Result
+from services.queue.model import NamespaceId, Ready, Result
 from services.queue.settings import QueueSettings
 from services.queue.store import items
 from services.queue.store.items import ItemState
@@ -18,7 +18,7 @@ from shared.ids import canonicals
 from shared.postgres.batcher import Batcher
 
 # Of an item that is to be revived: its id, the namespace that asks, and its inputs.
-ReviveEntry = tuple[str, int, str | None]
+ReviveEntry = tuple[str, NamespaceId, str | None]
 
 
 class Revives:
@@ -96,7 +96,7 @@ class Revives:
         return flush
 
 
-def _closed_status(state: ItemState | None, known: Known | None, namespace_id: int, manages: bool) -> str:
+def _closed_status(state: ItemState | None, known: Known | None, namespace_id: NamespaceId, manages: bool) -> str:
     if state is not None and state.namespace_id == namespace_id:
         if state.managed and not manages:
             return "managed"

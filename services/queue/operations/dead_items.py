@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from services.queue.dispatch.key_buffer import START
+from services.queue.model import NamespaceId, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import dag_of
 from services.queue.store.operations import FoundItem, dead_items
@@ -67,7 +68,7 @@ class Death(NamedTuple):
 
 
 async def dead_page(
-    asked: Asked, scope: tuple[int | None, int | None], after: Place, limit: int
+    asked: Asked, scope: tuple[NamespaceId | None, TopicId | None], after: Place, limit: int
 ) -> Sequence[FoundItem]:
     """Dead items of (namespace_id, topic_id or all) behind a place."""
     namespace_id, topic_id = scope
@@ -114,14 +115,16 @@ class DeadItems:
                     break
         return _ordered(found), None
 
-    async def _scope(self, store: Store, namespace: str, topic: str | None) -> tuple[int, int | None] | None:
+    async def _scope(
+        self, store: Store, namespace: str, topic: str | None
+    ) -> tuple[NamespaceId, TopicId | None] | None:
         if topic is not None:
             return await store.names.find(namespace, topic)
         namespace_id = await store.names.namespace_id(namespace)
         return None if namespace_id is None else (namespace_id, None)
 
     async def _read(
-        self, store: Store, scope: tuple[int, int | None], after: Place, limit: int
+        self, store: Store, scope: tuple[NamespaceId, TopicId | None], after: Place, limit: int
     ) -> Sequence[tuple[FoundItem, Death]]:
         items = await dead_page(store.pool, scope, after, limit)
         names = await store.names.name_of({item.topic_id for item in items})

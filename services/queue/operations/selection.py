@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from services.queue.dispatch.key_buffer import START
+from services.queue.model import NamespaceId, TopicId
 from services.queue.operations.dead_items import FIRST, dead_page, form_of
 from services.queue.store.operations import FoundItem, items_by_id, ready_items
 from shared.postgres.rows import Asked
@@ -25,8 +26,8 @@ class Scope(NamedTuple):
     """The filter's names as numbers of one shard (None: not known there), and the time after which items are none
     of its business."""
 
-    namespace_id: int | None
-    topic_id: int | None
+    namespace_id: NamespaceId | None
+    topic_id: TopicId | None
     cutoff: datetime
 
 

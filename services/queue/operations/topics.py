@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_buffer import START
 from services.queue.dispatch.priority_shares import Shares, shares_of
-from services.queue.model import EARLIEST
+from services.queue.model import EARLIEST, TopicId
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
 from services.queue.operations.listing import Part, cut, merge
@@ -148,10 +148,10 @@ class Topics:
 
     async def _ages(self, rows: Sequence[OnShard]) -> dict[tuple[int, int], float]:
         """How long the oldest item of each topic with ready ones has been ready, by shard and number."""
-        live: dict[int, list[int]] = {}
+        live: dict[int, list[TopicId]] = {}
         for row in rows:
             if row.topic.ready:
-                live.setdefault(row.shard, []).append(row.topic.topic_id or 0)
+                live.setdefault(row.shard, []).append(row.topic.topic_id or TopicId(0))
 
         async def at(store: Store) -> dict[tuple[int, int], float]:
             found = await store.ready_ages.read(live[store.number])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from services.queue.model import NULL, Key
+from services.queue.model import NULL, Key, TopicId
 
 # Between two pieces, and between an id and the rest of its piece. Neither can stand in JSON text.
 PIECES, PARTS = "\x1e", "\x1f"
@@ -26,7 +26,7 @@ _PIECES, _PARTS = PIECES.encode(), PARTS.encode()
 class HandedLease(NamedTuple):
     """What a flush has leased of an item that it made ready: under which token until when, and its columns."""
 
-    topic_id: int
+    topic_id: TopicId
     token: str
     until: datetime
     payload: str
@@ -46,7 +46,7 @@ class Group(NamedTuple):
     """Items leased under one token until one time: a row of a claim. `again`: how many had a delivery before."""
 
     shard: int
-    topic_id: int
+    topic_id: TopicId
     token: str
     until: datetime
     items: int

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from services.queue.model import Kind, NewRow
+from services.queue.model import Kind, NewRow, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.item_kinds import columns, pairs_of
 from services.queue.store.names import SQL, Names, Pair, TopicRef
@@ -47,7 +47,7 @@ class Holder(NamedTuple):
 class Strangers(Exception):
     """Numbers that do not stand for the names they were given with; nothing was taken in."""
 
-    def __init__(self, topic_ids: Sequence[int]) -> None:
+    def __init__(self, topic_ids: Sequence[TopicId]) -> None:
         super().__init__(topic_ids)
         self.topic_ids = topic_ids
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from services.queue.model import Key, Ready
+from services.queue.model import Key, NamespaceId, Ready, TopicId
 from services.queue.store.names import SQL
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import Asked, row_of, rows_of
@@ -20,8 +20,8 @@ class LockedItem(NamedTuple):
     """An item whose row the transaction holds."""
 
     id: str
-    namespace_id: int
-    topic_id: int
+    namespace_id: NamespaceId
+    topic_id: TopicId
     priority: int
     attempts: int
     max_attempts: int
@@ -30,7 +30,7 @@ class LockedItem(NamedTuple):
     managed: bool
     remembered: bool
     lease_s: float
-    ack_topic_id: int | None
+    ack_topic_id: TopicId | None
     idempotency_key: str | None
     enqueued_at: datetime
     ttl_passed: bool | None
@@ -40,7 +40,7 @@ class ItemState(NamedTuple):
     """Where a living item is: `enabled`, `disabled` or `dead`."""
 
     id: str
-    namespace_id: int
+    namespace_id: NamespaceId
     managed: bool
     state: str
 
@@ -63,7 +63,7 @@ class MadeReady(NamedTuple):
     """An item that has become deliverable."""
 
     id: str
-    topic_id: int
+    topic_id: TopicId
     priority: int
     deliver_at: datetime
 
@@ -83,7 +83,7 @@ class Left(NamedTuple):
 class _Completion(NamedTuple):
     """A completion item that is ready."""
 
-    o_topic_id: int
+    o_topic_id: TopicId
     o_deliver_at: datetime
     o_id: str
 
@@ -262,13 +262,13 @@ async def page_end(asked: Asked, after_id: str, scan_max: int) -> str | None:
 # -- tombstones: cancels of ids that have not been seen ---------------------------------------------------------
 
 
-async def place_tombstones(tx: Transaction, ids: Sequence[str], namespace_id: int) -> list[str]:
+async def place_tombstones(tx: Transaction, ids: Sequence[str], namespace_id: NamespaceId) -> list[str]:
     """Item rows in the place of ids that are not there; which that were."""
     namespace_ids = [namespace_id] * len(ids)
     return [row[0] for row in await tx.fetch(SQL.place_tombstones, ids=ids, namespace_ids=namespace_ids)]
 
 
-async def charge_tombstones(tx: Transaction, namespace_id: int, cancels: int, cancels_max: int) -> bool:
+async def charge_tombstones(tx: Transaction, namespace_id: NamespaceId, cancels: int, cancels_max: int) -> bool:
     """Count a namespace's cancels of unseen ids; whether it may have so many."""
     charged = await tx.row(
         SQL.charge_tombstones, namespace_id=namespace_id, cancels=cancels, cancels_max=cancels_max
@@ -304,7 +304,7 @@ class AttemptToLog(NamedTuple):
     """As `FailedAttempt`, to be written; it ends now."""
 
     item_id: str
-    namespace_id: int
+    namespace_id: NamespaceId
     attempt: int
     started_at: datetime
     outcome: str

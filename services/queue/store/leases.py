@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from services.queue.model import EARLIEST
+from services.queue.model import EARLIEST, NamespaceId, TopicId
 from services.queue.store.names import SQL
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import Asked, rows_of
@@ -24,8 +24,8 @@ class LeaseRow(NamedTuple):
     """A lease group, as `lock_leases` has it."""
 
     token: str
-    namespace_id: int
-    topic_id: int
+    namespace_id: NamespaceId
+    topic_id: TopicId
     expires_at: datetime
     claimed_at: datetime
     worker: str | None
@@ -42,8 +42,8 @@ class ExpiredGroup(NamedTuple):
     the group gave."""
 
     token: str
-    namespace_id: int
-    topic_id: int
+    namespace_id: NamespaceId
+    topic_id: TopicId
     claimed_at: datetime
     worker: str | None
     ids: list[str]
@@ -116,7 +116,7 @@ async def take_expired(tx: Transaction, bounds: SweepBounds) -> list[ExpiredGrou
     return await rows_of(ExpiredGroup, tx, SQL.take_expired, **bounds._asdict())
 
 
-async def remember_acked(tx: Transaction, ids: Sequence[str], namespace_ids: Sequence[int]) -> None:
+async def remember_acked(tx: Transaction, ids: Sequence[str], namespace_ids: Sequence[NamespaceId]) -> None:
     """These have ended while `take_expired` took their groups."""
     await tx.fetch(SQL.remember_acked, ids=list(ids), namespace_ids=list(namespace_ids))
 

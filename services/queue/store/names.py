@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from services.queue.model import NamespaceId, TopicId
 from shared.lately import Lately
 from shared.postgres.sql import load
 from shared.shards.shard_map import Shard
@@ -24,8 +25,8 @@ Pair: TypeAlias = tuple[str, str]
 class TopicRef(NamedTuple):
     """A topic of one shard."""
 
-    namespace_id: int
-    topic_id: int
+    namespace_id: NamespaceId
+    topic_id: TopicId
 
 
 class Names:
@@ -34,19 +35,19 @@ class Names:
     def __init__(self, shard: Shard, names_max: int) -> None:
         self._shard = shard
         self._topics: Lately[Pair, TopicRef] = Lately(names_max)
-        self._names: Lately[int, Pair] = Lately(names_max)
-        self._namespaces: Lately[str, int] = Lately(names_max)
+        self._names: Lately[TopicId, Pair] = Lately(names_max)
+        self._namespaces: Lately[str, NamespaceId] = Lately(names_max)
         shard.history.listeners.append(self.forget_all)
 
     def known(self, namespace: str, topic: str) -> TopicRef | None:
         """The numbers of a topic, if this process remembers them."""
         return self._topics.get((namespace, topic))
 
-    def known_namespace(self, namespace: str) -> int | None:
+    def known_namespace(self, namespace: str) -> NamespaceId | None:
         """The number of a namespace, if this process remembers it."""
         return self._namespaces.get(namespace)
 
-    def pair(self, topic_id: int) -> Pair | None:
+    def pair(self, topic_id: TopicId) -> Pair | None:
         """The (namespace, topic) of a number, if this process remembers it."""
         return self._names.get(topic_id)
 
@@ -74,11 +75,11 @@ class Names:
         found = await self._found(pairs, also_retiring=True)
         return [found.get(pair) for pair in pairs]
 
-    async def namespace_id(self, namespace: str) -> int | None:
+    async def namespace_id(self, namespace: str) -> NamespaceId | None:
         """The number of a namespace, or None while it is unknown here."""
         return (await self.namespace_ids([namespace])).get(namespace)
 
-    async def namespace_ids(self, namespaces: Iterable[str]) -> dict[str, int]:
+    async def namespace_ids(self, namespaces: Iterable[str]) -> dict[str, NamespaceId]:
         """The numbers of those namespaces that are known here."""
         known = {name: self._namespaces.get(name) for name in namespaces}
         unknown = [name for name, number in known.items() if number is None]
@@ -87,7 +88,7 @@ class Names:
                 known[row["name"]] = self._namespaces[row["name"]] = row["namespace_id"]
         return {name: number for name, number in known.items() if number is not None}
 
-    async def make_namespace(self, namespace: str) -> int:
+    async def make_namespace(self, namespace: str) -> NamespaceId:
         """The number of a namespace, made now if need be."""
         found = await self.namespace_id(namespace)
         if found is None:
@@ -102,7 +103,7 @@ class Names:
         if unknown:
             await self._shard.pool.fetch(SQL.make_namespaces, names=unknown, declared=False)
 
-    async def name_of(self, topic_ids: Iterable[int]) -> dict[int, Pair]:
+    async def name_of(self, topic_ids: Iterable[TopicId]) -> dict[TopicId, Pair]:
         """The (namespace, topic) of numbers of this shard."""
         known = {number: self._names.get(number) for number in set(topic_ids)}
         unknown = [number for number, pair in known.items() if pair is None]
@@ -112,7 +113,7 @@ class Names:
                 known[row["topic_id"]] = self._names[row["topic_id"]] = (row["namespace"], row["topic"])
         return {number: pair for number, pair in known.items() if pair is not None}
 
-    def forget(self, topic_ids: Iterable[int]) -> None:
+    def forget(self, topic_ids: Iterable[TopicId]) -> None:
         """There are no topics of these numbers any more."""
         for number in topic_ids:
             pair = self._names.pop(number)

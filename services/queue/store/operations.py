@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from services.queue.model import Ready
+from services.queue.model import NamespaceId, Ready, TopicId
 from services.queue.store.items import MadeReady
 from services.queue.store.names import SQL
 from shared.postgres.connections import Transaction
@@ -16,8 +16,8 @@ from shared.postgres.rows import Asked, only_row_of, row_of, rows_of
 class TopicScope(NamedTuple):
     """The numbers of a namespace and a topic on a shard (None: not here, or not asked for), and what they hold."""
 
-    namespace_id: int | None
-    topic_id: int | None
+    namespace_id: NamespaceId | None
+    topic_id: TopicId | None
     at: datetime
     ready: int
     delayed: int
@@ -36,8 +36,8 @@ class OperationRow(NamedTuple):
 
     id: str
     namespace: str
-    namespace_id: int | None
-    topic_id: int | None
+    namespace_id: NamespaceId | None
+    topic_id: TopicId | None
     kind: str
     filter: str
     state: str
@@ -58,8 +58,8 @@ class NewOperation(NamedTuple):
 
     id: str
     namespace: str
-    namespace_id: int | None
-    topic_id: int | None
+    namespace_id: NamespaceId | None
+    topic_id: TopicId | None
     kind: str
     filter: str
     state: str
@@ -90,7 +90,7 @@ class FoundItem(NamedTuple):
     """An item that a walk meets; `since`: since when it is where the walk found it."""
 
     id: str
-    topic_id: int
+    topic_id: TopicId
     priority: int
     deliver_at: datetime | None
     parked_at: datetime | None
@@ -116,7 +116,7 @@ class _Redriven(NamedTuple):
     """A dead item that was put back."""
 
     id: str
-    topic_id: int
+    topic_id: TopicId
     priority: int
     deliver_at: datetime
     is_ready: bool
@@ -198,7 +198,7 @@ async def items_by_id(
 
 
 async def ready_items(
-    asked: Asked, topic_id: int | None, after: tuple[int, datetime, str], limit: int
+    asked: Asked, topic_id: TopicId | None, after: tuple[int, datetime, str], limit: int
 ) -> list[FoundItem]:
     """Ready items of a topic behind a place, in order of service."""
     return await rows_of(
@@ -215,7 +215,7 @@ async def ready_items(
 
 async def dead_items(
     asked: Asked,
-    namespace_id: int | None,
+    namespace_id: NamespaceId | None,
     topic_ids: tuple[int, int],
     after: tuple[int, datetime, str],
     limit: int,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from services.queue.model import EARLIEST
+from services.queue.model import EARLIEST, TopicId
 from services.queue.store.names import SQL
 from shared.lately import Lately
 from shared.shards.shard_map import Shard
@@ -30,7 +30,7 @@ _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 class _Probe(NamedTuple):
     """Where to look for ready items of a topic: from one priority to another, none before `floor`."""
 
-    topic_id: int
+    topic_id: TopicId
     first: int
     last: int
     floor: datetime
@@ -45,7 +45,7 @@ class ReadyAges:
         self._floors: Lately[int, tuple[float, dict[int, datetime]]] = Lately(topics_max)
         shard.history.listeners.append(self._floors.clear)
 
-    async def read(self, topic_ids: Iterable[int]) -> dict[int, float]:
+    async def read(self, topic_ids: Iterable[TopicId]) -> dict[TopicId, float]:
         """Seconds, of each of these topics that has something ready."""
         known = {topic_id: self._known(topic_id) for topic_id in topic_ids}
         if not known:
@@ -56,7 +56,7 @@ class ReadyAges:
         rows = await self._pool.fetch(
             SQL.oldest_ready, **dict(zip(names, columns, strict=True)), lane_rows_max=LANE_ROWS_MAX
         )
-        ages: dict[int, float] = {}
+        ages: dict[TopicId, float] = {}
         found: dict[tuple[int, int], datetime] = {}
         for topic_id, priority, deliver_at, in_lanes, at, age_s in rows:
             ages[topic_id] = max(age_s, ages.get(topic_id, 0.0))
@@ -70,14 +70,14 @@ class ReadyAges:
                 self._floors[topic_id] = (whole_s, kept)
         return ages
 
-    def _known(self, topic_id: int) -> tuple[float, dict[int, datetime]]:
+    def _known(self, topic_id: TopicId) -> tuple[float, dict[int, datetime]]:
         """When the topic was looked at from the beginning, and the floors that it has by priority."""
         now_s = self._monotonic_s()
         whole_s, floors = self._floors.get(topic_id) or (now_s, {})
         return (whole_s, dict(floors)) if now_s - whole_s < WHOLE_S else (now_s, {})
 
 
-def _probes(topic_id: int, floors: dict[int, datetime]) -> Iterator[_Probe]:
+def _probes(topic_id: TopicId, floors: dict[int, datetime]) -> Iterator[_Probe]:
     """One for each priority that is known, and one for all that lie between two."""
     first = _LOWEST
     for priority in sorted(floors):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from services.queue.model import NamespaceId
 from services.queue.store.names import SQL
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import Asked, only_row_of, rows_of
@@ -25,7 +26,7 @@ class FarKey(NamedTuple):
     """An idempotency key whose item lives on another shard."""
 
     lives_at: int
-    namespace_id: int
+    namespace_id: NamespaceId
     key: str
     id: str
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
-from services.queue.model import Claim, Fold, Key, KeyLook, Offer, Ready, id_of
+from services.queue.model import Claim, Fold, Key, KeyLook, NamespaceId, Offer, Ready, TopicId, id_of
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Group, Handed, HandedLease, moment
 from services.queue.store.enqueue import EnqueueStore
@@ -57,7 +57,7 @@ def _once(values: Sequence[T]) -> Sequence[T]:
 class Known(NamedTuple):
     """What the shard knows of an id: `living`, or how it ended."""
 
-    namespace_id: int
+    namespace_id: NamespaceId
     outcome: str
 
 
@@ -80,9 +80,9 @@ class Revived(NamedTuple):
     """An item that was disabled; from `token` on None where it was not leased at once."""
 
     id: str
-    namespace_id: int
+    namespace_id: NamespaceId
     managed: bool
-    topic_id: int
+    topic_id: TopicId
     priority: int
     deliver_at: datetime
     is_ready: bool
@@ -237,7 +237,7 @@ class Store(EnqueueStore):
         self,
         ids: Sequence[str],
         tokens: Sequence[str],
-        namespace_ids: Sequence[int],
+        namespace_ids: Sequence[NamespaceId],
         outputs: Mapping[str, Mapping[str, str]],
         *,
         relaxed: bool,
@@ -290,7 +290,7 @@ class Store(EnqueueStore):
     async def revive(
         self,
         ids: Sequence[str],
-        namespace_ids: Sequence[int],
+        namespace_ids: Sequence[NamespaceId],
         inputs: Sequence[str | None],
         may_manage: bool,
         offers: Sequence[Offer] = (),
@@ -313,11 +313,11 @@ class _Named(NamedTuple):
 
     ids: list[str]
     tokens: Sequence[str]
-    namespace_ids: Sequence[int]
+    namespace_ids: Sequence[NamespaceId]
     lasts: list[int]
 
 
-def _by_token(ids: Sequence[str], tokens: Sequence[str], namespace_ids: Sequence[int]) -> _Named:
+def _by_token(ids: Sequence[str], tokens: Sequence[str], namespace_ids: Sequence[NamespaceId]) -> _Named:
     if tokens.count(tokens[0]) == len(tokens):
         mine = sorted(set(ids))
         return _Named(mine, tokens[:1], namespace_ids[:1], [len(mine)])

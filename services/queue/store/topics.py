@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from services.queue.model import Ready
+from services.queue.model import NamespaceId, Ready, TopicId
 from services.queue.store.items import MadeReady
 from services.queue.store.names import SQL
 from shared.postgres.rows import Asked, only_row_of, rows_of
@@ -17,7 +17,7 @@ from shared.postgres.rows import Asked, only_row_of, rows_of
 class NamespaceRow(NamedTuple):
     """A namespace that a shard knows; `settings` as JSON, and since when (None: never set)."""
 
-    namespace_id: int
+    namespace_id: NamespaceId
     name: str
     settings: str
     set_at: datetime | None
@@ -27,7 +27,7 @@ class TopicCounts(NamedTuple):
     """A topic of a namespace with what it holds; `last_name` is where the look ended (None: at the end)."""
 
     last_name: str | None
-    topic_id: int | None
+    topic_id: TopicId | None
     name: str | None
     paused: bool
     ready: int
@@ -40,7 +40,7 @@ class TopicCounts(NamedTuple):
 class Counts(NamedTuple):
     """What a topic holds by state; `topic_id` None: all others together."""
 
-    topic_id: int | None
+    topic_id: TopicId | None
     ready: int
     delayed: int
     leased: int
@@ -69,7 +69,7 @@ class ServerHealth(NamedTuple):
 class NamespaceUse(NamedTuple):
     """What a namespace holds on a shard."""
 
-    namespace_id: int
+    namespace_id: NamespaceId
     leased: int
     items: int
     bytes: int
@@ -85,7 +85,7 @@ async def namespaces(asked: Asked, names: Sequence[str]) -> list[NamespaceRow]:
     return await rows_of(NamespaceRow, asked, SQL.namespaces, names=names)
 
 
-async def usage(asked: Asked, namespace_ids: Sequence[int]) -> list[NamespaceUse]:
+async def usage(asked: Asked, namespace_ids: Sequence[NamespaceId]) -> list[NamespaceUse]:
     """What namespaces hold; those that hold nothing may be missing."""
     return await rows_of(NamespaceUse, asked, SQL.usage, namespace_ids=sorted(namespace_ids))
 
@@ -110,7 +110,7 @@ async def shard_counts(asked: Asked) -> ShardCounts:
     return await only_row_of(ShardCounts, asked, SQL.shard_counts)
 
 
-async def ready_topics(asked: Asked) -> list[int]:
+async def ready_topics(asked: Asked) -> list[TopicId]:
     """The topics that have something ready."""
     return [row[0] for row in await asked.fetch(SQL.ready_topics)]
 
@@ -148,7 +148,7 @@ class Limited(NamedTuple):
 class MinShare(NamedTuple):
     """A topic that has minimum shares, as JSON."""
 
-    topic_id: int
+    topic_id: TopicId
     min_share: str
     min_share_at: datetime
 
@@ -243,7 +243,7 @@ async def give_shares(
 class LaneHead(NamedTuple):
     """How far a topic's priority with lanes is served; None: nothing of it is ready."""
 
-    topic_id: int
+    topic_id: TopicId
     priority: int
     head: datetime | None
 
@@ -253,7 +253,9 @@ async def lane_heads(asked: Asked) -> list[LaneHead]:
     return await rows_of(LaneHead, asked, SQL.lane_heads)
 
 
-async def set_lane_clock(asked: Asked, topic_id: int, priority: int, v_at: datetime, *, is_shared: bool) -> bool:
+async def set_lane_clock(
+    asked: Asked, topic_id: TopicId, priority: int, v_at: datetime, *, is_shared: bool
+) -> bool:
     """From where places are counted; False: the topic is gone."""
     [row] = await asked.fetch(
         SQL.set_lane_clock, topic_id=topic_id, priority=priority, v_at=v_at, is_shared=is_shared
@@ -261,17 +263,17 @@ async def set_lane_clock(asked: Asked, topic_id: int, priority: int, v_at: datet
     return bool(row[0])
 
 
-async def drop_lanes(asked: Asked, topic_id: int, priority: int, v_at: datetime, limit: int) -> None:
+async def drop_lanes(asked: Asked, topic_id: TopicId, priority: int, v_at: datetime, limit: int) -> None:
     """Lanes that have nothing waiting go."""
     await asked.fetch(SQL.drop_lanes, topic_id=topic_id, priority=priority, v_at=v_at, limit=limit)
 
 
-async def drop_lane_clock(asked: Asked, topic_id: int, priority: int) -> None:
+async def drop_lane_clock(asked: Asked, topic_id: TopicId, priority: int) -> None:
     """Nothing counts places any more, if no lane is left."""
     await asked.fetch(SQL.drop_lane_clock, topic_id=topic_id, priority=priority)
 
 
-async def adopt_strays(asked: Asked, topic_id: int, priority: int, v_at: datetime, limit: int) -> list[Ready]:
+async def adopt_strays(asked: Asked, topic_id: TopicId, priority: int, v_at: datetime, limit: int) -> list[Ready]:
     """Ready items without a lane that stand behind all places become one; where they are now."""
     adopted = await rows_of(
         MadeReady, asked, SQL.adopt_strays, topic_id=topic_id, priority=priority, v_at=v_at, limit=limit
@@ -287,13 +289,13 @@ class Retired(NamedTuple):
 
     looked: int
     marked: int
-    last_topic_id: int | None
+    last_topic_id: TopicId | None
 
 
 class MarkedTopic(NamedTuple):
     """A topic that is to be deleted."""
 
-    topic_id: int
+    topic_id: TopicId
     mark: str
 
 
@@ -313,6 +315,6 @@ async def running_transactions(asked: Asked) -> frozenset[str]:
     return frozenset(row[0] for row in await asked.fetch(SQL.running_transactions))
 
 
-async def delete_topics(asked: Asked, topic_ids: Sequence[int], marks: Sequence[str]) -> list[int]:
+async def delete_topics(asked: Asked, topic_ids: Sequence[TopicId], marks: Sequence[str]) -> list[TopicId]:
     """Delete topics that still have these marks and are free; which that were."""
     return [row[0] for row in await asked.fetch(SQL.delete_topics, topic_ids=topic_ids, marks=marks)]
