@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, NewType
 
 DagState = Literal["running", "cancelling", "succeeded", "failed", "cancelled"]
 NodeState = Literal["blocked", "released", "succeeded", "failed", "skipped", "cancelled"]
@@ -50,16 +50,20 @@ TRANSITIONS: Final[dict[str, frozenset[str]]] = {
 }
 
 
-def dag_of(node_no: int) -> int:
+# The number of a DAG on its shard; its nodes' numbers begin with it.
+DagNo = NewType("DagNo", int)
+
+
+def dag_of(node_no: int) -> DagNo:
     """The DAG's number in a node's."""
-    return node_no >> NODE_BITS
+    return DagNo(node_no >> NODE_BITS)
 
 
 @dataclass(slots=True)
 class Dag:
     """A DAG's row; fields in the order of the columns that `sql/dags.sql` reads."""
 
-    no: int
+    no: DagNo
     id: str
     namespace: str
     key: str | None
@@ -195,7 +199,7 @@ class Counts:
 class Node:
     """What deciding a node takes; fields in the order of the columns that `sql/nodes.sql` reads."""
 
-    dag_no: int
+    dag_no: DagNo
     no: int
     key: str
     item_id: str
@@ -395,7 +399,7 @@ class Change(NamedTuple):
     `nodes` and `dag` are text as table `change` has it.
     """
 
-    dag_no: int
+    dag_no: DagNo
     last_event: int
     nodes: str | None
     dag: str | None

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, count, zip_longest
 from typing import NamedTuple
 
+from services.dag.model import DagNo
+
 # A step that takes longer is slow. It is quick, and the next may be twice it, below half of that.
 STEP_S = 0.2
 SHARE_MIN = 1 / 16
@@ -23,7 +25,7 @@ _PAUSE_S_MAX = 30.0
 class Waiting(NamedTuple):
     """A DAG with work left, and its tenant."""
 
-    dag_no: int
+    dag_no: DagNo
     namespace: str
 
 
@@ -33,18 +35,18 @@ class Turns:
     def __init__(self) -> None:
         self._numbers = count(1)
         self._tenants: dict[str, int] = {}
-        self._dags: dict[int, int] = {}
-        self._failed: dict[int, tuple[int, float]] = {}
-        self._shares: dict[int, float] = {}
+        self._dags: dict[DagNo, int] = {}
+        self._failed: dict[DagNo, tuple[int, float]] = {}
+        self._shares: dict[DagNo, float] = {}
 
-    def pick(self, waiting: Iterable[Waiting], dags_max: int, now_s: float) -> list[int]:
+    def pick(self, waiting: Iterable[Waiting], dags_max: int, now_s: float) -> list[DagNo]:
         """The next DAGs: of each tenant one before any tenant's second, those first that waited longest. One whose
         step failed waits for a time that doubles with each failure."""
-        by_tenant: dict[str, list[int]] = {}
+        by_tenant: dict[str, list[DagNo]] = {}
         for dag_no, namespace in waiting:
             by_tenant.setdefault(namespace, []).append(dag_no)
         self._forget_all_but(by_tenant)
-        rows: list[Sequence[int]] = []
+        rows: list[Sequence[DagNo]] = []
         tenants = sorted(by_tenant, key=lambda namespace: self._tenants.get(namespace, 0))
         for namespace in tenants:
             due = [no for no in by_tenant[namespace] if self._failed.get(no, (0, 0.0))[1] <= now_s]
@@ -57,11 +59,11 @@ class Turns:
             self._dags[no] = next(self._numbers)
         return picked
 
-    def share(self, dag_no: int) -> float:
+    def share(self, dag_no: DagNo) -> float:
         """How much of a whole step the next one of this DAG is."""
         return self._shares.get(dag_no, 1.0)
 
-    def succeeded(self, dag_no: int, took_s: float) -> None:
+    def succeeded(self, dag_no: DagNo, took_s: float) -> None:
         """A DAG's step was done, in so many seconds."""
         self._failed.pop(dag_no, None)
         share = self.share(dag_no)
@@ -70,14 +72,14 @@ class Turns:
         elif share < 1 and took_s < STEP_S / 2:
             self._shares[dag_no] = share * 2
 
-    def failed(self, dag_no: int, now_s: float) -> None:
+    def failed(self, dag_no: DagNo, now_s: float) -> None:
         """A DAG's step failed."""
         failures = self._failed.get(dag_no, (0, 0.0))[0] + 1
         pause_s = min(2.0 ** min(failures - 1, 10), _PAUSE_S_MAX)
         self._failed[dag_no] = (failures, now_s + pause_s)
         self._shares[dag_no] = max(self.share(dag_no) / 2, _FAILED_SHARE_MIN)
 
-    def _forget_all_but(self, by_tenant: dict[str, list[int]]) -> None:
+    def _forget_all_but(self, by_tenant: dict[str, list[DagNo]]) -> None:
         living = set(chain.from_iterable(by_tenant.values()))
         self._tenants = {name: turn for name, turn in self._tenants.items() if name in by_tenant}
         self._dags = {no: turn for no, turn in self._dags.items() if no in living}

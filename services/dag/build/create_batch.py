@@ -15,7 +15,7 @@ from services.dag.build import addition
 from services.dag.build.addition import Existing
 from services.dag.build.queue_registration import Giver
 from services.dag.graph import decide
-from services.dag.model import Dag, NewDag, NewEdge, NewNode
+from services.dag.model import Dag, DagNo, NewDag, NewEdge, NewNode
 from services.dag.run.context import Context
 from services.dag.settings import DagSettings
 from services.dag.store.create import Birth, Born, Columns
@@ -143,7 +143,7 @@ class Births:
 
 def _unborn(dag_id: str, namespace: str, new: NewDag) -> Dag:
     return Dag(
-        no=0,
+        no=DagNo(0),
         id=dag_id,
         namespace=namespace,
         key=new.key,

@@ -11,7 +11,7 @@ from collections import defaultdict
 from contextlib import suppress
 
 from services.dag import store
-from services.dag.model import UNFINISHED, Dag
+from services.dag.model import UNFINISHED, Dag, DagNo
 from services.dag.run import cleanup, reopening
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
@@ -73,7 +73,7 @@ class Walker:
         self._looked_to[shard.number] = found[-1].dag_no if len(found) == _DAGS_PER_LOOK else 0
         return found
 
-    async def _walk(self, shard: Shard, dag_no: int, bounds: DagSettings) -> float | None:
+    async def _walk(self, shard: Shard, dag_no: DagNo, bounds: DagSettings) -> float | None:
         """One step of a DAG's walks, within `bounds`; how many seconds it took, None when it failed."""
 
         async def work(tx: Transaction) -> tuple[Settlement, None]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from services.dag import store
+from services.dag.model import DagNo
 from services.dag.run.context import Context
 from shared.errors import ServiceError
 from shared.log import log
@@ -43,7 +44,7 @@ class Retention:
             await shard.pool.transaction(lambda tx: self._drop_rows(tx, dropping))
         return picked + len(due) + await self._drop_old(shard)
 
-    async def _move(self, shard: Shard, nos: Sequence[int]) -> None:
+    async def _move(self, shard: Shard, nos: Sequence[DagNo]) -> None:
         try:
             await shard.pool.transaction(lambda tx: self._move_rows(tx, nos))
         except ServiceError:
@@ -57,7 +58,7 @@ class Retention:
             for no in nos:
                 await self._move(shard, [no])
 
-    async def _move_rows(self, tx: Transaction, nos: Sequence[int]) -> None:
+    async def _move_rows(self, tx: Transaction, nos: Sequence[DagNo]) -> None:
         dags = {dag.no: dag for dag in await store.dags.lock_dag_nos(tx, nos)}
         noted = await store.archive.kept_of(tx, nos)
         gone, now = [], []
@@ -97,7 +98,7 @@ class Retention:
             await shard.pool.transaction(lambda tx: self._drop(tx, nos))
         return len(nos) or int(full)
 
-    async def _drop(self, tx: Transaction, nos: Sequence[int]) -> None:
+    async def _drop(self, tx: Transaction, nos: Sequence[DagNo]) -> None:
         dags = await store.dags.lock_dag_nos(tx, nos)
         noted = await store.archive.kept_of(tx, nos)
         still = [dag.no for dag in dags if dag.no in noted and noted[dag.no].phase == "kept"]
@@ -105,7 +106,7 @@ class Retention:
             await store.archive.drop_dags(tx, still)
             await self._drop_rows(tx, still)
 
-    async def _drop_rows(self, tx: Transaction, nos: Sequence[int]) -> None:
+    async def _drop_rows(self, tx: Transaction, nos: Sequence[DagNo]) -> None:
         if await store.archive.drop_rows(tx, nos, self._settings.keep_rows_max):
             await store.archive.forget_kept(tx, nos)
         else:

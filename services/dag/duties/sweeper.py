@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 
 from services.dag import store
 from services.dag.build.queue_registration import Giver
+from services.dag.model import DagNo
 from services.dag.run.context import Context
 from services.dag.run.control import Controller
 from shared.errors import ServiceError
@@ -58,7 +59,7 @@ class Sweeper:
             done += await self._try(dag_no, self._controller.expire_externals(shard, dag_no, externals))
         return done
 
-    async def _try(self, dag_no: int, work: Awaitable[None]) -> int:
+    async def _try(self, dag_no: DagNo, work: Awaitable[None]) -> int:
         """One DAG's deadline; its trouble must not hold up the others. 1 when it was done."""
         try:
             await work

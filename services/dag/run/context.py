@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from services.dag import store
-from services.dag.model import Dag, Send
+from services.dag.model import Dag, DagNo, Send
 from services.dag.queue_client import Queue, pick_shard
 from services.dag.run.decisions import Home, Settlement
 from services.dag.run.watches import Watches
@@ -131,7 +131,7 @@ class Context:
             raise NotFound("there is no such DAG in this namespace")
         return shard, canonical
 
-    def neighbour_s(self, shard: Shard, dag_no: int) -> float:
+    def neighbour_s(self, shard: Shard, dag_no: DagNo) -> float:
         """When a transaction about any other DAG last ended here, on the clock's monotonic scale."""
         latest, before = self._settled
         return before[2] if latest[:2] == (shard.number, dag_no) else latest[2]

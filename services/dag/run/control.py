@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from services.dag import store
 from services.dag.errors import DagFinished, LimitExceeded, NodeReleased, UnknownNode, reopening_error
-from services.dag.model import Dag, Node, Resolved
+from services.dag.model import Dag, DagNo, Node, Resolved
 from services.dag.run import unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
@@ -94,7 +94,7 @@ class Controller:
 
         return await self._change(namespace, dag_id, act)
 
-    async def expire(self, shard: Shard, dag_no: int) -> None:
+    async def expire(self, shard: Shard, dag_no: DagNo) -> None:
         """A deadline has passed: cancel the rest."""
 
         async def work(tx: Transaction) -> tuple[Settlement, None]:
@@ -107,7 +107,7 @@ class Controller:
 
         await self._context.settle(shard, work)
 
-    async def expire_externals(self, shard: Shard, dag_no: int, overdue: Sequence[tuple[str, str]]) -> None:
+    async def expire_externals(self, shard: Shard, dag_no: DagNo, overdue: Sequence[tuple[str, str]]) -> None:
         """Deadlines of externals have passed: each counts as resolved, and failed, where it is waited for.
 
         A cleanup node fails by it in its phase; before, it has no part in how the DAG ends.

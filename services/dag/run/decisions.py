@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from services.dag import changes, queue_items, store
 from services.dag.graph import decide
-from services.dag.model import CLEANUP_ENDS, UNDO, Action, Cause, Dag, DagState, Node, Ref, Send, dag_of
+from services.dag.model import CLEANUP_ENDS, UNDO, Action, Cause, Dag, DagNo, DagState, Node, Ref, Send, dag_of
 from services.dag.run.compensation_input import inputs as undone_inputs
 from services.dag.settings import DagSettings
 from services.dag.store.dags import Ended, Moved, Replaced
@@ -47,16 +47,16 @@ class Settlement:
         self._log = changes.Log(dags)
         self._was = {dag.no: dag.state for dag in dags}
         self._moved: dict[int, Moved] = {}
-        self._frontier: list[tuple[Ref, int, str]] = []
+        self._frontier: list[tuple[Ref, DagNo, str]] = []
         self._passing: list[tuple[Send, Node]] = []
-        self._changed: set[int] = set()
-        self._cleaning: set[int] = set()
-        self._cleanup_changed: set[int] = set()
-        self._left_closed: set[int] = set()
-        self._reasoned: set[int] = set()
-        self._failed_first: dict[int, int] = {}
+        self._changed: set[DagNo] = set()
+        self._cleaning: set[DagNo] = set()
+        self._cleanup_changed: set[DagNo] = set()
+        self._left_closed: set[DagNo] = set()
+        self._reasoned: set[DagNo] = set()
+        self._failed_first: dict[DagNo, int] = {}
         self._undone: list[int] = []
-        self._tolerating: set[int] = set()
+        self._tolerating: set[DagNo] = set()
         # Timers that begin, and that are over before their time; and in how many seconds those that begin end.
         self._timers: list[int] = []
         self._stopped_timers: list[int] = []

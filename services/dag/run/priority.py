@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from services.dag import store
-from services.dag.model import NODE_BITS, Item, dag_of
+from services.dag.model import NODE_BITS, DagNo, Item, dag_of
 from services.dag.run.context import Context
 from shared.postgres.history import Edition
 from shared.shards.shard_map import Shard
@@ -51,7 +51,7 @@ class Ranks:
                 found[no] = lift
         return found
 
-    async def _of(self, shard: Shard, dag_no: int, version: int) -> Mapping[int, int]:
+    async def _of(self, shard: Shard, dag_no: DagNo, version: int) -> Mapping[int, int]:
         key = (shard.history.edition, dag_no)
         now_s = self._context.clock.monotonic_s()
         known = self._known.get(key)
@@ -72,7 +72,7 @@ class Ranks:
             _, forgotten = self._known.popitem(last=False)
             kept -= len(forgotten.ranks)
 
-    async def _edges(self, shard: Shard, dag_no: int) -> Sequence[tuple[int, int]]:
+    async def _edges(self, shard: Shard, dag_no: DagNo) -> Sequence[tuple[int, int]]:
         """All edges, or none of a DAG that has over `priority_edges_max`."""
         base = dag_no << NODE_BITS
         after = (base - 1, -1)

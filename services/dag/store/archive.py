@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from services.dag.model import Dag
+from services.dag.model import Dag, DagNo
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
 from shared.postgres.sql import Statement
@@ -17,7 +17,7 @@ from shared.shards.shard_map import Shard
 class KeptDag(NamedTuple):
     """Where the rows of an ended DAG are: its phase, the end that it was noted for, and whether it is its turn."""
 
-    dag_no: int
+    dag_no: DagNo
     phase: str
     finished_at: datetime
     due: bool
@@ -46,38 +46,38 @@ async def pick_ended(shard: Shard, *, grace_s: float, dags_max: int) -> int:
     return int(row["dags"])
 
 
-async def kept_due(shard: Shard, dags_max: int) -> list[tuple[int, str]]:
+async def kept_due(shard: Shard, dags_max: int) -> list[tuple[DagNo, str]]:
     """(number, phase) of DAGs that there is something to do with."""
     return [(row["dag_no"], row["phase"]) for row in await shard.pool.fetch(SQL.kept_due, dags_max=dags_max)]
 
 
-async def kept_of(tx: Transaction, dag_nos: Sequence[int]) -> dict[int, KeptDag]:
+async def kept_of(tx: Transaction, dag_nos: Sequence[DagNo]) -> dict[DagNo, KeptDag]:
     """What is noted of these DAGs."""
     return {row["dag_no"]: KeptDag(*row) for row in await tx.fetch(SQL.kept_of, dag_nos=dag_nos)}
 
 
-async def busy_dags(tx: Transaction, dag_nos: Sequence[int]) -> set[int]:
+async def busy_dags(tx: Transaction, dag_nos: Sequence[DagNo]) -> set[DagNo]:
     """Which of these have outbox rows, walks or adds."""
     return {row["dag_no"] for row in await tx.fetch(SQL.busy_dags, dag_nos=dag_nos)}
 
 
-async def set_phase(tx: Transaction, dag_nos: Sequence[int], phase: str, *, due_in_s: float = 0.0) -> None:
+async def set_phase(tx: Transaction, dag_nos: Sequence[DagNo], phase: str, *, due_in_s: float = 0.0) -> None:
     """The DAGs are in this phase, and are looked at again in `due_in_s`."""
     await tx.fetch(SQL.set_phase, dag_nos=dag_nos, phase=phase, due_in_s=due_in_s)
 
 
-async def forget_kept(tx: Transaction, dag_nos: Sequence[int]) -> None:
+async def forget_kept(tx: Transaction, dag_nos: Sequence[DagNo]) -> None:
     """Nothing is noted of these any more."""
     await tx.fetch(SQL.forget_kept, dag_nos=dag_nos)
 
 
-async def keep_rows(tx: Transaction, dag_nos: Sequence[int], rows_max: int, bytes_max: int) -> bool:
+async def keep_rows(tx: Transaction, dag_nos: Sequence[DagNo], rows_max: int, bytes_max: int) -> bool:
     """Move up to about so many rows and bytes out of the hot tables; True when that was all."""
     statements = (SQL.keep_edges, SQL.keep_nodes, SQL.keep_externals, SQL.keep_changes)
     return await _move(tx, statements, rows_max, {"dag_nos": dag_nos, "bytes_max": bytes_max})
 
 
-async def thaw_rows(tx: Transaction, dag_no: int, rows_max: int, bytes_max: int) -> bool:
+async def thaw_rows(tx: Transaction, dag_no: DagNo, rows_max: int, bytes_max: int) -> bool:
     """Move up to about so many rows and bytes back; True when that was all."""
     statements = (SQL.thaw_changes, SQL.thaw_externals, SQL.thaw_nodes, SQL.thaw_edges)
     return await _move(tx, statements, rows_max, {"dag_no": dag_no, "bytes_max": bytes_max})
@@ -113,7 +113,7 @@ async def drop_dags(tx: Transaction, nos: Sequence[int]) -> None:
     await tx.fetch(SQL.drop_dags, nos=nos)
 
 
-async def drop_rows(tx: Transaction, dag_nos: Sequence[int], rows_max: int) -> bool:
+async def drop_rows(tx: Transaction, dag_nos: Sequence[DagNo], rows_max: int) -> bool:
     """Delete up to `rows_max` rows of each kind that dropped DAGs had; True when that was all."""
     row = await tx.row(SQL.drop_rows, dag_nos=dag_nos, rows_max=rows_max)
     return int(row["rows"]) < rows_max

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple
 
-from services.dag.model import NODE_BITS, Addition, Change, Dag
+from services.dag.model import NODE_BITS, Addition, Change, Dag, DagNo
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -55,7 +55,7 @@ class Birth(NamedTuple):
 class Born(NamedTuple):
     """What the shard adds to a DAG that it has made."""
 
-    no: int
+    no: DagNo
     created_at: datetime
     deadline_at: datetime | None
 

@@ -12,6 +12,7 @@ from services.dag.model import (
     Change,
     Counts,
     Dag,
+    DagNo,
     Ending,
     Item,
     Lifts,
@@ -32,7 +33,7 @@ SQL = load(Path(__file__).parent / "sql")
 class Ended(NamedTuple):
     """A node that a statement has just made terminal."""
 
-    dag_no: int
+    dag_no: DagNo
     no: int
     generation: int
     was: str
@@ -143,7 +144,7 @@ async def insert_dag(
     return Dag(*row) if row else None
 
 
-async def content_of(tx: Transaction, dag_no: int) -> bytes | None:
+async def content_of(tx: Transaction, dag_no: DagNo) -> bytes | None:
     """The digest of the call that made a DAG with a key."""
     row = await tx.row(SQL.content_of, no=dag_no)
     return bytes(row["content"]) if row and row["content"] is not None else None
@@ -203,7 +204,7 @@ async def reopen_dag(tx: Transaction, dag: Dag) -> None:
     dag.deadline_at, dag.endings = row["deadline_at"], row["endings"]
 
 
-async def past_deadline(tx: Transaction, dag_no: int) -> bool:
+async def past_deadline(tx: Transaction, dag_no: DagNo) -> bool:
     """True when the DAG's deadline has passed by the shard's clock."""
     row = await tx.row(SQL.past_deadline, no=dag_no)
     return bool(row["past"])
@@ -257,7 +258,7 @@ async def settle(
 
 
 async def nodes_by_key(
-    tx: Transaction, dag_no: int, keys: Iterable[str]
+    tx: Transaction, dag_no: DagNo, keys: Iterable[str]
 ) -> tuple[dict[str, Node], dict[str, bytes]]:
     """The nodes that exist among `keys`, and their fingerprints."""
     rows = await tx.fetch(SQL.nodes_by_key, dag_no=dag_no, keys=list(keys))
@@ -281,7 +282,7 @@ async def node_keys(tx: Transaction, nos: Sequence[int]) -> dict[int, str]:
     return {row["no"]: row["key"] for row in await tx.fetch(SQL.node_keys, nos=nos)}
 
 
-async def insert_nodes(tx: Transaction, dag_no: int, rows: Sequence[NodeRow]) -> None:
+async def insert_nodes(tx: Transaction, dag_no: DagNo, rows: Sequence[NodeRow]) -> None:
     """Insert nodes, blocked, and their specs."""
     counts = [row.counts for row in rows]
     await tx.fetch(
@@ -353,7 +354,7 @@ async def count_late(tx: Transaction, late: dict[int, Counts]) -> list[Node]:
     return [Node(*row) for row in rows]
 
 
-async def count_resolved(tx: Transaction, dag_no: int, resolved: dict[str, tuple[int, bool]]) -> list[Node]:
+async def count_resolved(tx: Transaction, dag_no: DagNo, resolved: dict[str, tuple[int, bool]]) -> list[Node]:
     """Count resolved externals at the nodes that declared them."""
     rows = await tx.fetch(
         SQL.count_resolved,
@@ -439,7 +440,7 @@ async def retry_roots(
     return [row["no"] for row in rows]
 
 
-async def retry_named(tx: Transaction, dag_no: int, keys: Iterable[str]) -> dict[str, NamedNode]:
+async def retry_named(tx: Transaction, dag_no: DagNo, keys: Iterable[str]) -> dict[str, NamedNode]:
     """The nodes that a retry names, by key."""
     rows = await tx.fetch(SQL.retry_named, dag_no=dag_no, keys=list(keys))
     return {row["key"]: NamedNode(*tuple(row)[1:]) for row in rows}
@@ -461,6 +462,8 @@ async def retry_nodes(tx: Transaction, item_ids: dict[int, str]) -> list[Replace
     return [Replaced(*row) for row in rows]
 
 
-async def retry_externals(tx: Transaction, dag_no: int, nos: Sequence[int], since: datetime | None = None) -> None:
+async def retry_externals(
+    tx: Transaction, dag_no: DagNo, nos: Sequence[int], since: datetime | None = None
+) -> None:
     """Externals of these nodes that were resolved as failed, but not after `since`, are unresolved again."""
     await tx.fetch(SQL.retry_externals, dag_no=dag_no, nos=nos, since=since)

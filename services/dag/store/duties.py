@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.dag.model import Addition, Ref, Send
+from services.dag.model import Addition, DagNo, Ref, Send
 from services.dag.store.dags import SQL, Walk
 from services.dag.turns import Waiting
 from shared.postgres.connections import Transaction
@@ -68,7 +68,7 @@ async def delete_adding(tx: Transaction, addition: Addition) -> None:
     await tx.fetch(SQL.delete_adding, first_no=addition.first_no)
 
 
-async def adding_of(tx: Transaction, dag_no: int) -> list[Addition]:
+async def adding_of(tx: Transaction, dag_no: DagNo) -> list[Addition]:
     """The DAG's add calls that are not decided."""
     return [Addition(*row) for row in await tx.fetch(SQL.adding_of, dag_no=dag_no)]
 
@@ -92,7 +92,7 @@ async def insert_spread(tx: Transaction, refs: Iterable[Ref]) -> None:
     )
 
 
-async def spread_of(tx: Transaction, dag_no: int, rows_max: int) -> list[Walk]:
+async def spread_of(tx: Transaction, dag_no: DagNo, rows_max: int) -> list[Walk]:
     """The DAG's nodes with edges left to flip."""
     rows = await tx.fetch(SQL.spread_of, dag_no=dag_no, rows_max=rows_max)
     return [Walk(*row) for row in rows]
@@ -108,27 +108,27 @@ async def delete_spread(tx: Transaction, nos: Sequence[int]) -> None:
     await tx.fetch(SQL.delete_spread, node_nos=nos)
 
 
-async def clear_spread(tx: Transaction, dag_no: int) -> None:
+async def clear_spread(tx: Transaction, dag_no: DagNo) -> None:
     """All walks of a DAG are void."""
     await tx.fetch(SQL.clear_spread, dag_no=dag_no)
 
 
-async def insert_scan(tx: Transaction, dag_no: int, kind: str, after_no: int) -> None:
+async def insert_scan(tx: Transaction, dag_no: DagNo, kind: str, after_no: int) -> None:
     """A walk over all nodes, after `after_no`."""
     await tx.fetch(SQL.insert_scan, dag_no=dag_no, kind=kind, after_no=after_no)
 
 
-async def scans_of(tx: Transaction, dag_no: int) -> dict[str, int]:
+async def scans_of(tx: Transaction, dag_no: DagNo) -> dict[str, int]:
     """The DAG's walks over all nodes: how far each kind has come."""
     return {row["kind"]: row["after_no"] for row in await tx.fetch(SQL.scans_of, dag_no=dag_no)}
 
 
-async def advance_scan(tx: Transaction, dag_no: int, kind: str, after_no: int) -> None:
+async def advance_scan(tx: Transaction, dag_no: DagNo, kind: str, after_no: int) -> None:
     """A walk over all nodes has come so far."""
     await tx.fetch(SQL.advance_scan, dag_no=dag_no, kind=kind, after_no=after_no)
 
 
-async def delete_scan(tx: Transaction, dag_no: int, kind: str) -> None:
+async def delete_scan(tx: Transaction, dag_no: DagNo, kind: str) -> None:
     """A walk over all nodes is done."""
     await tx.fetch(SQL.delete_scan, dag_no=dag_no, kind=kind)
 
@@ -139,7 +139,7 @@ async def walks(shard: Shard, after_dag_no: int, dags_max: int) -> list[Waiting]
     return [Waiting(*row) for row in rows]
 
 
-async def overdue_dags(shard: Shard, dags_max: int) -> list[int]:
+async def overdue_dags(shard: Shard, dags_max: int) -> list[DagNo]:
     """Numbers of running DAGs whose deadline has passed."""
     return [row["no"] for row in await shard.pool.fetch(SQL.overdue_dags, dags_max=dags_max)]
 

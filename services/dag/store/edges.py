@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from services.dag.model import Node, Resolved
+from services.dag.model import DagNo, Node, Resolved
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
@@ -124,7 +124,7 @@ async def open_children(tx: Transaction, nos: Sequence[int]) -> list[int]:
 
 
 async def declare_externals(
-    tx: Transaction, dag_no: int, wanted: Mapping[tuple[str, str], float | None]
+    tx: Transaction, dag_no: DagNo, wanted: Mapping[tuple[str, str], float | None]
 ) -> tuple[list[Fact], int]:
     """Declare (node key, name), each with its deadline or None; what stands, and how many rows are new."""
     rows = await tx.fetch(
@@ -139,7 +139,7 @@ async def declare_externals(
 
 
 async def find_externals(
-    tx: Transaction, dag_no: int, wanted: Sequence[tuple[str, str]]
+    tx: Transaction, dag_no: DagNo, wanted: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], Known]:
     """Which of (node key, name) are known."""
     rows = await tx.fetch(
@@ -151,16 +151,16 @@ async def find_externals(
     return {(row["node_key"], row["name"]): Known(row["failed"], row["declared"]) for row in rows}
 
 
-async def overdue_externals(shard: Shard, rows_max: int) -> dict[int, list[tuple[str, str]]]:
+async def overdue_externals(shard: Shard, rows_max: int) -> dict[DagNo, list[tuple[str, str]]]:
     """Externals whose deadline has passed, the oldest first: (node key, name) by DAG."""
-    found: dict[int, list[tuple[str, str]]] = {}
+    found: dict[DagNo, list[tuple[str, str]]] = {}
     for row in await shard.pool.fetch(SQL.overdue_externals, rows_max=rows_max):
         found.setdefault(row["dag_no"], []).append((row["node_key"], row["name"]))
     return found
 
 
 async def expire_externals(
-    tx: Transaction, dag_no: int, overdue: Sequence[tuple[str, str]], waiting: Container[str]
+    tx: Transaction, dag_no: DagNo, overdue: Sequence[tuple[str, str]], waiting: Container[str]
 ) -> list[tuple[str, str]]:
     """Resolve these as failed if they are overdue still; of nodes not in `waiting` only forget the deadlines."""
     rows = await tx.fetch(
@@ -173,7 +173,7 @@ async def expire_externals(
     return [(row["node_key"], row["name"]) for row in rows]
 
 
-async def resolve_externals(tx: Transaction, dag_no: int, facts: Sequence[Resolved]) -> list[Any]:
+async def resolve_externals(tx: Transaction, dag_no: DagNo, facts: Sequence[Resolved]) -> list[Any]:
     """Write facts; rows (node_key, name, declared, failed) of those that were not resolved before."""
     return await tx.fetch(
         SQL.resolve_externals,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from services.dag.model import DagNo
 from services.dag.store.dags import SQL
 from shared.shards.shard_map import Shard
 
@@ -20,7 +21,7 @@ async def upstreams_ended(shard: Shard, nos: Sequence[int]) -> dict[int, datetim
     return {row["no"]: row["at"] for row in await shard.pool.fetch(SQL.upstreams_ended, nos=nos)}
 
 
-async def open_externals(shard: Shard, dag_no: int, keys: Sequence[str]) -> list[tuple[str, str]]:
+async def open_externals(shard: Shard, dag_no: DagNo, keys: Sequence[str]) -> list[tuple[str, str]]:
     """(node key, name) of the externals of these nodes that are not resolved."""
     rows = await shard.pool.fetch(SQL.open_externals, dag_no=dag_no, keys=keys)
     return [(row["node_key"], row["name"]) for row in rows]

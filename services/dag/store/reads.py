@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from services.dag.model import Dag
+from services.dag.model import Dag, DagNo
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from shared.postgres.sql import Statement
@@ -64,7 +64,7 @@ async def list_dags(
     return [Dag(*row) for row in rows]
 
 
-async def node_by_key(shard: Shard, dag_no: int, key: str, *, over: bool = False) -> Any:
+async def node_by_key(shard: Shard, dag_no: DagNo, key: str, *, over: bool = False) -> Any:
     """One node's row, or None."""
     return await shard.pool.row(_where(SQL.node_by_key, over), dag_no=dag_no, key=key)
 
@@ -112,14 +112,14 @@ async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int, *, over
 
 
 async def externals_of(
-    shard: Shard, dag_no: int, keys: Sequence[str], bytes_max: int, *, over: bool = False
+    shard: Shard, dag_no: DagNo, keys: Sequence[str], bytes_max: int, *, over: bool = False
 ) -> list[Any]:
     """(node_key, name, resolved, failed, reason, deadline_at, bytes) of what these nodes declared, in order."""
     return await shard.pool.fetch(_where(SQL.externals_of, over), dag_no=dag_no, keys=keys, bytes_max=bytes_max)
 
 
 async def declared_names(
-    shard: Shard, dag_no: int, keys: Sequence[str], rows_max: int, *, over: bool
+    shard: Shard, dag_no: DagNo, keys: Sequence[str], rows_max: int, *, over: bool
 ) -> list[tuple[str, str]]:
     """(node key, name) of externals that these nodes have declared, up to `rows_max` of each."""
     rows = await shard.pool.fetch(_where(SQL.declared_names, over), dag_no=dag_no, keys=keys, rows_max=rows_max)
@@ -144,7 +144,7 @@ async def graph_nodes(
     )
 
 
-async def changes_after(shard: Shard, dag_no: int, after: int, rows_max: int) -> list[Any]:
+async def changes_after(shard: Shard, dag_no: DagNo, after: int, rows_max: int) -> list[Any]:
     """Rows of the DAG's log with changes after `after`, in order, wherever they are: it may end meanwhile."""
     return await shard.pool.fetch(everywhere(SQL.changes_after), dag_no=dag_no, after=after, rows_max=rows_max)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from services.dag.model import DagNo
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -222,7 +223,7 @@ async def start_tick(
     await tx.fetch(SQL.start_tick, schedule_no=schedule_no, no=no, decision=decision, reason=reason, run=run)
 
 
-async def insert_run(tx: Transaction, schedule_no: int, dag_no: int) -> None:
+async def insert_run(tx: Transaction, schedule_no: int, dag_no: DagNo) -> None:
     """A run is at work."""
     await tx.fetch(SQL.insert_run, schedule_no=schedule_no, dag_no=dag_no)
 

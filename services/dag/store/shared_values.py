@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
+from services.dag.model import DagNo
 from services.dag.store.dags import SQL
 from shared.shards.shard_map import Shard
 
@@ -61,7 +62,7 @@ async def get(shard: Shard, dag_id: str, namespace: str, key: str) -> tuple[bool
     return row is not None, Value(*row) if row is not None and row["key"] is not None else None
 
 
-async def page(shard: Shard, dag_no: int, after_key: str, *, rows_max: int, bytes_max: int) -> list[Value]:
+async def page(shard: Shard, dag_no: DagNo, after_key: str, *, rows_max: int, bytes_max: int) -> list[Value]:
     """The values after a key, in the order of their keys; the last one reaches the bound."""
     rows = await shard.pool.fetch(
         SQL.values_page, dag_no=dag_no, after_key=after_key, rows_max=rows_max, bytes_max=bytes_max
