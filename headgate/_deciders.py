@@ -1,5 +1,6 @@
 """Workflows on a worker: a run's deliveries are driven by its core, through the service's turns."""
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -71,7 +72,10 @@ class Deciders:
 
         Raises:
             ValueError: the type has a function already.
+            TypeError: it is no `async def`.
         """
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"a workflow is an `async def`, which {function!r} is not")
         if type in self.workflows:
             raise ValueError(f"workflow {type!r} has a function already")
         self.workflows[type] = function

@@ -156,7 +156,7 @@ class _Driving:
         self.steps: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
     async def run(self) -> None:
-        core = await self._read(0.0)
+        core = await self._read()
         while True:
             asked = core.unrecorded()
             self._begin_steps(core)
@@ -179,19 +179,26 @@ class _Driving:
 
     # Events
 
-    async def _read(self, wait_s: float) -> Replay:
+    async def _read(self) -> Replay:
         """All events that there are behind those that the core knows."""
         core, more = self.core, True
         while more:
-            page = await self.runs.history(self.lease, core.last if core else 0, wait_s)
+            page = await self._ask(core.last if core else 0)
             if core is None:
                 core = self.core = self._new_core(page)
-            core.learn(page.seen, page.markers)
-            self.turn, more = page.turn, page.more
-            await self._feed(core, page.events)
+            await self._take(core, page)
+            more = page.more
         assert core is not None
         core.check()
         return core
+
+    async def _ask(self, after: int, wait_s: float = 0.0) -> Page:
+        return await self.runs.history(self.lease, after, wait_s)
+
+    async def _take(self, core: Replay, page: Page) -> None:
+        core.learn(page.seen, page.markers)
+        self.turn = page.turn
+        await self._feed(core, page.events)
 
     def _new_core(self, page: Page) -> Replay:
         function = self.driver.workflows.get(self.type)
@@ -232,14 +239,18 @@ class _Driving:
             # What is short is written with its end, in one commit.
             await asyncio.wait(self.steps.values(), timeout=SHORT_STEP_S)
             return False
-        reading = asyncio.create_task(self._read(WAIT_S))
+        # Only the question is given up when a step ends first: what was answered is told as a whole.
+        asking = asyncio.create_task(self._ask(core.last, WAIT_S))
         try:
-            await asyncio.wait([reading, *self.steps.values()], return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                reading.result()
-            return reading.done()
+            await asyncio.wait([asking, *self.steps.values()], return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                return False
+            page = asking.result()
         finally:
-            await _ended(reading)
+            await _ended(asking)
+        await self._take(core, page)
+        await self._read()
+        return True
 
     def _stop_steps(self) -> None:
         for step in self.steps.values():

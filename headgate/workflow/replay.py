@@ -10,6 +10,7 @@ event the set of (kind, key, fingerprint).
 """
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import math
@@ -248,7 +249,8 @@ class Replay:
         coroutine = self.function(*arguments)
         if not inspect.iscoroutine(coroutine):
             raise TypeError(f"a workflow is an `async def`, which {self.function!r} is not")
-        self._main = self.loop.create_task(coroutine, name="main")
+        # Its context variables are its own: those of whoever feeds it differ by process.
+        self._main = self.loop.create_task(coroutine, name="main", context=contextvars.Context())
 
     def _tell_end(self, event: Event) -> None:
         self._check_started(event)

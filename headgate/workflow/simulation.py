@@ -35,6 +35,7 @@ from headgate.workflow.turns import Turn
 T = TypeVar("T")
 
 NODES_MAX: Final = 1_000_000
+HISTORIES_MAX: Final = 100
 # What one event's code may run in a test before it is taken for endless.
 HANDLES_MAX: Final = 10_000_000
 
@@ -198,7 +199,8 @@ def simulate(function: Callable[..., Any], *args: Any, id: str = "simulated") ->
 
 @dataclass(slots=True)
 class Explored:
-    """The ends that were seen, and how often; `outputs` are those of runs that succeeded, each once."""
+    """The ends that were seen, and how often; `outputs` are those of runs that succeeded, each once. `histories`
+    are those of the first runs."""
 
     ends: Counter[str] = field(default_factory=Counter)
     histories: list[list[Event]] = field(default_factory=list)
@@ -227,7 +229,8 @@ def explore(
         except Exception as error:
             raise AssertionError(f"with seed {seed}: {error}") from error
         found.ends[canonical(played.outcome)] += 1
-        found.histories.append(played.run.events())
+        if len(found.histories) < HISTORIES_MAX:
+            found.histories.append(played.run.events())
     return found
 
 

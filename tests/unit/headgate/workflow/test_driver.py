@@ -336,6 +336,30 @@ async def test_blocking_steps_do_not_wait_for_one_another(service: Service) -> N
     assert service.run.output == 40
 
 
+async def test_a_step_that_ends_while_an_event_is_told_does_not_cut_that_off(service: Service) -> None:
+    told, ended, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+
+    async def step() -> str:
+        await told.wait()
+        ended.set()
+        return "done"
+
+    async def waits(wf: Workflow, _: str) -> list[Any]:
+        running = asyncio.create_task(wf.run(step))
+        found = await wf.receive("go")
+        loop.call_soon_threadsafe(told.set)
+        ended.wait(10)
+        return [found, await running]
+
+    working = asyncio.create_task(driver_of(service, waits, event_limit_s=30).work("order", service.run.lease))
+    while not service.run.running_steps:
+        await asyncio.sleep(0.01)
+    service.run.signal("go", 7)
+    service.changed.set()
+    await working
+    assert service.run.output == [7, "done"]
+
+
 async def test_a_cancelled_step_is_stopped(service: Service) -> None:
     stopped = asyncio.Event()
 

@@ -1,6 +1,7 @@
 """The loop, and what workflow code may not do: each refusal says what to use."""
 
 import asyncio
+import contextvars
 import datetime
 import gc
 import json
@@ -369,6 +370,23 @@ def test_names_of_tasks_are_the_runs_own() -> None:
         return [task.get_name() for task in tasks]
 
     assert simulate(named).output == simulate(named).output
+
+
+def test_context_variables_are_the_runs_own() -> None:
+    level: contextvars.ContextVar[str] = contextvars.ContextVar("level", default="none")
+    level.set("the test's")
+
+    async def inner(wf: Workflow) -> str:
+        level.set("inner")
+        return str(await wf.call("a", level.get()))
+
+    async def reads(wf: Workflow) -> list[Any]:
+        first = level.get()
+        level.set("outer")
+        await asyncio.create_task(inner(wf))
+        return [first, level.get()]
+
+    assert simulate(reads).output == ["none", "outer"]
 
 
 def test_logs_are_written_once_however_often_the_run_is_replayed(caplog: pytest.LogCaptureFixture) -> None:

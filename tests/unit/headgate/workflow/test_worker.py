@@ -141,6 +141,8 @@ async def test_what_is_no_deciders_delivery_is_dead() -> None:
     assert all(nack["final"] and "no delivery of a workflow's decider" in nack["error"] for nack in said)
     with pytest.raises(ValueError, match="has a function already"):
         worker.workflow("order")(order)
+    with pytest.raises(TypeError, match="is an `async def`"):
+        worker.workflow("other")(len)
 
 
 async def test_an_app_runs_workflows_beside_its_functions() -> None:
