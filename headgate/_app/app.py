@@ -27,6 +27,7 @@ from headgate._app.running import add
 from headgate._app.schedules import Every, Overlap
 from headgate._app.sending import Sender
 from headgate._app.stores import Store
+from headgate._app.tracing import Tracing
 from headgate._app.typed import Codec, Signature, StateOf
 from headgate._app.worker import AppWorker
 from headgate._deciders import W
@@ -67,8 +68,10 @@ class App(Sender):
         lifespan: Lifespan | None = None,
         store: Store | None = None,
         codecs: Mapping[type[Any], Codec] | None = None,
+        tracing: bool | Tracing = False,
     ) -> None:
-        super().__init__(namespace, client=client, store=store)
+        traced = tracing if isinstance(tracing, Tracing) else Tracing() if tracing else None
+        super().__init__(namespace, client=client, store=store, tracing=traced)
         self.codecs: Mapping[type[Any], Codec] = codecs or {}
         self.versions: dict[tuple[str, int], JobFunction[..., Any, ..., Any]] = {}
         self.tasks: list[tuple[str, Handler, dict[str, Any]]] = []

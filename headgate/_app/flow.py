@@ -1,7 +1,7 @@
 """Flows: calls that make one DAG. What a call takes from others it waits for, and so it says what comes when."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from headgate._app.call import (
@@ -245,7 +245,7 @@ class Flow:
             on_failure="cancel" if self._cancel_rest else "continue",
         )
         for node in self._plan:
-            dag.nodes[node.key] = node
+            dag.nodes[node.key] = replace(node, options=node.options.copy())
         return dag
 
 

@@ -61,6 +61,8 @@ def _within(part: Opening, outputs: Mapping[str, Any]) -> Opening:
         answer = outputs.get(key) if kind == "output" else (yield kind, key)
 
 
-def sealed(value: Any) -> Any:
+def sealed(value: Any, trace: Mapping[str, str] | None = None) -> Any:
     """A result as an output."""
+    if trace:
+        return {MARK: "value", "value": value, "trace": trace}
     return {MARK: "value", "value": value} if isinstance(value, dict) and MARK in value else value

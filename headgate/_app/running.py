@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +24,9 @@ from headgate._app.flow import Plan
 from headgate._app.function import JobFunction, is_coroutine_function
 from headgate._app.results import MARK, Opening, filled, opened, sealed
 from headgate._app.sending import in_loop
+from headgate._app.tracing import Carrier, tell, upstream_of
 from headgate._app.typed import StateOf, faults
-from headgate._calls import encode
+from headgate._calls import encode, present
 from headgate._job import Fail, Job, Retry, _in_thread, traced
 from headgate.dag import Node
 from headgate.errors import Invalid, NodeExists, TooLarge
@@ -76,21 +78,35 @@ class Runner:
             args = {**args, "at": job.inputs[SLOT]["at"]}
         arguments = self._decoded(function, args)
         tries = bool(function.settings.max_attempts or payload.get("tries"))
-        if function.settings.batch is not None:
-            batches = self._batches.setdefault(function.version, Batches(self, function))
-            value = await batches.result(job, arguments, one=bool(payload.get("one")), tries=tries)
-        else:
-            value = await self.called(job, function, function.function, arguments, tries=tries)
+        with self._traced(job, function, payload) as carrier:
+            if function.settings.batch is not None:
+                batches = self._batches.setdefault(function.version, Batches(self, function))
+                value = await batches.result(job, arguments, one=bool(payload.get("one")), tries=tries)
+            else:
+                value = await self.called(job, function, function.function, arguments, tries=tries)
         if any(references(value)):
             return await self._grown(job, value)
-        return await self._output(function, value)
+        return await self._output(function, value, carrier)
+
+    def _traced(
+        self, job: Job, function: AnyFunction, payload: Mapping[str, Any]
+    ) -> AbstractContextManager[Carrier | None]:
+        """A span around a run, if the app is traced."""
+        tracing = self._app.tracing
+        if tracing is None:
+            return contextlib.nullcontext()
+        told = {"messaging.message.id": job.id, "headgate.attempt": job.attempt}
+        if job.dag is not None:
+            told |= {"headgate.dag": job.dag.id, "headgate.node": job.dag.node}
+        sent_with = payload.get("trace") or job.headers
+        return tracing.running(function.name, sent_with, upstream_of(job.inputs, MARK), told)
 
     # What is to run
 
     async def _payload(self, job: Job) -> dict[str, Any]:
         payload = job.payload
         if isinstance(payload, dict) and MARK in payload:
-            payload = await self._stored(payload["key"])
+            payload = {**await self._stored(payload["key"]), **present(trace=payload.get("trace"))}
         if not (isinstance(payload, dict) and isinstance(payload.get("fn"), str)):
             raise Unrunnable(
                 f"this item of topic {job.topic} is no call of a function: enqueue it with "
@@ -207,7 +223,7 @@ class Runner:
             filled_in[name] = self._app.state_of(what.kind) if isinstance(what, StateOf) else job
         return signature.call_with(arguments, filled_in)
 
-    async def _output(self, function: AnyFunction, value: Any) -> Any:
+    async def _output(self, function: AnyFunction, value: Any, carrier: Carrier | None = None) -> Any:
         """A result as an output.
 
         Raises:
@@ -220,7 +236,7 @@ class Runner:
             problem = TypeError(f"{function.name} returned what it is not annotated with: {said}")
             raise Fail(text_of(problem)) from None
         try:
-            output = sealed(encoded)
+            output = sealed(encoded, carrier)
             return output if isinstance(output, (int, float, None.__class__)) else await self._packed(output)
         except (Invalid, TooLarge) as error:
             raise Fail(text_of(error)) from None
@@ -246,7 +262,7 @@ class Runner:
             return sealed(without_calls(value))
         plan = job.plan = job.plan or Plan(self._app, f"{job.dag.node}/")
         places = [[list(path), plan.add(call), *call.inner] for path, call in found]
-        await _adding(job, list(plan))
+        await _adding(job, _sent_as(job, list(plan)))
         return {MARK: "calls", "value": without_calls(value), "from": places}
 
     async def _decide(self, job: Job, payload: Mapping[str, Any], test: Mapping[str, Any]) -> Any:
@@ -290,7 +306,7 @@ def add(job: Job, call: JobCall[Any], how: AddOptions) -> Any:
         job.plan = Plan(job.app, f"{job.dag.node}/")
     key = how.get("key")
     known = key is not None and key in job.plan.nodes
-    nodes = [] if known else job.plan.fresh(call, how)
+    nodes = [] if known else _sent_as(job, job.plan.fresh(call, how))
     if in_loop():
         return _adding(job, nodes, named=key is not None)
     if nodes:
@@ -299,6 +315,13 @@ def add(job: Job, call: JobCall[Any], how: AddOptions) -> Any:
                 job.dag.node, nodes, generation=job.dag.generation
             )
     return None
+
+
+def _sent_as(job: Job, nodes: list[Node]) -> list[Node]:
+    """Nodes with the trace context of the job itself, which is the same in each attempt."""
+    carrier = job.payload.get("trace") if isinstance(job.payload, dict) else None
+    tell(nodes, carrier)
+    return nodes
 
 
 async def _adding(job: Job, nodes: list[Node], *, named: bool = False) -> None:

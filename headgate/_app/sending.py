@@ -1,6 +1,7 @@
 """What an app sends: jobs and flows, through a client for threads and one for each event loop."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import secrets
@@ -8,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -16,6 +18,7 @@ from headgate._app.call import JobCall, node_options
 from headgate._app.handle import FlowRun, JobHandle, Sent, Steps
 from headgate._app.results import MARK
 from headgate._app.stores import Store
+from headgate._app.tracing import Carrier, Tracing, tell, told_with
 from headgate._calls import Call, encode, present
 from headgate._elements import Item
 from headgate.async_client import AsyncClient
@@ -35,9 +38,12 @@ S = TypeVar("S", bound=Sent[Any])
 class Sender:
     """The half of an app that speaks to the services."""
 
-    def __init__(self, namespace: str | None, *, client: Client | None, store: Store | None) -> None:
+    def __init__(
+        self, namespace: str | None, *, client: Client | None, store: Store | None, tracing: Tracing | None = None
+    ) -> None:
         self.namespace = namespace or (client.namespace if client is not None else _settings.namespace(None))
         self.store = store
+        self.tracing = tracing
         self.functions: dict[str, JobFunction[..., Any, ..., Any]] = {}
         self._client = client
         self._own = client is None
@@ -123,10 +129,17 @@ class Sender:
         """Send a job: now, or, in a coroutine, as soon as it waits."""
         kept = call.options.get("result", call.function.settings.result)
         handle: JobHandle[R] = JobHandle(self, call.function, None, kept=kept)
-        return self._begun(handle, self._sent(call) if kept else self._sent_bare(call))
+        with self._traced(call.function.name, 1) as carrier:
+            return self._begun(handle, self._sent(call, carrier) if kept else self._sent_bare(call, carrier))
 
     def start(self, flow: "Flow", dag: Dag) -> FlowRun:
-        return self._begun(FlowRun(self, flow, None), self._submitted(dag))
+        with self._traced(flow.name, len(dag.nodes)) as carrier:
+            tell(dag.nodes.values(), carrier)
+            return self._begun(FlowRun(self, flow, None), self._submitted(dag))
+
+    def _traced(self, name: str, count: int) -> AbstractContextManager[Carrier | None]:
+        """A span around sending, if the app is traced."""
+        return contextlib.nullcontext() if self.tracing is None else self.tracing.sending(name, count)
 
     def _begun(self, handle: S, steps: Steps[str]) -> S:
         if not in_loop():
@@ -138,7 +151,7 @@ class Sender:
         handle._sending = sending
         return handle
 
-    def _sent(self, call: JobCall[Any]) -> Steps[str]:
+    def _sent(self, call: JobCall[Any], carrier: Carrier | None) -> Steps[str]:
         function, options = call.function, call.options
         payload = call.payload(_no_key)
         key, window_s = options.get("key"), options.get("unique_for_s")
@@ -154,13 +167,13 @@ class Sender:
         node = {
             "key": function.name,
             "topic": function.topic,
-            "payload": self.packed(payload),
+            "payload": told_with(self.packed(payload), carrier),
             **_options_of(call),
         }
         dag: wire.CreatedDag = yield create(
             self.namespace, {"name": function.name, "key": made_key, "nodes": [node]}
         )
-        if key is not None and not dag.same and "delay_s" not in node:
+        if key is not None and not dag.same and "delay_s" not in node and carrier is None:
             raise Conflict(
                 f"the key {key!r} of {function.name} stands for a job with other arguments or options "
                 f"({dag.id}); use a new key for a new job",
@@ -188,7 +201,7 @@ class Sender:
             return found[0]
         return f"{key}{number}"
 
-    def _sent_bare(self, call: JobCall[Any]) -> Steps[str]:
+    def _sent_bare(self, call: JobCall[Any], carrier: Carrier | None) -> Steps[str]:
         options = call.options
         if "unique_for_s" in options:
             raise ValueError("unique_for_s needs the job's result to be kept (result=True)")
@@ -196,7 +209,7 @@ class Sender:
             "topic": call.function.topic,
             "payload": self.packed(call.payload(_no_key)),
             **_options_of(call),
-            **present(headers=options.get("headers")),
+            **present(headers={**(options.get("headers") or {}), **(carrier or {})} or None),
         }
         if "key" in options:
             item["idempotency_key"] = f"job/{call.function.name}/{options['key']}"

@@ -1,0 +1,1 @@
+"""Functions as jobs, sent from web applications."""
