@@ -73,7 +73,7 @@ class History:
         }
         spec |= {"upstream": ups} if ups else {}
         spec |= {"external": ["x"]} if choose.random() < 0.1 else {}
-        spec |= {"pass_outputs": True} if choose.random() < 0.15 else {}
+        spec |= {"pass_outputs": True} if choose.random() < 0.4 else {}
         self.keys.append(key)
         return spec
 

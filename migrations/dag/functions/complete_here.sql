@@ -10,7 +10,8 @@
 -- reads with a snapshot of its own. A DAG's ends are taken together or not at all, and only while it runs, neither
 -- held nor paused, cleaning up nor being reopened; if each is the end of a released node in its living generation
 -- with few edges left; if every node that these decide is to be released, has its item disabled on that shard and
--- is given no outputs, and these are not many. A DAG ends here only where `folds` says so (2), and where that
+-- is given no outputs, or few and small ones and no external's data (`o_inputs`: those of each in `o_released`), and
+-- these are not many. A DAG ends here only where `folds` says so (2), and where that
 -- begins nothing: it has no parent, and nothing cleans up behind it. How many nodes may end is the caller's to
 -- limit.
 --
@@ -23,11 +24,14 @@
 CREATE OR REPLACE FUNCTION complete_here(
     dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[], outputs text[],
     started_ats timestamptz[], workers text[], queue_shard int, folds int)
-RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[]) LANGUAGE plpgsql VOLATILE AS $$
+RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[], o_inputs text[]) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     edges_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 1000 ELSE 32 END;        -- of one node
     edges_here_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 5000 ELSE 16000 END; -- of all nodes that end
     releases_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 1000 ELSE 100 END;    -- of one DAG
+    inputs_edges_max CONSTANT int := 32;        -- upstreams of a node that is given their outputs
+    inputs_bytes_max CONSTANT int := 262144;    -- of all that is given by one statement
+    inputs_depth_max CONSTANT int := 28;        -- of what a node is given
     row_max CONSTANT int := 100;        -- changes in a row of the log, as `services.dag.changes` has it
     tail CONSTANT text := lpad(to_hex(queue_shard), 3, '0');
     locked bigint[];
@@ -78,16 +82,40 @@ BEGIN
             WHEN x.state <> 'blocked' OR x.run_on IS NOT NULL THEN 'wait'
             WHEN x.ext_failed OR x.verdict = 'skip' THEN 'stop'
             WHEN x.verdict = 'wait' OR x.ext_left > 0 THEN 'wait'
-            WHEN x.enqueued AND NOT x.sub AND NOT x.pass_outputs AND right(x.item_id::text, 3) = tail THEN 'fire'
-            ELSE 'stop' END AS what
+            WHEN x.enqueued AND NOT x.sub AND right(x.item_id::text, 3) = tail
+                AND (NOT x.pass_outputs OR given.inputs IS NOT NULL) THEN 'fire'
+            ELSE 'stop' END AS what, given.inputs
         FROM (SELECT edges_below.dag_no, edges_below.down AS no, count(*)::int AS edges FROM edges_below
         GROUP BY edges_below.dag_no, edges_below.down) AS k
         CROSS JOIN LATERAL (
             SELECT k.*, ctid AS place, node.item_id, node.state, node.generation, node.enqueued, node.sub,
-                node.run_on, node.pass_outputs, node.ext_left, node.ext_failed,
+                node.run_on, node.pass_outputs, node.ext_left, node.ext_failed, node.key,
                 verdict(node.trigger, node.up_left - k.edges, node.up_ok + k.edges, node.up_failed,
                     node.up_skipped, node.up_cancelled) AS verdict
-            FROM node WHERE node.no = k.no OFFSET 0) AS x),
+            FROM node WHERE node.no = k.no OFFSET 0) AS x
+        -- As `services.dag.run.decisions` has them, where they are few and small, and certainly not too deep.
+        CROSS JOIN LATERAL (
+            SELECT CASE
+                WHEN NOT x.pass_outputs OR x.state <> 'blocked' OR x.verdict <> 'fire' OR EXISTS (
+                    SELECT FROM external WHERE external.dag_no = x.dag_no AND external.node_key = x.key) THEN NULL
+                ELSE (
+                    SELECT CASE WHEN count(*) <= inputs_edges_max
+                            AND coalesce(sum(octet_length(o.name) + octet_length(o.output) + 2), 0)
+                                < inputs_bytes_max / (SELECT count(*) FROM edges_below)
+                            AND coalesce(sum(length(o.output) - length(translate(o.output, '[{', ''))), 0)
+                                < inputs_depth_max
+                        THEN '{' || coalesce(string_agg(o.name || ':' || o.output, ',' ORDER BY o.up), '') || '}' END
+                    FROM (
+                        SELECT edge.up, to_json(upstream.key)::text AS name,
+                            CASE WHEN ending.no IS NOT NULL THEN ending.output
+                                WHEN upstream.state = 'succeeded' THEN upstream.output END AS output
+                        FROM edge
+                        CROSS JOIN LATERAL (
+                            SELECT node.key, node.state, node.output FROM node WHERE node.no = edge.up OFFSET 0
+                        ) AS upstream
+                        LEFT JOIN ending ON ending.no = edge.up
+                        WHERE edge.down = x.no LIMIT inputs_edges_max + 1) AS o)
+                END AS inputs OFFSET 0) AS given),
     -- What is written to each DAG's row and its log: ends in the order of the call, then releases, then the DAG's
     -- own end.
     totals AS MATERIALIZED (
@@ -128,14 +156,15 @@ BEGIN
             up_left = node.up_left - x.edges, up_ok = node.up_ok + x.edges
         FROM (
             SELECT ending.dag_no, ending.place, 'end' AS what, ending.output, ending.attempts, ending.started_at,
-                ending.worker, 0 AS edges
+                ending.worker, 0 AS edges, NULL AS inputs
             FROM ending
             UNION ALL
-            SELECT nodes_below.dag_no, nodes_below.place, nodes_below.what, NULL, NULL, NULL, NULL, nodes_below.edges
+            SELECT nodes_below.dag_no, nodes_below.place, nodes_below.what, NULL, NULL, NULL, NULL, nodes_below.edges,
+                nodes_below.inputs
             FROM nodes_below) AS x
         JOIN totals ON totals.no = x.dag_no AND NOT totals.is_wide
         WHERE node.ctid = x.place
-        RETURNING node.item_id, x.what),
+        RETURNING node.item_id, x.what, x.inputs),
     flipped AS (
         UPDATE edge SET satisfied = true
         FROM edges_below JOIN totals ON totals.no = edges_below.dag_no AND NOT totals.is_wide
@@ -161,8 +190,9 @@ BEGIN
         array_agg(written.item_id) FILTER (WHERE written.what = 'fire'),
         (SELECT array_agg(totals.id) FROM totals WHERE totals.verdict IS NOT NULL AND NOT totals.is_wide),
         (SELECT array_agg(u.item_id) FROM unnest(dag_ids, item_ids) AS u(dag_id, item_id)
-            WHERE u.dag_id = ANY (ARRAY(SELECT totals.id FROM totals WHERE totals.is_wide)))
-    INTO o_taken, o_released, o_ended, o_wide
+            WHERE u.dag_id = ANY (ARRAY(SELECT totals.id FROM totals WHERE totals.is_wide))),
+        array_agg(written.inputs) FILTER (WHERE written.what = 'fire')
+    INTO o_taken, o_released, o_ended, o_wide, o_inputs
     FROM written;
     IF o_ended IS NOT NULL THEN
         INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled)

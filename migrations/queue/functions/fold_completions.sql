@@ -3,9 +3,9 @@
 -- Who listens on topic `acks/<n>` of namespace `_dag` may have a schema `dag_<n>` beside this one with a function
 -- complete_here(dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[],
 -- outputs text[], started_ats timestamptz[], workers text[], queue_shard int, folds int) returning (taken uuid[],
--- released uuid[], ended uuid[], wide uuid[]). It is called with its schema as the search_path. It applies what
+-- released uuid[], ended uuid[], wide uuid[], inputs text[]). It is called with its schema as the search_path. It applies what
 -- it can without waiting for anybody: `taken` are the items of whose end nobody else has to be told, `released`
--- the disabled items of this shard that are revived for it now, `ended` the DAGs that end by that, and `wide` the
+-- the disabled items of this shard that are revived for it now, with the `inputs` given to each (NULL: its own), `ended` the DAGs that end by that, and `wide` the
 -- items that are left out since they would release much. `folds` says what may be applied: ends of nodes (1), and
 -- ends of DAGs (2), of which who acks tells who waits for them; whether wide ones are taken (4), or refuse the
 -- whole ack (8), which is then made again without them. Any fault, there or in reviving, undoes all of that: an
@@ -25,6 +25,7 @@ DECLARE
     part record;
     given record;
     released uuid[] := '{}';
+    inputs text[] := '{}';
     ended uuid[];
 BEGIN
     taken := '{}';
@@ -52,7 +53,8 @@ BEGIN
             WHERE proname = 'complete_here' AND proargtypes = signature AND pronamespace = t.schema)
     LOOP
         path := set_config('search_path', part.schema::text, true);
-        SELECT c.o_taken AS taken, c.o_released AS released, c.o_ended AS ended, c.o_wide AS wide
+        SELECT c.o_taken AS taken, c.o_released AS released, c.o_ended AS ended, c.o_wide AS wide,
+            c.o_inputs AS inputs
         INTO given
         FROM complete_here(
             part.dags, part.keys, part.generations, part.ids, part.attempts, part.outputs,
@@ -60,12 +62,14 @@ BEGIN
         path := set_config('search_path', home, true);
         taken := taken || given.taken;
         released := released || given.released;
+        inputs := inputs || given.inputs;
         ended := ended || given.ended;
         wide := wide || given.wide;
     END LOOP;
     IF cardinality(released) > 0 THEN
         news := ARRAY(SELECT r FROM revive_here(
-            released, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max) AS r);
+            released, inputs, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers,
+            offer_bytes_max) AS r);
     END IF;
     IF ended IS NOT NULL THEN
         news := news || ARRAY(

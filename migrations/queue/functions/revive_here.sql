@@ -1,7 +1,9 @@
 -- Disabled items become deliverable, as by the verb `revive` for one who may manage them, and are leased to
--- offers, as far as the items of each have no more than `offer_bytes_max` bytes, one item at least. All of them or none: one that is not there, not disabled or locked by somebody else is an error.
+-- offers, as far as the items of each have no more than `offer_bytes_max` bytes, one item at least. `inputs` has one
+-- element for each, NULL where an item's own stay. All of them or none: one that is not there, not disabled or locked by
+-- somebody else is an error.
 CREATE OR REPLACE FUNCTION revive_here(
-    wanted uuid[], offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
+    wanted uuid[], given_inputs text[], offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
     offer_workers text[], offer_bytes_max bigint)
 RETURNS SETOF told LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -15,10 +17,12 @@ BEGIN
     WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
     opened AS (DELETE FROM parked WHERE parked.id = ANY (wanted) RETURNING parked.id),
     found AS MATERIALIZED (
-        SELECT i.place FROM opened
+        SELECT i.place, g.inputs FROM opened
+        LEFT JOIN unnest(wanted, given_inputs) AS g(id, inputs) ON g.id = opened.id AND g.inputs IS NOT NULL
         CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = opened.id OFFSET 0) AS i),
     revived AS (
         UPDATE item i SET
+            inputs = coalesce(found.inputs, i.inputs),
             deliver_at = greatest(clock.at + make_interval(secs => coalesce(i.delay_s, 0)), i.deliver_after),
             expires_at = clock.at + make_interval(secs => i.ttl_s)
         FROM found, clock WHERE i.ctid = found.place

@@ -54,7 +54,7 @@ async def test_an_end_that_cannot_be_folded_fails_no_ack(folding: Folding) -> No
     await folding.execute(
         "ALTER FUNCTION complete_here RENAME TO complete_well; CREATE FUNCTION complete_here("
         "uuid[], text[], int[], uuid[], int[], text[], timestamptz[], text[], int, int) "
-        "RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[]) "
+        "RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[], o_inputs text[]) "
         "LANGUAGE plpgsql AS $$ BEGIN "
         "RETURN QUERY SELECT * FROM complete_well($1, $2, $3, $4, $5, $6, $7, $8, $9, $10); PERFORM 1 / 0; END $$"
     )
@@ -152,7 +152,16 @@ async def test_folding_can_be_switched_off(database: Database) -> None:
 
 KEPT: dict[str, list[dict[str, Any]]] = {
     "the last node": [{"key": "a"}],
-    "outputs to pass": [{"key": "a"}, {"key": "b", "upstream": ["a"], "pass_outputs": True}],
+    "outputs of too many to pass": [
+        {"key": "a"},
+        *({"key": f"x{n}"} for n in range(32)),
+        {
+            "key": "b",
+            "upstream": ["a", *(f"x{n}" for n in range(32))],
+            "trigger": "any_succeeded",
+            "pass_outputs": True,
+        },
+    ],
     "a sub-DAG to begin": [
         {"key": "a"},
         {"key": "b", "upstream": ["a"], "dag": {"nodes": [{"key": "s", "topic": "work"}]}},
@@ -164,6 +173,7 @@ KEPT: dict[str, list[dict[str, Any]]] = {
     ],
 }
 FOLDED: dict[str, list[dict[str, Any]]] = {
+    "outputs to pass": [{"key": "a"}, {"key": "b", "upstream": ["a"], "pass_outputs": True}],
     "many below": [{"key": "a"}, *({"key": f"b{n}", "upstream": ["a"]} for n in range(32))],
     "another above": [{"key": "a"}, {"key": "x"}, {"key": "b", "upstream": ["a", "x"]}],
     "an external": [{"key": "a"}, {"key": "b", "upstream": ["a"], "external": ["go"]}],
