@@ -197,6 +197,24 @@ def test_the_guard_raises_no_false_alarm() -> None:
     assert simulate(computes, "to be or not").output["re"] == ["to", "be", "or", "not"]
 
 
+def test_the_guard_raises_no_alarm_for_who_measures_collections_of_garbage() -> None:
+    told = []
+
+    def measure(phase: str, _info: dict[str, int]) -> None:
+        told.append((phase, time.perf_counter()))
+
+    async def collects(wf: Workflow) -> Any:
+        gc.collect()
+        return await wf.call("a")
+
+    gc.callbacks.append(measure)
+    try:
+        assert simulate(collects).on("a", lambda: 1).output == 1
+    finally:
+        gc.callbacks.remove(measure)
+    assert told
+
+
 def test_the_guard_misses_what_is_called_by_c_and_replays_find_it() -> None:
     async def hidden(wf: Workflow) -> None:
         await wf.call("a", partial(time.perf_counter)())
