@@ -4,10 +4,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 from headgate import _calls, wire
 from headgate._async_events import follow
+from headgate._async_sender import AsyncSender
 from headgate._async_values import AsyncDagValues
 from headgate._calls import Call, Verb, present
 from headgate._flows import batches_of, listed
@@ -27,9 +28,6 @@ from headgate.dag import (
     timer_node,
 )
 
-if TYPE_CHECKING:
-    from headgate.async_client import AsyncClient
-
 T = TypeVar("T")
 
 
@@ -42,7 +40,7 @@ class AsyncDagHandle:
 
     def __init__(
         self,
-        client: "AsyncClient",
+        client: AsyncSender,
         dag_id: str,
         namespace: str,
         *,

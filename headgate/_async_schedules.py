@@ -3,16 +3,14 @@
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from headgate import _calls, wire
+from headgate._async_sender import AsyncSender
 from headgate._calls import Call, Verb, present
 from headgate._elements import BackoffSpec
 from headgate._flows import listed
 from headgate.dag import Dag
-
-if TYPE_CHECKING:
-    from headgate.async_client import AsyncClient
 
 T = TypeVar("T")
 
@@ -42,7 +40,7 @@ class ScheduleOptions(TypedDict, total=False):
 class AsyncSchedules:
     """Runs that the service starts at times. `namespace` of a method overrides the client's."""
 
-    def __init__(self, client: "AsyncClient") -> None:
+    def __init__(self, client: AsyncSender) -> None:
         self._client = client
 
     async def put(

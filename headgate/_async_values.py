@@ -4,16 +4,14 @@ import itertools
 import random
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from headgate import _calls, wire
+from headgate._async_sender import AsyncSender
 from headgate._backoff import ceiling_s
 from headgate._calls import Call, Verb, present
 from headgate._flows import listed
 from headgate.errors import NotFound, VersionConflict
-
-if TYPE_CHECKING:
-    from headgate.async_client import AsyncClient
 
 T = TypeVar("T")
 
@@ -21,7 +19,7 @@ T = TypeVar("T")
 class AsyncDagValues:
     """Named values of one DAG, which all of its jobs may read and write; they are kept as long as the DAG."""
 
-    def __init__(self, client: "AsyncClient", dag_id: str, namespace: str) -> None:
+    def __init__(self, client: AsyncSender, dag_id: str, namespace: str) -> None:
         self._client = client
         self._dag_id = dag_id
         self._namespace = namespace

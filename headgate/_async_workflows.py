@@ -3,16 +3,14 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from headgate import _calls, wire
 from headgate import _workflow_calls as verbs
+from headgate._async_sender import AsyncSender
 from headgate._calls import Call, Verb, present
 from headgate._flows import listed
 from headgate.wire.workflow import Accepted, RunState, WorkflowRun
-
-if TYPE_CHECKING:
-    from headgate.async_client import AsyncClient
 
 T = TypeVar("T")
 
@@ -22,7 +20,7 @@ Reuse = Literal["never", "failed", "always"]
 class AsyncWorkflows:
     """Runs of workflows: `client.workflows.start("order", cart, id="order-17")`."""
 
-    def __init__(self, client: "AsyncClient") -> None:
+    def __init__(self, client: AsyncSender) -> None:
         self._client = client
 
     async def start(
@@ -90,7 +88,7 @@ class AsyncWorkflowHandle:
 
     def __init__(
         self,
-        client: "AsyncClient",
+        client: AsyncSender,
         workflow_id: str,
         namespace: str,
         *,

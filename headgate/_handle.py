@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 from headgate import _calls, wire
 from headgate._calls import Call, Verb, present
 from headgate._events import follow
 from headgate._flows import batches_of, listed
+from headgate._sender import Sender
 from headgate._values import DagValues
 from headgate.dag import (
     Dag,
@@ -27,9 +28,6 @@ from headgate.dag import (
     timer_node,
 )
 
-if TYPE_CHECKING:
-    from headgate.client import Client
-
 T = TypeVar("T")
 
 
@@ -42,7 +40,7 @@ class DagHandle:
 
     def __init__(
         self,
-        client: "Client",
+        client: Sender,
         dag_id: str,
         namespace: str,
         *,

@@ -3,16 +3,14 @@
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from headgate import _calls, wire
 from headgate._calls import Call, Verb, present
 from headgate._elements import BackoffSpec
 from headgate._flows import listed
+from headgate._sender import Sender
 from headgate.dag import Dag
-
-if TYPE_CHECKING:
-    from headgate.client import Client
 
 T = TypeVar("T")
 
@@ -42,7 +40,7 @@ class ScheduleOptions(TypedDict, total=False):
 class Schedules:
     """Runs that the service starts at times. `namespace` of a method overrides the client's."""
 
-    def __init__(self, client: "Client") -> None:
+    def __init__(self, client: Sender) -> None:
         self._client = client
 
     def put(

@@ -3,16 +3,14 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from headgate import _calls, wire
 from headgate import _workflow_calls as verbs
 from headgate._calls import Call, Verb, present
 from headgate._flows import listed
+from headgate._sender import Sender
 from headgate.wire.workflow import Accepted, RunState, WorkflowRun
-
-if TYPE_CHECKING:
-    from headgate.client import Client
 
 T = TypeVar("T")
 
@@ -22,7 +20,7 @@ Reuse = Literal["never", "failed", "always"]
 class Workflows:
     """Runs of workflows: `client.workflows.start("order", cart, id="order-17")`."""
 
-    def __init__(self, client: "Client") -> None:
+    def __init__(self, client: Sender) -> None:
         self._client = client
 
     def start(
@@ -90,7 +88,7 @@ class WorkflowHandle:
 
     def __init__(
         self,
-        client: "Client",
+        client: Sender,
         workflow_id: str,
         namespace: str,
         *,
