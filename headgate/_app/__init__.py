@@ -7,7 +7,7 @@ app: an App and what it is given; function: a decorated function and the ways to
 results by their annotations; call: a call that has not been sent, and what it refers to; flow: calls that make
 one DAG; handle: jobs and runs that have been sent; results: what a node's output stands
 for; failures: exceptions on their way to the caller; running: a call in a worker; batches: many calls as one;
-tracing: OpenTelemetry; sending: what is sent, and by which client; worker: the worker of an app; stores: where
-large values are kept; schedules, cron: `@app.every`; in_process, local_services, local_dag: `app.testing()`;
-processes, command: `headgate worker`, and its children.
+unserved: jobs that no worker knows; tracing: OpenTelemetry; sending: what is sent, and by which client; worker:
+the worker of an app; stores: where large values are kept; schedules, cron: `@app.every`; in_process,
+local_services, local_dag: `app.testing()`; processes, command: `headgate worker`, and its children.
 """

@@ -69,6 +69,7 @@ class App(Sender):
         store: Store | None = None,
         codecs: Mapping[type[Any], Codec] | None = None,
         tracing: bool | Tracing = False,
+        unknown_after_s: float = 30.0,
     ) -> None:
         traced = tracing if isinstance(tracing, Tracing) else Tracing() if tracing else None
         super().__init__(namespace, client=client, store=store, tracing=traced)
@@ -77,6 +78,7 @@ class App(Sender):
         self.tasks: list[tuple[str, Handler, dict[str, Any]]] = []
         self.deciders: list[tuple[str, Callable[..., Any], dict[str, Any]]] = []
         self.schedules: dict[str, Every] = {}
+        self.unknown_after_s = unknown_after_s
         self._lifespan = lifespan
         self._state: Any = None
         self._signatures: dict[Callable[..., Any], Signature] = {}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate._app.running import Runner
+from headgate._app.unserved import Unserved
 from headgate._backoff import pause_s
 from headgate.async_client import AsyncClient
 from headgate.errors import HeadgateError
@@ -36,6 +37,7 @@ class AppWorker(Worker):
     ) -> None:
         super().__init__(client or app.client, namespace=app.namespace, lease_s=lease_s, **options)
         self.app = app
+        self._all = only is None
         chosen = _chosen(app, only)
         topics: dict[str, list[JobFunction[..., Any, ..., Any]]] = defaultdict(list)
         for function in app.versions.values():
@@ -57,12 +59,18 @@ class AppWorker(Worker):
             function.signature.check()
         self.app.use(self.client)
         async with self.app.alive():
-            bringing = asyncio.create_task(self._bring_schedules())
+            beside = [asyncio.create_task(self._bring_schedules())]
+            if self._all:
+                unserved = Unserved(
+                    self.client, self.namespace, self._tasks.keys, after_s=self.app.unknown_after_s
+                )
+                beside.append(asyncio.create_task(unserved.run()))
             try:
                 await super().run(signals=signals)
             finally:
-                bringing.cancel()
-                await asyncio.gather(bringing, return_exceptions=True)
+                for task in beside:
+                    task.cancel()
+                await asyncio.gather(*beside, return_exceptions=True)
 
     async def _bring_schedules(self) -> None:
         """Bring the app's schedules to the service, however long it is away."""

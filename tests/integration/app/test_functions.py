@@ -9,10 +9,12 @@ from types import ModuleType
 import pytest
 
 from headgate import (
+    App,
     AppWorker,
     Fail,
     JobCancelled,
     JobFailed,
+    JobHandle,
     JobTimedOut,
     NoResult,
     NotDone,
@@ -21,6 +23,7 @@ from headgate import (
     WrongArguments,
     new_id,
 )
+from headgate._app.unserved import Unserved
 from headgate.errors import Conflict
 
 pytestmark = pytest.mark.usefixtures("worker")
@@ -125,6 +128,42 @@ async def test_what_cannot_be_called_ends_at_once(media: ModuleType) -> None:
         )
         with pytest.raises((JobFailed, Fail), match=said):
             await media.resize.job(dag.id).aresult(30)
+
+
+async def test_a_function_that_no_worker_has_ends_clearly_and_one_that_is_served_elsewhere_waits(
+    media: ModuleType, worker: AppWorker
+) -> None:
+    """Of the first nobody knows; for the second somebody asks, and for the third a worker has no slot free."""
+    other = App(media.app.namespace, client=media.app.client)
+    jobs: dict[str, JobHandle[None]] = {}
+    for name in ("busy", "busy", "gone", "served"):
+        function = other.functions.get(name) or other.job(name=name)(lambda: None)
+        jobs[name] = await function.enqueue()
+    (_,) = await worker.client.dequeue({"job/busy": 1}, wait_s=5.0)
+    unserved = Unserved(worker.client, worker.namespace, worker._tasks.keys, after_s=0.5)
+    async with asyncio.timeout(30):
+        while not await unserved.look():
+            # Asks for it, with a count that its item is not in.
+            await worker.client.pause_topic("job/served")
+            await worker.client.dequeue({"job/served": 1})
+            await worker.client.resume_topic("job/served")
+    assert await unserved.look() == 0
+    with pytest.raises(JobFailed, match="no worker has a function 'gone'"):
+        await jobs["gone"].aresult(30)
+    assert [await jobs[name].astatus() for name in ("busy", "served")] == ["queued", "queued"]
+    await other.aclose()
+
+
+async def test_a_newer_version_is_left_to_newer_workers(media: ModuleType, worker: AppWorker) -> None:
+    other = App(media.app.namespace, client=media.app.client)
+    newer = other.job(name="resize", version=2)(lambda src: src)
+    job = await newer.enqueue("a")
+    async with asyncio.timeout(30):
+        while worker.finished == 0:
+            await asyncio.sleep(0.02)
+    assert await job.astatus() in ("delayed", "queued", "running")
+    await job.acancel()
+    await other.aclose()
 
 
 async def test_a_key_makes_one_job(media: ModuleType) -> None:
