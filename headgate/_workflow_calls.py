@@ -37,4 +37,5 @@ def page(answer: Any) -> Page:
 
 def turn_answer(answer: Any) -> TurnAnswer:
     events = list(map(Event.parse, answer.get("events") or ()))
-    return TurnAnswer(answer["turn"], events, answer.get("parked", False), answer.get("ended", False))
+    flags = (answer.get(name, False) for name in ("parked", "ended", "more"))
+    return TurnAnswer(answer["turn"], events, *flags)

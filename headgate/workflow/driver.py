@@ -171,6 +171,8 @@ class _Driving:
                 self.drop()
                 return
             await self._feed(core, answer.events)
+            if answer.more:
+                await self._read()
 
     def drop(self) -> None:
         self._stop_steps()
@@ -281,7 +283,6 @@ class _Driving:
         answer = await self.runs.turn(self.lease, turn)
         for key in ended:
             del self.steps[key]
-            core.step_written(key)
         self.turn = turn.turn
         core.learn(seen, {})
         return answer

@@ -16,7 +16,7 @@ import logging
 import math
 from asyncio import events as asyncio_events
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -83,7 +83,7 @@ class Replay:
         self.end: Command | None = None
         self.started: datetime
         self.now: datetime
-        self._guard = guard or nullcontext
+        self._guard = guard
         self._logger = logger
         self._markers = dict(markers or {})
         self._unpatched: set[str] = set()
@@ -159,10 +159,6 @@ class Replay:
     def steps(self) -> list[Command]:
         """The steps that the code waits for and that have no result yet; their `call` is to be made."""
         return list(self._steps.values())
-
-    def step_written(self, key: str) -> None:
-        """The service has its result, which comes as an event."""
-        self._steps.pop(key, None)
 
     @property
     def open_count(self) -> int:
@@ -282,18 +278,23 @@ class Replay:
     # The code runs
 
     def _run(self) -> None:
-        with self._guard():
-            while True:
-                try:
-                    self.loop.run()
-                    break
-                except SystemExit:  # its task has ended with it
-                    continue
+        if self._guard is None:
+            self._run_loop()
+        else:
+            with self._guard():
+                self._run_loop()
         assert self._main is not None
         if self._main.done() and self.end is None:
             self.end = self._ended(self._main)
             self._made["end", ""] = self.end
             self.loop.close_tasks()
+
+    def _run_loop(self) -> None:
+        while True:
+            try:
+                return self.loop.run()
+            except SystemExit:  # its task has ended with it
+                continue
 
     def _ended(self, main: "asyncio.Task[Any]") -> Command:
         place = self.function.__code__, self.function.__code__.co_firstlineno

@@ -68,6 +68,8 @@ class CoreThreads:
     def __init__(self, threads_max: int = THREADS_MAX, hung_max: int = HUNG_MAX) -> None:
         self.works: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self.hung = 0
+        # Places that hung threads beyond `hung_max` keep until they come back.
+        self._lost = 0
         self._threads = 0
         self._threads_max = threads_max
         self._hung_max = hung_max
@@ -79,12 +81,18 @@ class CoreThreads:
 
         Raises:
             NeverYields: one does; `stop` is called, and the thread is given up.
+            RuntimeError: all threads hang; another worker may have the run.
         """
         loop = asyncio.get_running_loop()
         work = _Work(call, loop)
         with self._lock:
+            if self._lost >= self._threads_max:
+                raise RuntimeError(
+                    f"all {self._threads_max} threads for workflows hang in code that does not return"
+                )
             if self._threads < self._threads_max:
-                self._begin()
+                self._threads += 1
+                _Thread(self).start()
         self.works.put(work)
         try:
             await work.started.wait()
@@ -108,10 +116,9 @@ class CoreThreads:
     def came_back(self) -> None:
         with self._lock:
             self.hung -= 1
-
-    def _begin(self) -> None:
-        self._threads += 1
-        _Thread(self).start()
+            if self._lost:
+                self._lost -= 1
+                _Thread(self).start()
 
     def _give_up(self, work: _Work) -> None:
         thread = work.thread
@@ -119,9 +126,10 @@ class CoreThreads:
         with self._lock:
             self.hung += 1
             thread.given_up = True
-            self._threads -= 1
             if self.hung <= self._hung_max:
-                self._begin()
+                _Thread(self).start()
+            else:
+                self._lost += 1
         # A loop of Python's own code ends by this; a call that does not come back is not reached.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident or 0), ctypes.py_object(NeverYields)

@@ -86,12 +86,13 @@ class Turn:
 @dataclass(slots=True)
 class TurnAnswer:
     """Parked: ack the item; a later event delivers the next generation's. Otherwise go on with `events`, which
-    may be none yet: then the run waits for steps of this turn's."""
+    may be none yet: then the run waits for steps of this turn's. `more`: there are further ones in the history."""
 
     turn: int
     events: list[Event] = field(default_factory=list)
     parked: bool = False
     ended: bool = False
+    more: bool = False
 
 
 class Runs(Protocol):

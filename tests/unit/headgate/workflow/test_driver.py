@@ -455,6 +455,28 @@ async def test_code_that_never_yields_is_stuck_and_its_thread_replaced(service: 
     assert threads.hung <= 2
 
 
+async def test_threads_that_do_not_come_back_are_replaced_up_to_a_cap(service: Service) -> None:
+    """Beyond it the run is left to other workers, until one comes back."""
+    release = threading.Event()
+
+    async def hangs(wf: Workflow, _: str) -> None:
+        release.wait()
+
+    threads = CoreThreads(threads_max=1, hung_max=1)
+    for hung in (1, 2):
+        await driver_of(service, hangs, threads=threads, event_limit_s=0.05).work("order", service.run.lease)
+        assert service.run.stuck is not None and service.run.stuck["code"] == "never_yields"
+        assert threads.hung == hung
+        service.run.resume()
+    with pytest.raises(RuntimeError, match="all 1 threads for workflows hang"):
+        await driver_of(service, order, threads=threads).work("order", service.run.lease)
+    release.set()
+    while threads.hung:
+        await asyncio.sleep(0.01)
+    await to_the_end(service, driver_of(service, order, threads=threads))
+    assert service.run.output == OUTPUT
+
+
 async def test_a_refused_turn_is_tried_once_more_from_the_beginning(service: Service) -> None:
     driver = driver_of(service, order)
     await driver.work("order", service.run.lease)
