@@ -5,11 +5,13 @@ each of them asks for, so that other interpreters and hash seeds can be compared
 import asyncio
 import json
 import sys
+import time
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from headgate.workflow import NodeFailed, Workflow
+from headgate.workflow import NodeFailed, Nondeterministic, Workflow
 from headgate.workflow.simulation import Simulation, explore, simulate
 
 
@@ -216,9 +218,65 @@ CASES: dict[str, Callable[[], Simulation]] = {
 }
 
 
+async def as_completed_of_coroutines(wf: Workflow) -> None:
+    for each in asyncio.as_completed([wf.call("a")]):
+        await each
+
+
+async def wait_for_a_call(wf: Workflow) -> None:
+    await asyncio.wait_for(wf.call("a"), 5)
+
+
+async def wait_for_a_task(wf: Workflow) -> None:
+    await asyncio.wait_for(asyncio.create_task(wf.call("a")), 5)
+
+
+async def wait_for_gathered(wf: Workflow) -> None:
+    await asyncio.wait([asyncio.gather(wf.call("a")), asyncio.gather(wf.call("b"))])
+
+
+async def use_a_thread(wf: Workflow) -> None:
+    await asyncio.to_thread(len, "a")
+
+
+async def use_a_socket(wf: Workflow) -> None:
+    await asyncio.open_connection("127.0.0.1", 1)
+
+
+async def read_the_clock(wf: Workflow) -> None:
+    await wf.call("a", time.time())
+
+
+async def draw_a_uuid(wf: Workflow) -> None:
+    await wf.call("a", str(uuid.uuid4()))
+
+
+REFUSED = (
+    as_completed_of_coroutines,
+    wait_for_a_call,
+    wait_for_a_task,
+    wait_for_gathered,
+    use_a_thread,
+    use_a_socket,
+    read_the_clock,
+    draw_a_uuid,
+)
+
+
+def refused() -> dict[str, str]:
+    """What each of those is told."""
+    found: dict[str, str] = {}
+    for workflow in REFUSED:
+        try:
+            found[workflow.__name__] = str(simulate(workflow).run().outcome)
+        except Nondeterministic as error:
+            found[workflow.__name__] = f"refused: {error}"
+    return found
+
+
 def asked() -> dict[str, Any]:
     """What each case asks for, at which event, in its own order and in some others."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"refused": refused()}
     for name, made in CASES.items():
         simulation = made()
         histories = [simulation.history, *explore(simulation, seeds=3, first_seed=7).histories]

@@ -3,9 +3,9 @@
 A line that should not type-check carries the ignore that mypy would find unused if it did.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime
-from typing import assert_type
+from typing import Any, assert_type
 
 from headgate import (
     App,
@@ -25,9 +25,11 @@ from headgate import (
     Result,
     Retry,
     Worker,
+    Workflow,
     testing,
     wire,
 )
+from headgate.wire.workflow import WorkflowRun
 
 
 def queue(client: Client) -> None:
@@ -170,3 +172,20 @@ def flows() -> None:
     assert_type(run.result(album, timeout_s=60), bytes)
     assert_type(run.result(flow.map(resize, thumbs[0])), list[str])
     flow.add(album, wehn=album)  # type: ignore[call-overload]
+
+
+async def workflows(wf: Workflow) -> str:
+    task = await wf.fork("work", 1, max_attempts=3)
+    assert_type(task, str)
+    assert_type(wf.is_task_finished(task), bool)
+    assert_type(wf.now(), datetime)
+    assert_type(wf.patched("new way"), bool)
+    assert_type(await wf.start("report"), dict[str, str])
+    await wf.call("work", max_attemps=3)  # type: ignore[call-arg]
+    await wf.child("report", idd="r")  # type: ignore[call-arg]
+    worker = Worker()
+    same: Callable[[Workflow], Coroutine[Any, Any, str]] = worker.workflow("order")(workflows)
+    assert_type(await same(wf), str)
+    run = Client().workflows.start("order", {"items": []}, id="order-17")
+    assert_type(run.wait(timeout_s=5), WorkflowRun)
+    return task

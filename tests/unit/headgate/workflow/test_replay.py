@@ -157,6 +157,8 @@ def test_commands_are_the_same_under_three_hash_seeds_and_on_each_python_here() 
             outputs[python, seed] = run.stdout
     assert len(outputs) >= 3
     assert len(set(outputs.values())) == 1
+    refused = json.loads(outputs[sys.executable, "0"])["refused"]
+    assert len(refused) > 5 and all(told.startswith("refused: ") for told in refused.values())
 
 
 # Edits

@@ -1,6 +1,7 @@
 """What a test of a workflow can say, and what it is told."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,16 @@ def test_a_long_command_is_shown_short() -> None:
     command = Command("item", "a#1", '{"payload":"' + "x" * 500 + '"}', 1, None)
     assert len(command.shown) == 120
     assert command.body()["spec"] == {"payload": "x" * 500}
+
+
+def test_an_exit_ends_the_run_and_nothing_else() -> None:
+    async def exits(wf: Workflow) -> None:
+        wf.publish("a", 1)
+        sys.exit(3)
+
+    done = simulate(exits)
+    assert (done.state, done.published) == ("failed", {"a": 1})
+    assert str(done.error).endswith("SystemExit: 3\n")
 
 
 def test_continuing_is_for_the_first_task_only() -> None:
