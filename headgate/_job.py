@@ -13,6 +13,7 @@ from urllib.parse import quote
 from headgate import wire
 from headgate._calls import encode, present
 from headgate._elements import Leased, LeasedDag, Nack
+from headgate._threads import threads
 from headgate._virtual_loop import VirtualLoop
 from headgate.errors import Invalid
 
@@ -275,7 +276,7 @@ def _in_thread(handler: Handler, job: Job) -> Awaitable[Any]:
         else:
             future.set_exception(error)
 
-    def run() -> None:
+    def run(is_done: Callable[[], None]) -> None:
         found: Any = None
         failure: BaseException | None = None
         try:
@@ -284,14 +285,17 @@ def _in_thread(handler: Handler, job: Job) -> Awaitable[Any]:
             failure = RuntimeError(f"the handler raised {error!r}")
         except BaseException as error:
             failure = error
+        is_done()
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, found, failure)
 
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=run, name=f"headgate-{job.topic}", daemon=True)
+    context, name = contextvars.copy_context(), f"headgate-{job.topic}"
     if isinstance(loop, VirtualLoop):
+        thread = threading.Thread(target=run, args=(lambda: None,), name=name, daemon=True)
         loop.thread_begins(thread, future)
-    thread.start()
+        thread.start()
+    else:
+        threads.run(name, run)
     return future
 
 
