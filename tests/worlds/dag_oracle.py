@@ -12,6 +12,8 @@ from tests.worlds.dag_facts import Dag, DagFacts, Node
 from tests.worlds.facts import TICK_S, Delivery, History, Word
 
 _ENDED = ("succeeded", "failed", "skipped", "cancelled")
+# A release and an end are noted a moment after they were decided.
+_SAME_S = 0.01
 _Generation = tuple[str, int]
 
 
@@ -203,7 +205,11 @@ def _end(seen: _Seen, node: Node, event: dict[str, Any]) -> Iterator[str]:
     what = f"generation {generation[1]} of {key} {event['state']} at {at:.3f}"
     if "dag" in node.spec:
         return
-    if event["state"] == "succeeded" and not any(word.verb == "ack" for word in words):
+    if "timer" in node.spec and event["state"] == "succeeded":
+        released = seen.first.get((key, "released", event["generation"]))
+        if released is None or at < released + node.spec["timer"]["delay_s"] - _SAME_S:
+            yield f"{what}, before its time: released at {released}"
+    elif event["state"] == "succeeded" and not any(word.verb == "ack" for word in words):
         yield f"{what}, and nobody had acked it"
     if event["state"] == "failed":
         spec = node.spec
@@ -245,7 +251,7 @@ def _outputs(seen: _Seen) -> Iterator[str]:
     """A node's output is what the ack that counted gave, and so is what others are given of it."""
     for key, view in seen.dag.views.items():
         node = seen.node(key)
-        if view["state"] != "succeeded" or node is None or "dag" in node.spec:
+        if view["state"] != "succeeded" or node is None or "dag" in node.spec or "timer" in node.spec:
             continue
         given = [word.given.get("output") for word in seen.acked((key, view["generation"]))]
         if view["output"] not in given:

@@ -39,7 +39,10 @@ def node_spec(world: Any, rng: Random, tag: str, ups: list[str], depth: int = 0)
         spec["tolerate"] = True
     if depth < _DEPTH_MAX and rng.random() < 0.06:
         return spec | {"dag": _sub_dag(world, rng, f"{tag}/{key}", depth + 1)}
-    return spec | _item_of(rng, f"{tag}/{key}")
+    item = _item_of(rng, f"{tag}/{key}")
+    # By its number: seeds that are kept choose the rest as they did.
+    number = int(key[1:])
+    return spec | ({"timer": {"delay_s": float(number % 4)}} if number % 13 == 7 else item)
 
 
 def _item_of(rng: Random, tag: str) -> dict[str, Any]:

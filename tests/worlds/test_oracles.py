@@ -291,6 +291,11 @@ def test_a_released_node_goes_on_in_its_next_generation_whatever_its_dag_lets_go
     assert [line for line in world.judged() if "lets nothing go" in line]
 
 
+def _a_timer_early(world: World) -> None:
+    """`up` is a timer, and nobody is given anything of it."""
+    world.dag.nodes["up"].spec |= {"timer": {"delay_s": 2.0}}
+
+
 def _released_early(world: World) -> None:
     events = world.dag.events
     events[3], events[4] = events[4] | {"id": "4"}, events[3] | {"id": "5"}
@@ -366,6 +371,7 @@ def _it_ends_too_soon(world: World) -> None:
         (_released_early_in_its_second_generation, "while upstreams were {'up': 'blocked'}"),
         (_unresolved, "before anybody resolved ['x']"),
         (_succeeded_by_an_old_generation, "nobody had acked it"),
+        (_a_timer_early, "before its time"),
         (_acked_and_forgotten, "was acked and has not succeeded"),
         (_wrong_output, "has the output evil"),
         (_wrong_input, "was given evil"),

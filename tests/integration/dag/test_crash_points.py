@@ -287,3 +287,51 @@ async def test_a_service_that_dies_between_a_dag_and_its_sub_dag_makes_and_ends_
     assert delivered == ["a", "x", "y", "z"]
     children = [each for each in dags["items"] if (each["parent"] or {}).get("dag") == found["id"]]
     assert [each["state"] for each in children] == ["succeeded"]
+
+
+async def test_a_service_that_dies_as_a_timer_ends_goes_on_behind_it(mortal: MortalDag) -> None:
+    await mortal.crash_at("after_commit_before_relay")
+    topic = "timer"
+    delivered: list[str] = []
+    nodes = [{"key": "t", "timer": {"delay_s": 0.2}}, {"key": "b", "topic": topic, "upstream": ["t"]}]
+    async with AsyncClient(queue_url=mortal.queue.url) as client:
+        consuming = asyncio.create_task(consume(client, topic, delivered))
+        try:
+            async with asyncio.timeout(END_S):
+                found = await until_answered("POST", mortal.base, {"key": topic, "nodes": nodes})
+                while not found["finished_at"]:
+                    found = await until_answered("GET", f"{mortal.base}/{found['id']}/wait?timeout_s=5")
+        finally:
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)
+    assert mortal.exit_codes == [-signal.SIGKILL], "the service was to die here, once"
+    assert (found["state"], delivered) == ("succeeded", ["b"])
+
+
+async def test_a_service_that_dies_as_a_slot_is_decided_has_decided_it(mortal: MortalDag) -> None:
+    """Its run was made in the same transaction, and the queue hears of it by and by; other slots come after it."""
+    await mortal.crash_at("after_commit_before_relay")
+    topic = "slots"
+    delivered: list[str] = []
+    schedule = mortal.base.replace("/dags", "/schedules/often")
+    body = {"spec": {"interval_s": 1}, "action": {"item": {"topic": topic}}, "overlap": "allow"}
+    async with AsyncClient(queue_url=mortal.queue.url) as client:
+        consuming = asyncio.create_task(consume(client, topic, delivered))
+        try:
+            async with asyncio.timeout(END_S):
+                await until_answered("PUT", schedule, body)
+                while len(delivered) < 3:
+                    await asyncio.sleep(0.05)
+                await until_answered("POST", f"{schedule}/pause", {})
+                ticks = (await until_answered("GET", f"{schedule}/ticks?limit=1000"))["items"]
+                runs = [tick["run"] for tick in ticks if tick["decision"] == "started"]
+                for run in runs:
+                    found = await until_answered("GET", f"{mortal.base}/{run}/wait?timeout_s=30")
+                    assert found["state"] == "succeeded"
+                await until_answered("DELETE", schedule)
+        finally:
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)
+    assert mortal.exit_codes == [-signal.SIGKILL], "the service was to die here, once"
+    assert len({tick["at"] for tick in ticks}) == len(ticks) and sum(tick["slots"] for tick in ticks) >= 3
+    assert len(delivered) == len(runs) == len(set(runs))
