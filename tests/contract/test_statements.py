@@ -34,6 +34,8 @@ def typed_rows(package: Path) -> Iterator[tuple[Any, str]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("rows_of", "row_of", "only_row_of"):
                 row, _, statement = node.args[:3]
+                if isinstance(statement, ast.Call):  # of a statement that is changed on its way
+                    statement = statement.args[0]
                 assert isinstance(row, ast.Name) and isinstance(statement, ast.Attribute), ast.unparse(node)
                 yield getattr(module, row.id), statement.attr
 

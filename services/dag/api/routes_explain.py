@@ -51,12 +51,12 @@ def frontier_view(frontier: Frontier) -> dict[str, Any]:
 def _node_view(node: FrontierNode) -> dict[str, Any]:
     item = node.item
     return {
-        "key": node.row["key"],
-        "state": node.row["state"],
-        "topic": node.row["topic"] or None,
-        "dag": node.row["item_id"] if node.row["sub"] else None,
-        "generation": node.row["generation"],
-        "item_id": node.row["item_id"],
+        "key": node.row.key,
+        "state": node.row.state,
+        "topic": node.row.topic or None,
+        "dag": node.row.item_id if node.row.sub else None,
+        "generation": node.row.generation,
+        "item_id": node.row.item_id,
         "standing": node.standing,
         "since": node.since,
         "waits_for": node.waits_for,
@@ -73,17 +73,17 @@ def timeline_view(timeline: Timeline) -> dict[str, Any]:
     """A node's life as callers see it."""
     row, item = timeline.row, timeline.item
     return {
-        "key": row["key"],
-        "state": row["state"],
-        "topic": row["topic"] or None,
-        "item_id": row["item_id"],
-        "generation": row["generation"],
-        "created_at": row["created_at"],
+        "key": row.key,
+        "state": row.state,
+        "topic": row.topic or None,
+        "item_id": row.item_id,
+        "generation": row.generation,
+        "created_at": row.created_at,
         "generation_at": timeline.begun_at,
-        "released_at": row["released_at"],
+        "released_at": row.released_at,
         "attempts": timeline.attempts,
         "deliver_at": None if item is None else item.deliver_at,
         "lease_expires_at": None if item is None else item.lease_expires_at,
-        "ended_at": row["finished_at"],
-        "error": row["error"],
+        "ended_at": row.finished_at,
+        "error": row.error,
     }

@@ -20,7 +20,8 @@ from services.dag.queue_client import Attempt, Standing
 from services.dag.read import critical_path
 from services.dag.read.queries import Queries, begun_at, obstacles
 from services.dag.run.context import Context
-from services.dag.store.reads import HeldSince
+from services.dag.store.explain import WaitedNode
+from services.dag.store.reads import HeldSince, ShownNode
 from shared.errors import NotFound, invalid
 from shared.http import cursors
 from shared.shards.shard_map import Shard
@@ -40,7 +41,7 @@ _OUTCOMES: Final = {"succeeded": "acked", "failed": "failed", "cancelled": "canc
 class FrontierNode:
     """A node that nothing in the graph keeps: it is out, or waits for `waits_for`."""
 
-    row: Any
+    row: WaitedNode
     since: datetime
     standing: str
     item: Standing | None = None
@@ -62,7 +63,7 @@ class Frontier:
 class Timeline:
     """One node's present generation."""
 
-    row: Any
+    row: ShownNode
     begun_at: datetime
     attempts: list[dict[str, Any]]
     item: Standing | None
@@ -92,15 +93,15 @@ class Explainer:
             await self._queries.whole(dag)
         since = await store.reads.kept_since(shard, dag)
         rows, reached = ([], dag.last_no) if dag.over else await self._page(shard, dag, after_no, limit)
-        out = [row for row in rows if row["state"] == "released"]
-        kept = [row for row in rows if row["state"] != "released"]
-        found = {row["no"]: node for row, node in zip(out, await self._out(shard, dag, out), strict=True)}
-        found |= {node.row["no"]: node for node in await self._kept(shard, dag, kept, since)}
+        out = [row for row in rows if row.state == "released"]
+        kept = [row for row in rows if row.state != "released"]
+        found = {row.no: node for row, node in zip(out, await self._out(shard, dag, out), strict=True)}
+        found |= {node.row.no: node for node in await self._kept(shard, dag, kept, since)}
         more = reached < dag.last_no
         return Frontier(
             dag,
             _waits_of(dag, since),
-            [found[row["no"]] for row in rows],
+            [found[row.no] for row in rows],
             cursors.encode(query, str(reached - dag.node_no(0))) if more else None,
             await self._chain(shard, dag) if cursor is None else None,
         )
@@ -112,79 +113,80 @@ class Explainer:
         if row is None:
             raise NotFound("the DAG has no node with this key")
         item = None
-        if row["state"] == "released" and row["timer"]:
-            item = (await self._running_timers(shard, [row])).get(row["item_id"])
-        elif row["state"] == "released" and not row["sub"]:
-            item = (await self._ask(dag, [row["item_id"]])).get(row["item_id"])
+        if row.state == "released" and row.timer:
+            item = (await self._running_timers(shard, [row])).get(row.item_id)
+        elif row.state == "released" and not row.sub:
+            item = (await self._ask(dag, [row.item_id])).get(row.item_id)
         return Timeline(row, begun_at(row), _attempts(row, item, await self._logged(dag, row, item)), item)
 
-    async def _page(self, shard: Shard, dag: Dag, after_no: int, limit: int) -> tuple[list[Any], int]:
+    async def _page(self, shard: Shard, dag: Dag, after_no: int, limit: int) -> tuple[list[WaitedNode], int]:
         """Up to `limit` rows with a bounded number of upstreams and externals, and how far they reach."""
-        rows: list[Any] = []
+        rows: list[WaitedNode] = []
         upstreams = 0
         for _ in range(_SCANS_PER_PAGE):
             last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
             room = limit - len(rows)
             page = await store.explain.frontier_page(shard, after_no, last_no, room)
             for row in page:
-                upstreams += 0 if row["state"] == "released" else row["upstreams"] + row["ext_left"]
+                upstreams += 0 if row.state == "released" else row.upstreams + row.ext_left
                 if upstreams > self._settings.page_edges_max and rows:
-                    return rows, rows[-1]["no"]
+                    return rows, rows[-1].no
                 rows.append(row)
             if len(page) == room:
-                return rows, rows[-1]["no"]
+                return rows, rows[-1].no
             after_no = last_no
             if after_no >= dag.last_no:
                 break
         return rows, after_no
 
-    async def _out(self, shard: Shard, dag: Dag, rows: Sequence[Any]) -> list[FrontierNode]:
+    async def _out(self, shard: Shard, dag: Dag, rows: Sequence[WaitedNode]) -> list[FrontierNode]:
         """Released nodes: what the queue knows of them."""
         if not rows:
             return []
         # In this order: what was sent after the outbox was read is at worst called `ending` for a moment.
-        unsent = await store.explain.unsent(shard, [row["no"] for row in rows])
-        timers = await self._running_timers(shard, [row for row in rows if row["timer"]])
-        asked = [row["item_id"] for row in rows if not row["sub"] and not row["timer"]]
+        unsent = await store.explain.unsent(shard, [row.no for row in rows])
+        timers = await self._running_timers(shard, [row for row in rows if row.timer])
+        asked = [row.item_id for row in rows if not row.sub and not row.timer]
         try:
             items = await self._context.queue.standings(dag.namespace, asked) if asked else {}
         except QueueUnavailable:
             items = None
         nodes = []
         for row in rows:
-            item = items.get(row["item_id"]) if items is not None else None
+            item = items.get(row.item_id) if items is not None else None
             standing = "unknown" if items is None else "ending"
-            if row["sub"]:
-                standing = "sending" if row["no"] in unsent else "running"
-            elif row["timer"]:
-                item = timers.get(row["item_id"])
+            if row.sub:
+                standing = "sending" if row.no in unsent else "running"
+            elif row.timer:
+                item = timers.get(row.item_id)
                 standing = "delayed" if item is not None else "ending"
             elif item is not None and item.state != "disabled":
                 # What the queue shows counts for more than a row that is about to be deleted.
                 standing = _STANDINGS[item.state]
-            elif item is not None or row["no"] in unsent:
+            elif item is not None or row.no in unsent:
                 standing = "sending"
-            since = item.since if item is not None and item.since is not None else row["released_at"]
-            nodes.append(FrontierNode(row, since or row["created_at"], standing, item))
+            since = item.since if item is not None and item.since is not None else row.released_at
+            nodes.append(FrontierNode(row, since or row.created_at, standing, item))
         return nodes
 
-    async def _running_timers(self, shard: Shard, rows: Sequence[Any]) -> dict[str, Standing]:
+    async def _running_timers(self, shard: Shard, rows: Sequence[WaitedNode | ShownNode]) -> dict[str, Standing]:
         """Timers, as if they were items that are not due yet, by their item ids."""
-        found = await store.timers.of(shard, [row["no"] for row in rows]) if rows else {}
+        found = await store.timers.of(shard, [row.no for row in rows]) if rows else {}
         return {
-            row["item_id"]: Standing("delayed", 0, row["released_at"], found[row["no"]].due_at, None, None)
+            row.item_id: Standing("delayed", 0, row.released_at, found[row.no].due_at, None, None)
             for row in rows
-            if found[row["no"]].due_at is not None
+            if found[row.no].due_at is not None
         }
 
-    async def _kept(self, shard: Shard, dag: Dag, rows: Sequence[Any], since: HeldSince) -> list[FrontierNode]:
+    async def _kept(
+        self, shard: Shard, dag: Dag, rows: Sequence[WaitedNode], since: HeldSince
+    ) -> list[FrontierNode]:
         """Blocked nodes whose upstreams are done: externals, a hold, a pause or a retry at work keep them."""
         if not rows:
             return []
-        ended = await store.explain.upstreams_ended(shard, [row["no"] for row in rows])
+        ended = await store.explain.upstreams_ended(shard, [row.no for row in rows])
         nodes = {
-            row["key"]: FrontierNode(row, max(begun_at(row), ended[row["no"]] or begun_at(row)), "kept")
-            for row in rows
+            row.key: FrontierNode(row, max(begun_at(row), ended[row.no] or begun_at(row)), "kept") for row in rows
         }
         for key, name in await store.explain.open_externals(shard, dag.no, list(nodes)):
             nodes[key].waits_for.append({"kind": "external", "name": name, "since": nodes[key].since})
@@ -200,17 +202,13 @@ class Explainer:
         except QueueUnavailable:
             return {}
 
-    async def _logged(self, dag: Dag, row: Any, item: Standing | None) -> list[Attempt]:
+    async def _logged(self, dag: Dag, row: ShownNode, item: Standing | None) -> list[Attempt]:
         """Deliveries that failed. The queue is asked only where there was one."""
-        first_worked = row["attempts"] <= 1 and row["state"] != "failed"
-        if (
-            row["sub"]
-            or row["timer"]
-            or (first_worked if item is None else item.attempt - (item.state == "leased") < 1)
-        ):
+        first_worked = row.attempts <= 1 and row.state != "failed"
+        if row.sub or row.timer or (first_worked if item is None else item.attempt - (item.state == "leased") < 1):
             return []
         try:
-            return await self._context.queue.attempts(dag.namespace, row["item_id"])
+            return await self._context.queue.attempts(dag.namespace, row.item_id)
         except QueueUnavailable:
             return []
 
@@ -232,7 +230,7 @@ class Explainer:
                     left[no - base] = critical_path.Left(topic, out_s if state == "released" else None)
                 elif state == "succeeded" and took_s is not None:
                     took.append((topic, took_s))
-            after_no = page[-1]["no"]
+            after_no = page[-1].no
         ups, downs = array("I"), array("I")
         after = (base - 1, -1)
         while found := await store.edges.edge_columns(shard, after, last_no, _CHAIN_PAGE):
@@ -262,7 +260,7 @@ def _waits_of(dag: Dag, since: HeldSince) -> list[dict[str, Any]]:
     return found
 
 
-def _attempts(row: Any, item: Standing | None, logged: Sequence[Attempt]) -> list[dict[str, Any]]:
+def _attempts(row: ShownNode, item: Standing | None, logged: Sequence[Attempt]) -> list[dict[str, Any]]:
     """The deliveries of the node's item: those that failed, as they were logged, and the present or last one."""
     found = [attempt._asdict() for attempt in logged]
     told = {attempt.attempt for attempt in logged}
@@ -273,15 +271,15 @@ def _attempts(row: Any, item: Standing | None, logged: Sequence[Attempt]) -> lis
             found.append(_attempt(before, "failed", error=item.error))
         if running:
             found.append(_attempt(item.attempt, "running", started_at=item.since, worker=item.worker))
-    elif row["attempts"] and row["state"] in _OUTCOMES and row["attempts"] not in told:
+    elif row.attempts and row.state in _OUTCOMES and row.attempts not in told:
         found.append(
             _attempt(
-                row["attempts"],
-                _OUTCOMES[row["state"]],
-                started_at=row["started_at"],
-                ended_at=row["finished_at"],
-                error=row["error"],
-                worker=row["worker"],
+                row.attempts,
+                _OUTCOMES[row.state],
+                started_at=row.started_at,
+                ended_at=row.finished_at,
+                error=row.error,
+                worker=row.worker,
             )
         )
     return [{"worker": None, **attempt} for attempt in found]

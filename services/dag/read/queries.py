@@ -16,7 +16,8 @@ from services.dag.read import surroundings
 from services.dag.read.drawing import EDGE_BYTES_MIN, Form, Vertex
 from services.dag.run import compensation_input
 from services.dag.run.context import Context, shutting_down
-from services.dag.store.reads import HeldSince
+from services.dag.store.explain import WaitedNode
+from services.dag.store.reads import HeldSince, ShownNode
 from shared import ids
 from shared.admission.connection_priority import Urgency
 from shared.errors import NotFound, ShardUnavailable, invalid
@@ -38,7 +39,7 @@ _DAGS_PER_LOOK_MAX = 1_000
 class NodeDetail:
     """A node's row and what surrounds it."""
 
-    row: Any
+    row: ShownNode
     upstream: list[str] = field(default_factory=list)
     downstream: list[str] = field(default_factory=list)
     externals: list[dict[str, Any]] = field(default_factory=list)
@@ -49,12 +50,11 @@ class NodeDetail:
     is_cut: bool = False
 
 
-def begun_at(row: Any) -> datetime:
+def begun_at(row: ShownNode | WaitedNode) -> datetime:
     """When a node's generation began: it was made then, or a retry gave it an item's id of that time."""
-    created_at: datetime = row["created_at"]
-    if row["generation"] == 1:
-        return created_at
-    return max(created_at, datetime.fromtimestamp(ids.time_ms_of(row["item_id"]) / 1000, UTC))
+    if row.generation == 1:
+        return row.created_at
+    return max(row.created_at, datetime.fromtimestamp(ids.time_ms_of(row.item_id) / 1000, UTC))
 
 
 def obstacles(dag: Dag, since: datetime, kept: HeldSince) -> list[dict[str, Any]]:
@@ -178,7 +178,7 @@ class Queries:
         rows, reached = await self._page(shard, dag, state, after_no, limit)
         details = await self._details(shard, dag, await self._fitting(shard, dag, rows))
         if len(details) < len(rows):
-            reached = details[-1].row["no"]
+            reached = details[-1].row.no
         more = reached < dag.last_no
         return details, cursors.encode(query, str(reached - dag.node_no(0))) if more else None
 
@@ -188,12 +188,12 @@ class Queries:
         """A page of nodes, each with what its item is made of, as JSON text."""
         shard, dag = await self.find(namespace, dag_id)
         details, more = await self.nodes(namespace, dag_id, state=None, limit=limit, cursor=cursor)
-        nos = [detail.row["no"] for detail in details]
+        nos = [detail.row.no for detail in details]
         specs = await store.archive.specs_of(shard, nos, self._settings.page_bytes_max)
         if len(specs) < len(nos):
             reached = max(specs)
             more = cursors.encode(f"nodes|{dag.id}|{None}", str(reached - dag.node_no(0)))
-        return [(each, specs[each.row["no"]]) for each in details if each.row["no"] in specs], more
+        return [(each, specs[each.row.no]) for each in details if each.row.no in specs], more
 
     async def graph(self, namespace: str, dag_id: str, nodes_max: int, form_of: Callable[[Dag], Form]) -> bytes:
         """All nodes and edges, in a form.
@@ -223,11 +223,11 @@ class Queries:
         while page := await store.reads.graph_nodes(shard, base + count - 1, last_no, _GRAPH_PAGE, over=dag.over):
             vertices = [
                 Vertex(
-                    row["key"],
-                    row["state"],
-                    row["topic"] or None,
-                    row["generation"],
-                    row["item_id"] if row["sub"] else None,
+                    row.key,
+                    row.state,
+                    row.topic or None,
+                    row.generation,
+                    row.item_id if row.sub else None,
                 )
                 for row in page
             ]
@@ -257,14 +257,14 @@ class Queries:
         limit = self._settings.inputs_fetched_bytes_max
 
         async def read(tx: Transaction) -> list[tuple[int, str, str]]:
-            nos = [row["no"]]
-            if row["run_on"] == UNDO:
+            nos = [row.no]
+            if row.run_on == UNDO:
                 told = await compensation_input.inputs(tx, nos, bytes_max=limit, over=dag.over)
-                if row["no"] not in told:
+                if row.no not in told:
                     raise LimitExceeded(f"the inputs have over {limit} bytes; fetch what it undoes by itself")
-                return [(row["no"], name, value) for name, value in told[row["no"]]]
+                return [(row.no, name, value) for name, value in told[row.no]]
             sizes = await (store.archive.inputs_sizes if dag.over else store.dags.inputs_sizes)(tx, nos)
-            if sizes[row["no"]] > limit:
+            if sizes[row.no] > limit:
                 raise LimitExceeded(f"the inputs have over {limit} bytes; fetch the upstreams' outputs one by one")
             return await (store.archive.inputs if dag.over else store.dags.inputs)(tx, nos)
 
@@ -279,9 +279,9 @@ class Queries:
         """
         shard, dag = await self.find(namespace, dag_id)
         row = await store.reads.node_by_key(shard, dag.no, key, over=dag.over)
-        if row is None or row["output"] is None:
+        if row is None or row.output is None:
             raise NotFound("the DAG has no node with this key" if row is None else "the node has given no output")
-        return str(row["output"])
+        return str(row.output)
 
     async def outputs(
         self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
@@ -349,7 +349,7 @@ class Queries:
 
     async def _page(
         self, shard: Shard, dag: Dag, state: str | None, after_no: int, limit: int
-    ) -> tuple[list[Any], int]:
+    ) -> tuple[list[ShownNode], int]:
         """Up to `limit` rows, and how far they reach; looks at a bounded number of nodes, and of bytes."""
         left = self._settings.page_bytes_max
         if state is None:
@@ -362,7 +362,7 @@ class Queries:
                 bytes_max=left,
                 over=dag.over,
             )
-            return rows, rows[-1]["no"] if rows else dag.last_no
+            return rows, rows[-1].no if rows else dag.last_no
         rows = []
         for _ in range(_SCANS_PER_PAGE):
             last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
@@ -377,35 +377,35 @@ class Queries:
                 over=dag.over,
             )
             rows += found
-            left -= found[-1]["bytes"] if found else 0
+            left -= found[-1].bytes if found else 0
             if len(found) == room or left <= 0:
-                return rows, found[-1]["no"]
+                return rows, found[-1].no
             after_no = last_no
             if after_no >= dag.last_no:
                 break
         return rows, after_no
 
-    async def _fitting(self, shard: Shard, dag: Dag, rows: Sequence[Any]) -> Sequence[Any]:
+    async def _fitting(self, shard: Shard, dag: Dag, rows: Sequence[ShownNode]) -> Sequence[ShownNode]:
         """As many of these rows, one at least, as have no more than `page_edges_max` edges together."""
         limit = self._settings.page_edges_max
-        nos = [row["no"] for row in rows]
+        nos = [row.no for row in rows]
         outs = await store.reads.out_degrees(shard, nos, limit, over=dag.over) if rows else {}
         total = 0
         for i, row in enumerate(rows):
-            total += row["upstreams"] + outs[row["no"]]
+            total += row.upstreams + outs[row.no]
             if total > limit and i > 0:
                 return rows[:i]
         return rows
 
-    async def _details(self, shard: Shard, dag: Dag, rows: Sequence[Any]) -> list[NodeDetail]:
+    async def _details(self, shard: Shard, dag: Dag, rows: Sequence[ShownNode]) -> list[NodeDetail]:
         """The rows, or the first of them, with what surrounds them: as many as that has room for."""
         around = await surroundings.of(shard, dag, rows, self._settings.page_bytes_max)
-        found = {row["no"]: NodeDetail(row) for row in around.rows}
+        found = {row.no: NodeDetail(row) for row in around.rows}
         if not found:
             return []
         if around.is_cut:
-            found[around.rows[-1]["no"]].is_cut = True
-        waiting = {no for no, detail in found.items() if detail.row["state"] == "blocked"}
+            found[around.rows[-1].no].is_cut = True
+        waiting = {no for no, detail in found.items() if detail.row.state == "blocked"}
         kept = await store.reads.kept_since(shard, dag) if waiting else HeldSince()
         for no, key, state, satisfied, since, _ in around.upstreams:
             found[no].upstream.append(key)
@@ -414,7 +414,7 @@ class Queries:
                 found[no].blocked_by.append(blocker)
         for no, key, _ in around.downstreams:
             found[no].downstream.append(key)
-        by_key = {detail.row["key"]: no for no, detail in found.items()}
+        by_key = {detail.row.key: no for no, detail in found.items()}
         for key, name, resolved, failed, reason, deadline_at, _ in around.externals:
             no = by_key[key]
             external = {"name": name, "resolved": resolved, "failed": failed}
@@ -426,17 +426,17 @@ class Queries:
                 found[no].blocked_by.append({"kind": "external", "name": name, "since": since})
         for no in waiting:
             found[no].blocked_by += obstacles(dag, begun_at(found[no].row), kept)
-            if found[no].row["run_on"] is not None and dag.cleanup_phase < 2:
+            if found[no].row.run_on is not None and dag.cleanup_phase < 2:
                 found[no].blocked_by.append({"kind": "end", "since": begun_at(found[no].row)})
         await self._add_kinds(shard, found)
         return list(found.values())
 
     async def _add_kinds(self, shard: Shard, found: dict[int, NodeDetail]) -> None:
         """When timers end, and what compensations undo."""
-        if timers := [no for no, detail in found.items() if detail.row["timer"]]:
+        if timers := [no for no, detail in found.items() if detail.row.timer]:
             for no, timer in (await store.timers.of(shard, timers)).items():
                 found[no].timer = {**json.loads(timer.spec), "due_at": timer.due_at}
-        if undo := [no for no, detail in found.items() if detail.row["run_on"] == UNDO]:
+        if undo := [no for no, detail in found.items() if detail.row.run_on == UNDO]:
             for no, key in (await store.cleanup.compensated_keys(shard, undo)).items():
                 found[no].compensates = key
 
@@ -465,10 +465,10 @@ class Queries:
             owner = await ownership.look(shard)
             known["state"] = "healthy" if owner.name else "unowned"
             for row in await store.reads.health(shard):
-                dags[row["state"]] = int(row["dags"])
-                DAGS.labels(shard.number, row["state"]).set(row["dags"])
+                dags[row.state] = row.dags
+                DAGS.labels(shard.number, row.state).set(row.dags)
                 for name in nodes:
-                    nodes[name] += int(row[name])
+                    nodes[name] += getattr(row, name)
             known["outbox"] = await store.duties.count_outbox(shard, _OUTBOX_COUNTED_MAX)
             if not shard.breaker.takes_items:
                 known["state"] = "degraded"

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
-from services.dag.model import DagNo
+from services.dag.model import DagNo, NodeState
 from services.dag.store.dags import SQL
+from shared.postgres.rows import rows_of
 from shared.shards.shard_map import Shard
 
 
-async def frontier_page(shard: Shard, after_no: int, last_no: int, rows_max: int) -> list[Any]:
+class WaitedNode(NamedTuple):
+    """A node that its DAG waits for."""
+
+    no: int
+    key: str
+    item_id: str
+    state: NodeState
+    generation: int
+    topic: str
+    sub: bool
+    timer: bool
+    created_at: datetime
+    released_at: datetime | None
+    ext_left: int
+    upstreams: int
+
+
+class ChainNode(NamedTuple):
+    """How long a node took from release to end, and since when it is out, in seconds."""
+
+    no: int
+    state: NodeState
+    topic: str
+    took_s: float | None
+    out_s: float | None
+
+
+async def frontier_page(shard: Shard, after_no: int, last_no: int, rows_max: int) -> list[WaitedNode]:
     """Nodes after `after_no` that are released, or kept by something that is no upstream."""
-    return await shard.pool.fetch(SQL.frontier_page, after_no=after_no, last_no=last_no, rows_max=rows_max)
+    values = {"after_no": after_no, "last_no": last_no, "rows_max": rows_max}
+    return await rows_of(WaitedNode, shard.pool, SQL.frontier_page, **values)
 
 
 async def upstreams_ended(shard: Shard, nos: Sequence[int]) -> dict[int, datetime | None]:
@@ -32,9 +61,10 @@ async def unsent(shard: Shard, nos: Sequence[int]) -> set[int]:
     return {row["no"] for row in await shard.pool.fetch(SQL.unsent, nos=nos)}
 
 
-async def chain_nodes(shard: Shard, after_no: int, last_no: int, rows_max: int) -> list[Any]:
-    """(no, state, topic, took_s, out_s) after `after_no`."""
-    return await shard.pool.fetch(SQL.chain_nodes, after_no=after_no, last_no=last_no, rows_max=rows_max)
+async def chain_nodes(shard: Shard, after_no: int, last_no: int, rows_max: int) -> list[ChainNode]:
+    """Nodes after `after_no`."""
+    values = {"after_no": after_no, "last_no": last_no, "rows_max": rows_max}
+    return await rows_of(ChainNode, shard.pool, SQL.chain_nodes, **values)
 
 
 async def keys_of(shard: Shard, nos: Sequence[int]) -> dict[int, str]:

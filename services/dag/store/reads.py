@@ -6,11 +6,81 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from services.dag.model import Dag, DagNo
+from services.dag.model import Dag, DagNo, NodeState, Trigger
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
+from shared.postgres.rows import row_of, rows_of
 from shared.postgres.sql import Statement
 from shared.shards.shard_map import Shard
+
+
+class ShownNode(NamedTuple):
+    """A node as it is shown; `bytes` of a page's rows up to this one."""
+
+    no: int
+    key: str
+    item_id: str
+    state: NodeState
+    generation: int
+    topic: str
+    trigger: Trigger
+    attempts: int
+    output: str | None
+    error: str | None
+    created_at: datetime
+    released_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    worker: str | None
+    upstreams: int
+    sub: bool
+    run_on: str | None
+    tolerate: bool
+    timer: bool
+    bytes: int
+
+
+class Upstream(NamedTuple):
+    """An upstream of node `no`; `bytes` of the rows up to this one."""
+
+    no: int
+    key: str
+    state: NodeState
+    satisfied: bool
+    since: datetime
+    bytes: int
+
+
+class Downstream(NamedTuple):
+    """A downstream of node `no`; `bytes` of the rows up to this one."""
+
+    no: int
+    key: str
+    bytes: int
+
+
+class DeclaredExternal(NamedTuple):
+    """An external that a node has declared; `bytes` of the rows up to this one."""
+
+    node_key: str
+    name: str
+    resolved: bool
+    failed: bool
+    reason: str | None
+    deadline_at: datetime | None
+    bytes: int
+
+
+class GraphNode(NamedTuple):
+    """A node as a drawing shows it."""
+
+    no: int
+    key: str
+    item_id: str
+    state: NodeState
+    topic: str
+    generation: int
+    sub: bool
 
 
 class HeldSince(NamedTuple):
@@ -64,9 +134,9 @@ async def list_dags(
     return [Dag(*row) for row in rows]
 
 
-async def node_by_key(shard: Shard, dag_no: DagNo, key: str, *, over: bool = False) -> Any:
-    """One node's row, or None."""
-    return await shard.pool.row(_where(SQL.node_by_key, over), dag_no=dag_no, key=key)
+async def node_by_key(shard: Shard, dag_no: DagNo, key: str, *, over: bool = False) -> ShownNode | None:
+    """One node."""
+    return await row_of(ShownNode, shard.pool, _where(SQL.node_by_key, over), dag_no=dag_no, key=key)
 
 
 # What reads under a bound in bytes ends with the row that reaches it, so there is one row at least.
@@ -81,17 +151,17 @@ async def nodes_page(
     rows_max: int,
     bytes_max: int,
     over: bool = False,
-) -> list[Any]:
-    """Rows of nodes after `after_no` up to `last_no`, of all states or some; `bytes`: of these up to this one."""
+) -> list[ShownNode]:
+    """Nodes after `after_no` up to `last_no`, of all states or some; `bytes`: of these up to this one."""
     given = {"after_no": after_no, "last_no": last_no, "rows_max": rows_max, "bytes_max": bytes_max}
     if states is None:
-        return await shard.pool.fetch(_where(SQL.nodes_page, over), **given)
-    return await shard.pool.fetch(_where(SQL.nodes_page_by_state, over), states=states, **given)
+        return await rows_of(ShownNode, shard.pool, _where(SQL.nodes_page, over), **given)
+    return await rows_of(ShownNode, shard.pool, _where(SQL.nodes_page_by_state, over), states=states, **given)
 
 
-async def upstreams_of(shard: Shard, nos: Sequence[int], bytes_max: int, *, over: bool = False) -> list[Any]:
-    """(no, key, state, satisfied, since, bytes) of the upstreams of these nodes, in the order of the nodes."""
-    return await shard.pool.fetch(_where(SQL.upstreams_of, over), nos=nos, bytes_max=bytes_max)
+async def upstreams_of(shard: Shard, nos: Sequence[int], bytes_max: int, *, over: bool = False) -> list[Upstream]:
+    """The upstreams of these nodes, in the order of the nodes."""
+    return await rows_of(Upstream, shard.pool, _where(SQL.upstreams_of, over), nos=nos, bytes_max=bytes_max)
 
 
 async def kept_since(shard: Shard, dag: Dag) -> HeldSince:
@@ -100,9 +170,11 @@ async def kept_since(shard: Shard, dag: Dag) -> HeldSince:
     return HeldSince(row["paused_at"], row["retried_at"]) if row else HeldSince()
 
 
-async def downstreams_of(shard: Shard, nos: Sequence[int], bytes_max: int, *, over: bool = False) -> list[Any]:
-    """(no, key, bytes) of the downstreams of these nodes, in the order of the nodes."""
-    return await shard.pool.fetch(_where(SQL.downstreams_of, over), nos=nos, bytes_max=bytes_max)
+async def downstreams_of(
+    shard: Shard, nos: Sequence[int], bytes_max: int, *, over: bool = False
+) -> list[Downstream]:
+    """The downstreams of these nodes, in the order of the nodes."""
+    return await rows_of(Downstream, shard.pool, _where(SQL.downstreams_of, over), nos=nos, bytes_max=bytes_max)
 
 
 async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int, *, over: bool = False) -> dict[int, int]:
@@ -113,9 +185,10 @@ async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int, *, over
 
 async def externals_of(
     shard: Shard, dag_no: DagNo, keys: Sequence[str], bytes_max: int, *, over: bool = False
-) -> list[Any]:
-    """(node_key, name, resolved, failed, reason, deadline_at, bytes) of what these nodes declared, in order."""
-    return await shard.pool.fetch(_where(SQL.externals_of, over), dag_no=dag_no, keys=keys, bytes_max=bytes_max)
+) -> list[DeclaredExternal]:
+    """What these nodes declared, in order."""
+    values = {"dag_no": dag_no, "keys": keys, "bytes_max": bytes_max}
+    return await rows_of(DeclaredExternal, shard.pool, _where(SQL.externals_of, over), **values)
 
 
 async def declared_names(
@@ -137,11 +210,10 @@ async def undeclared(shard: Shard, dags: Sequence[Dag], rows_max: int) -> dict[i
 
 async def graph_nodes(
     shard: Shard, after_no: int, last_no: int, rows_max: int, *, over: bool = False
-) -> list[Any]:
-    """(no, key, item_id, state, topic, generation, sub) after `after_no`."""
-    return await shard.pool.fetch(
-        _where(SQL.graph_nodes, over), after_no=after_no, last_no=last_no, rows_max=rows_max
-    )
+) -> list[GraphNode]:
+    """Nodes after `after_no`."""
+    values = {"after_no": after_no, "last_no": last_no, "rows_max": rows_max}
+    return await rows_of(GraphNode, shard.pool, _where(SQL.graph_nodes, over), **values)
 
 
 async def changes_after(shard: Shard, dag_no: DagNo, after: int, rows_max: int) -> list[Any]:
@@ -159,9 +231,22 @@ async def heads(shard: Shard, ids: Sequence[str]) -> list[Any]:
     return await shard.pool.fetch(SQL.heads, ids=ids)
 
 
-async def health(shard: Shard) -> list[Any]:
+class StateCounts(NamedTuple):
+    """DAGs in a state, and their nodes by state."""
+
+    state: str
+    dags: int
+    blocked: int
+    released: int
+    succeeded: int
+    failed: int
+    skipped: int
+    cancelled: int
+
+
+async def health(shard: Shard) -> list[StateCounts]:
     """DAGs and their nodes by the DAG's state."""
-    return await shard.pool.fetch(SQL.health)
+    return await rows_of(StateCounts, shard.pool, SQL.health)
 
 
 def _where(statement: Statement, over: bool) -> Statement:

@@ -1,9 +1,11 @@
 -- What people and programs ask; no locks.
 
+-- columns: shown_columns
+no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at, started_at,
+finished_at, worker, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on, tolerate, timer
+
 -- name: node_by_key(dag_no, key)
-SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at, released_at,
-    started_at, finished_at, worker, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub, run_on,
-    tolerate, timer
+SELECT {shown_columns}, 0::bigint AS bytes
 FROM node WHERE dag_no = $1 AND key = $2;
 
 -- name: nodes_page(after_no, last_no, rows_max, bytes_max)
@@ -12,9 +14,7 @@ SELECT * FROM (
     SELECT page.*, sum(octet_length(key) + coalesce(octet_length(output), 0) + coalesce(octet_length(error), 0))
         OVER (ORDER BY no) AS bytes
     FROM (
-        SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at,
-            released_at, finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub,
-            run_on, tolerate, timer
+        SELECT {shown_columns}
         FROM node WHERE no > $1 AND no <= $2 ORDER BY no LIMIT $3) AS page) AS sized
 WHERE bytes - octet_length(key) - coalesce(octet_length(output), 0) - coalesce(octet_length(error), 0) < $4
 ORDER BY no;
@@ -24,9 +24,7 @@ SELECT * FROM (
     SELECT page.*, sum(octet_length(key) + coalesce(octet_length(output), 0) + coalesce(octet_length(error), 0))
         OVER (ORDER BY no) AS bytes
     FROM (
-        SELECT no, key, item_id::text, state, generation, topic, trigger, attempts, output, error, created_at,
-            released_at, finished_at, up_left + up_ok + up_failed + up_skipped + up_cancelled AS upstreams, sub,
-            run_on, tolerate, timer
+        SELECT {shown_columns}
         FROM node WHERE no > $2 AND no <= $3 AND state = ANY($1::text[]) ORDER BY no LIMIT $4) AS page) AS sized
 WHERE bytes - octet_length(key) - coalesce(octet_length(output), 0) - coalesce(octet_length(error), 0) < $5
 ORDER BY no;
