@@ -8,6 +8,7 @@ from tests.mutations import (
     queue_handing,
     queue_statements,
     shared_code,
+    workflow_code,
 )
 from tests.mutations.model import Mutation
 
@@ -19,4 +20,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *dag_code.MUTATIONS,
     *dag_times.MUTATIONS,
     *shared_code.MUTATIONS,
+    *workflow_code.MUTATIONS,
 )

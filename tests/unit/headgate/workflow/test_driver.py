@@ -166,6 +166,24 @@ async def test_a_kept_core_learns_what_another_worker_did_meanwhile(service: Ser
     check_history(service)
 
 
+async def test_a_kept_core_does_not_say_again_what_another_worker_said(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def says(wf: Workflow, _: str) -> None:
+        await wf.call("a")
+        wf.log.warning("a is done")
+        await wf.call("b")
+        wf.log.warning("b is done")
+
+    one, other = driver_of(service, says), driver_of(service, says)
+    await one.work("order", service.run.lease)
+    service.run.finish("a#1")
+    await other.work("order", service.run.lease)
+    service.run.finish("b#1")
+    await one.work("order", service.run.lease)
+    assert [record.getMessage() for record in caplog.records] == ["run: a is done", "run: b is done"]
+
+
 async def test_kept_cores_are_bounded(service: Service) -> None:
     cores = Cores(bytes_max=1)
     driver = driver_of(service, order, cores=cores)
