@@ -32,7 +32,8 @@ class Local(Service):
         self.changed = asyncio.Event()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/dequeue") and not self.ready():
+        settles = request.url.path.endswith("/dequeue") and b'"settle"' in await request.aread()
+        if request.url.path.endswith("/dequeue") and not settles and not self.ready():
             self.changed.clear()
             await self.changed.wait()
         if request.url.path.endswith("/wait") and self.state() == "running":
@@ -58,9 +59,12 @@ class Local(Service):
             self.nodes = {node["key"]: node for node in body["nodes"]}
             self.states = dict.fromkeys(self.nodes, "blocked")
         if action == "dequeue":
+            settle = body.get("settle", {})
+            results = {verb: self.end(verb[:-1], items)["results"] for verb, items in settle.items()}
             found = self.ready()[: body["topics"][0]["count"]]
             self.states.update(dict.fromkeys(found, "released"))
-            return {"items": [leased(key, dag={"id": "d1", "node": key, "generation": 1}) for key in found]}
+            items = [leased(key, dag={"id": "d1", "node": key, "generation": 1}) for key in found]
+            return {"items": items} | ({"results": {"acks": [], "nacks": [], **results}} if settle else {})
         if action in ("ack", "nack"):
             return self.end(action, body["items"])
         if action == "nodes":
@@ -160,6 +164,11 @@ def stoppable(monkeypatch: pytest.MonkeyPatch) -> Stoppable:
     return local
 
 
+def has_text(file: Path) -> bool:
+    """Whether it is there and written."""
+    return file.exists() and bool(file.read_text())
+
+
 def soon(wanted: Any, number: int) -> threading.Thread:
     """Send this process a signal once `wanted` is so."""
 
@@ -184,7 +193,7 @@ def test_a_signal_ends_the_commands_and_cancels_the_dag(
     node = {"key": "slow", "run": f"sleep 600 & echo $! > {child}; wait"}
     left = {"key": "left", "run": f"sleep 600 & echo $! > {child}.left"}
     file.write_text(json.dumps({"nodes": [node, left]}))
-    sending = soon(lambda: stoppable.states.get("left") == "succeeded" and child.exists(), number)
+    sending = soon(lambda: stoppable.states.get("left") == "succeeded" and has_text(child), number)
     code, _, _ = run("dag", "run", str(file), "--slots", "2")
     sending.join(END_S)
     assert (code, stoppable.is_cancelled) == (expected, True)
