@@ -55,6 +55,7 @@ QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("post", "/topics/redrive"): lambda _: {"topic": "t"},
     ("post", "/topics/configure"): lambda _: {"topic": "t"},
 }
+SCHEDULE = {"spec": {"interval_s": 3600}, "action": {"item": {"topic": "t"}}, "paused": True}
 _NODES = {"nodes": [{"key": "new", "topic": "t", "upstream": ["a"]}]}
 DAG_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("put", ""): lambda _: {"dags_max": 7},
@@ -72,7 +73,18 @@ DAG_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("post", "/dags/{dag}/resume"): lambda _: {},
     ("post", "/dags/{dag}/release"): lambda _: {},
     ("put", "/exports/mark"): lambda _: {},
+    ("put", "/dags/{dag}/values/{key}"): lambda _: {"value": 7},
+    ("put", "/schedules/{schedule}"): lambda _: SCHEDULE,
+    ("post", "/schedules/{schedule}/pause"): lambda _: {},
+    ("post", "/schedules/{schedule}/resume"): lambda _: {},
+    ("post", "/schedules/{schedule}/trigger"): lambda _: {},
+    ("post", "/schedules/{schedule}/backfill"): lambda _: {
+        "start": "2020-01-01T00:00:00Z",
+        "end": "2020-01-01T03:00:00Z",
+    },
 }
+# Under a name of one's own choice: it is made, or is not there.
+NAMED = {("put", "/schedules/{schedule}"), ("delete", "/schedules/{schedule}")}
 QUERIES = {"/items": "?topic=t", "/dead": "?topic=t", "/dags/{dag}/node": "?key=a"}
 QUERIES |= {
     "/dags/{dag}/node/inputs": "?key=b",
@@ -99,7 +111,11 @@ TENANT = [
     for method, path in routes(service)
     if path not in PROCESS
 ]
-OBJECT = [(service, method, path) for service, method, path in TENANT if re.search(r"\{(?!ns)", path)]
+OBJECT = [
+    (service, method, path)
+    for service, method, path in TENANT
+    if re.search(r"\{(?!ns)", path) and (method, tail(path)) not in NAMED
+]
 EVERY = [(service, method, path) for service in ("queue", "dag") for method, path in routes(service)]
 BATCH = ["enqueue", "ack", "nack", "extend", "revive", "cancel", "items/states"]
 
@@ -121,7 +137,7 @@ class Tenancy:
         made = bodies.get((method, short))
         if made is None and method in ("post", "put"):
             raise AssertionError(f"write down a body for {method} {path} of the {service} service")
-        for name in ("dag", "operation", "shard"):
+        for name in ("dag", "operation", "shard", "key", "schedule"):
             path = path.replace(f"{{{name}}}", str(self.things.get(name, 0)))
         path = path.replace("{ns}", namespace).replace("{item_id}", self.things["ready"]) + QUERIES.get(short, "")
         headers = {} if who is None else {"Authorization": f"Bearer {self.tokens[who]}"}
@@ -197,7 +213,10 @@ async def _furnish(made: Tenancy, queue: QueueHost) -> None:
     }
     answer = await made.clients["dag"].post(f"/v1/namespaces/{OWNER}/dags", json=body, headers=headers)
     assert answer.is_success, answer.text
-    things["dag"] = answer.json()["id"]
+    things["dag"], things["key"], things["schedule"] = answer.json()["id"], "seen", "nightly"
+    for path, body in ((f"dags/{things['dag']}/values/seen", {"value": 1}), ("schedules/nightly", SCHEDULE)):
+        answer = await made.clients["dag"].put(f"/v1/namespaces/{OWNER}/{path}", json=body, headers=headers)
+        assert answer.is_success, answer.text
 
 
 @pytest.mark.parametrize(("service", "method", "path"), TENANT)
@@ -271,3 +290,15 @@ async def test_the_list_of_namespaces_holds_ones_own(tenancy: Tenancy) -> None:
     answer = await tenancy.call(STRANGER, "queue", "get", "/v1/namespaces", STRANGER)
 
     assert [entry["namespace"] for entry in answer.json()["items"]] == [STRANGER]
+
+
+async def test_another_tenants_schedule_stays_beside_ones_own_of_that_name(tenancy: Tenancy) -> None:
+    path = "/v1/namespaces/{ns}/schedules/{schedule}"
+    before = (await tenancy.call(OWNER, "dag", "get", path, OWNER)).json()
+
+    made = await tenancy.call(STRANGER, "dag", "put", path, STRANGER)
+    deleted = await tenancy.call(STRANGER, "dag", "delete", path, STRANGER)
+    again = await tenancy.call(STRANGER, "dag", "delete", path, STRANGER)
+
+    assert (made.status_code, deleted.json()["deleted"], again.json()["deleted"]) == (201, True, False)
+    assert (await tenancy.call(OWNER, "dag", "get", path, OWNER)).json() == before
