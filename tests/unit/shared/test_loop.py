@@ -241,3 +241,22 @@ async def test_a_duty_that_is_stopped_or_cancelled_with_its_process_is_no_loss(p
     cancelled._task.cancel()
     await asyncio.wait([cancelled._task])
     process.check()
+
+
+async def test_the_earliest_time_that_was_asked_for_ends_a_pause() -> None:
+    duty = Duty()
+    loop = Loop("duty", duty, interval_s=FOREVER_S)
+    loop.start()
+    await until(lambda: duty.steps == 1)
+    loop.kick_in(FOREVER_S)
+    await asyncio.sleep(0.01)
+    assert duty.steps == 1
+    loop.kick_in(0.001)
+    loop.kick_in(FOREVER_S)
+    await until(lambda: duty.steps == 2)
+    loop.kick_in(-1)
+    await until(lambda: duty.steps == 3)
+    loop.kick_in(FOREVER_S)
+    await loop.stop()
+
+    assert loop._alarm is not None and loop._alarm.cancelled()
