@@ -23,6 +23,7 @@ WORKFLOWS: Final = """\
 examples:
   headgate workflow lint shop/                          what in workflows' code will not replay
   headgate workflow replay run.json shop.orders:order   the code against a run's history
+  headgate workflow replay kept/ shop.orders:order      and against each one that was kept
 """
 LINT: Final = r"""\ Reads functions that are decorated with `.workflow(...)` or whose first parameter is a
 `Workflow`, and what they call in their file. Nothing is run. Exit code 1 if anything is found.
@@ -47,7 +48,7 @@ def add_commands(add: Add) -> None:
     lint = add("lint", lint_code, "look for what will not replay", epilog=LINT)
     lint.add_argument("paths", nargs="+", metavar="FILE", help="files, or directories with files of Python")
     again = add("replay", replay_history, "run code against a run's history", epilog=REPLAY)
-    again.add_argument("history", metavar="HISTORY", help="the history as JSON")
+    again.add_argument("history", metavar="HISTORY", help="a history as JSON, or a directory with such files")
     again.add_argument("function", metavar="FUNCTION")
     again.add_argument("--seeds", type=int, default=3, metavar="N", help="under so many hash seeds (default 3)")
     again.add_argument(
@@ -79,17 +80,31 @@ def replay_history(args: commands.Args) -> int:
         raise Invalid(f"--seeds is 1 to {_SEEDS_MAX}")
     if args.seeds > 1:
         return _under_seeds(args)
-    history = _history(args.history)
     function = _function(args.function)
+    given = Path(args.history)
+    files = sorted(given.glob("*.json")) if given.is_dir() else [args.history]
+    if not files:
+        raise NotFound(f"there is no history (*.json) in {given}")
+    for file in map(str, files):
+        code = _replay_one(args, file, function)
+        if code != commands.OK:
+            break
+    return code
+
+
+def _replay_one(args: commands.Args, file: str, function: Callable[..., Any]) -> int:
+    history = _history(file)
     try:
         run = replay(history, function, watched=not args.unguarded)
     except TurnFailed as error:
-        return _tell(args, error)
+        return _tell(args, file, error)
     state = run.end.spec["state"] if run.end else "waits for " + (", ".join(run.is_waiting_for) or "a signal")
     if args.output == "json":
-        show_json({"events": run.told_count, "state": state, "where": run.where()}, sys.stdout)
+        show_json({"history": file, "events": run.told_count, "state": state, "where": run.where()}, sys.stdout)
     else:
-        stdout_line(printable(f"the same commands at each of {run.told_count} events; {state} ({run.where()})"))
+        stdout_line(
+            printable(f"{file}: the same commands at each of {run.told_count} events; {state} ({run.where()})")
+        )
     return commands.OK
 
 
@@ -114,14 +129,14 @@ def _under_seeds(args: commands.Args) -> int:
     return run.returncode
 
 
-def _tell(args: commands.Args, error: TurnFailed) -> int:
+def _tell(args: commands.Args, file: str, error: TurnFailed) -> int:
     if args.output == "json":
         fields = {name: getattr(error, name, None) for name in ("event", "expected", "got", "line")}
-        show_json({"code": error.code, "error": str(error), **fields}, sys.stdout)
+        show_json({"history": file, "code": error.code, "error": str(error), **fields}, sys.stdout)
     elif isinstance(error, Mismatch):
         for name in ("event", "expected", "got", "line"):
             stdout_line(printable(f"{name + ':':10} {getattr(error, name) or 'nothing'}"))
-    stderr_line(f"headgate: {error.code}: {printable(str(error))}")
+    stderr_line(f"headgate: {printable(file)}: {error.code}: {printable(str(error))}")
     return commands.FAILURE
 
 

@@ -224,7 +224,7 @@ class Replay:
             self._advance(event.at)
             if not self._cancel_told:  # once, so that cleanup may await
                 self._cancel_told = True
-                main.cancel((event.data or {}).get("reason"))
+                main.cancel(_data_of(event).get("reason"))
         else:
             raise UnknownEvent(f"event {event.event} is of an unknown kind, {kind} {event.state}: use a newer SDK")
 
@@ -236,7 +236,7 @@ class Replay:
     def _start(self, event: Event) -> None:
         if self._main is not None:
             raise UnknownEvent(f"event {event.event} starts a run that has begun")
-        data = event.data
+        data = _data_of(event)
         self.id, self.run, self.type = data.get("id", ""), data.get("run", ""), data.get("type", "")
         self.version = data.get("version")
         self.started = self.now = event.at
@@ -437,7 +437,8 @@ class Replay:
     def _hand_over(self, event: Event) -> None:
         self._check_started(event)
         self._advance(event.at)
-        self._mailbox.offer(event.data["name"], event.data.get("data"))
+        data = _data_of(event)
+        self._mailbox.offer(data.get("name", ""), data.get("data"))
 
     def publish(self, key: str, text: str, place: Place) -> None:
         self.check_in_task()
@@ -456,6 +457,12 @@ class Replay:
             key = f"marker:{name}"
             self._made["marker", key] = Command("marker", key, "{}", self.told, place)
         return self.told >= marked
+
+
+def _data_of(event: Event) -> Mapping[str, Any]:
+    if not isinstance(event.data, dict):
+        raise UnknownEvent(f"event {event.event} ({event.kind} {event.state}) has no `data`")
+    return event.data
 
 
 def _wake(waiter: "asyncio.Future[Any]") -> None:

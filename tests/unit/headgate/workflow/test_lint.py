@@ -148,16 +148,30 @@ def test_a_history_is_replayed_under_three_seeds_without_a_service(tmp_path: Pat
     (tmp_path / "shop.py").write_text(ORDER)
     done = replayed(tmp_path, "shop:order")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "the same commands at each of 3 events; succeeded (the end of the workflow)\n"
+    assert done.stdout == "run.json: the same commands at each of 3 events; succeeded (the end of the workflow)\n"
     failed = replayed(tmp_path, "shop.py:edited")
     assert failed.returncode == 1
     said = dict(line.split(":", 1) for line in failed.stdout.splitlines())
     assert said["event"].strip() == "3"
     assert '"r-1"' in said["expected"] and '["r-1",1]' in said["got"]
     assert said["line"].strip().endswith("shop.py:7 in edited")
-    assert failed.stderr.startswith("headgate: history_mismatch: at event 3 the history has item ship#1")
+    assert failed.stderr.startswith("headgate: run.json: history_mismatch: at event 3 the history has item ship#1")
     as_json = json.loads(replayed(tmp_path, "shop:edited", "-o", "json").stdout)
     assert (as_json["code"], as_json["event"]) == ("history_mismatch", 3)
+
+
+def test_a_directory_of_histories_is_replayed_until_one_parts(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "shop.py").write_text(ORDER)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    code, _, err = run("workflow", "replay", str(kept), f"{tmp_path}/shop.py:order", "--seeds", "1")
+    assert code == 3 and "there is no history" in err
+    for number in range(2):
+        simulate(order, number).on("charge", [number, 1] if number else None).save(kept / f"{number}.json")
+    code, out, _ = run("workflow", "replay", str(kept), f"{tmp_path}/shop.py:order", "--seeds", "1")
+    assert (code, [line.split(":")[0] for line in out.splitlines()]) == (0, [f"{kept}/0.json", f"{kept}/1.json"])
+    code, out, err = run("workflow", "replay", str(kept), f"{tmp_path}/shop.py:edited", "--seeds", "1")
+    assert code == 1 and f"{kept}/0.json: history_mismatch" in err
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,6 +279,10 @@ def test_forged_and_shuffled_histories_are_refused() -> None:
         Replay(original).feed_all([history[0], history[1]._replace(after=None, kind="aliens", state="landed")])
     with pytest.raises(Mismatch, match="an end of item third#1"):
         Replay(original).feed_all([history[0], history[2]._replace(key="third#1")])
+    signal = history[0]._replace(event=2, kind="signal", state="received", data=None)
+    for forged in ([history[0]._replace(data=None)], [history[0], signal]):
+        with pytest.raises(UnknownEvent, match="has no `data`"):
+            Replay(original).feed_all(forged)
     with pytest.raises(UnknownEvent, match="is not an event"):
         Event.parse({"event": 1})
 
