@@ -113,6 +113,28 @@ def test_functions_may_wait_for_others_in_threads_and_coroutines() -> None:
         assert aouter.enqueue("a").result() == "a@640?"
 
 
+def test_time_stands_still_while_a_thread_works() -> None:
+    """Else the hour of one job's sleep would pass before the other's thread has done its moment's work."""
+    other = App("threads")
+    ends: list[str] = []
+
+    @other.job
+    def work() -> None:
+        time.sleep(0.05)
+        ends.append("thread")
+
+    @other.job
+    async def sleep() -> None:
+        await asyncio.sleep(3600)
+        ends.append("sleep")
+
+    with other.testing() as tests:
+        jobs = [sleep.enqueue(), work.enqueue()]
+        tests.run()
+        assert [job.status() for job in jobs] == ["succeeded", "succeeded"]
+    assert ends == ["thread", "sleep"]
+
+
 async def test_coroutines_are_served_too() -> None:
     with app.testing():
         job = await resize.enqueue("a")
