@@ -64,6 +64,8 @@ class JobCall(Generic[R_co]):
     kind: dict[str, Any] = field(default_factory=dict)
     # Of a flow in the place of a call: the key of the node in it whose result this is.
     inner: tuple[str, ...] = ()
+    # The arguments as JSON, where they have been brought to it already.
+    encoded: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         return f"<call of {self.function.name}>"
@@ -90,7 +92,7 @@ class JobCall(Generic[R_co]):
         """What the node carries; `keys` names the nodes of other calls."""
         found = references(self.arguments)
         places = [[list(path), keys(call), *call.inner] for path, call in found]
-        args = self.function.encode(self.arguments)
+        args = self.function.encode(self.arguments) if self.encoded is None else self.encoded
         made = {"fn": self.function.name, "v": self.function.version, "args": args, **self.kind}
         if self.options.get("max_attempts") is not None:
             made["tries"] = self.options["max_attempts"]

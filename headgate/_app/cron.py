@@ -24,7 +24,8 @@ class Cron:
     """Minute, hour, day of the month, month, day of the week."""
 
     def __init__(self, text: str, tz: str) -> None:
-        fields = _SHORT.get(text.strip(), text).split()
+        self.text = _SHORT.get(text.strip(), text)
+        fields = self.text.split()
         if len(fields) != 5:
             raise ValueError(f"cron {text!r} has {len(fields)} fields; it has five: minute hour day month weekday")
         self._zone = ZoneInfo(tz)

@@ -189,8 +189,7 @@ class JobFunction(Generic[P, R, Q, C]):
         if self.settings.batch is not None and arguments:
             arguments, one = self._elements(arguments)
             kind = {"one": True} if one else {}
-        self.encode(arguments)
-        return JobCall(self, arguments, options, kind)
+        return JobCall(self, arguments, options, kind, encoded=self.encode(arguments))
 
     def _elements(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """A batch's argument as a list, and whether one element was given in its place."""

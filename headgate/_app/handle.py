@@ -19,6 +19,7 @@ from headgate._app.failures import (
 )
 from headgate._app.results import filled
 from headgate._calls import Call, present
+from headgate._flows import listed
 from headgate.errors import NotFound
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ Steps = Generator[Call[Any] | Callable[[], Any], Any, T]
 
 _LOOK_S_MIN: Final = 0.1
 _LOOK_S_MAX: Final = 2.0
+# So many nodes of one result are asked for one by one.
+_SINGLY_MAX: Final = 8
 _ENDED: Final = ("succeeded", "failed", "skipped", "cancelled")
 
 
@@ -130,20 +133,30 @@ class Sent(Generic[R_co]):
 
     def _look(self, key: str, inner: tuple[str, ...]) -> Steps[Any]:
         opening, answer = filled(None, [[[], key, *inner]]), None
+        read = 0
+        known: dict[str, wire.NodeView] = {}
         while True:
             try:
                 kind, needed = opening.send(answer)
             except StopIteration as stop:
-                value = stop.value
-                break
-            if kind == "output":
-                answer = yield from self._output(needed)
-            else:
+                return stop.value
+            if kind == "stored":
                 answer = yield self.app.loader(needed)
-        return value
+                continue
+            read += 1
+            if read == _SINGLY_MAX:
+                known = yield from self._nodes()
+            node = known.get(needed)
+            answer = yield from self._output_of(node if node is not None else (yield self._node_call(needed)))
 
-    def _output(self, key: str) -> Steps[Any]:
-        node: wire.NodeView = yield self._node_call(key)
+    def _nodes(self) -> Steps[dict[str, wire.NodeView]]:
+        """All nodes of the DAG, by key: a result of many is read page by page."""
+        parse = _calls.page_of(wire.NodeView)
+        ns, dag_id = self.app.namespace, self.id
+        nodes = yield from listed(lambda page: _calls.call(_calls.DAG_NODES, parse, query=page, ns=ns, dag=dag_id))
+        return {node.key: node for node in nodes}
+
+    def _output_of(self, node: wire.NodeView) -> Steps[Any]:
         if node.state == "succeeded":
             return node.output
         if node.state not in _ENDED:

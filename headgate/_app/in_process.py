@@ -74,6 +74,8 @@ def in_process(app: "App", start: datetime | None = None) -> Iterator[InProcess]
     try:
         app._client = Client(transport=services, namespace=app.namespace)
         worker = AppWorker(app)
+        for schedule in app.schedules.values():
+            schedule.check()
         services._handlers = {task.topic: (task.handler, task.slots) for task in worker._tasks.values()}
         with services.running():
             stack = contextlib.AsyncExitStack()

@@ -82,6 +82,7 @@ class LocalDag:
         self.finished_at: datetime | None = None
         self.nodes: dict[str, LocalNode] = {}
         self.order: list[LocalNode] = []
+        self._undecided: list[LocalNode] = []
         self._verdict: str | None = None
         self._now, self._new_id, self._deliver, self._ended = now, new_id, deliver, ended
 
@@ -129,6 +130,7 @@ class LocalDag:
             dict.fromkeys(names, False),
         )
         self.nodes[node.key] = node
+        self._undecided.append(node)
         return node
 
     def _bring_children(self, node: LocalNode) -> None:
@@ -142,9 +144,13 @@ class LocalDag:
 
     def go_on(self) -> None:
         """Decide all that can be decided now."""
-        while not self.held and sum(self._decide(node) for node in list(self.nodes.values())):
+        while not self.held and sum(self._decide(node) for node in self._blocked()):
             pass
         self._maybe_end()
+
+    def _blocked(self) -> list[LocalNode]:
+        self._undecided = [node for node in self._undecided if node.state == "blocked"]
+        return list(self._undecided)
 
     def _decide(self, node: LocalNode) -> bool:
         if node.state != "blocked" or node.is_cleanup:
@@ -204,12 +210,20 @@ class LocalDag:
             if node in wanted or node.state in ("skipped", "cancelled") or node.is_cleanup:
                 node.state, node.generation = "blocked", node.generation + 1
                 node.attempts, node.output, node.error = 0, None, None
+                self._undecided.append(node)
         self.state, self.finished_at, self._verdict = "running", None, None
         self.go_on()
 
     def _maybe_end(self) -> None:
+        if (
+            self.finished_at is not None
+            or self.open
+            or self.held
+            or any(not node.is_cleanup for node in self._blocked())
+        ):
+            return
         ordinary = [node for node in self.nodes.values() if not node.is_cleanup]
-        if self.finished_at is not None or self.open or self.held or not ordinary:
+        if not ordinary:
             return
         if any(node.state not in ENDED for node in ordinary):
             return

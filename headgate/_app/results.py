@@ -32,6 +32,12 @@ def opened(output: Any) -> Opening:
             return output["met"]
         case "calls":
             return (yield from filled(output["value"], output["from"]))
+        case "series":
+            prefix, first, count = output["of"]
+            found = []
+            for number in range(first, first + count):
+                found.append((yield from opened((yield "output", f"{prefix}{number}"))))
+            return found
         case other:
             raise ValueError(f"an output of a kind {other!r}, which this version of headgate does not know")
 
@@ -66,3 +72,14 @@ def sealed(value: Any, trace: Mapping[str, str] | None = None) -> Any:
     if trace:
         return {MARK: "value", "value": value, "trace": trace}
     return {MARK: "value", "value": value} if isinstance(value, dict) and MARK in value else value
+
+
+def series(keys: list[str]) -> dict[str, Any] | None:
+    """Keys that end in consecutive numbers, in few bytes; nothing where they do not."""
+    parted = [key.rpartition("-") for key in keys]
+    if not parted or not all(digits.isdigit() for _, _, digits in parted):
+        return None
+    prefix, first = parted[0][0] + "-", int(parted[0][2])
+    if keys != [f"{prefix}{first + at}" for at in range(len(keys))]:
+        return None
+    return {MARK: "series", "of": [prefix, first, len(keys)]}

@@ -22,7 +22,7 @@ from headgate._app.call import AddOptions, JobCall, holds, references, without_c
 from headgate._app.failures import JobTimedOut, text_of
 from headgate._app.flow import Plan
 from headgate._app.function import JobFunction, is_coroutine_function
-from headgate._app.results import MARK, Opening, filled, opened, sealed
+from headgate._app.results import MARK, Opening, filled, opened, sealed, series
 from headgate._app.sending import in_loop
 from headgate._app.tracing import Carrier, tell, upstream_of
 from headgate._app.typed import StateOf, faults
@@ -261,9 +261,18 @@ class Runner:
         if not found:
             return sealed(without_calls(value))
         plan = job.plan = job.plan or Plan(self._app, f"{job.dag.node}/")
-        places = [[list(path), plan.add(call), *call.inner] for path, call in found]
-        await _adding(job, _sent_as(job, list(plan)))
-        return {MARK: "calls", "value": without_calls(value), "from": places}
+        known = {node.key for node in plan}
+        keys = [plan.add(call) for _, call in found]
+        places = [[list(path), key, *call.inner] for (path, call), key in zip(found, keys, strict=True)]
+        await _adding(job, _sent_as(job, [node for node in plan if node.key not in known]))
+        if isinstance(value, list) and len(value) == len(found) and not any(call.inner for _, call in found):
+            short = series(keys) if all(len(path) == 1 for path, _ in found) else None
+            if short is not None:
+                return short
+        try:
+            return await self._packed({MARK: "calls", "value": without_calls(value), "from": places})
+        except (Invalid, TooLarge) as error:
+            raise Fail(text_of(error)) from None
 
     async def _decide(self, job: Job, payload: Mapping[str, Any], test: Mapping[str, Any]) -> Any:
         """Skip a call whose condition does not hold."""

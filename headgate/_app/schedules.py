@@ -50,12 +50,24 @@ class Every:
         assert self.cron is not None
         return Cron(self.cron, self.tz).after(moment)
 
+    def check(self) -> None:
+        """Raises ValueError for a function that needs more than the time that it is run for."""
+        assert self.function is not None
+        if missing := self.function.signature.missing({"at": None}):
+            raise ValueError(
+                f"schedule {self.name!r}: {self.function.name} is called with nothing but `at`, so "
+                f"`{missing[0]}` needs "
+                "a default"
+            )
+
     def options(self) -> dict[str, Any]:
         """What the service is told: the times, and the item to make at each of them."""
         function = self.function
         assert function is not None
         settings = function.settings
-        times = present(cron=self.cron, tz=self.tz if self.cron is not None else None, interval_s=self.every_s)
+        times: dict[str, Any] = {"interval_s": self.every_s}
+        if self.cron is not None:
+            times = {"cron": Cron(self.cron, self.tz).text, "tz": self.tz}
         item = present(priority=settings.priority, max_attempts=settings.max_attempts, backoff=settings.backoff)
         payload = {"fn": function.name, "v": function.version, "args": {}, "slot": True}
         return {**times, **item, "topic": function.topic, "payload": payload, "overlap": self.overlap}

@@ -57,6 +57,8 @@ class AppWorker(Worker):
         """Work until `stop` or a signal, with what the app's lifespan makes."""
         for function in self.app.versions.values():
             function.signature.check()
+        for schedule in self.app.schedules.values():
+            schedule.check()
         self.app.use(self.client)
         async with self.app.alive():
             beside = [asyncio.create_task(self._bring_schedules())]

@@ -52,7 +52,9 @@ async def test_a_function_that_returns_calls_has_their_results(media: ModuleType
     assert await nested.aresult(60) == {"below": [{"below": [{"end": True}]}]}
     flow = media.app.flow("grown")
     last = flow.add(media.stitch.call(media.grow.call(2), title="g"))
+    many = flow.add(media.grow.call(40))
     run = await flow.start()
+    assert await run.aresult(many, 60) == [f"s{number}@640" for number in range(40)]
     assert await run.aresult(last, 60) == "g: s0@640, s1@640"
     none = flow = media.app.flow("none")
     last = flow.add(media.stitch.call(media.grow.call(0), title="g"))

@@ -22,6 +22,9 @@ async def test_a_schedule_is_brought_once_and_runs_its_function(stack: Stack) ->
     async def beat() -> None:
         ran.put_nowait(None)
 
+    @app.every("daily", cron="@daily")
+    def daily() -> None: ...
+
     workers = [app.worker(drain_s=2, wait_s=2) for _ in range(2)]
     working = [asyncio.create_task(worker.run(signals=False)) for worker in workers]
     schedules = app.async_client.schedules
@@ -29,6 +32,7 @@ async def test_a_schedule_is_brought_once_and_runs_its_function(stack: Stack) ->
         assert await ran.get() is None
         known = {schedule.id: schedule for schedule in await schedules.all()}
         assert (known["nightly"].spec.tz, known["beat"].spec.interval_s) == ("Europe/Paris", 1)
+        assert known["daily"].spec.cron == "0 0 * * *"
         await schedules.pause("beat")
         at = datetime(2030, 1, 1, 2, tzinfo=UTC)
         await schedules.trigger("nightly", at=at)

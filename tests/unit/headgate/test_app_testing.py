@@ -55,6 +55,11 @@ def boom() -> None:
     raise ValueError("bad")
 
 
+@app.job(slots=100)
+async def plain(what: str) -> str:
+    return what
+
+
 done: list[str] = []
 
 
@@ -111,6 +116,18 @@ def test_functions_may_wait_for_others_in_threads_and_coroutines() -> None:
     with app.testing():
         assert outer.enqueue("a").result() == "a@640!"
         assert aouter.enqueue("a").result() == "a@640?"
+
+
+def test_a_list_of_thousands_of_calls_fits_an_output() -> None:
+    with app.testing():
+        flow = app.flow("wide")
+        mapped = flow.map(plain, pages.call(2000))
+        last = flow.add(stitch.call(mapped, title="all"))
+        run = flow.start()
+        assert run.result(mapped) == [f"p{number}" for number in range(2000)]
+        assert run.result(last).endswith("p1998, p1999")
+        node = app.client.dag(run.id).node(flow.key_of(mapped))
+        assert len(str(node.output)) < 200
 
 
 def test_time_stands_still_while_a_thread_works() -> None:
@@ -192,6 +209,17 @@ def test_schedules_run_as_the_clock_goes_on() -> None:
         tests.trigger("nightly")
         tests.run()
         assert len(reports) == 4
+
+
+def test_a_schedule_gives_nothing_but_the_time() -> None:
+    other = App("wrong")
+
+    @other.every("hourly", cron="@hourly")
+    def named(name: str) -> str:
+        return name
+
+    with pytest.raises(ValueError, match="`name` needs a default"), other.testing():
+        pass
 
 
 def test_batches_keys_and_bare_items() -> None:
