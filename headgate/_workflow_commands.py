@@ -48,7 +48,11 @@ def add_commands(add: Add) -> None:
     lint = add("lint", lint_code, "look for what will not replay", epilog=LINT)
     lint.add_argument("paths", nargs="+", metavar="FILE", help="files, or directories with files of Python")
     again = add("replay", replay_history, "run code against a run's history", epilog=REPLAY)
-    again.add_argument("history", metavar="HISTORY", help="a history as JSON, or a directory with such files")
+    again.add_argument(
+        "history",
+        metavar="HISTORY",
+        help="a history as JSON (- reads standard input), or a directory of such files",
+    )
     again.add_argument("function", metavar="FUNCTION")
     again.add_argument("--seeds", type=int, default=3, metavar="N", help="under so many hash seeds (default 3)")
     again.add_argument(
@@ -111,11 +115,13 @@ def _replay_one(args: commands.Args, file: str, function: Callable[..., Any]) ->
 def _under_seeds(args: commands.Args) -> int:
     """Each seed in a process of its own; the first that fails is what is said."""
     options = ["--seeds", "1", *(["--unguarded"] if args.unguarded else []), "-o", args.output]
+    read = sys.stdin.buffer.read() if args.history == "-" else b""
     said = b""
     for seed in range(args.seeds):
         run = subprocess.run(  # noqa: S603 (this very program)
             [sys.executable, "-m", "headgate", "workflow", "replay", args.history, args.function, *options],
             env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            input=read,
             capture_output=True,
             check=False,
         )

@@ -149,6 +149,15 @@ def test_a_history_is_replayed_under_three_seeds_without_a_service(tmp_path: Pat
     done = replayed(tmp_path, "shop:order")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "run.json: the same commands at each of 3 events; succeeded (the end of the workflow)\n"
+    piped = subprocess.run(
+        [sys.executable, "-m", "headgate", "workflow", "replay", "-", "shop:order"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        input=(tmp_path / "run.json").read_bytes(),
+        capture_output=True,
+        check=False,
+    )
+    assert (piped.returncode, piped.stderr) == (0, b"")
     failed = replayed(tmp_path, "shop.py:edited")
     assert failed.returncode == 1
     said = dict(line.split(":", 1) for line in failed.stdout.splitlines())
