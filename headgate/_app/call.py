@@ -5,7 +5,7 @@ As a node it carries `{"fn", "v", "args", "from"}`: `from` lists where in `args`
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypedDict, TypeVar
 
 from headgate._app.typed import WrongArguments, loose
@@ -225,7 +225,7 @@ def put(value: Any, path: Iterable[str | int], part: Any) -> Any:
     return value
 
 
-def seconds_until(at: datetime, now: datetime | None = None) -> float:
+def seconds_until(at: datetime, now: datetime) -> float:
     """From now to `at`; 0 where it is over.
 
     Raises:
@@ -233,15 +233,15 @@ def seconds_until(at: datetime, now: datetime | None = None) -> float:
     """
     if at.tzinfo is None:
         raise ValueError(f"at={at.isoformat()} has no time zone; say datetime(..., tzinfo=UTC), or astimezone()")
-    return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
+    return max(0.0, (at - now).total_seconds())
 
 
-def node_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a job's options a node takes."""
+def node_options(options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """What of a job's options a node takes, now."""
     names = ("priority", "max_attempts", "backoff", "ttl_s", "delay_s")
     found = {name: options[name] for name in names if options.get(name) is not None}
     if options.get("at") is not None:
-        found["delay_s"] = seconds_until(options["at"])
+        found["delay_s"] = seconds_until(options["at"], now)
     return found
 
 

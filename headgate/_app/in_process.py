@@ -69,10 +69,11 @@ class InProcess:
 @contextlib.contextmanager
 def in_process(app: "App", start: datetime | None = None) -> Iterator[InProcess]:
     """Run an app in memory for a while."""
-    client, store = app._client, app.store
+    client, store, now = app._client, app.store, app.now
     services = LocalServices(app, {}, start or START)
     try:
         app._client = Client(transport=services, namespace=app.namespace)
+        app.now = lambda: services.now
         worker = AppWorker(app)
         for schedule in app.schedules.values():
             schedule.check()
@@ -85,7 +86,7 @@ def in_process(app: "App", start: datetime | None = None) -> Iterator[InProcess]
             finally:
                 services.do(stack.aclose())
     finally:
-        app._client, app.store = client, store
+        app._client, app.store, app.now = client, store, now
         app._clients.clear()
 
 

@@ -11,7 +11,6 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
@@ -127,7 +126,7 @@ class Runner:
                 "that has it and retry the job, or cancel it"
             )
         if isinstance(version, int) and version > versions[-1]:
-            age_s = (datetime.now(UTC) - (job.leased.enqueued_at or datetime.now(UTC))).total_seconds()
+            age_s = (self._app.now() - (job.leased.enqueued_at or self._app.now())).total_seconds()
             if age_s < NEWER_S:
                 raise Retry(
                     f"{name} is wanted in version {version}, this worker has {versions[-1]}: left to "

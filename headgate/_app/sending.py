@@ -6,10 +6,11 @@ import hashlib
 import json
 import secrets
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -44,6 +45,7 @@ class Sender:
         self.namespace = namespace or (client.namespace if client is not None else _settings.namespace(None))
         self.store = store
         self.tracing = tracing
+        self.now: Callable[[], datetime] = partial(datetime.now, UTC)
         self.functions: dict[str, JobFunction[..., Any, ..., Any]] = {}
         self._client = client
         self._own = client is None
@@ -168,7 +170,7 @@ class Sender:
             "key": function.name,
             "topic": function.topic,
             "payload": told_with(self.packed(payload), carrier),
-            **_options_of(call),
+            **self._options_of(call),
         }
         dag: wire.CreatedDag = yield create(
             self.namespace, {"name": function.name, "key": made_key, "nodes": [node]}
@@ -181,6 +183,11 @@ class Sender:
             )
         return dag.id
 
+    def _options_of(self, call: JobCall[Any]) -> dict[str, Any]:
+        settings = call.function.settings
+        own = present(priority=settings.priority, max_attempts=settings.max_attempts, backoff=settings.backoff)
+        return {**own, **node_options(call.options, self.now())}
+
     def _held(self, name: str, payload: Mapping[str, Any], window_s: float) -> Steps[wire.Dag | str]:
         """The job with these arguments that was sent within the window, or the key for a new one.
 
@@ -191,7 +198,7 @@ class Sender:
         if not window_s > 0:
             raise ValueError("unique_for_s must be more than 0")
         digest = hashlib.sha256(encode(payload)).hexdigest()[:32]
-        now = time.time()
+        now = self.now().timestamp()
         number = int(now // window_s)
         parse = _calls.page_of(wire.Dag)
         key = f"unique/{name}/{digest}/{window_s:g}/"
@@ -208,7 +215,7 @@ class Sender:
         item: Any = {
             "topic": call.function.topic,
             "payload": self.packed(call.payload(_no_key)),
-            **_options_of(call),
+            **self._options_of(call),
             **present(headers={**(options.get("headers") or {}), **(carrier or {})} or None),
         }
         if "key" in options:
@@ -301,12 +308,6 @@ _UNSENT: Final = "a call of a job of its own refers to no other"
 
 def _no_key(call: JobCall[Any]) -> str:
     raise AssertionError(_UNSENT)
-
-
-def _options_of(call: JobCall[Any]) -> dict[str, Any]:
-    settings = call.function.settings
-    own = present(priority=settings.priority, max_attempts=settings.max_attempts, backoff=settings.backoff)
-    return {**own, **node_options(call.options)}
 
 
 def in_loop() -> bool:

@@ -232,6 +232,23 @@ def test_batches_keys_and_bare_items() -> None:
         assert bare.kept is False and "bare" in done
 
 
+def test_moments_and_windows_go_by_the_clock_of_the_test() -> None:
+    with app.testing() as tests:
+        late = keep.enqueue("late", at=tests.now + timedelta(hours=1))
+        tests.advance(hours=1)
+        assert late.status() == "succeeded"
+        tests.advance(minutes=20)  # so that the hour goes on into the next window
+        first = keep.enqueue("once", unique_for_s=3600)
+        for minutes in (30, 29):
+            tests.advance(minutes=minutes)
+            assert keep.enqueue("once", unique_for_s=3600).id == first.id
+        tests.advance(minutes=2)
+        assert keep.enqueue("once", unique_for_s=3600).id != first.id
+        with pytest.raises(ValueError, match="has no time zone"):
+            keep.enqueue("x", at=datetime(2030, 1, 1))  # noqa: DTZ001
+    done.clear()
+
+
 def test_what_nobody_ends_says_so() -> None:
     with app.testing():
         flow = app.flow("waits")
