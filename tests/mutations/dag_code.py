@@ -86,7 +86,7 @@ MUTATIONS = (
         _SETTLING,
         "if dag.unfinished > dag.cleanup_left or dag.over or dag.reopening:",
         "if dag.unfinished > dag.cleanup_left or dag.over:",
-        (f"{_REOPENED}::test_what_ends_meanwhile_is_counted",),
+        ("integration/dag/test_reopening.py::test_who_comes_after_a_crash_goes_on",),
     ),
     Mutation(
         "expire-externals-reopening",
@@ -102,7 +102,7 @@ MUTATIONS = (
         _WALKING,
         "if not dag.flipping or not walk.current or walk.state in UNFINISHED:",
         "if not dag.flipping:",
-        (f"{_COMPLETION_RACES}::test_a_walk_stops_when_its_node_has_moved_on",),
+        (f"{_COMPLETION_RACES}::test_a_walk_left_over_from_an_older_generation_is_void",),
     ),
     Mutation(
         "reopen-sends",

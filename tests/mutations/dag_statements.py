@@ -197,14 +197,6 @@ MUTATIONS = (
         (f"{_LATE}::test_a_retry_keeps_the_cancels_that_the_queue_was_not_told_of",),
     ),
     Mutation(
-        "walks-of-old-generations",
-        "a walk that is left over from an older generation is void",
-        _DUTIES,
-        "n.generation = s.generation AS current",
-        "true AS current",
-        (f"{_COMPLETION_RACES}::test_a_walk_left_over_from_an_older_generation_is_void",),
-    ),
-    Mutation(
         "cleanup-deadline",
         "a DAG that cleans up has no deadline, which the sweeper would meet for ever",
         _CLEANUP,
