@@ -64,6 +64,17 @@ def run_here(target: str, options: Mapping[str, Any]) -> None:
     worker.main()
 
 
+def end_with(parent: int) -> None:
+    """Drain this worker when the process that looks after it is gone, however it ended."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="headgate-parent", daemon=True).start()
+
+
 class Supervisor:
     """Keeps worker processes running."""
 

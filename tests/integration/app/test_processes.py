@@ -80,6 +80,18 @@ def test_a_killed_process_is_replaced_and_its_job_runs_again(
     assert who.enqueue().result(timeout_s=60)[0] not in pids | {first}
 
 
+def test_workers_end_with_the_process_that_looks_after_them(
+    start: Callable[..., subprocess.Popen[bytes]], who: Any
+) -> None:
+    process = start("mine:app", "--processes", "2", "--drain", "1")
+    pid, _ = who.enqueue().result(timeout_s=60)
+    process.kill()
+    ends_at = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < ends_at
+        time.sleep(0.05)
+
+
 def test_code_that_changes_is_loaded_anew(
     start: Callable[..., subprocess.Popen[bytes]], who: Any, folder: Path, media: ModuleType
 ) -> None:
