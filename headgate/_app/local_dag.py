@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from headgate.errors import DagFinished, NodeExists, NothingToRetry, UnknownNode
+from headgate.errors import DagFinished, NodeExists, NotFound, NothingToRetry, UnknownNode, VersionConflict
 
 ENDED: Final = ("succeeded", "failed", "skipped", "cancelled")
 
@@ -81,6 +81,7 @@ class LocalDag:
         self.created_at = now()
         self.finished_at: datetime | None = None
         self.nodes: dict[str, LocalNode] = {}
+        self.values: dict[str, dict[str, Any]] = {}
         self.order: list[LocalNode] = []
         self._undecided: list[LocalNode] = []
         self._verdict: str | None = None
@@ -260,6 +261,21 @@ class LocalDag:
                 return True
             self._end_node(node, "skipped")
         return False
+
+    # Shared values
+
+    def value(self, key: str) -> dict[str, Any]:
+        if key not in self.values:
+            raise NotFound(f"there is no value {key!r}", status=404)
+        return self.values[key]
+
+    def write(self, key: str, value: Any, version: int | None) -> dict[str, Any]:
+        """Write a value, only where it has this version; 0 is none yet."""
+        known = self.values[key]["version"] if key in self.values else 0
+        if version is not None and version != known:
+            raise VersionConflict(f"value {key!r} has version {known}, not {version}")
+        self.values[key] = {"key": key, "version": known + 1, "updated_at": self._now(), "value": value}
+        return self.values[key]
 
     # Telling
 

@@ -331,6 +331,8 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
                 found = {"items": [dag.view() for dag in dags], "next_cursor": None}
             case "GET", ["dags", dag_id, *verb]:
                 found = await self._shown(self.found(dag_id), verb, query)
+            case "PUT", ["dags", dag_id, "values", key]:
+                found = self.found(dag_id).write(key, body["value"], body.get("version"))
             case "POST", ["dags", dag_id, ("nodes" | "expand" | "dependencies")]:
                 found = self._built(self.found(dag_id), body)
             case "POST", ["dags", dag_id, verb]:
@@ -348,6 +350,10 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
             case ["nodes"]:
                 nodes = [node for node in dag.nodes.values() if query.get("state") in (None, node.state)]
                 return {"items": [node.view() for node in nodes], "next_cursor": None}
+            case ["values"]:
+                return {"items": [value for _, value in sorted(dag.values.items())], "next_cursor": None}
+            case ["values", key]:
+                return dag.value(key)
             case ["node", *rest]:
                 node = dag.nodes.get(query["key"])
                 if node is None:

@@ -249,6 +249,22 @@ def test_moments_and_windows_go_by_the_clock_of_the_test() -> None:
     done.clear()
 
 
+def test_jobs_of_a_flow_share_values() -> None:
+    other = App("shared")
+
+    @other.job
+    async def count(job: Job, by: int) -> int:
+        found: int = await job.values.update("count", lambda value: (value or 0) + by)
+        return found
+
+    with other.testing():
+        flow = other.flow("counting")
+        calls = [flow.add(count.call(by)) for by in (1, 2, 3)]
+        run = flow.start()
+        assert max(run.result(call) for call in calls) == 6
+        assert [value.value for value in other.client.dag(run.id).values.all()] == [6]
+
+
 def test_what_nobody_ends_says_so() -> None:
     with app.testing():
         flow = app.flow("waits")
