@@ -4,7 +4,6 @@ Each verb is written once, as a generator of calls to the services (and of what 
 or in a coroutine.
 """
 
-import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
@@ -86,9 +85,9 @@ class Sent(Generic[R_co]):
         return dag
 
     def _waited(self, timeout_s: float | None) -> Steps[bool]:
-        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        ends_at = None if timeout_s is None else self.app.monotonic_s() + timeout_s
         while True:
-            left_s = wire.WAIT_S_MAX if ends_at is None else max(0.0, ends_at - time.monotonic())
+            left_s = wire.WAIT_S_MAX if ends_at is None else max(0.0, ends_at - self.app.monotonic_s())
             dag = yield from self._wait_once(min(wire.WAIT_S_MAX, left_s))
             if dag.finished:
                 return True
@@ -109,7 +108,13 @@ class Sent(Generic[R_co]):
             self._id = await self._sending
 
     def _result_of(
-        self, node: str, timeout_s: float | None, *, alone: bool, inner: tuple[str, ...] = ()
+        self,
+        node: str,
+        timeout_s: float | None,
+        *,
+        alone: bool,
+        inner: tuple[str, ...] = (),
+        gives_nothing: bool = False,
     ) -> Steps[Any]:
         """The result of a node as JSON, when it is there.
 
@@ -117,12 +122,14 @@ class Sent(Generic[R_co]):
             NotDone: it is not there in time.
             BaseException: what the function raised.
         """
-        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        ends_at = None if timeout_s is None else self.app.monotonic_s() + timeout_s
         look_s = float(wire.WAIT_S_MAX) if alone else 0.0
         while True:
-            left_s = float(wire.WAIT_S_MAX) if ends_at is None else max(0.0, ends_at - time.monotonic())
-            finished = (yield from self._wait_once(min(look_s, left_s))).finished
-            if finished or not alone:
+            left_s = float(wire.WAIT_S_MAX) if ends_at is None else max(0.0, ends_at - self.app.monotonic_s())
+            dag = yield from self._wait_once(min(look_s, left_s))
+            if gives_nothing and dag.state == "succeeded":
+                return None  # without another call
+            if dag.finished or not alone:
                 try:
                     return (yield from self._look(node, inner))
                 except _Unfinished:
@@ -297,7 +304,8 @@ class JobHandle(Sent[R_co]):
     def _result(self, timeout_s: float | None) -> Steps[R_co]:
         key = yield from self._key()
         inner = self._call_made.inner if self._call_made is not None else ()
-        value = yield from self._result_of(key, timeout_s, alone=self._alone, inner=inner)
+        nothing = self._alone and self.function is not None and self.function.signature.gives_nothing
+        value = yield from self._result_of(key, timeout_s, alone=self._alone, inner=inner, gives_nothing=nothing)
         decoded = self._call_made.decoded if self._call_made is not None else None
         if decoded is None and self.function is not None:
             decoded = self.function.decoded

@@ -69,11 +69,11 @@ class InProcess:
 @contextlib.contextmanager
 def in_process(app: "App", start: datetime | None = None) -> Iterator[InProcess]:
     """Run an app in memory for a while."""
-    client, store, now = app._client, app.store, app.now
+    client, store, now, monotonic_s = app._client, app.store, app.now, app.monotonic_s
     services = LocalServices(app, {}, start or START)
     try:
         app._client = Client(transport=services, namespace=app.namespace)
-        app.now = lambda: services.now
+        app.now, app.monotonic_s = lambda: services.now, services.loop.time
         worker = AppWorker(app)
         for schedule in app.schedules.values():
             schedule.check()
@@ -86,7 +86,7 @@ def in_process(app: "App", start: datetime | None = None) -> Iterator[InProcess]
             finally:
                 services.do(stack.aclose())
     finally:
-        app._client, app.store, app.now = client, store, now
+        app._client, app.store, app.now, app.monotonic_s = client, store, now, monotonic_s
         app._clients.clear()
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -45,6 +46,7 @@ class Sender:
         self.namespace = namespace or (client.namespace if client is not None else _settings.namespace(None))
         self.store = store
         self.tracing = tracing
+        self.monotonic_s: Callable[[], float] = time.monotonic
         self.now: Callable[[], datetime] = partial(datetime.now, UTC)
         self.functions: dict[str, JobFunction[..., Any, ..., Any]] = {}
         self._client = client

@@ -121,6 +121,11 @@ class Signature:
         return found
 
     @property
+    def gives_nothing(self) -> bool:
+        """Whether the function is annotated to return None."""
+        return self.hints.get("return", Any) is type(None)
+
+    @property
     def given(self) -> inspect.Signature:
         """The signature that callers see."""
         if self._given is None:

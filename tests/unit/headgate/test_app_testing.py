@@ -112,6 +112,29 @@ def test_results_delays_and_attempts_take_no_time() -> None:
     assert time.monotonic() - began < 60
 
 
+def test_a_result_is_waited_for_as_long_as_the_clock_of_the_test_says() -> None:
+    with app.testing() as tests:
+        start = tests.now
+        with pytest.raises(TimeoutError):
+            resize.enqueue("a", delay_s=7200).result(timeout_s=100)
+        assert tests.now - start == timedelta(seconds=100)
+
+
+def test_a_function_that_gives_nothing_is_not_asked_for_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = App("nothing")
+
+    @other.job
+    def nothing(fails: bool) -> None:
+        if fails:
+            raise ValueError("bad")
+
+    with other.testing():
+        with pytest.raises(ValueError, match="bad"):
+            nothing.enqueue(True).result()
+        monkeypatch.setattr("headgate._app.handle.JobHandle._look", None)
+        nothing.enqueue(False).result()
+
+
 def test_functions_may_wait_for_others_in_threads_and_coroutines() -> None:
     with app.testing():
         assert outer.enqueue("a").result() == "a@640!"
