@@ -86,7 +86,7 @@ MUTATIONS = (
         _SETTLING,
         "if dag.unfinished > dag.cleanup_left or dag.over or dag.reopening:",
         "if dag.unfinished > dag.cleanup_left or dag.over:",
-        ("integration/dag/test_reopening.py::test_who_comes_after_a_crash_goes_on",),
+        (f"{_REOPENED}::test_who_comes_after_a_crash_goes_on",),
     ),
     Mutation(
         "expire-externals-reopening",
