@@ -26,6 +26,7 @@ from benchmarks.scenarios import (
     peers,
     processes,
     schema,
+    sdk,
     shapes,
     snapshot,
     spread_out,
@@ -56,6 +57,13 @@ class Scenario:
 
 
 _ALL = (
+    Scenario(
+        "worker", "jobs a second of the SDK's worker, by slots, kind of handler and processes", sdk.run_worker, 4
+    ),
+    Scenario(
+        "steps", "the step of a chain by the SDK's worker, with outputs, quotas, priority", sdk.run_steps, 1.5
+    ),
+    Scenario("client", "one call of the SDK, and 64 at once, beside bare sockets", sdk.run_client, 1.5),
     Scenario("cycle", "enqueue, dequeue and ack, against the floors", cycle.run, minutes=4, minutes_with_peers=5),
     Scenario(
         "peers",

@@ -1,0 +1,174 @@
+"""What a user drives: the SDK's worker and client, each in processes of its own, as `python -m` would run them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.bench import Bench
+from benchmarks.load import Http
+from benchmarks.machine import Meter
+from benchmarks.outcome import Outcome
+from benchmarks.peers.environment import PeerFailed
+from benchmarks.scenarios.chain import run_chain
+from benchmarks.spread import percentile, ratios
+from benchmarks.workers import Workers
+
+ROOT = Path(__file__).parents[2]
+# Slots, whether handlers are plain functions, processes, and jobs.
+CELLS = (
+    (1, False, 1, 2_000),
+    (10, False, 1, 10_000),
+    (100, False, 1, 20_000),
+    (10, False, 2, 10_000),
+    (100, False, 2, 20_000),
+    (10, True, 1, 5_000),
+    (16, True, 1, 5_000),
+    (10, True, 2, 5_000),
+)
+# What a chain has, beside a worker.
+KINDS = ("plain", "outputs", "quotas", "priority")
+STEP_RATIO, OUTPUTS_RATIO, TAIL_RATIO = 1.2, 1.5, 4.0
+CALL_RATIO, CROWD_RATIO = 1.25, 0.7
+
+WORKER_METHOD = """\
+`headgate.Worker` in one process, or in two, as `asyncio.run` runs it, works a topic empty whose jobs are there
+before it starts. Handlers do nothing. The rate is that of all processes together, from the first end of a handler
+to the last. Coroutine handlers run in the worker's loop, plain functions in its threads. No prefetch is asked for:
+the worker takes as many ahead as it thinks right."""
+
+STEPS_METHOD = """\
+A chain of 100 nodes by a `headgate.Worker` with one slot in a process of its own: a step is the time from one
+handler's start to the next one's. `outputs`: each node gives one and is given its upstream's. `quotas`: in a
+namespace that has some. `priority`: of a DAG that inherits. Beside it, in the same round, the step of `chain`: a
+bare unnamed consumer on two connections."""
+
+CLIENT_METHOD = """\
+One `Client.enqueue_one` after another in a process of its own, in turns with the same call by a bare socket on one
+connection; then 64 callers of one `AsyncClient`, each going through enqueue, dequeue and ack of one item, beside
+64 connections of this program that do the same."""
+
+
+async def run_worker(bench: Bench) -> Outcome:
+    """Jobs a second."""
+    outcome = Outcome("worker", WORKER_METHOD)
+    bench.progress.begin("worker", bench.plan.rounds * len(CELLS))
+    rates: dict[str, list[float]] = {}
+    for number in range(bench.plan.rounds):
+        for slots, plain, processes, full in CELLS:
+            jobs, topic = bench.plan.sized(full, 200), f"worker-{number}-{slots}-{plain}-{processes}"
+            await _fill(bench, topic, jobs)
+            before = bench.stack.meter.read()
+            asked = {"do": "work", "topic": topic, "slots": slots, "plain": plain}
+            answers = await asyncio.gather(*(_ask(bench, **asked) for _ in range(processes)))
+            bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
+            done = sum(answer["jobs"] for answer in answers)
+            if done != jobs:
+                raise PeerFailed(f"{done} of {jobs} jobs were done")
+            ended_s = [at for answer in answers for at in answer["ended_s"]]
+            took_s = max(ended_s) - min(ended_s)
+            kind = "plain functions" if plain else "coroutines"
+            name = f"{slots} slots, {kind}, {processes} process{'es' if processes > 1 else ''}"
+            rates.setdefault(name, []).append(done / took_s)
+            bench.progress.step(f"{name}: {done / took_s:,.0f} jobs/s")
+    for name, values in rates.items():
+        outcome.add(name, "jobs/s", values)
+    return outcome
+
+
+async def run_steps(bench: Bench) -> Outcome:
+    """The time of a step."""
+    outcome = Outcome("steps", STEPS_METHOD)
+    nodes = bench.plan.sized(100, 20)
+    await _limit(bench, "limited")
+    bench.progress.begin("steps", bench.plan.rounds * (len(KINDS) + 1))
+    steps: dict[str, list[list[float]]] = {}
+    for number in range(bench.plan.rounds):
+        steps.setdefault("bare", []).append(await run_chain(bench, nodes))
+        bench.progress.step(f"bare: p50 {percentile(steps['bare'][-1], 0.5):.2f} ms")
+        for kind in KINDS:
+            asked = {"do": "chain", "topic": f"steps-{number}-{kind}", "nodes": nodes, "settle_s": 1.0}
+            asked |= {"outputs": kind == "outputs", "priority": kind == "priority"}
+            asked |= {"namespace": "limited"} if kind == "quotas" else {}
+            before = bench.stack.meter.read()
+            found = (await _ask(bench, **asked))["steps_ms"]
+            bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
+            steps.setdefault(kind, []).append(found)
+            bench.progress.step(f"{kind}: p50 {percentile(found, 0.5):.2f} ms")
+    p50s = {kind: [percentile(part, 0.5) for part in rounds] for kind, rounds in steps.items()}
+    for kind, rounds in steps.items():
+        name = "bare unnamed consumer" if kind == "bare" else f"Worker, {kind}"
+        outcome.add(f"{name}: step, p50", "ms", p50s[kind])
+        outcome.add(f"{name}: step, p99", "ms", [percentile(part, 0.99) for part in rounds])
+    p99s = [percentile(part, 0.99) for part in steps["plain"]]
+    outcome.require_below("step, Worker / bare", ratios(p50s["plain"], p50s["bare"]), STEP_RATIO)
+    outcome.require_below("step, Worker with outputs / bare", ratios(p50s["outputs"], p50s["bare"]), OUTPUTS_RATIO)
+    outcome.require_below("step, Worker, p99 / p50", ratios(p99s, p50s["plain"]), TAIL_RATIO)
+    return outcome
+
+
+async def run_client(bench: Bench) -> Outcome:
+    """The time of a call."""
+    outcome = Outcome("client", CLIENT_METHOD)
+    calls, callers = bench.plan.sized(500, 20), bench.plan.sized(64, 8)
+    bench.progress.begin("client", bench.plan.rounds * 3)
+    p50s: dict[str, list[float]] = {"sdk": [], "bare": []}
+    rates: dict[str, list[float]] = {"sdk": [], "bare": []}
+    async with Workers(bench.stack, callers, 1, ["client-bare"]) as bare:
+        await bench.warm_up(bare.cycles())
+        for number in range(bench.plan.rounds):
+            found = await _ask(bench, do="calls", topic=f"client-{number}", calls=calls)
+            for who in ("sdk", "bare"):
+                p50s[who].append(percentile(found[who], 0.5))
+            bench.progress.step(f"one call: {p50s['sdk'][-1]:.2f} ms, bare {p50s['bare'][-1]:.2f} ms")
+            asked = {"topic": "client-crowd", "callers": callers, "seconds": bench.plan.slice_s}
+            rates["sdk"].append((await _ask(bench, do="crowd", **asked))["rate"])
+            bench.progress.step(f"{callers} callers: {rates['sdk'][-1]:,.0f} cycles/s")
+            done, _ = await bench.slice(outcome, bare.cycles())
+            rates["bare"].append(done.items_per_s)
+            bench.progress.step(f"{callers} connections, bare: {done.items_per_s:,.0f} cycles/s")
+        await bare.drain()
+    for who, name in (("sdk", "SDK"), ("bare", "bare")):
+        outcome.add(f"one blocking enqueue, {name}, p50", "ms", p50s[who])
+        outcome.add(f"{callers} at once, one item each, {name}", "cycles/s", rates[who])
+    outcome.require_below("one blocking call, SDK / bare", ratios(p50s["sdk"], p50s["bare"]), CALL_RATIO)
+    outcome.require_at_least("64 async callers, SDK / bare", ratios(rates["sdk"], rates["bare"]), CROWD_RATIO)
+    return outcome
+
+
+async def _ask(bench: Bench, **asked: Any) -> dict[str, Any]:
+    """What a process of the SDK's own answers."""
+    asked |= {"queue_url": bench.stack.queue_url, "dag_url": bench.stack.dag_url}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.sdk_program", json.dumps(asked), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if process.returncode:
+        raise PeerFailed(f"the SDK's process ended with {process.returncode}")
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+async def _fill(bench: Bench, topic: str, jobs: int) -> None:
+    http = Http(bench.stack.queue_url)
+    try:
+        for first in range(0, jobs, 1_000):
+            await http.enqueue([{"topic": topic, "payload": 1}] * min(1_000, jobs - first))
+    finally:
+        http.close()
+
+
+async def _limit(bench: Bench, namespace: str) -> None:
+    """A namespace with quotas that bind nothing here."""
+    async with httpx.AsyncClient() as client:
+        url = f"{bench.stack.queue_url}/v1/namespaces/{namespace}"
+        (await client.put(url, json={"in_flight_max": 1_000, "items_max": 1_000_000})).raise_for_status()
