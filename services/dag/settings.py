@@ -95,7 +95,7 @@ class DagSettings(EdgeSettings):
 
     # Timers that one transaction ends.
     timers_per_step_max: int = 500
-    # Schedules of a namespace, ticks that are kept of each, and slots that one backfill brings.
+    # Schedules of a namespace, ticks that are kept of each, and slots of its backfills that wait.
     namespace_schedules_max: int = 10_000
     schedule_ticks_max: int = 1_000
     backfill_slots_max: int = 1_000

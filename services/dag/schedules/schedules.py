@@ -44,7 +44,8 @@ class Schedules:
             made = await store.schedules.insert(tx, namespace, schedule_id, said, paused=bool(paused))
             schedule = await store.schedules.lock(tx, namespace, schedule_id)
             assert schedule is not None, "it was there, or was made"
-            begins = made is not None or (schedule.spec, schedule.jitter_s) != (said.spec, said.jitter_s)
+            # Another jitter changes when a slot is decided, and not which slots there are.
+            begins = made is not None or schedule.spec != said.spec
             for name, value in said._asdict().items():
                 setattr(schedule, name, value)
             if paused is not None:
@@ -141,7 +142,7 @@ class Schedules:
 
         Raises:
             NotFound
-            LimitExceeded: they are too many for one call.
+            LimitExceeded: they are too many, with those that wait from calls before.
             Invalid: `end` is not past.
         """
         shard = self._home(namespace, schedule_id)
@@ -158,11 +159,14 @@ class Schedules:
             if end > await store.schedules.now(tx):
                 raise invalid("/end", "must be past: later slots come by themselves")
             times = spec.load(schedule.spec)
+            waiting = await store.schedules.count_waiting(tx, schedule.no, slots_max)
             slots: list[datetime] = []
             slot = times.after(start)
             while slot is not None and slot <= end:
-                if len(slots) == slots_max:
-                    raise LimitExceeded(f"these are over {slots_max} slots; fill them in parts")
+                if waiting + len(slots) == slots_max:
+                    raise LimitExceeded(
+                        f"these and {waiting} that still wait are over {slots_max} slots; fill them in parts"
+                    )
                 slots.append(slot)
                 slot = times.after(slot)
             kind, policy_said = "backfill", overlap or schedule.overlap

@@ -55,7 +55,8 @@ class Cron(Times):
     zone: str
 
     def after(self, moment: datetime) -> datetime | None:
-        local = moment.astimezone(_zone(self.zone))
+        # Its times begin in 1970: a moment near the first that can be told is out of range in some zones.
+        local = max(moment, _EPOCH).astimezone(_zone(self.zone))
         for found in CronSim(self.expression, local):
             # In an hour that exists twice, times of the first one come once more.
             if found > moment:

@@ -250,6 +250,12 @@ async def insert_waiting(
     )
 
 
+async def count_waiting(tx: Transaction, schedule_no: int, rows_max: int) -> int:
+    """How many slots of backfills wait for their turn, counted up to `rows_max`."""
+    row = await tx.row(SQL.count_waiting_slots, schedule_no=schedule_no, rows_max=rows_max)
+    return int(row["slots"])
+
+
 async def delete_waiting(tx: Transaction, schedule_no: int, no: int) -> None:
     """A slot has had its turn."""
     await tx.fetch(SQL.delete_waiting_slot, schedule_no=schedule_no, no=no)

@@ -248,6 +248,17 @@ async def test_a_backfill_runs_one_after_another(world: DagWorld) -> None:
     assert len(await ticks(world, "nightly")) == 7
 
 
+async def test_backfills_that_wait_are_bounded_together(world: DagWorld) -> None:
+    await put(world, "nightly", spec={"interval_s": 1})
+    hour = {"start": "2026-05-31T00:00:00Z", "end": "2026-05-31T00:10:00Z"}
+    assert await call(world, "POST", "/nightly/backfill", hour, 202) == {"slots": 600}
+    over = await call(world, "POST", "/nightly/backfill", hour, 422)
+    assert over["code"] == "limit_exceeded" and "600" in over["detail"]
+    assert len(await world.rows("SELECT FROM waiting_slot")) == 600
+    rest = {"start": "2026-05-31T00:00:00Z", "end": "2026-05-31T00:06:40Z"}
+    assert await call(world, "POST", "/nightly/backfill", rest, 202) == {"slots": 400}
+
+
 async def test_a_dag_is_run_whole(world: DagWorld) -> None:
     nodes = [
         {"key": "a", "topic": "work", "external": ["schedule"], "pass_outputs": True},
@@ -302,6 +313,17 @@ async def test_jitter_puts_slots_off(world: DagWorld) -> None:
     await later(world, HOUR + row["late"] - 1)
     assert await ticks(world, "nightly") == []
     await later(world, HOUR + row["late"] + 1)
+    assert await ticks(world, "nightly") == [("06-01T01:00", 1, "started", None)]
+
+
+async def test_another_jitter_loses_no_slot_that_is_still_put_off(world: DagWorld) -> None:
+    await put(world, "nightly", jitter_s=600)
+    [row] = await world.rows("SELECT extract(epoch FROM look_at - next_at)::float8 AS late FROM schedule")
+    await later(world, HOUR + row["late"] / 2)
+    assert await ticks(world, "nightly") == []
+    moved = await put(world, "nightly", 200, jitter_s=0)
+    assert moved["next_at"] == "2026-06-01T01:00:00Z", "its time is past, and it is not decided yet"
+    await decide(world)
     assert await ticks(world, "nightly") == [("06-01T01:00", 1, "started", None)]
 
 
@@ -421,6 +443,9 @@ async def test_calls_that_are_refused(world: DagWorld) -> None:
         assert refused["errors"][0]["pointer"] == pointer
     old = {"start": "0001-01-01T00:00:00Z", "end": "0001-01-01T00:00:05Z"}
     assert (await call(world, "POST", "/nightly/backfill", old, 202))["slots"] <= 5
+    for zone in ("America/New_York", "Asia/Tokyo"):
+        await put(world, zone.split("/")[1], spec={"cron": "0 3 * * *", "tz": zone})
+        assert (await call(world, "POST", f"/{zone.split('/')[1]}/backfill", old, 202))["slots"] == 0
     system = await call(world, "PUT", "/s", {**HOURLY, "action": {"item": {"topic": "_dag"}}}, 403)
     assert system["code"] == "forbidden"
     large = await call(

@@ -107,6 +107,10 @@ INSERT INTO schedule_run VALUES ($1, $2) ON CONFLICT DO NOTHING;
 INSERT INTO waiting_slot (schedule_no, kind, at, overlap, tick, request)
 SELECT $1, $2, at, $4, $5, $6 FROM unnest($3::timestamptz[]) AS w(at);
 
+-- name: count_waiting_slots(schedule_no, rows_max)
+SELECT count(*)::int AS slots FROM (
+    SELECT FROM waiting_slot WHERE schedule_no = $1 AND kind = 'backfill' LIMIT $2) AS found;
+
 -- name: delete_waiting_slot(schedule_no, no)
 DELETE FROM waiting_slot WHERE schedule_no = $1 AND no = $2;
 
