@@ -11,22 +11,10 @@ What is named here is the whole public interface, with `headgate.wire` for the b
 
 from headgate._app.app import App
 from headgate._app.call import JobCall, JobOptions
-from headgate._app.failures import (
-    JobCancelled,
-    JobError,
-    JobFailed,
-    JobSkipped,
-    JobTimedOut,
-    NoResult,
-    NotDone,
-    RemoteTraceback,
-    ResultGone,
-)
 from headgate._app.flow import Flow
 from headgate._app.function import JobFunction
 from headgate._app.handle import FlowRun, JobHandle
 from headgate._app.stores import FileStore, S3Store, Store
-from headgate._app.typed import WrongArguments
 from headgate._app.worker import AppWorker
 from headgate._async_handle import AsyncDagHandle
 from headgate._async_schedules import AsyncSchedules
@@ -48,17 +36,28 @@ from headgate.errors import (
     Cycle,
     DagCancelling,
     DagFinished,
+    Fail,
     Forbidden,
     GatewayError,
     HeadgateError,
     Invalid,
+    JobCancelled,
+    JobError,
+    JobFailed,
+    JobSkipped,
+    JobTimedOut,
     NoAnswer,
     NodeExists,
     NodeNotRunning,
     NodeReleased,
+    NoResult,
+    NotDone,
     NotFound,
     NothingToRetry,
     OverQuota,
+    RemoteTraceback,
+    ResultGone,
+    Retry,
     ServerError,
     TimedOut,
     TooLarge,
@@ -66,9 +65,10 @@ from headgate.errors import (
     Unavailable,
     UnknownNode,
     VersionConflict,
+    WrongArguments,
 )
 from headgate.ids import new_id, shard_of, time_ms_of
-from headgate.worker import Fail, Job, Retry, Worker
+from headgate.worker import Job, Worker
 from headgate.workflow import NodeFailed, Workflow
 
 __all__ = [

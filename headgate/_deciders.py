@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headgate import _calls
 from headgate import _workflow_calls as verbs
-from headgate._job import Fail, Job
-from headgate.errors import Conflict, NotFound
+from headgate._job import Job
+from headgate.errors import Conflict, Fail, NotFound
 from headgate.workflow.driver import Driver
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
 

@@ -15,7 +15,7 @@ from headgate._calls import encode, present
 from headgate._elements import Leased, LeasedDag, Nack
 from headgate._threads import threads
 from headgate._virtual_loop import VirtualLoop
-from headgate.errors import Invalid
+from headgate.errors import Fail, Invalid, Retry
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -42,30 +42,6 @@ _EXPAND: Final = (
 )
 
 _VALUES: Final = ".dag(job.dag.id, namespace=job.namespace).values"
-
-
-class Retry(Exception):
-    """Raised in a handler: give the item back, to be delivered again after `delay_s`.
-
-    `metadata` replaces the item's; with `costs_attempt=False` this delivery is not counted.
-    """
-
-    def __init__(
-        self,
-        reason: str = "the handler asked to be called again",
-        *,
-        delay_s: float | None = None,
-        metadata: dict[str, Any] | None = None,
-        costs_attempt: bool = True,
-    ) -> None:
-        super().__init__(reason)
-        self.delay_s = delay_s
-        self.metadata = metadata
-        self.costs_attempt = costs_attempt
-
-
-class Fail(Exception):
-    """Raised in a handler: the item is dead, whatever attempts it has left; a DAG's node has failed."""
 
 
 class Job:

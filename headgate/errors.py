@@ -23,8 +23,19 @@
     │   └── UnknownNode              an edge names a node that is not there
     ├── OverQuota             429    later, after `retry_after_s`
     ├── Unavailable           503    a shard or a service is away
-    └── ServerError           5xx    anything else that is the service's fault
-        └── GatewayError             a proxy got no answer from the service (502, 504)
+    ├── ServerError           5xx    anything else that is the service's fault
+    │   └── GatewayError             a proxy got no answer from the service (502, 504)
+    ├── WrongArguments               a function of an app is not called as its signature says; nothing was sent
+    └── JobError                     what a job's result raises besides what its function raised
+        ├── JobFailed                the function raised what cannot be raised here
+        ├── JobCancelled
+        ├── JobSkipped               its condition was not met, or what it waits for did not succeed
+        ├── JobTimedOut              an attempt took longer than its function's `timeout_s`
+        ├── NotDone                  it has not ended in time; it goes on
+        ├── ResultGone               it is no longer kept, or there is none
+        └── NoResult                 it was sent with `result=False`
+
+Handlers raise `Retry` and `Fail`. `RemoteTraceback` is the cause of what a result raises.
 
 What happens to single elements of a batch (a lost lease, a duplicate, a refused item) is a result, no error; of a
 verb for one item (`enqueue_one`, `ack_one`, `nack_one`) a refusal is one.
@@ -176,6 +187,97 @@ class GatewayError(ServerError):
     """A proxy in front of the service got no answer from it (502, 504)."""
 
     code, status, retryable = "gateway", 502, True
+
+
+class WrongArguments(HeadgateError, TypeError):
+    """A function is not called as its signature says. Nothing was sent."""
+
+    code = "wrong_arguments"
+
+
+class JobError(HeadgateError):
+    """Base of what a job's result may raise besides what its function raised."""
+
+    code = "job_error"
+
+
+class JobFailed(JobError):
+    """The job failed with an exception that cannot be raised here, or without one; `error` is its whole text."""
+
+    code = "job_failed"
+
+    def __init__(self, detail: str, *, error: str | None = None, **more: Any) -> None:
+        super().__init__(detail, **more)
+        self.error = error
+
+
+class JobCancelled(JobError):
+    code = "job_cancelled"
+
+
+class JobSkipped(JobError):
+    """The job did not run: its condition was not met, or what it waits for did not succeed."""
+
+    code = "job_skipped"
+
+
+class JobTimedOut(JobError, TimeoutError):
+    """An attempt took longer than the `timeout_s` of its function."""
+
+    code = "job_timed_out"
+
+
+class NotDone(JobError, TimeoutError):
+    """The job has not ended within the time that `result` was to wait; it goes on."""
+
+    code = "not_done"
+
+
+class ResultGone(JobError):
+    """There is no such job, or its result is no longer kept."""
+
+    code = "result_gone"
+
+
+class NoResult(JobError):
+    """The job was sent without keeping its result (`result=False`)."""
+
+    code = "no_result"
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception where it was raised; its `__cause__`."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text.rstrip()}\n"""'
+
+
+class Retry(Exception):
+    """Raised in a handler: give the item back, to be delivered again after `delay_s`.
+
+    `metadata` replaces the item's; with `costs_attempt=False` this delivery is not counted.
+    """
+
+    def __init__(
+        self,
+        reason: str = "the handler asked to be called again",
+        *,
+        delay_s: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        costs_attempt: bool = True,
+    ) -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
+        self.metadata = metadata
+        self.costs_attempt = costs_attempt
+
+
+class Fail(Exception):
+    """Raised in a handler: the item is dead, whatever attempts it has left; a DAG's node has failed."""
 
 
 _BY_STATUS: dict[int, type[HeadgateError]] = {

@@ -34,7 +34,7 @@ from headgate._backoff import pause_s
 from headgate._bridge import ThroughLoop
 from headgate._deciders import TOPIC, Deciders, W
 from headgate._elements import Leased
-from headgate._job import Ending, Fail, Handler, Job, Retry, run_handler, traced, verdict_of, verdict_of_error
+from headgate._job import Ending, Handler, Job, run_handler, traced, verdict_of, verdict_of_error
 from headgate._leases import Leases
 from headgate._settler import Settler, Verdict
 from headgate._signals import on_signals
@@ -44,10 +44,12 @@ from headgate.client import Client
 from headgate.errors import (
     BadRequest,
     Conflict,
+    Fail,
     Forbidden,
     HeadgateError,
     Invalid,
     NotFound,
+    Retry,
     TooLarge,
     Unauthorized,
 )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate._app.failures import text_of
-from headgate._job import Fail, Job, Retry
+from headgate._job import Job
+from headgate.errors import Fail, Retry
 
 if TYPE_CHECKING:
     from headgate._app.function import JobFunction

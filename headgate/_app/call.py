@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypedDict, TypeVar
 
-from headgate._app.typed import WrongArguments, loose
+from headgate._app.typed import loose
 from headgate._elements import BackoffSpec
+from headgate.errors import WrongArguments
 from headgate.wire import Trigger
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ class Plan:
         self._prefix = prefix
         self._keys: dict[JobCall[Any], str] = {}
         self._counts: dict[str, int] = {}
+        self._adding: set[JobCall[Any]] = set()
         self.nodes: dict[str, Node] = {}
         self.undo: dict[str, Node] = {}
 
@@ -46,8 +47,17 @@ class Plan:
         """Add a call, and what it needs, if they are not there yet; its key.
 
         Raises:
-            ValueError: it is there, and is now to wait otherwise; or it is of another app.
+            ValueError: it is there, and is now to wait otherwise; it waits for itself; or it is of another app.
         """
+        if call in self._adding:
+            raise ValueError(f"{call!r} waits for itself: it needs a call that waits for it; make a new call")
+        self._adding.add(call)
+        try:
+            return self._add(call, how)
+        finally:
+            self._adding.discard(call)
+
+    def _add(self, call: JobCall[Any], how: AddOptions) -> str:
         if call.function.app is not self._app:
             raise ValueError(f"{call!r} is of another app; a flow has calls of one")
         if call in self._keys:
@@ -56,11 +66,11 @@ class Plan:
             return self._keys[call]
         needed = [self.add(reference.call) for reference in call.references()]
         after = [self.add(other) for other in how.get("after", ())]
+        when = condition_of(how["when"]) if "when" in how else None
+        above = "" if when is None else self.add(when.call)
         key = self._new_key(call, how.get("key"))
         self._keys[call] = key
-        gates = []
-        if "when" in how:
-            gates = [self._gate(key, call, condition_of(how["when"]))]
+        gates = [] if when is None else [self._gate(key, call, when, above)]
         upstream = list(dict.fromkeys([*needed, *after, *gates]))
         if isinstance(call, FlowCall):
             self.nodes[key] = Node(key, None, upstream, list(how.get("external", ())), _waiting(how), call.dag)
@@ -86,9 +96,8 @@ class Plan:
         external: list[External] = list(how.get("external", ()))
         self.nodes[key] = Node(key, call.function.topic, upstream, external, options)
 
-    def _gate(self, key: str, call: JobCall[Any], when: Condition) -> str:
+    def _gate(self, key: str, call: JobCall[Any], when: Condition, above: str) -> str:
         """A node that skips the call's if the condition does not hold, which is its output."""
-        above = self.add(when.call)
         gate = f"{self._prefix}if {key.removeprefix(self._prefix)}"
         test = {"skip": key, "path": list(when.path), "operator": when.operator, "other": when.other}
         function = call.function

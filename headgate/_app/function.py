@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, P
 from pydantic import ValidationError
 
 from headgate._app.call import JobCall, JobOptions, references, without_calls
-from headgate._app.failures import JobFailed
 from headgate._app.handle import JobHandle
-from headgate._app.typed import Signature, WrongArguments, faults
+from headgate._app.typed import Signature, faults
 from headgate._elements import BackoffSpec
 from headgate._job import Job
+from headgate.errors import JobFailed, WrongArguments
 
 if TYPE_CHECKING:
     from headgate._app.app import App

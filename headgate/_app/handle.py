@@ -8,18 +8,11 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from headgate import _calls, wire
-from headgate._app.failures import (
-    JobCancelled,
-    JobSkipped,
-    NoResult,
-    NotDone,
-    ResultGone,
-    raised_by,
-)
+from headgate._app.failures import raised_by
 from headgate._app.results import filled
 from headgate._calls import Call, present
 from headgate._flows import listed
-from headgate.errors import NotFound
+from headgate.errors import JobCancelled, JobSkipped, NoResult, NotDone, NotFound, ResultGone
 
 if TYPE_CHECKING:
     from headgate._app.call import JobCall

@@ -57,6 +57,9 @@ class InProcess:
 
     def trigger(self, schedule: str) -> None:
         """Run a schedule's function as if its time had come."""
+        if schedule not in self._schedules:
+            known = ", ".join(self._schedules) or "none"
+            raise ValueError(f"the app has no schedule {schedule!r}; it has {known}")
         self._run(self._schedules[schedule], self.now)
 
     def _run(self, schedule: Every, moment: datetime) -> None:

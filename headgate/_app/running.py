@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError
 
 from headgate._app.batches import Batches
 from headgate._app.call import AddOptions, JobCall, holds, references, without_calls
-from headgate._app.failures import JobTimedOut, text_of
+from headgate._app.failures import text_of
 from headgate._app.flow import Plan
 from headgate._app.function import JobFunction, is_coroutine_function
 from headgate._app.results import MARK, Opening, filled, opened, sealed, series
@@ -26,9 +26,9 @@ from headgate._app.sending import in_loop
 from headgate._app.tracing import Carrier, tell, upstream_of
 from headgate._app.typed import StateOf, faults
 from headgate._calls import encode, present
-from headgate._job import Fail, Job, Retry, _in_thread, traced
+from headgate._job import Job, _in_thread, traced
 from headgate.dag import Node
-from headgate.errors import Invalid, NodeExists, TooLarge
+from headgate.errors import Fail, Invalid, JobTimedOut, NodeExists, Retry, TooLarge
 from headgate.wire import OUTPUT_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -201,9 +201,11 @@ class Runner:
         try:
             async with limit:
                 return await _run(job, code, args, kwargs)
-        except (asyncio.CancelledError, KeyboardInterrupt, Retry):
+        except (KeyboardInterrupt, Retry):
             raise
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             failure = error
             if isinstance(error, TimeoutError) and limit.expired():
                 failure = JobTimedOut(f"attempt {job.attempt} took longer than {timeout_s:g} s")
@@ -350,6 +352,12 @@ def _same_as_before(*, named: bool) -> Iterator[None]:
             f"{error}: the calls that this job made in an earlier attempt were others; make the same calls in "
             "every attempt, as from its arguments alone"
         ) from None
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled this task. If not, what it awaited was, and that is a failure of its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _run(job: Job, code: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:

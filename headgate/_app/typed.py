@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
 from headgate._job import Job
-from headgate.errors import HeadgateError
+from headgate.errors import WrongArguments
 
 _CONFIG: Final = ConfigDict(
     extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings"
@@ -29,12 +29,6 @@ _ADVICE: Final = (
 
 # How values of a type travel: what makes JSON of one, and what makes one of that JSON.
 Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-
-
-class WrongArguments(HeadgateError, TypeError):
-    """A function is not called as its signature says. Nothing was sent."""
-
-    code = "wrong_arguments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,9 @@ class Fields:
         made: Any = make(title, dict(types), total=False)
         made.__pydantic_config__ = _CONFIG
         try:
-            self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(made)
+            # In a tuple, for pydantic takes no settings of how bytes are written from a TypedDict, though it does
+            # those of how they are read.
+            self._adapter: TypeAdapter[tuple[dict[str, Any]]] = TypeAdapter(tuple[made], config=_CONFIG)
         except PydanticUserError as error:
             raise TypeError(
                 f"{title} has an annotation that no JSON is made of ({error.message.splitlines()[0]}); annotate "
@@ -67,15 +63,15 @@ class Fields:
             ValidationError: they are not of their types.
             PydanticSerializationError: they have no JSON form.
         """
-        checked = self._adapter.validate_python(dict(values))
+        checked = self._adapter.validate_python((dict(values),))
         # By way of text: only there are numbers that JSON has no form for made strings.
-        found: dict[str, Any] = json.loads(self._adapter.dump_json(checked, by_alias=True))
-        return found
+        found: list[dict[str, Any]] = json.loads(self._adapter.dump_json(checked, by_alias=True))
+        return found[0]
 
     def decode(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values that JSON stands for; raises ValidationError."""
         # As text: only so are strings taken for bytes in base64, and lists for tuples and sets.
-        return self._adapter.validate_json(json.dumps(values))
+        return self._adapter.validate_json(json.dumps([values]))[0]
 
 
 class Signature:
@@ -227,7 +223,7 @@ def loose(value: Any) -> Any:
 def faults(error: ValidationError) -> str:
     """What is wrong with which value, in a line."""
     found = [
-        f"`{'.'.join(map(str, fault['loc']))}` {_in_words(fault)}"
+        f"`{'.'.join(map(str, fault['loc'][1:]))}` {_in_words(fault)}"
         for fault in error.errors(include_url=False, include_context=False)[:5]
     ]
     return "; ".join(found)

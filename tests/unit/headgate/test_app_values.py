@@ -1,0 +1,168 @@
+"""What goes through an app unharmed: values of all types, what functions raise, and flows that cannot be."""
+
+import asyncio
+import dataclasses
+import math
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headgate
+from headgate import App, JobFailed, WrongArguments
+
+# No text, text, and text that is base64 of something else.
+BINARY = (b"\xff\x00\xfe", b"", b"text", b"abcd")
+
+app = App("values")
+runs: list[str] = []
+
+
+@dataclasses.dataclass
+class Page:
+    body: bytes
+    score: float = 0.0
+
+
+@app.job
+def whole(
+    body: bytes, parts: list[bytes], page: Page, other: bytes | None = None
+) -> tuple[bytes, list[bytes], Page]:
+    return body, parts, page
+
+
+@app.job
+def number(value: float, other: float | None = None) -> float:
+    return value
+
+
+@app.job
+def add(x: int, y: int = 1) -> int:
+    return x + y
+
+
+@app.job
+def total(numbers: list[Any]) -> int:
+    return sum(numbers)
+
+
+@app.job
+async def waits_for_what_was_cancelled() -> None:
+    runs.append("async")
+    inner = asyncio.get_running_loop().create_future()
+    inner.cancel()
+    await inner
+
+
+@app.job
+def raises_cancelled() -> None:
+    runs.append("thread")
+    raise asyncio.CancelledError
+
+
+@app.job
+def raises(what: str) -> None:
+    match what:
+        case "group":
+            raise ExceptionGroup("two of them", [ValueError(1), KeyError("k")])
+        case "file":
+            Path("/there/is/none").read_bytes()
+        case "bytes":
+            b"\xff".decode()
+        case "lines":
+            error = Unusual(1, lock=threading.Lock())
+            error.add_note("a note")
+            raise error
+        case "mute":
+            raise Mute
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+class Unusual(Exception):
+    def __new__(cls, *_: Any, lock: Any) -> "Unusual":
+        return super().__new__(cls)
+
+    def __init__(self, code: int, *, lock: Any) -> None:
+        super().__init__("first line\nsecond line")
+        self.code, self.lock = code, lock
+
+
+@pytest.mark.parametrize("body", BINARY)
+def test_bytes_come_as_they_were_given(body: bytes) -> None:
+    with app.testing():
+        given = body, [body, b"\xfb"], Page(body)
+        assert whole.enqueue(*given, other=body).result() == given
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_numbers_that_json_has_not_come_as_they_were_given(value: float) -> None:
+    with app.testing():
+        assert repr(number.enqueue(value, value).result()) == repr(value)
+
+
+def test_a_wrong_argument_is_named_without_how_it_is_checked() -> None:
+    with pytest.raises(WrongArguments, match=r"^total: `numbers` input should be a valid list"):
+        total.call(3)
+
+
+@pytest.mark.parametrize("function", [waits_for_what_was_cancelled, raises_cancelled])
+def test_a_cancellation_of_its_own_ends_a_job_as_any_exception_does(function: Any) -> None:
+    runs.clear()
+    with app.testing() as tests, pytest.raises(JobFailed, match="CancelledError"):
+        function.enqueue().result(timeout_s=60)
+    assert len(tests.ran) == len(runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "said"),
+    [
+        ("group", JobFailed, r"ExceptionGroup: two of them \(2 sub-exceptions\)$"),
+        ("file", FileNotFoundError, r"No such file or directory: '/there/is/none'$"),
+        ("bytes", JobFailed, r"UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0"),
+        ("lines", JobFailed, r"Unusual: first line\nsecond line$"),
+    ],
+)
+def test_what_was_raised_is_told_whole(what: str, kind: type[Exception], said: str) -> None:
+    with app.testing(), pytest.raises(kind) as caught:
+        raises.enqueue(what).result()
+    assert re.search(said, str(caught.value))
+
+
+def test_what_cannot_even_be_printed_is_raised_all_the_same() -> None:
+    with app.testing() as tests, pytest.raises(Mute):
+        raises.enqueue("mute").result()
+    assert len(tests.ran) == 1
+
+
+def test_a_flow_that_waits_for_itself_is_refused_in_words() -> None:
+    numbers: list[Any] = [1]
+    ring = total.call(numbers)
+    ring.arguments["numbers"] = [add.call(ring)]
+    with pytest.raises(ValueError, match="<call of total> waits for itself"):
+        app.flow("ring").add(ring)
+    own = add.call(1)
+    with pytest.raises(ValueError, match="<call of add> waits for itself"):
+        app.flow("own").add(own, after=[own])
+    with pytest.raises(ValueError, match="<call of add> waits for itself"):
+        app.flow("when").add(own, when=own.value > 1)
+
+
+def test_errors_are_of_public_modules() -> None:
+    errors = [getattr(headgate, name) for name in headgate.__all__]
+    shown = {
+        f"{kind.__module__}.{kind.__name__}"
+        for kind in errors
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+    assert not {name for name in shown if "._" in name}
+
+
+def test_a_schedule_that_is_not_there_is_named() -> None:
+    with app.testing() as tests, pytest.raises(ValueError, match="no schedule 'daily'"):
+        tests.trigger("daily")
