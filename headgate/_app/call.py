@@ -231,7 +231,10 @@ def seconds_until(at: datetime, now: datetime) -> float:
 
     Raises:
         ValueError: it has no time zone.
+        TypeError: it is no datetime.
     """
+    if not isinstance(at, datetime):
+        raise TypeError(f"at={at!r} is no datetime; say datetime(..., tzinfo=UTC)")
     if at.tzinfo is None:
         raise ValueError(f"at={at.isoformat()} has no time zone; say datetime(..., tzinfo=UTC), or astimezone()")
     return max(0.0, (at - now).total_seconds())
@@ -242,6 +245,8 @@ def node_options(options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     names = ("priority", "max_attempts", "backoff", "ttl_s", "delay_s")
     found = {name: options[name] for name in names if options.get(name) is not None}
     if options.get("at") is not None:
+        if "delay_s" in found:
+            raise ValueError("give a job `delay_s` or `at`, not both")
         found["delay_s"] = seconds_until(options["at"], now)
     return found
 

@@ -17,20 +17,29 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
+from headgate import wire
 from headgate._app.local_dag import LocalDag, LocalNode
 from headgate._elements import Leased, LeasedDag
 from headgate._job import Handler, Job, run_handler, verdict_of, verdict_of_error
 from headgate._virtual_loop import VirtualLoop
 from headgate.async_client import AsyncClient
 from headgate.client import Client
-from headgate.errors import HeadgateError, NotFound
+from headgate.errors import HeadgateError, Invalid, NotFound
 from headgate.ids import new_id
 
 if TYPE_CHECKING:
     from headgate._app.app import App
 
 ATTEMPTS_MAX: Final = 20
+# By the last part of their paths.
+_BODIES: Final[Mapping[str, type[BaseModel]]] = {
+    "enqueue": wire.EnqueueRequest,
+    "dags": wire.DagSpec,
+    "nodes": wire.AddNodes,
+    "expand": wire.ExpandNode,
+}
 _PATH: Final = re.compile(r"/v1(?:/namespaces/[^/]+)?/(.*)")
 
 
@@ -305,6 +314,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         parts = [unquote(part) for part in matched[1].split("/")] if matched is not None else []
         body = json.loads(request.content) if request.content else {}
         try:
+            _check(request, parts)
             found = await self._called(request.method, parts, dict(parse_qsl(query)), body)
         except HeadgateError as error:
             problem = {"title": error.code, "code": error.code, "detail": error.detail, "outcome": "none"}
@@ -436,6 +446,18 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         if item.state == "delayed" and item.due_s <= self.loop.time():
             item.state = "ready"
         return {"id": item_id, "status": "found", "state": item.state, "attempt": item.attempt}
+
+
+def _check(request: httpx.Request, parts: list[str]) -> None:
+    """Raises Invalid for a body that the services would refuse."""
+    match request.method, parts:
+        case "POST", [name] | ["dags", _, name] if name in _BODIES:
+            try:
+                _BODIES[name].model_validate_json(request.content)
+            except ValidationError as error:
+                faults = wire.field_errors(error.errors(include_url=False, include_input=False))
+                said = "; ".join(f"{fault.pointer or '/'}: {fault.detail}" for fault in faults[:5])
+                raise Invalid(said, status=422) from None
 
 
 def _unknown(what: str) -> HeadgateError:

@@ -201,7 +201,7 @@ class Runner:
         try:
             async with limit:
                 return await _run(job, code, args, kwargs)
-        except (KeyboardInterrupt, Retry):
+        except Retry:
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():

@@ -197,8 +197,8 @@ class Sender:
         sent late in the window before is looked for. Two callers whose clocks see the end of a window on either
         side may both send.
         """
-        if not window_s > 0:
-            raise ValueError("unique_for_s must be more than 0")
+        if not (isinstance(window_s, int | float) and window_s > 0):
+            raise ValueError(f"unique_for_s must be a number of seconds, more than 0, not {window_s!r}")
         digest = hashlib.sha256(encode(payload)).hexdigest()[:32]
         now = self.now().timestamp()
         number = int(now // window_s)

@@ -5,13 +5,14 @@ import dataclasses
 import math
 import re
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headgate
-from headgate import App, JobFailed, WrongArguments
+from headgate import App, Invalid, JobFailed, WrongArguments
 
 # No text, text, and text that is base64 of something else.
 BINARY = (b"\xff\x00\xfe", b"", b"text", b"abcd")
@@ -109,6 +110,40 @@ def test_numbers_that_json_has_not_come_as_they_were_given(value: float) -> None
 def test_a_wrong_argument_is_named_without_how_it_is_checked() -> None:
     with pytest.raises(WrongArguments, match=r"^total: `numbers` input should be a valid list"):
         total.call(3)
+
+
+@app.job
+async def stops() -> None:
+    runs.append("stops")
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_of_its_own_ends_a_job() -> None:
+    with app.testing() as tests, pytest.raises(JobFailed, match="KeyboardInterrupt"):
+        stops.enqueue().result(timeout_s=60)
+    assert len(tests.ran) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"delay_s": -1}, Invalid, "/nodes/0/delay_s: must be greater than or equal to 0"),
+        ({"delay_s": "5"}, Invalid, "/nodes/0/delay_s: must be a valid number"),
+        ({"delay_s": 40 * 86_400}, Invalid, "/nodes/0/delay_s"),
+        ({"priority": "high"}, Invalid, "/nodes/0/priority"),
+        ({"key": "k" * 2_000}, Invalid, "/key: must be 1 to 1024 bytes"),
+        ({"backoff": {"base": 1}}, Invalid, "/nodes/0/backoff/base: there is no such field"),
+        ({"priority": "high", "result": False}, Invalid, "/items/0/priority"),
+        ({"at": "tomorrow"}, TypeError, "at='tomorrow' is no datetime"),
+        ({"at": datetime(2030, 1, 1, tzinfo=UTC), "delay_s": 1}, ValueError, "`delay_s` or `at`, not both"),
+        ({"unique_for_s": "5"}, ValueError, "unique_for_s must be a number of seconds"),
+    ],
+)
+def test_options_that_the_services_refuse_are_refused_in_memory_too(
+    options: Any, kind: type[Exception], said: str
+) -> None:
+    with app.testing(), pytest.raises(kind, match=said):
+        add.options(**options).enqueue(1)
 
 
 @pytest.mark.parametrize("function", [waits_for_what_was_cancelled, raises_cancelled])
