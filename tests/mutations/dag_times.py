@@ -101,8 +101,8 @@ MUTATIONS = (
         "slot-overlap",
         "an unfinished run keeps slots back",
         _SCHEDULES,
-        "        WHERE d.state IN ('running', 'cancelling')) AS unfinished,",
-        "        WHERE d.state = 'cancelling') AS unfinished,",
+        "        WHERE d.state IN ('running', 'cancelling')) AS unfinished",
+        "        WHERE d.state = 'cancelling') AS unfinished",
         (f"{_SCHEDULE_TESTS}::test_overlap_skip_leaves_slots_out",),
     ),
     Mutation(

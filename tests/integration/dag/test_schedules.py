@@ -259,6 +259,17 @@ async def test_backfills_that_wait_are_bounded_together(world: DagWorld) -> None
     assert await call(world, "POST", "/nightly/backfill", rest, 202) == {"slots": 400}
 
 
+async def test_a_backfill_at_once_does_not_wait_for_one_that_goes_one_by_one(world: DagWorld) -> None:
+    await put(world, "nightly")
+    one_by_one = {"start": "2026-05-29T00:00:00Z", "end": "2026-05-29T03:00:00Z"}
+    at_once = {"start": "2026-05-30T00:00:00Z", "end": "2026-05-30T02:00:00Z", "overlap": "allow"}
+    await call(world, "POST", "/nightly/backfill", one_by_one, 202)
+    await call(world, "POST", "/nightly/backfill", at_once, 202)
+    await decide(world)
+    started = [tick[0] for tick in await ticks(world, "nightly")]
+    assert started == ["05-29T01:00", "05-30T01:00", "05-30T02:00"]
+
+
 async def test_a_dag_is_run_whole(world: DagWorld) -> None:
     nodes = [
         {"key": "a", "topic": "work", "external": ["schedule"], "pass_outputs": True},

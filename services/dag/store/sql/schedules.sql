@@ -69,20 +69,22 @@ DELETE FROM schedule_run WHERE ctid = ANY(ARRAY(
     WHERE coalesce(d.state, '') NOT IN ('running', 'cancelling')));
 
 -- name: situation(no)
--- By a snapshot from after the lock: what is unfinished, what waits, and the last tick.
-SELECT shard_now() AS at,
-    EXISTS (
-        SELECT FROM (SELECT dag_no FROM schedule_run WHERE schedule_no = $1 ORDER BY schedule_no, dag_no OFFSET 0) AS r
-        CROSS JOIN LATERAL (SELECT state FROM dag WHERE no = r.dag_no OFFSET 0) AS d
-        WHERE d.state IN ('running', 'cancelling')) AS unfinished,
+-- By a snapshot from after the lock: what is unfinished, what waits, and the last tick. While a run is unfinished it is
+-- the turn of what need not wait for that.
+SELECT shard_now() AS at, runs.unfinished,
     EXISTS (SELECT FROM waiting_slot WHERE schedule_no = $1 AND kind = 'slot') AS buffered,
     w.no AS waiting_no, w.kind AS waiting_kind, w.at AS waiting_at, w.overlap AS waiting_overlap, w.tick AS waiting_tick,
     w.request::text AS waiting_request, t.no AS last_no, t.kind AS last_kind, t.decision AS last_decision,
     t.reason AS last_reason
-FROM (SELECT) AS one
+FROM (
+    SELECT EXISTS (
+        SELECT FROM (SELECT dag_no FROM schedule_run WHERE schedule_no = $1 ORDER BY schedule_no, dag_no OFFSET 0) AS r
+        CROSS JOIN LATERAL (SELECT state FROM dag WHERE no = r.dag_no OFFSET 0) AS d
+        WHERE d.state IN ('running', 'cancelling')) AS unfinished
+    OFFSET 0) AS runs
 LEFT JOIN LATERAL (
     SELECT no, kind, at, overlap, tick, request FROM waiting_slot WHERE schedule_no = $1
-    ORDER BY kind DESC, at, no LIMIT 1) AS w ON true
+    ORDER BY runs.unfinished AND kind = 'backfill' AND overlap = 'allow' DESC, kind DESC, at, no LIMIT 1) AS w ON true
 LEFT JOIN LATERAL (
     SELECT no, kind, decision, reason FROM tick WHERE schedule_no = $1 ORDER BY no DESC LIMIT 1) AS t ON true;
 
