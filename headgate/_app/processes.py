@@ -131,8 +131,12 @@ class Supervisor:
             place.due_at = now + pause_s
             stderr_line(f"headgate: a worker has ended ({_said(code)}); the next one starts in {pause_s:g} s")
             place.process = None
-        if place.process is None and place.due_at <= now:
-            place.process = self._start(self._command)
+        if place.process is None and place.due_at <= now and not self._signals:
+            process = self._start(self._command)
+            missed = self._signals[:]  # they came while it was started, and reached the others
+            place.process = process
+            for number in missed:
+                process.send_signal(number)
             place.started_at = now
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:

@@ -176,6 +176,37 @@ def test_a_process_that_ends_at_once_is_started_later_each_time(tmp_path: Path) 
     assert (started[-2].code, started[-1].code) == (-signal.SIGTERM, None)
 
 
+@pytest.mark.parametrize("when", ["while one starts", "while they drain"])
+def test_a_signal_at_any_moment_reaches_every_process_once(tmp_path: Path, when: str) -> None:
+    started: list[_Process] = []
+    told: list[tuple[int, int]] = []
+    files: dict[Path, int] = {}
+
+    class Process(_Process):
+        def send_signal(self, number: int) -> None:
+            told.append((started.index(self), number))
+            super().send_signal(number)
+
+        def wait(self) -> int | None:
+            if when == "while they drain":
+                supervisor._signalled(signal.SIGTERM, None)
+            return super().wait()
+
+    def begin(_: Sequence[str]) -> Any:
+        started.append(Process())
+        if when == "while one starts":
+            supervisor._signalled(signal.SIGTERM, None)
+        return started[-1]
+
+    supervisor = Supervisor(["x"], 1, watched=lambda: dict(files), start=begin)
+    supervisor.step()
+    files[tmp_path / "new.py"] = 1
+    if when == "while they drain":
+        supervisor.step()
+    assert len(started) == 1
+    assert told == [(0, signal.SIGTERM)]
+
+
 def test_sources_are_python_files_but_those_of_tools(tmp_path: Path) -> None:
     for name in ("a.py", "b.txt", "inner/c.py", ".venv/d.py", "__pycache__/e.py"):
         path = tmp_path / name
