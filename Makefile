@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo run test worlds check bench fmt fmt-check lint types imports tidy test-unit test-contract \
+.PHONY: help setup demo run test worlds check bench fmt fmt-check lint types imports tidy test-fast test-contract \
 	test-integration examples migrate openapi schema lock clean
 
 help: ## list the targets
@@ -33,7 +33,7 @@ test: $(READY) ## run the tests; T=path runs one file or one test
 worlds: $(READY) ## random worlds: T=minutes of them, from SEED=n on, or N=how many
 	@$(BIN)/python -m tests.worlds $(if $(T),--minutes $(T)) $(if $(SEED),--seed $(SEED)) $(if $(N),--number $(N))
 
-check: fmt-check lint types imports test ## everything that must be true of a commit: what CI runs
+check: fmt-check lint types imports test ## everything that must be true of a commit: what CI runs; T=path for the tests of one room
 
 bench: $(READY) ## measure the services against their floors
 	@$(BIN)/python -m benchmarks
@@ -57,7 +57,7 @@ imports: $(READY) ## which module may import which
 tidy: $(READY) ## sizes, names and other habits that a test can see
 	@$(BIN)/pytest tests/unit/test_tidy.py
 
-test-unit: $(READY) ## tests without servers
+test-fast: $(READY) ## tests without servers: in about a minute, what most changes touch
 	@$(BIN)/pytest tests/unit
 
 test-contract: $(READY) ## both APIs against their contract, on real servers
