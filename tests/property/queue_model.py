@@ -6,6 +6,8 @@ Time stands still between calls to `pass_time`. An item is in one state; ends ar
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.queue_host import AT_ONCE
+
 LIVING = ("ready", "delayed", "leased", "disabled", "dead")
 
 
@@ -170,7 +172,8 @@ class Model:
 def request(item: Item, disabled: bool) -> dict[str, Any]:
     """The item as an enqueue call carries it."""
     body: dict[str, Any] = {"topic": "t", "id": item.id, "priority": item.priority, "lease_s": item.lease_s}
-    body |= {"max_attempts": item.max_attempts, "disabled": disabled}
+    # What comes back does so at once, as the model has it.
+    body |= {"max_attempts": item.max_attempts, "disabled": disabled, "backoff": AT_ONCE}
     if item.delay_s:
         body["delay_s"] = item.delay_s
     if item.ttl_s is not None:
