@@ -127,6 +127,11 @@ class Signature:
         if self._given is None:
             injected = self.injected
             kept = [one for name, one in self._whole.parameters.items() if name not in injected]
+            if self._batch and (len(kept) != 1 or kept[0].kind in _VARIADIC):
+                raise TypeError(
+                    f"{self.name} has batch=, so it takes one list of elements, beside what a worker fills in; "
+                    f"its signature is {self._whole}"
+                )
             self._given = self._whole.replace(parameters=kept)
         return self._given
 

@@ -201,3 +201,13 @@ def test_errors_are_of_public_modules() -> None:
 def test_a_schedule_that_is_not_there_is_named() -> None:
     with app.testing() as tests, pytest.raises(ValueError, match="no schedule 'daily'"):
         tests.trigger("daily")
+
+
+@pytest.mark.parametrize("function", [lambda: None, lambda x, y=1: None, lambda *x: None])
+def test_a_batch_that_takes_no_one_list_is_refused_at_the_caller_and_by_the_worker(function: Any) -> None:
+    odd = App("odd")
+    made = odd.job(name="odd", batch=3)(function)
+    with odd.testing(), pytest.raises(TypeError, match="takes one list of elements"):
+        made.enqueue(*([1] if function.__code__.co_varnames else []))
+    with pytest.raises(TypeError, match="takes one list of elements"):
+        made.signature.check()
