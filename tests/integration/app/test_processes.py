@@ -95,7 +95,8 @@ def test_workers_end_with_the_process_that_looks_after_them(
 def test_code_that_changes_is_loaded_anew(
     start: Callable[..., subprocess.Popen[bytes]], who: Any, folder: Path, media: ModuleType
 ) -> None:
-    start("mine:app", "--reload", "--drain", "1")
+    # What was on its way to a process that is stopped comes again when its lease has run out.
+    start("mine:app", "--reload", "--drain", "1", "--lease", "5")
     assert who.enqueue().result(timeout_s=60)[1] == "one"
     (folder / "mine.py").write_text(CODE.format(namespace=media.app.namespace, text="two"))
     ends_at = time.monotonic() + 60
