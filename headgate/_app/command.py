@@ -48,7 +48,9 @@ def worker(args: Any) -> int:
         return 0
     if not args.reload:
         loaded(args.target)  # what is wrong with it is said once, not by each process
-    command = [sys.executable, "-m", "headgate", "worker", args.target, "--log-level", args.log_level]
+    # Kept bytecode stands for a source of the same size and second: a file changed twice in one would not be read.
+    python = [sys.executable, "-B"] if args.reload else [sys.executable]
+    command = [*python, "-m", "headgate", "worker", args.target, "--log-level", args.log_level]
     command += ["--parent", str(os.getpid())]
     for name in args.only or ():
         command += ["--only", name]

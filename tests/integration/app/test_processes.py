@@ -98,7 +98,12 @@ def test_code_that_changes_is_loaded_anew(
     # What was on its way to a process that is stopped comes again when its lease has run out.
     start("mine:app", "--reload", "--drain", "1", "--lease", "5")
     assert who.enqueue().result(timeout_s=60)[1] == "one"
-    (folder / "mine.py").write_text(CODE.format(namespace=media.app.namespace, text="two"))
+    second, rest = divmod((folder / "mine.py").stat().st_mtime_ns, 10**9)
+    changed = folder / "changed"
+    changed.write_text(CODE.format(namespace=media.app.namespace, text="two"))
+    # In the same second, and of the same size: that is what Python's bytecode is known by.
+    os.utime(changed, ns=(0, second * 10**9 + (rest + 1) % 10**9))
+    changed.replace(folder / "mine.py")
     ends_at = time.monotonic() + 60
     while who.enqueue().result(timeout_s=60)[1] != "two":
         assert time.monotonic() < ends_at
