@@ -3,38 +3,16 @@
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from headgate import _calls, wire
 from headgate._async_sender import AsyncSender
 from headgate._calls import Call, Verb, present
-from headgate._elements import BackoffSpec
 from headgate._flows import listed
+from headgate._schedule_body import ScheduleOptions, schedule_body
 from headgate.dag import Dag
 
 T = TypeVar("T")
-
-
-class ScheduleOptions(TypedDict, total=False):
-    """What a schedule may carry besides its times and what it runs.
-
-    overlap: what happens to a slot while a run is unfinished: `skip` (the default), `buffer_one` or `allow`.
-    catchup_s: how late a run may begin after an outage; 3600 by default.
-    jitter_s: each slot is put off by a part of it.
-    paused: whether slots pass.
-    metadata, priority, max_attempts, backoff, lease_s, ttl_s: of the item, where there is a topic.
-    """
-
-    overlap: wire.Overlap
-    catchup_s: float
-    jitter_s: float
-    paused: bool
-    metadata: dict[str, Any]
-    priority: int
-    max_attempts: int
-    backoff: BackoffSpec
-    lease_s: float
-    ttl_s: float
 
 
 class AsyncSchedules:
@@ -159,34 +137,3 @@ class AsyncSchedules:
     ) -> Call[T]:
         ns = namespace or self._client.namespace
         return _calls.call(verb, parse, body=body, query=query, ns=ns, schedule=schedule_id)
-
-
-def schedule_body(
-    cron: str | None,
-    tz: str | None,
-    interval_s: float | None,
-    at: datetime | Iterable[datetime] | None,
-    topic: str | None,
-    payload: Any,
-    dag: Dag | None,
-    options: ScheduleOptions,
-) -> dict[str, Any]:
-    """A schedule as the service takes it.
-
-    Raises:
-        ValueError: it says nothing of what is to run, or two things.
-    """
-    if (topic is None) == (dag is None):
-        raise ValueError("give one of topic= and dag=")
-    times = [at] if isinstance(at, datetime) else None if at is None else list(at)
-    said: dict[str, Any] = {**options}
-    kept: dict[str, Any] = {
-        name: said.pop(name) for name in ("overlap", "catchup_s", "jitter_s", "paused") if name in said
-    }
-    if dag is None:
-        action: dict[str, Any] = {"item": {"topic": topic, **present(payload=payload), **said}}
-    elif said or payload is not None:
-        raise ValueError(f"{', '.join([*said, 'payload'][:1])} belongs to a topic's item")
-    else:
-        action = {"dag": dag.within()}
-    return {"spec": present(cron=cron, tz=tz, interval_s=interval_s, at=times), "action": action, **kept}
