@@ -137,6 +137,25 @@ async def mortal(
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def run_to_end(
+    mortal: MortalDag, topic: str, nodes: list[dict[str, Any]]
+) -> tuple[dict[str, Any], list[str]]:
+    """Create a DAG and consume its topic until it has ended, over one death of the service; it, and what came."""
+    delivered: list[str] = []
+    async with AsyncClient(queue_url=mortal.queue.url) as client:
+        consuming = asyncio.create_task(consume(client, topic, delivered))
+        try:
+            async with asyncio.timeout(END_S):
+                found = await until_answered("POST", mortal.base, {"key": topic, "nodes": nodes})
+                while not found["finished_at"]:
+                    found = await until_answered("GET", f"{mortal.base}/{found['id']}/wait?timeout_s=5")
+        finally:
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)
+    assert mortal.exit_codes == [-signal.SIGKILL], "the service was to die here, once"
+    return found, delivered
+
+
 async def until_answered(method: str, url: str, body: Any = None) -> Any:
     """The same call again until somebody answers it."""
     async with httpx.AsyncClient(timeout=20) as http:
@@ -200,22 +219,11 @@ async def test_a_service_that_dies_within_a_fan_out_leaves_the_rest_to_the_next(
     """A node releases more than one transaction may: some of it was walked, the rest is the next process' work."""
     await mortal.crash_at("after_walk_step")
     topic = "walk"
-    delivered: list[str] = []
     fan = [f"f{n}" for n in range(14)]
     nodes: list[dict[str, Any]] = [{"key": "a", "topic": topic}]
     nodes += [{"key": key, "topic": topic, "upstream": ["a"]} for key in fan]
     nodes += [{"key": "z", "topic": topic, "upstream": fan}]
-    async with AsyncClient(queue_url=mortal.queue.url) as client:
-        consuming = asyncio.create_task(consume(client, topic, delivered))
-        try:
-            async with asyncio.timeout(END_S):
-                found = await until_answered("POST", mortal.base, {"key": topic, "nodes": nodes})
-                while not found["finished_at"]:
-                    found = await until_answered("GET", f"{mortal.base}/{found['id']}/wait?timeout_s=5")
-        finally:
-            consuming.cancel()
-            await asyncio.gather(consuming, return_exceptions=True)
-    assert mortal.exit_codes == [-signal.SIGKILL], "the service was to die here, once"
+    found, delivered = await run_to_end(mortal, topic, nodes)
     assert found["state"] == "succeeded"
     assert (delivered[0], delivered[-1]) == ("a", "z")
     assert Counter(delivered) == Counter(["a", *fan, "z"])
@@ -292,19 +300,11 @@ async def test_a_service_that_dies_between_a_dag_and_its_sub_dag_makes_and_ends_
 async def test_a_service_that_dies_as_a_timer_ends_goes_on_behind_it(mortal: MortalDag) -> None:
     await mortal.crash_at("after_commit_before_relay")
     topic = "timer"
-    delivered: list[str] = []
-    nodes = [{"key": "t", "timer": {"delay_s": 0.2}}, {"key": "b", "topic": topic, "upstream": ["t"]}]
-    async with AsyncClient(queue_url=mortal.queue.url) as client:
-        consuming = asyncio.create_task(consume(client, topic, delivered))
-        try:
-            async with asyncio.timeout(END_S):
-                found = await until_answered("POST", mortal.base, {"key": topic, "nodes": nodes})
-                while not found["finished_at"]:
-                    found = await until_answered("GET", f"{mortal.base}/{found['id']}/wait?timeout_s=5")
-        finally:
-            consuming.cancel()
-            await asyncio.gather(consuming, return_exceptions=True)
-    assert mortal.exit_codes == [-signal.SIGKILL], "the service was to die here, once"
+    nodes: list[dict[str, Any]] = [
+        {"key": "t", "timer": {"delay_s": 0.2}},
+        {"key": "b", "topic": topic, "upstream": ["t"]},
+    ]
+    found, delivered = await run_to_end(mortal, topic, nodes)
     assert (found["state"], delivered) == ("succeeded", ["b"])
 
 
