@@ -4,8 +4,8 @@ BIN := .venv/bin
 READY := .venv/ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	--no-header pyproject.toml
-SOURCES := headgate services shared migrations shards audit tests examples benchmarks
+	--no-header --no-emit-package headgate --no-emit-package headgate-server
+SOURCES := headgate server services shared migrations shards audit tests examples benchmarks
 
 # The tests start some hundred processes; each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -79,17 +79,17 @@ schema: $(READY) ## write the schema of a migrated shard of each service to migr
 	@$(BIN)/python -m tests.support.schema
 
 lock: $(READY) ## resolve the dependencies again: requirements.lock, and deploy/requirements.lock for the image
-	@$(LOCK) --all-extras --output-file requirements.lock
-	@$(LOCK) --extra server --constraint requirements.lock --output-file deploy/requirements.lock
+	@$(LOCK) --all-extras --output-file requirements.lock pyproject.toml
+	@$(LOCK) --constraint requirements.lock --output-file deploy/requirements.lock server/pyproject.toml
 
 clean: ## remove caches and build products; .venv and the data directory stay
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
 	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): requirements.lock pyproject.toml | $(BIN)/python
+$(READY): requirements.lock pyproject.toml server/pyproject.toml | $(BIN)/python
 	@echo "installing into .venv (once; about a minute, or what the network takes)"
 	@$(PIP) --require-hashes --requirement requirements.lock
-	@$(PIP) --no-deps --no-build-isolation --editable .
+	@$(PIP) --no-deps --no-build-isolation --editable . --editable ./server
 	@touch $@
 
 # Debian splits the venv module from python3 and says so only when it is used.

@@ -19,6 +19,7 @@ from headgate._app.command import WORKER, add_worker, worker
 from headgate._dequeue_command import dequeue as dequeue_items
 from headgate._output import printable, silence, stderr_line
 from headgate._transport import VERSION
+from headgate._up_command import UP, up
 from headgate.errors import (
     BadRequest,
     Conflict,
@@ -34,6 +35,7 @@ from headgate.importing import READERS
 
 EXAMPLES: Final = """\
 examples:
+  headgate up                                         run the services on this machine
   headgate enqueue mail '{"to": "ada@example.org"}'   put an item into topic mail
   headgate dequeue mail --wait 10 -o json             lease one, with its lease token
   headgate ack ID LEASE_TOKEN                         done: it is never delivered again
@@ -208,6 +210,12 @@ class _Commands:
             parser.set_defaults(command=run)
         return parser
 
+    def pass_on(self, name: str, run: Callable[[Any], int], about: str) -> None:
+        """A command whose arguments, options too, are read by what it runs."""
+        parser = self._commands.add_parser(name, help=about, add_help=False, prefix_chars="\0")
+        parser.add_argument("arguments", nargs="*")
+        parser.set_defaults(command=run)
+
 
 def build_parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
@@ -238,6 +246,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_topics(root)
     _add_import(root)
     _add_operations(root, shared)
+    root.pass_on("up", up, UP)
     add_worker(root.add("worker", worker, "run an app's functions", epilog=WORKER))
     _add_quotas(_Commands(root.add("quotas", None, "what a namespace may use", epilog=quotas.QUOTAS), shared))
     workflows = root.add("workflow", None, "looks at workflows' code", epilog=_workflow_commands.WORKFLOWS)

@@ -1,17 +1,18 @@
-"""`python -m services.local`: all of Headgate on this machine, until Ctrl-C."""
+"""`headgate up`, and `python -m services.local`: all of Headgate on this machine, until Ctrl-C."""
 
 import argparse
 import asyncio
 import contextlib
+import json
 import shlex
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from services.local.errors import LocalError
+from services.local.postgres import DURABLE, VOLATILE
 from services.local.settings import DAG_SHARDS, QUEUE_SHARDS, LocalSettings, from_environment
 from services.local.stack import Stack
 
@@ -36,10 +37,31 @@ start on the same directory finds it. A process that dies is started again.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m services.local") -> int:
     """Run a stack until a signal; answer the exit code."""
+    options = _parser(prog).parse_args(arguments)
+    try:
+        settings = replace(
+            from_environment(),
+            fresh=options.fresh,
+            queue_shards=options.queue_shards,
+            dag_shards=options.dag_shards,
+            queue_processes=options.queue_processes,
+            dag_processes=options.dag_processes,
+            with_services=not options.no_services,
+            free_ports=options.free_ports,
+            postgres_options=VOLATILE if options.volatile else DURABLE,
+        )
+        asyncio.run(_run(settings, _as_json if options.output == "json" else _announcement))
+    except LocalError as error:
+        print(f"headgate: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m services.local",
+        prog=prog,
         description="Run Postgres, Valkey, the queue service and the DAG service on this machine, until Ctrl-C.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -60,25 +82,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--no-services", action="store_true", help="run the servers only, migrated, and print what to export"
     )
-    options = parser.parse_args(arguments)
-    try:
-        settings = replace(
-            from_environment(),
-            fresh=options.fresh,
-            queue_shards=options.queue_shards,
-            dag_shards=options.dag_shards,
-            queue_processes=options.queue_processes,
-            dag_processes=options.dag_processes,
-            with_services=not options.no_services,
-        )
-        asyncio.run(_run(settings))
-    except LocalError as error:
-        print(f"headgate: {error}", file=sys.stderr)
-        return 1
-    return 0
+    parser.add_argument(
+        "--free-ports", action="store_true", help="take free ports for those that the environment does not name"
+    )
+    parser.add_argument(
+        "--volatile",
+        action="store_true",
+        help="do not wait for the disk: sooner, and a crash of the machine loses data",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "json"),
+        default="table",
+        help="say where it is for people, or for programs",
+    )
+    return parser
 
 
-async def _run(settings: LocalSettings) -> None:
+async def _run(settings: LocalSettings, announce: Callable[[Stack], str]) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -86,7 +108,7 @@ async def _run(settings: LocalSettings) -> None:
     stack = Stack(settings)
     try:
         if await _first(stack.start(), stopped):
-            print(_announcement(stack, settings.data_dir), flush=True)
+            print(announce(stack), flush=True)
             await _first(stack.failed(), stopped)
     finally:
         await stack.stop()
@@ -107,7 +129,16 @@ async def _first(work: Coroutine[Any, Any, None], stopped: asyncio.Event) -> boo
     return True
 
 
-def _announcement(stack: Stack, data_dir: Path) -> str:
+def _as_json(stack: Stack) -> str:
+    said = {
+        "queue_url": stack.queue_url,
+        "dag_url": stack.dag_url,
+        "data_dir": str(stack.settings.data_dir.absolute()),
+    }
+    return json.dumps(said if stack.settings.with_services else stack.environment)
+
+
+def _announcement(stack: Stack) -> str:
     if not stack.settings.with_services:
         exports = (f"export {name}={shlex.quote(value)}" for name, value in stack.environment.items())
         return "\n".join(exports)
@@ -115,7 +146,7 @@ def _announcement(stack: Stack, data_dir: Path) -> str:
         f"Headgate is ready\n"
         f"  queue  {stack.queue_url}\n"
         f"  dag    {stack.dag_url}\n"
-        f"  data   {data_dir.absolute()}\n"
+        f"  data   {stack.settings.data_dir.absolute()}\n"
         f"{_pointers(stack)}"
         f"Open either in a browser to see topics and DAGs. Ctrl-C stops it."
     )

@@ -28,8 +28,8 @@ class LocalSettings:
 
     `queue_shards` and `dag_shards` are how many shards a new data directory gets; None takes what it has, or the
     default. Several processes of a service share its port. `loose_ports` are the fields of ports that nobody
-    named: where one is taken, a free one stands in. The shard maps and `redis_url` name servers that run already;
-    where one is empty, ours is started.
+    named: where one is taken, or with `free_ports`, a free one stands in. The shard maps and `redis_url` name
+    servers that run already; where one is empty, ours is started.
     """
 
     data_dir: Path = Path(".headgate/data")
@@ -39,6 +39,7 @@ class LocalSettings:
     postgres_port: int = 25432
     redis_port: int = 26380
     loose_ports: frozenset[str] = frozenset()
+    free_ports: bool = False
     queue_shards: int | None = None
     dag_shards: int | None = None
     queue_processes: int = 1

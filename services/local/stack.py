@@ -140,12 +140,13 @@ class Stack:
             if field not in self.settings.loose_ports:
                 require_free(port, what=what, variable=variable, host=host)
                 continue
-            claimed = claim(port, host)
+            claimed = None if self.settings.free_ports else claim(port, host)
             if claimed is not None:
                 self._claims.append(claimed)
                 continue
             other = free_port(host, but=[getattr(self.settings, name) for name in PORTS])
-            self._report(f"port {port} is taken, so {what} is on port {other}; {variable} names another")
+            if not self.settings.free_ports:
+                self._report(f"port {port} is taken, so {what} is on port {other}; {variable} names another")
             moved: dict[str, Any] = {field: other}
             self.settings = replace(self.settings, **moved)
         self.queue_url = self.settings.url(self.settings.queue_port)

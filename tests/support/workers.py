@@ -30,6 +30,7 @@ _WITH_PROCESSES = {
         "test_fleet.py",
         "test_kill9.py",
         "test_local_stack.py",
+        "test_wheels.py",
     )
 } | {"tests/worlds/test_processes.py"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("headgate", "services", "shared", "migrations", "shards", "audit")
+PRODUCT = ("headgate", "server", "services", "shared", "migrations", "shards", "audit")
 EVERYTHING = (*PRODUCT, "tests", "examples", "benchmarks")
 
 FILE_LINES_MAX = 500
