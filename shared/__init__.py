@@ -4,6 +4,7 @@ http         connections, requests and answers
 shards       which shards there are, and which process looks after which
 postgres     connections, transactions, statements, flushes
 admission    what a call meets before it is worked on
+console      what operators are shown: the last hour, and what other processes know
 
 Beside them: `clock`, `ids`, `errors`, `settings` (values), `loop`, `log`, `metrics`, `histogram`, `vital` (duties
 and what they tell), `redis`, `dag_notify` (what acks did to DAGs, told over Redis), `lately` (a bounded memory),

@@ -118,6 +118,13 @@ class EdgeSettings(BaseSettings):
     # `everyone`: each process takes itself for the owner of every shard, to show that this harms nothing.
     ownership: Literal["exclusive", "everyone"] = "exclusive"
 
+    # What a process remembers for the pages and `GET /v1/history`: a point each so long, for so long, of so many
+    # series (four bytes a point); and how many values one answer holds.
+    history_point_s: Annotated[float, Field(ge=0.1, le=60)] = 5.0
+    history_span_s: Annotated[float, Field(ge=60, le=86_400)] = 3_600.0
+    history_series_max: Annotated[int, Field(ge=1)] = 10_000
+    history_values_max: Annotated[int, Field(ge=1_000)] = 200_000
+
     standing_wait_s_max: float = 1.0
     # The line in front of the verbs, for when the processor is short; a call counts as one, and those of its body.
     working_kib_max: Annotated[int, Field(ge=1)] = 256

@@ -109,6 +109,7 @@ from headgate.wire.building import (
     SubDag,
     TimerSpec,
 )
+from headgate.wire.console import History, HistoryLine, HistoryMark, MarkKind
 from headgate.wire.dag import (
     Attempt,
     BlockedBy,
@@ -315,6 +316,9 @@ __all__ = [
     "GraphNode",
     "GraphView",
     "Headers",
+    "History",
+    "HistoryLine",
+    "HistoryMark",
     "Item",
     "ItemAttempt",
     "ItemId",
@@ -333,6 +337,7 @@ __all__ = [
     "Lift",
     "Lifted",
     "LookStatus",
+    "MarkKind",
     "MinShare",
     "Moment",
     "NackItem",

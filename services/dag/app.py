@@ -31,20 +31,24 @@ from services.dag.duties.slots import Slots
 from services.dag.duties.sweeper import Sweeper
 from services.dag.duties.timers import Timers
 from services.dag.queue_client import HeadgateQueue, Queue
+from services.dag.read.samples import ShardSamples
 from services.dag.run.context import Context
 from services.dag.settings import DagSettings
 from shared.admission.delay import SAMPLE_S
 from shared.clock import Clock, SystemClock
+from shared.console.routes import router as console_router
+from shared.console.watch import Watch
 from shared.http.access import access_of
 from shared.http.edge import install
 from shared.http.hot_path import HotPath
 from shared.http.pages import add_pages
 from shared.loop import Loop
+from shared.metrics import RELEASED
 from shared.shards.ownership import SELDOM_S, Ownership
 from shared.shards.shard_map import Shard, ShardMap
 
 # Between two samples of the shards for `/metrics`.
-GAUGES_S = 15.0
+GAUGES_S = 5.0
 
 
 class Loops:
@@ -168,11 +172,21 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     ownership = Ownership("dag", shards, settings, clock)
     orchestrator = Orchestrator(Context(shards, queue, settings, clock, ownership))
     loops = Loops(orchestrator)
+    watch = Watch(
+        "dag",
+        settings,
+        shards,
+        ownership,
+        clock,
+        counters={"released_per_s": RELEASED},
+        more=ShardSamples(orchestrator.context, orchestrator.queries).latest,
+    )
     following = Loop("shard map", shards.reload, interval_s=1.0)
 
     def join(shard: Shard) -> None:
         orchestrator.context.join(shard)
         loops.join(shard)
+        watch.sampling.join(shard)
 
     shards.on_join = join
 
@@ -187,8 +201,12 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         await ownership.start()
         following.start()
         loops.start()
+        watch.loop.start()
+        watch.peers.start()
         yield
         await following.stop()
+        await watch.loop.stop()
+        await watch.peers.stop()
         await leave()
         await loops.stop()
         await ownership.stop()
@@ -206,15 +224,24 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.state.orchestrator = orchestrator
     app.state.loops = loops
     app.state.leave = leave
+    app.state.watch = watch
     install(app, settings, orchestrator.context.lag, ready=ownership.ready)
     app.state.hot = HotPath(app, verbs.Hot(orchestrator).by_path(), access, settings, orchestrator.context.lag)
-    app.include_router(routes.router)
-    app.include_router(routes_explain.router)
-    app.include_router(routes_subdags.router)
-    app.include_router(routes_values.router)
-    app.include_router(routes_schedules.router)
-    app.include_router(routes_quotas.router)
-    app.include_router(routes_events.router)
-    app.include_router(routes_export.router)
-    add_pages(app, "dag")
+    _add_routes(app)
     return app
+
+
+def _add_routes(app: FastAPI) -> None:
+    for module in (
+        routes,
+        routes_explain,
+        routes_subdags,
+        routes_values,
+        routes_schedules,
+        routes_quotas,
+        routes_events,
+        routes_export,
+    ):
+        app.include_router(module.router)
+    app.include_router(console_router)
+    add_pages(app, "dag")

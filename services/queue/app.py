@@ -44,15 +44,27 @@ from services.queue.store.shard_store import Store
 from shared.admission.delay import SAMPLE_S, LoopLag
 from shared.admission.token_buckets import Buckets
 from shared.clock import Clock, SystemClock
+from shared.console.routes import router as console_router
+from shared.console.watch import Watch
 from shared.dag_notify import Voice
 from shared.http.access import access_of
 from shared.http.edge import install
 from shared.http.hot_path import HotPath, Verb
 from shared.http.pages import add_pages
 from shared.loop import Loop
+from shared.metrics import ACKED, DEAD, DEQUEUED, ENQUEUED, LEASE_EXPIRED, NACKED
 from shared.redis import connect
 from shared.shards.ownership import Ownership
 from shared.shards.shard_map import Shard, ShardMap
+
+_COUNTERS = {
+    "enqueued_per_s": ENQUEUED,
+    "dequeued_per_s": DEQUEUED,
+    "acked_per_s": ACKED,
+    "nacked_per_s": NACKED,
+    "dead_per_s": DEAD,
+    "expired_per_s": LEASE_EXPIRED,
+}
 
 
 def create_app(settings: QueueSettings) -> HotPath:
@@ -74,14 +86,17 @@ def create_app(settings: QueueSettings) -> HotPath:
         dispatch.tell, dispatch.want, dispatch.tell_change = messenger.tell, messenger.want, messenger.tell_change
     notices = Notices(stores, process.quotas, process.topics, Lanes(stores, dispatch, settings))
     lag = LoopLag(settings.standing_wait_s_max)
+    gauges = Gauges(stores, ownership.owns, settings)
+    watch = Watch("queue", settings, shards, ownership, clock, counters=_COUNTERS, more=gauges.latest)
     loops = [
         *_loops(dispatch, process.health, shards),
         Loop("notices", notices.step, interval_s=settings.quota_refresh_s),
-        Loop("gauges", Gauges(stores, ownership.owns, settings).step, interval_s=settings.metrics_interval_s),
+        Loop("gauges", gauges.step, interval_s=settings.metrics_interval_s),
+        watch.loop,
         Loop("lag", lag.step, interval_s=SAMPLE_S),
         *(loop for store in stores.values() for loop in _duties(store, process)),
     ]
-    _follow_the_map(shards, process, loops)
+    _follow_the_map(shards, process, loops, watch)
 
     async def leave() -> None:
         dispatch.leave()
@@ -95,11 +110,13 @@ def create_app(settings: QueueSettings) -> HotPath:
             await begin()
         for loop in loops:
             loop.start()
+        watch.peers.start()
         async with _talking(messenger, [process.ack_flushes.endings, process.ack_flushes.changes]):
             yield
             await leave()
         for loop in loops:
             await loop.stop()
+        await watch.peers.stop()
         await buckets.close()
         await ownership.stop()
         await shards.close()
@@ -110,6 +127,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     app.state.process = process
     app.state.loops = loops
     app.state.leave = leave
+    app.state.watch = watch
     install(app, settings, lag, ready=ownership.ready)
     _add_routes(app, verbs)
     return HotPath(app, verbs, app.state.access, settings, lag)
@@ -189,6 +207,7 @@ def _add_routes(app: FastAPI, verbs: dict[str, Verb]) -> None:
     add_verbs(app, verbs)
     app.include_router(router)
     app.include_router(operations_router)
+    app.include_router(console_router)
     add_pages(app, "queue")
 
 
@@ -203,7 +222,7 @@ def _loops(dispatch: Dispatch, health: Health, shards: ShardMap) -> list[Loop]:
     ]
 
 
-def _follow_the_map(shards: ShardMap, process: QueueProcess, loops: list[Loop]) -> None:
+def _follow_the_map(shards: ShardMap, process: QueueProcess, loops: list[Loop], watch: Watch) -> None:
     """See to it that a shard that joins is served, and that nothing is kept of where one was."""
     agreement, dispatch = process.agreement, process.dispatch
 
@@ -213,6 +232,7 @@ def _follow_the_map(shards: ShardMap, process: QueueProcess, loops: list[Loop]) 
         dispatch.join(store)
         dispatch.hold(store.number)  # until it has what was set before it came
         agreement.join(store)
+        watch.sampling.join(shard)
         process.placement.join(store.number)
         begun = _duties(store, process)
         for loop in begun:

@@ -69,7 +69,7 @@ class QueueSettings(EdgeSettings):
     page_scan_max: int = 20_000
     topics_scan_max: Annotated[int, Field(ge=1, description="topics that a page of active ones looks at")] = 5_000
     chunk_items_max: int = 500
-    metrics_interval_s: float = 15.0
+    metrics_interval_s: float = 5.0
     metrics_topics_max: int = 100
     operation_rows_max: int = 2_000
     operation_patience_s: float = 5.0

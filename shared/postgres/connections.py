@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import asyncpg
 
@@ -144,6 +144,7 @@ class Pool:
         self._probing: asyncio.Task[None] | None = None
         self._pool: Any = None
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_MAX)
+        self.statements = 0
         self._seconds = SHARD_QUERY_SECONDS.labels(address.schema)
         self.errors = SHARD_ERRORS.labels(address.schema)
         self._refused = SHARD_REFUSED.labels(address.schema)
@@ -157,15 +158,13 @@ class Pool:
         args = statement.args(**values)
 
         async def run(connection: Any) -> list[Any]:
-            rows: list[Any] = await connection.fetch(statement.text, *args)
-            return rows
+            return cast(list[Any], await connection.fetch(statement.text, *args))
 
         return await self._retrying(run)
 
     async def row(self, statement: Statement, **values: Any) -> Any:
         """The first row of one statement in its own transaction, or None."""
-        rows = await self.fetch(statement, **values)
-        return rows[0] if rows else None
+        return next(iter(await self.fetch(statement, **values)), None)
 
     async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """Run `work` in a READ COMMITTED transaction; the whole of it again after a conflict.
@@ -212,6 +211,7 @@ class Pool:
                     self.history.check(edition, outcome="unknown")
                     taken_s = _clock.monotonic_s() - started_s
                     self.latencies_s.append(taken_s)
+                    self.statements += 1
                     self._seconds.observe(taken_s)
                     return answer
             except ShardUnavailable:

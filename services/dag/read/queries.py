@@ -316,6 +316,10 @@ class Queries:
         """Health of the DAG shards; a shard's counts are at most `health_refresh_s` old."""
         return list(await asyncio.gather(*(self._shard(shard) for shard in self._context.shards)))
 
+    def seen(self) -> dict[int, dict[str, Any]]:
+        """What was counted last, by shard."""
+        return {number: known for number, (_, known) in self._health.items()}
+
     @staticmethod
     def _position(dag: Dag, query: str, cursor: str) -> int:
         """The number of the node that a cursor goes on after."""

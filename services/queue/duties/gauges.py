@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from services.queue.settings import QueueSettings
 from services.queue.store import topics
 from services.queue.store.shard_store import Store
-from services.queue.store.topics import Counts
+from services.queue.store.topics import Counts, ServerHealth
+from shared.console.history import SeriesName
 from shared.errors import ShardUnavailable
 from shared.metrics import (
     ITEMS,
@@ -25,6 +27,12 @@ REST = ("_rest", "_rest")
 Labels = tuple[str, ...]
 
 
+class _Found(NamedTuple):
+    counts: list[tuple[tuple[str, str], Counts]]
+    ages: dict[tuple[str, str], float]
+    server: ServerHealth
+
+
 class Gauges:
     """Samples every shard that this process owns; forgets what it said of one that it owns no more."""
 
@@ -34,6 +42,22 @@ class Gauges:
         self._topics_max = settings.metrics_topics_max
         self._items: dict[int, set[Labels]] = {}
         self._ages: dict[int, set[Labels]] = {}
+        self._found: dict[int, _Found] = {}
+
+    def latest(self) -> Iterator[tuple[SeriesName, float]]:
+        """What the last samples have found, by shard and by topic."""
+        for number, found in self._found.items():
+            for state in STATES:
+                yield SeriesName(state, number), float(sum(getattr(row, state) for _, row in found.counts))
+            yield SeriesName("oldest_ready_age_s", number), max(found.ages.values(), default=0.0)
+            for name, value in found.server._asdict().items():
+                yield SeriesName(name, number), float(value)
+            for pair, row in found.counts:
+                if pair != REST:
+                    for state in STATES:
+                        yield SeriesName(state, number, *pair), float(getattr(row, state))
+            for pair, age_s in found.ages.items():
+                yield SeriesName("oldest_ready_age_s", number, *pair), age_s
 
     async def step(self) -> int:
         """Take one sample; a shard that does not answer keeps its last."""
@@ -41,11 +65,13 @@ class Gauges:
             SHARD_UP.labels(number).set(store.shard.breaker.takes_items)
             if not self._owns(number):
                 self._say(number, [], {})
+                self._found.pop(number, None)
                 continue
             try:
                 await self._sample(store)
             except ShardUnavailable:
                 SHARD_UP.labels(number).set(0)
+                self._found.pop(number, None)
         return 0
 
     async def _sample(self, store: Store) -> None:
@@ -56,11 +82,9 @@ class Gauges:
         server = await topics.server_health(store.pool)
         counts = [(names[topic_id], row) for topic_id, row in shown.items() if topic_id in names]
         counts += [(REST, row) for row in rows if row.topic_id is None]
-        self._say(
-            store.number,
-            counts,
-            {names[topic_id]: age_s for topic_id, age_s in ages.items() if topic_id in names},
-        )
+        named_ages = {names[topic_id]: age_s for topic_id, age_s in ages.items() if topic_id in names}
+        self._say(store.number, counts, named_ages)
+        self._found[store.number] = _Found(counts, named_ages, server)
         SHARD_BYTES.labels(store.number).set(server.bytes)
         SHARD_DEAD_TUPLES.labels(store.number).set(server.dead_tuples)
         SHARD_OLDEST_TRANSACTION_SECONDS.labels(store.number).set(server.oldest_transaction_age_s)

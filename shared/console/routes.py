@@ -1,0 +1,59 @@
+"""`GET /v1/history`, the same for both services."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from headgate import wire
+from shared.admission.connection_priority import Urgency
+from shared.console.merging import METRICS
+from shared.console.watch import Watch
+from shared.errors import invalid
+from shared.http.access import Caller
+from shared.http.edge import caller_of, json_response
+
+router = APIRouter()
+
+_SPAN_S = 3_600.0
+
+
+async def watch_of(request: Request) -> Watch:
+    """A dependency: what this process shows operators."""
+    watch: Watch = request.app.state.watch
+    request.app.state.lag.check(Urgency.LIST)
+    return watch
+
+
+@router.get("/v1/history", response_model=wire.History, operation_id="history", tags=["console"])
+async def history(
+    caller: Annotated[Caller, Depends(caller_of)],
+    watch: Annotated[Watch, Depends(watch_of)],
+    metrics: Annotated[str, Query(max_length=1_000, description="names, with commas between them")],
+    by: Annotated[Literal["shard", "topic", "all"], Query(description="what has a line of its own")] = "all",
+    shard: Annotated[int | None, Query(ge=0, le=4_095)] = None,
+    namespace: Annotated[str | None, Query(pattern=wire.NAMESPACE_PATTERN)] = None,
+    topic: Annotated[str | None, Query(pattern=wire.TOPIC_PATTERN)] = None,
+    span_s: Annotated[float, Query(gt=0, le=86_400)] = _SPAN_S,
+    step_s: Annotated[float, Query(gt=0, le=3_600)] = 15.0,
+) -> Response:
+    """The last hour, as the processes of the service remember it (scope `ops`): points of each metric, of all
+    shards together, of each, or of each of the topics that hold most; and what happened meanwhile."""
+    caller.need("ops")
+    wanted = list(dict.fromkeys(metrics.split(",")))
+    for name in wanted:
+        if name not in METRICS:
+            raise invalid("/metrics", f"there is no metric {name[:40]!r}; there are {', '.join(sorted(METRICS))}")
+    if namespace is not None and not caller.may_enter(namespace):
+        caller.enter(namespace)
+    question = watch.question(
+        metrics=wanted, span_s=span_s, step_s=step_s, by=by, shard=shard, namespace=namespace, topic=topic
+    )
+    found = await watch.ask(question)
+    found["series"] = [line for line in found["series"] if _may_see(caller, line)]
+    return json_response(found)
+
+
+def _may_see(caller: Caller, line: dict[str, Any]) -> bool:
+    return line["namespace"] is None or caller.may_enter(line["namespace"])

@@ -1,0 +1,94 @@
+"""What a process puts together for its operators: history, sampling, and the line to its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from prometheus_client import Counter
+
+from shared.clock import Clock
+from shared.console import merging
+from shared.console.history import SeriesName, ShardHistory
+from shared.console.merging import Question, Told
+from shared.console.peers import Peers
+from shared.console.sampling import Sampling
+from shared.loop import Loop
+from shared.settings import EdgeSettings
+from shared.shards.ownership import Ownership
+from shared.shards.shard_map import ShardMap
+
+_MARKS_SHOWN_MAX = 500
+
+
+class Watch:
+    """One process's part of what is shown of its service."""
+
+    def __init__(
+        self,
+        service: str,
+        settings: EdgeSettings,
+        shards: ShardMap,
+        ownership: Ownership,
+        clock: Clock,
+        *,
+        counters: Mapping[str, Counter],
+        more: Callable[[], Iterable[tuple[SeriesName, float]]],
+    ) -> None:
+        self._settings = settings
+        self.history = ShardHistory(
+            clock,
+            point_s=settings.history_point_s,
+            span_s=settings.history_span_s,
+            series_max=settings.history_series_max,
+        )
+        self.sampling = Sampling(self.history, shards, ownership, clock, counters=counters, more=more)
+        self.peers = Peers(settings.redis_url, settings.redis_prefix, service, ownership.name)
+        self.peers.answerers["history"] = self._answer
+        self.loop = Loop("history", self.sampling.step, interval_s=settings.history_point_s)
+
+    async def ask(self, question: Question) -> dict[str, Any]:
+        """The lines that are asked for, of all processes that answer, and what happened meanwhile."""
+        heard = await self.peers.ask("history", msgspec.to_builtins(question))
+        told = {self.peers.name: merging.tell(self.history, question)}
+        told |= {name: msgspec.convert(answer, Told) for name, answer in heard.answers.items()}
+        lines = merging.merge(list(told.values()), question.by)
+        point_s = self.history.point_s
+        marks = sorted((mark, name) for name, answer in told.items() for mark in answer.marks)
+        shown = sorted(lines.items(), key=lambda line: (line[0].metric, line[0].shard or 0, str(line[0][2:])))
+        return {
+            "begins_at_s": question.begin * point_s,
+            "step_s": question.stride * point_s,
+            "points": question.points,
+            "series": [merging.shown(place, values) for place, values in shown[: question.lines_max]],
+            "marks": [
+                {"at_s": at_s, "kind": kind, "shard": shard, "text": text, "process": name}
+                for (at_s, kind, shard, text), name in marks[-_MARKS_SHOWN_MAX:]
+            ],
+            "processes": sorted(told),
+            "silent": heard.asked - len(heard.answers),
+            "left_out": sum(answer.left_out for answer in told.values()) + max(0, len(shown) - question.lines_max),
+        }
+
+    def question(
+        self,
+        *,
+        metrics: list[str],
+        span_s: float,
+        step_s: float,
+        by: str,
+        shard: int | None,
+        namespace: str | None,
+        topic: str | None,
+    ) -> Question:
+        """A question for the time until now, in whole points, of what one answer holds."""
+        point_s = self.history.point_s
+        stride = max(1, round(step_s / point_s))
+        points = max(1, min(self.history.points, round(span_s / point_s)) // stride)
+        end = self.history.slot_now() // stride * stride + stride
+        lines_max = max(1, self._settings.history_values_max // points)
+        return Question(metrics, end - points * stride, points, stride, by, shard, namespace, topic, lines_max)
+
+    async def _answer(self, question: Any) -> Any:
+        return msgspec.to_builtins(merging.tell(self.history, msgspec.convert(question, Question)))

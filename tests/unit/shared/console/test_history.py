@@ -1,0 +1,146 @@
+"""The last hour of a process: what is kept, for how long, of how many series; and several processes' as one."""
+
+import math
+
+import pytest
+
+from shared.console import merging
+from shared.console.history import SeriesName, ShardHistory
+from shared.console.merging import Line, Place, Question, Told
+from tests.support.clocks import ManualClock
+
+READY = SeriesName("ready", 0)
+
+
+def made(clock: ManualClock, *, series_max: int = 100) -> ShardHistory:
+    return ShardHistory(clock, point_s=5.0, span_s=60.0, series_max=series_max)
+
+
+def asked(history: ShardHistory, **changes: object) -> Question:
+    given = {
+        "metrics": ["ready", "db_latency_ms_p99"],
+        "begin": history.slot_now() - history.points + 1,
+        "points": history.points,
+        "stride": 1,
+        "by": "shard",
+        "shard": None,
+        "namespace": None,
+        "topic": None,
+        "lines_max": 100,
+    }
+    return Question(**(given | changes))  # type: ignore[arg-type]
+
+
+def values(history: ShardHistory, **changes: object) -> list[list[float | None]]:
+    return [line.values for line in merging.tell(history, asked(history, **changes)).lines]
+
+
+def test_a_round_is_kept_and_what_is_older_is_written_over() -> None:
+    clock = ManualClock(10_000.0, wall=True)
+    history = made(clock)
+    for n in range(30):
+        history.take({READY: float(n)})
+        clock.advance(5.0)
+    clock.advance(-5.0)
+    assert values(history) == [[float(n) for n in range(18, 30)]]
+
+
+def test_what_was_not_sampled_is_a_gap_and_not_a_value_of_the_round_before() -> None:
+    clock = ManualClock(10_000.0, wall=True)
+    history = made(clock)
+    for _ in range(12):
+        history.take({READY: 7.0})
+        clock.advance(5.0)
+    clock.advance(20.0)
+    history.take({READY: 1.0})
+    assert values(history) == [[7.0] * 7 + [None] * 4 + [1.0]]
+    clock.advance(3_600.0)
+    history.take({READY: 2.0})
+    assert values(history) == [[None] * 11 + [2.0]]
+
+
+def test_a_clock_that_is_set_back_shows_nothing_of_a_time_to_come() -> None:
+    clock = ManualClock(10_000.0, wall=True)
+    history = made(clock)
+    for _ in range(4):
+        history.take({READY: 9.0})
+        clock.advance(5.0)
+    clock.advance(-3_600.0)
+    history.take({READY: 1.0})
+    assert values(history) == [[None] * 11 + [1.0]]
+
+
+def test_series_are_bounded_and_what_told_nothing_for_a_round_makes_room() -> None:
+    clock = ManualClock(10_000.0, wall=True)
+    history = made(clock, series_max=2)
+    history.take({SeriesName("ready", n): 1.0 for n in range(5)})
+    assert (len(list(history.lines())), history.left_out) == (2, 3)
+    assert merging.tell(history, asked(history)).left_out == 3
+    clock.advance(60.0)
+    history.take({SeriesName("ready", 9): 4.0})
+    assert [series.shard for series, _, _ in history.lines()] == [9] and history.left_out == 0
+
+
+def test_an_answer_is_bounded_and_says_what_it_leaves_out() -> None:
+    history = made(ManualClock(10_000.0, wall=True))
+    history.take({SeriesName("ready", n): 1.0 for n in range(5)})
+    told = merging.tell(history, asked(history, lines_max=2))
+    assert (len(told.lines), told.left_out) == (2, 3)
+
+
+def test_points_are_shown_as_one_by_their_metric() -> None:
+    clock = ManualClock(10_000.0, wall=True)
+    history = made(clock)
+    latency = SeriesName("db_latency_ms_p99", 0)
+    for n in range(12):
+        history.take({READY: float(n % 2), latency: float(n)})
+        clock.advance(5.0)
+    clock.advance(-5.0)
+    shown = values(history, points=3, stride=4)
+    assert shown == [[0.5] * 3, [3.0, 7.0, 11.0]]
+
+
+def test_a_topic_has_its_own_lines_and_is_not_counted_with_the_shards() -> None:
+    history = made(ManualClock(10_000.0, wall=True))
+    history.take(
+        {READY: 5.0, SeriesName("ready", 0, "acme", "mail"): 3.0, SeriesName("ready", 0, "other", "mail"): 2.0}
+    )
+    latest = {"points": 1, "begin": history.slot_now()}
+    assert values(history, **latest) == [[5.0]]
+    assert values(history, by="topic", namespace="acme", **latest) == [[3.0]]
+    assert values(history, topic="mail", namespace="other", by="all", **latest) == [[2.0]]
+
+
+def told(*lines: Line) -> Told:
+    return Told(list(lines), [], 0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "one", "other", "together"),
+    [
+        ("ready", 5.0, 5.0, 5.0),  # two owners at once have counted the same items
+        ("acked_per_s", 5.0, 2.0, 7.0),
+        ("db_latency_ms_p99", 5.0, 2.0, 5.0),
+        ("up", 1.0, 0.0, 0.0),
+        ("ready", 5.0, None, 5.0),
+    ],
+)
+def test_processes_are_merged_by_the_metric(
+    metric: str, one: float | None, other: float | None, together: float
+) -> None:
+    answers = [told(Line(metric, 3, "", "", [value])) for value in (one, other)]
+    assert merging.merge(answers, "shard") == {Place(metric, 3, None, None): [together]}
+
+
+def test_shards_are_added_up_after_processes_were_merged() -> None:
+    answers = [
+        told(Line("ready", 0, "", "", [4.0, None]), Line("ready", 1, "", "", [1.0, 2.0])),
+        told(Line("ready", 0, "", "", [4.0, 3.0])),
+    ]
+    assert merging.merge(answers, "all") == {Place("ready", None, None, None): [5.0, 5.0]}
+
+
+def test_not_a_number_is_never_shown() -> None:
+    history = made(ManualClock(10_000.0, wall=True))
+    history.take({READY: math.nan})
+    assert values(history, points=1, begin=history.slot_now()) == [[None]]
