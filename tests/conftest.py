@@ -10,6 +10,7 @@ from services.local.stack import Stack
 from tests.support import apps
 from tests.support.apps import Service
 from tests.support.databases import Database, Databases
+from tests.support.memory_dir import use_memory
 from tests.support.ports import free_port
 from tests.support.servers import ServerAddresses, Servers
 from tests.support.workers import (
@@ -19,6 +20,8 @@ from tests.support.workers import (
 )
 
 __all__ = ["pytest_collection_modifyitems", "pytest_xdist_auto_num_workers", "pytest_xdist_make_scheduler"]
+
+use_memory()
 
 
 @pytest.fixture(scope="session")

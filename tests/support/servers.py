@@ -43,6 +43,7 @@ class Servers:
                         **VOLATILE,
                         "shared_buffers": "128MB",
                         "max_connections": "300",
+                        "max_wal_size": "256MB",
                         "wal_level": "minimal",
                         "max_wal_senders": "0",
                     },
