@@ -2,7 +2,8 @@
 
 Changes are numbered per DAG under its lock, so their numbers are in the order of the commits and have no
 gaps. A transaction is one step: a node that it moves twice changed once. A change of the DAG itself stands
-before those of its nodes when the DAG goes on (`running`), and after them when it ends.
+before those of its nodes when the DAG goes on (`running`), and after them when it ends. Of a DAG that has ended the
+end is the last that is told, also where it began and ended again in one step.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Log:
         rows = []
         for dag in dags:
             nodes = list(self._nodes.get(dag.no, {}).values())
-            news = _stand(dag) if dag.last_event == 0 or _stand(dag) != self._stood[dag.no] else None
+            is_news = dag.last_event == 0 or _stand(dag) != self._stood[dag.no] or (dag.over and nodes)
+            news = _stand(dag) if is_news else None
             first = news is not None and dag.state == "running"
             parts = [nodes[at : at + CHANGES_PER_ROW] for at in range(0, len(nodes), CHANGES_PER_ROW)]
             for i, part in enumerate(parts or [[]] * (news is not None)):

@@ -109,6 +109,22 @@ async def test_every_change_is_told_once_and_in_order(world: DagWorld) -> None:
     }
 
 
+async def test_the_stream_of_a_dag_that_ends_again_in_the_step_that_begins_it_again_ends(world: DagWorld) -> None:
+    dag = await world.create([{"key": "a", "external": ["x"]}, {"key": "b", "upstream": ["a"]}])
+    await world.verb(dag, "skip", {"nodes": ["a", "b"]})
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "succeeded"
+
+    retried = await world.verb(dag, "retry", {"nodes": ["b"]})
+    await world.settle()
+
+    assert retried["state"] == "succeeded", "b is skipped again at once, as a is"
+    async with asyncio.timeout(20):
+        events = await replay(world, dag)
+    assert short(events)[-3:] == ["DAG succeeded", "b skipped", "DAG succeeded"]
+    assert [event["id"] for event in events] == [str(i) for i in range(1, len(events) + 1)]
+
+
 async def test_resuming_from_any_event_gives_exactly_the_rest(world: DagWorld) -> None:
     dag = await finished(world, {"a": [], "b": ["a"], "c": ["a", "b"]})
     events = await replay(world, dag)
