@@ -31,7 +31,7 @@ test: $(READY) ## run the tests; T=path runs one file or one test
 	@$(BIN)/pytest $(T)
 
 worlds: $(READY) ## random worlds: T=minutes of them, from SEED=n on, or N=how many
-	@$(BIN)/python -m tests.worlds $(if $(T),--minutes $(T)) $(if $(SEED),--seed $(SEED)) $(if $(N),--number $(N))
+	@$(BIN)/python -m tests.worlds $(if $(T),--minutes $(T)) $(if $(SEED),--seed $(SEED)) $(if $(N),--number $(N)) $(if $(EDITION),--edition $(EDITION))
 
 check: fmt-check lint types imports test ## everything that must be true of a commit: what CI runs; T=path for the tests of one room
 

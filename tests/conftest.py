@@ -12,6 +12,7 @@ from tests.support.apps import Service
 from tests.support.databases import Database, Databases
 from tests.support.memory_dir import use_memory
 from tests.support.ports import free_port
+from tests.support.seeds import pytest_configure, pytest_report_header
 from tests.support.servers import ServerAddresses, Servers
 from tests.support.workers import (
     pytest_collection_modifyitems,
@@ -19,7 +20,13 @@ from tests.support.workers import (
     pytest_xdist_make_scheduler,
 )
 
-__all__ = ["pytest_collection_modifyitems", "pytest_xdist_auto_num_workers", "pytest_xdist_make_scheduler"]
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_report_header",
+    "pytest_xdist_auto_num_workers",
+    "pytest_xdist_make_scheduler",
+]
 
 use_memory()
 

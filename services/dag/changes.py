@@ -2,8 +2,8 @@
 
 Changes are numbered per DAG under its lock, so their numbers are in the order of the commits and have no
 gaps. A transaction is one step: a node that it moves twice changed once. A change of the DAG itself stands
-before those of its nodes when the DAG goes on (`running`), and after them when it ends. Of a DAG that has ended the
-end is the last that is told, also where it began and ended again in one step.
+before those of its nodes when the DAG goes on (`running`), and after them when it ends. Of a DAG that has ended
+the end is the last that is told, also where it began and ended again in one step.
 """
 
 from __future__ import annotations

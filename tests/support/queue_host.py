@@ -49,11 +49,21 @@ class ShardClock:
     @classmethod
     async def install(cls, database: Database) -> "ShardClock":
         """Put a clock that can be moved in place of `shard_now()`."""
+        made = await cls.beside(database)
+        for address in database.addresses:
+            await made.rule(address.schema)
+        return made
+
+    @classmethod
+    async def beside(cls, database: Database) -> "ShardClock":
+        """A clock of a database that has no shard yet."""
         connection = await asyncpg.connect(database.dsn)
         await connection.execute(_CLOCK)
-        for address in database.addresses:
-            await connection.execute(_SHARD_NOW.format(schema=address.schema))
         return cls(connection)
+
+    async def rule(self, schema: str) -> None:
+        """Stand in place of a shard's `shard_now()`."""
+        await self.connection.execute(_SHARD_NOW.format(schema=schema))
 
     async def advance(self, seconds: float) -> None:
         """Let so many seconds pass at once."""

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.support.databases import Databases
 from tests.support.servers import Servers
+from tests.worlds.registry import EDITION
 from tests.worlds.world import ROUNDS, Broken, run
 
 
@@ -27,6 +28,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="the first world's seed; the next ones count up")
     parser.add_argument("--number", type=int, default=None, help="so many worlds, however long they take")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each world (default: {ROUNDS})")
+    parser.add_argument(
+        "--edition", type=int, default=EDITION, help=f"of the verbs (default: {EDITION}, the newest)"
+    )
     parser.add_argument("--go-on", action="store_true", help="after a broken world, too")
     options = parser.parse_args()
     return asyncio.run(_run(options))
@@ -59,7 +63,9 @@ async def _run(options: argparse.Namespace) -> int:
                 if time.monotonic() >= until_s:
                     break
                 try:
-                    world = await run(databases, Path(directory), seed, rounds=options.rounds, tell=tell)
+                    world = await run(
+                        databases, Path(directory), seed, rounds=options.rounds, edition=options.edition, tell=tell
+                    )
                     print(f"world {seed} is sound: {world.summary()}", flush=True)
                 except Broken as error:
                     broken.append(seed)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.worlds.facts import Delivery
+from tests.worlds.value_facts import Cells, cells
 from tests.worlds.wire import Answer, Known
 
 
@@ -81,6 +82,7 @@ class Dag:
     shown: dict[str, Any] = field(default_factory=dict)
     views: dict[str, dict[str, Any]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
+    values: Cells = field(default_factory=cells)
 
     def add(self, specs: list[dict[str, Any]], answer: Answer) -> None:
         """Nodes that were sent; taken, or perhaps so."""

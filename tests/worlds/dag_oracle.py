@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.worlds.dag_facts import Dag, DagFacts, Node
 from tests.worlds.facts import TICK_S, Delivery, History, Word
+from tests.worlds.value_facts import judge as judge_values
 
 _ENDED = ("succeeded", "failed", "skipped", "cancelled")
 # A release and an end are noted a moment after they were decided.
@@ -311,4 +312,8 @@ def _ends(seen: _Seen) -> Iterator[str]:
         yield f"it failed, and no node of it did: {dag.shown}"
 
 
-_LOOKS = [_nodes_hold, _edges_hold, _explained, _deliveries, _outputs, _cancel_is_final, _ends]
+def _values(seen: _Seen) -> Iterator[str]:
+    return judge_values(seen.dag.values)
+
+
+_LOOKS = [_nodes_hold, _edges_hold, _explained, _deliveries, _outputs, _cancel_is_final, _ends, _values]

@@ -38,14 +38,15 @@ def node_spec(world: Any, rng: Random, tag: str, ups: list[str], depth: int = 0)
     if rng.random() < 0.15:
         spec["tolerate"] = True
     if depth < _DEPTH_MAX and rng.random() < 0.06:
-        return spec | {"dag": _sub_dag(world, rng, f"{tag}/{key}", depth + 1)}
-    item = _item_of(rng, f"{tag}/{key}")
+        return spec | {"dag": sub_dag(world, rng, f"{tag}/{key}", depth + 1)}
+    item = item_spec(rng, f"{tag}/{key}")
     # By its number: seeds that are kept choose the rest as they did.
     number = int(key[1:])
     return spec | ({"timer": {"delay_s": float(number % 4)}} if number % 13 == 7 else item)
 
 
-def _item_of(rng: Random, tag: str) -> dict[str, Any]:
+def item_spec(rng: Random, tag: str) -> dict[str, Any]:
+    """What a node says of its item."""
     spec: dict[str, Any] = {"topic": rng.choice(NODE_TOPICS), "payload": {"tag": tag, "node": True}}
     options = [
         ("max_attempts", rng.randint(1, 2), 0.3),
@@ -62,7 +63,8 @@ def _item_of(rng: Random, tag: str) -> dict[str, Any]:
     return spec
 
 
-def _sub_dag(world: Any, rng: Random, tag: str, depth: int) -> dict[str, Any]:
+def sub_dag(world: Any, rng: Random, tag: str, depth: int) -> dict[str, Any]:
+    """A DAG that runs for a node, or a schedule."""
     nodes: list[dict[str, Any]] = []
     for _ in range(rng.randint(1, 3)):
         nodes.append(node_spec(world, rng, tag, [node["key"] for node in nodes], depth))
@@ -71,7 +73,7 @@ def _sub_dag(world: Any, rng: Random, tag: str, depth: int) -> dict[str, Any]:
 
 def _for_the_end(world: Any, rng: Random, tag: str, keys: list[str]) -> dict[str, Any]:
     """Cleanup, or a compensation of some node."""
-    spec = {"key": f"z{world.serial()}"} | _item_of(rng, f"{tag}/end")
+    spec = {"key": f"z{world.serial()}"} | item_spec(rng, f"{tag}/end")
     if keys and rng.random() < 0.5:
         return spec | {"compensates": rng.choice(keys)}
     return spec | {"run_on": rng.choice(("always", "succeeded", "failed", "cancelled", "unsuccessful"))}

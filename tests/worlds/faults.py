@@ -77,6 +77,14 @@ async def change_map(world: Any, rng: Random) -> None:
     await _command(world, *rng.choice(commands), "--yes")
 
 
+@verb(0.8, is_inside, since=2)
+async def move_shard(world: Any, rng: Random) -> None:
+    """A whole shard goes to another server, or back, under whatever is done to it."""
+    places = (world.stage.database.dsn, world.stage.other.dsn)
+    shard = rng.choice(world.stage.addresses()["queue"])
+    await _command(world, "move", str(shard.number), "--to", places[shard.dsn == places[0]], "--yes")
+
+
 async def _command(world: Any, *argv: str) -> None:
     code, said = await world.stage.shards(*argv)
     world.note(f"shards {' '.join(argv[:2])}: {code} {said.strip().splitlines()[-1:]}")

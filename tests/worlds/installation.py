@@ -85,6 +85,7 @@ class Installation:
     """What worlds know of a stage, of processes."""
 
     is_inside = False
+    tokens = None
     # Ids are made by the machine's clock, which nobody moves: items are not to be older than it knows them.
     leaps_s_max = 400.0
 

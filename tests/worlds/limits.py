@@ -52,12 +52,21 @@ _DAG: dict[str, tuple[Any, ...]] = {
 }
 
 
-def limits_of(rng: Random) -> Limits:
+# Of the machines' clocks: as far as operators let them differ, and a little.
+_AHEAD_S = (0.0, 0.0, -20.0, -2.0, 0.05, 2.0, 20.0)
+
+
+def limits_of(rng: Random, edition: int) -> Limits:
     """The settings of one world."""
     queue = {name: rng.choice(values) for name, values in _QUEUE.items()}
     dag = {name: rng.choice(values) for name, values in _DAG.items()}
     short = {"command_timeout_s": 20.0, "acquire_timeout_s": 20.0, "log_level": "critical"}
-    return Limits(
+    limits = Limits(
         queue=queue | short,
         dag=dag | short | {"ended_dag_grace_s": 30.0, "stopped_add_s": 1.0, "overdue_s": 0.5, "drive_wait_s": 1.0},
     )
+    if edition >= 2:
+        more = Random(str(queue | dag))
+        limits.ahead_s = {name: more.choice(_AHEAD_S) for name in ("q1", "q2", "d1", "d2")}
+        limits.tokens = more.choice(("none", "all", "own"))
+    return limits

@@ -8,11 +8,13 @@ from headgate.ids import shard_of
 from tests.worlds.facts import Bulk, Delivery, End, Sent, Word
 from tests.worlds.registry import verb
 from tests.worlds.stage import SHARDS_MAX
-from tests.worlds.wire import Answer
+from tests.worlds.wire import Answer, Known
 from tests.worlds.world_names import ENDS, NAMESPACES, NODE_TOPICS, TOPICS
 
 GUESSED = "01234567-89ab-4cde-8f01-23456789abcd"
 _LEASES_S = (1.0, 2.0, 5.0, 60.0)
+# A delivery, the token that is said, and what else.
+Said = tuple[Delivery, str, dict[str, Any]]
 
 
 def has_held(world: Any) -> bool:
@@ -26,7 +28,8 @@ def has_items(world: Any) -> bool:
 # -- into the queue, and out of it
 
 
-def _item(world: Any, rng: Random, namespace: str) -> Sent:
+def new_item(world: Any, rng: Random, namespace: str) -> Sent:
+    """An item that is to be sent."""
     tag = f"{namespace}/{world.serial()}"
     body: dict[str, Any] = {"topic": rng.choice(TOPICS), "payload": {"tag": tag}}
     options = [
@@ -77,7 +80,7 @@ async def enqueue(world: Any, rng: Random) -> None:
     namespace = rng.choice(NAMESPACES)
     own = [sent for sent in world.history.sent.values() if sent.namespace == namespace]
     named = [sent for sent in own if "id" in sent.body or "idempotency_key" in sent.body]
-    items = [_item(world, rng, namespace) for _ in range(rng.randint(1, 5))]
+    items = [new_item(world, rng, namespace) for _ in range(rng.randint(1, 5))]
     again = rng.sample(named, min(len(named), rng.choice((0, 0, 1, 2))))
     items += again
     rng.shuffle(items)
@@ -89,8 +92,10 @@ async def dequeue(world: Any, rng: Random) -> None:
     await take(world, rng, rng.choice(NAMESPACES), rng.choice((1, 2, 5, 10)))
 
 
-async def take(world: Any, rng: Random, namespace: str, count: int) -> list[Delivery]:
-    """Lease what there is of some topics."""
+async def take(
+    world: Any, rng: Random, namespace: str, count: int, settle: dict[str, list[Said]] | None = None
+) -> list[Delivery]:
+    """Lease what there is of some topics; in the same call, say something of what is leased."""
     topics = [*TOPICS, *NODE_TOPICS, ENDS]
     chosen = topics if world.draining else rng.sample(topics, rng.randint(1, 3))
     body: dict[str, Any] = {"topics": [{"topic": topic, "count": count} for topic in chosen]}
@@ -98,9 +103,13 @@ async def take(world: Any, rng: Random, namespace: str, count: int) -> list[Deli
         body["lease_s"] = rng.choice(_LEASES_S)
     if rng.random() < 0.2 and not world.draining:
         body["wait_s"] = 0.05
+    if settle is not None:
+        body["settle"] = {f"{name}s": _named(said) for name, said in settle.items()}
     answer = await world.queue(rng, namespace, "/dequeue", body)
     if answer.known == "info":
         world.history.unheard.add(namespace)
+    for name, said in (settle or {}).items():
+        _note(world, name, namespace, said, answer, answer.results(len(said), f"{name}s"))
     found = []
     for leased in answer.body["items"] if answer.known == "ok" else ():
         found.append(delivery_of(world, leased, answer, namespace, body.get("lease_s")))
@@ -156,25 +165,28 @@ def _elements(world: Any, rng: Random, namespace: str, count: int) -> list[tuple
     return found
 
 
-async def say(
-    world: Any, rng: Random, namespace: str, verb_: str, said: list[tuple[Delivery, str, dict[str, Any]]]
-) -> list[Word]:
+async def say(world: Any, rng: Random, namespace: str, verb_: str, said: list[Said]) -> None:
     """One call about leased items, written down."""
-    if not said:
-        return []
-    items = [{"id": held.id, "lease_token": token, **given} for held, token, given in said]
-    answer = await world.queue(rng, namespace, f"/{verb_}", {"items": items})
-    words = []
-    for (held, token, given), (known, result) in zip(said, answer.results(len(said)), strict=True):
+    if said:
+        answer = await world.queue(rng, namespace, f"/{verb_}", {"items": _named(said)})
+        _note(world, verb_, namespace, said, answer, answer.results(len(said)))
+
+
+def _named(said: list[Said]) -> list[dict[str, Any]]:
+    return [{"id": held.id, "lease_token": token, **given} for held, token, given in said]
+
+
+def _note(
+    world: Any, verb_: str, namespace: str, said: list[Said], answer: Answer, results: list[tuple[Known, Any]]
+) -> None:
+    for (held, token, given), (known, result) in zip(said, results, strict=True):
         is_own = held.namespace == namespace
         status = result.get("status", "")
-        words.append(
+        world.history.said(
             Word(verb_, namespace, held.id, token, known, status, answer.sent, answer.done, given, is_own)
         )
-        world.history.said(words[-1])
         if verb_ != "extend" and token == held.token and known == "ok" and is_own:
             drop(world, held)
-    return words
 
 
 def drop(world: Any, held: Delivery) -> None:
@@ -192,29 +204,44 @@ def _one_tenant(world: Any, rng: Random) -> str:
 async def ack(world: Any, rng: Random) -> None:
     namespace = _one_tenant(world, rng)
     elements = _elements(world, rng, namespace, rng.randint(1, 6))
-    said = [
+    await say(world, rng, namespace, "ack", _acks(world, rng, elements))
+
+
+def _acks(world: Any, rng: Random, elements: list[tuple[Delivery, str]]) -> list[Said]:
+    return [
         (held, token, {"output": {"by": f"{token[:8]}-{world.serial()}"}} if rng.random() < 0.8 else {})
         for held, token in elements
     ]
-    await say(world, rng, namespace, "ack", said)
 
 
 @verb(4, has_held)
 async def nack(world: Any, rng: Random) -> None:
     namespace = _one_tenant(world, rng)
-
-    def given() -> dict[str, Any]:
-        options = [
-            ("delay_s", rng.choice((0, 1.0, 10.0)), 0.5),
-            ("final", True, 0.25),
-            ("costs_attempt", False, 0.2),
-            ("error", f"error {rng.randint(1, 3)}", 0.5),
-            ("metadata", {"a": 3}, 0.2),
-        ]
-        return {name: value for name, value, share in options if rng.random() < share}
-
     elements = _elements(world, rng, namespace, rng.randint(1, 3))
-    await say(world, rng, namespace, "nack", [(held, token, given()) for held, token in elements])
+    await say(world, rng, namespace, "nack", [(held, token, _given_back(rng)) for held, token in elements])
+
+
+def _given_back(rng: Random) -> dict[str, Any]:
+    """With what an item is given back."""
+    options = [
+        ("delay_s", rng.choice((0, 1.0, 10.0)), 0.5),
+        ("final", True, 0.25),
+        ("costs_attempt", False, 0.2),
+        ("error", f"error {rng.randint(1, 3)}", 0.5),
+        ("metadata", {"a": 3}, 0.2),
+    ]
+    return {name: value for name, value, share in options if rng.random() < share}
+
+
+@verb(5, has_held, since=2)
+async def settle(world: Any, rng: Random) -> None:
+    """Acks and nacks in the call that asks for more; an item may be in both."""
+    namespace = _one_tenant(world, rng)
+    acks = _acks(world, rng, _elements(world, rng, namespace, rng.randint(0, 3)))
+    nacks = [
+        (held, token, _given_back(rng)) for held, token in _elements(world, rng, namespace, rng.randint(0, 2))
+    ]
+    await take(world, rng, namespace, rng.choice((1, 5)), {"ack": acks, "nack": nacks})
 
 
 @verb(3, has_held)

@@ -14,22 +14,29 @@ Act = Callable[["World", Random], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class Verb:
     """`act` makes calls and notes in the facts what the oracles are to know; `when` says whether there is anything
-    for it. Both choose by the generator they are given and by nothing else."""
+    for it. Both choose by the generator they are given and by nothing else. Worlds have it from edition `since`
+    on."""
 
     name: str
     weight: float
     act: Act
     when: Callable[["World"], bool]
+    since: int
 
 
+# A new verb changes what a seed chooses. So verbs that come together are an edition, and a seed that is kept is
+# run in its own.
+EDITION = 2
 VERBS: list[Verb] = []
 
 
-def verb(weight: float, when: Callable[["World"], bool] = lambda world: True) -> Callable[[Act], Act]:
+def verb(
+    weight: float, when: Callable[["World"], bool] = lambda world: True, *, since: int = 1
+) -> Callable[[Act], Act]:
     """Let a function be one of the verbs."""
 
     def register(act: Act) -> Act:
-        VERBS.append(Verb(act.__name__, weight, act, when))
+        VERBS.append(Verb(act.__name__, weight, act, when, since))
         return act
 
     return register

@@ -8,18 +8,21 @@ import asyncio
 import contextlib
 import io
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from contextvars import Context
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
-from headgate import AsyncClient, RetryPolicy, ids
+from headgate import AsyncClient, RetryPolicy
+from migrations.shard import upgrade
 from services.dag.queue_client import HeadgateQueue
+from shards import moving
 from shards.__main__ import run as shards_command
 from shards.growing import write_first
 from shards.held import hold
@@ -34,14 +37,17 @@ from tests.support.dag_world import DagWorld
 from tests.support.databases import Database, Databases
 from tests.support.described import described
 from tests.support.queue_host import QueueHost, ShardClock
+from tests.worlds.machines import machine, machines
+from tests.worlds.tokens import Tokens
 from tests.worlds.wire import Cut
+from tests.worlds.world_names import NAMESPACES
 
 QUEUE_SHARDS = 2
 SHARDS_MAX = 4  # of the queue, with those that join later
 _STEPS_MAX = 30  # of one duty, until it has nothing more to do
 _RETRY = RetryPolicy(attempts_max=2, base_s=0.01, delay_s_max=0.02, retry_after_s_max=0.02, elements=False)
 
-Step = Callable[[], Awaitable[Any]]
+Step = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class WorldClock:
@@ -51,8 +57,9 @@ class WorldClock:
         self.clocks = clocks
 
     @classmethod
-    async def install(cls, *databases: Database) -> "WorldClock":
+    async def install(cls, *databases: Database, empty: Database) -> "WorldClock":
         clocks = [await ShardClock.install(database) for database in databases]
+        clocks.append(await ShardClock.beside(empty))
         made = cls(clocks)
         begin_s = float(round(clocks[0].now_s()))
         for clock in clocks:
@@ -71,24 +78,12 @@ class WorldClock:
             await clock.close()
 
 
-@contextmanager
-def machine_clock(clock: WorldClock) -> Iterator[None]:
-    """The services make ids by the world's time, which no other world's ids are ahead of."""
-    maker = ids._maker
-    before = maker._now_ms
-    maker._now_ms, maker._last_ms = lambda: int(clock.now_s() * 1000), 0
-    try:
-        yield
-    finally:
-        maker._now_ms, maker._last_ms = before, 0
-
-
 class Process:
-    """One process: what leads to it, its duties by name, and how it is killed."""
+    """One process: what leads to it, the machine that it runs on, its duties by name, and how it is killed."""
 
-    def __init__(self, service: str, name: str, app: Any) -> None:
-        self.service, self.name = service, name
-        self.wire = Cut(app)
+    def __init__(self, service: str, name: str, app: Any, on: Context) -> None:
+        self.service, self.name, self.machine = service, name, on
+        self.wire = Cut(app, on)
         self.client = self.client_by(self.wire)
 
     def client_by(self, transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
@@ -142,9 +137,9 @@ class Process:
 class QueueProcess(Process):
     """A queue process whose loops take no step by themselves."""
 
-    def __init__(self, name: str, database: Database, clock: WorldClock, **settings: Any) -> None:
+    def __init__(self, name: str, database: Database, clock: WorldClock, on: Context, **settings: Any) -> None:
         self.host = QueueHost(database, clock.clocks[0], **settings)
-        super().__init__("queue", name, self.host.app)
+        super().__init__("queue", name, self.host.app, on)
 
     @property
     def shards(self) -> list[Shard]:
@@ -180,7 +175,13 @@ class DagProcess(Process):
     """A DAG process without its loops, whose calls to the queue go to any process of it."""
 
     def __init__(
-        self, name: str, database: Database, queues: httpx.AsyncBaseTransport, clock: WorldClock, **settings: Any
+        self,
+        name: str,
+        database: Database,
+        queues: httpx.AsyncBaseTransport,
+        clock: WorldClock,
+        on: Context,
+        **settings: Any,
     ) -> None:
         queue = HeadgateQueue("http://localhost", DAG_TOKEN, clock=SystemClock(), shards_refresh_s=0.0)
         self._out = _Out(queues)
@@ -189,7 +190,7 @@ class DagProcess(Process):
         )
         self.dags = DagWorld(database, queue, **settings)  # type: ignore[arg-type]
         self.dags.duties.context.clock = _MachineClock(clock)
-        super().__init__("dag", name, self.dags.app.state.hot)
+        super().__init__("dag", name, self.dags.app.state.hot, on)
 
     @property
     def shards(self) -> list[Shard]:
@@ -239,10 +240,13 @@ class _Any(httpx.AsyncBaseTransport):
 
 @dataclass
 class Limits:
-    """The processes' settings in this world."""
+    """The processes' settings in this world, by how much the clocks of their machines are ahead, and whose
+    namespaces tokens are for: everybody's, or each tenant's own; none: nobody needs one."""
 
     queue: dict[str, Any]
     dag: dict[str, Any]
+    ahead_s: dict[str, float] = field(default_factory=dict)
+    tokens: Literal["none", "all", "own"] = "none"
 
 
 class Stage:
@@ -251,8 +255,24 @@ class Stage:
     is_inside = True
     leaps_s_max = inf  # all in all
 
-    def __init__(self, database: Database, map_file: Path, clock: WorldClock, limits: Limits, rng: Random) -> None:
-        self.database, self.map_file, self.clock, self._limits = database, map_file, clock, limits
+    def __init__(
+        self,
+        database: Database,
+        other: Database,
+        map_file: Path,
+        clock: WorldClock,
+        limits: Limits,
+        rng: Random,
+    ) -> None:
+        self.database, self.other = database, other
+        self.map_file, self.clock, self._limits = map_file, clock, limits
+        self.tokens = None
+        if limits.tokens != "none":
+            path = map_file.with_suffix(".tokens")
+            self.tokens = Tokens(path, NAMESPACES, is_confined=limits.tokens == "own")
+        self._machines = {
+            name: machine(clock.now_s, limits.ahead_s.get(name, 0.0)) for name in ("q1", "q2", "d1", "d2")
+        }
         self.queues: list[QueueProcess] = []
         self._any_queue = _Any(self.queues, rng)
         self.queues += [self._queue(name) for name in ("q1", "q2")]
@@ -263,11 +283,15 @@ class Stage:
 
     def _queue(self, name: str) -> QueueProcess:
         settings = {"shards": "", "shards_file": self.map_file, "shard_join_s": 0.0, **self._limits.queue}
-        return QueueProcess(name, self.database, self.clock, **settings)
+        return QueueProcess(name, self.database, self.clock, self._machines[name], **self._edge(), **settings)
 
     def _dag(self, name: str) -> DagProcess:
         settings = {"HEADGATE_DAG_TOKEN": DAG_TOKEN, "shards_refresh_s": 0.01, **self._limits.dag}
-        return DagProcess(name, self.database, self._any_queue, self.clock, **settings)
+        on = self._machines[name]
+        return DagProcess(name, self.database, self._any_queue, self.clock, on, **self._edge(), **settings)
+
+    def _edge(self) -> dict[str, Any]:
+        return {} if self.tokens is None else {"HEADGATE_TOKENS_FILE": self.tokens.path}
 
     @property
     def processes(self) -> list[Process]:
@@ -311,14 +335,33 @@ class Stage:
         """`python -m shards` on the queue's map; its exit code and what it said."""
         said = io.StringIO()
         async with self._changing:
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            with self._moved_under_the_clock(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 code = await shards_command(["--map", str(self.map_file), *argv])
         return code, said.getvalue()
+
+    @contextmanager
+    def _moved_under_the_clock(self) -> Iterator[None]:
+        """A schema that a move makes has the world's clock before anything is in it."""
+
+        async def make(address: ShardAddress) -> None:
+            await upgrade(address)
+            async with self.watching:
+                await self._clock_at(address.dsn).rule(address.schema)
+
+        moving.upgrade = make
+        try:
+            yield
+        finally:
+            moving.upgrade = upgrade
+
+    def _clock_at(self, dsn: str) -> ShardClock:
+        return self.clock.clocks[-1 if dsn == self.other.dsn else 0]
 
     async def step(self, process: Process, name: str) -> tuple[int, str]:
         """A step of a duty of one process: how much it did, and what it could not do."""
         try:
-            return await process.duties()[name]() or 0, ""
+            step = asyncio.get_running_loop().create_task(process.duties()[name](), context=process.machine.copy())
+            return await step or 0, ""
         except Unavailable as error:
             return 0, error.detail
 
@@ -335,13 +378,14 @@ async def stage_on(databases: Databases, directory: Path, limits: Limits, rng: R
     # Shards that join later are there, so that they have the world's clock.
     queue_shards = f"{beside.dsn}#{QUEUE_SHARDS}"
     database = Database("world", beside.dsn, queue_shards, f"0={beside.dsn} 1={alone.dsn}")
-    clock = await WorldClock.install(beside, alone)
+    other = await databases.create_empty(queue_shards=SHARDS_MAX)
+    clock = await WorldClock.install(beside, alone, empty=other)
     map_file = directory / f"{beside.name}.json"
     try:
         with hold(map_file, "queue", fresh=load(queue_shards, None, "queue")) as held:
             await write_first(held)
-        with machine_clock(clock):
-            stage = Stage(database, map_file, clock, limits, rng)
+        with machines(clock.now_s):
+            stage = Stage(database, other, map_file, clock, limits, rng)
             for process in stage.processes:
                 await process.begin()
             try:
@@ -352,3 +396,4 @@ async def stage_on(databases: Databases, directory: Path, limits: Limits, rng: R
         await clock.close()
         await databases.drop(beside)
         await databases.drop(alone)
+        await databases.drop(other)

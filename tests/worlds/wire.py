@@ -5,6 +5,7 @@ effect (the convention of Jepsen).
 """
 
 import asyncio
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,15 +17,17 @@ Known = Literal["ok", "fail", "info"]
 class Cut(httpx.AsyncBaseTransport):
     """The connections to one process: they end when it is killed, whatever is on its way."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, machine: Context) -> None:
         self._inner = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        self._machine = machine
         self._calls: set[asyncio.Task[httpx.Response]] = set()
         self.is_cut = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_cut:
             raise httpx.ConnectError("the process is dead", request=request)
-        call = asyncio.ensure_future(self._inner.handle_async_request(request))
+        calling = self._inner.handle_async_request(request)
+        call = asyncio.get_running_loop().create_task(calling, context=self._machine.copy())
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         await asyncio.wait([call])
@@ -56,11 +59,13 @@ class Answer:
         """Of a refusal; empty otherwise."""
         return str(self.body.get("code", "")) if isinstance(self.body, dict) else ""
 
-    def results(self, count: int) -> list[tuple[Known, dict[str, Any]]]:
-        """What is known of each element of a batch, and its result."""
+    def results(self, count: int, settled: str = "") -> list[tuple[Known, dict[str, Any]]]:
+        """What is known of each element of a batch, and its result; `settled`: of that part of what a dequeue
+        settles."""
         if self.known != "ok":
             return [(self.known, {})] * count
         found = self.body["results"]
+        found = found[settled] if settled else found
         assert len(found) == count, f"{len(found)} results for {count} elements"
         return [(known_of(result), result) for result in found]
 
@@ -69,7 +74,9 @@ class Answer:
             return "no answer"
         if self.known == "fail":
             return f"{self.status} {self.code}"
-        statuses = [result.get("status") for result in self.body.get("results", ())]
+        results = self.body.get("results", ())
+        parts = results.values() if isinstance(results, dict) else [results]
+        statuses = [result.get("status") for part in parts for result in part]
         return f"{self.status} {' '.join(map(str, statuses))}".rstrip()
 
 

@@ -13,18 +13,37 @@ import httpx
 
 from headgate.ids import IdMaker
 from tests.support.databases import Databases
-from tests.worlds import control_verbs, dag_verbs, faults, operation_verbs, queue_verbs
+from tests.worlds import (
+    control_verbs,
+    dag_verbs,
+    faults,
+    operation_verbs,
+    queue_verbs,
+    schedule_verbs,
+    token_verbs,
+    value_verbs,
+)
 from tests.worlds.control_verbs import over
 from tests.worlds.dag_facts import DagFacts
 from tests.worlds.facts import TICK_S, Delivery, History
 from tests.worlds.leftovers import left_behind
 from tests.worlds.limits import limits_of
-from tests.worlds.registry import VERBS, Verb
+from tests.worlds.registry import EDITION, VERBS, Verb
+from tests.worlds.schedule_facts import Schedule
 from tests.worlds.stage import stage_on
 from tests.worlds.wire import Answer
 
 # Registered by being imported.
-MODULES = (queue_verbs, operation_verbs, dag_verbs, control_verbs, faults)
+MODULES = (
+    queue_verbs,
+    operation_verbs,
+    dag_verbs,
+    control_verbs,
+    faults,
+    value_verbs,
+    token_verbs,
+    schedule_verbs,
+)
 
 ROUNDS = 60
 _AT_ONCE_MAX = 8
@@ -47,9 +66,12 @@ class Broken(AssertionError):
 class World:
     """What verbs work with: calls, the facts, and names that nobody has had yet."""
 
-    def __init__(self, seed: int, stage: Any, at_once_max: int = _AT_ONCE_MAX) -> None:
+    def __init__(self, seed: int, stage: Any, at_once_max: int = _AT_ONCE_MAX, *, edition: int = EDITION) -> None:
         self.seed, self.stage, self._at_once_max = seed, stage, at_once_max
+        self.edition = edition
+        self._verbs = [verb for verb in VERBS if verb.since <= edition]
         self.history, self.dags = History(), DagFacts()
+        self.schedules: list[Schedule] = []
         self.held: list[Delivery] = []  # leases that nobody is through with
         self.stale: deque[Delivery] = deque(maxlen=40)
         self.leaps: list[float] = []  # by how much the clock is to go on after this round
@@ -78,16 +100,32 @@ class World:
         self.note(f"FAULT {text}")
 
     async def queue(
-        self, rng: Random, namespace: str, path: str, body: Any = None, *, method: str = "POST", **query: Any
+        self,
+        rng: Random,
+        namespace: str,
+        path: str,
+        body: Any = None,
+        *,
+        method: str = "POST",
+        token: str | None = None,
+        **query: Any,
     ) -> Answer:
-        """A call to the queue, at any of its processes."""
-        return await self.call(rng, rng.choice(self.stage.queues), namespace, method, path, body, query)
+        """A call to the queue, at any of its processes; with another token than the tenant's own, if so."""
+        return await self.call(rng, rng.choice(self.stage.queues), namespace, method, path, body, query, token)
 
     async def dag(
-        self, rng: Random, namespace: str, path: str, body: Any = None, *, method: str = "POST", **query: Any
+        self,
+        rng: Random,
+        namespace: str,
+        path: str,
+        body: Any = None,
+        *,
+        method: str = "POST",
+        token: str | None = None,
+        **query: Any,
     ) -> Answer:
-        """A call to the DAG service, at any of its processes."""
-        return await self.call(rng, rng.choice(self.stage.dags), namespace, method, path, body, query)
+        """A call to the DAG service, at any of its processes; with another token than the tenant's own, if so."""
+        return await self.call(rng, rng.choice(self.stage.dags), namespace, method, path, body, query, token)
 
     async def call(
         self,
@@ -98,10 +136,14 @@ class World:
         path: str,
         body: Any,
         query: dict[str, Any],
+        token: str | None = None,
     ) -> Answer:
         is_lost = not self.draining and rng.random() < 0.02
         sent = self.now_s
-        answer = await self._answer(process, method, f"/v1/namespaces/{namespace}{path}", body, query, sent)
+        tokens = self.stage.tokens
+        token = tokens.of(namespace) if tokens is not None and token is None else token
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = await self._answer(process, method, f"/v1/namespaces/{namespace}{path}", body, query, headers)
         if is_lost and answer.known == "ok":
             answer = Answer("info", sent, answer.done)
         if method != "GET":
@@ -110,13 +152,20 @@ class World:
         return answer
 
     async def _answer(
-        self, process: Any, method: str, path: str, body: Any, query: dict[str, Any], sent: float
+        self,
+        process: Any,
+        method: str,
+        path: str,
+        body: Any,
+        query: dict[str, Any],
+        headers: dict[str, str],
     ) -> Answer:
+        sent = self.now_s
         done = sent + TICK_S / 2
         json = {} if body is None and method != "GET" else body
         try:
             async with asyncio.timeout(_CALL_S_MAX):
-                response = await process.client.request(method, path, json=json, params=query)
+                response = await process.client.request(method, path, json=json, params=query, headers=headers)
         except httpx.ConnectError:
             return Answer("fail", sent, done)
         except httpx.TransportError:
@@ -133,10 +182,12 @@ class World:
             return Answer("info", sent, done, response.status_code, {})
         return Answer("fail" if found["outcome"] == "none" else "info", sent, done, response.status_code, found)
 
-    async def pages(self, rng: Random, call: Callable[..., Awaitable[Answer]], namespace: str, path: str) -> Any:
+    async def pages(
+        self, rng: Random, call: Callable[..., Awaitable[Answer]], namespace: str, path: str, **given: Any
+    ) -> Any:
         """All elements of a list; None while it is not answered."""
         found: list[Any] = []
-        query: dict[str, Any] = {"limit": 1000}
+        query: dict[str, Any] = {"limit": 1000, **given}
         for _ in range(1000):
             answer = await call(rng, namespace, path, method="GET", **query)
             if answer.known != "ok":
@@ -159,7 +210,7 @@ class World:
         self.round += 1
         rng = Random(f"{self.seed} {self.round}")
         await self.stage.clock.advance(TICK_S)
-        possible = [verb for verb in VERBS if verb.when(self)]
+        possible = [verb for verb in self._verbs if verb.when(self)]
         count = rng.randint(1, self._at_once_max)
         chosen = rng.choices(possible, [verb.weight for verb in possible], k=count)
         await asyncio.gather(*(self._act(verb, Random(rng.random())) for verb in chosen))
@@ -183,6 +234,7 @@ class World:
             await self.stage.clock.advance(rng.choice((1.0, 2.0, 10.0)))
             if nth % 10 == 0:
                 await queue_verbs.open_all(self, rng)
+            await schedule_verbs.let_go(self, rng)
             await control_verbs.let_go(self, rng)
             await queue_verbs.finish(self, rng)
             await self._rest()
@@ -204,7 +256,8 @@ class World:
             self.note(said)
 
     async def _is_over(self, rng: Random) -> bool:
-        dags_are = await control_verbs.all_ended(self, rng)
+        nothing_comes = await schedule_verbs.read(self, rng)
+        dags_are = nothing_comes and await control_verbs.all_ended(self, rng)
         # What is disabled has to be seen to be revived.
         is_near = dags_are and not self.held
         return (is_near or self.round % 8 == 0) and await queue_verbs.look(self, rng) and is_near
@@ -214,7 +267,11 @@ class World:
         counts = self.history.counts
         said = " ".join(f"{count} {what}" for what, count in sorted(counts.items(), key=lambda one: -one[1])[:9])
         nodes = sum(len(dag.views) for dag in self.dags.all)
-        return f"{len(self.history.sent)} items, {len(self.dags.all)} DAGs of {nodes} nodes; {said}"
+        ticks = sum(len(schedule.ticks) for schedule in self.schedules)
+        writes = sum(len(cell.writes) for dag in self.dags.all for cell in dag.values.values())
+        moved = sum("shards move" in step and " 0 " in step for step in self.steps)
+        there = f"{len(self.history.sent)} items, {len(self.dags.all)} DAGs of {nodes} nodes, {ticks} ticks"
+        return f"{there}, {writes} writes of values, {moved} moves; {said}"
 
     def story(self, found: Sequence[str]) -> str:
         """What went wrong, the steps that it speaks of, the last ones, and how to see it again."""
@@ -236,15 +293,16 @@ class World:
                 "the last steps:",
                 *self.steps[-_SHOWN_STEPS:],
                 "",
-                f"again: make worlds SEED={self.seed} N=1",
+                f"again: make worlds SEED={self.seed} N=1"
+                + (f" EDITION={self.edition}" if self.edition != EDITION else ""),
             ]
         )
 
 
-def kept_seeds() -> list[int]:
-    """Seeds of worlds that were broken once, and are run for ever."""
-    lines = [line.partition("#")[0].strip() for line in SEEDS.read_text().splitlines()]
-    return [int(line) for line in lines if line]
+def kept_seeds() -> list[tuple[int, int]]:
+    """Seeds of worlds that were broken once, and are run for ever, each with its edition."""
+    lines = [line.partition("#")[0].split() for line in SEEDS.read_text().splitlines()]
+    return [(int(line[0]), int(line[1])) for line in lines if line]
 
 
 async def run(
@@ -253,6 +311,7 @@ async def run(
     seed: int,
     *,
     rounds: int = ROUNDS,
+    edition: int = EDITION,
     tell: Callable[[], None] = lambda: None,
 ) -> World:
     """One world from its beginning to its end.
@@ -261,8 +320,8 @@ async def run(
         Broken: a promise was broken.
     """
     rng = Random(seed)
-    async with stage_on(databases, directory, limits_of(rng), Random(rng.random())) as stage:
-        world = World(seed, stage)
+    async with stage_on(databases, directory, limits_of(rng, edition), Random(rng.random())) as stage:
+        world = World(seed, stage, edition=edition)
         await world.live(rounds, tell)
         await world.end()
         await judge(world)
@@ -282,10 +341,12 @@ async def judge(world: World) -> None:
 async def judgement(world: World) -> list[str]:
     """All that the oracles have to say."""
     from tests.worlds import dag_oracle, queue_oracle, replay
+    from tests.worlds.schedule_facts import judge as judge_schedules
 
     if not world.is_drained:
         return [*world.faults, *await left_behind(world, Random(world.seed))]
     found = world.faults + queue_oracle.judge(world.history)
     found += await replay.read(world)
     found += dag_oracle.judge(world.dags, world.history)
+    found += judge_schedules(world.schedules)
     return found + await left_behind(world, Random(world.seed))
