@@ -33,6 +33,7 @@ DEQUEUED = Counter("headgate_dequeued_total", "Items handed out.", ["shard"])
 ACKED = Counter("headgate_acked_total", "Items acknowledged.", ["shard"])
 NACKED = Counter("headgate_nacked_total", "Items given back.", ["shard"])
 DEAD = Counter("headgate_dead_total", "Items that used up their attempts or were failed for good.", ["shard"])
+LOG_LINES = Counter("headgate_log_lines_total", "Lines that jobs logged, as they were answered.", ["status"])
 REDELIVERED = Counter("headgate_redelivered_total", "Items handed out not for the first time.", ["shard"])
 FOLDED = Counter(
     "headgate_folded_total", "Ends of DAGs' nodes that were applied in the transaction of their ack.", ["shard"]

@@ -28,6 +28,8 @@ ACK_CONTEXT_BYTES_MAX: Final = 1024
 HEADERS_BYTES_MAX: Final = 1024
 INPUTS_BYTES_MAX: Final = 256 * 1024
 ERROR_CHARS_MAX: Final = 8 * 1024
+LOG_TEXT_CHARS_MAX: Final = 8 * 1024
+LOG_AGE_S_MAX: Final = 3_600
 # Of node keys, DAGs' own keys, idempotency keys and affinities; of names, workers and fairness keys.
 KEY_BYTES_MAX: Final = 1_024
 NAME_BYTES_MAX: Final = 200
@@ -53,6 +55,8 @@ NackStatus = Literal["requeued", "dead", "lease_lost", "cancelled", "not_found",
 ExtendStatus = Literal["extended", "lease_lost", "cancelled", "not_found", "refused"]
 ReviveStatus = Literal["revived", "already_enabled", "finished", "cancelled", "managed", "not_found", "refused"]
 CancelStatus = Literal["cancelled", "already_cancelled", "finished", "managed", "not_found", "refused"]
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+LogStatus = Literal["written", "full", "lease_lost", "cancelled", "not_found", "refused"]
 LookStatus = Literal["found", "not_found", "refused"]
 NodeCancelStatus = Literal["cancelled", "cancelling", "already_cancelled", "finished"]
 ResolveStatus = Literal["resolved", "already_resolved"]
@@ -209,6 +213,7 @@ OpaqueId = str  # a malformed one is not_found, or lease_lost: an answer, no err
 Key = Annotated[str, AfterValidator(key), _short_schema(KEY_BYTES_MAX)]
 Label = Annotated[str, AfterValidator(label), _short_schema(NAME_BYTES_MAX)]
 ErrorText = Annotated[str, StringConstraints(max_length=ERROR_CHARS_MAX), AfterValidator(_clean_text)]
+LogText = Annotated[str, StringConstraints(max_length=LOG_TEXT_CHARS_MAX), AfterValidator(_clean_text)]
 Json = Annotated[Any, AfterValidator(_whole_json)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_clean_json)]
 Headers = Annotated[dict[str, str], Field(max_length=32), AfterValidator(_clean_json)]

@@ -105,6 +105,28 @@ CREATE TABLE item (
 )
 WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='50000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_threshold='1000000');
 
+CREATE TABLE job_log (
+    item_id uuid NOT NULL,
+    namespace_id integer NOT NULL,
+    seq bigint NOT NULL,
+    token uuid NOT NULL,
+    number integer NOT NULL,
+    attempt integer NOT NULL,
+    worker text,
+    received_at timestamp with time zone NOT NULL,
+    bytes integer NOT NULL,
+    item_bytes bigint NOT NULL,
+    lines text NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_threshold='1000000');
+
+CREATE TABLE job_log_use (
+    namespace_id integer NOT NULL,
+    bytes bigint NOT NULL,
+    last_seq bigint NOT NULL
+)
+WITH (fillfactor='50', autovacuum_analyze_threshold='1000000');
+
 CREATE TABLE lane (
     topic_id integer NOT NULL,
     priority integer NOT NULL,
@@ -278,6 +300,12 @@ ALTER TABLE ONLY ended
 ALTER TABLE ONLY item
     ADD CONSTRAINT item_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY job_log
+    ADD CONSTRAINT job_log_pkey PRIMARY KEY (item_id, namespace_id, seq);
+
+ALTER TABLE ONLY job_log_use
+    ADD CONSTRAINT job_log_use_pkey PRIMARY KEY (namespace_id);
+
 ALTER TABLE ONLY lane_clock
     ADD CONSTRAINT lane_clock_pkey PRIMARY KEY (topic_id, priority);
 
@@ -324,6 +352,8 @@ CREATE INDEX deferred_due ON deferred USING btree (due_at, id);
 CREATE INDEX item_ack_topic ON item USING btree (ack_topic_id) WHERE ((ack_topic_id IS NOT NULL) AND (NOT managed));
 
 CREATE INDEX item_expiry ON item USING btree (expires_at, id) WHERE (expires_at IS NOT NULL);
+
+CREATE INDEX job_log_age ON job_log USING btree (received_at);
 
 CREATE INDEX lane_next ON lane USING btree (topic_id, priority, next_at);
 

@@ -11,6 +11,7 @@ from fastapi_offline import FastAPIOffline
 
 from services.queue.api.parts import QueueProcess
 from services.queue.api.routes import add_verbs, router
+from services.queue.api.routes_logs import router as logs_router
 from services.queue.api.routes_operations import router as operations_router
 from services.queue.api.verbs import Verbs
 from services.queue.dispatch.dequeue import Dequeues
@@ -32,6 +33,7 @@ from services.queue.leases.cancel import Cancels
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.extend import Extends
 from services.queue.leases.item_states import ItemStates
+from services.queue.leases.job_logs import JobLogs
 from services.queue.leases.nack import Nacks
 from services.queue.leases.revive import Revives
 from services.queue.operations.agreement import Agreement
@@ -166,6 +168,7 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
         expiry=expiry,
         topics=Topics(stores, dispatch, operations, quotas, agreement, settings),
         item_states=ItemStates(stores, dispatch.asked, settings),
+        job_logs=JobLogs(stores, settings),
         operations=operations,
         dead=DeadItems(stores, settings),
         health=Health(stores, shards, clock, ownership),
@@ -208,6 +211,7 @@ def _add_routes(app: FastAPI, verbs: dict[str, Verb]) -> None:
     app.include_router(router)
     app.include_router(operations_router)
     app.include_router(console_router)
+    app.include_router(logs_router)
     add_pages(app, "queue")
 
 

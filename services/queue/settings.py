@@ -38,6 +38,12 @@ class QueueSettings(EdgeSettings):
     logged_attempts_max: int = 20
     attempt_retention_s: float = 14 * 24 * 3600.0
 
+    # What jobs log: of one call about one item, of an item, and of a namespace; 128 bytes more a call.
+    log_batch_bytes_max: Annotated[int, Field(ge=1)] = 64 * 1024
+    log_item_bytes_max: Annotated[int, Field(ge=1)] = 1024 * 1024
+    log_namespace_bytes_max: Annotated[int, Field(ge=1, description="per shard")] = 256 * 1024 * 1024
+    log_retention_s: Annotated[float, Field(ge=0, description="what is older is dropped")] = 3 * 86_400.0
+
     # A dequeue that has settled something waits for items no longer than this: its caller does not know yet.
     settle_wait_s_max: Annotated[float, Field(ge=0)] = 1.0
     # An ack of a DAG's item goes on with its DAG in its own transaction where both are in one database.

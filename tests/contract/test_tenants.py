@@ -28,7 +28,7 @@ PROCESS = {"/v1/shards", "/v1/shards/{shard}", "/v1/namespaces"}
 TOKEN = "01234567-89ab-4cde-8f01-23456789abcd"
 
 # What is logged of items that may be gone long since: an unknown item's is an empty page.
-LOGS = {"/items/{item_id}/attempts"}
+LOGS = {"/items/{item_id}/attempts", "/items/{item_id}/logs"}
 
 Things = dict[str, Any]
 Route = tuple[str, str]
@@ -44,6 +44,9 @@ QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("post", "/ack"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},
     ("post", "/nack"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},
     ("post", "/extend"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},
+    ("post", "/logs"): lambda t: {
+        "items": [{"id": t["leased"], "lease_token": t["token"], "number": 1, "lines": [{"text": "theirs"}]}]
+    },
     ("post", "/revive"): lambda t: {"items": [{"id": t["disabled"]}]},
     ("post", "/cancel"): lambda t: {"ids": [t["ready"], t["leased"], t["disabled"], t["dead"]]},
     ("post", "/items/states"): lambda t: {"ids": [t["ready"], t["dead"]]},

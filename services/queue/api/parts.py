@@ -15,6 +15,7 @@ from services.queue.leases.cancel import Cancels
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.extend import Extends
 from services.queue.leases.item_states import ItemStates
+from services.queue.leases.job_logs import JobLogs
 from services.queue.leases.nack import Nacks
 from services.queue.leases.revive import Revives
 from services.queue.operations.agreement import Agreement
@@ -48,6 +49,7 @@ class QueueProcess:
     expiry: Expiry
     topics: Topics
     item_states: ItemStates
+    job_logs: JobLogs
     operations: Operations
     dead: DeadItems
     health: Health

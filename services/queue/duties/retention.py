@@ -1,4 +1,4 @@
-"""What is kept only for a while: memory of ended items, keys, operations, dead items; and folding counts."""
+"""What is kept only for a while: memory of ended items, keys, operations, dead items, logs; and folding counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 from services.queue.operations.pace import Pace
 from services.queue.settings import QueueSettings
-from services.queue.store import items, retention, topics
+from services.queue.store import items, job_logs, retention, topics
 from services.queue.store.items import Removal
 from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
@@ -27,7 +27,9 @@ class Retention:
         self._store = store
         self._settings = settings
         self._folds = Pace(FOLD_ROWS_MAX)
-        self._paces = {name: Pace(settings.chunk_items_max) for name in ("keys", "dead", "operations", "attempts")}
+        self._paces = {
+            name: Pace(settings.chunk_items_max) for name in ("keys", "dead", "operations", "attempts", "logs")
+        }
 
     def steps(self) -> Mapping[str, Callable[[], Awaitable[int]]]:
         """The duties by name; each says how much it did, or 0 if that was all."""
@@ -42,6 +44,7 @@ class Retention:
             "old attempts": self._dropping(
                 "attempts", partial(retention.drop_attempts, pool, settings.attempt_retention_s)
             ),
+            "old logs": self._dropping("logs", partial(job_logs.drop_old, pool, settings.log_retention_s)),
         }
 
     async def fold_step(self) -> int:

@@ -9,5 +9,6 @@ ack_flushes       acks that share a flush, and go on with their DAGs in it
 held_items        the locks and looks that nack, extend and expiry have in common
 shard_groups      a call's ids by their shards, and its results put together again
 failed_attempts   the log of deliveries that failed
+job_logs          what jobs log, written by their holders
 item_states       where many items stand, in one question per shard
 """

@@ -101,6 +101,13 @@ def calls(api: Api, item: str) -> dict[str, tuple[Urgency, str, str, Any]]:
         "items": (look, "GET", f"{ns}/items", None),
         "states": (look, "POST", f"{ns}/items/states", {"ids": [item]}),
         "attempts": (look, "GET", f"{ns}/items/{item}/attempts", None),
+        "logs": (look, "GET", f"{ns}/items/{item}/logs", None),
+        "log": (
+            look,
+            "POST",
+            f"{ns}/logs",
+            {"items": [{"id": item, "lease_token": item, "number": 1, "lines": [{"text": "x"}]}]},
+        ),
         "topics": (look, "GET", f"{ns}/topics", None),
         "namespace": (look, "GET", ns, None),
         "namespaces": (look, "GET", "/v1/namespaces", None),
