@@ -1,11 +1,38 @@
 """Runs of workflows, as they travel."""
 
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, StringConstraints, model_validator
 
-from headgate.wire.base import Response
+from headgate.wire.base import (
+    INT32_MAX,
+    PATH_NAME_PATTERN,
+    TTL_S_MAX,
+    WAIT_S_MAX,
+    ErrorText,
+    Json,
+    JsonObject,
+    Key,
+    Label,
+    MaybeNone,
+    Priority,
+    Request,
+    Response,
+    fault,
+)
+
+# Of the text that a record shows of its command; longer than the SDK makes it, since bytes are not characters.
+SHOWN_CHARS_MAX: Final = 500
+EVENTS_MAX: Final = 2**53
+# With `wf/` before it, a topic.
+WORKFLOW_TYPE_PATTERN: Final = r"^[A-Za-z0-9._/-]{1,125}$"
+
+WorkflowType = Annotated[str, StringConstraints(pattern=WORKFLOW_TYPE_PATTERN)]
+PathName = Annotated[str, StringConstraints(pattern=PATH_NAME_PATTERN)]
+CommandKind = Literal[
+    "item", "sub", "child", "start", "send", "timer", "step", "marker", "cancel", "publish", "end"
+]
 
 RunState = Literal["running", "succeeded", "failed", "cancelled", "continued"]
 OVER: Final = frozenset({"succeeded", "failed", "cancelled", "continued"})
@@ -36,6 +63,7 @@ class WorkflowRun(Response):
     state: RunState = "running"
     version: str | None = None
     parked: bool = False
+    paused: bool = False
     stuck: Stuck | None = None
     published: dict[str, Any] = Field(default_factory=dict)
     seen: int = 0
@@ -56,3 +84,118 @@ class Accepted(Response):
     """A signal was taken, or one of its id is there already."""
 
     status: Literal["accepted", "duplicate"]
+
+
+class SignalSpec(Request):
+    """Something that a run is told. The same `id` again adds nothing."""
+
+    name: Key
+    data: Json = None
+    id: Key | None = None
+
+
+class StartWorkflow(Request):
+    """A run to begin. Without an `id` one is made. `reuse` says whether the id of a run that is over may have
+    another one; `signal` is told in the same transaction."""
+
+    type: WorkflowType
+    id: PathName | None = None
+    input: Json = None
+    version: Label | None = None
+    deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
+    priority: Priority = 0
+    metadata: JsonObject | None = None
+    reuse: Literal["never", "failed", "always"] = "failed"
+    signal: SignalSpec | None = None
+
+
+class Reasoned(Request):
+    reason: ErrorText | None = None
+
+
+class TurnCommand(Request):
+    """What code asks for at event `after`; what `spec` holds depends on `kind`."""
+
+    kind: CommandKind
+    key: str
+    after: Annotated[int, Field(ge=1, le=EVENTS_MAX)]
+    fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+    shown: Annotated[str, StringConstraints(max_length=SHOWN_CHARS_MAX)] = ""
+    spec: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if (self.kind == "end") != (self.key == ""):
+            raise fault("/key", "every command has one, but for an end")
+        return self
+
+
+class StepResult(Request):
+    """How a step of a turn, or of one before, has ended."""
+
+    key: Key
+    state: Literal["succeeded", "failed"]
+    output: Json = None
+    error: ErrorText | None = None
+
+
+class StuckReport(Request):
+    """Why a turn came to nothing."""
+
+    code: Label
+    error: ErrorText
+    event: Annotated[int, Field(ge=0, le=EVENTS_MAX)] | None = None
+    expected: ErrorText | None = None
+    got: ErrorText | None = None
+    line: ErrorText | None = None
+
+
+class TakeTurn(Request):
+    """A decider's turn. With `stuck` nothing of the run is written but that."""
+
+    generation: Annotated[int, Field(ge=1, le=INT32_MAX)]
+    secret: Annotated[str, StringConstraints(max_length=200)]
+    turn: Annotated[int, Field(ge=1, le=EVENTS_MAX)]
+    last: Annotated[int, Field(ge=0, le=EVENTS_MAX)]
+    seen: Annotated[int, Field(ge=0, le=EVENTS_MAX)] = 0
+    commands: MaybeNone[TurnCommand] | None = None
+    results: MaybeNone[StepResult] | None = None
+    received: dict[Key, Annotated[int, Field(ge=0, le=INT32_MAX)]] = Field(default_factory=dict)
+    by: JsonObject = Field(default_factory=dict)
+    stuck: StuckReport | None = None
+    wait_s: Annotated[float, Field(ge=0, le=WAIT_S_MAX)] = 0.0
+
+
+class RunEvent(Response):
+    """An event of a run: see docs/workflows.md."""
+
+    event: int
+    at: datetime
+    kind: str
+    key: str = ""
+    generation: int = 1
+    state: str
+    output: Any = None
+    error: str | None = None
+    data: Any = None
+    after: int | None = None
+
+
+class RunHistory(Response):
+    """A page of a run's events; `seen`, `turn` and `markers` are those of the whole run as it is."""
+
+    events: list[RunEvent]
+    seen: int
+    turn: int
+    markers: dict[str, int] = Field(default_factory=dict)
+    more: bool = False
+
+
+class TurnTaken(Response):
+    """What a decider is told: it goes on with `events`, or the run is parked, or it has ended."""
+
+    turn: int
+    events: list[RunEvent] = Field(default_factory=list)
+    more: bool = False
+    parked: bool = False
+    ended: bool = False

@@ -81,6 +81,8 @@ CREATE TABLE dag (
     path_lift integer DEFAULT 0 NOT NULL,
     content bytea,
     tolerated integer DEFAULT 0 NOT NULL,
+    workflow text,
+    ends_as text,
     CONSTRAINT dag_counts CHECK ((LEAST(blocked, released, succeeded, failed, skipped, cancelled) >= 0)),
     CONSTRAINT dag_state CHECK ((state = ANY ('{running,cancelling,succeeded,failed,cancelled}'::text[])))
 )
@@ -118,6 +120,21 @@ CREATE TABLE edge (
     satisfied boolean NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_insert_threshold='100000', autovacuum_analyze_threshold='1000000');
+
+CREATE TABLE event (
+    dag_no bigint NOT NULL,
+    event bigint NOT NULL,
+    at timestamp with time zone DEFAULT shard_now() NOT NULL,
+    kind text NOT NULL,
+    key text NOT NULL,
+    generation integer DEFAULT 1 NOT NULL,
+    state text NOT NULL,
+    output text,
+    error text,
+    data text,
+    after bigint
+)
+WITH (autovacuum_analyze_threshold='1000000');
 
 CREATE TABLE expansion (
     node_no bigint NOT NULL,
@@ -282,6 +299,14 @@ CREATE TABLE outbox (
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_threshold='1000000');
 
+CREATE TABLE published (
+    dag_no bigint NOT NULL,
+    key text NOT NULL,
+    value text NOT NULL,
+    event bigint NOT NULL
+)
+WITH (fillfactor='70', autovacuum_analyze_threshold='1000000');
+
 CREATE TABLE quota (
     namespace text NOT NULL,
     dags_max bigint,
@@ -316,6 +341,39 @@ CREATE TABLE retention_mark (
     id uuid NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
+
+CREATE TABLE run (
+    dag_no bigint NOT NULL,
+    namespace text NOT NULL,
+    dag_id uuid NOT NULL,
+    workflow_id text NOT NULL,
+    type text NOT NULL,
+    version text,
+    input text,
+    priority integer NOT NULL,
+    state text DEFAULT 'running'::text NOT NULL,
+    secret_hash bytea NOT NULL,
+    turn bigint DEFAULT 0 NOT NULL,
+    turn_digest bytea,
+    seen bigint DEFAULT 0 NOT NULL,
+    last_event bigint DEFAULT 0 NOT NULL,
+    last_told bigint DEFAULT 0 NOT NULL,
+    open_steps text[] DEFAULT '{}'::text[] NOT NULL,
+    signals integer DEFAULT 0 NOT NULL,
+    received text DEFAULT '{}'::text NOT NULL,
+    received_total integer DEFAULT 0 NOT NULL,
+    markers text DEFAULT '{}'::text NOT NULL,
+    made_by text,
+    cancel_requested boolean DEFAULT false NOT NULL,
+    stuck text,
+    stuck_attempts integer DEFAULT 0 NOT NULL,
+    stuck_since timestamp with time zone,
+    output text,
+    error text,
+    continued_as uuid,
+    CONSTRAINT run_state CHECK ((state = ANY (ARRAY['running'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'continued'::text])))
+)
+WITH (fillfactor='50', autovacuum_analyze_threshold='1000000');
 
 CREATE TABLE scan (
     dag_no bigint NOT NULL,
@@ -377,6 +435,19 @@ CREATE TABLE shard_owner (
     wanted_by text,
     level integer DEFAULT 0 NOT NULL,
     level_epoch bigint DEFAULT 0 NOT NULL
+)
+WITH (autovacuum_analyze_threshold='1000000');
+
+CREATE TABLE signal_count (
+    dag_no bigint NOT NULL,
+    name text NOT NULL,
+    sent integer NOT NULL
+)
+WITH (fillfactor='70', autovacuum_analyze_threshold='1000000');
+
+CREATE TABLE signal_id (
+    dag_no bigint NOT NULL,
+    id text NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -450,6 +521,13 @@ ALTER TABLE waiting_slot ALTER COLUMN no ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE workflow (
+    namespace text NOT NULL,
+    id text NOT NULL,
+    dag_id uuid NOT NULL
+)
+WITH (autovacuum_analyze_threshold='1000000');
+
 ALTER TABLE ONLY adding
     ADD CONSTRAINT adding_pkey PRIMARY KEY (first_no);
 
@@ -473,6 +551,9 @@ ALTER TABLE ONLY dag_value_use
 
 ALTER TABLE ONLY edge
     ADD CONSTRAINT edge_pkey PRIMARY KEY (up, down);
+
+ALTER TABLE ONLY event
+    ADD CONSTRAINT event_pkey PRIMARY KEY (dag_no, event);
 
 ALTER TABLE ONLY expansion
     ADD CONSTRAINT expansion_pkey PRIMARY KEY (node_no, child_no);
@@ -510,6 +591,9 @@ ALTER TABLE ONLY node_spec
 ALTER TABLE ONLY outbox
     ADD CONSTRAINT outbox_pkey PRIMARY KEY (node_no, generation, action);
 
+ALTER TABLE ONLY published
+    ADD CONSTRAINT published_pkey PRIMARY KEY (dag_no, key);
+
 ALTER TABLE ONLY quota
     ADD CONSTRAINT quota_pkey PRIMARY KEY (namespace);
 
@@ -518,6 +602,9 @@ ALTER TABLE ONLY reach
 
 ALTER TABLE ONLY reopening
     ADD CONSTRAINT reopening_pkey PRIMARY KEY (dag_no);
+
+ALTER TABLE ONLY run
+    ADD CONSTRAINT run_pkey PRIMARY KEY (dag_no);
 
 ALTER TABLE ONLY scan
     ADD CONSTRAINT scan_pkey PRIMARY KEY (dag_no, kind);
@@ -530,6 +617,12 @@ ALTER TABLE ONLY schedule_run
 
 ALTER TABLE ONLY shard
     ADD CONSTRAINT shard_pkey PRIMARY KEY (number);
+
+ALTER TABLE ONLY signal_count
+    ADD CONSTRAINT signal_count_pkey PRIMARY KEY (dag_no, name);
+
+ALTER TABLE ONLY signal_id
+    ADD CONSTRAINT signal_id_pkey PRIMARY KEY (dag_no, id);
 
 ALTER TABLE ONLY spread
     ADD CONSTRAINT spread_pkey PRIMARY KEY (node_no);
@@ -545,6 +638,9 @@ ALTER TABLE ONLY timer
 
 ALTER TABLE ONLY waiting_slot
     ADD CONSTRAINT waiting_slot_pkey PRIMARY KEY (schedule_no, no);
+
+ALTER TABLE ONLY workflow
+    ADD CONSTRAINT workflow_pkey PRIMARY KEY (namespace, id);
 
 CREATE INDEX cleanup_of ON cleanup USING btree (of_no) WHERE (of_no IS NOT NULL);
 
@@ -568,6 +664,8 @@ CREATE INDEX dag_live ON dag USING btree (state) WHERE (state = ANY (ARRAY['runn
 
 CREATE INDEX edge_down ON edge USING btree (down, up);
 
+CREATE UNIQUE INDEX event_step ON event USING btree (dag_no, key) WHERE ((after IS NOT NULL) AND (kind = 'step'::text));
+
 CREATE INDEX external_deadline ON external USING btree (deadline_at) WHERE ((deadline_at IS NOT NULL) AND (resolved_at IS NULL));
 
 CREATE INDEX external_undeclared ON external USING btree (dag_no, node_key, name) WHERE (NOT declared);
@@ -585,6 +683,14 @@ CREATE INDEX kept_old ON kept USING btree (finished_at, dag_no) WHERE (phase = '
 CREATE UNIQUE INDEX node_key ON node USING btree (dag_no, key);
 
 CREATE INDEX outbox_due ON outbox USING btree (due_at);
+
+CREATE INDEX run_listed ON run USING btree (namespace, dag_id);
+
+CREATE INDEX run_listed_by_state ON run USING btree (namespace, state, dag_id);
+
+CREATE INDEX run_listed_by_type ON run USING btree (namespace, type, dag_id);
+
+CREATE INDEX run_stuck ON run USING btree (namespace, dag_id) WHERE (stuck IS NOT NULL);
 
 CREATE UNIQUE INDEX schedule_id ON schedule USING btree (namespace, id);
 

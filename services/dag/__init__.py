@@ -39,6 +39,7 @@ Rooms, from the edge to the database; each says in its docstring what its module
     build    creating DAGs and adding to them
     read     questions: pages, explanations, streams, exports
     schedules  runs that begin at times
+  workflows  runs of workflows: their turns, signals and histories
     run      ends and decisions of nodes, control, retry, cleanup
     store    every statement
 

@@ -19,6 +19,7 @@ from services.dag.api import (
     routes_schedules,
     routes_subdags,
     routes_values,
+    routes_workflows,
     verbs,
 )
 from services.dag.api.parts import Orchestrator
@@ -238,6 +239,7 @@ def _add_routes(app: FastAPI) -> None:
         routes_subdags,
         routes_values,
         routes_schedules,
+        routes_workflows,
         routes_quotas,
         routes_events,
         routes_export,

@@ -8,10 +8,17 @@ ServiceError
 ├── DagCancelling         409   a cancel has not been confirmed yet
 ├── NothingToRetry        409   no node failed
 ├── VersionConflict       409   a value has another version than the write expects
+├── Managed               409   a run of a workflow has verbs of its own
+├── TurnLost              409   another generation of the decider, or another worker, goes on with the run
+├── HistoryMismatch       409   a turn asks for what the run has otherwise
+├── WorkflowFinished      409   the run has ended
+├── IdInUse               409   the workflow's id may have no other run
+├── SignalsFull           429   the run has as many unread signals as it may
 ├── Invalid
 │   ├── Cycle             422   the edges would close one
 │   ├── UnknownNode       422   a key that the DAG does not have
-│   └── LimitExceeded     422   the DAG would outgrow a limit
+│   ├── LimitExceeded     422   the DAG would outgrow a limit
+│   └── BadCommand        422   a command of a turn that means nothing
 └── Unavailable
     ├── DagThawing        503   the rows of an ended DAG are on their way back
     ├── AddUnfinished     503   nodes are written, the queue does not know all of them yet
@@ -51,6 +58,34 @@ class NothingToRetry(ServiceError):
 
 class VersionConflict(ServiceError):
     code, status, title = "version_conflict", 409, "The value was written meanwhile"
+
+
+class Managed(ServiceError):
+    code, status, title = "managed", 409, "The DAG is a run of a workflow"
+
+
+class TurnLost(ServiceError):
+    code, status, title = "turn_lost", 409, "Another goes on with the run"
+
+
+class HistoryMismatch(ServiceError):
+    code, status, title = "history_mismatch", 409, "The run has it otherwise"
+
+
+class WorkflowFinished(ServiceError):
+    code, status, title = "workflow_finished", 409, "The run has ended"
+
+
+class IdInUse(ServiceError):
+    code, status, title = "id_in_use", 409, "The workflow's id is in use"
+
+
+class SignalsFull(ServiceError):
+    code, status, title = "signals_full", 429, "The run has too many unread signals"
+
+
+class BadCommand(Invalid):
+    code, title = "bad_command", "A command means nothing"
 
 
 class Cycle(Invalid):
@@ -98,3 +133,8 @@ class QueueUnavailable(Unavailable):
 def reopening_error() -> DagReopening:
     """What a call answers that depends on which nodes run again, while that is still being found out."""
     return DagReopening("a retry of many nodes is under way in the DAG; try again", retry_after_s=1.0)
+
+
+def managed_error() -> Managed:
+    """What verbs of DAGs answer of a run."""
+    return Managed("the DAG is a run of a workflow; use the verbs of workflows")

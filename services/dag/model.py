@@ -13,7 +13,7 @@ NodeState = Literal["blocked", "released", "succeeded", "failed", "skipped", "ca
 Trigger = Literal["all_succeeded", "all_done", "any_succeeded", "any_failed", "none_failed"]
 # What the queue is told of an item; and of sub-DAGs: to begin, to be cancelled, and how one has ended.
 Action = Literal["enqueue", "revive", "cancel", "start", "stop", "report"]
-Cause = Literal["call", "failure", "deadline"]
+Cause = Literal["call", "failure", "deadline", "end"]
 
 # On which ends of its DAG a cleanup node runs; what compensates another node has a rule of its own.
 UNDO: Final = "undo"
@@ -27,6 +27,9 @@ CLEANUP_ENDS: Final[dict[str, frozenset[str]]] = {
 
 # `cleanup_phase` of a DAG while a retry reopens its nodes.
 REOPENING: Final = -1
+
+# The key of the first node of a run of a workflow, which no command's has: those end with a number.
+DECIDER: Final = "decider"
 
 # A node's number: its DAG's, shifted, and its own within the DAG. Unique in the shard.
 NODE_BITS: Final = 22
@@ -105,6 +108,9 @@ class Dag:
     started_lift: int = 0
     path_lift: int = 0
     tolerated: int = 0
+    # The type of the workflow whose run this DAG is; and how the run has ended, while the rest of it is cancelled.
+    workflow: str | None = None
+    ends_as: DagState | None = None
     # No column: events that were resolved and that no node waits for, (node key, name), where somebody has looked.
     undeclared: Sequence[tuple[str, str]] = ()
 

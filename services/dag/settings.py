@@ -80,6 +80,13 @@ class DagSettings(EdgeSettings):
     page_edges_max: int = 50_000
     # Outputs and errors of a page of nodes; beside them what surrounds these nodes; payloads of an exported page.
     page_bytes_max: int = 4 * 1024 * 1024
+
+    # Of a run of a workflow: nodes that have not ended, signals that it has not received, events of a page, and
+    # how long its code may clean up before it is ended.
+    run_unfinished_max: int = 100_000
+    unread_signals_max: int = 10_000
+    history_events_max: int = 1_000
+    cancel_grace_s: float = 3_600.0
     # Events that nothing waits for, of one DAG, in an answer.
     undeclared_shown_max: int = 100
     # A retry of so many nodes, with so many edges to look at and as many to count anew, is one transaction; a

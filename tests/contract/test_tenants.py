@@ -78,6 +78,13 @@ DAG_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("put", "/exports/mark"): lambda _: {},
     ("put", "/dags/{dag}/values/{key}"): lambda _: {"value": 7},
     ("put", "/schedules/{schedule}"): lambda _: SCHEDULE,
+    ("post", "/dags/{dag}/turn"): lambda _: {"generation": 1, "secret": "s", "turn": 1, "last": 1},
+    ("post", "/workflows"): lambda _: {"type": "order", "id": "order-18"},
+    ("post", "/workflows/{workflow}/signals"): lambda _: {"name": "go"},
+    ("post", "/workflows/{workflow}/cancel"): lambda _: {},
+    ("post", "/workflows/{workflow}/terminate"): lambda _: {},
+    ("post", "/workflows/{workflow}/pause"): lambda _: {},
+    ("post", "/workflows/{workflow}/resume"): lambda _: {},
     ("post", "/schedules/{schedule}/pause"): lambda _: {},
     ("post", "/schedules/{schedule}/resume"): lambda _: {},
     ("post", "/schedules/{schedule}/trigger"): lambda _: {},
@@ -140,7 +147,7 @@ class Tenancy:
         made = bodies.get((method, short))
         if made is None and method in ("post", "put"):
             raise AssertionError(f"write down a body for {method} {path} of the {service} service")
-        for name in ("dag", "operation", "shard", "key", "schedule"):
+        for name in ("dag", "operation", "shard", "key", "schedule", "workflow"):
             path = path.replace(f"{{{name}}}", str(self.things.get(name, 0)))
         path = path.replace("{ns}", namespace).replace("{item_id}", self.things["ready"]) + QUERIES.get(short, "")
         headers = {} if who is None else {"Authorization": f"Bearer {self.tokens[who]}"}
@@ -220,6 +227,10 @@ async def _furnish(made: Tenancy, queue: QueueHost) -> None:
     for path, body in ((f"dags/{things['dag']}/values/seen", {"value": 1}), ("schedules/nightly", SCHEDULE)):
         answer = await made.clients["dag"].put(f"/v1/namespaces/{OWNER}/{path}", json=body, headers=headers)
         assert answer.is_success, answer.text
+    body = {"type": "order", "id": "order-17"}
+    answer = await made.clients["dag"].post(f"/v1/namespaces/{OWNER}/workflows", json=body, headers=headers)
+    assert answer.is_success, answer.text
+    things["workflow"] = "order-17"
 
 
 @pytest.mark.parametrize(("service", "method", "path"), TENANT)

@@ -77,8 +77,8 @@ MUTATIONS = (
         "timer-older-owner",
         "an older program that owns the shard is given no timers",
         _TIMERS,
-        "AND (level < 1 OR level_epoch <> epoch) AS older",
-        "AND level < 1 AS older",
+        "AND (level < $1::int OR level_epoch <> epoch) AS older",
+        "AND level < $1::int AS older",
         (f"{_TIMER_TESTS}::test_an_older_owner_takes_no_timers",),
     ),
     Mutation(

@@ -43,7 +43,7 @@ BEGIN
             SELECT f.no FROM unnest(dag_ids) AS w(id)
             CROSS JOIN LATERAL (SELECT dag.no FROM dag WHERE dag.id = w.id OFFSET 0) AS f))
             AND dag.state = 'running' AND NOT dag.held AND NOT dag.paused AND dag.cleanup_phase = 0
-            AND dag.last_event > 0
+            AND dag.last_event > 0 AND dag.workflow IS NULL
         FOR UPDATE SKIP LOCKED) AS d;
     IF locked IS NULL THEN
         RETURN;

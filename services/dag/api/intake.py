@@ -23,7 +23,7 @@ def new_dag(spec: wire.DagSpec | wire.SubDag, settings: DagSettings) -> NewDag:
     """
     metadata = None
     if spec.metadata is not None:
-        metadata = _checked(spec.metadata, settings.metadata_bytes_max, "/metadata")
+        metadata = checked(spec.metadata, settings.metadata_bytes_max, "/metadata")
     whole = spec if isinstance(spec, wire.DagSpec) else None
     return NewDag(
         key=whole.key if whole else None,
@@ -116,13 +116,13 @@ def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> tuple[str, str]
         raise Forbidden("topics that begin with `_` are the system's; use another name")
     fields = {
         "topic": f'"{node.topic}"',
-        "payload": _checked(node.payload, settings.payload_bytes_max, f"/nodes/{i}/payload"),
+        "payload": checked(node.payload, settings.payload_bytes_max, f"/nodes/{i}/payload"),
         "priority": str(node.priority),
         "lease_s": repr(node.lease_s),
         "max_attempts": str(node.max_attempts),
     }
     if node.metadata is not None:
-        fields["metadata"] = _checked(node.metadata, settings.metadata_bytes_max, f"/nodes/{i}/metadata")
+        fields["metadata"] = checked(node.metadata, settings.metadata_bytes_max, f"/nodes/{i}/metadata")
     if node.delay_s is not None:
         fields["delay_s"] = repr(node.delay_s)
     if node.ttl_s is not None:
@@ -147,7 +147,7 @@ def value(body: wire.PutValue, settings: DagSettings) -> str:
     Raises:
         ValueTooLarge: it is over the limit.
     """
-    return _checked(body.value, settings.value_bytes_max, "/value")
+    return checked(body.value, settings.value_bytes_max, "/value")
 
 
 def new_edges(dependencies: Sequence[wire.Dependency]) -> list[NewEdge]:
@@ -162,7 +162,7 @@ def retry(body: wire.RetryDag, settings: DagSettings) -> Retry:
         ValueTooLarge: a payload is over the limit.
     """
     payloads = {
-        key: _checked(payload, settings.payload_bytes_max, pointer_to("payloads", key))
+        key: checked(payload, settings.payload_bytes_max, pointer_to("payloads", key))
         for key, payload in (body.payloads or {}).items()
     }
     return Retry(body.nodes, body.down_from, body.all, payloads)
@@ -178,14 +178,19 @@ def resolutions(facts: Sequence[wire.ExternalResolution], settings: DagSettings)
         Resolved(
             fact.node,
             fact.name,
-            None if fact.data is None else _checked(fact.data, settings.data_bytes_max, f"/external/{i}/data"),
+            None if fact.data is None else checked(fact.data, settings.data_bytes_max, f"/external/{i}/data"),
             fact.failed,
         )
         for i, fact in enumerate(facts)
     ]
 
 
-def _checked(value: Any, bytes_max: int, pointer: str) -> str:
+def checked(value: Any, bytes_max: int, pointer: str) -> str:
+    """A value as JSON text.
+
+    Raises:
+        ValueTooLarge: it is over the limit.
+    """
     text = "null" if value is None else encode(value)
     if len(text) > bytes_max or len(text.encode()) > bytes_max:
         detail = f"it has over {bytes_max} bytes as JSON"

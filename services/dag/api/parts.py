@@ -17,6 +17,10 @@ from services.dag.run.retry import Retrier
 from services.dag.run.shared_values import SharedValues
 from services.dag.schedules.schedules import Schedules
 from services.dag.schedules.ticking import Ticker
+from services.dag.workflows.control import RunControl
+from services.dag.workflows.reading import RunReader
+from services.dag.workflows.starting import Starter
+from services.dag.workflows.turn_commits import TurnCommits
 
 
 class Orchestrator:
@@ -35,6 +39,10 @@ class Orchestrator:
         self.values = SharedValues(context)
         self.ticker = Ticker(context, self.builder)
         self.schedules = Schedules(context, self.ticker)
+        self.starter = Starter(context, self.builder)
+        self.turns = TurnCommits(context, self.builder, self.starter)
+        self.run_control = RunControl(context, self.controller)
+        self.runs = RunReader(context)
         self.explainer = Explainer(context, self.queries)
         self.streams = Streams(context)
         self.exporter = Exporter(context, self.queries)

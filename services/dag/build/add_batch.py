@@ -91,6 +91,7 @@ class Growth:
             and dag.cleanup_phase == 0
             and not dag.lifted
             and not dag.expanded
+            and dag.workflow is None
             and dag.next_n + len(columns.keys) <= self._settings.nodes_per_dag_max
             and dag.edges + len(columns.ups) <= self._settings.edges_per_dag_max
         )

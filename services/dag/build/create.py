@@ -19,7 +19,7 @@ from services.dag.build.queue_registration import Given, Giver, Ungiven, unfinis
 from services.dag.build.quotas import Quotas
 from services.dag.build.subdag_spec import SubSpec, given
 from services.dag.build.topological_orders import Orders, OrderStale
-from services.dag.errors import LimitExceeded, QueueUnavailable, Upgrading
+from services.dag.errors import LimitExceeded, QueueUnavailable, Upgrading, managed_error
 from services.dag.graph import Order
 from services.dag.model import (
     NODE_BITS,
@@ -249,6 +249,8 @@ class Builder:
 
         async def work(tx: Transaction) -> tuple[Settlement | None, Written]:
             dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
+            if dag.workflow is not None:
+                raise managed_error()
             await unarchive.check(tx, dag)
             return await self._write(tx, shard, dag, nodes, edges, queue_shard, expansion)
 

@@ -16,4 +16,6 @@ priority             how soon items of a DAG with a priority are served
 unarchive            ended DAGs are brought back to the hot tables before they change
 watches              who waits for which DAG in this process
 shared_values        what the jobs of a DAG share
+deciders             first nodes of runs of workflows
+run_ends             runs that are asked to end, or are ended
 """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.dag import store
-from services.dag.model import Dag, Ending, Ref, Send, dag_of
+from services.dag.model import DECIDER, Dag, Ending, Ref, Send, dag_of
+from services.dag.run import deciders
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement, why_cancelled
 from shared import ids
@@ -37,9 +38,15 @@ class Completer:
             if not known:
                 return None, (0, 0)
             settlement = Settlement(tx, dags, self._context.settings, self._context.home(shard))
-            ended = await store.dags.mark_ended(tx, known)
-            for end in ended:
-                settlement.ended(end)
+            runs = {dag.no: dag for dag in dags if dag.workflow is not None}
+            for no, end in known if runs else ():
+                if no in runs and end.key == DECIDER:
+                    await deciders.deliver_again(tx, settlement, runs[no], end.generation)
+            ended = await store.dags.mark_ended(
+                tx, [(no, end) for no, end in known if no not in runs or end.key != DECIDER]
+            )
+            for each in ended:
+                settlement.ended(each)
             await settlement.run()
             return settlement, (len(ended), settlement.released)
 
@@ -82,6 +89,9 @@ class Completer:
             dags: list[Dag] = await store.dags.lock_dag_nos(tx, (dag_of(ref.no) for ref in refs))
             settlement = Settlement(tx, dags, self._context.settings, self._context.home(shard))
             why = {dag.no: why_cancelled(dag) for dag in dags} if state == "cancelled" else {}
+            for dag in dags:
+                for ref in [ref for ref in refs if dag.workflow is not None and ref.no == dag.node_no(0)]:
+                    await deciders.deliver_again(tx, settlement, dag, ref.generation)
             told = {ref: error or why.get(dag_of(ref.no)) for ref, error in refs.items()}
             for end in await store.dags.mark_refs(tx, told, state):
                 settlement.ended(end)

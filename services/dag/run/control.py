@@ -6,9 +6,16 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import NamedTuple
 
 from services.dag import store
-from services.dag.errors import DagFinished, LimitExceeded, NodeReleased, UnknownNode, reopening_error
-from services.dag.model import Dag, DagNo, Node, Resolved
-from services.dag.run import unarchive
+from services.dag.errors import (
+    DagFinished,
+    LimitExceeded,
+    NodeReleased,
+    UnknownNode,
+    managed_error,
+    reopening_error,
+)
+from services.dag.model import DECIDER, Dag, DagNo, Node, Resolved
+from services.dag.run import run_ends, unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
 from shared.errors import FieldError
@@ -48,7 +55,7 @@ class Controller:
         async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
             if dag.held:
                 dag.held = False
-                await self._go_on(tx, settlement, dag)
+                await self.go_on(tx, settlement, dag)
 
         return await self._change(namespace, dag_id, act)
 
@@ -80,7 +87,7 @@ class Controller:
         async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
             if dag.paused:
                 dag.paused = False
-                await self._go_on(tx, settlement, dag)
+                await self.go_on(tx, settlement, dag)
 
         return await self._change(namespace, dag_id, act)
 
@@ -97,10 +104,14 @@ class Controller:
     async def expire(self, shard: Shard, dag_no: DagNo) -> None:
         """A deadline has passed: cancel the rest."""
 
-        async def work(tx: Transaction) -> tuple[Settlement, None]:
+        async def work(tx: Transaction) -> tuple[Settlement | None, None]:
             [dag] = await store.dags.lock_dag_nos(tx, [dag_no])
             settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
-            if dag.state == "running" and await store.dags.past_deadline(tx, dag_no):
+            if dag.state != "running" or not await store.dags.past_deadline(tx, dag_no):
+                return None, None
+            if dag.workflow is not None:
+                await run_ends.expire(tx, settlement, dag, self._settings.cancel_grace_s)
+            else:
                 settlement.cancel_rest(dag, "deadline", f"its deadline of {dag.deadline_s:g} s passed")
             await settlement.run()
             return settlement, None
@@ -175,6 +186,8 @@ class Controller:
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
             statuses.clear()
+            if dag.workflow is not None and DECIDER in keys:
+                raise managed_error()
             nodes = {node.key: node for node in await self._named(tx, dag, keys)}
             touched = []
             for key, node in nodes.items():
@@ -192,7 +205,7 @@ class Controller:
                     statuses[node.key] = "cancelling"
                     settlement.cancel_items([node])
 
-        await self._change(namespace, dag_id, act)
+        await self._change(namespace, dag_id, act, on_runs=True)
         return [(key, statuses[key]) for key in keys]
 
     async def resolve(self, namespace: str, dag_id: str, facts: Sequence[Resolved]) -> list[EventAnswer]:
@@ -262,7 +275,8 @@ class Controller:
             await store.dags.grow_dag(tx, dag, structure_changed=False)
         return known
 
-    async def _go_on(self, tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+    async def go_on(self, tx: Transaction, settlement: Settlement, dag: Dag) -> None:
+        """Release what became ready while the DAG was held or paused."""
         await store.dags.set_flags(tx, dag)
         settlement.changed(dag)
         reached = await settlement.walk_blocked(dag, dag.node_no(0) - 1)
@@ -287,11 +301,13 @@ class Controller:
             raise UnknownNode("a key names no node of the DAG", errors=errors)
         return [found[key] for key in keys]
 
-    async def _change(self, namespace: str, dag_id: str, act: Act) -> Dag:
+    async def _change(self, namespace: str, dag_id: str, act: Act, *, on_runs: bool = False) -> Dag:
         shard, dag_id = self._context.shard_of(dag_id)
 
         async def work(tx: Transaction) -> tuple[Settlement, Dag]:
             dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
+            if dag.workflow is not None and not on_runs:
+                raise managed_error()
             settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             await act(tx, settlement, dag)
             await settlement.run()

@@ -57,6 +57,9 @@ class Settlement:
         self._failed_first: dict[DagNo, int] = {}
         self._undone: list[int] = []
         self._tolerating: set[DagNo] = set()
+        # Nodes of runs of workflows that have ended, which their code is told of; and what else wakes a run.
+        self._told: list[int] = []
+        self._woken: set[DagNo] = set()
         # Timers that begin, and that are over before their time; and in how many seconds those that begin end.
         self._timers: list[int] = []
         self._stopped_timers: list[int] = []
@@ -87,6 +90,22 @@ class Settlement:
             self.sends.append(Send(node.no, node.generation, "cancel", node.item_id, dag.namespace))
         was, node.state = node.state, state  # type: ignore[assignment]
         self._end(dag, Ref(node.no, node.generation), was, state, node)
+
+    def wake(self, dag: Dag) -> None:
+        """A run has an event that its code is to be told of: its decider, where it is parked, is released."""
+        self._woken.add(dag.no)
+        self._changed.add(dag.no)
+
+    def tells(self, dag: Dag) -> bool:
+        """Whether nodes of this run have ended in this transaction."""
+        return dag.no in self._woken
+
+    def decider_renewed(self, dag: Dag, was: str, ref: Ref, item_id: str, state: str) -> None:
+        """A run's decider has been written in its next generation: blocked where the run is parked."""
+        dag.move(was, state)
+        self.renewed(dag, ref, state)
+        if state == "released":
+            self.sends.append(Send(ref.no, ref.generation, "enqueue", item_id, dag.namespace))
 
     def restart(self, dag: Dag) -> None:
         """A retried DAG runs again, whatever it was before."""
@@ -127,6 +146,8 @@ class Settlement:
         dag = self.dags[node.dag_no]
         # A row read in this transaction does not show yet what the transaction has decided.
         state = self._moved[node.no].state if node.no in self._moved else node.state
+        if dag.workflow is not None and node.no == dag.node_no(0):
+            return  # only what its code is told of wakes it
         if state != "blocked" or dag.reopening or (dag.state != "running" and node.run_on is None):
             return
         if node.run_on is not None and (node.run_on == UNDO or dag.cleanup_phase < 2):
@@ -193,6 +214,7 @@ class Settlement:
     async def run(self) -> None:
         """Follow everything to its end and write it."""
         await self._flip()
+        await self._wake_deciders()
         await self._begin_cancels()
         await self._give_reasons()
         await self._pass_outputs()
@@ -203,6 +225,8 @@ class Settlement:
             await store.dags.set_tolerated(self.tx, self.dags[no])
         if self._changed or self._moved or self.sends:
             await self._write()
+        if self._told:
+            await store.runs.append_ends(self.tx, self._told)
         # Their times count from when they were released, so that has to be written before.
         if self._stopped_timers:
             await store.timers.delete(self.tx, self._stopped_timers)
@@ -219,6 +243,9 @@ class Settlement:
                 self._undone.append(ref.no)
         self._changed.add(dag.no)
         self._frontier.append((ref, dag.no, state))
+        if dag.workflow is not None and ref.no != dag.node_no(0):
+            self._told.append(ref.no)
+            self._woken.add(dag.no)
         if state == "failed" and node.tolerate:
             dag.tolerated += 1
             self._tolerating.add(dag.no)
@@ -252,6 +279,16 @@ class Settlement:
         [fresh] = ids.kin([ids.new_id(self._home.shard if self._home is not None and is_away else shard)], item_id)
         age_s = (ids.time_ms_of(fresh) - ids.time_ms_of(item_id)) / 1000
         return fresh if is_away or age_s > self.bounds.id_window_s / 4 else item_id
+
+    async def _wake_deciders(self) -> None:
+        waiting = [no for no in self._woken if self.dags[no].state == "running"]
+        for node in await store.runs.deciders(self.tx, waiting) if waiting else ():
+            dag = self.dags[node.dag_no]
+            if node.state == "blocked" and dag.releasing:
+                self._release(dag, node)
+            elif node.no not in self._moved:
+                # Who waits for the run's next event looks at what the DAG has logged last.
+                self._log.node(node.no, node.generation, node.state)
 
     async def _flip(self) -> None:
         budget = self.bounds.edges_per_step_max
@@ -406,6 +443,8 @@ def why_cancelled(dag: Dag) -> str | None:
 
 def _verdict(dag: Dag) -> DagState | None:
     """The end that a DAG's ordinary nodes, all terminal, have come to; None while it may not end."""
+    if dag.ends_as is not None:
+        return dag.ends_as
     if dag.state == "cancelling":
         return "cancelled" if dag.cancel_cause == "call" else "failed"
     if dag.open or dag.held or not (dag.total or dag.closed):

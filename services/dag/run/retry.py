@@ -18,6 +18,7 @@ from services.dag.errors import (
     LimitExceeded,
     NothingToRetry,
     UnknownNode,
+    managed_error,
     reopening_error,
 )
 from services.dag.model import UNFINISHED, Dag, Parent, Ref, Retry, within
@@ -122,6 +123,8 @@ class Retrier:
         alone: bool = True,
     ) -> None:
         """Begin the new generations. With `alone` nobody has asked the node that the DAG runs for."""
+        if dag.workflow is not None:
+            raise managed_error()
         if dag.state == "cancelling":
             raise DagCancelling("a cancel of the DAG has not been confirmed yet")
         if dag.state == "cancelled":

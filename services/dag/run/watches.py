@@ -88,7 +88,8 @@ class Watches:
             watches = dags.get(dag.id, ())
             for watch in watches:
                 watch.dag = dag if dag.over else None
-            self._wake(watches, dag.last_event, dag.over)
+            # The end of a run is told while the rest of its DAG is still being cancelled.
+            self._wake(watches, dag.last_event, dag.over or dag.ends_as is not None)
 
     def has(self, number: int, dag_id: str) -> bool:
         """Whether somebody watches this DAG of the shard of that number."""

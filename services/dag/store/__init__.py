@@ -17,6 +17,7 @@ archive      ended DAGs outside the hot tables
 shared_values  what the jobs of a DAG share
 timers       timers that run
 schedules    schedules, and what became of their slots
+runs         runs of workflows
 """
 
 from services.dag.store import (
@@ -30,6 +31,7 @@ from services.dag.store import (
     explain,
     reads,
     reopening,
+    runs,
     schedules,
     shared_values,
     subdags,
@@ -47,6 +49,7 @@ __all__ = [
     "explain",
     "reads",
     "reopening",
+    "runs",
     "schedules",
     "shared_values",
     "subdags",

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.dag.model import Ref
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
+
+# What the owner of a shard has to understand (`shared.shards.ownership`): timers, and runs of workflows.
+TIMERS_LEVEL: Final = 1
+RUNS_LEVEL: Final = 2
 
 
 class NextTimer(NamedTuple):
@@ -60,7 +64,7 @@ async def of(shard: Shard, nos: Sequence[int]) -> dict[int, Timer]:
     return {row["no"]: Timer(row["item"], row["due_at"]) for row in rows}
 
 
-async def has_older_owner(tx: Transaction) -> bool:
-    """Whether the shard's owner is an older program, which does not know what timers are."""
-    row = await tx.row(SQL.older_owner)
+async def has_older_owner(tx: Transaction, level: int = TIMERS_LEVEL) -> bool:
+    """Whether the shard's owner is an older program, which understands less than this level."""
+    row = await tx.row(SQL.older_owner, level=level)
     return bool(row["older"])

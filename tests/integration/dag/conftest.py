@@ -18,7 +18,7 @@ BEGIN
     FROM unnest('{dag, node, node_spec, edge, external, outbox, adding, spread, scan, tally, change, kept,
         kept_node, kept_node_spec, kept_change, kept_edge, kept_external, export_mark, expansion, cleanup,
         reopening, reach, quota, dag_value, dag_value_use, timer, schedule, tick,
-        waiting_slot, schedule_run}'::text[]) AS name
+        waiting_slot, schedule_run, workflow, run, event, signal_count, signal_id, published}'::text[]) AS name
     WHERE pg_relation_size(name::regclass) > 0;
     IF used IS NOT NULL THEN
         EXECUTE 'TRUNCATE ' || used || ' RESTART IDENTITY';

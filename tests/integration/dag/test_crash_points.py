@@ -13,7 +13,8 @@ import asyncpg
 import httpx
 import pytest
 
-from headgate import AsyncClient
+from headgate import AsyncClient, Job, Worker, Workflow
+from headgate.testing import replay
 from tests.support.apps import DAG_TOKEN, Service, queue_service
 from tests.support.databases import Databases
 from tests.support.ports import free_port
@@ -46,6 +47,16 @@ SUB_DAG_POINTS = [
     "after_commit_before_relay",
     "after_child_made",
     "after_carry_before_delete",
+    "after_commit_before_ack",
+]
+
+
+# A run begins; a turn is written, and answered to nobody; the queue is to hear of it; an end of what it asked for.
+RUN_POINTS = [
+    "after_start",
+    "after_turn",
+    "after_commit_before_relay",
+    "after_relay_before_delete",
     "after_commit_before_ack",
 ]
 
@@ -295,6 +306,45 @@ async def test_a_service_that_dies_between_a_dag_and_its_sub_dag_makes_and_ends_
     assert delivered == ["a", "x", "y", "z"]
     children = [each for each in dags["items"] if (each["parent"] or {}).get("dag") == found["id"]]
     assert [each["state"] for each in children] == ["succeeded"]
+
+
+@pytest.mark.parametrize("point", RUN_POINTS)
+async def test_a_service_that_dies_between_the_turns_of_a_run_goes_on_with_it(
+    mortal: MortalDag, point: str
+) -> None:
+    await mortal.crash_at(point)
+    dag_url = mortal.base.partition("/v1/")[0]
+    told: Counter[str] = Counter()
+    async with AsyncClient(queue_url=mortal.queue.url, dag_url=dag_url) as client:
+        worker = Worker(client, drain_s=1, wait_s=1)
+
+        @worker.task(f"double/{point}")
+        async def double(job: Job) -> int:
+            told[job.id] += 1
+            return int(job.payload) * 2
+
+        @worker.workflow(point)
+        async def decide(wf: Workflow, count: int) -> list[int]:
+            doubled = await asyncio.gather(*(wf.call(f"double/{point}", number) for number in range(count)))
+            await wf.sleep(0.1)
+            return [*doubled, await wf.run(sum, doubled)]
+
+        working = asyncio.create_task(worker.run(signals=False))
+        try:
+            async with asyncio.timeout(END_S):
+                runs = mortal.base.replace("/dags", "/workflows")
+                await until_answered("POST", runs, {"type": point, "id": point, "input": 3})
+                found: dict[str, Any] = {"state": "running"}
+                while found["state"] == "running":
+                    found = await until_answered("GET", f"{runs}/{point}/wait?timeout_s=5")
+                history = await until_answered("GET", f"{runs}/{point}/history")
+        finally:
+            worker.stop()
+            await working
+    assert mortal.exit_codes == [-signal.SIGKILL], "the service was to die here, once"
+    assert (found["state"], found["output"]) == ("succeeded", [0, 2, 4, 6])
+    assert len(told) == 3, "each call is one item"
+    replay(history, decide)
 
 
 async def test_a_service_that_dies_as_a_timer_ends_goes_on_behind_it(mortal: MortalDag) -> None:

@@ -4,7 +4,8 @@
 no, id::text, namespace, key, name, state, open, held, paused, closed, on_failure, deadline_s, deadline_at,
 cancel_cause, reason, metadata, created_at, finished_at, next_n, structure_version, edges, externals, blocked,
 released, succeeded, failed, skipped, cancelled, depth, parent_dag::text, parent_node, parent_generation, endings,
-last_event, expanded, cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated
+last_event, expanded, cleanups, cleanup_left, cleanup_phase, verdict, started_lift, path_lift, tolerated,
+workflow, ends_as
 
 -- name: lock_dags(ids)
 -- Takes the locks, in ascending order, and does nothing else: whatever follows sees a snapshot from after the wait.

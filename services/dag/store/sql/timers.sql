@@ -49,7 +49,7 @@ SELECT w.no, s.item, t.due_at FROM unnest($1::bigint[]) AS w(no)
 CROSS JOIN LATERAL (SELECT item FROM node_spec WHERE node_no = w.no OFFSET 0) AS s
 LEFT JOIN LATERAL (SELECT due_at FROM timer WHERE node_no = w.no OFFSET 0) AS t ON true;
 
--- name: older_owner()
--- Whether the shard's owner is an older program, which does not know what timers are.
-SELECT owner IS NOT NULL AND expires_at > shard_now() AND (level < 1 OR level_epoch <> epoch) AS older
+-- name: older_owner(level)
+-- Whether the shard's owner is an older program, which does not know what timers and runs are.
+SELECT owner IS NOT NULL AND expires_at > shard_now() AND (level < $1::int OR level_epoch <> epoch) AS older
 FROM shard_owner;

@@ -1,0 +1,212 @@
+"""The HTTP shape of workflows: people name a run by the workflow's id, deciders by its DAG."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+
+from headgate import wire
+from services.dag.api import workflow_intake
+from services.dag.api.routing import DAG_PATH, Limit, NamespaceOf, OrchestratorOf, clean, path_name
+from services.dag.api.views import raw
+from services.dag.store.runs import ShownRun, StoredEvent
+from services.dag.workflows.reading import History
+from shared.http.edge import body_of, json_response
+
+router = APIRouter(tags=["workflows"])
+
+_PATH = "/v1/namespaces/{ns}/workflows"
+_ONE = _PATH + "/{workflow}"
+
+After = Annotated[int, Query(ge=0, le=2**53)]
+WaitS = Annotated[float, Query(ge=0, le=wire.WAIT_S_MAX)]
+
+
+@router.post(
+    _PATH,
+    status_code=201,
+    response_model=wire.WorkflowRun,
+    responses={200: {"model": wire.WorkflowRun, "description": "The run that the id means already"}},
+    operation_id="workflow_start",
+)
+async def start(
+    ns: NamespaceOf, duties: OrchestratorOf, body: Annotated[wire.StartWorkflow, body_of(wire.StartWorkflow)]
+) -> Response:
+    """Start a run, or find the living one of this id; `existing` tells which. Give an id, and the call may be sent
+    again."""
+    wanted = workflow_intake.new_run(body, duties.context.settings)
+    started = await duties.starter.start(ns, wanted)
+    if started.existing and wanted.signal is not None:
+        await duties.run_control.signal_or_ignore(ns, wanted.workflow_id, wanted.signal)
+    found = await duties.runs.of_dag(ns, started.dag_id)
+    return json_response(_view(found) | {"existing": started.existing}, 200 if started.existing else 201)
+
+
+@router.get(_PATH, response_model=wire.Page[wire.WorkflowRun], operation_id="workflows")
+async def list_runs(
+    ns: NamespaceOf,
+    duties: OrchestratorOf,
+    type: Annotated[str | None, Query()] = None,
+    state: Annotated[wire.RunState | None, Query()] = None,
+    stuck: Annotated[bool, Query()] = False,
+    version: Annotated[str | None, Query()] = None,
+    limit: Limit = wire.PAGE_LIMIT_DEFAULT,
+    cursor: str | None = None,
+) -> Response:
+    """A page of runs, newest first."""
+    found, more = await duties.runs.page(
+        ns,
+        type=clean("type", type),
+        state=state,
+        version=clean("version", version),
+        stuck=stuck,
+        limit=limit,
+        cursor=cursor,
+    )
+    return json_response({"items": [_view(run) for run in found], "next_cursor": more})
+
+
+@router.get(_ONE, response_model=wire.WorkflowRun, operation_id="workflow")
+async def show(ns: NamespaceOf, workflow: str, duties: OrchestratorOf) -> Response:
+    """The last run of a workflow's id."""
+    return json_response(_view(await duties.runs.run(ns, path_name("workflow", workflow))))
+
+
+@router.get(_ONE + "/wait", response_model=wire.WorkflowRun, operation_id="workflow_wait")
+async def wait(
+    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, timeout_s: WaitS = wire.WAIT_S_MAX
+) -> Response:
+    """The same, when it is over or at the timeout."""
+    return json_response(_view(await duties.runs.wait(ns, path_name("workflow", workflow), timeout_s)))
+
+
+@router.get(_ONE + "/history", response_model=wire.RunHistory, operation_id="workflow_history")
+async def history(ns: NamespaceOf, workflow: str, duties: OrchestratorOf, after: After = 0) -> Response:
+    """A page of the run's events behind `after`; `more` says whether there is another."""
+    found = await duties.runs.history_of(ns, path_name("workflow", workflow), after)
+    return json_response(_history_view(found))
+
+
+@router.post(_ONE + "/signals", status_code=202, response_model=wire.Accepted, operation_id="workflow_signal")
+async def signal(
+    ns: NamespaceOf,
+    workflow: str,
+    duties: OrchestratorOf,
+    body: Annotated[wire.SignalSpec, body_of(wire.SignalSpec)],
+) -> Response:
+    """Tell the run something; it is kept until the code receives it. The same `id` again adds nothing."""
+    told = workflow_intake.signal(body, duties.context.settings)
+    is_new = await duties.run_control.signal(ns, path_name("workflow", workflow), told)
+    return json_response({"status": "accepted" if is_new else "duplicate"}, 202)
+
+
+@router.post(_ONE + "/cancel", status_code=202, response_model=wire.WorkflowRun, operation_id="workflow_cancel")
+async def cancel(
+    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, body: Annotated[wire.Reasoned, body_of(wire.Reasoned)]
+) -> Response:
+    """Ask the run to end; its code may clean up."""
+    dag_id = await duties.run_control.cancel(ns, path_name("workflow", workflow), body.reason)
+    return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
+
+
+@router.post(
+    _ONE + "/terminate", status_code=202, response_model=wire.WorkflowRun, operation_id="workflow_terminate"
+)
+async def terminate(
+    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, body: Annotated[wire.Reasoned, body_of(wire.Reasoned)]
+) -> Response:
+    """End the run; its code hears nothing of it."""
+    dag_id = await duties.run_control.terminate(ns, path_name("workflow", workflow), body.reason)
+    return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
+
+
+@router.post(_ONE + "/pause", status_code=202, response_model=wire.WorkflowRun, operation_id="workflow_pause")
+async def pause(
+    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, _body: Annotated[wire.Empty, body_of(wire.Empty)]
+) -> Response:
+    """Release nothing more of the run, until it is resumed."""
+    dag_id = await duties.run_control.pause(ns, path_name("workflow", workflow))
+    return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
+
+
+@router.post(_ONE + "/resume", status_code=202, response_model=wire.WorkflowRun, operation_id="workflow_resume")
+async def resume(
+    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, _body: Annotated[wire.Reasoned, body_of(wire.Reasoned)]
+) -> Response:
+    """Go on with a paused run, and at once with one that is stuck."""
+    dag_id = await duties.run_control.resume(ns, path_name("workflow", workflow))
+    return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
+
+
+@router.get(DAG_PATH + "/history", response_model=wire.RunHistory, operation_id="run_history")
+async def run_history(
+    ns: NamespaceOf, dag: str, duties: OrchestratorOf, after: After = 0, wait_s: WaitS = 0.0
+) -> Response:
+    """A page of a run's events behind `after`, for its decider; where there are none, after up to `wait_s`."""
+    return json_response(_history_view(await duties.runs.history(ns, dag, after, wait_s)))
+
+
+@router.post(DAG_PATH + "/turn", response_model=wire.TurnTaken, operation_id="run_turn")
+async def take_turn(
+    ns: NamespaceOf, dag: str, duties: OrchestratorOf, body: Annotated[wire.TakeTurn, body_of(wire.TakeTurn)]
+) -> Response:
+    """A decider's turn, all of it or nothing; the same turn again is answered again. See docs/workflows.md."""
+    answer = await duties.turns.take(ns, dag, workflow_intake.turn(body, duties.context.settings))
+    told: dict[str, Any] = {"turn": answer.turn}
+    if answer.parked or answer.ended:
+        return json_response(told | ({"parked": True} if answer.parked else {"ended": True}))
+    return json_response(told | {"events": list(map(_event_view, answer.events)), "more": answer.more})
+
+
+def _history_view(history: History) -> dict[str, Any]:
+    return {
+        "events": list(map(_event_view, history.events)),
+        "seen": history.run.seen,
+        "turn": history.run.turn,
+        "markers": raw(history.run.markers),
+        "more": history.more,
+    }
+
+
+def _event_view(event: StoredEvent) -> dict[str, Any]:
+    """What is empty is left out."""
+    view: dict[str, Any] = {"event": event.event, "at": event.at, "kind": event.kind, "state": event.state}
+    if event.key:
+        view["key"] = event.key
+    if event.generation != 1:
+        view["generation"] = event.generation
+    for name in ("output", "data"):
+        if (text := getattr(event, name)) is not None:
+            view[name] = raw(text)
+    for name in ("error", "after"):
+        if (value := getattr(event, name)) is not None:
+            view[name] = value
+    return view
+
+
+def _view(found: ShownRun) -> dict[str, Any]:
+    run = found.run
+    stuck = None
+    if run.stuck is not None:
+        stuck = json.loads(run.stuck) | {"attempts": run.stuck_attempts, "since": run.stuck_since}
+    return {
+        "id": run.workflow_id,
+        "run": run.dag_id,
+        "type": run.type,
+        "version": run.version,
+        "state": run.state,
+        "parked": found.parked and not run.over,
+        "paused": found.paused,
+        "stuck": stuck,
+        "published": {key: msgspec.Raw(value.encode()) for key, value in found.published.items()},
+        "seen": run.seen,
+        "turn": run.turn,
+        "last_event": run.last_event,
+        "parent": found.parent,
+        "continued_as": run.continued_as,
+        "output": raw(run.output),
+        "error": run.error,
+    }

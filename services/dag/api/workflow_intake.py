@@ -1,0 +1,178 @@
+"""Workflows, from wire models to the service's values: what a turn asks for is judged here, command by command."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+from headgate import wire
+from services.dag.api import intake
+from services.dag.errors import BadCommand, ValueTooLarge
+from services.dag.model import NewNode
+from services.dag.queue_items import canonical, encode
+from services.dag.settings import DagSettings
+from services.dag.workflows.control import new_signal_id
+from services.dag.workflows.values import Command, NewRun, Result, RunEnd, Signal, Turn
+from shared.errors import FieldError, Forbidden, Invalid, ServiceError
+from shared.http.edge import validate
+
+_ITEM_FIELDS: Final = frozenset(
+    {"topic", "payload", "priority", "max_attempts", "backoff", "lease_s", "delay_s", "ttl_s", "metadata"}
+)
+# What a command's spec may hold, by its kind.
+_FIELDS: Final = {
+    "item": _ITEM_FIELDS,
+    "sub": frozenset({"dag"}),
+    "timer": frozenset({"at"}),
+    "step": frozenset({"name", "args", "max_attempts", "backoff", "timeout_s"}),
+    "marker": frozenset[str](),
+    "cancel": frozenset[str](),
+    "publish": frozenset({"value"}),
+}
+_END_FIELDS: Final = {
+    "succeeded": frozenset({"state", "output"}),
+    "failed": frozenset({"state", "error"}),
+    "cancelled": frozenset({"state"}),
+    "continued": frozenset({"state", "input"}),
+}
+_PREFIXES: Final = {"marker": "marker:", "timer": "timer#", "step": "step:", "sub": "dag:"}
+
+
+def new_run(body: wire.StartWorkflow, settings: DagSettings) -> NewRun:
+    """A run to begin.
+
+    Raises:
+        ValueTooLarge: its input, metadata or signal is over a limit.
+    """
+    if body.type.startswith("_"):
+        raise Forbidden("types that begin with `_` are the system's; use another name")
+    return NewRun(
+        type=body.type,
+        workflow_id=body.id or new_signal_id(),
+        input=None if body.input is None else intake.checked(body.input, settings.payload_bytes_max, "/input"),
+        version=body.version,
+        deadline_s=body.deadline_s,
+        priority=body.priority,
+        metadata=None
+        if body.metadata is None
+        else intake.checked(body.metadata, settings.metadata_bytes_max, "/metadata"),
+        reuse=body.reuse,
+        signal=None if body.signal is None else signal(body.signal, settings, "/signal/data"),
+    )
+
+
+def signal(body: wire.SignalSpec, settings: DagSettings, at: str = "/data") -> Signal:
+    """A signal.
+
+    Raises:
+        ValueTooLarge: its data is over the limit.
+    """
+    return Signal(body.name, body.id or new_signal_id(), intake.checked(body.data, settings.data_bytes_max, at))
+
+
+def turn(body: wire.TakeTurn, settings: DagSettings) -> Turn:
+    """A turn.
+
+    Raises:
+        BadCommand: a command means nothing.
+        ValueTooLarge: a value is over its limit.
+    """
+    said = body.model_dump(mode="json")
+    digest = hashlib.sha256(canonical(said).encode()).digest()
+    if body.stuck is not None:
+        stuck = encode(body.stuck.model_dump(exclude_none=True))
+        return Turn(body.generation, body.secret, body.turn, body.last, digest, stuck=stuck)
+    results = []
+    for i, result in enumerate(body.results or ()):
+        output = None
+        if result.output is not None:
+            output = intake.checked(result.output, settings.payload_bytes_max, f"/results/{i}/output")
+        results.append(Result(result.key, result.state, output, result.error))
+    return Turn(
+        body.generation,
+        body.secret,
+        body.turn,
+        body.last,
+        digest,
+        body.seen,
+        [_command(i, command, settings) for i, command in enumerate(body.commands or ())],
+        results,
+        body.received,
+        intake.checked(body.by, settings.metadata_bytes_max, "/by"),
+    )
+
+
+def _command(i: int, command: wire.TurnCommand, settings: DagSettings) -> Command:
+    kind, spec, at = command.kind, command.spec, f"/commands/{i}"
+    shown = {"shown": command.shown} if command.shown else {}
+    made = Command(kind, command.key, command.after, encode({"fingerprint": command.fingerprint} | shown))
+    if kind == "end":
+        return made._replace(end=_end(spec, at, settings))
+    _check_key(kind, command.key, at)
+    unknown = sorted(spec.keys() - _FIELDS[kind])
+    if unknown:
+        raise _bad(f"{at}/spec/{unknown[0]}", f"a command of kind {kind} has no such field")
+    if kind == "publish":
+        value = intake.checked(spec.get("value"), settings.value_bytes_max, f"{at}/spec/value")
+        return made._replace(value=value)
+    if kind in ("item", "sub", "timer"):
+        return made._replace(node=_node(command, at, settings))
+    return made
+
+
+def _check_key(kind: str, key: str, at: str) -> None:
+    if not 1 <= len(key.encode()) <= wire.KEY_BYTES_MAX or wire.unclean(key) or not key.isprintable():
+        raise _bad(f"{at}/key", f"must be 1 to {wire.KEY_BYTES_MAX} bytes of UTF-8, no control characters")
+    if kind in ("cancel", "publish"):
+        return
+    if not key.startswith(_PREFIXES.get(kind, "")):
+        raise _bad(f"{at}/key", f"the key of a {kind} begins with {_PREFIXES[kind]!r}")
+    number = key.rpartition("#")[2]
+    if kind != "marker" and not ("#" in key and number.isascii() and number.isdigit()):
+        raise _bad(f"{at}/key", "must end with # and a number")
+
+
+def _node(command: wire.TurnCommand, at: str, settings: DagSettings) -> NewNode:
+    spec: dict[str, Any] = command.spec
+    fields = {"timer": spec} if command.kind == "timer" else spec
+    try:
+        node = validate(wire.NodeSpec, {"key": command.key, **fields})
+        if command.kind == "sub" and node.dag is None:
+            raise _bad(f"{at}/spec/dag", "is required")
+        [made] = intake.new_nodes([node], settings)
+    except ServiceError as error:
+        pointers = tuple(
+            FieldError(f"{at}/spec{fault.pointer.removeprefix('/nodes/0')}", fault.detail)
+            for fault in error.errors
+            if not fault.pointer.startswith(at)
+        )
+        if isinstance(error, Invalid) and not isinstance(error, BadCommand):
+            raise BadCommand(f"{command.kind} {command.key}: {error.detail}", errors=pointers) from None
+        error.errors = pointers or error.errors
+        raise
+    return made
+
+
+def _end(spec: dict[str, Any], at: str, settings: DagSettings) -> RunEnd:
+    state = spec.get("state")
+    if not isinstance(state, str) or state not in _END_FIELDS:
+        raise _bad(f"{at}/spec/state", f"must be one of {', '.join(_END_FIELDS)}")
+    unknown = sorted(spec.keys() - _END_FIELDS[state])
+    if unknown:
+        raise _bad(f"{at}/spec/{unknown[0]}", f"an end that is {state} has no such field")
+    values: dict[str, str | None] = {"output": None, "input": None}
+    for name in values:
+        if spec.get(name) is not None:
+            values[name] = intake.checked(spec[name], settings.payload_bytes_max, f"{at}/spec/{name}")
+    error = spec.get("error")
+    if error is not None and (not isinstance(error, str) or wire.unclean(error)):
+        raise _bad(f"{at}/spec/error", "must be a text")
+    if error is not None and len(error) > wire.ERROR_CHARS_MAX:
+        raise ValueTooLarge(f"{at}/spec/error: it has over {wire.ERROR_CHARS_MAX} characters")
+    if state == "failed" and error is None:
+        error = "it failed"
+    return RunEnd(state, values["output"], error, values["input"])
+
+
+def _bad(pointer: str, detail: str) -> BadCommand:
+    return BadCommand(f"{pointer}: {detail}", errors=[FieldError(pointer, detail)])

@@ -1,0 +1,206 @@
+-- Blocks about runs of workflows. All that writes runs under the lock of the DAG's row; the row in `workflow` is taken
+-- before it, or after it, and nobody who holds that one waits for a DAG's.
+
+-- columns: run_columns
+dag_no, dag_id::text, namespace, workflow_id, type, version, priority, state, secret_hash, turn, turn_digest, seen,
+last_event, last_told, open_steps, signals, received, received_total, markers, cancel_requested, stuck, stuck_attempts,
+stuck_since, output, error, continued_as::text
+
+-- name: take_id(namespace, id, dag_id)
+-- No row where the id has a run already.
+INSERT INTO workflow (namespace, id, dag_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING RETURNING true AS taken;
+
+-- name: lock_id(namespace, id)
+SELECT dag_id::text FROM workflow WHERE namespace = $1 AND id = $2 FOR UPDATE;
+
+-- name: started_run(dag_id)
+SELECT r.* FROM (SELECT no FROM dag WHERE id = $1 OFFSET 0) AS d
+CROSS JOIN LATERAL (SELECT type, state, input FROM run WHERE dag_no = d.no OFFSET 0) AS r;
+
+-- name: dag_of_id(namespace, id)
+SELECT dag_id::text FROM workflow WHERE namespace = $1 AND id = $2;
+
+-- name: point_id(namespace, id, dag_id)
+UPDATE workflow SET dag_id = $3 WHERE namespace = $1 AND id = $2;
+
+-- name: begin_run(dag_no, dag_id, namespace, workflow_id, type, version, input, priority, secret_hash, data)
+WITH marked AS (UPDATE dag SET workflow = $5 WHERE no = $1),
+told AS (INSERT INTO event (dag_no, event, kind, key, state, data) VALUES ($1, 1, 'run', '', 'started', $10))
+INSERT INTO run (dag_no, dag_id, namespace, workflow_id, type, version, input, priority, secret_hash, last_event,
+    last_told)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 1, 1);
+
+-- name: run_of(dag_no)
+SELECT {run_columns} FROM run WHERE dag_no = $1;
+
+-- name: shown_runs(dag_ids, namespace)
+SELECT r.*, coalesce(n.state = 'blocked', false) AS is_parked, d.parent_dag::text, d.paused
+FROM unnest($1::uuid[]) AS w(id)
+CROSS JOIN LATERAL (SELECT no, parent_dag, paused FROM dag WHERE id = w.id AND namespace = $2 OFFSET 0) AS d
+CROSS JOIN LATERAL (SELECT {run_columns} FROM run WHERE dag_no = d.no OFFSET 0) AS r
+LEFT JOIN LATERAL (SELECT state FROM node WHERE no = d.no << 22 OFFSET 0) AS n ON true;
+
+-- name: decider_of(dag_no)
+SELECT item_id::text, state, generation FROM node WHERE no = $1::bigint << 22;
+
+-- name: run_for_turn(dag_no, keys)
+-- With its decider, and what of these it has asked for already, as nodes or as steps.
+SELECT r.*, n.item_id, n.state AS decider_state, n.generation, ARRAY(
+    SELECT w.key FROM unnest($2::text[]) AS w(key)
+    WHERE EXISTS (SELECT FROM node WHERE dag_no = $1 AND node.key = w.key)
+        OR EXISTS (SELECT FROM event WHERE dag_no = $1 AND event.key = w.key AND after IS NOT NULL AND kind = 'step')
+    ) AS known
+FROM (SELECT {run_columns} FROM run WHERE dag_no = $1 OFFSET 0) AS r
+CROSS JOIN LATERAL (
+    SELECT item_id::text, state, generation FROM node WHERE no = $1::bigint << 22 OFFSET 0) AS n;
+
+-- name: deciders(dag_nos)
+SELECT {node_columns} FROM node
+WHERE no = ANY(ARRAY(SELECT w.no << 22 FROM unnest($1::bigint[]) AS w(no))) AND state IN ('blocked', 'released');
+
+-- name: write_turn(dag_no, first_event, kinds, keys, states, outputs, errors, datas, afters, last_event, last_told, turn, digest, seen, open_steps, received, received_total, markers, made_by, state, output, error, published_keys, published_values, published_events)
+-- All of a turn but the nodes that it asks for.
+WITH appended AS (
+    INSERT INTO event (dag_no, event, kind, key, state, output, error, data, after)
+    SELECT $1, $2::bigint + w.nth - 1, w.kind, w.key, w.state, w.output, w.error, w.data, w.after
+    FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint[])
+        WITH ORDINALITY AS w(kind, key, state, output, error, data, after, nth)),
+shown AS (
+    INSERT INTO published (dag_no, key, value, event)
+    SELECT $1, w.key, w.value, w.event FROM unnest($23::text[], $24::text[], $25::bigint[]) AS w(key, value, event)
+    ON CONFLICT (dag_no, key) DO UPDATE SET value = excluded.value, event = excluded.event)
+UPDATE run SET last_event = $10, last_told = $11, turn = $12, turn_digest = $13, seen = $14, open_steps = $15,
+    received = $16, received_total = $17, markers = $18, made_by = $19, state = $20, output = $21, error = $22,
+    stuck = NULL, stuck_attempts = 0, stuck_since = NULL
+WHERE dag_no = $1;
+
+-- name: stick(dag_no, turn, digest, stuck)
+UPDATE run SET turn = $2, turn_digest = $3, stuck = $4, stuck_attempts = stuck_attempts + 1,
+    stuck_since = coalesce(stuck_since, shard_now())
+WHERE dag_no = $1
+RETURNING stuck_attempts;
+
+-- name: renew_decider(dag_no, state, item_id, secret_hash, item)
+-- The decider's next generation, with an item of its own, which only its secret lets go on with the run.
+WITH hashed AS (UPDATE run SET secret_hash = $4 WHERE dag_no = $1),
+spec AS (UPDATE node_spec SET item = $5 WHERE node_no = $1::bigint << 22)
+UPDATE node SET state = $2, generation = generation + 1, item_id = $3, enqueued = false, attempts = 0,
+    released_at = CASE WHEN $2 = 'released' THEN shard_now() END, started_at = NULL, worker = NULL, error = NULL
+WHERE no = $1::bigint << 22
+RETURNING generation;
+
+-- name: append_ends(node_nos)
+-- Ends of nodes of runs that go on, as this transaction has written them, in their order.
+WITH ended AS MATERIALIZED (
+    SELECT n.*, r.last_event + row_number() OVER (PARTITION BY n.dag_no ORDER BY w.nth) AS event
+    FROM unnest($1::bigint[]) WITH ORDINALITY AS w(no, nth)
+    CROSS JOIN LATERAL (
+        SELECT dag_no, key, generation, state, output, error, CASE WHEN timer THEN 'timer' WHEN NOT sub THEN 'item'
+            WHEN key LIKE 'child:%' THEN 'child' WHEN key LIKE 'start:%' THEN 'start'
+            WHEN key LIKE 'send:%' THEN 'send' ELSE 'sub' END AS kind
+        FROM node WHERE no = w.no OFFSET 0) AS n
+    CROSS JOIN LATERAL (
+        SELECT last_event FROM run WHERE dag_no = n.dag_no AND state = 'running' OFFSET 0) AS r),
+appended AS (
+    INSERT INTO event (dag_no, event, kind, key, generation, state, output, error)
+    SELECT dag_no, event, kind, key, generation, state, output,
+        CASE WHEN state <> 'succeeded' THEN coalesce(error, state) END
+    FROM ended)
+UPDATE run SET last_event = c.last, last_told = c.last
+FROM (SELECT dag_no, max(event) AS last FROM ended GROUP BY dag_no) AS c WHERE run.dag_no = c.dag_no;
+
+-- name: request_cancel(dag_no, data, grace_s)
+-- Code is told; when the time for cleaning up is over, so is the run.
+WITH told AS (
+    INSERT INTO event (dag_no, event, kind, key, state, data)
+    SELECT $1, last_event + 1, 'run', '', 'cancel_requested', $2 FROM run WHERE dag_no = $1),
+limited AS (
+    UPDATE dag SET deadline_at = shard_now() + make_interval(secs => $3::float8) WHERE no = $1)
+UPDATE run SET last_event = last_event + 1, last_told = last_event + 1, cancel_requested = true
+WHERE dag_no = $1;
+
+-- name: has_signal(dag_no, id)
+SELECT true AS found FROM signal_id WHERE dag_no = $1 AND id = $2;
+
+-- name: add_signal(dag_no, name, id, data)
+WITH noted AS (INSERT INTO signal_id (dag_no, id) VALUES ($1, $3)),
+counted AS (
+    INSERT INTO signal_count AS c (dag_no, name, sent) VALUES ($1, $2, 1)
+    ON CONFLICT (dag_no, name) DO UPDATE SET sent = c.sent + 1 RETURNING sent),
+appended AS (
+    INSERT INTO event (dag_no, event, kind, key, state, data)
+    SELECT $1, run.last_event + 1, 'signal', 'signal:' || $2::text || '#' || counted.sent, 'received', $4
+    FROM counted CROSS JOIN run WHERE run.dag_no = $1)
+UPDATE run SET signals = signals + 1, last_event = last_event + 1, last_told = last_event + 1
+WHERE dag_no = $1;
+
+-- name: move_signals(dag_no, received, to_dag_no)
+-- Signals that a run has not received are the first that another one is told, in their order, with their ids.
+WITH unread AS MATERIALIZED (
+    SELECT e.data, e.at, s.name, s.id,
+        row_number() OVER (ORDER BY e.event) AS place, row_number() OVER (PARTITION BY s.name ORDER BY e.event) AS nth
+    FROM event AS e
+    CROSS JOIN LATERAL (SELECT e.data::json ->> 'name' AS name, e.data::json ->> 'id' AS id) AS s
+    WHERE e.dag_no = $1 AND e.kind = 'signal'
+        AND substring(e.key FROM '[0-9]+$')::int > coalesce(($2::json ->> s.name)::int, 0)),
+noted AS (INSERT INTO signal_id (dag_no, id) SELECT $3, id FROM signal_id WHERE dag_no = $1),
+counted AS (INSERT INTO signal_count (dag_no, name, sent) SELECT $3, name, count(*) FROM unread GROUP BY name),
+appended AS (
+    INSERT INTO event (dag_no, event, at, kind, key, state, data)
+    SELECT $3, 1 + place, at, 'signal', 'signal:' || name || '#' || nth, 'received', data FROM unread)
+UPDATE run SET signals = u.count, last_event = 1 + u.count, last_told = 1 + u.count
+FROM (SELECT count(*) AS count FROM unread) AS u WHERE run.dag_no = $3;
+
+-- name: set_continued(dag_no, dag_id)
+UPDATE run SET continued_as = $2 WHERE dag_no = $1;
+
+-- name: end_run(dag_no, state, error)
+UPDATE run SET state = $2, error = $3, stuck = NULL WHERE dag_no = $1;
+
+-- name: end_dag_as(dag_no, ends_as)
+UPDATE dag SET ends_as = $2, deadline_at = NULL WHERE no = $1;
+
+-- name: set_decider_end(dag_no, output, error)
+UPDATE node SET output = $2, error = $3 WHERE no = $1::bigint << 22;
+
+-- name: unstick(dag_no)
+UPDATE run SET stuck = NULL WHERE dag_no = $1;
+
+-- name: history(dag_no, after, rows_max, bytes_max)
+-- As many as come before they take so many bytes together, and one.
+SELECT event, at, kind, key, generation, state, output, error, data, after,
+    (SELECT last_event FROM run WHERE dag_no = $1) AS last_event FROM (
+    SELECT page.*, sum(bytes) OVER (ORDER BY event) AS total FROM (
+        SELECT e.*, 120 + octet_length(key) + coalesce(octet_length(output), 0) + coalesce(octet_length(error), 0)
+            + coalesce(octet_length(data), 0) AS bytes
+        FROM event AS e WHERE dag_no = $1 AND e.event > $2 ORDER BY e.event LIMIT $3) AS page) AS sized
+WHERE total - bytes < $4
+ORDER BY event;
+
+-- name: published_of(dag_nos)
+SELECT p.* FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT dag_no, key, value FROM published WHERE dag_no = w.no ORDER BY key OFFSET 0) AS p;
+
+-- name: published_keys(dag_no)
+SELECT key, octet_length(value) AS bytes FROM published WHERE dag_no = $1;
+
+-- name: list_runs(namespace, version, before_id, rows_max)
+SELECT dag_id::text FROM run
+WHERE namespace = $1 AND dag_id < $3 AND ($2::text IS NULL OR version = $2) ORDER BY dag_id DESC LIMIT $4;
+
+-- name: list_runs_by_type(namespace, type, state, version, before_id, rows_max)
+SELECT dag_id::text FROM run
+WHERE namespace = $1 AND type = $2 AND dag_id < $5 AND ($3::text IS NULL OR state = $3)
+    AND ($4::text IS NULL OR version = $4)
+ORDER BY dag_id DESC LIMIT $6;
+
+-- name: list_runs_by_state(namespace, state, version, before_id, rows_max)
+SELECT dag_id::text FROM run
+WHERE namespace = $1 AND state = $2 AND dag_id < $4 AND ($3::text IS NULL OR version = $3)
+ORDER BY dag_id DESC LIMIT $5;
+
+-- name: list_stuck_runs(namespace, type, version, before_id, rows_max)
+SELECT dag_id::text FROM run
+WHERE namespace = $1 AND stuck IS NOT NULL AND dag_id < $4 AND ($2::text IS NULL OR type = $2)
+    AND ($3::text IS NULL OR version = $3)
+ORDER BY dag_id DESC LIMIT $5;

@@ -1,0 +1,150 @@
+"""What others do with a run: they signal it, ask it to end, end it, pause it, and let it go on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from services.dag import store
+from services.dag.errors import SignalsFull, WorkflowFinished
+from services.dag.model import Dag
+from services.dag.run import deciders, run_ends
+from services.dag.run.context import Context, own
+from services.dag.run.control import Controller
+from services.dag.run.decisions import Settlement
+from services.dag.store.runs import Run
+from services.dag.workflows.starting import home_of
+from services.dag.workflows.values import Signal, signal_data
+from shared.errors import NotFound, ShardUnavailable
+from shared.postgres.connections import Transaction
+from shared.shards.shard_map import Shard
+
+T = TypeVar("T")
+
+_ATTEMPTS_MAX = 8
+
+Act = Callable[[Transaction, Settlement, Dag, Run], Awaitable[T]]
+
+
+class RunControl:
+    """Verbs on the run that a workflow's id means."""
+
+    def __init__(self, context: Context, controller: Controller) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._controller = controller
+
+    async def signal(self, namespace: str, workflow_id: str, signal: Signal) -> bool:
+        """Tell a run something; False where a signal of this id was taken before.
+
+        Raises:
+            NotFound
+            WorkflowFinished: the run is over.
+            SignalsFull: it has as many unread signals as it may.
+        """
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> bool:
+            if await store.runs.has_signal(tx, run, signal.id):
+                return False
+            if run.over:
+                raise WorkflowFinished(f"the run has ended: {run.state}")
+            limit = self._settings.unread_signals_max
+            if run.signals - run.received_total >= limit:
+                raise SignalsFull(f"the run has {limit} signals that it has not received", retry_after_s=1.0)
+            await store.runs.add_signal(tx, dag.no, signal.name, signal.id, signal_data(signal))
+            settlement.wake(dag)
+            return True
+
+        return await self._change(namespace, workflow_id, act)
+
+    async def signal_or_ignore(self, namespace: str, workflow_id: str, signal: Signal) -> None:
+        """The same of a run that was found in place of a new one; one that is over needs nothing more."""
+        with suppress(WorkflowFinished):
+            await self.signal(namespace, workflow_id, signal)
+
+    async def cancel(self, namespace: str, workflow_id: str, reason: str | None) -> str:
+        """Ask a run to end; its DAG's id. One that is over is left as it is."""
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
+            await run_ends.request(tx, settlement, dag, run, reason, self._settings.cancel_grace_s)
+            return dag.id
+
+        return await self._change(namespace, workflow_id, act)
+
+    async def terminate(self, namespace: str, workflow_id: str, reason: str | None) -> str:
+        """End a run; its DAG's id. One that is over is left as it is."""
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
+            await run_ends.terminate(tx, settlement, dag, run, reason or "it was terminated")
+            return dag.id
+
+        return await self._change(namespace, workflow_id, act)
+
+    async def pause(self, namespace: str, workflow_id: str) -> str:
+        """Release nothing more of a run, its decider neither; its DAG's id."""
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
+            if not run.over and not dag.paused:
+                dag.paused = True
+                await store.dags.set_flags(tx, dag)
+                settlement.changed(dag)
+            return dag.id
+
+        return await self._change(namespace, workflow_id, act)
+
+    async def resume(self, namespace: str, workflow_id: str) -> str:
+        """Go on with a run that is paused, and at once with one that is stuck; its DAG's id."""
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
+            if run.over:
+                return dag.id
+            if dag.paused:
+                dag.paused = False
+                await self._controller.go_on(tx, settlement, dag)
+                if run.last_told > run.seen:
+                    settlement.wake(dag)
+            if run.stuck is not None:
+                old = await store.runs.decider(tx, dag.no)
+                await store.runs.unstick(tx, run)
+                await deciders.renew(tx, settlement, dag, run, old, state="released")
+            return dag.id
+
+        return await self._change(namespace, workflow_id, act)
+
+    async def _change(self, namespace: str, workflow_id: str, act: Act[T]) -> T:
+        shard = home_of(self._context, namespace, workflow_id)
+        for _ in range(_ATTEMPTS_MAX):
+            dag_id = await store.runs.dag_of_id(shard, namespace, workflow_id)
+            if dag_id is None:
+                raise unknown()
+            done = await self._attempt(shard, namespace, dag_id, act)
+            if done is not None:
+                return done[0]
+        raise ShardUnavailable("the run goes on as new ones too fast; try again", retry_after_s=1.0)
+
+    async def _attempt(self, shard: Shard, namespace: str, dag_id: str, act: Act[T]) -> tuple[T] | None:
+        """None where the id means another run by now."""
+
+        async def work(tx: Transaction) -> tuple[Settlement | None, tuple[T] | None]:
+            dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
+            run = await store.runs.of(tx, dag.no)
+            if run.state == "continued":
+                return None, None
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
+            done = await act(tx, settlement, dag, run)
+            await settlement.run()
+            return settlement, (done,)
+
+        return await self._context.settle(shard, work)
+
+
+def unknown() -> NotFound:
+    """What is said of an id that means no run."""
+    return NotFound("there is no such workflow in this namespace")
+
+
+def new_signal_id() -> str:
+    """Of a signal that was sent without one."""
+    return uuid.uuid4().hex

@@ -1,0 +1,161 @@
+"""Runs and their histories, as people and deciders read them; nothing here takes a lock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from services.dag import store
+from services.dag.run.context import Context, shutting_down
+from services.dag.store.runs import Run, ShownRun, StoredEvent
+from services.dag.workflows.control import unknown
+from services.dag.workflows.starting import home_of
+from shared.errors import NotFound, invalid
+from shared.http import cursors
+from shared.shards.shard_map import Shard
+
+_LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+
+class History(NamedTuple):
+    """A page of a run's log, and the run as it is."""
+
+    run: Run
+    events: list[StoredEvent]
+    more: bool
+
+
+class RunReader:
+    """Reads; everything here may be asked again."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._settings = context.settings
+
+    async def run(self, namespace: str, workflow_id: str) -> ShownRun:
+        """The run that an id means.
+
+        Raises:
+            NotFound
+        """
+        shard = home_of(self._context, namespace, workflow_id)
+        dag_id = await store.runs.dag_of_id(shard, namespace, workflow_id)
+        if dag_id is None:
+            raise unknown()
+        return await self.of_dag(namespace, dag_id)
+
+    async def of_dag(self, namespace: str, dag_id: str) -> ShownRun:
+        """The run that a DAG is.
+
+        Raises:
+            NotFound
+        """
+        shard, dag_id = self._context.shard_of(dag_id)
+        return await self._shown(shard, namespace, dag_id)
+
+    async def _shown(self, shard: Shard, namespace: str, dag_id: str) -> ShownRun:
+        found = await store.runs.shown(shard, [dag_id], namespace)
+        if not found:
+            raise NotFound("there is no such run in this namespace")
+        return found[0]
+
+    async def wait(self, namespace: str, workflow_id: str, timeout_s: float) -> ShownRun:
+        """The run that an id means, when that is over or at the timeout; of one that goes on as new, the next.
+
+        Raises:
+            ShuttingDown: before either, the process does.
+        """
+        clock = self._context.clock
+        until_s = clock.monotonic_s() + timeout_s
+        while True:
+            found = await self.run(namespace, workflow_id)
+            shard, dag_id = self._context.shard_of(found.run.dag_id)
+            with self._context.watches.watching(shard, dag_id) as watch:
+                found = await self._shown(shard, namespace, dag_id)
+                left_s = until_s - clock.monotonic_s()
+                if found.run.state != "continued" and (found.run.over or left_s <= 0):
+                    return found
+                if self._context.watches.leaving:
+                    raise shutting_down()
+                if not found.run.over:
+                    await _or_timeout(watch.event, left_s)
+
+    async def history(self, namespace: str, dag_id: str, after: int, wait_s: float = 0.0) -> History:
+        """A page of a run's log behind `after`; where there is none, after up to `wait_s`.
+
+        Raises:
+            NotFound
+        """
+        clock = self._context.clock
+        until_s = clock.monotonic_s() + wait_s
+        shard, dag_id = self._context.shard_of(dag_id)
+        while True:
+            heads = await store.reads.heads(shard, [dag_id]) if wait_s else []
+            seen = heads[0][1] if heads else 0
+            with self._context.watches.watching(shard, dag_id, seen) as watch:
+                found = await self._page(shard, namespace, dag_id, after)
+                left_s = until_s - clock.monotonic_s()
+                if found.events or found.run.over or left_s <= 0 or self._context.watches.leaving:
+                    return found
+                await _or_timeout(watch.event, left_s)
+
+    async def history_of(self, namespace: str, workflow_id: str, after: int) -> History:
+        """The same, of the run that an id means."""
+        found = await self.run(namespace, workflow_id)
+        return await self.history(namespace, found.run.dag_id, after)
+
+    async def _page(self, shard: Shard, namespace: str, dag_id: str, after: int) -> History:
+        # The run first: what it has seen is then not beyond the events that are read.
+        run = (await self._shown(shard, namespace, dag_id)).run
+        page = await store.runs.history(
+            shard.pool,
+            run.dag_no,
+            after,
+            rows_max=self._settings.history_events_max,
+            bytes_max=self._settings.page_bytes_max,
+        )
+        return History(run, page.events, page.more)
+
+    async def page(
+        self,
+        namespace: str,
+        *,
+        type: str | None,
+        state: str | None,
+        version: str | None,
+        stuck: bool,
+        limit: int,
+        cursor: str | None,
+    ) -> tuple[list[ShownRun], str | None]:
+        """A page of runs, newest first."""
+        query = f"workflows|{namespace}|{type}|{state}|{version}|{stuck}"
+        before_id = _LAST_ID if cursor is None else cursors.decode(query, cursor)
+        if cursor is not None and len(before_id) != len(_LAST_ID):
+            raise invalid("/cursor", "this is not a cursor of this list")
+
+        async def part(shard: Shard) -> list[ShownRun]:
+            ids = await store.runs.page(
+                shard,
+                namespace,
+                type=type,
+                state=state,
+                version=version,
+                stuck=stuck,
+                before_id=before_id,
+                rows_max=limit + 1,
+            )
+            return await store.runs.shown(shard, ids, namespace) if ids else []
+
+        pages = await asyncio.gather(*(part(shard) for shard in self._context.shards))
+        found = sorted((run for page in pages for run in page), key=lambda each: each.run.dag_id, reverse=True)
+        more = len(found) > limit
+        found = found[:limit]
+        return found, cursors.encode(query, found[-1].run.dag_id) if more else None
+
+
+async def _or_timeout(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass

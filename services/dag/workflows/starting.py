@@ -1,0 +1,161 @@
+"""Runs begin: a DAG of one node, the decider, which is delivered at once.
+
+Each id means one run at a time, and lives, with all its runs, on the shard that the id has its home on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+from services.dag import store
+from services.dag.build.create import Builder, Written
+from services.dag.build.subdag_spec import SubSpec
+from services.dag.errors import IdInUse, Upgrading
+from services.dag.model import Dag, NewDag
+from services.dag.queue_items import encode
+from services.dag.run import deciders
+from services.dag.run.context import Context
+from services.dag.run.decisions import Settlement
+from services.dag.store.runs import Run
+from services.dag.workflows.values import NewRun, signal_data
+from shared import ids
+from shared.crash import crash_point
+from shared.postgres.connections import Transaction
+from shared.shards.map_file import SLOTS
+from shared.shards.shard_map import Shard
+
+
+class Started(NamedTuple):
+    """The run that an id means now, and whether it was there before."""
+
+    dag_id: str
+    existing: bool
+
+
+class Begun(NamedTuple):
+    """What a transaction has made: the nodes whose items the queue is to be given, and what it decided."""
+
+    written: Written
+    settlement: Settlement | None
+
+
+def home_of(context: Context, namespace: str, workflow_id: str) -> Shard:
+    """The shard that an id lives on."""
+    return context.shards.of_slot(zlib.crc32(f"{namespace}/{workflow_id}".encode()) % SLOTS)
+
+
+class Starter:
+    """Begins runs."""
+
+    def __init__(self, context: Context, builder: Builder) -> None:
+        self._context = context
+        self._builder = builder
+
+    async def start(self, namespace: str, wanted: NewRun) -> Started:
+        """Begin a run, or find the one that its id means.
+
+        Raises:
+            IdInUse: that is another workflow's, or is over and may have no other.
+            OverQuota: the namespace has as many DAGs as it may.
+        """
+        shard = home_of(self._context, namespace, wanted.workflow_id)
+        queue_shard = await self._context.queue_shard(shard)
+        await self._builder.quotas.look(namespace)
+
+        async def work(tx: Transaction) -> tuple[Settlement | None, tuple[Started, Written | None]]:
+            dag_id = ids.new_id(shard.number)
+            if not await store.runs.take_id(tx, namespace, wanted.workflow_id, dag_id):
+                old = await store.runs.lock_id(tx, namespace, wanted.workflow_id)
+                if not await self._is_free(tx, old, wanted):
+                    return None, (Started(old, True), None)
+                await store.runs.point_id(tx, namespace, wanted.workflow_id, dag_id)
+            begun = await self.begin(tx, shard, namespace, dag_id, wanted, queue_shard)
+            return begun.settlement, (Started(dag_id, False), begun.written)
+
+        started, made = await self._context.settle(shard, work)
+        crash_point("after_start")
+        if made is not None:
+            await self._builder.give_made(shard, made)
+        return started
+
+    async def _is_free(self, tx: Transaction, dag_id: str, wanted: NewRun) -> bool:
+        """Whether an id may mean another run; False where the one that it means is what is asked for.
+
+        Raises:
+            IdInUse
+        """
+        found = await store.runs.started(tx, dag_id)
+        if found is None:
+            return True  # it ended long ago, and is dropped
+        if found.state == "running":
+            if found.type != wanted.type:
+                raise IdInUse(f"a run of {found.type!r} has this id")
+            return False
+        if wanted.reuse == "always" or (wanted.reuse == "failed" and found.state in ("failed", "cancelled")):
+            return True
+        if (found.type, found.input) == (wanted.type, wanted.input):
+            return False  # the same call again
+        raise IdInUse(f"the run of this id has {found.state}, and `reuse` allows no other")
+
+    async def begin(
+        self, tx: Transaction, shard: Shard, namespace: str, dag_id: str, wanted: NewRun, queue_shard: int
+    ) -> Begun:
+        """Make a run in a transaction of the caller's, who settles it and gives the queue what was written."""
+        if await store.timers.has_older_owner(tx, store.timers.RUNS_LEVEL):
+            raise Upgrading("an older process owns the shard; send again once it has gone", retry_after_s=1.0)
+        secret = deciders.new_secret()
+        new = NewDag(
+            key=None,
+            name=wanted.type,
+            open=False,
+            held=False,
+            on_failure="continue",
+            deadline_s=wanted.deadline_s,
+            metadata=wanted.metadata,
+        )
+        made_of = SubSpec(new, [deciders.node(wanted.type, secret, wanted.priority)], [])
+        settlement, written = await self._builder.make_within(
+            tx, shard, dag_id, namespace, made_of, (), queue_shard
+        )
+        data = encode(
+            {"id": wanted.workflow_id, "run": dag_id, "type": wanted.type}
+            | ({"version": wanted.version} if wanted.version is not None else {})
+        )
+        if wanted.input is not None:
+            data = f'{data[:-1]},"input":{wanted.input}}}'
+        await store.runs.begin(
+            tx,
+            written.dag,
+            workflow_id=wanted.workflow_id,
+            type=wanted.type,
+            version=wanted.version,
+            input=wanted.input,
+            priority=wanted.priority,
+            secret_hash=deciders.hash_of(secret),
+            data=data,
+        )
+        if wanted.signal is not None:
+            signal = wanted.signal
+            await store.runs.add_signal(tx, written.dag.no, signal.name, signal.id, signal_data(signal))
+        return Begun(written, settlement)
+
+    async def continue_as(
+        self, tx: Transaction, shard: Shard, dag: Dag, run: Run, input: str | None, queue_shard: int
+    ) -> Begun:
+        """The next run of a run that ends in this transaction, with the signals that it has not received."""
+        dag_id = ids.new_id(shard.number)
+        wanted = NewRun(
+            type=run.type,
+            workflow_id=run.workflow_id,
+            input=input,
+            version=run.version,
+            deadline_s=dag.deadline_s,
+            priority=run.priority,
+            metadata=dag.metadata,
+        )
+        begun = await self.begin(tx, shard, run.namespace, dag_id, wanted, queue_shard)
+        await store.runs.move_signals(tx, run, begun.written.dag.no)
+        await store.runs.set_continued(tx, run, dag_id)
+        await store.runs.point_id(tx, run.namespace, run.workflow_id, dag_id)
+        return begun

@@ -1,0 +1,103 @@
+"""What a decider's turn asks for, and what a run begins with, as plain values; JSON as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from services.dag.model import DagState, NewNode
+from services.dag.queue_items import encode
+from services.dag.store.runs import StoredEvent
+
+# A run's end, as its DAG has it.
+DAG_ENDS: Final[dict[str, DagState]] = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "continued": "succeeded",
+}
+
+
+class RunEnd(NamedTuple):
+    """How a run's code has ended; with `input` it goes on as another run."""
+
+    state: str
+    output: str | None = None
+    error: str | None = None
+    input: str | None = None
+
+
+class Command(NamedTuple):
+    """What code asks for at event `after`: a `node` of the DAG, a `value` to show, the run's `end`, or else what
+    its kind says. `data` is what the record of it holds."""
+
+    kind: str
+    key: str
+    after: int
+    data: str
+    node: NewNode | None = None
+    value: str | None = None
+    end: RunEnd | None = None
+
+
+class Result(NamedTuple):
+    """How a step ended."""
+
+    key: str
+    state: str
+    output: str | None = None
+    error: str | None = None
+
+
+class Turn(NamedTuple):
+    """One turn; `digest` is of all of it. With `stuck` nothing else is written."""
+
+    generation: int
+    secret: str
+    turn: int
+    last: int
+    digest: bytes
+    seen: int = 0
+    commands: Sequence[Command] = ()
+    results: Sequence[Result] = ()
+    received: Mapping[str, int] | None = None
+    made_by: str | None = None
+    stuck: str | None = None
+
+
+class TurnAnswer(NamedTuple):
+    """What the decider is told: it is parked, the run is over, or it goes on with these events."""
+
+    turn: int
+    events: Sequence[StoredEvent] = ()
+    more: bool = False
+    parked: bool = False
+    ended: bool = False
+
+
+class Signal(NamedTuple):
+    """Something that a run is told; `data` is JSON text."""
+
+    name: str
+    id: str
+    data: str
+
+
+class NewRun(NamedTuple):
+    """A run to begin; `input` and `metadata` are JSON text. `reuse`: when an id may have another run."""
+
+    type: str
+    workflow_id: str
+    input: str | None = None
+    version: str | None = None
+    deadline_s: float | None = None
+    priority: int = 0
+    metadata: str | None = None
+    reuse: str = "failed"
+    signal: Signal | None = None
+
+
+def signal_data(signal: Signal) -> str:
+    """What a signal's event says, as JSON text."""
+    head = encode({"name": signal.name, "id": signal.id})
+    return f'{head[:-1]},"data":{signal.data}}}'
