@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tests.mutations import in_worlds
 from tests.mutations.catalogue import MUTATIONS
 from tests.mutations.model import Mutation
 from tests.mutations.page import write
@@ -18,6 +19,7 @@ examples:
   python -m tests.mutations --only ack       those with `ack` in their names
   python -m tests.mutations --list           what there is
   python -m tests.mutations --write          all, and what came of it into docs/testing.md
+  python -m tests.mutations --worlds         those that random worlds may meet, by worlds and not by tests
 
 Exits with 1 when a fault was seen by no test.
 """
@@ -37,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many at once (default: 1)")
     parser.add_argument("--list", action="store_true", help="list them and run nothing")
     parser.add_argument("--write", action="store_true", help="write what came of them into docs/testing.md")
+    parser.add_argument("--worlds", action="store_true", help="let random worlds look for them")
+    parser.add_argument("--seed", type=int, default=1, help="of the first world (default: 1)")
     options = parser.parse_args(arguments)
+    if options.worlds:
+        return _in_worlds(options)
     chosen = [mutation for mutation in MUTATIONS if any(part in mutation.name for part in options.only)]
     if options.list:
         for mutation in chosen:
@@ -49,6 +55,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         write(outcomes)
     return 0 if seen == len(outcomes) else 1
+
+
+def _in_worlds(options: argparse.Namespace) -> int:
+    """Say what worlds find; they are not bound to find anything."""
+
+    def tell(found: in_worlds.Found) -> None:
+        where = f"world {found.seed}, the {found.nth}." if found.seed is not None else f"{found.nth} worlds"
+        print(f"{found.mutation.name}: {where}: {found.what} ({found.took_s:.0f} s)", flush=True)
+
+    chosen = in_worlds.chosen(options.only)
+    found = asyncio.run(in_worlds.run(chosen, options.seed, options.jobs, tell))
+    print(f"{sum(one.seed is not None for one in found)} of {len(found)} mutations were found by worlds")
+    if options.write:
+        in_worlds.write(found)
+    return 0
 
 
 def _run(chosen: Sequence[Mutation], jobs: int) -> list[Outcome]:

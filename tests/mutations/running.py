@@ -51,7 +51,7 @@ async def run(mutations: Iterable[Mutation], jobs: int, tell: Callable[[Outcome]
         async with Servers() as servers:
             trees: asyncio.Queue[Path] = asyncio.Queue()
             for number in range(jobs):
-                trees.put_nowait(_copy(Path(directory) / str(number)))
+                trees.put_nowait(copy_of_the_tree(Path(directory) / str(number)))
 
             async def attempt(mutation: Mutation) -> Outcome:
                 tree = await trees.get()
@@ -65,7 +65,7 @@ async def run(mutations: Iterable[Mutation], jobs: int, tell: Callable[[Outcome]
             return await asyncio.gather(*map(attempt, mutations))
 
 
-def _copy(tree: Path) -> Path:
+def copy_of_the_tree(tree: Path) -> Path:
     """The files that git knows, as they are now."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout

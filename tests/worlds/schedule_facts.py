@@ -37,7 +37,8 @@ class Schedule:
     namespace: str
     body: dict[str, Any]
     sent: float
-    is_made: bool = False
+    is_made: bool = False  # perhaps
+    is_promised: bool = False
     may_be_deleted: bool = False
     asked: list[Asked] = field(default_factory=list)
     ticks: list[dict[str, Any]] = field(default_factory=list)

@@ -65,6 +65,7 @@ async def put_schedule_again(world: Any, rng: Random) -> None:
 async def put(world: Any, rng: Random, schedule: Schedule) -> None:
     answer = await _call(world, rng, schedule, body=schedule.body, method="PUT")
     schedule.is_made |= answer.known != "fail"
+    schedule.is_promised |= answer.known == "ok"
 
 
 @verb(1, has_schedules, since=2)
@@ -123,6 +124,8 @@ async def let_go(world: Any, rng: Random) -> None:
     for schedule in world.schedules:
         if not schedule.is_made:
             continue
+        if not schedule.is_promised and not schedule.may_be_deleted:
+            await put(world, rng, schedule)
         for asked in schedule.asked:
             if asked.is_possible and asked.slots is None:
                 await ask(world, rng, schedule, asked)

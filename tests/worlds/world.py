@@ -249,7 +249,10 @@ class World:
             return
         left = [f"{dag.name} ({dag.id}) {dag.shown.get('state')}" for dag in self.dags.all if not over(dag)]
         items = {item_id: state for item_id, state in self.history.left.items() if state != "dead"}
-        self.faults.append(f"after {_DRAIN_ROUNDS_MAX} rounds there are left: {left} {items} {self.held}")
+        made = [(schedule.name, schedule.ticks[:3]) for schedule in self.schedules if schedule.is_made]
+        self.faults.append(
+            f"after {_DRAIN_ROUNDS_MAX} rounds there are left: {left} {items} {self.held}, of {made}"
+        )
 
     async def _rest(self) -> None:
         for said in await self.stage.rest(self.round):

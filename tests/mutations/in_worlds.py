@@ -1,0 +1,169 @@
+"""Which planted faults random worlds find, by which seed, and how soon.
+
+Worlds are judged by the contract alone, so they find what breaks a promise that their verbs ask for: no bounds, no
+settings, no duty of hours. `NAMES` are the mutations of which that can be expected; one that no world of so many
+meets is named all the same, and is held by its own tests.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.local.stack import ROOT
+from tests.mutations.catalogue import MUTATIONS
+from tests.mutations.model import Mutation
+from tests.mutations.running import copy_of_the_tree
+from tests.support.servers import ServerAddresses, Servers
+
+NAMES = (
+    "keys-in-use",
+    "revive-namespace",
+    "revive-managed",
+    "promote-early",
+    "ack-namespace",
+    "ack-named-ids",
+    "ack-remembered",
+    "ack-shared-token",
+    "ack-first-output",
+    "ack-second-look",
+    "nack-namespace",
+    "nack-second-look",
+    "looks-after-extends",
+    "attempts-limit",
+    "sweep-end",
+    "cancel-namespace",
+    "flush-of-one-id",
+    "enqueue-others-ids",
+    "quota-missed-claims",
+    "handing-delayed",
+    "folding-delayed",
+    "folding-all-or-none",
+    "folding-cancelling",
+    "folding-paused-dags",
+    "folding-cleaning",
+    "folding-parents",
+    "completion-generation",
+    "completion-once",
+    "confirmation-generation",
+    "confirmation-once",
+    "edges-flipped-once",
+    "resolve-once",
+    "expire-externals-resolved",
+    "dag-namespace",
+    "call-namespace",
+    "late-edges",
+    "cycles-of-others",
+    "cancel-keeps-cleanup",
+    "ends-reopening",
+    "dropped-sends",
+    "reopen-sends",
+    "value-version",
+    "value-lock",
+    "value-again",
+    "timer-early",
+    "slot-once",
+    "slot-due",
+    "slot-overlap",
+    "trigger-again",
+    "tokens-secret",
+    "tokens-namespaces",
+)
+WORLDS_MAX = 8
+_TIME_S_MAX = 400
+_PAGE = ROOT / "docs" / "testing.md"
+_BEGIN = "<!-- worlds: written by `python -m tests.mutations --worlds --write` -->"
+_END = "<!-- end of worlds -->"
+_NONE = "none"
+_ID = re.compile(r" ?\(?[0-9a-f]{8}-[0-9a-f-]{27}\)?")
+
+
+@dataclass(frozen=True)
+class Found:
+    """`seed` is that of the world that broke, the `nth` of those tried; None where none did."""
+
+    mutation: Mutation
+    seed: int | None
+    nth: int
+    what: str
+    took_s: float
+
+
+async def run(
+    mutations: Iterable[Mutation], first_seed: int, jobs: int, tell: Callable[[Found], None]
+) -> list[Found]:
+    """Let worlds live with each mutation, from one seed on, until one breaks; `tell` hears of each as it ends."""
+    with tempfile.TemporaryDirectory(prefix="headgate-mutations-") as directory:
+        async with Servers() as servers:
+            trees: asyncio.Queue[Path] = asyncio.Queue()
+            for number in range(jobs):
+                trees.put_nowait(copy_of_the_tree(Path(directory) / str(number)))
+
+            async def attempt(mutation: Mutation) -> Found:
+                tree = await trees.get()
+                before = mutation.plant(tree)
+                try:
+                    found = await _attempt(mutation, tree, first_seed, servers)
+                finally:
+                    (tree / mutation.path).write_text(before)
+                    trees.put_nowait(tree)
+                tell(found)
+                return found
+
+            return await asyncio.gather(*map(attempt, mutations))
+
+
+async def _attempt(mutation: Mutation, tree: Path, first_seed: int, servers: ServerAddresses) -> Found:
+    began_s = time.monotonic()
+    seeds = ("--seed", str(first_seed), "--number", str(WORLDS_MAX))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.worlds", *seeds),
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree), "HEADGATE_TEST_POSTGRES_DSN": servers.postgres_dsn},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), _TIME_S_MAX)
+        lines = output.decode().splitlines()
+    except TimeoutError:
+        lines = []
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    took_s = time.monotonic() - began_s
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if broken := re.fullmatch(r"world ([0-9]+) is broken:", line):
+            seed = int(broken[1])
+            return Found(mutation, seed, seed - first_seed + 1, following, took_s)
+    return Found(mutation, None, WORLDS_MAX, "no world broke" if lines else "no end in time", took_s)
+
+
+def chosen(parts: Sequence[str]) -> list[Mutation]:
+    """Those that worlds may meet, whose name holds one of these."""
+    return [one for one in MUTATIONS if one.name in NAMES and any(part in one.name for part in parts)]
+
+
+def write(found: Iterable[Found]) -> None:
+    """Put what came of these in the place of what the page said; of the others it says what it said."""
+    text = _PAGE.read_text()
+    before, _, rest = text.partition(_BEGIN)
+    table, _, after = rest.partition(_END)
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines() if line.startswith("| ")}
+    for one in found:
+        what = _ID.sub("", one.what).replace("|", "\\|")[:110]
+        seed = _NONE if one.seed is None else str(one.seed)
+        rows[one.mutation.name] = f"| {one.mutation.name} | {seed} | {one.nth} | {one.took_s:.0f} s | {what} |"
+    lines = [rows[name] for name in NAMES if name in rows]
+    made = "\n".join(["| mutation | seed | worlds | after | what it showed |", "|---|---|---|---|---|", *lines])
+    _PAGE.write_text(f"{before}{_BEGIN}\n\n{made}\n\n{_END}{after}")
