@@ -48,6 +48,15 @@ async def leased(api: Api, count: int, **fields: Any) -> list[dict[str, str]]:
     return found
 
 
+async def settled(api: Api, count: int) -> dict[str, Any]:
+    """What a dequeue may carry: acks with outputs, nacks with errors; and as much that is ready."""
+    held = await leased(api, count, ack_topic="done")
+    acks = [{**item, "output": text()} for item in held[: count // 2]]
+    nacks = [{**item, "error": "e" * PAYLOAD, "metadata": {"m": "y" * 900}} for item in held[count // 2 :]]
+    await new(api, count)
+    return {"acks": acks, "nacks": nacks}
+
+
 async def nothing(_api: Api, count: int) -> int:
     return count
 
@@ -96,6 +105,9 @@ CALLS: dict[str, Case] = {
     "enqueue rich items": Case(nothing, verb("enqueue", rich)),
     "enqueue by keys": Case(nothing, verb("enqueue", keyed)),
     "dequeue": Case(new, verb("dequeue", lambda _made: demand(COUNT)), True),
+    "settle with the next dequeue": Case(
+        settled, verb("dequeue", lambda made: {**demand(COUNT), "settle": made, "wait_s": 0})
+    ),
     "ack with outputs": Case(
         lambda api, count: leased(api, count, ack_topic="done"), verb("ack", each(output=text()))
     ),

@@ -5,10 +5,12 @@ line in `CALLS`. Bounds are lowered by settings: what is not cut into steps is s
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.bounded import steps
 from tests.support.dag_world import BASE, DagWorld
 from tests.support.queue_fake import FakeQueue
 from tests.support.traffic import traffic
@@ -38,6 +40,8 @@ SETTINGS: dict[str, Any] = {
     "page_bytes_max": BOUND,
     "send_bytes_max": BOUND,
     "keep_rows_max": STEP,
+    "timers_per_step_max": STEP,
+    "value_bytes_max": VALUE,
     "keep_bytes_max": BOUND,
     "ended_dag_grace_s": 30.0,
 }
@@ -96,6 +100,58 @@ def acked(world: DagWorld, keys: list[str]) -> None:
         world.queue.ack(key, output=text())
 
 
+async def with_values(world: DagWorld) -> str:
+    """A DAG that shares many values."""
+    dag = await one(world)
+    for n in range(WIDTH // 2):
+        await world.call("PUT", f"/{dag}/values/v{n}", {"value": text()}, expect=200)
+    return dag
+
+
+async def timed(world: DagWorld) -> str:
+    """Many timers that run, and a node below all of them."""
+    timers = [{"key": f"t{n}", "timer": {"delay_s": 600}} for n in range(WIDTH)]
+    joint = {"key": "joint", "topic": "work", "upstream": [f"t{n}" for n in range(WIDTH)]}
+    dag: str = (await world.call("POST", "", {"nodes": [*timers, joint]}, expect=201))["id"]
+    await world.settle()
+    return dag
+
+
+async def timers_end(world: DagWorld, _dag: str) -> None:
+    for shard in world.duties.context.shards:
+        connection = await world.looking_at(shard)
+        await connection.execute("UPDATE timer SET due_at = shard_now(), look_at = shard_now()")
+        for _ in steps():
+            if not await world.loops.timers.step(shard):
+                break
+
+
+SCHEDULES = BASE.replace("/dags", "/schedules")
+
+
+async def scheduled(world: DagWorld) -> str:
+    """Many schedules of large DAGs."""
+    nodes = [{"key": f"n{n}", "topic": "work", "payload": text()} for n in range(4)]
+    body = {"spec": {"interval_s": 3_600}, "action": {"dag": {"nodes": nodes}}, "overlap": "allow"}
+    for n in range(WIDTH // 8):
+        assert (await world.http.put(f"{SCHEDULES}/s{n}", json=body)).status_code == 201
+    return ""
+
+
+async def backfill(world: DagWorld, _dag: str) -> None:
+    """Its runs begin as fast as they can."""
+    now = datetime.now(UTC)
+    start = now - timedelta(hours=WIDTH // 8)
+    body = {"start": start.isoformat(), "end": now.isoformat()}
+    answer = await world.http.post(f"{SCHEDULES}/s0/backfill", json=body)
+    assert answer.status_code == 202, answer.text
+    for _ in steps():
+        if not sum([await world.loops.slots.step(shard) for shard in world.duties.context.shards]):
+            break
+    ticks = await world.http.get(f"{SCHEDULES}/s0/ticks?limit=1000")
+    assert [tick["decision"] for tick in ticks.json()["items"]] == ["started"] * (WIDTH // 8)
+
+
 async def ack_roots(world: DagWorld, _dag: str) -> None:
     acked(world, [f"r{n}" for n in range(WIDTH)])
 
@@ -125,7 +181,7 @@ def verb(name: str, body: Any = None, expect: int = 200) -> Callable[[DagWorld, 
 
 def read(path: str) -> Callable[[DagWorld, str], Awaitable[Any]]:
     async def reading(world: DagWorld, dag: str) -> None:
-        answer = await world.http.get(f"{BASE}/{dag}/{path}")
+        answer = await world.http.get(f"{BASE}/{dag}/{path}" if dag else f"{SCHEDULES}{path}")
         assert answer.status_code == 200
         # Of outputs and of each kind of what surrounds a node, and what each node says beside.
         assert len(answer.content) <= 4 * BOUND + WIDTH * AROUND
@@ -153,11 +209,16 @@ CALLS: dict[str, Case] = {
     "export": Case(ended, read("export?limit=1000")),
     "one node": Case(half, read("node?key=joint")),
     "archive": Case(ended, archive),
+    "a value": Case(one, lambda world, dag: world.call("PUT", f"/{dag}/values/v", {"value": text()}, expect=200)),
+    "values": Case(with_values, read("values?limit=1000")),
+    "timers that end at one time": Case(timed, timers_end),
+    "a backfill": Case(scheduled, backfill),
+    "schedules": Case(scheduled, read("?limit=1000")),
 }
 
 
 BRINGS = {"create", "add", "resolve"}
-SHOWS = {"nodes", "nodes by state", "outputs", "export", "one node"}
+SHOWS = {"nodes", "nodes by state", "outputs", "export", "one node", "values", "schedules"}
 
 
 @pytest.fixture
