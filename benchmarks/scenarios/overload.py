@@ -24,6 +24,7 @@ TOPIC = "overload"
 BATCH, CLIENTS, CONSUMERS, COUNT = 10, 64, 8, 100
 FACTOR, SLICES, SENDERS_MAX = 2.0, 4, 2_000
 CROWD, CROWD_BATCH, CROWD_S, AGAIN_S, TICK_S = 2_000, 100, 16.0, 1.0, 0.01
+SMALL_CROWD, SMALL_CROWD_S = 300, 2.0
 REFUSAL_MS, GOODPUT_RATIO = 100.0, 0.5
 
 METHOD = f"""\
@@ -87,7 +88,7 @@ async def run(bench: Bench) -> Outcome:
     for turn in range(plan.rounds):
         crowds.append(await _crowd(bench, f"{TOPIC}-c{turn}"))
         shown = f"{crowds[-1].items_per_s:,.0f} items/s acked, {len(crowds[-1].refused_ms):,} calls refused"
-        bench.progress.step(f"{CROWD:,} clients: {shown}")
+        bench.progress.step(f"a crowd: {shown}")
     outcome.add("enqueued at saturation", "items/s", taken)
     _report(outcome, rate, acked, found)
     _report_crowd(outcome, acked, crowds)
@@ -189,8 +190,9 @@ async def _overload(bench: Bench, topic: str, calls_per_s: float) -> Seen:
 
 
 async def _crowd(bench: Bench, topic: str) -> Seen:
+    duration_s = SMALL_CROWD_S if bench.plan.small else CROWD_S
     begun = time.perf_counter()
-    seen = Seen(begun + CROWD_S / 2, begun + CROWD_S)
+    seen = Seen(begun + duration_s / 2, begun + duration_s)
     # Written down once: the crowd shares the machine with those who refuse it.
     items = msgspec.Raw(msgspec.json.encode([{"topic": topic, "payload": PAYLOAD}] * CROWD_BATCH))
 
@@ -204,7 +206,7 @@ async def _crowd(bench: Bench, topic: str) -> Seen:
                 _note(seen, error, sent)
                 await asyncio.sleep(AGAIN_S)
 
-    crowd = [Http(bench.stack.queue_url) for _ in range(CROWD)]
+    crowd = [Http(bench.stack.queue_url) for _ in range(bench.plan.sized(CROWD, SMALL_CROWD))]
     async with _consumers(bench, topic, seen), alongside(crowd, send):
         while (now := time.perf_counter()) < seen.until:
             await asyncio.sleep(TICK_S)
