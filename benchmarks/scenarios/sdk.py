@@ -31,6 +31,7 @@ CELLS = (
     (16, True, 1, 5_000),
     (10, True, 2, 5_000),
 )
+SMALL_CELLS = (CELLS[1], CELLS[3], CELLS[5])
 # What a chain has, beside a worker.
 KINDS = ("plain", "outputs", "quotas", "priority")
 STEP_RATIO, OUTPUTS_RATIO, TAIL_RATIO = 1.2, 1.5, 4.0
@@ -57,10 +58,11 @@ connection; then 64 callers of one `AsyncClient`, each going through enqueue, de
 async def run_worker(bench: Bench) -> Outcome:
     """Jobs a second."""
     outcome = Outcome("worker", WORKER_METHOD)
-    bench.progress.begin("worker", bench.plan.rounds * len(CELLS))
+    cells = SMALL_CELLS if bench.plan.small else CELLS
+    bench.progress.begin("worker", bench.plan.rounds * len(cells))
     rates: dict[str, list[float]] = {}
     for number in range(bench.plan.rounds):
-        for slots, plain, processes, full in CELLS:
+        for slots, plain, processes, full in cells:
             jobs, topic = bench.plan.sized(full, 200), f"worker-{number}-{slots}-{plain}-{processes}"
             await _fill(bench, topic, jobs)
             before = bench.stack.meter.read()

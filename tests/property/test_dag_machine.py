@@ -6,7 +6,6 @@ nothing is left to do. In the end everything is let go and acked, and the DAG mu
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -30,6 +29,7 @@ from tests.property.dag_model import Model, Node
 from tests.support.bounded import steps
 from tests.support.dag_world import BASE, DagWorld
 from tests.support.databases import Database
+from tests.support.examples import examples
 from tests.support.queue_host import AT_ONCE, Api, QueueHost, queue_host
 from tests.support.queue_hosted import HostedQueue
 
@@ -331,7 +331,7 @@ def test_a_dag_does_what_the_model_does(world: World) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         DagMachine,
         settings=settings(
-            max_examples=int(os.environ.get("HEADGATE_TEST_EXAMPLES", "20")),
+            max_examples=examples(12),
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

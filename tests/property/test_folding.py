@@ -6,7 +6,6 @@ step everything is settled. `HEADGATE_TEST_EXAMPLES` sets how many DAGs there ar
 
 import itertools
 import json
-import os
 import random
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from services.dag.graph import decide
 from services.dag.model import Counts
 from tests.support.databases import Databases
+from tests.support.examples import examples
 from tests.support.folding import Folding, folding_on
 
 TRIGGERS = (
@@ -180,7 +180,7 @@ async def test_folded_or_told_a_dag_comes_to_the_same(databases: Databases) -> N
         endings = folding.host.process.ack_flushes.endings
         endings.is_heard = True
         endings.tell = told.extend  # type: ignore[method-assign]
-        for seed in range(int(os.environ.get("HEADGATE_TEST_EXAMPLES", "20"))):
+        for seed in range(examples(10)):
             before = folding.told.taken, telling.told.taken
             stood = [await totals()]
             found = await History(folding, seed, "folded").live()

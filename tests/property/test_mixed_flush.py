@@ -5,7 +5,6 @@ Each history lives twice, in namespaces of its own: once as calls that are made 
 which were applied of them, one call each. Time stands still meanwhile. `HEADGATE_TEST_EXAMPLES` sets how many.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,11 +16,11 @@ from hypothesis import strategies as st
 from headgate.ids import shard_of
 from tests.property.test_queue_machine import World
 from tests.support.databases import Database
+from tests.support.examples import examples
 from tests.support.flushes import together
 from tests.support.queue_host import Api
 
 ITEMS = 3
-EXAMPLES = int(os.environ.get("HEADGATE_TEST_EXAMPLES", "30"))
 APPLIED = {"acked", "requeued", "dead", "extended", "revived", "cancelled", "enqueued"}
 GUESSED = "01234567-89ab-4cde-8f01-23456789abcd"
 
@@ -215,7 +214,7 @@ def world(database: Database) -> Iterator[World]:
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "extend", "revive", "cancel", "enqueue"])
 def test_a_mix_in_one_flush_leaves_what_the_good_ones_alone_leave(world: World, verb: str) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(calls=CALLS)
     def history(calls: list[Call]) -> None:
         world.run(lives_twice(world, verb, played(verb, calls)))

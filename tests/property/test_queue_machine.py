@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 from tests.property.queue_model import Item, Model, request
 from tests.support.databases import Database
+from tests.support.examples import examples
 from tests.support.queue_host import Api, QueueHost, queue_host
 
 SPECS = st.fixed_dictionaries(
@@ -194,6 +195,9 @@ def test_the_service_does_what_the_model_does(world: World) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         QueueMachine,
         settings=settings(
-            max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(20),
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )

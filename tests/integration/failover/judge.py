@@ -52,7 +52,7 @@ def _may_be_lost(shard: int, at_s: float, cut_s: float | None) -> bool:
 
 
 def _lost(sent: Sent, came: list[Delivery], cut_s: float | None) -> Iterator[str]:
-    if sent.answered is None or any(delivery.confirmed for delivery in came):
+    if sent.answered is None or any(delivery.confirmed or delivery.is_unknown for delivery in came):
         return
     if not _may_be_lost(shard_of(sent.name), sent.answered, cut_s):
         yield f"{sent.name} of {sent.tenant} was promised and is gone after {len(came)} deliveries"

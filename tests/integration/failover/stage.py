@@ -14,6 +14,8 @@ from tests.support.databases import Database
 
 TENANTS = ("north", "south")
 DRAIN_S = 150.0
+# Calls give a shard up this soon; by what a service does usually a sickness would have to take a quarter minute.
+DEADLINES = {"command_timeout_s": 3.0, "connect_timeout_s": 2.0, "acquire_timeout_s": 2.0}
 _ONCE = RetryPolicy(attempts_max=1, elements=False)
 
 
@@ -52,8 +54,12 @@ async def staged(well: Database, queue_dsn: str, dag_dsn: str, redis_url: str) -
     """`queue_dsn` and `dag_dsn` lead to the database of the shards numbered 1."""
     queue_shards, dag_shards = (f"0={well.dsn} 1={dsn}" for dsn in (queue_dsn, dag_dsn))
     async with AsyncExitStack() as stack:
-        queue = await stack.enter_async_context(apps.queue_service(well, redis_url, shards=queue_shards))
-        dag = await stack.enter_async_context(apps.dag_service(well, redis_url, queue.url, shards=dag_shards))
+        queue = await stack.enter_async_context(
+            apps.queue_service(well, redis_url, shards=queue_shards, **DEADLINES)
+        )
+        dag = await stack.enter_async_context(
+            apps.dag_service(well, redis_url, queue.url, shards=dag_shards, **DEADLINES)
+        )
         clients = {
             tenant: await stack.enter_async_context(
                 AsyncClient(queue_url=queue.url, dag_url=dag.url, namespace=tenant, retry=_ONCE, timeout_s=60.0)

@@ -65,7 +65,7 @@ async def test_a_synchronous_standby_that_stands_still_lets_nothing_be_promised(
             await load.until_more(STEPS)
             await pair.cut_off()
             await load.until_more(STEPS, shards=[0])
-            await asyncio.sleep(12)  # past the deadline of every statement
+            await asyncio.sleep(4)  # past the deadline of every statement
             await pair.fail_over()
             await load.until_more(STEPS)
         await stage.drain()

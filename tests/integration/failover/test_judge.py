@@ -38,6 +38,14 @@ def test_a_promised_item_that_is_gone(shard: int, promised: float, cut_s: float 
     assert missing(log) == 1
 
 
+@pytest.mark.parametrize("is_unknown", [True, False])
+def test_an_item_that_is_gone_after_an_ack_that_may_have_been_done(is_unknown: bool) -> None:
+    log = Log()
+    deliver(log, item(log, 0, 1.0), BEFORE)
+    log.deliveries[0].is_unknown = is_unknown
+    assert bool(judge(log, None)) is not is_unknown
+
+
 @pytest.mark.parametrize("shard", [0, 1])
 @pytest.mark.parametrize("acked", [BEFORE, AFTER])
 @pytest.mark.parametrize("cut_s", [CUT_S, None])

@@ -23,7 +23,7 @@ from tests.support.proxy import Proxy
 
 STEPS = 4
 # Of what is wrong: longer than any deadline of a statement, a lock or a connection.
-SICK_S = 12.0
+SICK_S = 4.0
 DISK_MIB = 160
 
 # As a disk without room behaves, where this process may not mount a small one.
