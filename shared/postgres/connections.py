@@ -94,8 +94,7 @@ class Transaction:
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
         """All rows of a statement."""
-        rows: list[Any] = await self._connection.fetch(statement.text, *statement.args(**values))
-        return rows
+        return cast(list[Any], await self._connection.fetch(statement.text, *statement.args(**values)))
 
     async def row(self, statement: Statement, **values: Any) -> Any:
         """The first row of a statement, or None."""
@@ -191,6 +190,7 @@ class Pool:
 
     async def close(self) -> None:
         """Close all connections, by force after a short grace."""
+        self._generation += 1  # what is on its way is not kept at hand after its end
         if self._probing is not None:
             self._probing.cancel()
         if self._pool is not None:

@@ -9,6 +9,7 @@ import pytest
 
 from shared.admission.connection_priority import Urgency, urgency
 from shared.errors import ShardUnavailable
+from shared.postgres import connections
 from shared.postgres.connections import Pool, Transaction
 from shared.postgres.sql import Statement
 from shared.settings import EdgeSettings, ShardAddress
@@ -22,6 +23,7 @@ END_S = 30.0
 ONE = Statement("one", (), "SELECT 1 AS n")
 SLOW = Statement("slow", (), "SELECT pg_sleep(0.05)")
 ADD = Statement("add", ("n",), "INSERT INTO seen VALUES ($1::int) ON CONFLICT (n) DO NOTHING")
+LOCK = Statement("lock", (), "SELECT pg_advisory_lock(1)")
 COUNT = Statement("count", (), "SELECT count(*) AS n FROM seen")
 
 
@@ -65,6 +67,23 @@ async def test_idle_connections_that_died_unseen_cost_one_refusal(pool: Pool, pr
     await refused(pool, "unknown")
     for _ in range(SETTINGS.pool_connections_max):
         await pool.fetch(ONE)
+
+
+async def test_a_pool_is_closed_once_its_last_statement_has_ended(
+    database: Database, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CLOSE_S", 10 * END_S)
+    holder = await database.connect("queue_000")
+    await holder.execute("SELECT pg_advisory_lock(1)")
+    waiting = asyncio.create_task(pool.fetch(LOCK))
+    async with asyncio.timeout(END_S):
+        while not await holder.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(pool.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        await holder.close()
+        await asyncio.gather(waiting, closing)
 
 
 async def test_calls_that_fail_together_do_not_cost_what_was_opened_since(pool: Pool, proxy: Proxy) -> None:
