@@ -2,6 +2,7 @@
 
 ServiceError
 ├── BadRequest            400   not JSON, too deep, wrong framing
+│   └── TokenInUrl              a token where logs and histories keep it
 ├── Unauthorized          401
 ├── Forbidden             403
 │   ├── UnknownHost             asked for by a name that is not the service's
@@ -73,6 +74,10 @@ class NotJson(BadRequest):
 
 class TooDeep(BadRequest):
     code = "too_deep"
+
+
+class TokenInUrl(BadRequest):
+    code, title = "token_in_url", "A token does not belong into an address"
 
 
 class Unauthorized(ServiceError):

@@ -114,7 +114,7 @@ from headgate.wire.building import (
     SubDag,
     TimerSpec,
 )
-from headgate.wire.console import History, HistoryLine, HistoryMark, MarkKind
+from headgate.wire.console import History, HistoryLine, HistoryMark, MarkKind, Me
 from headgate.wire.dag import (
     Attempt,
     BlockedBy,
@@ -375,6 +375,7 @@ __all__ = [
     "LogsRequest",
     "LookStatus",
     "MarkKind",
+    "Me",
     "MinShare",
     "Moment",
     "NackItem",

@@ -9,6 +9,14 @@ from headgate.wire.base import Response
 MarkKind = Literal["start", "drain", "move", "failover", "owner", "breaker"]
 
 
+class Me(Response):
+    """What a caller's token allows; without a tokens file, everything but scope `dag`."""
+
+    token: str | None = Field(default=None, description="the token's id, which is not secret")
+    scopes: list[str]
+    namespaces: list[str] | None = Field(default=None, description="null: all")
+
+
 class HistoryLine(Response):
     """Points of one metric, oldest first; null where nothing was sampled."""
 

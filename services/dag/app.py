@@ -37,7 +37,10 @@ from services.dag.run.context import Context
 from services.dag.settings import DagSettings
 from shared.admission.delay import SAMPLE_S
 from shared.clock import Clock, SystemClock
+from shared.console.relay import ServiceRelay
 from shared.console.routes import router as console_router
+from shared.console.site import add_relay
+from shared.console.site import router as site_router
 from shared.console.watch import Watch
 from shared.http.access import access_of
 from shared.http.edge import install
@@ -173,6 +176,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     ownership = Ownership("dag", shards, settings, clock)
     orchestrator = Orchestrator(Context(shards, queue, settings, clock, ownership))
     loops = Loops(orchestrator)
+    relay = ServiceRelay("queue", settings.queue_url)
     watch = Watch(
         "dag",
         settings,
@@ -208,6 +212,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         await following.stop()
         await watch.loop.stop()
         await watch.peers.stop()
+        await relay.close()
         await leave()
         await loops.stop()
         await ownership.stop()
@@ -228,11 +233,11 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.state.watch = watch
     install(app, settings, orchestrator.context.lag, ready=ownership.ready)
     app.state.hot = HotPath(app, verbs.Hot(orchestrator).by_path(), access, settings, orchestrator.context.lag)
-    _add_routes(app)
+    _add_routes(app, relay)
     return app
 
 
-def _add_routes(app: FastAPI) -> None:
+def _add_routes(app: FastAPI, relay: ServiceRelay) -> None:
     for module in (
         routes,
         routes_explain,
@@ -246,4 +251,6 @@ def _add_routes(app: FastAPI) -> None:
     ):
         app.include_router(module.router)
     app.include_router(console_router)
+    app.include_router(site_router)
+    add_relay(app, relay)
     add_pages(app, "dag")

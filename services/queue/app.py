@@ -46,7 +46,10 @@ from services.queue.store.shard_store import Store
 from shared.admission.delay import SAMPLE_S, LoopLag
 from shared.admission.token_buckets import Buckets
 from shared.clock import Clock, SystemClock
+from shared.console.relay import ServiceRelay
 from shared.console.routes import router as console_router
+from shared.console.site import add_relay
+from shared.console.site import router as site_router
 from shared.console.watch import Watch
 from shared.dag_notify import Voice
 from shared.http.access import access_of
@@ -89,6 +92,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     notices = Notices(stores, process.quotas, process.topics, Lanes(stores, dispatch, settings))
     lag = LoopLag(settings.standing_wait_s_max)
     gauges = Gauges(stores, ownership.owns, settings)
+    relay = ServiceRelay("dag", settings.dag_url)
     watch = Watch("queue", settings, shards, ownership, clock, counters=_COUNTERS, more=gauges.latest)
     loops = [
         *_loops(dispatch, process.health, shards),
@@ -119,6 +123,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         for loop in loops:
             await loop.stop()
         await watch.peers.stop()
+        await relay.close()
         await buckets.close()
         await ownership.stop()
         await shards.close()
@@ -131,7 +136,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     app.state.leave = leave
     app.state.watch = watch
     install(app, settings, lag, ready=ownership.ready)
-    _add_routes(app, verbs)
+    _add_routes(app, verbs, relay)
     return HotPath(app, verbs, app.state.access, settings, lag)
 
 
@@ -206,12 +211,14 @@ async def _talking(messenger: Messenger | None, voices: Sequence[Voice]) -> Asyn
         await messenger.stop()
 
 
-def _add_routes(app: FastAPI, verbs: dict[str, Verb]) -> None:
+def _add_routes(app: FastAPI, verbs: dict[str, Verb], relay: ServiceRelay) -> None:
     add_verbs(app, verbs)
     app.include_router(router)
     app.include_router(operations_router)
     app.include_router(console_router)
     app.include_router(logs_router)
+    app.include_router(site_router)
+    add_relay(app, relay)
     add_pages(app, "queue")
 
 

@@ -18,6 +18,8 @@ class QueueSettings(EdgeSettings):
     model_config = SettingsConfigDict(env_prefix="HEADGATE_QUEUE_", extra="ignore", frozen=True)
 
     port: int = 8080
+    # Where the pages find the DAG service.
+    dag_url: Annotated[str | None, Field(validation_alias="HEADGATE_DAG_URL")] = None
 
     payload_bytes_max: int = 64 * 1024
     output_bytes_max: int = 64 * 1024

@@ -9,4 +9,6 @@ peers        asks every process of a service the same question, over Redis
 merging      the answers of several processes as one
 watch        these, put together for a process
 routes       `GET /v1/history`
+relay        calls of the pages to the other service
+site         both services as one site
 """

@@ -33,6 +33,7 @@ class Caller:
 
     scopes: frozenset[str]
     namespaces: frozenset[str] | None = None
+    token_id: str | None = None
 
     @property
     def is_dag_service(self) -> bool:
@@ -96,7 +97,7 @@ class Access:
             raise Unauthorized("the token is not known here; it may have been revoked")
         if known.expires_s is not None and known.expires_s <= self._clock.wall_s():
             raise Unauthorized("the token has expired")
-        return Caller(known.scopes, known.namespaces)
+        return Caller(known.scopes, known.namespaces, token_id)
 
 
 def access_of(settings: EdgeSettings) -> Access:

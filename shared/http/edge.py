@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 from fastapi import Depends, FastAPI, Request, Response
@@ -31,6 +32,7 @@ from shared.errors import (
     FieldError,
     Invalid,
     ServiceError,
+    TokenInUrl,
     TooLarge,
     UnsupportedMedia,
     pointer_to,
@@ -49,6 +51,8 @@ M = TypeVar("M", bound=BaseModel)
 ERRORS_SHOWN_MAX = 20
 
 _SENTENCE_END = re.compile(r"[.:;](?:\s|$)")
+
+_TOKEN = re.compile(r"hg_[0-9a-f]{6,}_[0-9a-f]{16,}")
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media_type"}
 
@@ -259,11 +263,21 @@ class _Guarded:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
+                _refuse_tokens(scope["path"], scope["query_string"])
                 self._guard.check(scope["method"], scope["path"], scope["headers"])
             except ServiceError as error:
                 await problem(error)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
+
+
+def _refuse_tokens(path: str, query: bytes) -> None:
+    """Raises TokenInUrl: what stands in an address stays in logs and histories."""
+    if _TOKEN.search(path) or (query and _TOKEN.search(unquote(query.decode("latin-1")))):
+        raise TokenInUrl(
+            "send the token as `Authorization: Bearer hg_...`, and take this one out of force: "
+            "addresses are kept in logs and histories"
+        )
 
 
 def _version() -> str:

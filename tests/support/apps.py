@@ -42,7 +42,7 @@ async def queue_service(database: Database, redis_url: str, **settings: Any) -> 
             **settings,
         }
     )
-    async with _served(create_app(made), database) as service:
+    async with _served(create_app(made), database, settings.get("port")) as service:
         yield service
 
 
@@ -63,7 +63,7 @@ async def dag_service(
             **settings,
         }
     )
-    async with _served(create_app(made), database) as service:
+    async with _served(create_app(made), database, settings.get("port")) as service:
         yield service
 
 
@@ -75,8 +75,8 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _served(app: Any, database: Database) -> AsyncIterator[Service]:
-    port = free_port()
+async def _served(app: Any, database: Database, port: int | None = None) -> AsyncIterator[Service]:
+    port = port or free_port()
     config = uvicorn.Config(
         app,
         host="127.0.0.1",

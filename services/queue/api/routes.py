@@ -86,7 +86,7 @@ _REPLIES: dict[str, Any] = {
 @router.get("/v1/namespaces/{ns}/items/{item_id}", response_model=wire.ItemView, tags=["items"])
 async def get_item(ns: str, item_id: str, caller: CallerOf, process: ProcessOf) -> Response:
     """An item and its state; 404 once it has ended."""
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     return json_response(_view(await process.topics.item(ns, item_id)))
 
 
@@ -101,7 +101,7 @@ async def list_items(
     cursor: str | None = None,
 ) -> Response:
     """A page of items, oldest first; it may hold fewer than `limit` and still have a next."""
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     query = f"items|{ns}|{topic}|{state}"
     items, after = await process.topics.page(ns, topic, state, limit, _place(query, cursor))
     more = None if after is None else cursors.encode(query, f"{after[0]:03x}{after[1]}")
@@ -116,7 +116,7 @@ async def item_states(
     body: Annotated[wire.ItemStates, body_of(wire.ItemStates)],
 ) -> Response:
     """Where up to 1,000 items stand: `found`, `not_found` (ended, or never seen) or `refused`, each."""
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     return json_response({"results": await process.item_states.look(ns, body.ids)})
 
 
@@ -135,7 +135,7 @@ async def item_attempts(
     cursor: str | None = None,
 ) -> Response:
     """The first deliveries of a DAG's item that failed, oldest first; also of one that has ended."""
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     found = await process.item_states.attempts(ns, item_id)
     return json_response(cursors.cut(f"attempts|{item_id}", found, "attempt", limit, cursor))
 
@@ -221,7 +221,7 @@ async def list_namespaces(
 @router.get("/v1/namespaces/{ns}", response_model=wire.Namespace, tags=["namespaces"])
 async def get_namespace(ns: str, caller: CallerOf, process: ProcessOf) -> Response:
     """One namespace with quota and use."""
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     return json_response(_UNSET | await process.topics.namespace(ns))
 
 
@@ -237,7 +237,7 @@ async def list_topics(
 
     A page looks at a bounded number of topics, so it may hold fewer than `limit`, or none, and have a next.
     """
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     query = f"topics|{ns}"
     after = _name_in(query, cursor)
     found, rest = await process.topics.active(ns, limit, after)

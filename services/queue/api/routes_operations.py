@@ -58,7 +58,7 @@ async def list_operations(
     cursor: str | None = None,
 ) -> Response:
     """A page of operations, newest first; those that ended a week ago are gone."""
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     before = canonical(cursor) if cursor is not None else None
     if cursor is not None and before is None:
         raise invalid("/cursor", _CHANGED)
@@ -69,7 +69,7 @@ async def list_operations(
 @router.get("/v1/namespaces/{ns}/operations/{operation}", response_model=wire.Operation, tags=["operations"])
 async def get_operation(ns: str, operation: str, caller: CallerOf, process: ProcessOf) -> Response:
     """An operation and how far it is, by shard."""
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     return json_response(await process.operations.get(ns, operation))
 
 
@@ -102,7 +102,7 @@ async def list_dead(
     Numbers, hexadecimal numbers and UUIDs in errors count as the same. A page covers a bounded number of
     items; groups that come on several pages are to be added up.
     """
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     query = f"dead|{ns}|{topic}"
     groups, after = await process.dead.groups(ns, topic, limit, _place(query, cursor))
     return json_response({"items": groups, "next_cursor": None if after is None else _cursor(query, *after)})

@@ -33,12 +33,12 @@ Answer = tuple[int, Any]
 _SYSTEM = "topics and namespaces that begin with `_` are the system's; use another name"
 
 
-def enter(namespace: str, caller: Caller, scope: str) -> None:
-    """Raises Invalid for a malformed namespace, Forbidden when the caller may not do `scope` in it."""
+def enter(namespace: str, caller: Caller, *scopes: str) -> None:
+    """Raises Invalid for a malformed namespace, Forbidden when the caller has none of `scopes` in it."""
     if _NAMESPACE(namespace) is None:
         raise invalid("", "the namespace in the path must match [A-Za-z0-9._-]{1,64} and be neither . nor ..")
     caller.enter(namespace)
-    caller.need(scope)
+    caller.need(*scopes)
 
 
 class Verbs:

@@ -1,20 +1,50 @@
-// Asks the service that this page came from. The token, where one is needed, lives as long as the tab.
+// Asks the service that this page came from, and through it the other one. The token, where one is needed, lives as
+// long as the tab.
 
+export const SERVICE = document.documentElement.dataset.service;
+
+// Which service a call is of, and its path.
 export const PATHS = {
-  topics: "/v1/namespaces/{ns}/topics",
-  items: "/v1/namespaces/{ns}/items",
-  dead: "/v1/namespaces/{ns}/dead",
-  operations: "/v1/namespaces/{ns}/operations",
-  namespaces: "/v1/namespaces",
-  shards: "/v1/shards",
-  dags: "/v1/namespaces/{ns}/dags",
-  dag: "/v1/namespaces/{ns}/dags/{dag}",
-  graph: "/v1/namespaces/{ns}/dags/{dag}/graph",
-  nodes: "/v1/namespaces/{ns}/dags/{dag}/nodes",
-  node: "/v1/namespaces/{ns}/dags/{dag}/node",
-  frontier: "/v1/namespaces/{ns}/dags/{dag}/frontier",
-  timeline: "/v1/namespaces/{ns}/dags/{dag}/timeline",
-  events: "/v1/namespaces/{ns}/dags/{dag}/events",
+  me: [SERVICE, "/v1/me"],
+  topics: ["queue", "/v1/namespaces/{ns}/topics"],
+  items: ["queue", "/v1/namespaces/{ns}/items"],
+  item: ["queue", "/v1/namespaces/{ns}/items/{item_id}"],
+  attempts: ["queue", "/v1/namespaces/{ns}/items/{item_id}/attempts"],
+  cancelItems: ["queue", "/v1/namespaces/{ns}/cancel"],
+  reviveItems: ["queue", "/v1/namespaces/{ns}/revive"],
+  pauseTopic: ["queue", "/v1/namespaces/{ns}/topics/pause"],
+  resumeTopic: ["queue", "/v1/namespaces/{ns}/topics/resume"],
+  dead: ["queue", "/v1/namespaces/{ns}/dead"],
+  operations: ["queue", "/v1/namespaces/{ns}/operations"],
+  cancelOperation: ["queue", "/v1/namespaces/{ns}/operations/{operation}/cancel"],
+  namespaces: ["queue", "/v1/namespaces"],
+  namespace: ["queue", "/v1/namespaces/{ns}"],
+  queueShards: ["queue", "/v1/shards"],
+  queueShard: ["queue", "/v1/shards/{shard}"],
+  queueHistory: ["queue", "/v1/history"],
+  dags: ["dag", "/v1/namespaces/{ns}/dags"],
+  dag: ["dag", "/v1/namespaces/{ns}/dags/{dag}"],
+  graph: ["dag", "/v1/namespaces/{ns}/dags/{dag}/graph"],
+  nodes: ["dag", "/v1/namespaces/{ns}/dags/{dag}/nodes"],
+  node: ["dag", "/v1/namespaces/{ns}/dags/{dag}/node"],
+  frontier: ["dag", "/v1/namespaces/{ns}/dags/{dag}/frontier"],
+  timeline: ["dag", "/v1/namespaces/{ns}/dags/{dag}/timeline"],
+  events: ["dag", "/v1/namespaces/{ns}/dags/{dag}/events"],
+  releaseDag: ["dag", "/v1/namespaces/{ns}/dags/{dag}/release"],
+  closeDag: ["dag", "/v1/namespaces/{ns}/dags/{dag}/close"],
+  pauseDag: ["dag", "/v1/namespaces/{ns}/dags/{dag}/pause"],
+  resumeDag: ["dag", "/v1/namespaces/{ns}/dags/{dag}/resume"],
+  cancelDag: ["dag", "/v1/namespaces/{ns}/dags/{dag}/cancel"],
+  retryDag: ["dag", "/v1/namespaces/{ns}/dags/{dag}/retry"],
+  skipNodes: ["dag", "/v1/namespaces/{ns}/dags/{dag}/skip"],
+  cancelNodes: ["dag", "/v1/namespaces/{ns}/dags/{dag}/nodes/cancel"],
+  resolve: ["dag", "/v1/namespaces/{ns}/dags/{dag}/resolve"],
+  schedules: ["dag", "/v1/namespaces/{ns}/schedules"],
+  pauseSchedule: ["dag", "/v1/namespaces/{ns}/schedules/{schedule}/pause"],
+  resumeSchedule: ["dag", "/v1/namespaces/{ns}/schedules/{schedule}/resume"],
+  triggerSchedule: ["dag", "/v1/namespaces/{ns}/schedules/{schedule}/trigger"],
+  dagShards: ["dag", "/v1/shards"],
+  dagHistory: ["dag", "/v1/history"],
 };
 
 const ROOT = location.pathname.replace(/\/ui\/?$/, "");
@@ -27,14 +57,16 @@ export class Refused extends Error {
   constructor(status, problem) {
     super(problem.detail || problem.title || `HTTP ${status}`);
     this.status = status;
+    this.code = problem.code;
   }
 }
 
-async function get(path, names, query, options = {}) {
+async function get([service, path], names, query = {}, options = {}) {
   const target = path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(names[name]));
   const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== ""));
-  const headers = token() ? { authorization: `Bearer ${token()}` } : {};
-  const answer = await fetch(`${ROOT}${target}${asked.size ? `?${asked}` : ""}`, { headers, ...options });
+  const headers = { ...(token() ? { authorization: `Bearer ${token()}` } : {}), ...options.headers };
+  const base = service === SERVICE ? ROOT : `${ROOT}/ui/${service}`;
+  const answer = await fetch(`${base}${target}${asked.size ? `?${asked}` : ""}`, { ...options, headers });
   if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => ({})));
   return answer;
 }
@@ -42,6 +74,50 @@ async function get(path, names, query, options = {}) {
 export async function ask(path, names = {}, query = {}) {
   return (await get(path, names, query)).json();
 }
+
+// Changes something; `method` is POST unless it is said.
+export async function send(path, names, body = {}, method = "POST") {
+  return (await get(path, names, {}, { method, body: JSON.stringify(body), headers: { "content-type": "application/json" } })).json();
+}
+
+// What of several calls succeeded; what a service refused, or did not answer, is `null` and a line in `lost`.
+export async function several(calls) {
+  const lost = [];
+  const found = await Promise.all(calls.map((call) => call.catch((error) => {
+    if (!(error instanceof Refused) && !(error instanceof TypeError)) throw error;
+    if (error.status === 401) throw error;
+    const line = error instanceof Refused ? error.message : "The service does not answer; trying again.";
+    if (!lost.includes(line)) lost.push(line);
+    return null;
+  })));
+  return { found, lost };
+}
+
+// A list whole, up to a size that is still looked at.
+export async function all(path, names = {}, query = {}, most = 10_000) {
+  const found = [];
+  for (let cursor = null; found.length < most;) {
+    const page = await ask(path, names, { ...query, limit: 1000, cursor });
+    found.push(...page.items);
+    cursor = page.next_cursor;
+    if (!cursor) break;
+  }
+  return found;
+}
+
+let known = null;
+
+// What the reader's token allows.
+export async function me() {
+  const mark = token();
+  if (known?.mark !== mark) known = { mark, ...(await ask(PATHS.me)) };
+  return known;
+}
+
+export const forgetMe = () => { known = null; };
+
+// Whether a verb is shown at all; the service decides anyway.
+export const can = (scope) => Boolean(known?.scopes.includes(scope));
 
 const change = "visibilitychange";
 const visible = () => new Promise((done) => {

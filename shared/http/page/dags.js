@@ -1,6 +1,7 @@
 // DAGs: the list, and one of them with its graph, what it waits for, and its nodes.
 
-import { PATHS, ask, follow } from "./api.js";
+import { plainly, verb } from "./act.js";
+import { PATHS, ask, follow, send } from "./api.js";
 import { ago, badge, bar, between, command, fields, h, json, number, put, quoted, said, short, span, table } from "./dom.js";
 import { Drawing } from "./graph.js";
 
@@ -20,6 +21,7 @@ export async function list(page) {
   const name = h("input", { type: "search", placeholder: "name", "aria-label": "name", value: query.name || "",
     onchange: (event) => page.go(["dags"], { ...query, name: event.target.value, cursor: null }) });
   page.show(
+    h("h1", {}, "DAGs"),
     h("div", { class: "tools" },
       h("div", { class: "choice", role: "group" }, [null, ...DAG_STATES].map((state) => h("a", {
         href: page.link(["dags"], { ...query, state, cursor: null }), "aria-current": (query.state || null) === state ? "true" : null }, state || "all"))),
@@ -45,21 +47,6 @@ export function pager(page, path, query, next) {
   return h("p", { class: "pager" },
     query.cursor ? h("a", { href: page.link(path, { ...query, cursor: null }) }, "first page") : null,
     next ? h("a", { href: page.link(path, { ...query, cursor: next }) }, "next page") : null);
-}
-
-export async function shards(page) {
-  const found = await ask(PATHS.shards);
-  page.show(table([
-    ["shard", (shard) => shard.shard, { right: true }],
-    ["state", (shard) => badge(shard.state)],
-    ["owner", (shard) => shard.owner],
-    ["running DAGs", (shard) => shard.dags.running, { right: true }],
-    ["blocked nodes", (shard) => shard.nodes.blocked, { right: true }],
-    ["released nodes", (shard) => shard.nodes.released, { right: true }],
-    ["outbox", (shard) => shard.outbox, { right: true }],
-    ["release lag p99", (shard) => span(shard.release_lag_s_p99), { right: true }],
-    ["database p50 · p99", (shard) => `${said(shard.db_latency_ms_p50)} · ${said(shard.db_latency_ms_p99)} ms`, { right: true }],
-  ], found.items, "No shards."));
 }
 
 // One DAG. It is followed by its events, so a state is on the page as soon as it is committed.
@@ -159,6 +146,7 @@ function heading(page, head, dag) {
     h("p", { class: "counts" }, `${number(dag.nodes.total)} nodes: `,
       STATES.filter((state) => dag.nodes[state]).map((state) => badge(state, `${number(dag.nodes[state])} ${state}`))),
     bar(dag.nodes, STATES),
+    verbs(page, dag),
     fields([
       ["id", h("code", {}, dag.id)],
       ["key", dag.key && !dag.key.startsWith("sdk-") ? dag.key : null],
@@ -169,6 +157,31 @@ function heading(page, head, dag) {
       ["resolved, and nothing waits for it", dag.undeclared.map((each) => `${each.name} of ${each.node}`).join(", ") || null],
       ["parent", dag.parent ? h("a", { href: page.link(["dags", dag.parent.dag], { node: dag.parent.node }) }, dag.parent.node) : null],
     ]));
+}
+
+function verbs(page, dag) {
+  const names = { ns: page.ns, dag: dag.id }, { nodes } = dag, ended = finished(dag);
+  const unfinished = nodes.blocked + nodes.released;
+  const plain = (label, path, text) => verb(page, { label, scope: "enqueue", title: `${label} ${dag.name || dag.key || dag.id}`, say: async () => plainly(text), run: async () => { await send(path, names); } });
+  return h("p", { class: "verbs" },
+    nodes.failed ? verb(page, { label: "Retry failed", scope: "enqueue", title: "Retry what failed", say: async () => plainly(`${number(nodes.failed)} failed nodes run again in a new generation, and what was skipped or cancelled because of them. What succeeded is kept.`), run: async () => { await send(PATHS.retryDag, names); } }) : null,
+    dag.held ? plain("Release", PATHS.releaseDag, `The hold is lifted: of ${number(unfinished)} unfinished nodes those that wait for nothing else are released.`) : null,
+    dag.open && !ended ? plain("Close", PATHS.closeDag, "It ends when its nodes have ended; nodes that run may still add some.") : null,
+    ended ? null : dag.paused ? plain("Resume", PATHS.resumeDag, "Nodes are released again.") : plain("Pause", PATHS.pauseDag, `Of ${number(nodes.blocked)} blocked nodes none is released until it is resumed. The ${number(nodes.released)} that are released go on.`),
+    ended || dag.state === "cancelling" ? null : verb(page, { label: "Cancel", scope: "enqueue", danger: true, title: `Cancel ${dag.name || dag.key || dag.id}`, ask: [["reason", "Reason", ""]],
+      say: async () => plainly(h("b", {}, `${number(unfinished)} unfinished nodes`), " are cancelled, those that workers have now as well. It cannot be taken back."), run: async ({ reason }) => { await send(PATHS.cancelDag, names, reason ? { reason } : {}); } }));
+}
+
+function nodeVerbs(page, dag, node) {
+  const names = { ns: page.ns, dag: dag.id };
+  const external = node.blocked_by.filter((block) => block.kind === "external");
+  return h("p", { class: "verbs" },
+    node.state === "failed" ? verb(page, { label: "Retry", scope: "enqueue", title: `Retry ${node.key}`, say: async () => plainly("1 node runs again, and what was skipped or cancelled because of it."), run: async () => { await send(PATHS.retryDag, names, { nodes: [node.key] }); } }) : null,
+    node.state === "blocked" ? verb(page, { label: "Skip", scope: "enqueue", title: `Skip ${node.key}`, say: async () => plainly(`1 node is taken as skipped; the ${number(node.downstream.length)} that wait for it decide by their triggers.`), run: async () => { await send(PATHS.skipNodes, names, { nodes: [node.key] }); } }) : null,
+    ["blocked", "released"].includes(node.state) ? verb(page, { label: "Cancel node", scope: "enqueue", danger: true, title: `Cancel ${node.key}`, say: async () => plainly("1 node is cancelled; others go on by their triggers."), run: async () => { await send(PATHS.cancelNodes, names, { nodes: [node.key] }); } }) : null,
+    external.map((block) => verb(page, { label: `Resolve ${block.name.length > 30 ? `${block.name.slice(0, 29)}…` : block.name}`, scope: "enqueue", title: `Resolve ${block.name} of ${node.key}`, ask: [["data", "Data (JSON, may be empty)", ""]],
+      say: async ({ data }) => { let fault = null; try { if (data) JSON.parse(data); } catch { fault = "This is no JSON."; } return { stop: Boolean(fault), parts: h("p", {}, fault || "It is said to have happened, with this data.") }; },
+      run: async ({ data }) => { await send(PATHS.resolve, names, { external: [{ node: node.key, name: block.name, ...(data ? { data: JSON.parse(data) } : {}) }] }); } })));
 }
 
 function canvas(drawing) {
@@ -216,6 +229,7 @@ function detail(page, dag, node, life) {
   const deed = node.state === "failed" ? `headgate dag retry ${id}` : node.state === "blocked" ? `headgate dag skip ${id}` : null;
   return [
     h("h2", {}, node.key), h("p", {}, badge(node.state), node.generation > 1 ? h("span", { class: "flag" }, `generation ${node.generation}`) : null),
+    nodeVerbs(page, dag, node),
     fields([
       ["topic", node.topic],
       ["timer", node.timer ? (node.timer.due_at ? `due ${node.timer.due_at}` : node.timer.at ? `at ${node.timer.at}` : `${node.timer.delay_s} s`) : null],

@@ -1,5 +1,7 @@
 // Small parts of pages. Text always goes in as text: what tenants stored must not become markup.
 
+const SAID = new Set(["title", "aria-label"]);
+
 export function h(tag, props = {}, ...children) {
   return fill(document.createElement(tag), props, children);
 }
@@ -13,14 +15,22 @@ function fill(element, props, children) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "style") for (const [key, val] of Object.entries(value)) element.style.setProperty(key, val);
-    else element.setAttribute(name, value === true ? "" : value);
+    else element.setAttribute(name, value === true ? "" : SAID.has(name) ? plain(value) : value);
   }
   return put(element, ...children);
 }
 
+// Marks that turn the direction of what stands around them would let a name look like another one: they are shown.
+const TURNS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+function plain(text) {
+  return String(text).replace(TURNS, (mark) => `⟨U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
 // Gives an element new content; what is null or false is left out.
 export function put(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false)
+    .map((child) => (child instanceof Node ? child : plain(child))));
   return element;
 }
 

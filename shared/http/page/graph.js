@@ -108,7 +108,7 @@ export class Drawing {
       return svg("path", { d: this.path(chain, at), "data-up": upKey, "data-down": downKey });
     }));
     const boxes = svg("g", { class: "nodes" }, graph.nodes.map((node, point) => this.node(node, at(point), small, choose)));
-    this.element = svg("svg", { viewBox: `0 0 ${this.width} ${this.height}`, role: "img", "aria-label": `graph of ${graph.nodes.length} nodes` }, lines, boxes);
+    this.element = svg("svg", { viewBox: `0 0 ${this.width} ${this.height}`, role: "group", "aria-label": `graph of ${graph.nodes.length} nodes` }, lines, boxes);
     this.lines = [...lines.children];
   }
 

@@ -1,17 +1,29 @@
 // The frame: which view the address names, the namespace, the token, and what is looked at afresh.
 // An address is #/NAMESPACE/VIEW/ARGUMENT?QUERY, so each view can be sent to somebody.
 
-import { Refused, setToken, token } from "./api.js";
+import { Refused, SERVICE, can, forgetMe, me, setToken, token } from "./api.js";
+import { forgetCharts } from "./chart.js";
 import * as dags from "./dags.js";
 import { h, put } from "./dom.js";
 import * as queue from "./queue.js";
+import { overview } from "./overview.js";
+import { schedules } from "./schedules.js";
+import { search } from "./search.js";
+import * as shards from "./shards.js";
 
-const SERVICE = document.documentElement.dataset.service;
+// A view: its name, its list, the page of one of it, and the scope that it needs.
 const VIEWS = {
-  queue: { topics: [queue.topics, queue.items], dead: [queue.dead], operations: [queue.operations], namespaces: [queue.namespaces], shards: [queue.shards] },
-  dag: { dags: [dags.list, dags.one], shards: [dags.shards] },
-}[SERVICE];
-const NAMES = { dags: "DAGs", topics: "Topics", dead: "Dead", operations: "Operations", namespaces: "Namespaces", shards: "Shards" };
+  overview: ["Overview", overview, null, "ops"],
+  topics: ["Topics", queue.topics, queue.topic],
+  dead: ["Dead", queue.dead],
+  operations: ["Operations", queue.operations],
+  dags: ["DAGs", dags.list, dags.one],
+  schedules: ["Schedules", schedules],
+  namespaces: ["Namespaces", queue.namespaces, null, "ops"],
+  shards: ["Shards", shards.list, shards.one, "ops"],
+  items: [null, queue.topics, queue.item],
+  search: [null, search],
+};
 const EVERY_MS = 3000;
 const NS = "headgate-namespace";
 
@@ -19,11 +31,19 @@ let leave = new AbortController();
 
 function address() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").map(decodeURIComponent);
+  const parts = path.split("/").map(word);
   const asked = Object.fromEntries(new URLSearchParams(query));
-  const ns = parts[0] || localStorage.getItem(NS) || "default";
-  const view = VIEWS[parts[1]] ? parts[1] : Object.keys(VIEWS)[0];
-  return { ns, view, argument: VIEWS[parts[1]]?.length > 1 && parts[2] ? parts[2] : null, query: asked };
+  const ns = parts[0] && parts[0] !== "main" ? parts[0] : localStorage.getItem(NS) || "default";
+  const view = Object.hasOwn(VIEWS, parts[1] ?? "") ? parts[1] : can("ops") ? "overview" : "topics";
+  return { ns, view, argument: VIEWS[view][2] && parts[2] ? parts[2] : null, query: asked };
+}
+
+function word(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 function link(ns, path, query = {}) {
@@ -32,26 +52,33 @@ function link(ns, path, query = {}) {
 }
 
 async function render() {
+  if (location.hash === "#main") return document.getElementById("main").focus();
   leave.abort();
   leave = new AbortController();
   const { signal } = leave;
+  if (await attempt(me, signal) === false) return every(EVERY_MS, me, signal, true);
+  if (signal.aborted) return;
   const { ns, view, argument, query } = address();
+  const [name, list, one] = VIEWS[view];
   const main = document.getElementById("main");
   localStorage.setItem(NS, ns);
-  document.title = `${argument || NAMES[view]} · Headgate`;
-  header(ns, view);
+  document.title = `${argument || name || query.q || "Search"} · Headgate`;
+  header(ns, view, query);
   const page = {
     ns, query,
     link: (path, asked) => link(ns, path, asked),
     go: (path, asked) => { location.hash = link(ns, path, asked); },
-    show: (...parts) => { if (!signal.aborted) put(main, ...parts); },
+    show: (...parts) => { if (!signal.aborted) keepingFocus(main, () => put(main, ...parts)); },
     attempt: (work) => attempt(work, signal),
     again: render,
     follow: (work) => { work(signal); },
     every: (ms, work) => every(ms, work, signal),
   };
-  const draw = VIEWS[view][argument ? 1 : 0];
-  if (!main.childElementCount || main.dataset.at !== location.hash) put(main, h("p", { class: "empty" }, "…"));
+  const draw = argument ? one : list;
+  if (!main.childElementCount || main.dataset.at !== location.hash) {
+    forgetCharts();
+    put(main, h("p", { class: "empty" }, "…"));
+  }
   main.dataset.at = location.hash;
   const shown = await attempt(() => draw(page, argument), signal);
   if (shown === false && main.textContent === "…") put(main);
@@ -59,9 +86,22 @@ async function render() {
   if (shown === false || !(view === "dags" && argument)) every(EVERY_MS, () => draw(page, argument), signal, shown === false);
 }
 
+// Who goes through a page by keyboard stays where they are when it is drawn again.
+function keepingFocus(main, draw) {
+  const reach = () => [...main.querySelectorAll("a[href], button, input, select, [tabindex='0']")];
+  const before = document.activeElement;
+  const at = main.contains(before) && before !== main ? reach().indexOf(before) : -1;
+  const mark = at < 0 ? null : before.getAttribute("href") || before.textContent;
+  draw();
+  if (at < 0) return;
+  const now = reach();
+  const same = now[at]?.getAttribute("href") === mark || now[at]?.textContent === mark ? now[at] : now.find((each) => (each.getAttribute("href") || each.textContent) === mark);
+  (same || now[at])?.focus({ preventScroll: true });
+}
+
 function every(ms, work, signal, failed = false) {
   const timer = setInterval(() => {
-    const busy = document.activeElement?.matches("#main input") || String(getSelection());
+    const busy = document.activeElement?.matches("#main input, #main select") || document.querySelector("dialog") || String(getSelection());
     if (!document.hidden && (failed || !busy)) attempt(work, signal).then((shown) => { if (failed && shown) render(); });
   }, ms);
   signal.addEventListener("abort", () => clearInterval(timer));
@@ -75,13 +115,14 @@ async function attempt(work, signal) {
     return true;
   } catch (error) {
     if (signal.aborted) return null;
-    if (!(error instanceof Refused) && !(error instanceof TypeError)) console.error(error);
+    if (!(error instanceof Refused) && !(error instanceof TypeError && /fetch|network/i.test(error.message))) console.error(error);
     note(error instanceof Refused && error.status === 401 ? [token() ? `${error.message} ` : "This service asks for a token: ", tokenField()] : error instanceof Refused ? error.message : "The service does not answer; trying again.");
     return false;
   }
 }
 
 function note(parts) {
+  if (!document.getElementById("note")) header(localStorage.getItem(NS) || "default", "", {});
   const box = document.getElementById("note");
   if (parts && box.contains(document.activeElement)) return;
   box.hidden = !parts;
@@ -90,19 +131,31 @@ function note(parts) {
 
 function tokenField() {
   const input = h("input", { type: "password", placeholder: "hg_...", "aria-label": "token", autocomplete: "off" });
-  return h("form", { onsubmit: (event) => { event.preventDefault(); setToken(input.value.trim()); document.activeElement.blur(); render(); } }, input, h("button", {}, "use this token"));
+  return h("form", { onsubmit: (event) => { event.preventDefault(); setToken(input.value.trim()); forgetMe(); document.activeElement.blur(); render(); } }, input, h("button", {}, "use this token"));
 }
 
-function header(ns, view) {
-  const field = h("input", { value: ns, "aria-label": "namespace", spellcheck: "false", onchange: (event) => { location.hash = link(event.target.value.trim() || "default", [view]); } });
-  put(document.getElementById("top"),
-    h("a", { class: "logo", href: link(ns, [Object.keys(VIEWS)[0]]) }, "Headgate", h("span", {}, SERVICE === "dag" ? "DAGs" : "queue")),
-    h("nav", {}, Object.keys(VIEWS).map((each) => h("a", { href: link(ns, [each]), "aria-current": each === view ? "page" : null }, NAMES[each]))),
+function header(ns, view, query) {
+  const top = document.getElementById("top");
+  if (top.contains(document.activeElement) && document.activeElement.matches("input") && top.dataset.view === view) return;
+  top.dataset.view = view;
+  const shown = Object.keys(VIEWS).filter((each) => VIEWS[each][0] && (!VIEWS[each][3] || can(VIEWS[each][3])));
+  const field = h("input", { value: ns, "aria-label": "namespace", spellcheck: "false", onchange: (event) => { location.hash = link(event.target.value.trim() || "default", [view || "topics"]); } });
+  const find = h("input", { type: "search", name: "q", placeholder: "id, key, topic, DAG", "aria-label": "search", "aria-keyshortcuts": "/", value: query.q || "", spellcheck: "false" });
+  put(top,
+    h("a", { class: "logo", href: link(ns, [shown[0]]) }, "Headgate"),
+    h("nav", { "aria-label": "pages" }, shown.map((each) => h("a", { href: link(ns, [each]), "aria-current": each === view ? "page" : null }, VIEWS[each][0]))),
+    h("form", { role: "search", onsubmit: (event) => { event.preventDefault(); find.blur(); location.hash = link(ns, ["search"], { q: find.value.trim() }); } }, find),
     h("label", { class: "ns" }, "namespace", field),
-    token() ? h("button", { type: "button", onclick: () => { setToken(""); render(); } }, "forget token") : null,
+    token() ? h("button", { type: "button", onclick: () => { setToken(""); forgetMe(); render(); } }, "forget token") : null,
     h("a", { class: "quiet", href: "docs" }, "API"),
     h("p", { id: "note", role: "status", hidden: true }));
 }
 
+addEventListener("keydown", (event) => {
+  if (event.key === "/" && !event.ctrlKey && !event.metaKey && !document.activeElement?.matches("input, textarea, select")) {
+    event.preventDefault();
+    document.querySelector("#top input[type=search]")?.focus();
+  }
+});
 addEventListener("hashchange", render);
 render();

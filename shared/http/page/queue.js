@@ -1,44 +1,127 @@
-// The queue: topics and their items, the dead, operations, namespaces and shards.
+// The queue: topics and their items, the dead, operations and namespaces.
 
-import { PATHS, ask } from "./api.js";
+import { plainly, verb } from "./act.js";
+import { PATHS, all, ask, can, send } from "./api.js";
+import { chart, history, line, seconds, spark } from "./chart.js";
 import { pager } from "./dags.js";
-import { ago, badge, bar, bytes, command, h, json, number, quoted, said, short, span, table } from "./dom.js";
+import { ago, badge, bar, bytes, command, fields, h, json, number, quoted, said, short, span, table } from "./dom.js";
 
 const PLACES = ["ready", "leased", "delayed", "disabled", "dead"];
-const PAGE = 50;
+const PAGE = 50, SPARKS = 100;
 
 export async function topics(page) {
-  const found = await all(PATHS.topics, { ns: page.ns });
+  const [found, told] = await Promise.all([all(PATHS.topics, { ns: page.ns }), hour(page.ns, "ready")]);
   const sum = (state) => found.reduce((total, topic) => total + topic[state], 0);
   page.show(
+    h("h1", {}, "Topics"),
     h("div", { class: "tiles" }, PLACES.map((state) => h("div", { class: `tile s-${state}` }, h("b", {}, number(sum(state))), h("span", {}, state)))),
     table([
       ["topic", (topic) => [h("a", { href: page.link(["topics", topic.topic]) }, topic.topic), topic.paused ? h("span", { class: "flag" }, "paused") : null], { wide: true }],
       ["", (topic) => bar(topic, PLACES), { wide: true }],
       ...PLACES.map((state) => [state, (topic) => topic[state] || null, { right: true }]),
       ["oldest ready", (topic) => (topic.oldest_ready_age_s === null ? null : span(topic.oldest_ready_age_s)), { right: true }],
+      ["ready, last hour", (topic) => (found.indexOf(topic) < SPARKS ? spark(`topic ${topic.topic}`, told, line(told, "ready", { namespace: page.ns, topic: topic.topic }), "ready") : null)],
     ], found, h("span", {}, "No active topics in this namespace. Put something in one: ", h("code", {}, "headgate enqueue mail '{\"to\": \"ada\"}'")), (topic) => page.go(["topics", topic.topic])));
 }
 
-export async function items(page, topic) {
-  const { state, cursor } = page.query;
-  const found = await ask(PATHS.items, { ns: page.ns }, { topic, state, cursor, limit: PAGE });
-  const path = ["topics", topic];
+// The last hour of a namespace's topics, where the reader may see it.
+async function hour(namespace, metrics, topic) {
+  if (!can("ops")) return null;
+  return history("queue", { metrics, by: "topic", namespace, topic, step_s: topic ? 15 : 60 });
+}
+
+export async function topic(page, name) {
+  const { ns } = page, { state, cursor } = page.query, path = ["topics", name];
+  const [found, told, known] = await Promise.all([
+    ask(PATHS.items, { ns }, { topic: name, state, cursor, limit: PAGE }),
+    hour(ns, "ready,leased,delayed,dead,oldest_ready_age_s", name),
+    all(PATHS.topics, { ns }),
+  ]);
+  const counts = known.find((each) => each.topic === name);
+  const where = { namespace: ns, topic: name };
+  const drawn = (metric) => line(told, metric, where);
   page.show(
-    h("section", { class: "head" }, h("h1", {}, topic), h("p", { class: "quiet" }, "Its items, but for those that have ended.")),
+    h("section", { class: "head" }, h("h1", {}, name, counts?.paused ? h("span", { class: "flag" }, "paused") : null),
+      counts ? h("p", { class: "counts" }, PLACES.filter((each) => counts[each]).map((each) => badge(each, `${number(counts[each])} ${each}`)),
+        counts.oldest_ready_age_s === null ? null : h("span", { class: "quiet" }, `oldest ready ${span(counts.oldest_ready_age_s)}`)) : h("p", { class: "quiet" }, "It holds nothing now."),
+      topicVerbs(page, name, counts)),
+    told ? h("div", { class: "charts" },
+      chart("topic", "Items", told, [
+        { name: "ready", values: drawn("ready"), colour: "released", state: "ready" },
+        { name: "leased", values: drawn("leased"), colour: "succeeded", state: "leased" },
+        { name: "delayed", values: drawn("delayed"), colour: "blocked", state: "delayed", dash: [6, 3] },
+        { name: "dead", values: drawn("dead"), colour: "failed", state: "dead", dash: [2, 2] }]),
+      chart("topic-age", "Oldest ready", told, [{ name: "age", values: drawn("oldest_ready_age_s"), colour: "skipped", state: "skipped" }], { format: seconds })) : null,
     h("div", { class: "choice", role: "group" }, [null, ...PLACES].map((each) => h("a", {
       href: page.link(path, { state: each }), "aria-current": (state || null) === each ? "true" : null }, each || "all"))),
     table([
       ["state", (item) => badge(item.state)],
-      ["id", (item) => h("code", {}, item.id)],
+      ["id", (item) => h("a", { href: page.link(["items", item.id]) }, h("code", {}, item.id))],
       ["priority", (item) => item.priority, { right: true }],
       ["attempt", (item) => item.attempt || null, { right: true }],
       ["enqueued", (item) => ago(item.enqueued_at)],
       ["payload", (item) => h("code", {}, json(item.payload, 90)), { wide: true }],
       ["error", (item) => item.error?.trim().split("\n").at(-1), { wide: true }],
-      ["DAG", (item) => (item.dag ? [item.dag.node, " of ", short(item.dag.id)] : null)],
-    ], found.items, "No such items."),
+      ["DAG", (item) => (item.dag ? [h("a", { href: page.link(["dags", item.dag.id], { node: item.dag.node }) }, item.dag.node)] : null)],
+    ], found.items, "No such items.", (item) => page.go(["items", item.id])),
     pager(page, path, page.query, found.next_cursor));
+}
+
+function topicVerbs(page, name, counts) {
+  const { ns } = page;
+  return h("p", { class: "verbs" },
+    counts?.paused
+      ? verb(page, { label: "Resume", scope: "admin", title: `Resume ${name}`, say: async () => plainly(`Its ${number(counts.ready)} ready items are handed out again.`), run: async () => { await send(PATHS.resumeTopic, { ns }, { topic: name }); } })
+      : verb(page, { label: "Pause", scope: "admin", title: `Pause ${name}`, say: async () => plainly("Nothing of it is handed out until it is resumed. What is leased goes on; what is enqueued is kept."), run: async () => { await send(PATHS.pauseTopic, { ns }, { topic: name }); } }),
+    bulk(page, "Redrive dead", "redrive", { topic: name }),
+    bulk(page, "Cancel some", "cancel", { topic: name }, true),
+    bulk(page, "Purge", "purge", { topic: name }, true));
+}
+
+const DEEDS = { redrive: "are put back, with fresh attempts", purge: "are cancelled and gone", cancel: "are cancelled and gone" };
+
+// An operation on all items that a filter means, after a look at which these are.
+export function bulk(page, label, kind, filter, danger = false) {
+  const { ns } = page;
+  const asks = kind === "cancel" ? [["state", "State (all, if empty)", "", { placeholder: "ready, delayed, leased, disabled or dead" }], ["error", "Error begins like", ""], ["enqueued_before", "Enqueued before", "", { placeholder: "2026-01-31T12:00:00Z" }]] : [];
+  const whole = (values) => ({ ...filter, ...Object.fromEntries(Object.entries(values).filter(([, value]) => value)) });
+  return verb(page, { label, scope: "admin", danger, ask: asks, title: `${label}: ${Object.values(filter).filter(Boolean).join(", ")}`,
+    say: async (values) => {
+      const seen = await send(PATHS.operations, { ns }, { kind, filter: whole(values), dry_run: true });
+      const count = seen.matched;
+      return { stop: !count, parts: [
+        h("p", {}, h("b", {}, `${seen.exact ? "" : "At least "}${number(count)} ${count === 1 ? "item" : "items"}`), ` ${count ? DEEDS[kind] : "are meant: there is nothing to do"}.`, " A DAG's items are left alone: they are changed through their DAG."),
+        seen.sample.length ? h("ul", { class: "sample" }, seen.sample.slice(0, 10).map((id) => h("li", {}, h("a", { href: page.link(["items", id]) }, h("code", {}, id))))) : null] };
+    },
+    run: async (values) => {
+      const found = await send(PATHS.operations, { ns }, { kind, filter: whole(values) });
+      return h("p", {}, `${number(found.changed)} changed${found.state === "running" ? " so far; it goes on by itself: " : ". "}`, h("a", { href: page.link(["operations"]) }, "operations"));
+    } });
+}
+
+export async function item(page, id) {
+  const { ns } = page;
+  const [found, tries] = await Promise.all([ask(PATHS.item, { ns, item_id: id }), ask(PATHS.attempts, { ns, item_id: id }, { limit: 20 })]);
+  const part = (name, value) => (value === null || value === undefined ? null : [h("h3", {}, name), h("pre", { tabindex: "0" }, json(value, 20_000))]);
+  page.show(
+    h("section", { class: "head" }, h("h1", {}, badge(found.state), " ", h("code", {}, found.id)),
+      fields([
+        ["topic", h("a", { href: page.link(["topics", found.topic]) }, found.topic)],
+        ["DAG", found.dag ? h("a", { href: page.link(["dags", found.dag.id], { node: found.dag.node }) }, `${found.dag.node}, generation ${found.dag.generation}`) : null],
+        ["enqueued", ago(found.enqueued_at)],
+        ["deliverable", found.state === "delayed" ? `${new Date(found.deliver_at).toLocaleString()}, in ${span((new Date(found.deliver_at) - Date.now()) / 1000)}` : null],
+        ["lease ends", found.lease_expires_at ? `in ${span((new Date(found.lease_expires_at) - Date.now()) / 1000)}` : null],
+        ["expires", found.expires_at ? ago(found.expires_at) : null],
+        ["priority", number(found.priority)], ["attempt", found.attempt ? `${found.attempt}${found.max_attempts ? ` of ${found.max_attempts}` : ""}` : null],
+        ["delivery", found.delivery.replaceAll("_", " ")], ["lease", span(found.lease_s)], ["fairness key", found.fairness_key], ["tells", found.ack_topic]]),
+      h("p", { class: "verbs" },
+        found.dag ? null : verb(page, { label: "Cancel", scope: "admin", danger: true, title: "Cancel this item", say: async () => plainly(`1 item of ${found.topic}, ${found.state}, is never delivered again.`, found.state === "leased" ? " Its worker is told with its next call." : ""), run: async () => said((await send(PATHS.cancelItems, { ns }, { ids: [id] })).results[0].status) }),
+        found.dag || found.state !== "disabled" ? null : verb(page, { label: "Revive", scope: "enqueue", title: "Revive this item", say: async () => plainly("1 item becomes deliverable."), run: async () => said((await send(PATHS.reviveItems, { ns }, { items: [{ id }] })).results[0].status) }))),
+    part("Error", found.error),
+    tries.items.length ? [h("h3", {}, "Attempts that failed"), table([
+      ["attempt", (each) => each.attempt, { right: true }], ["outcome", (each) => each.outcome.replaceAll("_", " ")], ["worker", (each) => each.worker], ["ended", (each) => ago(each.ended_at)],
+      ["error", (each) => each.error, { wide: true }]], tries.items, "")] : null,
+    part("Payload", found.payload), part("Inputs", found.inputs), part("Metadata", found.metadata), part("Headers", found.headers), part("Ack context", found.ack_context));
 }
 
 export async function dead(page) {
@@ -50,6 +133,7 @@ export async function dead(page) {
   }
   const rows = [...groups.values()].sort((one, other) => other.count - one.count);
   page.show(
+    h("h1", {}, "Dead"),
     table([
       ["count", (group) => group.count, { right: true }],
       ["of DAGs", (group) => group.managed || null, { right: true }],
@@ -57,7 +141,10 @@ export async function dead(page) {
       ["error", (group) => group.error, { wide: true }],
       ["oldest", (group) => ago(group.oldest)],
       ["newest", (group) => ago(group.newest)],
-      ["an id", (group) => short(group.sample_id)],
+      ["an id", (group) => h("a", { href: page.link(["items", group.sample_id]) }, short(group.sample_id))],
+      ["", (group) => h("span", { class: "verbs" },
+        group.count > group.managed ? [bulk(page, "Redrive", "redrive", { topic: group.topic, error: group.error }), bulk(page, "Purge", "purge", { topic: group.topic, error: group.error, state: "dead" }, true)] : null,
+        group.dag ? h("a", { href: page.link(["dags", group.dag.id]) }, "its DAG") : null)],
     ], rows, "Nothing is dead."),
     rows.length ? [h("p", { class: "quiet" }, "When the cause is mended, put them back; what a DAG is made of runs again in its DAG:"),
       rows.slice(0, 5).flatMap((group) => [
@@ -68,6 +155,7 @@ export async function dead(page) {
 export async function operations(page) {
   const found = await ask(PATHS.operations, { ns: page.ns }, { limit: PAGE, cursor: page.query.cursor });
   page.show(
+    h("h1", {}, "Operations"),
     table([
       ["state", (each) => badge(each.state)],
       ["kind", (each) => each.kind],
@@ -77,6 +165,7 @@ export async function operations(page) {
       ["left alone", (each) => each.skipped || null, { right: true }],
       ["begun", (each) => ago(each.requested_at)],
       ["id", (each) => short(each.id)],
+      ["", (each) => (each.state === "running" ? verb(page, { label: "Stop", scope: "admin", title: `Stop this ${each.kind}`, say: async () => plainly(`It stops where it is; ${number(each.changed)} are changed and stay so.`), run: async () => { await send(PATHS.cancelOperation, { ns: page.ns, operation: each.id }); } }) : null)],
     ], found.items, "No purge, redrive or cancel of many items within the last week."),
     pager(page, ["operations"], page.query, found.next_cursor));
 }
@@ -84,38 +173,25 @@ export async function operations(page) {
 export async function namespaces(page) {
   const found = await all(PATHS.namespaces);
   const use = (used, limit, form = number) => (limit === null ? said(used === null ? null : form(used)) : [`${form(used || 0)} of ${form(limit)}`, bar({ [used > limit * 0.9 ? "failed" : "released"]: used || 0, blocked: Math.max(0, limit - (used || 0)) }, ["failed", "released", "blocked"])]);
-  page.show(table([
+  page.show(h("h1", {}, "Namespaces"), table([
     ["namespace", (each) => h("a", { href: `#/${encodeURIComponent(each.namespace)}/topics` }, each.namespace), { wide: true }],
     ["enqueued in the last minute", (each) => use(each.enqueued_last_minute, each.enqueues_per_minute), { right: true }],
     ["in flight", (each) => use(each.in_flight, each.in_flight_max), { right: true }],
     ["items", (each) => use(each.items, each.items_max), { right: true }],
     ["stored", (each) => use(each.stored_bytes, each.stored_bytes_max, bytes), { right: true }],
+    ["", (each) => quotas(page, each)],
   ], found, "No namespaces yet."));
 }
 
-export async function shards(page) {
-  const found = await all(PATHS.shards);
-  page.show(table([
-    ["shard", (shard) => shard.shard, { right: true }],
-    ["state", (shard) => badge(shard.state)],
-    ["owner", (shard) => shard.owner],
-    ["", (shard) => bar(shard, PLACES), { wide: true }],
-    ...PLACES.map((state) => [state, (shard) => shard[state] || null, { right: true }]),
-    ["in · out · acked, per s", (shard) => [shard.enqueued_per_s, shard.dequeued_per_s, shard.acked_per_s].map((rate) => number(Math.round(rate * 10) / 10)).join(" · "), { right: true }],
-    ["database p50 · p99", (shard) => `${said(shard.db_latency_ms_p50)} · ${said(shard.db_latency_ms_p99)} ms`, { right: true }],
-    ["size", (shard) => bytes(shard.bytes), { right: true }],
-    ["oldest transaction", (shard) => (shard.oldest_transaction_age_s === null ? null : span(shard.oldest_transaction_age_s)), { right: true }],
-  ], found, "No shards."));
-}
+const QUOTAS = [["enqueues_per_minute", "Enqueues a minute"], ["in_flight_max", "Leased at once"], ["items_max", "Items"], ["stored_bytes_max", "Stored bytes"]];
 
-// A list whole, up to a size that is still looked at.
-async function all(path, names = {}) {
-  const found = [];
-  for (let cursor = null, pages = 0; pages < 10; pages += 1) {
-    const page = await ask(path, names, { limit: 1000, cursor });
-    found.push(...page.items);
-    cursor = page.next_cursor;
-    if (!cursor) break;
-  }
-  return found;
+function quotas(page, each) {
+  const wanted = (values) => Object.fromEntries(QUOTAS.filter(([name]) => values[name] !== "").map(([name]) => [name, Number(values[name])]));
+  return verb(page, { label: "Quotas", scope: "admin", title: `Quotas of ${each.namespace}`, ask: QUOTAS.map(([name, text]) => [name, `${text} (empty: no limit)`, each[name] ?? "", { inputmode: "numeric", pattern: "[0-9]*" }]),
+    say: async (values) => {
+      const next = wanted(values);
+      const changed = QUOTAS.filter(([name]) => (each[name] ?? null) !== (next[name] ?? null));
+      return { stop: !changed.length || Object.values(next).some((value) => !Number.isSafeInteger(value)), parts: changed.length ? h("ul", {}, changed.map(([name, text]) => h("li", {}, `${text}: ${said(each[name])} → ${said(next[name])}`))) : h("p", { class: "quiet" }, "Nothing changes yet.") };
+    },
+    run: async (values) => { await send(PATHS.namespace, { ns: each.namespace }, wanted(values), "PUT"); return h("p", {}, "In force on every process within a second."); } });
 }

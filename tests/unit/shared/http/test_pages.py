@@ -1,5 +1,7 @@
 """The pages of the services: what policy they are served with, and that they ask for what there is."""
 
+import gzip
+import hashlib
 import json
 import re
 
@@ -20,6 +22,8 @@ from shared.settings import EdgeSettings
 FOLDER = ROOT / "shared" / "http" / "page"
 FILES = {path.name: path.read_text() for path in FOLDER.iterdir()}
 
+UPLOT = "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
+
 
 @pytest.fixture
 def client() -> httpx.AsyncClient:
@@ -39,12 +43,17 @@ async def test_the_root_leads_to_a_page_whose_parts_are_all_served(client: httpx
     assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
     assert 'data-service="dag"' in page.text
     parts = set(re.findall(r'(?:href|src)="(ui/[^"]+)"', page.text))
-    parts |= {f"ui/{name}" for text in FILES.values() for name in re.findall(r'from "\./([^"]+)"', text)}
+    parts |= {
+        f"ui/{name}"
+        for text in FILES.values()
+        for name in re.findall(r'(?:from |Worker\()"(?:\./|ui/)([^"]+)"', text)
+    }
+    parts.add("ui/uplot.LICENSE")
     assert parts == {f"ui/{name}" for name in FILES if name != "index.html"}
     for part in parts:
         answer = await client.get(f"/{part}")
         assert answer.status_code == 200
-        assert answer.headers["content-type"].partition(";")[0] in ("text/javascript", "text/css")
+        assert answer.headers["content-type"].partition(";")[0] in ("text/javascript", "text/css", "text/plain")
         assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
@@ -84,5 +93,27 @@ def test_pages_ask_for_paths_that_the_services_have() -> None:
 
 def test_pages_load_nothing_from_elsewhere_and_make_no_markup_of_text() -> None:
     for name, text in FILES.items():
+        if name.startswith("uplot."):
+            continue
         assert set(re.findall(r"https?://[^'\"\s]+", text)) <= {"http://www.w3.org/2000/svg"}, name
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text), name
+
+
+async def test_parts_come_compressed_and_once(client: httpx.AsyncClient) -> None:
+    first = await client.get("/ui/page.js", headers={"accept-encoding": "gzip"})
+    assert first.headers["content-encoding"] == "gzip" and first.text == FILES["page.js"]
+    again = await client.get("/ui/page.js", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    plain = await client.get("/ui/page.js", headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers and plain.text == FILES["page.js"]
+
+
+def test_all_files_of_the_site_fit_a_slow_line() -> None:
+    assert sum(len(gzip.compress(text.encode(), 9)) for text in FILES.values()) < 150_000
+
+
+def test_the_charts_are_the_published_library_and_one_line_of_ours() -> None:
+    """uPlot 1.6.32 of the npm registry, `dist/uPlot.iife.min.js`."""
+    text = FILES["uplot.js"].removesuffix("\nexport default uPlot;\n")
+    assert hashlib.sha256(text.encode()).hexdigest() == UPLOT
+    assert "MIT" in FILES["uplot.LICENSE"]

@@ -1,0 +1,73 @@
+// The first page: is all well, what is not, and the last hour.
+
+import { PATHS, all, ask, several } from "./api.js";
+import { chart, happened, history, latest, line, millis, perSecond, seconds } from "./chart.js";
+import { badge, h, number, span, table } from "./dom.js";
+
+const QUEUE = "ready,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked_per_s,errors_per_s,expired_per_s,dead_per_s,db_latency_ms_p50,db_latency_ms_p99,up";
+const DAG = "running_dags,blocked_nodes,released_per_s,outbox,release_lag_s_p99,db_latency_ms_p99,up";
+const OLD_S = 60, SHOWN = 8;
+
+export async function overview(page) {
+  const { ns } = page;
+  const { found, lost } = await several([
+    history("queue", { metrics: QUEUE }), history("dag", { metrics: DAG }),
+    history("queue", { metrics: "up", by: "shard", span_s: 60 }), history("dag", { metrics: "up", by: "shard", span_s: 60 }),
+    all(PATHS.topics, { ns }), ask(PATHS.dead, { ns }, { limit: 200 }), ask(PATHS.dags, { ns }, { state: "failed", limit: SHOWN }),
+  ]);
+  const [queue, dag, queueShards, dagShards, topics, dead, failed] = found;
+  const count = (told) => {
+    const lines = told?.series.filter((each) => each.metric === "up") || [];
+    return { all: lines.length, away: lines.filter((each) => latest(each.values) === 0).map((each) => each.shard) };
+  };
+  const shards = count(queueShards), others = count(dagShards);
+  const away = shards.away.length + others.away.length;
+  const troubles = [
+    ...shards.away.map((shard) => ["failed", h("a", { href: page.link(["shards", `queue-${shard}`]) }, `Queue shard ${shard}`), "takes nothing: it does not answer, or has no room"]),
+    ...others.away.map((shard) => ["failed", h("a", { href: page.link(["shards", `dag-${shard}`]) }, `DAG shard ${shard}`), "does not answer"]),
+    ...(topics || []).filter((topic) => topic.paused && topic.ready).map((topic) => ["skipped", topicLink(page, topic.topic), `is paused; ${number(topic.ready)} are ready`]),
+    ...(topics || []).filter((topic) => !topic.paused && topic.oldest_ready_age_s > OLD_S).sort((one, other) => other.oldest_ready_age_s - one.oldest_ready_age_s)
+      .map((topic) => ["skipped", topicLink(page, topic.topic), `its oldest ready item waits for ${span(topic.oldest_ready_age_s)}; ${number(topic.ready)} are ready`]),
+    ...(failed?.items || []).map((each) => ["failed", h("a", { href: page.link(["dags", each.id]) }, each.name || each.key || each.id), `failed; ${number(each.nodes.failed)} of ${number(each.nodes.total)} nodes`]),
+    ...(dead?.items || []).slice(0, SHOWN).map((group) => ["failed", topicLink(page, group.topic), `${number(group.count)} dead: ${group.error || "without a word"}`]),
+  ];
+  const marks = [...(queue?.marks || []), ...(dag?.marks || [])];
+  const both = [...new Set([...(queue?.processes || []), ...(dag?.processes || [])])];
+  page.show(
+    h("h1", {}, "Overview"),
+    lost.map((line) => h("p", { class: "lost", role: "alert" }, line)),
+    h("div", { class: "tiles" },
+      tile(away ? "failed" : "succeeded", away ? `${number(away)} of ${number(shards.all + others.all)}` : number(shards.all + others.all), away ? "shards are away" : "shards, all answer"),
+      tile("released", told(line(queue, "ready")), "ready, all namespaces"),
+      tile(latest(line(queue, "oldest_ready_age_s")) > OLD_S ? "skipped" : "released", told(line(queue, "oldest_ready_age_s"), seconds), "oldest ready"),
+      tile(latest(line(queue, "dead")) ? "failed" : "succeeded", told(line(queue, "dead")), "dead"),
+      tile("released", told(line(dag, "running_dags")), "DAGs run"),
+      tile(queue?.silent || dag?.silent ? "skipped" : "succeeded", number(both.length), queue?.silent || dag?.silent ? "processes; not all have answered" : "processes")),
+    h("section", {}, h("h2", {}, `Needs a look in ${ns}`), table([
+      ["", ([state]) => badge(state, { failed: "wrong", skipped: "waits" }[state])],
+      ["what", ([, what]) => what, { wide: true }],
+      ["why", ([, , why]) => why, { wide: true }],
+    ], troubles.sort((one, other) => (other[0] === "failed") - (one[0] === "failed")).slice(0, 20), lost.length ? "Nothing, of what could be asked." : "Nothing. All shards answer, no topic waits, nothing has failed.")),
+    h("section", {}, h("h2", {}, "The last hour"), h("div", { class: "charts" },
+      chart("flow", "Items", queue, [
+        { name: "in", values: line(queue, "enqueued_per_s"), colour: "released", state: "ready" },
+        { name: "out", values: line(queue, "dequeued_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
+        { name: "acked", values: line(queue, "acked_per_s"), colour: "succeeded", state: "succeeded" }], { format: perSecond }),
+      chart("backlog", "Ready", queue, [{ name: "ready", values: line(queue, "ready"), colour: "released", state: "ready" }]),
+      chart("oldest", "Oldest ready", queue, [{ name: "age", values: line(queue, "oldest_ready_age_s"), colour: "skipped", state: "skipped" }], { format: seconds }),
+      chart("latency", "Queue: database", queue, [
+        { name: "p50", values: line(queue, "db_latency_ms_p50"), colour: "released", state: "ready" },
+        { name: "p99", values: line(queue, "db_latency_ms_p99"), colour: "failed", state: "failed" }], { format: millis }),
+      chart("faults", "What went wrong", queue, [
+        { name: "errors", values: line(queue, "errors_per_s"), colour: "failed", state: "failed" },
+        { name: "leases expired", values: line(queue, "expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
+        { name: "died", values: line(queue, "dead_per_s"), colour: "cancelled", state: "cancelled", dash: [2, 2] }], { format: perSecond }),
+      chart("dags", "DAGs", dag, [
+        { name: "run", values: line(dag, "running_dags"), colour: "released", state: "ready" },
+        { name: "nodes released a second", values: line(dag, "released_per_s"), colour: "succeeded", state: "succeeded" }]))),
+    happened(marks));
+}
+
+const told = (values, format = (value) => number(Math.round(value))) => (latest(values) === null ? "–" : format(latest(values)));
+const topicLink = (page, topic) => h("a", { href: page.link(["topics", topic]) }, topic);
+const tile = (state, value, name) => h("div", { class: `tile s-${state}` }, h("b", {}, value), h("span", {}, name));

@@ -1,0 +1,118 @@
+"""What pages do, clicked: the dialog says how many and which, and what was confirmed has happened."""
+
+from typing import Any
+
+from playwright.async_api import Browser
+
+from tests.support.console import Look, Site, furnish, look
+
+
+async def act(opened: Look, name: str, *, within: str = "#main", told: str, **fields: str) -> None:
+    """Click a verb, see what its dialog says, fill it in, and confirm."""
+    page = opened.page
+    await page.locator(within).get_by_role("button", name=name, exact=True).first.click()
+    dialog = page.locator("dialog")
+    for label, value in fields.items():
+        await dialog.locator(f"input[name={label}]").fill(value)
+    confirm = dialog.locator("button[type=submit]")
+    await page.wait_for_function(
+        "(told) => document.querySelector('dialog .told')?.textContent.includes(told)"
+        " && !document.querySelector('dialog button[type=submit]').disabled",
+        arg=told,
+    )
+    await confirm.click()
+    await dialog.get_by_role("button", name="Close").click()
+    await page.wait_for_function("() => !document.querySelector('dialog')")
+
+
+async def counts(site: Site, topic: str) -> dict[str, Any]:
+    found = await site.queue.client.get("/v1/namespaces/default/topics")
+    return next((each for each in found.json()["items"] if each["topic"] == topic), {})
+
+
+async def test_verbs_of_topics_and_of_the_dead(site: Site, browser: Browser) -> None:
+    await furnish(site)
+    async with look(browser, site.dag.url) as opened:
+        await opened.go("topics/mail")
+        await act(opened, "Pause", told="Nothing of it is handed out")
+        assert (await counts(site, "mail"))["paused"]
+        await act(opened, "Resume", told="34 ready items")
+        assert not (await counts(site, "mail"))["paused"]
+        await act(opened, "Cancel some", told="34 items", state="ready")
+        assert (await counts(site, "mail"))["ready"] == 0
+        await opened.go("topics/video")
+        await act(opened, "Purge", told="12 items")
+        assert not await counts(site, "video")
+        await opened.go("dead")
+        await act(opened, "Redrive", told="2 items")
+        assert (await counts(site, "reports"))["dead"] == 2
+        await opened.go("operations")
+        assert "redrive" in await opened.text()
+
+
+async def test_what_a_filter_does_not_mean_cannot_be_confirmed(site: Site, browser: Browser) -> None:
+    await furnish(site)
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("topics/mail")
+        await opened.page.get_by_role("button", name="Redrive dead").click()
+        await opened.page.wait_for_function(
+            "() => document.querySelector('dialog .told').textContent.includes('0 items')"
+        )
+        assert await opened.page.locator("dialog button[type=submit]").is_disabled()
+        await opened.page.keyboard.press("Escape")
+        await opened.page.get_by_role("button", name="Cancel some").click()
+        await opened.page.locator("dialog input[name=state]").fill("lost")
+        await opened.page.wait_for_selector("dialog .said:not([hidden])")
+        assert await opened.page.locator("dialog button[type=submit]").is_disabled()
+
+
+async def test_verbs_of_an_item(site: Site, browser: Browser) -> None:
+    made = await site.post("enqueue", {"items": [{"topic": "one", "disabled": True}]})
+    item = made["results"][0]["id"]
+    async with look(browser, site.queue.url) as opened:
+        await opened.go(f"items/{item}")
+        await act(opened, "Revive", told="1 item")
+        assert (await counts(site, "one"))["ready"] == 1
+        await opened.drawn()
+        await act(opened, "Cancel", told="1 item of one, ready")
+        assert not await counts(site, "one")
+        await opened.page.wait_for_selector("#note:not([hidden])")
+
+
+async def test_quotas(site: Site, browser: Browser) -> None:
+    await furnish(site)
+    async with look(browser, site.dag.url) as opened:
+        await opened.go("namespaces")
+        await act(opened, "Quotas", told="Items: – → 5,000", items_max="5000")
+        found = await site.queue.client.get("/v1/namespaces/default")
+        assert found.json()["items_max"] == 5_000
+
+
+async def test_verbs_of_dags_and_nodes(site: Site, browser: Browser) -> None:
+    dag = await furnish(site)
+
+    async def state() -> dict[str, Any]:
+        found: dict[str, Any] = (await site.dag.client.get(f"/v1/namespaces/default/dags/{dag}")).json()
+        return found
+
+    async with look(browser, site.queue.url) as opened:
+        await opened.go(f"dags/{dag}")
+        await act(opened, "Pause", told="6 that are released go on")
+        assert (await state())["paused"]
+        await opened.drawn()
+        await act(opened, "Resume", told="released again")
+        assert not (await state())["paused"]
+        await opened.drawn()
+        await act(opened, "Retry failed", told="1 failed nodes")
+        assert (await state())["nodes"]["failed"] == 0
+        await opened.go(f"dags/{dag}?node=approve")
+        await opened.page.wait_for_selector("aside:not([hidden])")
+        await act(opened, "Resolve approval", within="aside", told="said to have happened", data='{"by": "ada"}')
+        node = await site.dag.client.get(f"/v1/namespaces/default/dags/{dag}/node", params={"key": "approve"})
+        assert node.json()["external"][0]["resolved"]
+        await opened.page.wait_for_selector("aside:not([hidden])")
+        await act(opened, "Skip", within="aside", told="1 node")
+        assert (await state())["nodes"]["skipped"] >= 1
+        await opened.go(f"dags/{dag}")
+        await act(opened, "Cancel", told="unfinished nodes", reason="not needed")
+        assert (await state())["state"] in ("cancelling", "cancelled")

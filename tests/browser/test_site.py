@@ -1,0 +1,270 @@
+"""One site of both services: all pages, with live data, in a real browser."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser
+
+from shared.http.access import make_token
+from tests.support import console
+from tests.support.console import HOSTILE, Look, Site, furnish, look
+from tests.support.databases import Database
+
+VIEWS = [
+    "overview",
+    "topics",
+    "topics/mail",
+    "topics/reports",
+    "dead",
+    "operations",
+    "dags",
+    "dags/{dag}",
+    "dags/{dag}?view=nodes",
+    "schedules",
+    "namespaces",
+    "shards",
+    "shards?by=ready",
+    "shards/queue-0",
+    "shards/dag-0",
+    "search?q=mail",
+    "items/{item}",
+]
+BYTES_MAX = 150_000
+_FETCH_BY_TOKEN = """async ([path, token]) => (await fetch(path, {
+    method: 'POST', body: '{"topic": "mail"}',
+    headers: { 'content-type': 'application/json', authorization: `Bearer ${token}` },
+})).status"""
+_FETCH_FROM_AFAR = """([url, media]) => fetch(url, {
+    method: 'POST', mode: media === 'text/plain' ? 'no-cors' : 'cors',
+    headers: { 'content-type': media }, body: '{"topic": "mail"}',
+}).then(() => 'sent', () => 'refused')"""
+
+
+async def sampled(site: Site) -> None:
+    """A few samples of everything, without waiting for them."""
+    for service in (site.queue, site.dag):
+        for loop in ("watch",):
+            app = getattr(service.app, "app", service.app)
+            await getattr(app.state, loop).sampling.step()
+
+
+async def filled(site: Site) -> dict[str, str]:
+    dag = await furnish(site)
+    await sampled(site)
+    found = await site.queue.client.get("/v1/namespaces/default/items", params={"topic": "mail", "limit": 1})
+    return {"dag": dag, "item": found.json()["items"][0]["id"]}
+
+
+async def every_view(opened: Look, names: dict[str, str], check: Callable[[str], Awaitable[None]]) -> None:
+    for view in VIEWS:
+        await opened.go(view.format(**names))
+        await check(view)
+
+
+@pytest.mark.parametrize(
+    "kind", [{}, {"dark": True}, {"width": 390, "height": 800}], ids=["light", "dark", "narrow"]
+)
+async def test_every_page_is_drawn_fits_and_has_no_serious_fault(
+    site: Site, browser: Browser, kind: dict[str, Any]
+) -> None:
+    names = await filled(site)
+    axe = Axe()
+    faults: list[tuple[str, str, str]] = []
+    async with look(browser, site.queue.url, **kind) as opened:
+
+        async def check(view: str) -> None:
+            wide = await opened.page.evaluate(
+                "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            assert wide <= 0, view
+            found = await axe.run(opened.page)
+            serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
+            faults.extend((view, each["id"], node["html"][:150]) for each in serious for node in each["nodes"][:2])
+
+        await every_view(opened, names, check)
+    assert faults == []
+
+
+async def test_either_service_shows_all_pages(site: Site, browser: Browser) -> None:
+    names = await filled(site)
+    async with look(browser, site.dag.url) as opened:
+
+        async def check(view: str) -> None:
+            assert await opened.page.locator("#note").is_hidden(), view
+            assert await opened.page.locator(".lost").count() == 0, view
+
+        await every_view(opened, names, check)
+
+
+async def test_a_service_that_is_away_is_named_and_the_rest_is_shown(
+    database: Database, redis_url: str, browser: Browser
+) -> None:
+    nowhere = {"HEADGATE_DAG_URL": "http://127.0.0.1:9"}
+    async with (
+        console.apps.queue_service(database, redis_url, **nowhere) as queue,
+        look(browser, queue.url) as opened,
+    ):
+        await opened.go("overview")
+        told = await opened.page.inner_text(".lost")
+        assert told == "the dag service at http://127.0.0.1:9 does not answer"
+        assert "shards, all answer" in await opened.text()
+        await opened.page.goto(f"{queue.url}/ui#/default/dags")
+        await opened.page.wait_for_selector("#note:not([hidden])")
+        assert "does not answer" in await opened.page.inner_text("#note")
+
+
+async def test_a_service_that_nobody_named_is_said_to_be_unknown(
+    database: Database, redis_url: str, browser: Browser
+) -> None:
+    async with (
+        console.apps.queue_service(database, redis_url, HEADGATE_DAG_URL=None) as queue,
+        look(browser, queue.url) as opened,
+    ):
+        await opened.go("overview")
+        assert "HEADGATE_DAG_URL" in await opened.page.inner_text(".lost")
+
+
+async def test_what_tenants_wrote_is_text(site: Site, browser: Browser) -> None:
+    names = await filled(site)
+    found = await site.queue.client.get("/v1/namespaces/default/items", params={"topic": "reports", "limit": 1})
+    names["item"] = found.json()["items"][0]["id"]
+    async with look(browser, site.queue.url) as opened:
+        for view in ("items/{item}", "dead", "overview", "dags/{dag}", "dags"):
+            await opened.go(view.format(**names))
+            assert await opened.page.locator("#main img, #main script, #main b b").count() == 0
+            assert "\u202e" not in await opened.text()
+        await opened.go(f"items/{names['item']}")
+        assert "<script>alert(2)</script>⟨U+202E⟩gnp.exe" in await opened.text()
+        assert HOSTILE[-100:] in await opened.text()
+        hostile = "%3Cimg%20src=x%20onerror=alert(1)%3E"
+        for address in (
+            f"{hostile}/topics",
+            f"default/topics/{hostile}",
+            f"default/search?q={hostile}",
+            "%",
+            "a/%zz",
+        ):
+            await opened.page.goto(f"{site.queue.url}/ui#/{address}")
+            await opened.page.wait_for_timeout(50)
+            assert await opened.page.locator("img").count() == 0
+
+
+async def test_the_overview_is_small(site: Site, browser: Browser) -> None:
+    await filled(site)
+    async with look(browser, site.queue.url) as opened:
+        sizes: dict[str, int] = {}
+
+        async def weigh(response: Any) -> None:
+            got = await response.request.sizes()
+            sizes[response.url] = got["responseBodySize"] + got["responseHeadersSize"]
+
+        opened.page.on("response", lambda response: asyncio.ensure_future(weigh(response)))
+        await opened.go("overview")
+        await opened.page.wait_for_timeout(200)
+        assert sizes and sum(sizes.values()) < BYTES_MAX
+
+
+async def test_search_finds_an_id_a_key_a_topic_and_a_name(site: Site, browser: Browser) -> None:
+    names = await filled(site)
+    wanted = {
+        names["item"]: "in mail",
+        names["dag"]: "16 nodes",
+        "r7": "release",
+        "vid": "video",
+        "release <b>7</b>": "DAG",
+    }
+    async with look(browser, site.dag.url) as opened:
+        await opened.go("topics")
+        for text, told in wanted.items():
+            await opened.page.keyboard.press("/")
+            await opened.page.keyboard.press("Control+A")
+            await opened.page.keyboard.type(text)
+            await opened.page.keyboard.press("Enter")
+            await opened.page.wait_for_function(
+                "(text) => document.querySelector('#main h1')?.textContent.endsWith(text)", arg=text
+            )
+            await opened.drawn()
+            assert told in await opened.text(), text
+
+
+async def test_who_goes_by_keyboard_stays_where_they_are(site: Site, browser: Browser) -> None:
+    await filled(site)
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("topics")
+        await opened.page.locator("#main a", has_text="mail").focus()
+        await opened.page.evaluate("() => { window.before = document.activeElement; }")
+        await site.post("enqueue", {"items": [{"topic": "aaa"}]})
+        await opened.page.wait_for_function(
+            "() => window.before !== document.activeElement && document.activeElement.textContent === 'mail'"
+        )
+        await opened.page.keyboard.press("Enter")
+        await opened.page.wait_for_function("() => location.hash.endsWith('topics/mail')")
+        await opened.drawn()
+        await opened.page.get_by_role("button", name="Pause").press("Enter")
+        assert await opened.page.locator("dialog").count() == 1
+        await opened.page.keyboard.press("Escape")
+        await opened.page.wait_for_function("() => !document.querySelector('dialog')")
+
+
+async def test_a_reader_sees_no_verb_and_may_do_nothing(
+    database: Database, redis_url: str, browser: Browser, tmp_path: Path
+) -> None:
+    reader, line = make_token(["*"], ["ops"], None)
+    writer, other = make_token(["*"], ["ops", "admin", "enqueue", "consume"], None)
+    file = tmp_path / "tokens.jsonl"
+    file.write_text(f"{line}\n{other}\n")
+    async with console.site(database, redis_url, HEADGATE_TOKENS_FILE=file) as site:
+        for service in (site.queue, site.dag):
+            service.client.headers["authorization"] = f"Bearer {writer}"
+        names = await filled(site)
+        async with look(browser, site.queue.url) as opened:
+            await opened.page.goto(f"{site.queue.url}/ui#/default/topics")
+            await opened.page.get_by_label("token").fill(reader)
+            await opened.page.get_by_role("button", name="use this token").click()
+            await opened.drawn()
+
+            async def check(view: str) -> None:
+                assert await opened.page.locator(".verbs button").count() == 0, view
+
+            await every_view(opened, names, check)
+            await opened.go("topics/mail")
+            for path in ("/v1/namespaces/default/topics/purge", "/ui/dag/v1/namespaces/default/dags"):
+                answer = await opened.page.evaluate(
+                    _FETCH_BY_TOKEN,
+                    [path, reader],
+                )
+                assert answer == 403, path
+
+
+async def test_a_page_of_another_origin_changes_nothing(site: Site, browser: Browser) -> None:
+    """It may be on the other service's port, and speak to a service, or through it to the other."""
+    await furnish(site)
+    async with look(browser, site.dag.url) as opened:
+        await opened.go("topics")
+        foreign = site.dag.url.replace("127.0.0.1", "localhost")
+        await opened.page.goto(f"{foreign}/ui#/default/topics")
+        paths = ["/v1/namespaces/default/topics/purge", "/ui/dag/v1/namespaces/default/dags"]
+        for path in paths:
+            for media in ("text/plain", "application/json"):
+                said = await opened.page.evaluate(
+                    _FETCH_FROM_AFAR,
+                    [f"{site.queue.url}{path}", media],
+                )
+                assert said == "refused"  # by the policy of the page; below, without it
+        opened.said.clear()
+    for path in paths:
+        headers = {
+            "origin": "http://evil.example",
+            "sec-fetch-site": "cross-site",
+            "content-type": "application/json",
+        }
+        answer = await site.queue.client.post(path, content='{"topic": "mail"}', headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (403, "cross_site")
+        answer = await site.queue.client.post(path, content='{"topic": "mail"}', headers={"host": "evil.example"})
+        assert (answer.status_code, answer.json()["code"]) == (403, "unknown_host")
+    left = await site.queue.client.get("/v1/namespaces/default/topics")
+    assert next(topic for topic in left.json()["items"] if topic["topic"] == "mail")["ready"] == 34
