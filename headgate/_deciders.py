@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from headgate import _calls
 from headgate import _workflow_calls as verbs
 from headgate._job import Job
-from headgate.errors import Conflict, Fail, NotFound
+from headgate.errors import BadRequest, Conflict, Fail, Invalid, NotFound, TooLarge
 from headgate.workflow.driver import Driver
+from headgate.workflow.errors import TurnRefused
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class RestRuns:
             return await self._client._send(call)
         except NotFound as error:
             raise RunFinished(f"the run is gone: {error}") from error
+        except (BadRequest, Invalid, TooLarge) as error:
+            # Sent again it would be refused again; mended code asks for something else.
+            raise TurnRefused(str(error)) from error
         except Conflict as error:
             match error.code:
                 case "turn_lost":

@@ -23,7 +23,8 @@ from headgate._calls import Call, present
 from headgate._elements import BackoffSpec
 from headgate._flows import BODY_BYTES_AIM, Flow, fitting
 from headgate.errors import Cycle, HeadgateError, Invalid, NodeExists, NotFound, TooLarge, UnknownNode
-from headgate.wire import BATCH_MAX, OnFailure, Trigger
+from headgate.wire import BATCH_MAX, OnFailure, ParentClose, Trigger
+from headgate.workflow.context import RunOptions
 
 CYCLE_SHOWN_MAX: Final = 12
 # How keys begin that nobody chose.
@@ -97,7 +98,7 @@ External = Union[str, ExternalOptions]  # noqa: UP007 (a runtime alias of a clas
 @dataclass(slots=True, eq=False)
 class Node:
     """A node of a `Dag`, to be named in the `after` of others. `dag` runs in the place of a `topic`'s item, and so
-    does a `timer`."""
+    do a `timer` and a `workflow`."""
 
     key: str
     topic: str | None
@@ -106,12 +107,13 @@ class Node:
     options: NodeOptions | WaitOptions | TimerOptions = field(default_factory=NodeOptions)
     dag: Mapping[str, Any] | None = None
     timer: Mapping[str, Any] | None = None
+    workflow: Mapping[str, Any] | None = None
 
     def body(self) -> dict[str, Any]:
         """The node as the service takes it, with the upstreams that one node may name."""
         waits = {"upstream": self.upstream[:BATCH_MAX], "external": self.external}
         named = {name: keys for name, keys in waits.items() if keys}
-        does = present(topic=self.topic, dag=self.dag, timer=self.timer)
+        does = present(topic=self.topic, dag=self.dag, timer=self.timer, workflow=self.workflow)
         return {"key": self.key, **does, **self.options, **named}
 
     def further(self) -> list[dict[str, str]]:
@@ -129,14 +131,15 @@ def _node_of(spec: Mapping[str, Any], number: int) -> Node:
         ValueError: it has no key, or nothing to do.
     """
     fields: Any = dict(spec)
-    after, external, sub, timer = (fields.pop(name, None) for name in ("upstream", "external", "dag", "timer"))
+    after, external = fields.pop("upstream", None), fields.pop("external", None)
+    sub, timer, workflow = (fields.pop(name, None) for name in ("dag", "timer", "workflow"))
     if "key" not in fields:
         raise ValueError(f"/nodes/{number} has no `key`")
-    if "topic" not in fields and sub is None and timer is None:
+    if "topic" not in fields and sub is None and timer is None and workflow is None:
         advice = "; shell commands are run by `headgate dag run`" if "run" in fields else ""
         raise ValueError(f"node {fields['key']!r} has no `topic`{advice}")
     key, topic = fields.pop("key"), fields.pop("topic", None)
-    return Node(key, topic, keys_of(after), externals_of(external), fields, sub, timer)
+    return Node(key, topic, keys_of(after), externals_of(external), fields, sub, timer, workflow)
 
 
 class Dag:
@@ -243,6 +246,30 @@ class Dag:
             NodeExists: `key` is taken.
         """
         return self._add(timer_node(key, delay_s, at, after, external, options))
+
+    def workflow(
+        self,
+        key: str,
+        type: str,
+        input: Any = None,
+        *,
+        after: Iterable[NodeRef] | None = None,
+        external: Iterable[External] | None = None,
+        parent_close: ParentClose | None = None,
+        trigger: Trigger | None = None,
+        tolerate: bool | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Node:
+        """Add a node in whose place a run of a workflow goes: begun when the node is released, and its end ends
+        the node. The node's output is what the workflow returns. `parent_close` says what becomes of the run when
+        the node is cancelled: it is asked to end (`cancel`), ended (`terminate`), or left to itself (`abandon`).
+
+        Raises:
+            NodeExists: `key` is taken.
+        """
+        said = present(parent_close=parent_close) | {"type": type, "input": input, **options}
+        waits = present(trigger=trigger, tolerate=tolerate)
+        return self._add(Node(key, None, keys_of(after), externals_of(external), waits, workflow=said))  # type: ignore[arg-type]
 
     def within(self) -> dict[str, Any]:
         """This DAG as a node takes it; key and hold are those of DAGs of their own."""

@@ -113,6 +113,7 @@ from headgate.wire.building import (
     NodeSpec,
     SubDag,
     TimerSpec,
+    WorkflowNode,
 )
 from headgate.wire.console import History, HistoryLine, HistoryMark, MarkKind, Me
 from headgate.wire.dag import (
@@ -160,6 +161,7 @@ from headgate.wire.dag import (
     TimerView,
     ValueWritten,
 )
+from headgate.wire.names import ParentClose, PathName, WorkflowType
 from headgate.wire.operations import (
     DeadGroup,
     Operation,
@@ -246,7 +248,6 @@ from headgate.wire.workflow import (
     TurnCommand,
     TurnTaken,
     WorkflowRun,
-    WorkflowType,
 )
 
 __all__ = [
@@ -410,7 +411,9 @@ __all__ = [
     "Outcome",
     "Overlap",
     "Page",
+    "ParentClose",
     "ParentNode",
+    "PathName",
     "PauseSchedule",
     "Priority",
     "Problem",
@@ -468,6 +471,7 @@ __all__ = [
     "TurnCommand",
     "TurnTaken",
     "ValueWritten",
+    "WorkflowNode",
     "WorkflowRun",
     "WorkflowType",
     "encoded_bytes",

@@ -30,6 +30,7 @@ from headgate.wire.base import (
     fault,
     label,
 )
+from headgate.wire.names import ParentClose, PathName, WorkflowType
 from headgate.wire.queue import Backoff
 
 
@@ -88,13 +89,29 @@ class TimerSpec(Request):
         return self
 
 
+class WorkflowNode(Request):
+    """A run of a workflow: it begins when its node is released, and its end ends the node. `parent_close` says
+    what becomes of it when the node is cancelled: it is asked to end, ended, or left to itself. Without an `id`
+    one is made."""
+
+    type: WorkflowType
+    input: Json = None
+    id: PathName | None = None
+    version: Label | None = None
+    deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
+    priority: Priority = 0
+    metadata: JsonObject | None = None
+    parent_close: ParentClose = "cancel"
+
+
 class NodeSpec(Request):
-    """A node to add: an item, a timer, or a whole DAG in its place, and what it waits for."""
+    """A node to add: an item, a timer, a DAG or a run of a workflow in its place, and what it waits for."""
 
     key: Key
     topic: Topic | None = None
     dag: Optional["SubDag"] = None
     timer: TimerSpec | None = None
+    workflow: WorkflowNode | None = None
     payload: Json = None
     metadata: JsonObject | None = None
     priority: Priority = 0
@@ -129,13 +146,16 @@ class NodeSpec(Request):
 
     @model_validator(mode="after")
     def _item_or_other(self) -> Self:
-        other = "dag" if self.dag is not None else "timer" if self.timer is not None else None
-        if other is None:
+        others = [name for name in ("dag", "timer", "workflow") if getattr(self, name) is not None]
+        if not others:
             if self.topic is None:
-                raise fault("/topic", "is required, unless `dag` or `timer` is given")
+                raise fault("/topic", "is required, unless `dag`, `timer` or `workflow` is given")
             return self
-        if self.dag is not None and self.timer is not None:
-            raise fault("/timer", "a node with `dag` is no timer")
+        other = others[0]
+        if others[1:]:
+            raise fault(f"/{others[1]}", f"a node with `{other}` is no {others[1]}")
+        if self.workflow is not None and self.pass_outputs:
+            raise fault("/pass_outputs", "a workflow is given its input, and nothing else")
         if said := [name for name in _ITEM_FIELDS & self.model_fields_set if getattr(self, name) is not None]:
             raise fault(f"/{min(said)}", f"belongs to an item; a node with `{other}` has none")
         if self.timer is not None:

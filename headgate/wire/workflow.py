@@ -7,7 +7,6 @@ from pydantic import Field, StringConstraints, model_validator
 
 from headgate.wire.base import (
     INT32_MAX,
-    PATH_NAME_PATTERN,
     TTL_S_MAX,
     WAIT_S_MAX,
     ErrorText,
@@ -21,15 +20,11 @@ from headgate.wire.base import (
     Response,
     fault,
 )
+from headgate.wire.names import PathName, WorkflowType
 
 # Of the text that a record shows of its command; longer than the SDK makes it, since bytes are not characters.
 SHOWN_CHARS_MAX: Final = 500
 EVENTS_MAX: Final = 2**53
-# With `wf/` before it, a topic.
-WORKFLOW_TYPE_PATTERN: Final = r"^[A-Za-z0-9._/-]{1,125}$"
-
-WorkflowType = Annotated[str, StringConstraints(pattern=WORKFLOW_TYPE_PATTERN)]
-PathName = Annotated[str, StringConstraints(pattern=PATH_NAME_PATTERN)]
 CommandKind = Literal[
     "item", "sub", "child", "start", "send", "timer", "step", "marker", "cancel", "publish", "end"
 ]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack
 from uuid import UUID
 
 from headgate.workflow.commands import Place, canonical
@@ -52,7 +52,7 @@ class CallOptions(TypedDict, total=False):
 class RunOptions(TypedDict, total=False):
     """What a child or another run may carry besides type and input.
 
-    id: the workflow id; for a child by default made from its parent's.
+    id: the workflow id; one is made by default.
     """
 
     id: str
@@ -60,6 +60,16 @@ class RunOptions(TypedDict, total=False):
     deadline_s: float
     priority: int
     metadata: dict[str, Any]
+
+
+class ChildOptions(RunOptions, total=False):
+    """The same of a child.
+
+    parent_close: what becomes of it when its parent waits for it no longer: it is asked to end (`cancel`, the
+        default), ended (`terminate`), or left to itself (`abandon`).
+    """
+
+    parent_close: Literal["cancel", "terminate", "abandon"]
 
 
 class Graph(Protocol):
@@ -189,13 +199,13 @@ class Workflow:
         text = canonical({"dag": dag.within()}, "this graph")
         return self._run.ask_and_wait("sub", f"dag:{dag.name or 'dag'}", text, _place())
 
-    def child(self, type: str, input: Any = None, **options: Unpack[RunOptions]) -> Coroutine[Any, Any, Any]:
+    def child(self, type: str, input: Any = None, **options: Unpack[ChildOptions]) -> Coroutine[Any, Any, Any]:
         """Start another workflow within this one, and await its output. If the await is cancelled, so is it.
 
         Raises:
             NodeFailed: it has failed, or was cancelled.
         """
-        text = _workflow(type, input, options)
+        text = _workflow(type, input, options, ChildOptions)
         return self._run.ask_and_wait("child", f"child:{type}", text, _place())
 
     def start(
@@ -280,8 +290,8 @@ def _item(topic: str, payload: Any, options: CallOptions) -> str:
     return canonical({"topic": topic, "payload": payload, **options}, f"the payload of {topic!r}")
 
 
-def _workflow(type: str, input: Any, options: RunOptions) -> str:
-    _check(options, RunOptions)
+def _workflow(type: str, input: Any, options: RunOptions, known: Any = RunOptions) -> str:
+    _check(options, known)
     return canonical({"type": type, "input": input, **options}, f"the input of {type!r}")
 
 

@@ -7,7 +7,8 @@ TurnFailed              nothing of the turn is written: the run is stuck until t
 ├── Mismatch            the code asks for something else than the history has
 ├── Nondeterministic    two replays of one history differ, or code used the clock, chance or a file
 ├── UnknownEvent        the history has an event that this version does not know
-└── NeverYields         code ran for too long without awaiting anything
+├── NeverYields         code ran for too long without awaiting anything
+└── TurnRefused         the service does not take what the code asks for: too large, or of a wrong shape
 """
 
 from typing import Final
@@ -71,6 +72,12 @@ class UnknownEvent(TurnFailed):
     """A history made by a newer version, or not by this service."""
 
     code = "unknown_event"
+
+
+class TurnRefused(TurnFailed):
+    """The service does not take what the code asks for."""
+
+    code = "turn_refused"
 
 
 class NeverYields(TurnFailed):

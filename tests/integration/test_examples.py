@@ -21,6 +21,7 @@ PRINTS = {
     "video_upload": "succeeded: 62 nodes",
     "album": "failed: 9 pictures; then delete upload, drop scratch space",
     "fan_out": "succeeded: the index holds 20190 words",
+    "unified": "succeeded: published, since ada approved",
 }
 
 PACKAGES = """\

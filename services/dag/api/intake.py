@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headgate import wire
-from services.dag.build import addition, subdag_spec
+from services.dag.build import addition, run_spec, subdag_spec
+from services.dag.build.run_spec import RunSpec
 from services.dag.errors import LimitExceeded, ValueTooLarge
 from services.dag.model import UNDO, NewDag, NewEdge, NewNode, Resolved, Retry
 from services.dag.queue_items import canonical, encode
@@ -57,6 +59,9 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
     if node.dag is not None:
         item, levels = sub_dag(node.dag, f"/nodes/{i}/dag", settings)
         said = encode({"dag": item})
+    elif node.workflow is not None:
+        item, levels = run_of(node.workflow, f"/nodes/{i}/workflow", settings), 1
+        said = encode({"workflow": canonical(node.workflow.model_dump(mode="json", exclude_none=True))})
     elif node.timer is not None:
         item, levels = canonical(node.timer.model_dump(mode="json", exclude_none=True)), 0
         said = encode({"timer": item})
@@ -85,6 +90,31 @@ def _new_node(i: int, node: wire.NodeSpec, settings: DagSettings) -> NewNode:
         deadlines=tuple(deadlines),
         tolerate=node.tolerate,
         timer=node.timer is not None,
+    )
+
+
+def run_of(said: wire.WorkflowNode, at: str, settings: DagSettings, *, does: str = "child") -> str:
+    """A run as its node keeps it.
+
+    Raises:
+        ValueTooLarge: its input or metadata is over the limit.
+    """
+    if said.type.startswith("_"):
+        raise Forbidden("types that begin with `_` are the system's; use another name")
+    return run_spec.dump(
+        RunSpec(
+            does=does,
+            workflow_id=said.id or uuid.uuid4().hex,
+            type=said.type,
+            input=None if said.input is None else checked(said.input, settings.payload_bytes_max, f"{at}/input"),
+            version=said.version,
+            deadline_s=said.deadline_s,
+            priority=said.priority,
+            metadata=None
+            if said.metadata is None
+            else checked(said.metadata, settings.metadata_bytes_max, f"{at}/metadata"),
+            parent_close=said.parent_close,
+        )
     )
 
 

@@ -18,6 +18,7 @@ from services.dag.run.shared_values import SharedValues
 from services.dag.schedules.schedules import Schedules
 from services.dag.schedules.ticking import Ticker
 from services.dag.workflows.control import RunControl
+from services.dag.workflows.nested import NestedRuns
 from services.dag.workflows.reading import RunReader
 from services.dag.workflows.starting import Starter
 from services.dag.workflows.turn_commits import TurnCommits
@@ -42,6 +43,8 @@ class Orchestrator:
         self.starter = Starter(context, self.builder)
         self.turns = TurnCommits(context, self.builder, self.starter)
         self.run_control = RunControl(context, self.controller)
+        nested = NestedRuns(context, self.completer, self.starter, self.run_control)
+        self.sub_dags.carry_run = nested.carry
         self.runs = RunReader(context)
         self.explainer = Explainer(context, self.queries)
         self.streams = Streams(context)

@@ -136,7 +136,7 @@ async def pause(
 async def resume(
     ns: NamespaceOf, workflow: str, duties: OrchestratorOf, _body: Annotated[wire.Reasoned, body_of(wire.Reasoned)]
 ) -> Response:
-    """Go on with a paused run, and at once with one that is stuck."""
+    """Go on with a run that is paused or has failed, and at once with one that is stuck, whose code was mended."""
     dag_id = await duties.run_control.resume(ns, path_name("workflow", workflow))
     return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
 

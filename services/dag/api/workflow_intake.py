@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, Final
 
 from headgate import wire
 from services.dag.api import intake
+from services.dag.build import run_spec
+from services.dag.build.run_spec import RunSpec
 from services.dag.errors import BadCommand, ValueTooLarge
 from services.dag.model import NewNode
 from services.dag.queue_items import canonical, encode
@@ -24,18 +27,33 @@ _FIELDS: Final = {
     "item": _ITEM_FIELDS,
     "sub": frozenset({"dag"}),
     "timer": frozenset({"at"}),
+    "child": frozenset(wire.WorkflowNode.model_fields),
+    "start": frozenset(wire.WorkflowNode.model_fields) - {"parent_close"},
+    "send": frozenset({"workflow", "name", "data"}),
     "step": frozenset({"name", "args", "max_attempts", "backoff", "timeout_s"}),
     "marker": frozenset[str](),
     "cancel": frozenset[str](),
     "publish": frozenset({"value"}),
 }
+# Kinds whose spec is one field of a node.
+_WITHIN: Final = {"timer": "timer", "child": "workflow"}
+_INNER: Final = re.compile(r"^(?:/nodes/0)?(?:/timer|/workflow)?")
+_PATH_NAME: Final = re.compile(wire.PATH_NAME_PATTERN).fullmatch
 _END_FIELDS: Final = {
     "succeeded": frozenset({"state", "output"}),
     "failed": frozenset({"state", "error"}),
     "cancelled": frozenset({"state"}),
     "continued": frozenset({"state", "input"}),
 }
-_PREFIXES: Final = {"marker": "marker:", "timer": "timer#", "step": "step:", "sub": "dag:"}
+_PREFIXES: Final = {
+    "marker": "marker:",
+    "timer": "timer#",
+    "step": "step:",
+    "sub": "dag:",
+    "child": "child:",
+    "start": "start:",
+    "send": "send:",
+}
 
 
 def new_run(body: wire.StartWorkflow, settings: DagSettings) -> NewRun:
@@ -115,7 +133,7 @@ def _command(i: int, command: wire.TurnCommand, settings: DagSettings) -> Comman
     if kind == "publish":
         value = intake.checked(spec.get("value"), settings.value_bytes_max, f"{at}/spec/value")
         return made._replace(value=value)
-    if kind in ("item", "sub", "timer"):
+    if kind in ("item", "sub", "timer", "child", "start", "send"):
         return made._replace(node=_node(command, at, settings))
     return made
 
@@ -134,15 +152,20 @@ def _check_key(kind: str, key: str, at: str) -> None:
 
 def _node(command: wire.TurnCommand, at: str, settings: DagSettings) -> NewNode:
     spec: dict[str, Any] = command.spec
-    fields = {"timer": spec} if command.kind == "timer" else spec
     try:
+        if command.kind == "send":
+            return _run_node(command.key, _sent(spec, at, settings))
+        if command.kind == "start":
+            said = validate(wire.WorkflowNode, spec)
+            return _run_node(command.key, intake.run_of(said, f"{at}/spec", settings, does="start"))
+        fields = {_WITHIN[command.kind]: spec} if command.kind in _WITHIN else spec
         node = validate(wire.NodeSpec, {"key": command.key, **fields})
         if command.kind == "sub" and node.dag is None:
             raise _bad(f"{at}/spec/dag", "is required")
         [made] = intake.new_nodes([node], settings)
     except ServiceError as error:
         pointers = tuple(
-            FieldError(f"{at}/spec{fault.pointer.removeprefix('/nodes/0')}", fault.detail)
+            FieldError(f"{at}/spec{_INNER.sub('', fault.pointer)}", fault.detail)
             for fault in error.errors
             if not fault.pointer.startswith(at)
         )
@@ -151,6 +174,29 @@ def _node(command: wire.TurnCommand, at: str, settings: DagSettings) -> NewNode:
         error.errors = pointers or error.errors
         raise
     return made
+
+
+def _run_node(key: str, item: str) -> NewNode:
+    return NewNode(
+        key=key,
+        topic="",
+        trigger="all_succeeded",
+        pass_outputs=False,
+        upstream=(),
+        external=(),
+        item=item,
+        fingerprint=hashlib.blake2b(item.encode(), digest_size=16).digest(),
+        levels=1,
+    )
+
+
+def _sent(spec: dict[str, Any], at: str, settings: DagSettings) -> str:
+    to, name = spec.get("workflow"), spec.get("name")
+    if not isinstance(to, str) or not _PATH_NAME(to):
+        raise _bad(f"{at}/spec/workflow", wire.PATH_NAME_WORDS)
+    told = validate(wire.SignalSpec, {"name": name, "data": spec.get("data")})
+    data = intake.checked(told.data, settings.data_bytes_max, f"{at}/spec/data")
+    return run_spec.dump(RunSpec("send", to, name=told.name, data=data))
 
 
 def _end(spec: dict[str, Any], at: str, settings: DagSettings) -> RunEnd:

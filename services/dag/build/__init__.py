@@ -12,6 +12,7 @@ addition             what a call would change, worked out from what is there; pu
 topological_orders   orders of DAGs being built, for cycle checks; a cache of the shard's edges
 expand               a running node gets children, which everything that waits for it then waits for
 subdags              a node that is a DAG: made, followed and ended with its node
+run_spec             what a node of a run keeps, and where runs live; pure
 subdag_spec          what such a DAG is made of, as its node keeps it; pure
 queue_registration   the queue is given the items of new nodes
 content_digest       what a create call with a key asks for, as a digest; pure

@@ -150,11 +150,13 @@ class Builder:
         made_of: SubSpec,
         facts: Sequence[Resolved],
         queue_shard: int,
+        parent: Parent | None = None,
     ) -> tuple[Settlement | None, Written]:
-        """Make a DAG of its own, some of whose externals are resolved, in a transaction of the caller's, who
-        settles it and then calls `give_made`."""
-        self.quotas.add(namespace, dags=1)
-        dag = await store.dags.insert_dag(tx, dag_id, namespace, made_of.dag)
+        """Make a DAG of its own, or of a parent, some of whose externals are resolved, in a transaction of the
+        caller's, who settles it and then calls `give_made`."""
+        if parent is None:
+            self.quotas.add(namespace, dags=1)
+        dag = await store.dags.insert_dag(tx, dag_id, namespace, made_of.dag, parent)
         assert dag is not None, "its id is new"
         if facts:
             await store.edges.resolve_externals(tx, dag.no, facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.dag import store
-from services.dag.build import addition
+from services.dag.build import addition, run_spec
 from services.dag.build.addition import Existing, Plan
 from services.dag.graph import decide
 from services.dag.model import UNFINISHED, Counts, Dag, Item, NewNode, Node
@@ -33,7 +33,7 @@ async def insert(
     for node in adding.nodes:
         left, failed = externals.get(node.key, (0, False))
         waits = not failed and _waits(dag, node, counts[node.key], left)
-        item_id = ids.new_id(shards.next().number) if node.sub else next(item_ids)
+        item_id = ids.new_id(_home(shards, dag, node)) if node.sub else next(item_ids)
         no = numbers[node.key]
         is_item = not node.sub and not node.timer and node.run_on is None and not dag.lifted
         rows.append(NodeRow(no, node, item_id, waits, waits and is_item, counts[node.key], left, failed))
@@ -58,6 +58,13 @@ async def insert(
     dag.move(None, "blocked", len(rows))
     await store.dags.grow_dag(tx, dag, structure_changed=bool(adding.edges))
     return rows
+
+
+def _home(shards: ShardMap, dag: Dag, node: NewNode) -> int:
+    """The shard of what runs in a node's place."""
+    if run_spec.is_run(node.item):
+        return run_spec.home_of(shards, dag.namespace, run_spec.load(node.item).workflow_id).number
+    return shards.next().number
 
 
 async def _declare(tx: Transaction, dag: Dag, adding: Plan) -> dict[str, tuple[int, bool]]:

@@ -18,11 +18,12 @@ that succeeds before its cancel arrives has succeeded. A report of an older gene
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
 from services.dag import queue_items, store
-from services.dag.build import subdag_spec
+from services.dag.build import run_spec, subdag_spec
 from services.dag.build.create import Builder
 from services.dag.errors import DagCancelling, DagFinished, NothingToRetry
 from services.dag.model import Dag, Ending, NewDag, NodeState, Parent, Retry, Send, dag_of
@@ -56,6 +57,8 @@ class SubDags:
         self._builder = builder
         self._completer = completer
         self._retrier = retrier
+        # Of nodes of runs; set by who knows of these.
+        self.carry_run: Callable[[Shard, SubNode, Send], Awaitable[None]] = _nobody
 
     async def carry(self, shard: Shard, send: Send) -> None:
         """Do what a row asks for.
@@ -67,7 +70,9 @@ class SubDags:
             await self._report(shard, send)
             return
         node = await store.subdags.sub_node(shard, send.no)
-        if node is None or (node.generation, node.state) != (send.generation, "released"):
+        if node is not None and run_spec.is_run(node.spec):
+            await self.carry_run(shard, node, send)
+        elif node is None or (node.generation, node.state) != (send.generation, "released"):
             # The node has moved on. A retry that took it from a living child has this child stopped.
             if send.action == "stop" and node is not None and node.generation > send.generation:
                 await self._stop(node, send)
@@ -136,13 +141,18 @@ class SubDags:
         home = self._context.shards.get(ids.shard_of(dag.parent_dag))
         assert home is not None, "the parent lives where its id says"
         # In the first generation nothing was retried that could have left the node behind.
-        if dag.parent_generation > 1 and not await self._node_follows(home, dag):
+        if dag.parent_generation > 1 and dag.workflow is None and not await self._node_follows(home, dag):
             return
         if not dag.over:
             # It was reopened, and its next end has a row of its own.
             return
-        error = None if dag.state == "succeeded" else _error_of(dag)
-        output = await self._output(shard, dag) if dag.state == "succeeded" else None
+        error = output = None
+        if dag.state == "succeeded":
+            output = await self._output(shard, dag)
+        elif dag.workflow is not None:
+            error = await store.runs.error_of(shard, dag.no) or _error_of(dag)
+        else:
+            error = _error_of(dag)
         ending = Ending(
             dag.parent_dag, dag.parent_node, dag.parent_generation, _ENDS[dag.state], 1, output, error, None
         )
@@ -158,6 +168,8 @@ class SubDags:
 
     async def _output(self, shard: Shard, dag: Dag) -> str | None:
         """The outputs of the nodes that nothing waits for, by key; over the limit, a reference."""
+        if dag.workflow is not None:
+            return await store.runs.output_of(shard, dag.no)
         reference = queue_items.outputs_reference(dag.namespace, dag.id)
         if dag.next_n > self._settings.list_scan_nodes_max:
             return reference
@@ -185,6 +197,10 @@ class SubDags:
         home = self._context.shards.get(ids.shard_of(send.item_id))
         assert home is not None, "the id was made for a shard of ours"
         return home
+
+
+async def _nobody(_shard: Shard, _node: SubNode, _send: Send) -> None:
+    raise Unavailable("nothing here carries between runs")
 
 
 def _error_of(dag: Dag) -> str:

@@ -68,6 +68,8 @@ class StartedRun(NamedTuple):
     type: str
     state: str
     input: str | None
+    # DAG, node and generation that it runs for.
+    parent: tuple[str | None, str | None, int | None]
 
 
 class Decider(NamedTuple):
@@ -107,7 +109,12 @@ async def lock_id(tx: Transaction, namespace: str, workflow_id: str) -> str:
 async def started(tx: Transaction, dag_id: str) -> StartedRun | None:
     """What a run was begun with, and its state; None where there is none."""
     row = await tx.row(SQL.started_run, dag_id=dag_id)
-    return StartedRun(*row) if row else None
+    return StartedRun(row["type"], row["state"], row["input"], tuple(row)[3:]) if row else None
+
+
+async def is_dag(tx: Transaction, dag_id: str) -> bool:
+    """Whether a DAG has this id."""
+    return await tx.row(SQL.is_dag, dag_id=dag_id) is not None
 
 
 async def dag_of_id(shard: Shard, namespace: str, workflow_id: str) -> str | None:
@@ -260,6 +267,12 @@ async def set_continued(tx: Transaction, run: Run, dag_id: str) -> None:
     await tx.fetch(SQL.set_continued, dag_no=run.dag_no, dag_id=dag_id)
 
 
+async def take_back_end(tx: Transaction, run: Run) -> None:
+    """A run that has failed is not over any more, and is told of what was cancelled as it failed."""
+    await tx.fetch(SQL.take_back_end, dag_no=run.dag_no)
+    await tx.fetch(SQL.append_missed_ends, dag_no=run.dag_no)
+
+
 async def end(tx: Transaction, run: Run, state: str, error: str | None) -> None:
     """A run is over, and its code was not asked."""
     await tx.fetch(SQL.end_run, dag_no=run.dag_no, state=state, error=error)
@@ -292,6 +305,18 @@ async def history(source: Transaction | Pool, dag_no: DagNo, after: int, *, rows
     rows = await source.fetch(SQL.history, dag_no=dag_no, after=after, rows_max=rows_max, bytes_max=bytes_max)
     events = [StoredEvent(*tuple(row)[:-1]) for row in rows]
     return Page(events, bool(rows) and events[-1].event < rows[-1]["last_event"])
+
+
+async def output_of(shard: Shard, dag_no: DagNo) -> str | None:
+    """What a run has come to, as JSON text."""
+    row = await shard.pool.row(SQL.run_of, dag_no=dag_no)
+    return Run(*row).output if row else None
+
+
+async def error_of(shard: Shard, dag_no: DagNo) -> str | None:
+    """Why a run has not succeeded."""
+    row = await shard.pool.row(SQL.run_of, dag_no=dag_no)
+    return Run(*row).error if row else None
 
 
 async def shown(shard: Shard, dag_ids: Sequence[str], namespace: str) -> list[ShownRun]:

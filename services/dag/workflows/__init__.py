@@ -9,5 +9,6 @@ values          what a turn asks for, what a run begins with; plain values
 turn_commits    a turn is written, or nothing is
 starting        runs begin, and go on as new ones
 control         signals, cancel, terminate, pause, resume
+nested          runs in the place of nodes; what one run does to another
 reading         runs and their histories
 """

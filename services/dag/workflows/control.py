@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import TypeVar
 
 from services.dag import store
-from services.dag.errors import SignalsFull, WorkflowFinished
-from services.dag.model import Dag
-from services.dag.run import deciders, run_ends
+from services.dag.build import run_spec
+from services.dag.errors import DagCancelling, SignalsFull, WorkflowFinished
+from services.dag.model import Dag, Parent
+from services.dag.run import deciders, run_ends, unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.control import Controller
 from services.dag.run.decisions import Settlement
 from services.dag.store.runs import Run
-from services.dag.workflows.starting import home_of
 from services.dag.workflows.values import Signal, signal_data
 from shared.errors import NotFound, ShardUnavailable
 from shared.postgres.connections import Transaction
@@ -95,9 +95,15 @@ class RunControl:
         return await self._change(namespace, workflow_id, act)
 
     async def resume(self, namespace: str, workflow_id: str) -> str:
-        """Go on with a run that is paused, and at once with one that is stuck; its DAG's id."""
+        """Go on with a run that is paused, or has failed, and at once with one that is stuck; its DAG's id.
+
+        Raises:
+            DagCancelling: what the run had not ended is still being cancelled.
+        """
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
+            if run.state == "failed":
+                await self._reopen(tx, settlement, dag, run)
             if run.over:
                 return dag.id
             if dag.paused:
@@ -113,13 +119,51 @@ class RunControl:
 
         return await self._change(namespace, workflow_id, act)
 
+    async def _reopen(self, tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> None:
+        """A run that has failed goes on, with code that was mended: its end is taken back. What had not ended then
+        was cancelled, and its code is told so."""
+        if not dag.over:
+            raise DagCancelling("what the run had not ended is still being cancelled; try again")
+        await unarchive.check(tx, dag)
+        old = await store.runs.decider(tx, dag.no)
+        await store.dags.reopen_dag(tx, dag)
+        dag.ends_as = None
+        settlement.restart(dag)
+        await store.runs.take_back_end(tx, run)
+        run.state = "running"
+        await deciders.renew(tx, settlement, dag, run, old, state="released")
+
+    async def with_child(
+        self,
+        namespace: str,
+        workflow_id: str,
+        parent: Parent,
+        act: Callable[[Transaction, Settlement, Dag], Awaitable[None]],
+    ) -> bool:
+        """Do something with the run that goes in the place of a node, in its generation; whether there is one."""
+        shard = run_spec.home_of(self._context.shards, namespace, workflow_id)
+
+        async def work(tx: Transaction, settlement: Settlement, dag: Dag, _run: Run) -> bool:
+            if (dag.parent_dag, dag.parent_node, dag.parent_generation) != parent[:3]:
+                return False
+            await act(tx, settlement, dag)
+            return True
+
+        if await store.runs.dag_of_id(shard, namespace, workflow_id) is None:
+            return False
+        return await self._change(namespace, workflow_id, work)
+
     async def _change(self, namespace: str, workflow_id: str, act: Act[T]) -> T:
-        shard = home_of(self._context, namespace, workflow_id)
+        shard = run_spec.home_of(self._context.shards, namespace, workflow_id)
         for _ in range(_ATTEMPTS_MAX):
             dag_id = await store.runs.dag_of_id(shard, namespace, workflow_id)
             if dag_id is None:
                 raise unknown()
-            done = await self._attempt(shard, namespace, dag_id, act)
+            try:
+                done = await self._attempt(shard, namespace, dag_id, act)
+            except unarchive.Archived as archived:
+                await unarchive.thaw(self._context, shard, archived.dag)
+                continue
             if done is not None:
                 return done[0]
         raise ShardUnavailable("the run goes on as new ones too fast; try again", retry_after_s=1.0)

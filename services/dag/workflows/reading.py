@@ -6,10 +6,10 @@ import asyncio
 from typing import NamedTuple
 
 from services.dag import store
+from services.dag.build import run_spec
 from services.dag.run.context import Context, shutting_down
 from services.dag.store.runs import Run, ShownRun, StoredEvent
 from services.dag.workflows.control import unknown
-from services.dag.workflows.starting import home_of
 from shared.errors import NotFound, invalid
 from shared.http import cursors
 from shared.shards.shard_map import Shard
@@ -38,7 +38,7 @@ class RunReader:
         Raises:
             NotFound
         """
-        shard = home_of(self._context, namespace, workflow_id)
+        shard = run_spec.home_of(self._context.shards, namespace, workflow_id)
         dag_id = await store.runs.dag_of_id(shard, namespace, workflow_id)
         if dag_id is None:
             raise unknown()

@@ -5,14 +5,14 @@ Each id means one run at a time, and lives, with all its runs, on the shard that
 
 from __future__ import annotations
 
-import zlib
 from typing import NamedTuple
 
 from services.dag import store
+from services.dag.build import run_spec
 from services.dag.build.create import Builder, Written
 from services.dag.build.subdag_spec import SubSpec
 from services.dag.errors import IdInUse, Upgrading
-from services.dag.model import Dag, NewDag
+from services.dag.model import Dag, NewDag, Parent
 from services.dag.queue_items import encode
 from services.dag.run import deciders
 from services.dag.run.context import Context
@@ -21,8 +21,8 @@ from services.dag.store.runs import Run
 from services.dag.workflows.values import NewRun, signal_data
 from shared import ids
 from shared.crash import crash_point
+from shared.errors import ShardUnavailable
 from shared.postgres.connections import Transaction
-from shared.shards.map_file import SLOTS
 from shared.shards.shard_map import Shard
 
 
@@ -40,11 +40,6 @@ class Begun(NamedTuple):
     settlement: Settlement | None
 
 
-def home_of(context: Context, namespace: str, workflow_id: str) -> Shard:
-    """The shard that an id lives on."""
-    return context.shards.of_slot(zlib.crc32(f"{namespace}/{workflow_id}".encode()) % SLOTS)
-
-
 class Starter:
     """Begins runs."""
 
@@ -59,7 +54,7 @@ class Starter:
             IdInUse: that is another workflow's, or is over and may have no other.
             OverQuota: the namespace has as many DAGs as it may.
         """
-        shard = home_of(self._context, namespace, wanted.workflow_id)
+        shard = run_spec.home_of(self._context.shards, namespace, wanted.workflow_id)
         queue_shard = await self._context.queue_shard(shard)
         await self._builder.quotas.look(namespace)
 
@@ -78,6 +73,36 @@ class Starter:
         if made is not None:
             await self._builder.give_made(shard, made)
         return started
+
+    async def start_child(self, namespace: str, wanted: NewRun, parent: Parent, dag_id: str) -> None:
+        """Begin the run that goes in a node's place, for this generation of it, or find that it has begun; under
+        the DAG's id that the node has for it, unless that is taken.
+
+        Raises:
+            IdInUse: another run that is not over has its workflow's id.
+            Unavailable: the run of the node's generation before is not over yet.
+        """
+        shard = run_spec.home_of(self._context.shards, namespace, wanted.workflow_id)
+        queue_shard = await self._context.queue_shard(shard)
+
+        async def work(tx: Transaction) -> tuple[Settlement | None, Written | None]:
+            run_id = ids.new_id(shard.number) if await store.runs.is_dag(tx, dag_id) else dag_id
+            if not await store.runs.take_id(tx, namespace, wanted.workflow_id, run_id):
+                old = await store.runs.lock_id(tx, namespace, wanted.workflow_id)
+                found = await store.runs.started(tx, old)
+                if found is not None and found.parent == parent[:3]:
+                    return None, None
+                if found is not None and found.state == "running":
+                    if found.parent[:2] == parent[:2]:
+                        raise ShardUnavailable("its run before is not over yet", retry_after_s=1.0)
+                    raise IdInUse(f"the workflow's id {wanted.workflow_id!r} means another run")
+                await store.runs.point_id(tx, namespace, wanted.workflow_id, run_id)
+            begun = await self.begin(tx, shard, namespace, run_id, wanted, queue_shard, parent)
+            return begun.settlement, begun.written
+
+        made = await self._context.settle(shard, work)
+        if made is not None:
+            await self._builder.give_made(shard, made)
 
     async def _is_free(self, tx: Transaction, dag_id: str, wanted: NewRun) -> bool:
         """Whether an id may mean another run; False where the one that it means is what is asked for.
@@ -99,7 +124,14 @@ class Starter:
         raise IdInUse(f"the run of this id has {found.state}, and `reuse` allows no other")
 
     async def begin(
-        self, tx: Transaction, shard: Shard, namespace: str, dag_id: str, wanted: NewRun, queue_shard: int
+        self,
+        tx: Transaction,
+        shard: Shard,
+        namespace: str,
+        dag_id: str,
+        wanted: NewRun,
+        queue_shard: int,
+        parent: Parent | None = None,
     ) -> Begun:
         """Make a run in a transaction of the caller's, who settles it and gives the queue what was written."""
         if await store.timers.has_older_owner(tx, store.timers.RUNS_LEVEL):
@@ -116,7 +148,7 @@ class Starter:
         )
         made_of = SubSpec(new, [deciders.node(wanted.type, secret, wanted.priority)], [])
         settlement, written = await self._builder.make_within(
-            tx, shard, dag_id, namespace, made_of, (), queue_shard
+            tx, shard, dag_id, namespace, made_of, (), queue_shard, parent
         )
         data = encode(
             {"id": wanted.workflow_id, "run": dag_id, "type": wanted.type}
@@ -154,7 +186,13 @@ class Starter:
             priority=run.priority,
             metadata=dag.metadata,
         )
-        begun = await self.begin(tx, shard, run.namespace, dag_id, wanted, queue_shard)
+        parent = None
+        if dag.parent_dag is not None:
+            assert dag.parent_node is not None and dag.parent_generation is not None, "these go together"
+            parent = Parent(dag.parent_dag, dag.parent_node, dag.parent_generation, dag.depth)
+            # The next one tells the parent how it ends.
+            dag.parent_dag = None
+        begun = await self.begin(tx, shard, run.namespace, dag_id, wanted, queue_shard, parent)
         await store.runs.move_signals(tx, run, begun.written.dag.no)
         await store.runs.set_continued(tx, run, dag_id)
         await store.runs.point_id(tx, run.namespace, run.workflow_id, dag_id)

@@ -53,6 +53,7 @@ SUB_DAG_POINTS = [
 
 # A run begins; a turn is written, and answered to nobody; the queue is to hear of it; an end of what it asked for.
 RUN_POINTS = [
+    "after_child_run_made",
     "after_start",
     "after_turn",
     "after_commit_before_relay",
@@ -323,9 +324,13 @@ async def test_a_service_that_dies_between_the_turns_of_a_run_goes_on_with_it(
             told[job.id] += 1
             return int(job.payload) * 2
 
+        @worker.workflow(f"{point}/part")
+        async def part(wf: Workflow, number: int) -> int:
+            return int(await wf.call(f"double/{point}", number))
+
         @worker.workflow(point)
         async def decide(wf: Workflow, count: int) -> list[int]:
-            doubled = await asyncio.gather(*(wf.call(f"double/{point}", number) for number in range(count)))
+            doubled = await asyncio.gather(*(wf.child(f"{point}/part", number) for number in range(count)))
             await wf.sleep(0.1)
             return [*doubled, await wf.run(sum, doubled)]
 

@@ -106,3 +106,153 @@ async def test_calls_steps_graphs_timers_and_signals(shop: Shop) -> None:
     history = await run.history()
     assert [event["event"] for event in history["events"]] == list(range(1, len(history["events"]) + 1))
     replay(history, everything)
+
+
+async def test_children_graphs_with_workflows_and_what_runs_send_each_other(shop: Shop) -> None:
+    @shop.worker.task("double")
+    async def double(job: Job) -> int:
+        return int(job.payload) * 2
+
+    @shop.worker.workflow("leaf")
+    async def leaf(wf: Workflow, number: int) -> int:
+        if number < 0:
+            raise ValueError("as it must be")
+        return int(await wf.call("double", number))
+
+    @shop.worker.workflow("listener")
+    async def listener(wf: Workflow) -> Any:
+        return await wf.receive("news")
+
+    @shop.worker.workflow("middle")
+    async def middle(wf: Workflow, number: int) -> Any:
+        graph = Dag("graph")
+        first = graph.workflow("first", "leaf", number)
+        graph.node("second", "double", payload=7, after=[first])
+        return [await wf.dag(graph), await wf.child("leaf", number)]
+
+    @shop.worker.workflow("top")
+    async def top(wf: Workflow, number: int) -> Any:
+        found, other = await asyncio.gather(wf.child("middle", number), wf.child("leaf", 50, id="fifty"))
+        try:
+            await wf.child("leaf", -1)
+        except NodeFailed as error:
+            failed = [error.key, error.state]
+        started = await wf.start("listener", id="listener-1")
+        await wf.signal("listener-1", "news", {"of": number})
+        try:
+            await wf.signal("nobody", "news")
+        except NodeFailed as error:
+            failed.append(error.state)
+        return {"found": found, "other": other, "failed": failed, "started": started["id"]}
+
+    shop.open()
+    assert await shop.output("top", 4) == {
+        "found": [{"second": 14}, 8],
+        "other": 100,
+        "failed": ["child:leaf#2", "failed", "failed"],
+        "started": "listener-1",
+    }
+    heard = await shop.client.workflows.get("listener-1").wait(timeout_s=20)
+    assert heard.output == {"of": 4}
+    release = Dag("release")
+    review = release.workflow("review", "leaf", 21)
+    release.node("publish", "double", payload=1, after=[review])
+    handle = await shop.client.submit(release)
+    assert (await handle.wait(timeout_s=20)).state == "succeeded"
+    assert (await handle.node("review")).state == "succeeded"
+
+
+async def test_a_cancel_from_the_top_leaves_nothing_running_three_deep(shop: Shop) -> None:
+    cleaned: list[str] = []
+
+    def nest(type: str, below: str | None) -> None:
+        @shop.worker.workflow(type)
+        async def run(wf: Workflow) -> None:
+            try:
+                await (wf.child(below, id=f"{below}-1") if below else wf.receive("never"))
+            finally:
+                await wf.run(cleaned.append, type)
+
+    nest("top", "middle")
+    nest("middle", "leaf")
+    nest("leaf", None)
+    shop.open()
+    runs = shop.client.workflows
+    top = await runs.start("top", id="top-1")
+    while not await runs.list(type="leaf"):
+        await asyncio.sleep(0.05)
+    await top.cancel("no longer wanted")
+    for id in ("top-1", "middle-1", "leaf-1"):
+        assert (await runs.get(id).wait(timeout_s=20)).state == "cancelled"
+    assert sorted(cleaned) == ["leaf", "middle", "top"]
+    assert await runs.list(state="running") == []
+
+
+async def test_a_run_goes_on_as_a_new_one_with_what_it_has_not_received(shop: Shop) -> None:
+    @shop.worker.workflow("counter")
+    async def counter(wf: Workflow, heard: list[int]) -> list[int]:
+        heard = [*heard, await wf.receive("number"), await wf.receive("number")]
+        if len(heard) < 6:
+            wf.continue_as_new(heard)
+        return heard
+
+    run = await shop.client.workflows.start("counter", [], id="counter-1")
+    for number in range(6):
+        await run.signal("number", number)
+    shop.open()
+    ended = await run.wait(timeout_s=20)
+    assert (ended.state, ended.output) == ("succeeded", [0, 1, 2, 3, 4, 5])
+    assert len(await shop.client.workflows.list(type="counter", state="continued")) == 2
+
+
+async def test_a_run_that_failed_goes_on_with_mended_code(shop: Shop) -> None:
+    """The drill: it stops with a traceback, its history replays to the same here, code is mended, it goes on."""
+    is_mended = False
+
+    @shop.worker.task("price")
+    async def price(job: Job) -> dict[str, int]:
+        return {"cents": 250}
+
+    @shop.worker.workflow("order")
+    async def order(wf: Workflow, count: int) -> int:
+        found = await wf.call("price", count)
+        wf.publish("state", "priced")
+        cents = found["cents"] if is_mended else found["price"]
+        return int(await wf.call("price", cents) is not None) * count * int(cents)
+
+    shop.open()
+    run = await shop.client.workflows.start("order", 3, id="order-1")
+    failed = await run.wait(timeout_s=20)
+    assert failed.state == "failed" and "KeyError: 'price'" in (failed.error or "")
+    history = await run.history()
+    end = replay(history, order).end
+    assert end is not None and end.spec["state"] == "failed"
+    is_mended = True
+    await run.resume("the price is in cents now")
+    ended = await run.wait(timeout_s=20)
+    assert (ended.state, ended.output) == ("succeeded", 750)
+    assert ended.published == {"state": "priced"}
+    replay(await run.history(), order)
+
+
+async def test_a_run_whose_code_asks_for_nonsense_is_stuck_until_it_is_mended(shop: Shop) -> None:
+    asked = {"topic": "no topic", "max_attempts": -1}
+
+    @shop.worker.task("work")
+    async def work(job: Job) -> str:
+        return "done"
+
+    @shop.worker.workflow("odd")
+    async def odd(wf: Workflow) -> Any:
+        return await wf.call(str(asked["topic"]))
+
+    shop.open()
+    run = await shop.client.workflows.start("odd", id="odd-1")
+    while (shown := await run.show()).stuck is None:
+        await asyncio.sleep(0.05)
+    assert shown.state == "running" and shown.stuck.code == "turn_refused"
+    assert "/commands/0/spec/topic" in shown.stuck.error or "topic" in shown.stuck.error
+    assert [each.id for each in await shop.client.workflows.list(stuck=True)] == ["odd-1"]
+    asked["topic"] = "work"
+    await run.resume()
+    assert (await run.wait(timeout_s=20)).output == "done"

@@ -217,6 +217,36 @@ use AS (
     DELETE FROM dag_value_use WHERE ctid = ANY(ARRAY(
         SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no)
         CROSS JOIN LATERAL (SELECT ctid AS tid FROM dag_value_use WHERE dag_no = w.dag_no OFFSET 0) AS x))),
+events AS (
+    DELETE FROM event WHERE ctid = ANY(ARRAY(
+        SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM event WHERE dag_no = w.dag_no ORDER BY event LIMIT $2) AS x
+        LIMIT $2)) RETURNING 1),
+signal_ids AS (
+    DELETE FROM signal_id WHERE ctid = ANY(ARRAY(
+        SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM signal_id WHERE dag_no = w.dag_no ORDER BY id LIMIT $2) AS x
+        LIMIT $2)) RETURNING 1),
+signal_counts AS (
+    DELETE FROM signal_count WHERE ctid = ANY(ARRAY(
+        SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM signal_count WHERE dag_no = w.dag_no ORDER BY name LIMIT $2) AS x
+        LIMIT $2)) RETURNING 1),
+shown AS (
+    DELETE FROM published WHERE ctid = ANY(ARRAY(
+        SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM published WHERE dag_no = w.dag_no ORDER BY key LIMIT $2) AS x
+        LIMIT $2)) RETURNING 1),
+runs AS (
+    DELETE FROM run WHERE ctid = ANY(ARRAY(
+        SELECT x.tid FROM unnest($1::bigint[]) AS w(dag_no)
+        CROSS JOIN LATERAL (SELECT ctid AS tid FROM run WHERE dag_no = w.dag_no OFFSET 0) AS x))
+    RETURNING namespace, workflow_id, dag_id),
+workflows AS (
+    DELETE FROM workflow WHERE ctid = ANY(ARRAY(
+        SELECT x.tid FROM runs CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM workflow
+            WHERE namespace = runs.namespace AND id = runs.workflow_id AND dag_id = runs.dag_id OFFSET 0) AS x))),
 late AS (
     DELETE FROM change WHERE ctid = ANY(ARRAY(
         SELECT c.tid FROM unnest($1::bigint[]) AS w(dag_no) CROSS JOIN LATERAL (
@@ -224,7 +254,8 @@ late AS (
         LIMIT $2)) RETURNING 1)
 SELECT greatest((SELECT count(*) FROM edges), (SELECT count(*) FROM nodes), (SELECT count(*) FROM specs),
     (SELECT count(*) FROM externals), (SELECT count(*) FROM changes), (SELECT count(*) FROM expansions), (SELECT count(*) FROM cleanups),
-    (SELECT count(*) FROM shared), (SELECT count(*) FROM late))::int AS rows;
+    (SELECT count(*) FROM shared), (SELECT count(*) FROM events), (SELECT count(*) FROM signal_ids),
+    (SELECT count(*) FROM signal_counts), (SELECT count(*) FROM shown), (SELECT count(*) FROM late))::int AS rows;
 
 -- name: ended_dags(since, after_at, after_id, lag_s, scan_max)
 -- Ends in their order, of all namespaces: a page looks at no more than `scan_max`. What is younger than `lag_s` may

@@ -14,8 +14,12 @@ INSERT INTO workflow (namespace, id, dag_id) VALUES ($1, $2, $3) ON CONFLICT DO 
 SELECT dag_id::text FROM workflow WHERE namespace = $1 AND id = $2 FOR UPDATE;
 
 -- name: started_run(dag_id)
-SELECT r.* FROM (SELECT no FROM dag WHERE id = $1 OFFSET 0) AS d
+SELECT r.*, d.parent_dag, d.parent_node, d.parent_generation
+FROM (SELECT no, parent_dag::text, parent_node, parent_generation FROM dag WHERE id = $1 OFFSET 0) AS d
 CROSS JOIN LATERAL (SELECT type, state, input FROM run WHERE dag_no = d.no OFFSET 0) AS r;
+
+-- name: is_dag(dag_id)
+SELECT true AS found FROM dag WHERE id = $1;
 
 -- name: dag_of_id(namespace, id)
 SELECT dag_id::text FROM workflow WHERE namespace = $1 AND id = $2;
@@ -85,7 +89,8 @@ RETURNING stuck_attempts;
 WITH hashed AS (UPDATE run SET secret_hash = $4 WHERE dag_no = $1),
 spec AS (UPDATE node_spec SET item = $5 WHERE node_no = $1::bigint << 22)
 UPDATE node SET state = $2, generation = generation + 1, item_id = $3, enqueued = false, attempts = 0,
-    released_at = CASE WHEN $2 = 'released' THEN shard_now() END, started_at = NULL, worker = NULL, error = NULL
+    released_at = CASE WHEN $2 = 'released' THEN shard_now() END, started_at = NULL, finished_at = NULL,
+    worker = NULL, output = NULL, error = NULL
 WHERE no = $1::bigint << 22
 RETURNING generation;
 
@@ -153,6 +158,33 @@ FROM (SELECT count(*) AS count FROM unread) AS u WHERE run.dag_no = $3;
 
 -- name: set_continued(dag_no, dag_id)
 UPDATE run SET continued_as = $2 WHERE dag_no = $1;
+
+-- name: take_back_end(dag_no)
+-- What was asked for at the same event is a part of what mended code asks for there.
+WITH taken AS (DELETE FROM event WHERE dag_no = $1 AND kind = 'end' RETURNING after),
+cleared AS (UPDATE dag SET ends_as = NULL WHERE no = $1)
+UPDATE run SET state = 'running', output = NULL, error = NULL, seen = least(seen, t.after - 1)
+FROM (SELECT coalesce(min(after), 1) AS after FROM taken) AS t WHERE dag_no = $1;
+
+-- name: append_missed_ends(dag_no)
+WITH missed AS MATERIALIZED (
+    SELECT n.*, r.last_event + row_number() OVER (ORDER BY n.no) AS event
+    FROM (
+        SELECT no, key, generation, state, output, error, CASE WHEN timer THEN 'timer' WHEN NOT sub THEN 'item'
+            WHEN key LIKE 'child:%' THEN 'child' WHEN key LIKE 'start:%' THEN 'start'
+            WHEN key LIKE 'send:%' THEN 'send' ELSE 'sub' END AS kind
+        FROM node
+        WHERE no > $1::bigint << 22 AND no < ($1::bigint + 1) << 22
+            AND state IN ('succeeded', 'failed', 'skipped', 'cancelled')
+            AND key NOT IN (SELECT key FROM event WHERE dag_no = $1 AND after IS NULL AND kind <> 'signal')) AS n
+    CROSS JOIN (SELECT last_event FROM run WHERE dag_no = $1) AS r),
+appended AS (
+    INSERT INTO event (dag_no, event, kind, key, generation, state, output, error)
+    SELECT $1, event, kind, key, generation, state, output,
+        CASE WHEN state <> 'succeeded' THEN coalesce(error, state) END
+    FROM missed)
+UPDATE run SET last_event = c.last, last_told = c.last
+FROM (SELECT max(event) AS last FROM missed HAVING count(*) > 0) AS c WHERE run.dag_no = $1;
 
 -- name: end_run(dag_no, state, error)
 UPDATE run SET state = $2, error = $3, stuck = NULL WHERE dag_no = $1;

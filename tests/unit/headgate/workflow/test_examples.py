@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.workflows import app_submission, order
+from examples.workflows import app_submission, backfill, order, provisioning
 from headgate.testing import explore
 from headgate.workflow.lint import lint
 
@@ -15,6 +15,8 @@ EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path.stem != "__init__
 PRINTS = {
     "order": "{'label': 'L-7', 'receipt': 'paid 600.0', 'state': 'shipped'} after 3660 s",
     "app_submission": "{'state': 'published', 'superseded': ['1.0'], 'version': '1.1'} after 24.7 h",
+    "provisioning": "ready: 3 machines after 60 s\ntaken down: 3 of 3 machines could not be made",
+    "backfill": "{'failed': ['2030-01-13']} after 325 s",
 }
 
 
@@ -103,3 +105,13 @@ def test_a_submission_in_any_order_of_events() -> None:
     found = explore(simulation.signal("review", {"accepted": True}), seeds=60)
     assert {end["state"] for end in found.outputs} >= {"published"}
     assert {end["version"] for end in found.outputs} <= {"1.0", "2.0"}
+
+
+def test_a_long_backfill_goes_on_as_new_runs() -> None:
+    done = backfill.simulated("2030-01-01", "2030-04-01")
+    assert done.state == "continued"
+    assert done.next_input == {"failed": ["2030-01-13", "2030-02-13"], "first": "2030-03-02", "last": "2030-04-01"}
+
+
+def test_machines_are_the_same_in_any_order() -> None:
+    explore(provisioning.simulated(), seeds=20)
