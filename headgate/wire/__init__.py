@@ -115,7 +115,7 @@ from headgate.wire.building import (
     TimerSpec,
     WorkflowNode,
 )
-from headgate.wire.console import History, HistoryLine, HistoryMark, MarkKind, Me
+from headgate.wire.console import History, Inspection, Me
 from headgate.wire.dag import (
     Attempt,
     BlockedBy,
@@ -346,8 +346,7 @@ __all__ = [
     "GraphView",
     "Headers",
     "History",
-    "HistoryLine",
-    "HistoryMark",
+    "Inspection",
     "Item",
     "ItemAttempt",
     "ItemId",
@@ -375,7 +374,6 @@ __all__ = [
     "LogText",
     "LogsRequest",
     "LookStatus",
-    "MarkKind",
     "Me",
     "MinShare",
     "Moment",

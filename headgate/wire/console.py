@@ -1,5 +1,6 @@
 """What operators are shown: the last hour, and what happened meanwhile."""
 
+from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
@@ -15,6 +16,122 @@ class Me(Response):
     token: str | None = Field(default=None, description="the token's id, which is not secret")
     scopes: list[str]
     namespaces: list[str] | None = Field(default=None, description="null: all")
+
+
+class ShardView(Response):
+    """How one process sees a shard."""
+
+    process: str
+    breaker: Literal["closed", "open", "half_open"]
+    takes_items: bool
+    is_full: bool = False
+    draining: bool
+    owns: bool
+    owner: str | None = None
+    owner_epoch: int
+    map_version: int
+    schema_name: str = Field(alias="schema")
+    shard_epoch: int
+    connections_in_use: int
+    connections_max: int
+    calls_waiting: int
+    latency_ms_p50: float | None = None
+    latency_ms_p99: float | None = None
+
+
+class Sessions(Response):
+    """Sessions of the shard's database that do and wait for the same."""
+
+    application: str
+    state: str
+    wait_event_type: str | None = None
+    wait_event: str | None = None
+    sessions: int
+    oldest_s: float | None = None
+
+
+class OpenTransaction(Response):
+    """One of the oldest transactions of the shard's database."""
+
+    pid: int
+    application: str
+    state: str | None = None
+    wait_event: str | None = None
+    age_s: float | None = None
+    statement: str
+
+
+class WaitingLock(Response):
+    """A session that waits for a lock."""
+
+    pid: int
+    kind: str
+    mode: str
+    table: str
+    blocked_by: list[int]
+    waits_s: float | None = None
+    statement: str
+
+
+class TableSize(Response):
+    """A table of the shard."""
+
+    table: str
+    bytes: int
+    index_bytes: int
+    rows: int
+    dead: int
+    vacuumed_at: datetime | None = None
+
+
+class StatementCost(Response):
+    """A statement, as pg_stat_statements counts it."""
+
+    statement: str
+    calls: int
+    mean_ms: float
+    total_ms: float
+    rows: int
+
+
+class Standby(Response):
+    """A standby of the shard's server."""
+
+    name: str
+    state: str | None = None
+    sync_state: str | None = None
+    behind_bytes: float | None = None
+    behind_s: float | None = None
+
+
+class ShardServer(Response):
+    """The server that a shard is on."""
+
+    version: str
+    is_standby: bool
+    wal_bytes: float = Field(description="written in all; two looks tell how fast")
+    at_s: float
+    up_s: float
+    database_bytes: int
+    connections: int
+    connections_max: int
+
+
+class Inspection(Response):
+    """A close look at a shard; a part is null where its server does not tell it, and `untold` says why."""
+
+    shard: int
+    why: str
+    views: list[ShardView]
+    silent: int = Field(description="processes that were asked and have not answered in time")
+    server: ShardServer | None = None
+    sessions: list[Sessions] | None = None
+    transactions: list[OpenTransaction] | None = None
+    locks: list[WaitingLock] | None = None
+    tables: list[TableSize] | None = None
+    statements: list[StatementCost] | None = Field(default=None, description="null: no pg_stat_statements")
+    standbys: list[Standby] | None = None
+    untold: list[str]
 
 
 class HistoryLine(Response):

@@ -8,7 +8,8 @@ sampling     takes the samples, and notices what is worth a mark
 peers        asks every process of a service the same question, over Redis
 merging      the answers of several processes as one
 watch        these, put together for a process
-routes       `GET /v1/history`
+inspection   a close look at one shard, and how each process sees it
+routes       `GET /v1/history`, `GET /v1/shards/{shard}/inspection`
 relay        calls of the pages to the other service
 site         both services as one site
 """

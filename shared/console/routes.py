@@ -10,7 +10,7 @@ from headgate import wire
 from shared.admission.connection_priority import Urgency
 from shared.console.merging import METRICS
 from shared.console.watch import Watch
-from shared.errors import invalid
+from shared.errors import Forbidden, NotFound, invalid
 from shared.http.access import Caller
 from shared.http.edge import caller_of, json_response
 
@@ -53,6 +53,22 @@ async def history(
     found = await watch.ask(question)
     found["series"] = [line for line in found["series"] if _may_see(caller, line)]
     return json_response(found)
+
+
+@router.get(
+    "/v1/shards/{shard}/inspection", response_model=wire.Inspection, operation_id="inspect_shard", tags=["console"]
+)
+async def inspect_shard(
+    shard: str, caller: Annotated[Caller, Depends(caller_of)], watch: Annotated[Watch, Depends(watch_of)]
+) -> Response:
+    """A close look at a shard (scope `ops`): its server's sessions, locks, tables, statements and standbys, and
+    how each process of the service sees it."""
+    caller.need("ops")
+    if caller.namespaces is not None:
+        raise Forbidden("a shard is every tenant's: a look into it needs a token of all namespaces")
+    if not shard.isdecimal() or not shard.isascii() or len(shard) > 4:
+        raise NotFound("no shard has this number; see GET /v1/shards")
+    return json_response(await watch.inspect(int(shard)))
 
 
 def _may_see(caller: Caller, line: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -9,17 +10,19 @@ import msgspec
 from prometheus_client import Counter
 
 from shared.clock import Clock
-from shared.console import merging
+from shared.console import inspection, merging
 from shared.console.history import SeriesName, ShardHistory
 from shared.console.merging import Question, Told
 from shared.console.peers import Peers
 from shared.console.sampling import Sampling
+from shared.errors import NotFound
 from shared.loop import Loop
 from shared.settings import EdgeSettings
 from shared.shards.ownership import Ownership
 from shared.shards.shard_map import ShardMap
 
 _MARKS_SHOWN_MAX = 500
+_LOOK_S_MAX = 5.0
 
 
 class Watch:
@@ -46,6 +49,9 @@ class Watch:
         self.sampling = Sampling(self.history, shards, ownership, clock, counters=counters, more=more)
         self.peers = Peers(settings.redis_url, settings.redis_prefix, service, ownership.name)
         self.peers.answerers["history"] = self._answer
+        self.peers.answerers["view"] = self._view
+        self._shards = shards
+        self._ownership = ownership
         self.loop = Loop("history", self.sampling.step, interval_s=settings.history_point_s)
 
     async def ask(self, question: Question) -> dict[str, Any]:
@@ -89,6 +95,30 @@ class Watch:
         end = self.history.slot_now() // stride * stride + stride
         lines_max = max(1, self._settings.history_values_max // points)
         return Question(metrics, end - points * stride, points, stride, by, shard, namespace, topic, lines_max)
+
+    async def inspect(self, number: int) -> dict[str, Any]:
+        """One shard: what its server tells, and how each process sees it.
+
+        Raises:
+            NotFound: the map has no such shard.
+        """
+        shard = self._shards.get(number)
+        own = await self._view(number)
+        if shard is None or own is None:
+            raise NotFound("no shard has this number; see GET /v1/shards")
+        heard, shown = await asyncio.gather(
+            self.peers.ask("view", number), inspection.looked_at(shard, _LOOK_S_MAX)
+        )
+        views = {self.peers.name: own} | {name: said for name, said in heard.answers.items() if said is not None}
+        sides = [{"process": name, **views[name]} for name in sorted(views)]
+        silent = heard.asked - len(heard.answers)
+        return {"shard": number, "why": inspection.why(shown, views), "views": sides, "silent": silent, **shown}
+
+    async def _view(self, number: Any) -> dict[str, Any] | None:
+        shard = self._shards.get(number) if isinstance(number, int) else None
+        if shard is None or shard.pool.is_retired:
+            return None
+        return inspection.view(shard, self._shards, self._ownership, self._settings.pool_connections_max)
 
     async def _answer(self, question: Any) -> Any:
         return msgspec.to_builtins(merging.tell(self.history, msgspec.convert(question, Question)))

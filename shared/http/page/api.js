@@ -21,6 +21,8 @@ export const PATHS = {
   namespace: ["queue", "/v1/namespaces/{ns}"],
   queueShards: ["queue", "/v1/shards"],
   queueShard: ["queue", "/v1/shards/{shard}"],
+  queueInspection: ["queue", "/v1/shards/{shard}/inspection"],
+  dagInspection: ["dag", "/v1/shards/{shard}/inspection"],
   queueHistory: ["queue", "/v1/history"],
   dags: ["dag", "/v1/namespaces/{ns}/dags"],
   dag: ["dag", "/v1/namespaces/{ns}/dags/{dag}"],

@@ -87,7 +87,7 @@ export function chart(key, title, told, lines, { format = number } = {}) {
       axes: [{ ...axis, size: 22, space: 60, values: (_, at) => at.map((s) => new Date(s * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })) },
         { ...axis, size: 52, space: 28, values: (_, at) => at.map(format) }],
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high ? high * 1.05 : 1] } },
-      series: [{}, ...shown.map((each) => ({ stroke: colour(each.colour), width: 1.5, dash: each.dash, points: { show: false } }))],
+      series: [{}, ...shown.map((each) => ({ stroke: colour(each.colour), width: 1.5, dash: each.dash, points: { show: (plot, at) => plot.data[at].filter((value) => value !== null).length < 2, size: 5 } }))],
       hooks: { draw: [(plot) => drawMarks(plot, known.marks)] },
     }, data, box);
     new ResizeObserver(([entry]) => { if (entry.contentRect.width > 40) known.plot.setSize({ width: Math.floor(entry.contentRect.width), height: 130 }); }).observe(box);

@@ -1,6 +1,6 @@
 // The shards of both services: a map of all of them, a table where they are few.
 
-import { PATHS, all, ask, can, several } from "./api.js";
+import { PATHS, all, ask, several } from "./api.js";
 import { chart, happened, history, latest, line, millis, perSecond, seconds, spark } from "./chart.js";
 import { ago, badge, bar, bytes, command, fields, h, number, said, span, table } from "./dom.js";
 
@@ -78,11 +78,11 @@ export async function one(page, argument) {
 const QUEUE = "ready,delayed,leased,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked_per_s,errors_per_s,expired_per_s,dead_per_s,db_latency_ms_p50,db_latency_ms_p99,bytes,dead_tuples,waiting_calls";
 
 async function queueShard(page, number_) {
-  const { found: [told, shard], lost } = await several([history("queue", { metrics: QUEUE, by: "shard", shard: number_ }), ask(PATHS.queueShard, { shard: number_ })]);
+  const { found: [told, shard, inside], lost } = await several([history("queue", { metrics: QUEUE, by: "shard", shard: number_ }), ask(PATHS.queueShard, { shard: number_ }), inspected("queue", number_)]);
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
-    shard ? h("section", { class: "head" }, h("h1", {}, badge(shard.state), ` Queue shard ${number_}`), bar(shard, PLACES), fields([
+    shard ? h("section", { class: "head" }, h("h1", {}, badge(shard.state), ` Queue shard ${number_}`), inside ? h("p", { class: "why" }, inside.why) : null, bar(shard, PLACES), fields([
       ["owner", shard.owner], ["epoch", shard.epoch ? number(shard.epoch) : null], ["size", bytes(shard.bytes)], ["dead tuples", number(shard.dead_tuples)],
       ["oldest transaction", shard.oldest_transaction_age_s === null ? null : span(shard.oldest_transaction_age_s)]])) : null,
     h("div", { class: "charts" },
@@ -103,18 +103,18 @@ async function queueShard(page, number_) {
         { name: "leases expired", values: drawn("expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
         { name: "died", values: drawn("dead_per_s"), colour: "cancelled", state: "cancelled", dash: [2, 2] }], { format: perSecond }),
       chart("s-waits", "Calls that wait for a connection", told, [{ name: "wait", values: drawn("waiting_calls"), colour: "skipped", state: "skipped" }])),
-    happened(told?.marks));
+    happened(told?.marks), within(inside), drains("queue", number_, shard));
 }
 
 const DAG = "running_dags,blocked_nodes,released_nodes,outbox,released_per_s,release_lag_s_p99,errors_per_s,db_latency_ms_p50,db_latency_ms_p99,waiting_calls";
 
 async function dagShard(page, number_) {
-  const { found: [told, shards], lost } = await several([history("dag", { metrics: DAG, by: "shard", shard: number_ }), all(PATHS.dagShards)]);
+  const { found: [told, shards, inside], lost } = await several([history("dag", { metrics: DAG, by: "shard", shard: number_ }), all(PATHS.dagShards), inspected("dag", number_)]);
   const shard = shards?.find((each) => each.shard === number_);
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
-    shard ? h("section", { class: "head" }, h("h1", {}, badge(shard.state), ` DAG shard ${number_}`), fields([
+    shard ? h("section", { class: "head" }, h("h1", {}, badge(shard.state), ` DAG shard ${number_}`), inside ? h("p", { class: "why" }, inside.why) : null, fields([
       ["owner", shard.owner], ["epoch", number(shard.epoch)], ["running DAGs", number(shard.dags.running || 0)], ["outbox", number(shard.outbox)]])) : h("p", { class: "empty" }, "There is no such shard."),
     h("div", { class: "charts" },
       chart("d-dags", "DAGs and nodes", told, [
@@ -128,5 +128,74 @@ async function dagShard(page, number_) {
         { name: "p99", values: drawn("db_latency_ms_p99"), colour: "failed", state: "failed" }], { format: millis }),
       chart("d-faults", "Errors", told, [{ name: "errors", values: drawn("errors_per_s"), colour: "failed", state: "failed" }], { format: perSecond }),
       chart("d-waits", "Calls that wait for a connection", told, [{ name: "wait", values: drawn("waiting_calls"), colour: "skipped", state: "skipped" }])),
-    happened(told?.marks));
+    happened(told?.marks), within(inside), drains("dag", number_, shard));
+}
+
+const looks = new Map(); // the last look at each shard's server, to tell how fast it writes
+
+async function inspected(service, shard) {
+  const found = await ask(service === "dag" ? PATHS.dagInspection : PATHS.queueInspection, { shard });
+  const key = `${service} ${shard}`, before = looks.get(key), now = found.server;
+  if (now) {
+    const span_s = before ? now.at_s - before.at_s : 0;
+    found.walPerS = span_s > 0 && now.wal_bytes >= before.wal_bytes ? (now.wal_bytes - before.wal_bytes) / span_s : null;
+    if (!before || span_s > 2) looks.set(key, now);
+  }
+  return found;
+}
+
+// What the server and each process tell.
+function within(found) {
+  if (!found) return null;
+  const { server } = found;
+  const differs = (name) => new Set(found.views.map((view) => view[name])).size > 1;
+  const cell = (name, show = said) => (view) => (differs(name) ? h("b", { class: "news" }, show(view[name])) : show(view[name]));
+  const part = (title, rows, columns, empty) => (rows ? [h("h2", {}, title), table(columns, rows, empty)] : null);
+  return h("section", {},
+    h("h2", {}, "As each process sees it"), found.silent ? h("p", { class: "lost" }, `${number(found.silent)} of the processes that were asked have not answered.`) : null,
+    table([
+      ["process", (view) => [view.process, view.owns ? h("span", { class: "flag" }, "owns it") : null], { wide: true }],
+      ["calls", (view) => badge(view.breaker === "closed" ? "healthy" : "open", view.breaker === "closed" ? "go through" : "refused")],
+      ["takes items", cell("takes_items", (value) => (value ? "yes" : "no"))],
+      ["drains", cell("draining", (value) => (value ? "yes" : "no"))],
+      ["owner", cell("owner")], ["epoch", cell("owner_epoch")], ["map", cell("map_version")],
+      ["connections", (view) => `${view.connections_in_use} of ${view.connections_max}`, { right: true }],
+      ["waiting", (view) => view.calls_waiting || null, { right: true }],
+      ["p50 · p99", (view) => `${said(view.latency_ms_p50)} · ${said(view.latency_ms_p99)} ms`, { right: true }],
+    ], found.views, ""),
+    server ? [h("h2", {}, "Its server"), h("div", { class: "head" }, fields([
+      ["Postgres", server.version], ["role", server.is_standby ? "standby" : "primary"], ["up", span(server.up_s)], ["database", bytes(server.database_bytes)],
+      ["WAL", found.walPerS === null || found.walPerS === undefined ? "…" : `${bytes(Math.round(found.walPerS))}/s`], ["connections", `${number(server.connections)} of ${number(server.connections_max)}`]]))] : null,
+    part("Locks waited for", found.locks, [
+      ["session", (lock) => String(lock.pid), { right: true }], ["waits for", (lock) => [lock.mode, lock.table ? ` on ${lock.table}` : ` (${lock.kind})`]], ["held by", (lock) => lock.blocked_by.join(", ")],
+      ["for", (lock) => (lock.waits_s === null ? null : span(lock.waits_s)), { right: true }], ["statement", (lock) => h("code", {}, lock.statement), { wide: true }]], "Nobody waits for a lock."),
+    part("Oldest transactions", found.transactions, [
+      ["session", (each) => String(each.pid), { right: true }], ["age", (each) => span(each.age_s), { right: true }], ["of", (each) => each.application], ["state", (each) => each.state],
+      ["statement", (each) => h("code", {}, each.statement), { wide: true }]], "No transaction is open."),
+    part("Sessions", found.sessions, [
+      ["sessions", (each) => each.sessions, { right: true }], ["of", (each) => each.application], ["state", (each) => each.state], ["wait for", (each) => [each.wait_event_type, each.wait_event].filter(Boolean).join(": ") || null],
+      ["oldest", (each) => (each.oldest_s === null ? null : span(each.oldest_s)), { right: true }]], "None."),
+    found.statements ? part("Statements that take the most time", found.statements, [
+      ["calls", (each) => each.calls, { right: true }], ["mean", (each) => millis(each.mean_ms), { right: true }], ["in all", (each) => span(each.total_ms / 1000), { right: true }], ["rows", (each) => each.rows, { right: true }],
+      ["statement", (each) => h("code", {}, each.statement), { wide: true }]], "None yet.") : [h("h2", {}, "Statements"), h("p", { class: "quiet" }, "The server has no pg_stat_statements; with it, those that take the most time are listed here.")],
+    part("Standbys", found.standbys, [
+      ["standby", (each) => each.name], ["state", (each) => [each.state, each.sync_state].filter(Boolean).join(", ")], ["behind", (each) => (each.behind_bytes === null ? null : bytes(each.behind_bytes)), { right: true }],
+      ["by", (each) => (each.behind_s === null ? null : span(each.behind_s)), { right: true }]], "None."),
+    part("Tables", found.tables, [
+      ["table", (each) => each.table], ["rows", (each) => each.rows, { right: true }], ["dead", (each) => each.dead || null, { right: true }], ["vacuumed", (each) => (each.vacuumed_at ? ago(each.vacuumed_at) : null)],
+      ["table bytes", (each) => bytes(each.bytes), { right: true }], ["index bytes", (each) => bytes(each.index_bytes), { right: true }]], "None."),
+    found.untold.map((text) => h("p", { class: "quiet" }, `Not told: ${text}`)));
+}
+
+// The map of the shards is a file that services read and do not write: so the page has the command, and what it does.
+function drains(service, shard, seen) {
+  if (!seen) return null;
+  const draining = seen.state === "draining";
+  return h("section", {}, h("h2", {}, draining ? "Use it again" : "Let it run empty"),
+    h("p", {}, draining
+      ? "From then on what may live anywhere comes here, too; slots that went elsewhere stay there."
+      : service === "queue"
+        ? `Nothing new without an id comes; slots of keys and affinities move to other shards, and what is here (${number(seen.ready + seen.leased + seen.delayed + seen.disabled)} items, ${number(seen.dead)} dead) is worked on until it is gone. Calls with a key whose slot is on its way are refused for a moment, with nothing done.`
+        : `No new DAG comes; the ${number(seen.dags.running || 0)} that run go on here until they have ended. What has ended stays until its retention.`),
+    command(`python -m shards ${service === "dag" ? "--service dag " : ""}${draining ? "undrain" : "drain"} ${shard} --yes`));
 }
