@@ -29,6 +29,8 @@ class ItemOptions(TypedDict, total=False):
     priority: lower is served first; 0 by default.
     delay_s or deliver_after: not before; up to 30 days ahead.
     ttl_s: dropped so long after the enqueue, unless somebody has it then.
+    deadline_s: ended so long after the enqueue, also if somebody has it then.
+    timeout_s: how long one delivery may last, however often its lease is extended; then it has failed.
     lease_s: how long a consumer that does not extend has for it; 60 by default, its dequeue may say otherwise.
     max_attempts: deliveries before it is dead; by default a worker's task says, which is 20, else there is no end.
     backoff: `{"base_s": 5}` waits 5, 10, 20, ... up to 300 seconds between them; by default from 1; 0 is at once.
@@ -49,6 +51,8 @@ class ItemOptions(TypedDict, total=False):
     delay_s: float
     lease_s: float
     ttl_s: float
+    deadline_s: float
+    timeout_s: float
     disabled: bool
     delivery: Delivery
     max_attempts: int

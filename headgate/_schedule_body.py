@@ -17,7 +17,7 @@ class ScheduleOptions(TypedDict, total=False):
     catchup_s: how late a run may begin after an outage; 3600 by default.
     jitter_s: each slot is put off by a part of it.
     paused: whether slots pass.
-    metadata, priority, max_attempts, backoff, lease_s, ttl_s: of the item, where there is a topic.
+    metadata, priority, max_attempts, backoff, lease_s, ttl_s, timeout_s: of the item, where there is a topic.
     """
 
     overlap: wire.Overlap
@@ -30,6 +30,7 @@ class ScheduleOptions(TypedDict, total=False):
     backoff: BackoffSpec
     lease_s: float
     ttl_s: float
+    timeout_s: float
 
 
 def schedule_body(

@@ -66,6 +66,8 @@ class NodeOptions(WaitOptions, total=False):
     backoff: `{"base_s": 5}` waits 5, 10, 20, ... up to 300 seconds between them; by default from 1; 0 is at once.
     lease_s: how long a consumer that does not extend has for it; 60 by default, a worker's own says otherwise.
     delay_s, ttl_s: from its release, not before and not after so long.
+    deadline_s: from its release; so long after that it has failed, also if somebody has it then.
+    timeout_s: how long one delivery may last, however often its lease is extended.
     """
 
     payload: Any
@@ -76,6 +78,8 @@ class NodeOptions(WaitOptions, total=False):
     lease_s: float
     delay_s: float
     ttl_s: float
+    deadline_s: float
+    timeout_s: float
 
 
 class TimerOptions(TypedDict, total=False):

@@ -125,9 +125,7 @@ class Plan:
         return self._keys[call]
 
     def _options(self, call: JobCall[Any]) -> dict[str, Any]:
-        settings = call.function.settings
-        own = present(priority=settings.priority, max_attempts=settings.max_attempts, backoff=settings.backoff)
-        return {**own, **node_options(call.options, self._app.now())}
+        return {**call.function.settings.node_options(), **node_options(call.options, self._app.now())}
 
     def _new_key(self, call: JobCall[Any], wanted: str | None) -> str:
         if wanted is not None:  # it stands for the call in the whole flow, whichever job adds it

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, P
 
 from pydantic import ValidationError
 
+from headgate import wire
 from headgate._app.call import JobCall, JobOptions, references, without_calls
 from headgate._app.handle import JobHandle
 from headgate._app.typed import Signature, faults
+from headgate._calls import present
 from headgate._elements import BackoffSpec
 from headgate._job import Job
 from headgate.errors import JobFailed, WrongArguments
@@ -28,6 +30,8 @@ T = TypeVar("T")
 # What `enqueue` takes beside the arguments.
 RESERVED: Final = ("delay_s", "at", "priority", "key", "unique_for_s")
 TOPIC_PREFIX: Final = "job/"
+# Behind `timeout_s` a worker has so long to end an attempt; then the queue ends it, since the worker hangs.
+HANGS_S: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,15 @@ class Settings:
     result: bool = True
     priority: int | None = None
     defaults: JobOptions = field(default_factory=JobOptions)
+
+    def node_options(self) -> dict[str, Any]:
+        """What a node of the function has, unless its call says otherwise."""
+        return present(
+            priority=self.priority,
+            max_attempts=self.max_attempts,
+            backoff=self.backoff,
+            timeout_s=None if self.timeout_s is None else min(self.timeout_s + HANGS_S, wire.TTL_S_MAX),
+        )
 
     def __post_init__(self) -> None:
         at_least = {"version": 1, "slots": 1, "max_attempts": 1, "batch": 1}

@@ -264,11 +264,16 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         item = LocalItem(node.item_id, node.spec, due_s, self.now, node, node.generation)
         if (ttl_s := node.spec.get("ttl_s")) is not None:
             self.loop.call_later(ttl_s, self._expire, item)
+        if (deadline_s := node.spec.get("deadline_s")) is not None:
+            self.loop.call_later(deadline_s, self._expire, item, "leased")
         self.put(item)
 
-    def _expire(self, item: LocalItem) -> None:
-        if item.state in ("ready", "delayed"):
+    def _expire(self, item: LocalItem, *also: str) -> None:
+        if item.state in ("ready", "delayed", *also):
+            holder, is_held = item.job, item.state == "leased"
             self._end(item, "failed", error="expired")
+            if is_held and holder is not None:
+                holder.lose("lease_lost")
 
     def _dag_ended(self, dag: LocalDag) -> None:
         for node in dag.nodes.values():

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from headgate._app.cron import Cron
-from headgate._calls import present
 
 if TYPE_CHECKING:
     from headgate._app.function import JobFunction
@@ -64,11 +63,10 @@ class Every:
         """What the service is told: the times, and the item to make at each of them."""
         function = self.function
         assert function is not None
-        settings = function.settings
         times: dict[str, Any] = {"interval_s": self.every_s}
         if self.cron is not None:
             times = {"cron": Cron(self.cron, self.tz).text, "tz": self.tz}
-        item = present(priority=settings.priority, max_attempts=settings.max_attempts, backoff=settings.backoff)
+        item = function.settings.node_options()
         payload = {"fn": function.name, "v": function.version, "args": {}, "slot": True}
         return {**times, **item, "topic": function.topic, "payload": payload, "overlap": self.overlap}
 

@@ -186,9 +186,7 @@ class Sender:
         return dag.id
 
     def _options_of(self, call: JobCall[Any]) -> dict[str, Any]:
-        settings = call.function.settings
-        own = present(priority=settings.priority, max_attempts=settings.max_attempts, backoff=settings.backoff)
-        return {**own, **node_options(call.options, self.now())}
+        return {**call.function.settings.node_options(), **node_options(call.options, self.now())}
 
     def _held(self, name: str, payload: Mapping[str, Any], window_s: float) -> Steps[wire.Dag | str]:
         """The job with these arguments that was sent within the window, or the key for a new one.

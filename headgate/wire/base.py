@@ -70,7 +70,9 @@ StandingKind = Literal[
     "sending", "queued", "delayed", "running", "ending", "unknown", "kept", "releasing", "cancelling"
 ]
 ObstacleKind = Literal["external", "hold", "pause", "retry", "close"]
-AttemptOutcome = Literal["running", "acked", "failed", "lease_expired", "dead", "expired", "cancelled"]
+AttemptOutcome = Literal[
+    "running", "acked", "failed", "lease_expired", "timed_out", "dead", "expired", "cancelled"
+]
 EventKind = Literal["dag", "node"]
 BlockKind = Literal["node", "external", "hold", "pause", "retry", "end"]
 
@@ -220,6 +222,7 @@ Headers = Annotated[dict[str, str], Field(max_length=32), AfterValidator(_clean_
 Moment = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 Instant = Annotated[datetime, BeforeValidator(_instant), WithJsonSchema({"type": "string", "format": "date-time"})]
 LeaseS = Annotated[float, Field(ge=1, le=LEASE_S_MAX)]
+TimeoutS = Annotated[float, Field(ge=0.1, le=TTL_S_MAX)]
 DelayS = Annotated[float, Field(ge=0, le=DELAY_S_MAX)]
 TtlS = Annotated[float, Field(gt=0, le=TTL_S_MAX)]
 Priority = Annotated[int, Field(ge=INT32_MIN, le=INT32_MAX)]

@@ -24,6 +24,7 @@ from headgate.wire.base import (
     Priority,
     Request,
     RunOn,
+    TimeoutS,
     Topic,
     Trigger,
     TtlS,
@@ -31,7 +32,7 @@ from headgate.wire.base import (
     label,
 )
 from headgate.wire.names import ParentClose, PathName, WorkflowType
-from headgate.wire.queue import Backoff
+from headgate.wire.queue import Backoff, check_deadline
 
 
 class Dependency(Request):
@@ -123,6 +124,8 @@ class NodeSpec(Request):
     lease_s: LeaseS = float(LEASE_S_DEFAULT)
     delay_s: DelayS | None = None
     ttl_s: TtlS | None = None
+    timeout_s: TimeoutS | None = None
+    deadline_s: TtlS | None = None
     pass_outputs: bool = False
     run_on: RunOn | None = None
     compensates: Key | None = None
@@ -166,6 +169,7 @@ class NodeSpec(Request):
 
     @model_validator(mode="after")
     def _deliverable(self) -> Self:
+        check_deadline(self.deadline_s, self.ttl_s, self.delay_s)
         if self.ttl_s is not None and self.delay_s is not None and self.ttl_s < self.delay_s:
             raise fault("/ttl_s", "must not be shorter than delay_s: the item could never be delivered")
         deadlines: dict[str, float | None] = {}
@@ -178,6 +182,7 @@ class NodeSpec(Request):
 # What a node says of its item.
 _ITEM_FIELDS: Final = frozenset(
     {"topic", "payload", "metadata", "priority", "max_attempts", "backoff", "lease_s", "delay_s", "ttl_s"}
+    | {"timeout_s", "deadline_s"}
 )
 
 

@@ -52,6 +52,7 @@ from headgate.wire.base import (
     ReviveStatus,
     ShardState,
     T,
+    TimeoutS,
     Topic,
     TtlS,
     fault,
@@ -69,6 +70,16 @@ class Backoff(Request):
     factor: Annotated[float, Field(ge=0, le=1_000)] = 2.0
     max_s: DelayS = 300.0
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
+
+
+def check_deadline(deadline_s: float | None, ttl_s: float | None, delay_s: float | None) -> None:
+    """Raises ValueError for a deadline that contradicts what else is said."""
+    if deadline_s is None:
+        return
+    if ttl_s is not None:
+        raise fault("/deadline_s", "deadline_s and ttl_s exclude one another: a deadline holds also while leased")
+    if delay_s is not None and deadline_s < delay_s:
+        raise fault("/deadline_s", "must not be shorter than delay_s: the item could never be delivered")
 
 
 class Item(Request):
@@ -92,9 +103,12 @@ class Item(Request):
     affinity: Key | None = None
     fairness_key: Label | None = None
     headers: Headers | None = None
+    timeout_s: TimeoutS | None = None
+    deadline_s: TtlS | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        check_deadline(self.deadline_s, self.ttl_s, self.delay_s)
         if self.delay_s is not None:
             if self.deliver_after is not None:
                 raise fault("/delay_s", "deliver_after and delay_s exclude one another")
@@ -374,12 +388,13 @@ class ItemStanding(ElementResult):
 
 
 class ItemAttempt(Response):
-    """A delivery that failed: nacked, not acked before its lease ran out, or the last one of an item."""
+    """A delivery that failed: nacked, not acked before its lease ran out (`timed_out`: by its `timeout_s`), or
+    the last one of an item."""
 
     attempt: int
     started_at: datetime | None = None
     ended_at: datetime
-    outcome: Literal["failed", "lease_expired", "dead"]
+    outcome: Literal["failed", "lease_expired", "timed_out", "dead"]
     error: str | None = None
     worker: str | None = None
 

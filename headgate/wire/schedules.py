@@ -18,6 +18,7 @@ from headgate.wire.base import (
     Priority,
     Request,
     Response,
+    TimeoutS,
     Topic,
     TtlS,
     fault,
@@ -63,6 +64,7 @@ class ScheduledItem(Request):
     backoff: Backoff | None = None
     lease_s: LeaseS = float(LEASE_S_DEFAULT)
     ttl_s: TtlS | None = None
+    timeout_s: TimeoutS | None = None
 
 
 class ScheduleAction(Request):

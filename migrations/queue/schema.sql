@@ -101,7 +101,9 @@ CREATE TABLE item (
     idempotency_key text,
     error text,
     fairness_key text,
-    ready_at timestamp with time zone
+    ready_at timestamp with time zone,
+    timeout_s double precision,
+    is_deadline boolean
 )
 WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='50000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_threshold='1000000');
 

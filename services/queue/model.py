@@ -75,6 +75,8 @@ class NewItem(msgspec.Struct, forbid_unknown_fields=True):
     ack_context: msgspec.Raw = NULL
     affinity: str | None = None
     fairness_key: str | None = None
+    timeout_s: float | None = None
+    deadline_s: float | None = None
 
 
 def is_simple(item: NewItem) -> bool:
@@ -91,6 +93,8 @@ def is_simple(item: NewItem) -> bool:
         and item.idempotency_key is None
         and item.affinity is None
         and item.fairness_key is None
+        and item.timeout_s is None
+        and item.deadline_s is None
         and item.delivery == "at_least_once"
     )
 

@@ -17,6 +17,7 @@ _SELECTING = "services/queue/operations/selection.py"
 _REVIVE = "services/queue/leases/revive.py"
 _VERBS = "services/queue/api/verbs.py"
 
+_TIME_LIMITS = "contract/test_queue_time_limits.py"
 _CONTRACT_LEASES = "contract/test_queue_leases.py"
 _CONTRACT_IDS = "contract/test_queue_ids.py"
 _CONTRACT_CANCEL = "contract/test_queue_revive_cancel.py"
@@ -26,6 +27,22 @@ _INTERLEAVED = "integration/queue/test_interleaved.py"
 _SHARED_FLUSH = "integration/queue/test_shared_flush.py"
 
 MUTATIONS = (
+    Mutation(
+        "extend-past-timeout",
+        "however often it is extended, a delivery ends at its timeout",
+        "services/queue/leases/extend.py",
+        "                lease_s = min(item.lease_s if lease_s is None else lease_s, room_s)",
+        "                lease_s = item.lease_s if lease_s is None else lease_s",
+        (f"{_TIME_LIMITS}::test_a_delivery_that_is_extended_for_ever_loses_its_lease_at_its_timeout",),
+    ),
+    Mutation(
+        "extend-when-timed-out",
+        "past its timeout nothing is extended",
+        "services/queue/leases/extend.py",
+        "                if room_s <= 0:",
+        "                if room_s <= -3600:",
+        (f"{_TIME_LIMITS}::test_past_its_timeout_nothing_is_extended_that_nobody_has_taken_back_yet",),
+    ),
     Mutation(
         "flush-of-one-id",
         "of an id that comes twice in a flush the first is taken",

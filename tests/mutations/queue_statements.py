@@ -18,6 +18,14 @@ _INTERLEAVED = "integration/queue/test_interleaved.py"
 
 MUTATIONS = (
     Mutation(
+        "claim-past-deadline",
+        "no lease is given beyond an item's deadline",
+        _LEASES,
+        "CASE WHEN is_deadline THEN expires_at END) END AS lease_until",
+        "CASE WHEN false THEN expires_at END) END AS lease_until",
+        ("contract/test_queue_time_limits.py::test_no_lease_is_given_beyond_a_limit_whatever_the_call_asks_for",),
+    ),
+    Mutation(
         "enqueue-old-ids",
         "an id older than the window is refused, as its end may be forgotten",
         _ITEMS,

@@ -33,12 +33,15 @@ BEGIN
                 + coalesce(octet_length(i.headers), 0) + coalesce(octet_length(i.ack_context), 0) + 500 AS bytes),
     handed AS MATERIALIZED (
         SELECT x.id, x.namespace_id, x.topic_id, o.token, o.worker,
-            clock.at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
+            least(clock.at + make_interval(secs => least(x.timeout_s, coalesce(nullif(o.wanted_s, 0), x.lease_s))),
+                x.deadline_at) AS lease_until
         FROM clock, unnest(offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers)
             AS o(topic_id, token, wanted_s, items_max, worker)
         CROSS JOIN LATERAL (
             SELECT row_number() OVER best AS nth, sum(revived.bytes) OVER best AS bytes_so_far,
-                revived.id, revived.namespace_id, revived.topic_id, (revived.whole).lease_s
+                revived.id, revived.namespace_id, revived.topic_id, (revived.whole).lease_s,
+                (revived.whole).timeout_s,
+                CASE WHEN (revived.whole).is_deadline THEN (revived.whole).expires_at END AS deadline_at
             FROM revived WHERE revived.topic_id = o.topic_id AND revived.is_ready
             WINDOW best AS (ORDER BY revived.priority, revived.deliver_at, revived.id ROWS UNBOUNDED PRECEDING)
             ORDER BY revived.priority, revived.deliver_at, revived.id LIMIT o.items_max) AS x

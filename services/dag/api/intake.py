@@ -157,6 +157,10 @@ def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> tuple[str, str]
         fields["delay_s"] = repr(node.delay_s)
     if node.ttl_s is not None:
         fields["ttl_s"] = repr(node.ttl_s)
+    if node.timeout_s is not None:
+        fields["timeout_s"] = repr(node.timeout_s)
+    if node.deadline_s is not None:
+        fields["deadline_s"] = repr(node.deadline_s)
     if node.backoff is not None:
         fields["backoff"] = canonical(node.backoff.model_dump())
     item = _object(fields.items())

@@ -21,6 +21,7 @@ from shared.http.edge import validate
 
 _ITEM_FIELDS: Final = frozenset(
     {"topic", "payload", "priority", "max_attempts", "backoff", "lease_s", "delay_s", "ttl_s", "metadata"}
+    | {"timeout_s", "deadline_s"}
 )
 # What a command's spec may hold, by its kind.
 _FIELDS: Final = {

@@ -99,14 +99,25 @@ class Expiry:
             elif item.ttl_passed:
                 gone.append(Removal(item_id, "expired", "leased", 1, _PAST_TTL))
             elif is_last_attempt(item):
-                dead.append(Requeue(item_id, 1, 0, "the lease ran out on the last attempt"))
+                why = _too_long(item, holdings[item_id]) or "the lease ran out"
+                dead.append(Requeue(item_id, 1, 0, f"{why} on the last attempt"))
             else:
-                back.append(Requeue(item_id, 1, pause_s(item)))
-        ended = [(row, "lease_expired") for row in (*back, *dead)]
+                back.append(Requeue(item_id, 1, pause_s(item), _too_long(item, holdings[item_id])))
+        ended = [
+            (row, "timed_out" if items[row.id].has_timed_out(holdings[row.id].claimed_at) else "lease_expired")
+            for row in (*back, *dead)
+        ]
         await failed_attempts.log(tx, ended, items, holdings, self._settings.logged_attempts_max)
         ready = await rows.requeue(tx, back)
         ready += await rows.bury(tx, dead)
         return ready + await rows.remove(tx, gone)
+
+
+def _too_long(item: LockedItem, holding: Holding) -> str | None:
+    """What is said of a delivery that has taken all its time."""
+    if not item.has_timed_out(holding.claimed_at):
+        return None
+    return f"timed out: the attempt took longer than {item.timeout_s:g} s"
 
 
 class Swept(NamedTuple):

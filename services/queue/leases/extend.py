@@ -47,12 +47,20 @@ class Extends:
             again = []
             for token, item_id in sorted(leases):
                 item, lease_s = items[item_id], wanted_s[item_id]
-                lease_s = item.lease_s if lease_s is None else lease_s
+                room_s = item.room_s(holdings[item_id].claimed_at)
+                if room_s <= 0:
+                    continue  # its time is over: the reaper takes it back
+                lease_s = min(item.lease_s if lease_s is None else lease_s, room_s)
                 again.append((token, lease_s, namespace_id, item.topic_id, item_id, holdings[item_id]))
+            extended = {(token, item_id) for token, _, _, _, item_id, _ in again}
             if again:
-                await leave_groups(tx, sorted(leases))
+                await leave_groups(tx, sorted(extended))
                 await lease_again(tx, again)
-            return dict.fromkeys(named, "extended")
+            return {
+                position: "extended" if (entry.lease_token, entry.id) in extended else "lease_lost"
+                for position in named
+                for entry in (extensions[position],)
+            }
 
         statuses = await store.pool.transaction(work)
         with something_done():

@@ -6,8 +6,9 @@ keys, so that the caller can tell waiting consumers; forgetting to is slow, neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from services.queue.model import Key, NamespaceId, Ready, TopicId
@@ -34,6 +35,18 @@ class LockedItem(NamedTuple):
     idempotency_key: str | None
     enqueued_at: datetime
     ttl_passed: bool | None
+    timeout_s: float | None
+    deadline_at: datetime | None
+    at: datetime
+
+    def room_s(self, claimed_at: datetime) -> float:
+        """How long its lease may go on, of a delivery that began then."""
+        left_s = math.inf if self.timeout_s is None else self.timeout_s - (self.at - claimed_at).total_seconds()
+        return left_s if self.deadline_at is None else min(left_s, (self.deadline_at - self.at).total_seconds())
+
+    def has_timed_out(self, claimed_at: datetime) -> bool:
+        """Whether a delivery that began then has taken all the time that one may."""
+        return self.timeout_s is not None and claimed_at + timedelta(seconds=self.timeout_s) <= self.at
 
 
 class ItemState(NamedTuple):

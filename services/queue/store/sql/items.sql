@@ -42,7 +42,8 @@ kinds AS MATERIALIZED (
                 coalesce((x ->> 'max_attempts')::int, 0) AS max_attempts,
                 coalesce((x ->> 'at_most_once')::bool, false) AS at_most_once,
                 coalesce((x ->> 'managed')::bool, false) AS managed, u.named OR x ? 'key' IS TRUE AS remembered,
-                (x ->> 'backoff')::float8[] AS backoff,
+                (x ->> 'backoff')::float8[] AS backoff, (x ->> 'timeout_s')::float8 AS timeout_s,
+                (x ->> 'is_deadline')::bool AS is_deadline,
                 x ->> 'metadata' AS metadata, x ->> 'inputs' AS inputs, x ->> 'headers' AS headers,
                 x ->> 'key' AS key, x ->> 'lane' AS lane OFFSET 0) AS e
     WHERE NOT EXISTS (SELECT FROM strangers)),
@@ -54,11 +55,11 @@ arriving AS (
 inserted AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, expires_at,
         max_attempts, at_most_once, managed, remembered, delay_s, deliver_after, ttl_s, backoff, ack_topic_id,
-        metadata, inputs, headers, ack_context, idempotency_key, fairness_key)
+        metadata, inputs, headers, ack_context, idempotency_key, fairness_key, timeout_s, is_deadline)
     SELECT id, namespace_id, topic_id, priority, lease_s, payload, at, deliver_at,
         CASE WHEN NOT disabled THEN at + make_interval(secs => ttl_s) END, max_attempts, at_most_once, managed,
         remembered, delay_s, CASE WHEN disabled THEN due_at END, ttl_s, backoff, ack_topic_id, metadata, inputs,
-        headers, ack_context, key, lane
+        headers, ack_context, key, lane, timeout_s, is_deadline
     FROM arriving
     WHERE NOT named OR time_ms BETWEEN at_ms - $16::bigint AND at_ms + $17::bigint
     ON CONFLICT (id) DO NOTHING
@@ -147,7 +148,8 @@ WHERE coalesce((SELECT slots FROM shard) @> u.slot, true);
 -- name: lock_items(ids)
 -- Item rows in id order, as every statement that locks several takes them.
 SELECT id::text, namespace_id, topic_id, priority, attempts, max_attempts, backoff, at_most_once, managed,
-    remembered, lease_s, ack_topic_id, idempotency_key, enqueued_at, expires_at <= shard_now() AS ttl_passed
+    remembered, lease_s, ack_topic_id, idempotency_key, enqueued_at, expires_at <= shard_now() AS ttl_passed,
+    timeout_s, CASE WHEN is_deadline THEN expires_at END AS deadline_at, shard_now() AS at
 FROM item WHERE id = ANY ($1::uuid[]) ORDER BY item.id FOR UPDATE;
 
 -- name: requeue(ids, costs, delay_ss, errors, metadatas)
@@ -260,12 +262,14 @@ revived AS (
             + coalesce(octet_length(i.headers), 0) + coalesce(octet_length(i.ack_context), 0) + 500 AS bytes),
 handed AS MATERIALIZED (
     SELECT x.id, x.namespace_id, x.topic_id, o.token, o.worker,
-        clock.at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
+        least(clock.at + make_interval(secs => least(x.timeout_s, coalesce(nullif(o.wanted_s, 0), x.lease_s))),
+            x.deadline_at) AS lease_until
     FROM clock, unnest($5::int[], $6::uuid[], $7::float8[], $8::int[], $9::text[])
         AS o(topic_id, token, wanted_s, items_max, worker)
     CROSS JOIN LATERAL (
         SELECT row_number() OVER best AS nth, sum(revived.bytes) OVER best AS bytes_so_far,
-            revived.id, revived.namespace_id, revived.topic_id, (revived.whole).lease_s
+            revived.id, revived.namespace_id, revived.topic_id, (revived.whole).lease_s,
+            (revived.whole).timeout_s, CASE WHEN (revived.whole).is_deadline THEN (revived.whole).expires_at END AS deadline_at
         FROM revived WHERE revived.topic_id = o.topic_id AND revived.is_ready
         WINDOW best AS (ORDER BY revived.priority, revived.deliver_at, revived.id ROWS UNBOUNDED PRECEDING)
         ORDER BY revived.priority, revived.deliver_at, revived.id LIMIT o.items_max) AS x

@@ -39,7 +39,8 @@ taken AS (
     RETURNING id),
 items AS MATERIALIZED (
     SELECT width_bucket(id, $7::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at, lease_s, expires_at,
-        attempts, at_most_once, managed, payload, metadata, inputs, headers, ack_context, enqueued_at,
+        attempts, at_most_once, managed, payload, metadata, inputs, headers, ack_context, enqueued_at, timeout_s,
+        is_deadline,
         CASE WHEN expires_at <= clock.at THEN 0
             WHEN metadata IS NULL AND inputs IS NULL AND headers IS NULL AND ack_context IS NULL
                 THEN octet_length(payload) + 500
@@ -60,8 +61,9 @@ groups AS MATERIALIZED (
     FROM (
         SELECT ($8::uuid[])[least(nth, cardinality($8::uuid[]))] AS token,
             CASE WHEN expires_at <= clock.at THEN clock.at
-                ELSE clock.at + make_interval(secs => coalesce(
-                    nullif(($9::float8[])[least(nth, cardinality($9::float8[]))], 0), lease_s)) END AS lease_until,
+                ELSE least(clock.at + make_interval(secs => least(timeout_s, coalesce(
+                    nullif(($9::float8[])[least(nth, cardinality($9::float8[]))], 0), lease_s))),
+                    CASE WHEN is_deadline THEN expires_at END) END AS lease_until,
             id, namespace_id, topic_id, priority, deliver_at, attempts > 0 AS is_again, at_most_once,
             id::text || E'\x1f' || payload || CASE
                 WHEN metadata IS NULL AND inputs IS NULL AND headers IS NULL AND NOT managed
