@@ -88,10 +88,19 @@ class Nack(TypedDict, total=False):
     costs_attempt: bool
 
 
+class Told(TypedDict):
+    """How far a job has come."""
+
+    done: float
+    total: NotRequired[float]
+    note: NotRequired[str]
+
+
 class Extend(TypedDict):
     id: str
     lease_token: str
     lease_s: NotRequired[float]
+    progress: NotRequired[Told]
 
 
 class Revive(TypedDict):

@@ -1,6 +1,7 @@
 """A job: one leased item in a handler's hands, and how handlers end."""
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import threading
@@ -10,9 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from pydantic import ValidationError
+
 from headgate import wire
 from headgate._calls import encode, present
-from headgate._elements import Leased, LeasedDag, Nack
+from headgate._elements import Leased, LeasedDag, Nack, Told
 from headgate._threads import threads
 from headgate._virtual_loop import VirtualLoop
 from headgate.errors import Fail, Invalid, Retry
@@ -71,6 +74,9 @@ class Job:
         self.lease_ends_at = lease_ends_at
         self.lost: str | None = None
         self.output_bytes = 0
+        self.told: Told | None = None
+        self.is_untold = False  # what was told last has not been sent
+        self.tells: Callable[[Job], None] | None = None
         self.task: asyncio.Task[Any] | None = None
         self.app: Any = None
         self.plan: Plan | None = None
@@ -173,6 +179,34 @@ class Job:
         if self.app is None:
             raise ValueError("job.add is for functions of an app; a task's handler uses job.expand")
         return self.app.add(self, call, how)
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Tell how far the job has come: it is shown with its item within a second or so, until the job ends.
+
+        From any thread, as often as you like: it costs nothing but a remark, and the last one counts.
+
+        Raises:
+            ValueError: a number is negative or none, or the note is too long.
+        """
+        told: Any = present(done=done, total=total, note=note)
+        try:
+            wire.Progress.model_validate(told)
+        except ValidationError as error:
+            [fault, *_] = wire.field_errors(error.errors())
+            raise ValueError(f"job.progress: {fault.pointer[1:]}: {fault.detail}") from None
+        self.told = told
+        if not self.is_untold:
+            self.is_untold = True
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.tells is None or self._loop is None:
+            return
+        if _running_loop() is self._loop:
+            self.tells(self)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self.tells, self)
 
     def drop_expansions(self) -> bool:
         """Whether the handler has ended before an `expand` of its own had; that is not gone on with."""

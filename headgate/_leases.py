@@ -13,13 +13,15 @@ from typing import Final
 from headgate._elements import Extend
 from headgate._job import Job
 from headgate.async_client import AsyncClient
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, Invalid
 from headgate.ids import place_of
 from headgate.wire import BATCH_MAX
 
 log = logging.getLogger("headgate.worker")
 
 IDLE_S: Final = 3_600.0
+# What jobs tell of how far they have come goes so often, of all of them together.
+TELL_S: Final = 0.5
 _LOST: Final = ("lease_lost", "cancelled", "not_found")
 
 
@@ -35,10 +37,17 @@ class Leases:
         self._asked: set[Job] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._wakes_at = 0.0
+        self._tells_at = float("-inf")  # not before then
         self._changed = asyncio.Event()
 
     def hold(self, job: Job) -> None:
+        job.tells = self.tell
         self._set_due(job, job.lease_ends_at - job.lease_s / 2)
+
+    def tell(self, job: Job) -> None:
+        """A job has come further, which goes with an extension of its lease."""
+        if job in self._due_at and job not in self._asked:
+            self._set_due(job, min(self._due_at[job], max(self._clock(), self._tells_at)))
 
     def drop(self, job: Job) -> None:
         self._due_at.pop(job, None)
@@ -87,6 +96,8 @@ class Leases:
         return sum(map(len, groups.values()))
 
     def _ask(self, jobs: Sequence[Job], now: float) -> None:
+        if any(job.is_untold for job in jobs):
+            self._tells_at = now + TELL_S
         for job in jobs:
             self._asked.add(job)
             self._due_at[job] = job.lease_ends_at
@@ -96,20 +107,25 @@ class Leases:
 
     async def _extend(self, jobs: Sequence[Job], now: float) -> None:
         patience_s = max(0.1, min(job.lease_ends_at - now for job in jobs) / 2)
-        elements: list[Extend] = [
-            {"id": job.id, "lease_token": job.leased.lease_token, "lease_s": job.lease_s} for job in jobs
-        ]
+        telling = [job for job in jobs if job.is_untold]
+        elements = [_element(job) for job in jobs]
         try:
             async with asyncio.timeout(patience_s):
                 # What is refused is asked for again in a call of its own time.
                 results = await self._client.extend(elements, namespace=self._namespace, again=False)
             for job, result in zip(jobs, results, strict=True):
                 self._answered(job, result.status, now)
+            telling = []
+        except Invalid as error:
+            telling = []  # what it refuses is not to cost the leases
+            log.warning("could not extend %d leases, trying again without their progress: %s", len(jobs), error)
         except (TimeoutError, HeadgateError) as error:
             log.warning("could not extend %d leases, trying again: %s", len(jobs), error or "no answer in time")
         except Exception:
             log.exception("could not extend %d leases, trying again", len(jobs))
         finally:
+            for job in telling:
+                job.is_untold = True
             for job in self._asked.intersection(jobs):
                 self._postpone(job)
             self._asked.difference_update(jobs)
@@ -123,6 +139,8 @@ class Leases:
         else:
             return
         self._asked.discard(job)
+        if job.is_untold:
+            self.tell(job)
 
     def _postpone(self, job: Job) -> None:
         now = self._clock()
@@ -143,3 +161,12 @@ class Leases:
         log.warning("%r is no longer ours: %s", job, why)
         self.drop(job)
         job.lose(why)
+
+
+def _element(job: Job) -> Extend:
+    element: Extend = {"id": job.id, "lease_token": job.leased.lease_token, "lease_s": job.lease_s}
+    if job.is_untold:
+        job.is_untold = False  # before it is read: what comes meanwhile goes next time
+        if job.told is not None:
+            element["progress"] = job.told
+    return element

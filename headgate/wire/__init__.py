@@ -236,6 +236,7 @@ from headgate.wire.schedules import (
     Tick,
     TriggerSchedule,
 )
+from headgate.wire.workers import Progress, ProgressView
 from headgate.wire.workflow import (
     Accepted,
     Reasoned,
@@ -415,6 +416,8 @@ __all__ = [
     "PauseSchedule",
     "Priority",
     "Problem",
+    "Progress",
+    "ProgressView",
     "PutSchedule",
     "PutValue",
     "Quota",

@@ -122,7 +122,12 @@ def _check_strings(value: Any, check: Callable[[str], str | None]) -> Any:
     return value
 
 
-def _clean_text(text: str) -> str:
+def clean_text(text: str) -> str:
+    """Text that can be kept.
+
+    Raises:
+        ValueError: it cannot.
+    """
     if problem := unclean(text):
         raise ValueError(problem)
     return text
@@ -214,8 +219,8 @@ ItemId = Annotated[str, StringConstraints(pattern=ID_PATTERN, to_lower=True)]
 OpaqueId = str  # a malformed one is not_found, or lease_lost: an answer, no error
 Key = Annotated[str, AfterValidator(key), _short_schema(KEY_BYTES_MAX)]
 Label = Annotated[str, AfterValidator(label), _short_schema(NAME_BYTES_MAX)]
-ErrorText = Annotated[str, StringConstraints(max_length=ERROR_CHARS_MAX), AfterValidator(_clean_text)]
-LogText = Annotated[str, StringConstraints(max_length=LOG_TEXT_CHARS_MAX), AfterValidator(_clean_text)]
+ErrorText = Annotated[str, StringConstraints(max_length=ERROR_CHARS_MAX), AfterValidator(clean_text)]
+LogText = Annotated[str, StringConstraints(max_length=LOG_TEXT_CHARS_MAX), AfterValidator(clean_text)]
 Json = Annotated[Any, AfterValidator(_whole_json)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_clean_json)]
 Headers = Annotated[dict[str, str], Field(max_length=32), AfterValidator(_clean_json)]

@@ -58,6 +58,7 @@ from headgate.wire.base import (
     fault,
 )
 from headgate.wire.operations import OperationRef
+from headgate.wire.workers import Progress, ProgressView
 
 # Requests
 
@@ -180,9 +181,12 @@ class DequeueRequest(Request):
 
 
 class ExtendItem(Request):
+    """`progress`, if given, is shown with the item until it is told anew or the lease ends."""
+
     id: OpaqueId
     lease_token: str
     lease_s: LeaseS | None = None
+    progress: Progress | None = None
 
 
 class ExtendRequest(Request):
@@ -359,6 +363,7 @@ class ItemView(Response):
     deliver_at: datetime | None = None
     expires_at: datetime | None = None
     lease_expires_at: datetime | None = None
+    progress: ProgressView | None = None
     error: str | None = None
     ack_topic: str | None = None
     ack_context: dict[str, Any] | None = None
@@ -384,6 +389,7 @@ class ItemStanding(ElementResult):
     lease_expires_at: datetime | None = None
     error: str | None = None
     worker: str | None = None
+    progress: ProgressView | None = None
     unasked_s: float | None = None
 
 

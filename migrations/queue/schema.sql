@@ -153,7 +153,9 @@ CREATE TABLE lease (
     topic_id integer NOT NULL,
     ids uuid[] NOT NULL,
     claimed_at timestamp with time zone DEFAULT shard_now() NOT NULL,
-    worker text
+    worker text,
+    progress text,
+    progress_at timestamp with time zone
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_threshold='1000000');
 

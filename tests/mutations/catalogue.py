@@ -8,6 +8,7 @@ from tests.mutations import (
     queue_handing,
     queue_logs,
     queue_statements,
+    queue_workers,
     shared_code,
     workflow_code,
 )
@@ -18,6 +19,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *queue_handing.MUTATIONS,
     *queue_code.MUTATIONS,
     *queue_logs.MUTATIONS,
+    *queue_workers.MUTATIONS,
     *dag_statements.MUTATIONS,
     *dag_code.MUTATIONS,
     *dag_times.MUTATIONS,

@@ -164,10 +164,12 @@ class Verbs:
         return self._settled(call, await self._process.nacks.nack(call.namespace, nacks))
 
     async def extend(self, call: Call) -> Answer:
-        """Let the leases of these items end `lease_s` from now."""
+        """Let the leases of these items end `lease_s` from now; `progress` is shown with the item."""
         enter(call.namespace, call.caller, "consume")
         body = self._body(call, wire.ExtendRequest)
-        items = [Extension(item.id, item.lease_token, item.lease_s) for item in body.items]
+        items = [
+            Extension(item.id, item.lease_token, item.lease_s, _progress(item.progress)) for item in body.items
+        ]
         return 200, {"results": await self._process.extends.extend(call.namespace, items)}
 
     async def revive(self, call: Call) -> Answer:
@@ -200,6 +202,10 @@ class Verbs:
 
     def _body(self, call: Call, model: type[M]) -> M:
         return validate(model, json_body.check(call.body, depth_max=self._settings.json_depth_max))
+
+
+def _progress(told: wire.Progress | None) -> str | None:
+    return None if told is None else json.dumps(told.model_dump())
 
 
 def _answer(results: Even | list[Result]) -> dict[str, Any]:

@@ -7,18 +7,19 @@ from typing import NamedTuple, Self
 
 from services.queue.leases.held_items import each_held, lock_held, lost_statuses
 from services.queue.model import NamespaceId, Result
-from services.queue.store.leases import lease_again, leave_groups
+from services.queue.store.leases import Told, lease_again, leave_groups
 from services.queue.store.shard_store import Store
 from shared.errors import something_done
 from shared.postgres.connections import Transaction
 
 
 class Extension(NamedTuple):
-    """One element of an extend call."""
+    """One element of an extend call; `progress` as JSON text."""
 
     id: str
     lease_token: str
     lease_s: float | None
+    progress: str | None = None
 
     def named(self, item_id: str, lease_token: str) -> Self:
         """The same, its names in their canonical forms."""
@@ -44,14 +45,21 @@ class Extends:
             named = [i for i, wanted in enumerate(extensions) if (wanted.lease_token, wanted.id) in leases]
             # Of a lease that is named twice the last word counts.
             wanted_s = {extensions[i].id: extensions[i].lease_s for i in named}
+            told = {
+                extensions[i].id: Told(progress, None)
+                for i in named
+                if (progress := extensions[i].progress) is not None
+            }
             again = []
             for token, item_id in sorted(leases):
                 item, lease_s = items[item_id], wanted_s[item_id]
-                room_s = item.room_s(holdings[item_id].claimed_at)
+                holding = holdings[item_id]
+                room_s = item.room_s(holding.claimed_at)
                 if room_s <= 0:
                     continue  # its time is over: the reaper takes it back
                 lease_s = min(item.lease_s if lease_s is None else lease_s, room_s)
-                again.append((token, lease_s, namespace_id, item.topic_id, item_id, holdings[item_id]))
+                holding = holding._replace(told=told.get(item_id, holding.told))
+                again.append((token, lease_s, namespace_id, item.topic_id, item_id, holding))
             extended = {(token, item_id) for token, _, _, _, item_id, _ in again}
             if again:
                 await leave_groups(tx, sorted(extended))

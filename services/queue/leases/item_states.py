@@ -88,6 +88,7 @@ def _view(item: Standing, lease: ItemLease | None) -> dict[str, Any]:
         "deliver_at": item.deliver_at,
         "lease_expires_at": None if lease is None else lease.expires_at,
         "worker": None if lease is None else lease.worker,
+        "progress": None if lease is None else lease.progress_view,
         "unasked_s": None,
         "error": item.error,
     }

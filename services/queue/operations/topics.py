@@ -19,6 +19,7 @@ from services.queue.quotas import Quotas, Use, uses
 from services.queue.settings import QueueSettings
 from services.queue.store import items, leases, topics
 from services.queue.store.items import ItemRow, PageOf
+from services.queue.store.leases import ItemLease
 from services.queue.store.shard_store import Store, refuse_if_standing
 from services.queue.store.topics import NamespaceRow, TopicCounts
 from shared.errors import NotFound, Unavailable
@@ -36,10 +37,10 @@ class OnShard(NamedTuple):
 
 
 class ShownItem(NamedTuple):
-    """An item, and until when it is leased, if it is."""
+    """An item, and the lease that holds it, if one does."""
 
     item: ItemRow
-    lease_expires_at: datetime | None
+    lease: ItemLease | None
 
 
 class Topics:
@@ -267,8 +268,7 @@ class Topics:
 
 async def _with_leases(store: Store, rows: Sequence[ItemRow]) -> list[ShownItem]:
     held = await leases.leases_of(store.pool, [row.id_text for row in rows if row.state == "leased"])
-    ends = {item_id: lease.expires_at for item_id, lease in held.items()}
-    return [ShownItem(row, ends.get(row.id_text)) for row in rows]
+    return [ShownItem(row, held.get(row.id_text)) for row in rows]
 
 
 async def _shares(store: Store) -> dict[tuple[str, str], tuple[datetime, Shares]]:

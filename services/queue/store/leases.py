@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from services.queue.model import EARLIEST, NamespaceId, TopicId
 from services.queue.store.names import SQL
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import Asked, rows_of
+
+
+class Told(NamedTuple):
+    """How far a holder says to have come, as JSON text, and when it said so (None: now)."""
+
+    progress: str
+    at: datetime | None
 
 
 class Holding(NamedTuple):
@@ -18,6 +26,7 @@ class Holding(NamedTuple):
     claimed_at: datetime
     worker: str | None
     was_shown: bool = True
+    told: Told | None = None
 
 
 class LeaseRow(NamedTuple):
@@ -29,12 +38,15 @@ class LeaseRow(NamedTuple):
     expires_at: datetime
     claimed_at: datetime
     worker: str | None
+    progress: str | None
+    progress_at: datetime | None
     ids: list[str]
 
     @property
     def holding(self) -> Holding:
         """Of its items."""
-        return Holding(self.claimed_at, self.worker)
+        told = None if self.progress is None else Told(self.progress, self.progress_at)
+        return Holding(self.claimed_at, self.worker, told=told)
 
 
 class ExpiredGroup(NamedTuple):
@@ -63,6 +75,13 @@ class ItemLease(NamedTuple):
     expires_at: datetime
     claimed_at: datetime
     worker: str | None
+    progress: str | None
+    progress_at: datetime | None
+
+    @property
+    def progress_view(self) -> dict[str, Any] | None:
+        """How far its holder says to have come, and when it said so."""
+        return None if self.progress is None else {**json.loads(self.progress), "at": self.progress_at}
 
 
 async def lock_groups(tx: Transaction, tokens: Sequence[str]) -> dict[str, list[LeaseRow]]:
@@ -96,6 +115,8 @@ async def lease_again(tx: Transaction, rows: Sequence[tuple[str, float, int, int
         ids=ids,
         claimed_ats=[holding.claimed_at for holding in holdings],
         workers=[holding.worker for holding in holdings],
+        progresses=[holding.told and holding.told.progress for holding in holdings],
+        progress_ats=[holding.told and holding.told.at for holding in holdings],
     )
 
 

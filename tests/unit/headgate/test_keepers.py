@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -212,3 +213,67 @@ async def test_an_end_that_a_shard_refuses_for_good_is_said_plainly() -> None:
         await held.settler.step()
     assert "refused the ack: invalid" in held.queue.said["nack"][0]["error"]
     assert held.leases.held() == []
+
+
+async def test_what_jobs_tell_of_their_progress_goes_at_once_and_then_together_twice_a_second() -> None:
+    held = Held(Queue(), "a", "b")
+    first, second = held.jobs
+    first.progress(1, 10, "begun")
+    assert await held.leases.step() == 1
+    for done in range(2, 5):
+        first.progress(done)
+    second.progress(7.5)
+    assert held.leases.due_in_s() == 0.5
+    held.now += 0.5
+    assert await held.leases.step() == 2
+    told = [item["progress"] for item in held.queue.said["extend"]]
+    assert told == [{"done": 1, "total": 10, "note": "begun"}, {"done": 4}, {"done": 7.5}]
+    assert held.leases.due_in_s() == 30, "who tells nothing is asked for nothing"
+    held.now += 30
+    await held.leases.step()
+    assert all("progress" not in item for item in held.queue.said["extend"][3:]), "it has been told"
+
+
+async def test_progress_that_could_not_be_told_is_told_with_the_next_extension() -> None:
+    held = Held(Queue(), "a")
+    held.queue.failing = [httpx.ConnectError("refused")]
+    held.jobs[0].progress(1)
+    await held.leases.step()
+    held.now += 12
+    await held.leases.step()
+    assert [item["progress"] for item in held.queue.said["extend"]] == [{"done": 1}]
+
+
+async def test_progress_that_the_service_refuses_does_not_cost_the_lease() -> None:
+    held = Held(Queue(), "a")
+    held.queue.failing = [problem(422, "invalid")]
+    held.jobs[0].progress(1)
+    await held.leases.step()
+    held.now += 12
+    assert await held.leases.step() == 1
+    assert "progress" not in held.queue.said["extend"][0] and held.jobs[0].lost is None
+
+
+async def test_a_plain_function_tells_from_its_thread() -> None:
+    held = Held(Queue(), "a")
+    keeping = asyncio.create_task(held.leases.run())
+    await asyncio.to_thread(held.jobs[0].progress, 3, 4)
+    assert (await held.queue.heard("extend", 1))[0]["progress"] == {"done": 3, "total": 4}
+    keeping.cancel()
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ((float("nan"),), "done: must be a finite number"),
+        ((-1,), "done: must be greater than or equal to 0"),
+        ((1, float("inf")), "total: must be a finite number"),
+        ((1, 2, "x" * 10_240), "note: must have at most 200 characters"),
+        (("1",), "done: must be a valid number"),
+    ],
+)
+async def test_progress_that_is_none_is_refused_where_it_is_told(told: tuple[Any, ...], why: str) -> None:
+    held = Held(Queue(), "a")
+    with pytest.raises(ValueError, match=f"job.progress: {why}"):
+        held.jobs[0].progress(*told)
+    assert await held.leases.step() == 0

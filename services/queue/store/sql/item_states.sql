@@ -23,5 +23,6 @@ CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = i.
 
 -- name: leases_of(ids)
 -- The leases that hold these: one pass over what is leased on the shard, so asked only for a whole batch.
-SELECT m.id::text, lease.expires_at, lease.claimed_at, lease.worker FROM lease, unnest(lease.ids) AS m(id)
+SELECT m.id::text, lease.expires_at, lease.claimed_at, lease.worker, lease.progress, lease.progress_at
+FROM lease, unnest(lease.ids) AS m(id)
 WHERE lease.expires_at > (SELECT shard_now()) AND lease.ids && $1::uuid[] AND m.id = ANY ($1::uuid[]);

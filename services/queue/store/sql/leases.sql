@@ -168,7 +168,7 @@ FROM (SELECT coalesce(sum(items), 0) AS acked FROM by_topic) AS a, (
     FROM news) AS c;
 
 -- name: lock_leases(tokens)
-SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, worker, ids::text[] FROM lease
+SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, worker, progress, progress_at, ids::text[] FROM lease
 WHERE token = ANY ($1::uuid[]) ORDER BY lease.token FOR UPDATE;
 
 -- name: held_under(tokens, ids)
@@ -189,13 +189,16 @@ shortened AS (
     FROM found WHERE l.ctid = found.place AND NOT found.ids <@ found.gone)
 DELETE FROM lease l USING found WHERE l.ctid = found.place AND found.ids <@ found.gone;
 
--- name: lease_again(tokens, lease_ss, namespace_ids, topic_ids, ids, claimed_ats, workers)
--- New groups under old tokens, ending `lease_s` from now.
-INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, claimed_at, worker)
-SELECT token, shard_now() + make_interval(secs => lease_s), namespace_id, topic_id, array_agg(id), claimed_at, worker
-FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[], $6::timestamptz[], $7::text[])
-    AS u(token, lease_s, namespace_id, topic_id, id, claimed_at, worker)
-GROUP BY token, lease_s, namespace_id, topic_id, claimed_at, worker;
+-- name: lease_again(tokens, lease_ss, namespace_ids, topic_ids, ids, claimed_ats, workers, progresses, progress_ats)
+-- New groups under old tokens, ending `lease_s` from now. What was told of progress before goes along with its time;
+-- what has none is told now.
+INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, claimed_at, worker, progress, progress_at)
+SELECT token, shard_now() + make_interval(secs => lease_s), namespace_id, topic_id, array_agg(id), claimed_at, worker,
+    progress, CASE WHEN progress IS NOT NULL THEN coalesce(progress_at, shard_now()) END
+FROM unnest($1::uuid[], $2::float8[], $3::int[], $4::int[], $5::uuid[], $6::timestamptz[], $7::text[], $8::text[],
+        $9::timestamptz[])
+    AS u(token, lease_s, namespace_id, topic_id, id, claimed_at, worker, progress, progress_at)
+GROUP BY token, lease_s, namespace_id, topic_id, claimed_at, worker, progress, progress_at;
 
 -- name: take_expired(look_max, groups_max, ids_max, items_max, expired_from, after_namespace_id, window_ms)
 -- Takes groups that ran out, as far as they name `ids_max` ids (to the end of the last group) and `items_max` items
