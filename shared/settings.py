@@ -125,6 +125,9 @@ class EdgeSettings(BaseSettings):
     history_series_max: Annotated[int, Field(ge=1)] = 10_000
     history_values_max: Annotated[int, Field(ge=1_000)] = 200_000
 
+    # Of what operators did.
+    audit_retention_s: Annotated[float, Field(ge=0)] = 90 * 24 * 3600.0
+
     standing_wait_s_max: float = 1.0
     # The line in front of the verbs, for when the processor is short; a call counts as one, and those of its body.
     working_kib_max: Annotated[int, Field(ge=1)] = 256

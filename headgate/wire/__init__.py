@@ -115,7 +115,7 @@ from headgate.wire.building import (
     TimerSpec,
     WorkflowNode,
 )
-from headgate.wire.console import History, Inspection, Me
+from headgate.wire.console import AuditEntry, History, Inspection, Me
 from headgate.wire.dag import (
     Attempt,
     BlockedBy,
@@ -290,6 +290,7 @@ __all__ = [
     "Attempt",
     "AttemptOutcome",
     "Attempts",
+    "AuditEntry",
     "BackfillSchedule",
     "Backfilled",
     "Backoff",

@@ -10,6 +10,19 @@ from headgate.wire.base import Response
 MarkKind = Literal["start", "drain", "move", "failover", "owner", "breaker"]
 
 
+class AuditEntry(Response):
+    """A call by which somebody changed what runs."""
+
+    at: datetime
+    namespace: str
+    who: str = Field(description="the id of a token; `anybody` where none is asked for")
+    verb: str
+    target: str
+    changed: int | None = Field(default=None, description="how many, where the call says so")
+    origin: str
+    detail: str = Field(description="the call's body, cut")
+
+
 class Me(Response):
     """What a caller's token allows; without a tokens file, everything but scope `dag`."""
 

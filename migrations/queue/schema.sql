@@ -39,6 +39,27 @@ CREATE TABLE attempt (
 )
 WITH (autovacuum_vacuum_threshold='20000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_threshold='1000000');
 
+CREATE TABLE audit_entry (
+    entry_id bigint NOT NULL,
+    at timestamp with time zone DEFAULT shard_now() NOT NULL,
+    namespace text NOT NULL,
+    who text NOT NULL,
+    verb text NOT NULL,
+    target text NOT NULL,
+    changed bigint,
+    origin text NOT NULL,
+    detail text NOT NULL
+);
+
+ALTER TABLE audit_entry ALTER COLUMN entry_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME audit_entry_entry_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE dedup (
     namespace_id integer NOT NULL,
     key text NOT NULL,
@@ -291,6 +312,9 @@ WITH (autovacuum_analyze_threshold='1000000');
 
 ALTER TABLE ONLY alembic_version
     ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
+
+ALTER TABLE ONLY audit_entry
+    ADD CONSTRAINT audit_entry_pkey PRIMARY KEY (at, entry_id);
 
 ALTER TABLE ONLY dedup
     ADD CONSTRAINT dedup_pkey PRIMARY KEY (namespace_id, key);

@@ -37,6 +37,7 @@ from services.dag.run.context import Context
 from services.dag.settings import DagSettings
 from shared.admission.delay import SAMPLE_S
 from shared.clock import Clock, SystemClock
+from shared.console.audit_log import Audited
 from shared.console.relay import ServiceRelay
 from shared.console.routes import router as console_router
 from shared.console.site import add_relay
@@ -231,6 +232,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     app.state.loops = loops
     app.state.leave = leave
     app.state.watch = watch
+    app.add_middleware(Audited, watch.audit_log, app.state.access)
     install(app, settings, orchestrator.context.lag, ready=ownership.ready)
     app.state.hot = HotPath(app, verbs.Hot(orchestrator).by_path(), access, settings, orchestrator.context.lag)
     _add_routes(app, relay)

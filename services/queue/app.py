@@ -46,6 +46,7 @@ from services.queue.store.shard_store import Store
 from shared.admission.delay import SAMPLE_S, LoopLag
 from shared.admission.token_buckets import Buckets
 from shared.clock import Clock, SystemClock
+from shared.console.audit_log import Audited
 from shared.console.relay import ServiceRelay
 from shared.console.routes import router as console_router
 from shared.console.site import add_relay
@@ -135,6 +136,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     app.state.loops = loops
     app.state.leave = leave
     app.state.watch = watch
+    app.add_middleware(Audited, watch.audit_log, app.state.access)
     install(app, settings, lag, ready=ownership.ready)
     _add_routes(app, verbs, relay)
     return HotPath(app, verbs, app.state.access, settings, lag)

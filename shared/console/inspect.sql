@@ -56,11 +56,3 @@ FROM pg_stat_replication ORDER BY application_name LIMIT 20;
 SELECT quote_ident(n.nspname) AS schema
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = 'pg_stat_statements' AND c.relkind = 'v' LIMIT 1;
-
--- name: inspect_statements()
--- `extension` stands for the schema of the extension.
-SELECT left(regexp_replace(query, '\s+', ' ', 'g'), 300) AS statement, calls::bigint AS calls,
-    mean_exec_time::float8 AS mean_ms, total_exec_time::float8 AS total_ms, rows::bigint AS rows
-FROM extension.pg_stat_statements
-WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
-ORDER BY total_exec_time DESC LIMIT 15;

@@ -12,13 +12,14 @@ from shared.postgres.sql import Statement, load
 from shared.shards.ownership import Ownership
 from shared.shards.shard_map import Shard, ShardMap
 
-_SQL = load(Path(__file__).parent)
+SQL = load(Path(__file__).parent)
+_EXTENSIONS = load(Path(__file__).with_name("extensions"))
 _PARTS = {
-    "sessions": _SQL.inspect_sessions,
-    "transactions": _SQL.inspect_transactions,
-    "locks": _SQL.inspect_locks,
-    "tables": _SQL.inspect_tables,
-    "standbys": _SQL.inspect_standbys,
+    "sessions": SQL.inspect_sessions,
+    "transactions": SQL.inspect_transactions,
+    "locks": SQL.inspect_locks,
+    "tables": SQL.inspect_tables,
+    "standbys": SQL.inspect_standbys,
 }
 
 
@@ -36,17 +37,17 @@ async def look(shard: Shard) -> dict[str, Any]:
         return None
 
     found: dict[str, Any] = {name: await rows(name, statement) for name, statement in _PARTS.items()}
-    server = await rows("server", _SQL.inspect_server)
+    server = await rows("server", SQL.inspect_server)
     found["server"] = server[0] if server else None
     found["statements"] = await _statements(rows)
     return found | {"untold": untold}
 
 
 async def _statements(rows: Any) -> list[dict[str, Any]] | None:
-    places = await rows("statements", _SQL.inspect_extension)
+    places = await rows("statements", SQL.inspect_extension)
     if not places:
         return None
-    statement = _SQL.inspect_statements
+    statement = _EXTENSIONS.inspect_statements
     text = statement.text.replace("extension.", f"{places[0]['schema']}.")
     found: list[dict[str, Any]] | None = await rows("statements", replace(statement, text=text))
     return found

@@ -16,7 +16,7 @@ import httpx
 
 from shared.errors import Invalid, NotFound, Unavailable
 
-_PASSED: Final = ("authorization", "content-type", "accept", "last-event-id")
+_PASSED: Final = ("authorization", "content-type", "accept", "last-event-id", "x-headgate-page")
 _ANSWERED: Final = ("content-type", "retry-after", "www-authenticate", "allow", "cache-control")
 # Streams of events stand open; what a browser asks at once is no more than six.
 _AT_ONCE_MAX: Final = 200

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from headgate import wire
 from shared.admission.connection_priority import Urgency
+from shared.console.audit_log import AuditPlace
 from shared.console.merging import METRICS
 from shared.console.watch import Watch
 from shared.errors import Forbidden, NotFound, invalid
+from shared.http import cursors
 from shared.http.access import Caller
 from shared.http.edge import caller_of, json_response
 
 router = APIRouter()
 
 _SPAN_S = 3_600.0
+_END = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 async def watch_of(request: Request) -> Watch:
@@ -53,6 +57,50 @@ async def history(
     found = await watch.ask(question)
     found["series"] = [line for line in found["series"] if _may_see(caller, line)]
     return json_response(found)
+
+
+@router.get("/v1/audit", response_model=wire.Page[wire.AuditEntry], operation_id="audit_entries", tags=["console"])
+async def audit(
+    caller: Annotated[Caller, Depends(caller_of)],
+    watch: Annotated[Watch, Depends(watch_of)],
+    namespace: Annotated[str | None, Query(pattern=wire.NAMESPACE_PATTERN)] = None,
+    limit: Annotated[int, Query(ge=1, le=wire.PAGE_LIMIT_MAX)] = wire.PAGE_LIMIT_DEFAULT,
+    cursor: str | None = None,
+) -> Response:
+    """What operators did, newest first (scope `ops`): who, what, when, to how many, and from where.
+
+    A token of some namespaces names one of them.
+    """
+    caller.need("ops")
+    if namespace is None and caller.namespaces is not None:
+        raise invalid("/namespace", "name one of the token's namespaces")
+    if namespace is not None:
+        caller.enter(namespace)
+    query = f"audit|{namespace}"
+    found, has_more = await watch.audit_log.page(namespace, limit, _audit_place(query, cursor))
+    items = []
+    for _, entry in found:
+        shown = entry._asdict()
+        del shown["entry_id"]
+        items.append(shown)
+    more = None
+    if has_more:
+        shard, last = found[-1]
+        more = cursors.encode(query, f"{last.at.isoformat()}|{shard}|{last.entry_id}")
+    return json_response({"items": items, "next_cursor": more})
+
+
+def _audit_place(query: str, cursor: str | None) -> AuditPlace:
+    if cursor is None:
+        return AuditPlace(_END, 0, 0)
+    try:
+        at, shard, entry_id = cursors.decode(query, cursor).split("|")
+        place = AuditPlace(datetime.fromisoformat(at), int(shard), int(entry_id))
+        if place.at.tzinfo is None or not 0 <= place.entry_id < 2**63:
+            raise ValueError(cursor)
+    except ValueError:
+        raise invalid("/cursor", "pass next_cursor of the page before, unchanged") from None
+    return place
 
 
 @router.get(

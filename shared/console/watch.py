@@ -11,6 +11,7 @@ from prometheus_client import Counter
 
 from shared.clock import Clock
 from shared.console import inspection, merging
+from shared.console.audit_log import AuditLog
 from shared.console.history import SeriesName, ShardHistory
 from shared.console.merging import Question, Told
 from shared.console.peers import Peers
@@ -50,6 +51,7 @@ class Watch:
         self.peers = Peers(settings.redis_url, settings.redis_prefix, service, ownership.name)
         self.peers.answerers["history"] = self._answer
         self.peers.answerers["view"] = self._view
+        self.audit_log = AuditLog(shards, settings.audit_retention_s)
         self._shards = shards
         self._ownership = ownership
         self.loop = Loop("history", self.sampling.step, interval_s=settings.history_point_s)

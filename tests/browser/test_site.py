@@ -30,6 +30,7 @@ VIEWS = [
     "shards?by=ready",
     "shards/queue-0",
     "shards/dag-0",
+    "audit",
     "search?q=mail",
     "items/{item}",
 ]

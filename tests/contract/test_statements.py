@@ -20,6 +20,7 @@ PLACES = {
     service: (
         ROOT / "services" / service / "store" / "sql",
         ROOT / "shared" / "shards",
+        ROOT / "shared" / "console",
         ROOT / "audit" / "sql" / service,
     )
     for service in SERVICES
@@ -62,13 +63,13 @@ async def test_every_block_is_prepared_by_a_migrated_shard(
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_block_is_asked_by_the_code_beside_it(service: str) -> None:
-    check((ROOT / "services" / service, ROOT / "shared"), PLACES[service][:2])
+    check((ROOT / "services" / service, ROOT / "shared"), PLACES[service][:3])
 
 
 def test_every_block_of_the_audit_is_asked_by_it() -> None:
     # Places of items are dropped by their name.
     dropped = {f"drop_{place}" for place in ("ready", "deferred", "parked")}
-    check([ROOT / "audit"], [PLACES[service][2] for service in SERVICES], besides=dropped)
+    check([ROOT / "audit"], [PLACES[service][3] for service in SERVICES], besides=dropped)
 
 
 def check(folders: Iterable[Path], places: Iterable[Path], besides: Collection[str] = ()) -> None:

@@ -58,7 +58,7 @@ async def item_logs(
 
     `tail`, as `cursor`, goes on behind these lines once there are more.
     """
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     query = f"logs|{ns}|{item_id}"
     found, after, has_more = await process.job_logs.read(ns, item_id, limit, _place(query, cursor))
     tail = cursors.encode(query, f"{after.seq}.{after.lines}")

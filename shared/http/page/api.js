@@ -10,6 +10,7 @@ export const PATHS = {
   items: ["queue", "/v1/namespaces/{ns}/items"],
   item: ["queue", "/v1/namespaces/{ns}/items/{item_id}"],
   attempts: ["queue", "/v1/namespaces/{ns}/items/{item_id}/attempts"],
+  logs: ["queue", "/v1/namespaces/{ns}/items/{item_id}/logs"],
   cancelItems: ["queue", "/v1/namespaces/{ns}/cancel"],
   reviveItems: ["queue", "/v1/namespaces/{ns}/revive"],
   pauseTopic: ["queue", "/v1/namespaces/{ns}/topics/pause"],
@@ -45,6 +46,8 @@ export const PATHS = {
   pauseSchedule: ["dag", "/v1/namespaces/{ns}/schedules/{schedule}/pause"],
   resumeSchedule: ["dag", "/v1/namespaces/{ns}/schedules/{schedule}/resume"],
   triggerSchedule: ["dag", "/v1/namespaces/{ns}/schedules/{schedule}/trigger"],
+  queueAudit: ["queue", "/v1/audit"],
+  dagAudit: ["dag", "/v1/audit"],
   dagShards: ["dag", "/v1/shards"],
   dagHistory: ["dag", "/v1/history"],
 };
@@ -79,7 +82,7 @@ export async function ask(path, names = {}, query = {}) {
 
 // Changes something; `method` is POST unless it is said.
 export async function send(path, names, body = {}, method = "POST") {
-  return (await get(path, names, {}, { method, body: JSON.stringify(body), headers: { "content-type": "application/json" } })).json();
+  return (await get(path, names, {}, { method, body: JSON.stringify(body), headers: { "content-type": "application/json", "x-headgate-page": "1" } })).json();
 }
 
 // What of several calls succeeded; what a service refused, or did not answer, is `null` and a line in `lost`.

@@ -3,6 +3,7 @@
 
 import { Refused, SERVICE, can, forgetMe, me, setToken, token } from "./api.js";
 import { forgetCharts } from "./chart.js";
+import { audit } from "./audit.js";
 import * as dags from "./dags.js";
 import { h, put } from "./dom.js";
 import * as queue from "./queue.js";
@@ -21,6 +22,7 @@ const VIEWS = {
   schedules: ["Schedules", schedules],
   namespaces: ["Namespaces", queue.namespaces, null, "ops"],
   shards: ["Shards", shards.list, shards.one, "ops"],
+  audit: ["Audit", audit, null, "ops"],
   items: [null, queue.topics, queue.item],
   search: [null, search],
 };

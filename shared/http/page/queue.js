@@ -99,9 +99,15 @@ export function bulk(page, label, kind, filter, danger = false) {
     } });
 }
 
+// What a job has logged, as text.
+export function logged(logs) {
+  if (!logs?.items.length) return null;
+  return [h("h3", {}, "Log"), h("pre", { class: "log", tabindex: "0" }, logs.items.map((line) => `${new Date(line.at).toLocaleTimeString()} ${line.level.padEnd(8)} ${line.text}\n`), logs.next_cursor ? "and more\n" : "")];
+}
+
 export async function item(page, id) {
   const { ns } = page;
-  const [found, tries] = await Promise.all([ask(PATHS.item, { ns, item_id: id }), ask(PATHS.attempts, { ns, item_id: id }, { limit: 20 })]);
+  const [found, tries, logs] = await Promise.all([ask(PATHS.item, { ns, item_id: id }), ask(PATHS.attempts, { ns, item_id: id }, { limit: 20 }), ask(PATHS.logs, { ns, item_id: id }, { limit: 200 })]);
   const part = (name, value) => (value === null || value === undefined ? null : [h("h3", {}, name), h("pre", { tabindex: "0" }, json(value, 20_000))]);
   page.show(
     h("section", { class: "head" }, h("h1", {}, badge(found.state), " ", h("code", {}, found.id)),
@@ -121,6 +127,7 @@ export async function item(page, id) {
     tries.items.length ? [h("h3", {}, "Attempts that failed"), table([
       ["attempt", (each) => each.attempt, { right: true }], ["outcome", (each) => each.outcome.replaceAll("_", " ")], ["worker", (each) => each.worker], ["ended", (each) => ago(each.ended_at)],
       ["error", (each) => each.error, { wide: true }]], tries.items, "")] : null,
+    logged(logs),
     part("Payload", found.payload), part("Inputs", found.inputs), part("Metadata", found.metadata), part("Headers", found.headers), part("Ack context", found.ack_context));
 }
 

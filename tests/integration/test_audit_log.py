@@ -1,0 +1,138 @@
+"""What operators did is kept, by both services, and listed: who, what, to what, how many, from where."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.errors import ShardUnavailable
+from shared.http.access import make_token
+from tests.support import apps
+from tests.support.apps import Service
+from tests.support.console import site
+from tests.support.databases import Database
+
+NS = "/v1/namespaces/default"
+
+
+async def listed(service: Service, **query: Any) -> list[dict[str, Any]]:
+    answer = await service.client.get("/v1/audit", params=query)
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+async def test_operators_calls_are_kept_and_those_of_programs_are_not(queue_service: Service) -> None:
+    post = queue_service.client.post
+    await post(f"{NS}/enqueue", json={"items": [{"topic": "mail"}] * 3})
+    await post(f"{NS}/dequeue", json={"topics": [{"topic": "mail", "count": 1}]})
+    await post(f"{NS}/topics/pause", json={"topic": "mail"})
+    await post(f"{NS}/operations", json={"kind": "cancel", "filter": {"topic": "mail"}, "dry_run": True})
+    await post(f"{NS}/operations", json={"kind": "cancel", "filter": {"topic": "mail", "state": "ready"}})
+    await queue_service.client.put(NS, json={"items_max": 5})
+    await post(f"{NS}/topics/purge", json={"topic": ""})
+    found = await listed(queue_service)
+    assert [(each["verb"], each["target"], each["changed"]) for each in found[1:]] == [
+        ("cancel operation", found[1]["target"], 2),
+        ("pause topic", "mail", None),
+    ]
+    assert found[0]["verb"] == "set quotas" and found[0]["detail"] == '{"items_max":5}'
+    assert {(each["who"], each["origin"], each["namespace"]) for each in found} == {
+        ("anybody", "127.0.0.1", "default")
+    }
+
+
+async def test_verbs_of_dags_and_what_only_pages_are_named_for(dag_service: Service) -> None:
+    post = dag_service.client.post
+    made = await post(
+        f"{NS}/dags", json={"hold": True, "nodes": [{"key": "a", "topic": "t"}, {"key": "b", "topic": "t"}]}
+    )
+    dag = made.json()["id"]
+    await post(f"{NS}/dags/{dag}/release", json={})
+    await post(f"{NS}/dags/{dag}/pause", json={}, headers={"x-headgate-page": "1"})
+    await post(f"{NS}/dags/{dag}/close", json={}, headers={"x-headgate-page": "1"})
+    await post(f"{NS}/dags/{dag}/nodes/cancel", json={"nodes": ["a", "b"]})
+    await post(f"{NS}/dags/nothing/cancel", json={})
+    found = await listed(dag_service)
+    assert [(each["verb"], each["target"], each["changed"]) for each in found] == [
+        ("nodes cancel DAG", dag, 2),
+        ("close DAG", dag, None),
+        ("pause DAG", dag, None),
+    ]
+
+
+async def test_pages_of_the_list_go_on_over_shards_and_equal_times(queue_service: Service) -> None:
+    shards = list(queue_service.app.app.state.process.shards)
+    for n, shard in enumerate([shards[0], shards[1], shards[0], shards[2], shards[1]]):
+        await shard.pool.transaction(_insert(n))
+    seen: list[str] = []
+    cursor = None
+    while True:
+        answer = (
+            await queue_service.client.get(
+                "/v1/audit", params={"limit": 2, **({"cursor": cursor} if cursor else {})}
+            )
+        ).json()
+        seen += [each["target"] for each in answer["items"]]
+        cursor = answer["next_cursor"]
+        if cursor is None:
+            break
+    assert sorted(seen) == ["0", "1", "2", "3", "4"]
+
+
+def _insert(n: int) -> Any:
+    async def work(transaction: Any) -> None:
+        await transaction._connection.execute(
+            "INSERT INTO audit_entry (at, namespace, who, verb, target, origin, detail)"
+            f" VALUES ('2026-01-01Z', 'default', 'w', 'v', '{n}', 'o', '')"
+        )
+
+    return work
+
+
+async def test_a_first_shard_that_is_away_loses_no_entry(
+    queue_service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = queue_service.app.app
+    shard = next(iter(app.state.process.shards))
+    fetch = shard.pool.fetch
+
+    async def away(statement: Any, **values: Any) -> Any:
+        if "audit" in statement.name:
+            raise ShardUnavailable("it does not answer")
+        return await fetch(statement, **values)
+
+    monkeypatch.setattr(shard.pool, "fetch", away)
+    await queue_service.client.post(f"{NS}/topics/pause", json={"topic": "mail"})
+    assert [each["verb"] for each in await listed(queue_service)] == ["pause topic"]
+
+
+async def test_what_is_older_than_its_time_goes(database: Database, redis_url: str) -> None:
+    async with apps.queue_service(database, redis_url, audit_retention_s=0) as service:
+        for topic in ("a", "b"):
+            await service.client.post(f"{NS}/topics/pause", json={"topic": topic})
+        assert len(await listed(service)) <= 1
+
+
+async def test_a_token_is_named_by_its_id_and_sees_its_own_namespaces(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    admin, line = make_token(["*"], ["admin", "ops"], None)
+    some, other = make_token(["a"], ["ops"], None)
+    file = tmp_path / "tokens.jsonl"
+    file.write_text(f"{line}\n{other}\n")
+    async with site(database, redis_url, HEADGATE_TOKENS_FILE=file) as made:
+        headers = {"authorization": f"Bearer {admin}"}
+        await made.queue.client.put("/v1/namespaces/a", json={}, headers=headers)
+        # through the other service, as from its pages
+        relayed = "/ui/queue/v1/namespaces/a/topics/pause"
+        answer = await made.dag.client.post(relayed, json={"topic": "t"}, headers=headers)
+        assert answer.status_code == 200
+        get = made.queue.client.get
+        mine = {"authorization": f"Bearer {some}"}
+        found = (await get("/v1/audit", params={"namespace": "a"}, headers=mine)).json()["items"]
+        assert [each["who"] for each in found] == [admin.split("_")[1]] * 2
+        assert found[0]["origin"] == "127.0.0.1 for 127.0.0.1"
+        assert (await get("/v1/audit", headers=mine)).status_code == 422
+        assert (await get("/v1/audit", params={"namespace": "b"}, headers=mine)).status_code == 404
+        assert (await get("/v1/audit", params={"cursor": "x"}, headers=headers)).status_code == 422
