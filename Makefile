@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo run test worlds nightly check bench fmt fmt-check lint types imports tidy test-fast test-contract \
+.PHONY: help setup demo run test worlds soak nightly check bench fmt fmt-check lint types imports tidy test-fast test-contract \
 	test-integration examples migrate openapi schema lock clean
 
 help: ## list the targets
@@ -36,6 +36,9 @@ worlds: $(READY) ## random worlds: T=minutes of them, from SEED=n on, or N=how m
 nightly: $(READY) ## what chance finds, in many more examples and worlds than a commit takes
 	@HEADGATE_TEST_EXAMPLES=300 HEADGATE_TEST_WORLDS_S=900 HEADGATE_TEST_SOAK_S=120 \
 		$(BIN)/pytest tests/property tests/worlds
+
+soak: $(READY) ## real processes under load and faults for M=minutes (60), and a judgement on all that came of it
+	@$(BIN)/python -m tests.worlds.soak $(if $(M),--minutes $(M)) $(if $(SEED),--seed $(SEED))
 
 check: fmt-check lint types imports test ## everything that must be true of a commit: what CI runs; T=path for the tests of one room
 

@@ -9,6 +9,7 @@ from tests.mutations import (
     queue_logs,
     queue_statements,
     queue_workers,
+    rechecks,
     shared_code,
     workflow_code,
 )
@@ -25,4 +26,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *dag_times.MUTATIONS,
     *shared_code.MUTATIONS,
     *workflow_code.MUTATIONS,
+    *rechecks.MUTATIONS,
 )

@@ -161,7 +161,7 @@ def write(found: Iterable[Found]) -> None:
     table, _, after = rest.partition(_END)
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines() if line.startswith("| ")}
     for one in found:
-        what = _ID.sub("", one.what).replace("|", "\\|")[:110]
+        what = _ID.sub(" an id", one.what).strip().replace("|", "\\|")[:110]
         seed = _NONE if one.seed is None else str(one.seed)
         rows[one.mutation.name] = f"| {one.mutation.name} | {seed} | {one.nth} | {one.took_s:.0f} s | {what} |"
     lines = [rows[name] for name in NAMES if name in rows]

@@ -50,6 +50,7 @@ _AT_ONCE_MAX = 8
 _CALL_S_MAX = 60.0
 _DRAIN_ROUNDS_MAX = 80
 _ABOUT_STEPS = 150
+_STEPS_MAX = 200_000
 # With duties alone: for as long as a cancel takes whose item the queue has forgotten, told by either process.
 _LAST_ROUNDS, _LAST_ROUND_S = 24, 10.0
 _SHOWN_STEPS = 12
@@ -76,7 +77,7 @@ class World:
         self.stale: deque[Delivery] = deque(maxlen=40)
         self.leaps: list[float] = []  # by how much the clock is to go on after this round
         self.leapt_s = 0.0
-        self.steps: list[str] = []
+        self.steps: deque[str] = deque(maxlen=_STEPS_MAX)
         self.faults: list[str] = []
         self.round = 0
         self.draining = self.is_drained = False
@@ -294,7 +295,7 @@ class World:
                 *(step for step in self.steps if " shards " in step or "is killed" in step),
                 "",
                 "the last steps:",
-                *self.steps[-_SHOWN_STEPS:],
+                *list(self.steps)[-_SHOWN_STEPS:],
                 "",
                 f"again: make worlds SEED={self.seed} N=1"
                 + (f" EDITION={self.edition}" if self.edition != EDITION else ""),

@@ -322,7 +322,38 @@ async def test_a_node_that_was_cancelled_before_its_id_was_renewed_is_not_given(
         await world.verb(dag["id"], "nodes/cancel", {"nodes": ["b"]})
     await work
     assert "b" not in {item.node for item in world.queue.items.values()}
+    assert (await world.node(dag["id"], "b"))["item_id"] == old["b"], "what has ended keeps its id"
     assert "c" in {item.node for item in world.queue.items.values()}
+
+
+async def test_a_node_whose_item_the_queue_was_told_to_cancel_before_is_cancelled(world: DagWorld) -> None:
+    world.queue.down.add("enqueue")
+    await world.call("POST", "", {"key": "k", "nodes": specs({"a": [], "b": ["a"]})})
+    [dag] = await world.rows("SELECT id::text FROM dag")
+    [old] = await world.rows("SELECT item_id::text AS b FROM node WHERE key = 'b'")
+    world.queue.down.clear()
+    world.queue.ended[old["b"]] = "cancelled"
+    await giver(world).drive(world.shard, await unfinished(world))
+    assert (await world.states(dag["id"]))["b"] == "cancelled"
+
+
+async def test_a_node_that_runs_again_does_not_end_by_what_the_queue_said_of_its_former_item(
+    world: DagWorld,
+) -> None:
+    world.queue.down.add("enqueue")
+    await world.call("POST", "", {"key": "k", "nodes": specs({"a": [], "b": ["a"]})})
+    [dag] = await world.rows("SELECT id::text FROM dag")
+    [old] = await world.rows("SELECT item_id::text AS b FROM node WHERE key = 'b'")
+    world.queue.down.clear()
+    world.queue.ended[old["b"]] = "cancelled"
+    async with world.queue.hold("enqueue", 1) as hold:
+        work = asyncio.create_task(giver(world).drive(world.shard, await unfinished(world)))
+        await hold.reached()
+        await world.verb(dag["id"], "nodes/cancel", {"nodes": ["b"]})
+        await world.verb(dag["id"], "retry", {"nodes": ["b"]})
+    await work
+    node = await world.node(dag["id"], "b")
+    assert (node["state"], node["generation"]) == ("blocked", 2)
 
 
 def giver(world: DagWorld) -> Giver:

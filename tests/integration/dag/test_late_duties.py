@@ -121,6 +121,19 @@ async def test_an_item_that_was_taken_for_lost_is_not_made_anew_after_its_end(wo
     assert (await world.node(dag, "a"))["generation"] == 1
 
 
+@pytest.mark.parametrize("failed", [False, True])
+async def test_what_is_resolved_before_the_walk_of_a_cancel_comes_to_it_is_cancelled(
+    world: DagWorld, failed: bool
+) -> None:
+    dag = await world.create([{"key": "runs"}, waiting("a", "x")])
+    await world.settle()
+    await world.verb(dag, "cancel", expect=202)
+    await world.verb(dag, "resolve", {"external": [{"node": "a", "name": "x", "failed": failed}]})
+    assert (await world.states(dag))["a"] == "blocked"
+    await world.settle()
+    assert set((await world.states(dag)).values()) == {"cancelled"}
+
+
 async def test_what_is_resolved_while_its_dag_is_being_cancelled_is_not_released(world: DagWorld) -> None:
     dag = await world.create([{"key": "runs"}, waiting("a", "x")])
     await world.settle()
@@ -180,6 +193,29 @@ async def test_a_cancel_is_still_told_when_the_release_before_it_was(world: DagW
     world.queue.down = set()
     await world.sweep()
     assert await world.states(dag) == {"a": "succeeded", "b": "cancelled"}
+
+
+async def test_a_release_that_is_still_to_be_sent_does_not_go_with_that_of_an_older_generation(
+    world: DagWorld,
+) -> None:
+    """The queue took the first one long ago; its row is deleted late."""
+    dag = await world.create({"a": []})
+    await world.settle()
+    world.queue.down = {"enqueue"}
+    await world.verb(dag, "retry", {"all": True})
+    await world.settle()
+    [row] = await _outbox(world)
+    older = Send(row["node_no"], row["generation"] - 1, "enqueue", row["item_id"], "default")
+    world.loops.relay.forget(world.shard, [older], [])
+    await world.loops.relay.idle()
+    assert [row["generation"] for row in await _outbox(world)] == [2]
+    world.queue.down = set()
+    await world.sweep()
+    assert ("a", 2) in [(item.node, item.generation) for item in world.queue.ready()]
+
+
+async def _outbox(world: DagWorld) -> Any:
+    return await world.rows("SELECT node_no, generation, item_id::text FROM outbox WHERE action = 'enqueue'")
 
 
 async def test_a_cancel_that_is_confirmed_after_the_end_changes_nothing(world: DagWorld) -> None:

@@ -353,6 +353,15 @@ async def test_ends_are_exported_in_their_order_a_page_at_a_time(world: DagWorld
         assert (await world.http.get("/v1/namespaces/default/exports/dags", params=bad)).status_code == 422
 
 
+async def test_what_has_just_ended_is_not_exported_yet(world: DagWorld) -> None:
+    """An end before it may still be on its way to be written, and would never be told."""
+    dag = await ended(world)
+    for grace_s, shown in ((600.0, []), (0.0, [dag])):
+        world.settings.__dict__["ended_dag_grace_s"] = grace_s
+        page = (await world.http.get("/v1/namespaces/default/exports/dags")).json()
+        assert [each["id"] for each in page["items"]] == shown
+
+
 async def test_an_exported_dag_says_what_it_says_when_it_is_asked_for(world: DagWorld) -> None:
     dag = await world.create(
         {"a": []}, priority={"inherit": 2, "critical_path": 1}, metadata={"of": "x"}, name="n"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.dag.model import Send
+from services.dag.model import Parent, Retry, Send
 from shared.errors import Unavailable
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
@@ -146,3 +146,45 @@ async def test_a_child_whose_parent_was_cancelled_or_succeeded_runs_by_itself(wo
 
 async def _nothing(_shard: Any, _send: Send) -> None:
     raise Unavailable("not now")
+
+
+async def test_a_report_that_comes_when_its_dag_runs_again_says_nothing(world: DagWorld) -> None:
+    dag = await start(world, sub("mid", {"x": []}))
+    child = await child_of(world, dag, "mid")
+    kept: list[tuple[Any, Send]] = []
+
+    async def keep(shard: Any, send: Send) -> None:
+        kept.append((shard, send))
+
+    world.loops.relay._sub_dags.carry, carry = keep, world.loops.relay._sub_dags.carry  # type: ignore[method-assign]
+    world.queue.die("x")
+    await world.settle()
+    await world.verb(child, "retry")
+    world.loops.relay._sub_dags.carry = carry  # type: ignore[method-assign]
+    await world.settle()
+    assert (await world.dag(child))["state"] == "running"
+    for shard, send in kept:
+        await carry(shard, send)
+    assert (await world.node(dag, "mid"))["state"] == "released"
+    world.queue.ack("x")
+    await world.settle()
+    await world.sweep()
+    assert (await world.dag(dag))["state"] == "succeeded"
+
+
+async def test_a_child_goes_on_once_for_each_generation_of_its_node(world: DagWorld) -> None:
+    """Two carry the same row, and both have seen the child before the first one let it go on."""
+    dag = await start(world, sub("mid", {"x": []}))
+    child = await child_of(world, dag, "mid")
+    world.queue.die("x")
+    await world.settle()
+    await world.verb(dag, "retry", {"nodes": ["mid"]})
+    await world.settle()
+    world.queue.die("x")
+    await world.settle()
+    assert (await world.dag(child))["state"] == "failed"
+    parent = Parent(dag, "mid", 2, 1)
+    await world.duties.sub_dags._retrier.retry("default", child, Retry(), parent=parent)
+    await world.settle()
+    assert (await world.dag(child))["state"] == "failed"
+    assert not world.queue.deliverable()

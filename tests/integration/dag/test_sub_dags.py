@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from services.dag.model import Send
+from shared.errors import OverQuota
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
 from tests.support.queue_fake import FakeQueue
@@ -283,6 +284,55 @@ async def test_every_row_may_be_carried_twice_and_late(world: DagWorld) -> None:
     assert [send.action for _, send in carried] == ["start", "report", "start", "report", "start", "report"]
     assert [node for node, _ in world.queue.delivered] == ["x", "y"]
     assert len(await world.rows("SELECT * FROM dag")) == 3
+
+
+async def test_a_start_of_an_older_generation_makes_nothing(world: DagWorld) -> None:
+    """It was on its way while everything was retried, before the child of its own time is told to stop."""
+    kept: list[tuple[Any, Send]] = []
+    carry = world.duties.sub_dags.carry
+
+    async def keep_the_first(shard: Any, send: Send) -> None:
+        if send.generation == 1:
+            kept.append((shard, send))
+        else:
+            await carry(shard, send)
+
+    world.loops.relay._sub_dags.carry = keep_the_first  # type: ignore[method-assign]
+    dag = await start(world, sub("mid", {"x": []}))
+    await world.verb(dag, "retry", {"all": True})
+    await world.settle()
+    starts = [(shard, send) for shard, send in kept if send.action == "start"]
+    assert len(starts) == 1
+    await carry(*starts[0])
+    await world.settle()
+    assert len(await world.rows("SELECT * FROM dag")) == 2, "the parent, and the child of its node's generation"
+    for shard, send in kept:
+        await carry(shard, send)
+    world.queue.ack("x")
+    await world.settle()
+
+
+async def test_a_start_that_comes_again_once_its_node_has_failed_makes_nothing(world: DagWorld) -> None:
+    carried: list[tuple[Any, Send]] = []
+    carry, create = world.duties.sub_dags.carry, world.duties.builder.create_sub
+
+    async def note(shard: Any, send: Send) -> None:
+        carried.append((shard, send))
+        await carry(shard, send)
+
+    async def refuse(*_args: Any) -> Any:
+        raise OverQuota("there is no room")
+
+    world.loops.relay._sub_dags.carry = note  # type: ignore[method-assign]
+    world.duties.builder.create_sub = refuse  # type: ignore[method-assign]
+    dag = await start(world, sub("mid", {"x": []}))
+    assert (await world.states(dag))["mid"] == "failed"
+    world.duties.builder.create_sub = create  # type: ignore[method-assign]
+    [(shard, send)] = carried
+    await carry(shard, send)
+    await world.settle()
+    assert len(await world.rows("SELECT * FROM dag")) == 1
+    assert world.queue.items == {}
 
 
 async def test_a_queue_that_is_away_delays_a_sub_dag_and_loses_nothing(world: DagWorld) -> None:

@@ -53,14 +53,34 @@ class Sent:
     state: str = ""  # of a DAG, after everything was drained
 
 
+@dataclass(frozen=True)
+class Call:
+    """What a call was to do and on which shard, when it was sent, how long its answer took, and whether it says
+    that it was done."""
+
+    what: str
+    sent: float
+    took_s: float
+    is_done: bool
+
+
 @dataclass
 class Log:
-    """All that was said, and the calls that were not answered in time."""
+    """All that was said, what became of each call, and the calls that were not answered in time."""
 
     items: dict[str, Sent] = field(default_factory=dict)
     dags: dict[str, Sent] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+
+    def done(self, what: str, since: float) -> list[Call]:
+        """Calls sent since then that were answered as done."""
+        return [call for call in self.calls if call.what == what and call.sent >= since and call.is_done]
+
+    def refused(self, what: str, since: float) -> list[Call]:
+        """Likewise, those that were not."""
+        return [call for call in self.calls if call.what == what and call.sent >= since and not call.is_done]
 
 
 class Load:
@@ -155,6 +175,9 @@ class Load:
         except TimeoutError:
             self.log.late.append(what)
 
+    def _answered(self, what: str, sent: float, is_done: bool) -> None:
+        self.log.calls.append(Call(what, sent, time.monotonic() - sent, is_done))
+
     async def _send(self, tenant: str, client: AsyncClient, shard: int) -> None:
         while not self._is_over:
             made = [_make(shard)[0] for _ in range(2)]
@@ -163,10 +186,13 @@ class Load:
             items: Any = [
                 {"topic": "work", "id": each, "payload": {"tenant": tenant, "item": each}} for each in made
             ]
+            sent, is_done = time.monotonic(), False
             async with self._in_time(f"enqueue on {shard}"):
                 for result in await client.enqueue(items):
                     if result.status in ("enqueued", "duplicate"):
                         self.log.items[result.id].answered = time.monotonic()
+                        is_done = True
+            self._answered(f"enqueue on {shard}", sent, is_done)
             # No more than the workers take: a step of a DAG must not wait behind a backlog.
             await asyncio.sleep(0.02 + 0.2 * (len(self.log.items) > self._confirmed + BACKLOG))
 
@@ -175,6 +201,7 @@ class Load:
         while not self._is_over:
             key = next(keys)
             sent = self.log.dags[key] = Sent(tenant, key)
+            began = time.monotonic()
             nodes = []
             for node, ups in DIAMOND.items():
                 payload = {"tenant": tenant, "node": [key, node]}
@@ -182,10 +209,13 @@ class Load:
             async with self._in_time(f"create a DAG on {shard}"):
                 made = await client.create_dag({"key": key, "nodes": nodes})
                 sent.answered, sent.dag = time.monotonic(), made.id
+                self._answered(f"create on {shard}", began, True)
                 with suppress(TimeoutError):
                     shown = await client.dag(made.id).wait(timeout_s=DAG_S)
                     if shown.state == "succeeded":
                         sent.ended = time.monotonic()
+            if sent.answered is None:
+                self._answered(f"create on {shard}", began, False)
 
     async def _work(self, tenant: str, client: AsyncClient) -> None:
         while True:

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from headgate import AsyncClient, RetryPolicy
 from services.local.stack import ROOT
@@ -50,15 +51,17 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(well: Database, queue_dsn: str, dag_dsn: str, redis_url: str) -> AsyncIterator[Stage]:
+async def staged(
+    well: Database, queue_dsn: str, dag_dsn: str, redis_url: str, **settings: Any
+) -> AsyncIterator[Stage]:
     """`queue_dsn` and `dag_dsn` lead to the database of the shards numbered 1."""
     queue_shards, dag_shards = (f"0={well.dsn} 1={dsn}" for dsn in (queue_dsn, dag_dsn))
     async with AsyncExitStack() as stack:
         queue = await stack.enter_async_context(
-            apps.queue_service(well, redis_url, shards=queue_shards, **DEADLINES)
+            apps.queue_service(well, redis_url, shards=queue_shards, **{**DEADLINES, **settings})
         )
         dag = await stack.enter_async_context(
-            apps.dag_service(well, redis_url, queue.url, shards=dag_shards, **DEADLINES)
+            apps.dag_service(well, redis_url, queue.url, shards=dag_shards, **{**DEADLINES, **settings})
         )
         clients = {
             tenant: await stack.enter_async_context(

@@ -6,6 +6,7 @@ Its calls end in time, work on the other shard goes on, and afterwards nothing i
 import asyncio
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from services.local.account import give, server_account
 from services.local.postgres import VOLATILE, Postgres, PostgresSettings
 from tests.integration.failover.judge import judge, missing
+from tests.integration.failover.load import Log
 from tests.integration.failover.stage import staged
 from tests.support.databases import Database, Databases
 from tests.support.ports import free_port
@@ -24,6 +26,7 @@ from tests.support.proxy import Proxy
 STEPS = 4
 # Of what is wrong: longer than any deadline of a statement, a lock or a connection.
 SICK_S = 4.0
+DELAY_S = 0.3
 DISK_MIB = 160
 
 # As a disk without room behaves, where this process may not mount a small one.
@@ -90,7 +93,7 @@ async def full_disk(patient: Patient) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def slow(patient: Patient) -> AsyncIterator[None]:
-    patient.queue.delay_s = patient.dag.delay_s = 0.3
+    patient.queue.delay_s = patient.dag.delay_s = DELAY_S
     yield
     patient.queue.delay_s = patient.dag.delay_s = 0.0
 
@@ -162,23 +165,63 @@ async def patient(tmp_path: Path) -> AsyncIterator[Patient]:
         yield Patient(server, database, disk, queue, dag)
 
 
-@pytest.mark.parametrize(
-    "sickness", [read_only, full_disk, slow, locked, refused_to_the_queue, refused_to_the_dags]
-)
+# Of each sickness, what of the load is refused meanwhile, and what is never done. A full disk has room in pages
+# that are there; who waits for a DAG's end creates no other.
+ENQUEUE, CREATE = "enqueue on 1", "create on 1"
+BITES: dict[Sickness, tuple[list[str], list[str]]] = {
+    read_only: ([ENQUEUE], [ENQUEUE, CREATE]),
+    full_disk: ([ENQUEUE], []),
+    slow: ([], []),
+    locked: ([ENQUEUE], [ENQUEUE, CREATE]),
+    refused_to_the_queue: ([ENQUEUE], [ENQUEUE]),
+    refused_to_the_dags: ([CREATE], [CREATE]),
+}
+
+
+@pytest.mark.parametrize("sickness", BITES)
 async def test_a_sick_shard_costs_itself_alone_and_nothing_for_good(
     databases: Databases, patient: Patient, redis_url: str, sickness: Sickness
 ) -> None:
+    await _sicken(databases, patient, redis_url, sickness)
+
+
+async def test_a_lock_that_is_held_for_many_times_every_deadline(
+    databases: Databases, patient: Patient, redis_url: str
+) -> None:
+    """As one that is held for minutes is for the deadlines that there are by default."""
+    short = {"command_timeout_s": 0.5, "acquire_timeout_s": 0.5, "connect_timeout_s": 0.5}
+    await _sicken(databases, patient, redis_url, locked, **short)
+
+
+async def _sicken(
+    databases: Databases, patient: Patient, redis_url: str, sickness: Sickness, **settings: float
+) -> None:
     well = await databases.create(queue_shards=1, dag_shards=1)
     dsn = patient.database.dsn
-    async with staged(well, patient.queue.dsn(dsn), patient.dag.dsn(dsn), redis_url) as stage:
+    async with staged(well, patient.queue.dsn(dsn), patient.dag.dsn(dsn), redis_url, **settings) as stage:
         async with stage.load.running() as load:
             await load.until_more(STEPS)
             async with sickness(patient):
                 await load.until_more(STEPS, shards=[0])
+                since = time.monotonic()
                 await asyncio.sleep(SICK_S)
                 await load.until_more(STEPS, shards=[0])
+                _has_bitten(load.log, sickness, since)
             await load.until_more(STEPS)
         await stage.drain()
         assert judge(load.log, cut_s=None) == []
         assert missing(load.log) == 0
     await databases.drop(well)
+
+
+def _has_bitten(log: Log, sickness: Sickness, since: float) -> None:
+    """A shard that was not sick shows nothing."""
+    refused, never_done = BITES[sickness]
+    for what in refused:
+        assert log.refused(what, since), f"no {what} was refused"
+    for what in never_done:
+        assert not log.done(what, since), f"{what} was done"
+    if sickness is slow:
+        took_s = [call.took_s for call in log.done("enqueue on 1", since)]
+        assert took_s, "it is slow and no more"
+        assert min(took_s) >= DELAY_S

@@ -20,7 +20,7 @@ from services.queue.model import EARLIEST, Key, KeyLook
 from services.queue.settings import QueueSettings
 from services.queue.store.names import TopicRef
 from shared.errors import ShardUnavailable
-from shared.postgres.history import History
+from shared.postgres.history import Edition, History
 from tests.support.clocks import ManualClock
 
 BEGIN = EARLIEST.replace(year=2026)
@@ -444,3 +444,19 @@ async def test_one_statement_takes_a_bounded_number_of_looks(process: Process) -
     await process.looked()
     assert process.asked() == 2 * (LOOKS_MAX + 2)
     assert all(shard.statements >= 2 for shard in process.shards)
+
+
+async def test_a_topics_number_that_another_history_gave_is_not_kept(process: Process) -> None:
+    """The server was replaced while its answer was on the way."""
+    shard = process.shards[0]
+    found = shard.find_all
+
+    async def replaced(pairs: list[tuple[str, str]]) -> list[TopicRef | None]:
+        answer = await found(pairs)
+        shard.history.edition = Edition()
+        return answer
+
+    process.looking._finds[0]._flush = replaced  # type: ignore[method-assign]
+    with pytest.raises(ShardUnavailable):
+        await process.looking.topic_id(process.line, 0)
+    assert process.line.topic_ids == {}

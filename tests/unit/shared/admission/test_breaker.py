@@ -237,3 +237,17 @@ def test_retry_after_is_never_at_once() -> None:
     breaker, clock, _ = opened()
     clock.advance(3600)
     assert breaker.retry_after_s >= PAUSE_S
+
+
+def test_processes_do_not_all_ask_again_at_the_same_moment() -> None:
+    asked: list[tuple[float, float]] = []
+
+    def half_way(low: float, high: float) -> float:
+        asked.append((low, high))
+        return (low + high) / 2
+
+    breaker = Breaker(ManualClock(), jitter=half_way)
+    fail(breaker, FAILURES_MAX)
+    look(breaker)
+    [(low, high)] = asked
+    assert (low, high) == (PAUSE_S / 2, PAUSE_S)
