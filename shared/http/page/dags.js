@@ -1,17 +1,20 @@
 // DAGs: the list, and one of them with its graph, what it waits for, and its nodes.
 
 import { plainly, verb } from "./act.js";
-import { PATHS, ask, follow, send } from "./api.js";
+import { PATHS, all, ask, follow, send } from "./api.js";
 import { ago, badge, bar, between, command, fields, h, json, number, put, quoted, said, short, span, table } from "./dom.js";
+import { CanvasDrawing } from "./canvas.js";
 import { Drawing } from "./graph.js";
 
 const STATES = ["succeeded", "released", "failed", "cancelled", "skipped", "blocked"];
 const DAG_STATES = ["running", "cancelling", "succeeded", "failed", "cancelled"];
-const DRAWN_MAX = 2000;
+const DRAWN_MAX = 30_000;
+const SVG_MAX = 300; // of more, a canvas is drawn
 const SMALL = 200;
 const FRONTIER_MS = 2000; // between two looks at what a DAG waits for, which costs the service the most
 const FRONTIER_NODES = 100, TOLD_NODES = 20;
 const PAGE = 50;
+const TIMED_MAX = 10_000, TIMES_SHOWN = 300;
 
 const finished = (dag) => ["succeeded", "failed", "cancelled"].includes(dag.state);
 
@@ -60,12 +63,14 @@ export async function one(page, id) {
 
   async function draw() {
     dag = await ask(PATHS.dag, names);
+    if (view === "timeline") return times();
     if (view !== "graph") return nodes();
     if (dag.nodes.total > DRAWN_MAX) return put(body, h("p", { class: "empty" }, `A graph of ${number(dag.nodes.total)} nodes is too large to look at; up to ${number(DRAWN_MAX)} are drawn.`));
     if (!dag.nodes.total) return put(body, h("p", { class: "empty" }, "This DAG has no nodes yet."));
-    drawing = new Drawing(await ask(PATHS.graph, names, { format: "json" }), choose);
+    const graph = await ask(PATHS.graph, names, { format: "json" });
+    drawing = graph.nodes.length > SVG_MAX ? new CanvasDrawing(graph, choose) : new Drawing(graph, choose);
     drawing.choose(chosen);
-    put(body, canvas(drawing));
+    put(body, graph.nodes.length > SVG_MAX ? [drawing.element, legend()] : canvas(drawing));
   }
 
   async function nodes() {
@@ -83,6 +88,21 @@ export async function one(page, id) {
         ["waits for, or error", (node) => node.error?.trim().split("\n").at(-1) || waiting(node), { wide: true }],
       ], found.items, "No such nodes.", (node) => choose(node.key)),
       pager(page, ["dags", id], { ...page.query, view: "nodes" }, found.next_cursor));
+  }
+
+  // When each node was released and when it ended, the longest first: where the time went.
+  async function times() {
+    const found = await all(PATHS.nodes, names, {}, TIMED_MAX);
+    const begun = found.filter((node) => node.released_at).map((node) => ({ ...node, from: new Date(node.released_at), to: node.finished_at ? new Date(node.finished_at) : new Date() }));
+    if (!begun.length) return put(body, h("p", { class: "empty" }, "Nothing was released yet."));
+    const first = Math.min(...begun.map((node) => node.from)), last = Math.max(...begun.map((node) => node.to)), whole = Math.max(1, last - first);
+    begun.sort((one, other) => one.from - other.from || one.to - other.to);
+    const shown = begun.length > TIMES_SHOWN ? [...begun].sort((one, other) => (other.to - other.from) - (one.to - one.from)).slice(0, TIMES_SHOWN).sort((one, other) => one.from - other.from) : begun;
+    put(body,
+      h("p", { class: "quiet" }, `${span(whole / 1000)} from the first release to the last end.`, shown.length < begun.length ? ` Of ${number(begun.length)} nodes the ${number(TIMES_SHOWN)} that took longest are shown.` : ""),
+      h("ol", { class: "times" }, shown.map((node) => h("li", {}, h("button", { type: "button", class: "plain", onclick: () => choose(node.key) }, node.key),
+        h("span", { class: "lane" }, h("span", { class: `bar s-${node.state}`, title: `${node.state}, ${node.attempts} attempts`, style: { "margin-left": `${((node.from - first) / whole) * 100}%`, width: `${Math.max(0.3, ((node.to - node.from) / whole) * 100)}%` } })),
+        h("span", { class: "quiet" }, span((node.to - node.from) / 1000), node.attempts > 1 ? ` in ${node.attempts} attempts` : "")))));
   }
 
   async function choose(key) {
@@ -107,6 +127,7 @@ export async function one(page, id) {
       explained = Date.now();
       const frontier = await ask(PATHS.frontier, names, { limit: FRONTIER_NODES });
       drawing?.working(frontier.items.filter((node) => node.standing === "running").map((node) => node.key));
+      drawing?.critical?.(frontier.longest_chain?.keys || []);
       waitsFor(waits, frontier, choose);
     }
     if (chosen) await choose(chosen);
@@ -135,7 +156,7 @@ export async function one(page, id) {
 }
 
 function tabs(page, id, view) {
-  return h("nav", { class: "tabs" }, ["graph", "nodes"].map((each) =>
+  return h("nav", { class: "tabs" }, ["graph", "nodes", "timeline"].map((each) =>
     h("a", { href: page.link(["dags", id], { view: each }), "aria-current": each === view ? "page" : null }, each)));
 }
 
@@ -194,8 +215,12 @@ function canvas(drawing) {
   const begin = () => { whole(); if (zoom < 0.35 && drawing.box.w > 20) { zoom = 0.7; apply(); } };
   drawing.refit = () => { if (fitted) begin(); };
   requestAnimationFrame(begin);
-  return [box, h("div", { class: "legend" }, ["blocked", "released"].map((state) => badge(state)), badge("running", "with a worker"),
-    ["succeeded", "failed", "skipped", "cancelled"].map((state) => badge(state)), h("span", { class: "zoom" }, buttons))];
+  return [box, legend(h("span", { class: "zoom" }, buttons))];
+}
+
+function legend(more = null) {
+  return h("div", { class: "legend" }, ["blocked", "released"].map((state) => badge(state)), badge("running", "with a worker"),
+    ["succeeded", "failed", "skipped", "cancelled"].map((state) => badge(state)), more);
 }
 
 function waiting(node) {
