@@ -48,16 +48,19 @@ async def review(wf: Workflow, version: str) -> dict[str, Any]:
     return {"by": approval["by"], "checks": sorted(found)}
 
 
+def release(review_id: str) -> Dag:
+    dag = Dag("release")
+    built = dag.node("build", "ci/build", payload="v1")
+    reviewed = dag.workflow("review", "release-review", "v1", id=review_id, after=[built])
+    dag.node("publish", "ci/publish", after=[reviewed], pass_outputs=True)
+    return dag
+
+
 async def main() -> None:
     working = asyncio.create_task(worker.run(signals=False))
     review_id = f"review-{secrets.token_hex(4)}"
-    release = Dag("release")
-    built = release.node("build", "ci/build", payload="v1")
-    reviewed = release.workflow("review", "release-review", "v1", id=review_id, after=[built])
-    release.node("publish", "ci/publish", after=[reviewed], pass_outputs=True)
-
     async with AsyncClient() as client:
-        handle = await client.submit(release)
+        handle = await client.submit(release(review_id))
         while True:
             try:  # it begins when the build is done
                 await client.workflows.get(review_id).signal("approval", {"by": "ada"})

@@ -33,6 +33,23 @@ class ScheduleOptions(TypedDict, total=False):
     timeout_s: float
 
 
+def dag_of(dag: Dag | None, workflow: str | None, input: Any) -> Dag | None:
+    """What runs: a graph as it was given, or one whose only node is a workflow.
+
+    Raises:
+        ValueError: both are given, or an input and no workflow.
+    """
+    if workflow is None:
+        if input is not None:
+            raise ValueError("input belongs to a workflow")
+        return dag
+    if dag is not None:
+        raise ValueError("give one of topic=, dag= and workflow=")
+    made = Dag(workflow)
+    made.workflow("workflow", workflow, input)
+    return made
+
+
 def schedule_body(
     cron: str | None,
     tz: str | None,
@@ -49,7 +66,7 @@ def schedule_body(
         ValueError: it says nothing of what is to run, or two things.
     """
     if (topic is None) == (dag is None):
-        raise ValueError("give one of topic= and dag=")
+        raise ValueError("give one of topic=, dag= and workflow=")
     times = [at] if isinstance(at, datetime) else None if at is None else list(at)
     said: dict[str, Any] = {**options}
     kept: dict[str, Any] = {

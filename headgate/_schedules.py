@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack
 from headgate import _calls, wire
 from headgate._calls import Call, Verb, present
 from headgate._flows import listed
-from headgate._schedule_body import ScheduleOptions, schedule_body
+from headgate._schedule_body import ScheduleOptions, dag_of, schedule_body
 from headgate._sender import Sender
 from headgate.dag import Dag
 
@@ -32,20 +32,22 @@ class Schedules:
         topic: str | None = None,
         payload: Any = None,
         dag: Dag | None = None,
+        workflow: str | None = None,
+        input: Any = None,
         namespace: str | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> wire.Schedule:
         """Make a schedule, or replace it; the same again changes nothing, so a program may do it at each start.
 
         Give one of `cron` (in the zone `tz`, UTC by default), `interval_s` and `at`, and one of `topic` (with a
-        `payload`) and `dag`; see `ScheduleOptions`. A job is told the time of its slot in
-        `job.inputs["external:schedule"]["at"]`; so is a node of `dag` with `external=["schedule"]` and
+        `payload`), `dag`, and `workflow` (with an `input`); see `ScheduleOptions`. A job is told the time of its
+        slot in `job.inputs["external:schedule"]["at"]`; so is a node of `dag` with `external=["schedule"]` and
         `pass_outputs=True`.
 
         Raises:
             Invalid: the times mean nothing, or what is to run cannot.
         """
-        body = schedule_body(cron, tz, interval_s, at, topic, payload, dag, options)
+        body = schedule_body(cron, tz, interval_s, at, topic, payload, dag_of(dag, workflow, input), options)
         return self._send(_calls.SCHEDULE_PUT, wire.Schedule.model_validate, namespace, schedule_id, body)
 
     def get(self, schedule_id: str, *, namespace: str | None = None) -> wire.Schedule:

@@ -21,6 +21,11 @@ from headgate.workflow.simulation import replay
 
 WORKFLOWS: Final = """\
 examples:
+  headgate workflow start order '{"items": ["book"]}' --id order-17
+  headgate workflow list --type order --stuck           runs whose code cannot go on
+  headgate workflow signal order-17 approval '{"by": "ada"}'
+  headgate workflow history order-17 --to run.json      as `replay` takes it
+  headgate workflow check order shop.orders:order       open runs against this code
   headgate workflow lint shop/                          what in workflows' code will not replay
   headgate workflow replay run.json shop.orders:order   the code against a run's history
   headgate workflow replay kept/ shop.orders:order      and against each one that was kept
@@ -84,7 +89,7 @@ def replay_history(args: commands.Args) -> int:
         raise Invalid(f"--seeds is 1 to {_SEEDS_MAX}")
     if args.seeds > 1:
         return _under_seeds(args)
-    function = _function(args.function)
+    function = function_named(args.function)
     given = Path(args.history)
     files = sorted(given.glob("*.json")) if given.is_dir() else [args.history]
     if not files:
@@ -156,7 +161,7 @@ def _history(path: str) -> dict[str, Any]:
     return found
 
 
-def _function(name: str) -> Callable[..., Any]:
+def function_named(name: str) -> Callable[..., Any]:
     """What `module:name` or `file.py:name` names.
 
     Raises:

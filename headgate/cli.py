@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, NoReturn, get_args
 
 from headgate import _commands as commands
-from headgate import _explain, _export, _grow_commands, _import_commands, _workflow_commands, wire
+from headgate import _explain, _export, _grow_commands, _import_commands, _run_commands, _workflow_commands, wire
 from headgate import _operation_commands as operations
 from headgate import _quota_commands as quotas
 from headgate import _schedule_commands as schedules
@@ -249,8 +249,10 @@ def build_parser() -> argparse.ArgumentParser:
     root.pass_on("up", up, UP)
     add_worker(root.add("worker", worker, "run an app's functions", epilog=WORKER))
     _add_quotas(_Commands(root.add("quotas", None, "what a namespace may use", epilog=quotas.QUOTAS), shared))
-    workflows = root.add("workflow", None, "looks at workflows' code", epilog=_workflow_commands.WORKFLOWS)
-    _workflow_commands.add_commands(_Commands(workflows, shared).add)
+    about = "runs of workflows, and their code"
+    workflows = _Commands(root.add("workflow", None, about, epilog=_workflow_commands.WORKFLOWS), shared)
+    _workflow_commands.add_commands(workflows.add)
+    _run_commands.add_commands(workflows.add)
     schedule = root.add("schedule", None, "runs that begin at times", epilog=schedules.SCHEDULES)
     schedules.add_commands(_Commands(schedule, shared))
     _add_dags(_Commands(root.add("dag", None, "DAGs: submit, watch, retry and more", epilog=DAGS), shared))

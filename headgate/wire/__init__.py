@@ -237,6 +237,7 @@ from headgate.wire.schedules import (
     TriggerSchedule,
 )
 from headgate.wire.workers import Progress, ProgressView
+from headgate.wire.workflow import OVER as OVER_STATES
 from headgate.wire.workflow import (
     Accepted,
     Reasoned,
@@ -271,6 +272,7 @@ __all__ = [
     "NAMESPACE_PATTERN",
     "NAME_BYTES_MAX",
     "OUTPUT_BYTES_MAX",
+    "OVER_STATES",
     "PAGE_LIMIT_DEFAULT",
     "PAGE_LIMIT_MAX",
     "PATH_NAME_PATTERN",

@@ -31,6 +31,7 @@ _WITH_PROCESSES = {
         "test_kill9.py",
         "test_local_stack.py",
         "test_wheels.py",
+        "workflows/test_killed_workflows.py",
     )
 } | {"tests/worlds/test_processes.py"}
 

@@ -50,6 +50,9 @@ SELECT n.no, n.key, n.up_left <> f.unflipped OR n.ext_left <> x.open
     n.state = 'blocked' AND f.late > 0 AND d.state = 'running' AS unflipped,
     n.state = 'blocked' AND n.run_on IS NULL AND (
         d.state = 'running' AND NOT d.held AND NOT d.paused AND n.up_left = 0 AND n.ext_left = 0
+            -- A run's decider is parked until its code is to be told something.
+            AND (d.workflow IS NULL OR n.no <> d.no << 22
+                OR EXISTS (SELECT FROM run WHERE run.dag_no = d.no AND run.last_told > run.seen))
         OR d.state = 'cancelling' AND NOT EXISTS (SELECT FROM outbox o WHERE o.node_no = n.no)) AS stuck
 FROM page n
 JOIN dag d ON d.no = n.dag_no
@@ -114,7 +117,8 @@ WHERE n.state = w.state AND n.generation = w.generation
 -- What is known of the DAGs that run in nodes' places: for which generation, whether they have ended, whether their
 -- ends are still to be told.
 SELECT d.id::text, d.no, coalesce(d.parent_generation, 0) AS generation,
-    d.state NOT IN ('running', 'cancelling') AS over,
+    d.state NOT IN ('running', 'cancelling')
+        AND NOT EXISTS (SELECT FROM run WHERE run.dag_no = d.no AND run.state = 'continued') AS over,
     EXISTS (SELECT FROM outbox o WHERE o.node_no = d.no << 22 AND o.action = 'report') AS telling
 FROM unnest($1::uuid[]) AS w(id) JOIN dag d ON d.id = w.id;
 

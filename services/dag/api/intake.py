@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -104,7 +103,7 @@ def run_of(said: wire.WorkflowNode, at: str, settings: DagSettings, *, does: str
     return run_spec.dump(
         RunSpec(
             does=does,
-            workflow_id=said.id or uuid.uuid4().hex,
+            workflow_id=said.id or "",
             type=said.type,
             input=None if said.input is None else checked(said.input, settings.payload_bytes_max, f"{at}/input"),
             version=said.version,

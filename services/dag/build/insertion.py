@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from services.dag import store
 from services.dag.build import addition, run_spec
@@ -30,7 +32,7 @@ async def insert(
     counts = addition.new_counts(adding, existing)
     rows = []
     item_ids = iter(ids.kin(ids.new_ids(queue_shard, len(adding.nodes)), dag.id))
-    for node in adding.nodes:
+    for node in map(_named, adding.nodes):
         left, failed = externals.get(node.key, (0, False))
         waits = not failed and _waits(dag, node, counts[node.key], left)
         item_id = ids.new_id(_home(shards, dag, node)) if node.sub else next(item_ids)
@@ -58,6 +60,16 @@ async def insert(
     dag.move(None, "blocked", len(rows))
     await store.dags.grow_dag(tx, dag, structure_changed=bool(adding.edges))
     return rows
+
+
+def _named(node: NewNode) -> NewNode:
+    """A node of a run whose workflow has no id yet, with one."""
+    if not run_spec.is_run(node.item):
+        return node
+    spec = run_spec.load(node.item)
+    if spec.workflow_id:
+        return node
+    return replace(node, item=run_spec.dump(spec._replace(workflow_id=uuid.uuid4().hex)))
 
 
 def _home(shards: ShardMap, dag: Dag, node: NewNode) -> int:

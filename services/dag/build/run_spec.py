@@ -18,7 +18,8 @@ _BEGIN: Final = '{"run":'
 
 
 class RunSpec(NamedTuple):
-    """What a node of a run does. `input`, `metadata`, `data` are JSON text; `name` and `data` are a signal's."""
+    """What a node of a run does. `input`, `metadata`, `data` are JSON text; `name` and `data` are a signal's. A
+    run without an id is given one when its node is made."""
 
     does: str
     workflow_id: str

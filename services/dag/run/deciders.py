@@ -84,7 +84,7 @@ async def renew(
     *,
     state: str,
     delay_s: float = 0.0,
-) -> None:
+) -> Decider:
     """Begin the decider's next generation: parked (`blocked`), or to be delivered (`released`)."""
     [item_id] = ids.kin([ids.new_id(ids.shard_of(old.item_id))], dag.id)
     secret = new_secret()
@@ -97,6 +97,7 @@ async def renew(
         item=item(run.type, secret, run.priority, delay_s),
     )
     settlement.decider_renewed(dag, old.state, Ref(dag.node_no(0), generation), item_id, state)
+    return Decider(item_id, state, generation)
 
 
 async def deliver_again(tx: Transaction, settlement: Settlement, dag: Dag, generation: int) -> None:

@@ -60,6 +60,7 @@ class Settlement:
         # Nodes of runs of workflows that have ended, which their code is told of; and what else wakes a run.
         self._told: list[int] = []
         self._woken: set[DagNo] = set()
+        self._asked: set[DagNo] = set()
         # Timers that begin, and that are over before their time; and in how many seconds those that begin end.
         self._timers: list[int] = []
         self._stopped_timers: list[int] = []
@@ -147,7 +148,9 @@ class Settlement:
         # A row read in this transaction does not show yet what the transaction has decided.
         state = self._moved[node.no].state if node.no in self._moved else node.state
         if dag.workflow is not None and node.no == dag.node_no(0):
-            return  # only what its code is told of wakes it
+            # Only what its code is to be told of wakes it.
+            self._asked.add(dag.no)
+            return
         if state != "blocked" or dag.reopening or (dag.state != "running" and node.run_on is None):
             return
         if node.run_on is not None and (node.run_on == UNDO or dag.cleanup_phase < 2):
@@ -281,14 +284,11 @@ class Settlement:
         return fresh if is_away or age_s > self.bounds.id_window_s / 4 else item_id
 
     async def _wake_deciders(self) -> None:
-        waiting = [no for no in self._woken if self.dags[no].state == "running"]
-        for node in await store.runs.deciders(self.tx, waiting) if waiting else ():
+        waiting = [no for no in self._woken | self._asked if self.dags[no].state == "running"]
+        for node, is_behind in await store.runs.deciders(self.tx, waiting) if waiting else ():
             dag = self.dags[node.dag_no]
-            if node.state == "blocked" and dag.releasing:
+            if node.state == "blocked" and dag.releasing and (is_behind or dag.no in self._woken):
                 self._release(dag, node)
-            elif node.no not in self._moved:
-                # Who waits for the run's next event looks at what the DAG has logged last.
-                self._log.node(node.no, node.generation, node.state)
 
     async def _flip(self) -> None:
         budget = self.bounds.edges_per_step_max

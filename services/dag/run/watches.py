@@ -18,6 +18,7 @@ from shared.ids import KIN
 from shared.shards.shard_map import Shard
 
 _DAGS_PER_LOOK = 1_000
+_ANY = 1 << 62
 _OVER = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -88,8 +89,10 @@ class Watches:
             watches = dags.get(dag.id, ())
             for watch in watches:
                 watch.dag = dag if dag.over else None
-            # The end of a run is told while the rest of its DAG is still being cancelled.
-            self._wake(watches, dag.last_event, dag.over or dag.ends_as is not None)
+            # Of a run, an event that its code is told need be no change of the DAG; and its end is told while the
+            # rest of its DAG is still being cancelled.
+            number = dag.last_event if dag.workflow is None else _ANY
+            self._wake(watches, number, dag.over or dag.ends_as is not None)
 
     def has(self, number: int, dag_id: str) -> bool:
         """Whether somebody watches this DAG of the shard of that number."""

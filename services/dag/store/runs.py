@@ -172,9 +172,10 @@ async def for_turn(tx: Transaction, dag_no: DagNo, keys: Sequence[str]) -> tuple
     return Run(*run), Decider(item_id, state, generation), known
 
 
-async def deciders(tx: Transaction, dag_nos: Iterable[DagNo]) -> list[Node]:
-    """The first nodes of these runs, where they are not over."""
-    return [Node(*row) for row in await tx.fetch(SQL.deciders, dag_nos=sorted(dag_nos))]
+async def deciders(tx: Transaction, dag_nos: Iterable[DagNo]) -> list[tuple[Node, bool]]:
+    """The first nodes of runs that are not over, and whether there is something that their code has not seen."""
+    rows = await tx.fetch(SQL.deciders, dag_nos=sorted(dag_nos))
+    return [(Node(*tuple(row)[:-1]), row["behind"]) for row in rows]
 
 
 async def write_turn(

@@ -109,8 +109,6 @@ class RunControl:
             if dag.paused:
                 dag.paused = False
                 await self._controller.go_on(tx, settlement, dag)
-                if run.last_told > run.seen:
-                    settlement.wake(dag)
             if run.stuck is not None:
                 old = await store.runs.decider(tx, dag.no)
                 await store.runs.unstick(tx, run)

@@ -86,7 +86,8 @@ class Starter:
         queue_shard = await self._context.queue_shard(shard)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, Written | None]:
-            run_id = ids.new_id(shard.number) if await store.runs.is_dag(tx, dag_id) else dag_id
+            is_elsewhere = ids.shard_of(dag_id) != shard.number
+            run_id = ids.new_id(shard.number) if is_elsewhere or await store.runs.is_dag(tx, dag_id) else dag_id
             if not await store.runs.take_id(tx, namespace, wanted.workflow_id, run_id):
                 old = await store.runs.lock_id(tx, namespace, wanted.workflow_id)
                 found = await store.runs.started(tx, old)

@@ -78,8 +78,7 @@ class TurnCommits:
             await writing.settlement.run()
             if begun is not None and begun.settlement is not None:
                 writing.settlement.sends += begun.settlement.sends
-            decider = await store.runs.decider(tx, dag.no) if writing.is_renewed else decider
-            return writing.settlement, (await self._answer(tx, run, decider, turn), writing.made)
+            return writing.settlement, (await self._answer(tx, run, writing.decider, turn), writing.made)
 
         answer, made = await self._context.settle(shard, work)
         crash_point("after_turn")
@@ -133,13 +132,12 @@ class _Writing:
         self._tx = tx
         self._dag = dag
         self._run = run
-        self._decider = decider
+        self.decider = decider
         self._turn = turn
         self._queue_shard = queue_shard
         self.settlement = Settlement(tx, [dag], context.settings, context.home(shard))
         self.made: list[Written] = []
         self.end: RunEnd | None = None
-        self.is_renewed = False
         self._events: list[StoredEvent] = []
         self._published: dict[str, tuple[str, int]] = {}
 
@@ -211,10 +209,9 @@ class _Writing:
             await self._renew("blocked")
 
     async def _renew(self, state: str, delay_s: float = 0.0) -> None:
-        await deciders.renew(
-            self._tx, self.settlement, self._dag, self._run, self._decider, state=state, delay_s=delay_s
+        self.decider = await deciders.renew(
+            self._tx, self.settlement, self._dag, self._run, self.decider, state=state, delay_s=delay_s
         )
-        self.is_renewed = True
 
     def _record(self, command: Command) -> None:
         state = "succeeded" if command.kind == "marker" else "added"

@@ -265,7 +265,7 @@ async def test_a_cancel_is_told_and_cleanup_may_await(service: RunService) -> No
         try:
             await wf.call("pack")
         finally:
-            await wf.call("tidy up")
+            await wf.call("tidy-up")
 
     driver = Driver({TYPE: tidy}, service)
     await drive(service, driver)
@@ -274,6 +274,6 @@ async def test_a_cancel_is_told_and_cleanup_may_await(service: RunService) -> No
     assert [event.data for event in await service.events() if event.state == "cancel_requested"] == [
         {"reason": "enough"}
     ]
-    await service.finish("tidy up#1")
+    await service.finish("tidy-up#1")
     await drive(service, driver)
     assert (await service.shown())["state"] == "cancelled"

@@ -1,13 +1,15 @@
 """Workflows on the real stack: the SDK's worker and client, both services, and their databases."""
 
 import asyncio
+import json
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headgate import AsyncClient, Dag, Job, NodeFailed, Worker, Workflow
+from headgate import AsyncClient, Dag, Job, NodeFailed, Worker, Workflow, cli
 from headgate.testing import replay
 from services.local.stack import Stack
 
@@ -256,3 +258,54 @@ async def test_a_run_whose_code_asks_for_nonsense_is_stuck_until_it_is_mended(sh
     asked["topic"] = "work"
     await run.resume()
     assert (await run.wait(timeout_s=20)).output == "done"
+
+
+async def test_a_schedule_runs_a_workflow_each_run_with_an_id_of_its_own(shop: Shop) -> None:
+    @shop.worker.workflow("report")
+    async def report(wf: Workflow, day: str) -> str:
+        return f"{day}: all is well"
+
+    shop.open()
+    schedules, runs = shop.client.schedules, shop.client.workflows
+    await schedules.put("nightly", cron="0 3 * * *", workflow="report", input="monday", overlap="allow")
+    ticks = [await schedules.trigger("nightly") for _ in range(3)]
+    assert [tick.decision for tick in ticks] == ["started"] * 3
+    while len(await runs.list(type="report", state="succeeded")) < 3:
+        await asyncio.sleep(0.05)
+    found = await runs.list(type="report")
+    assert {run.output for run in found} == {"monday: all is well"} and len({run.id for run in found}) == 3
+
+
+async def test_commands_ask_what_a_run_is_and_whether_new_code_fits(
+    shop: Shop, stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @shop.worker.workflow("waits")
+    async def waits(wf: Workflow, count: int) -> None:
+        wf.publish("count", count)
+        await wf.receive("never")
+
+    shop.open()
+    run = await shop.client.workflows.start("waits", 3, id="waits-1")
+    while not (await run.show()).parked:
+        await asyncio.sleep(0.05)
+    code = tmp_path / "code.py"
+    before = "async def waits(wf, count):\n    wf.publish('count', count)\n    await wf.receive('never')\n"
+    urls = ["--queue-url", stack.queue_url, "--dag-url", stack.dag_url, "-n", shop.client.namespace]
+
+    async def asked(*words: str) -> tuple[int, str]:
+        done = await asyncio.to_thread(cli.main, ["workflow", *words, *urls])
+        return done, capsys.readouterr().out
+
+    code.write_text(before)
+    assert await asked("check", "waits", f"{code}:waits") == (0, "1 of 1 runs replay to the same\n")
+    code.write_text(before.replace("'count'", "'amount'"))
+    done, said = await asked("check", "waits", f"{code}:waits", "-o", "json")
+    [parted] = json.loads(said)["parted"]
+    assert (done, parted["event"]) == (1, 1) and "code.py:2" in parted["line"]
+    assert json.loads((await asked("query", "waits-1"))[1]) == {"count": 3}
+    assert "waits-1" in (await asked("list", "--state", "running"))[1]
+    assert "publish count" in (await asked("timeline", "waits-1"))[1]
+    assert (await asked("history", "waits-1", "--to", str(tmp_path / "run.json")))[0] == 0
+    assert (await asked("signal", "waits-1", "never", "7"))[1] == "accepted\n"
+    assert (await run.wait(timeout_s=20)).state == "succeeded"
+    replay(json.loads((tmp_path / "run.json").read_text()), waits)

@@ -89,7 +89,10 @@ CROSS JOIN LATERAL (SELECT no, key FROM node WHERE no = w.no OFFSET 0) AS n;
 -- name: heads(ids)
 -- How far DAGs have come.
 SELECT d.id::text, d.last_event, d.state FROM unnest($1::uuid[]) AS w(id)
-CROSS JOIN LATERAL (SELECT id, last_event, coalesce(ends_as, state) AS state FROM dag WHERE id = w.id OFFSET 0) AS d;
+CROSS JOIN LATERAL (
+    SELECT id, coalesce(ends_as, state) AS state, last_event + CASE WHEN workflow IS NULL THEN 0 ELSE (
+        SELECT run.last_event FROM run WHERE run.dag_no = dag.no) END AS last_event
+    FROM dag WHERE id = w.id OFFSET 0) AS d;
 
 -- name: namespace_use(namespace)
 -- The DAGs of a namespace that have not ended, and what they hold; asked only where that is limited. A range and

@@ -59,8 +59,10 @@ CROSS JOIN LATERAL (
     SELECT item_id::text, state, generation FROM node WHERE no = $1::bigint << 22 OFFSET 0) AS n;
 
 -- name: deciders(dag_nos)
-SELECT {node_columns} FROM node
-WHERE no = ANY(ARRAY(SELECT w.no << 22 FROM unnest($1::bigint[]) AS w(no))) AND state IN ('blocked', 'released');
+SELECT n.*, r.behind FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (
+    SELECT {node_columns} FROM node WHERE no = w.no << 22 AND state IN ('blocked', 'released') OFFSET 0) AS n
+CROSS JOIN LATERAL (SELECT last_told > seen AS behind FROM run WHERE dag_no = w.no OFFSET 0) AS r;
 
 -- name: write_turn(dag_no, first_event, kinds, keys, states, outputs, errors, datas, afters, last_event, last_told, turn, digest, seen, open_steps, received, received_total, markers, made_by, state, output, error, published_keys, published_values, published_events)
 -- All of a turn but the nodes that it asks for.
