@@ -226,6 +226,12 @@ class Job:
         """A client for handlers that run in a thread."""
         return self._blocking()
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether the item was cancelled while this job ran: a plain function should look now and then, and end.
+        A coroutine is cancelled."""
+        return self.lost == "cancelled"
+
     def lose(self, why: str) -> None:
         """The item is no longer this worker's: stop, and say nothing about it."""
         self.lost = self.lost or why

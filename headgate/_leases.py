@@ -7,7 +7,7 @@ own: calls for others are neither waited with nor given up because of it.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from headgate._elements import Extend
@@ -22,6 +22,10 @@ log = logging.getLogger("headgate.worker")
 IDLE_S: Final = 3_600.0
 # What jobs tell of how far they have come goes so often, of all of them together.
 TELL_S: Final = 0.5
+# What was cancelled is of interest for so long, of so many; a job of it that could not be asked for is soon again.
+NEWS_S: Final = 15.0
+NEWS_MAX: Final = 10_000
+DOUBT_S: Final = 1.0
 _LOST: Final = ("lease_lost", "cancelled", "not_found")
 
 
@@ -38,11 +42,15 @@ class Leases:
         self._calls: set[asyncio.Task[None]] = set()
         self._wakes_at = 0.0
         self._tells_at = float("-inf")  # not before then
+        self._doubted: set[Job] = set()
+        self._news: dict[str, float] = {}  # when it was heard that these may have been cancelled
         self._changed = asyncio.Event()
 
     def hold(self, job: Job) -> None:
         job.tells = self.tell
-        self._set_due(job, job.lease_ends_at - job.lease_s / 2)
+        # It may have been cancelled while it was on its way here.
+        is_doubted = self._news.get(job.id, float("-inf")) > self._clock() - NEWS_S
+        self._set_due(job, self._clock() if is_doubted else job.lease_ends_at - job.lease_s / 2)
 
     def tell(self, job: Job) -> None:
         """A job has come further, which goes with an extension of its lease."""
@@ -51,6 +59,19 @@ class Leases:
 
     def drop(self, job: Job) -> None:
         self._due_at.pop(job, None)
+        self._doubted.discard(job)
+
+    def check(self, ids: Collection[str]) -> None:
+        """These items may have been cancelled: of jobs that are held here the service is asked at once."""
+        now, doubted = self._clock(), set(ids)
+        self._news = {item_id: at for item_id, at in self._news.items() if at > now - NEWS_S}
+        if len(self._news) < NEWS_MAX:
+            self._news |= dict.fromkeys(doubted, now)
+        for job in [job for job in self._due_at if job.id in doubted] if doubted else ():
+            if job in self._asked:
+                self._doubted.add(job)  # what is asked may have been answered before
+            else:
+                self._set_due(job, self._clock())
 
     def held(self) -> list[Job]:
         return list(self._due_at)
@@ -139,12 +160,16 @@ class Leases:
         else:
             return
         self._asked.discard(job)
-        if job.is_untold:
+        if job in self._doubted:
+            self._doubted.discard(job)
+            self._put_off(job, now)
+        elif job.is_untold:
             self.tell(job)
 
     def _postpone(self, job: Job) -> None:
         now = self._clock()
-        self._put_off(job, min(now + job.lease_s / 5, max(job.lease_ends_at, now)))
+        pause_s = min(job.lease_s / 5, DOUBT_S) if job in self._doubted else job.lease_s / 5
+        self._put_off(job, min(now + pause_s, max(job.lease_ends_at, now)))
 
     def _put_off(self, job: Job, due_at: float) -> None:
         if job in self._due_at:

@@ -10,6 +10,7 @@ import httpx
 from headgate import _calls, _flows, _settings, wire
 from headgate._async_handle import AsyncDagHandle
 from headgate._async_schedules import AsyncSchedules
+from headgate._async_workers import AsyncWorkers
 from headgate._async_workflows import AsyncWorkflows
 from headgate._calls import Call, Verb, present
 from headgate._elements import (
@@ -61,7 +62,7 @@ class AsyncClient:
         self.transport = transport
         self._transport = AsyncTransport(Exchange(self.endpoints, self.retry), transport)
         self._shards = Shards()
-        self.schedules = AsyncSchedules(self)
+        self.schedules, self.workers = AsyncSchedules(self), AsyncWorkers(self)
         self.workflows = AsyncWorkflows(self)
 
     async def __aenter__(self) -> Self:

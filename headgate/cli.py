@@ -15,6 +15,7 @@ from headgate import _explain, _export, _grow_commands, _import_commands, _run_c
 from headgate import _operation_commands as operations
 from headgate import _quota_commands as quotas
 from headgate import _schedule_commands as schedules
+from headgate import _workers_command as workers
 from headgate._app.command import WORKER, add_worker, worker
 from headgate._dequeue_command import dequeue as dequeue_items
 from headgate._output import printable, silence, stderr_line
@@ -309,6 +310,7 @@ def _add_items(root: _Commands) -> None:
 
 def _add_topics(root: _Commands) -> None:
     root.add("topics", commands.topics, "list active topics with their counts")
+    workers.add_command(root)
     topic = root.add("topic", commands.topic, "pause, resume, purge or redrive a topic")
     topic.add_argument("action", choices=("pause", "resume", "purge", "redrive"))
     topic.add_argument("topic")

@@ -25,6 +25,7 @@ from headgate._flows import Flow, Shards
 from headgate._handle import DagHandle
 from headgate._schedules import Schedules
 from headgate._transport import Exchange, RetryPolicy, SyncTransport
+from headgate._workers import Workers
 from headgate._workflows import Workflows
 from headgate.dag import Dag, create, submission
 from headgate.errors import HeadgateError, NotFound
@@ -61,7 +62,7 @@ class Client:
         self.transport = transport
         self._transport = SyncTransport(Exchange(self.endpoints, self.retry), transport)
         self._shards = Shards()
-        self.schedules = Schedules(self)
+        self.schedules, self.workers = Schedules(self), Workers(self)
         self.workflows = Workflows(self)
 
     def __enter__(self) -> Self:

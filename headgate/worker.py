@@ -36,6 +36,7 @@ from headgate._deciders import TOPIC, Deciders, W
 from headgate._elements import Leased
 from headgate._job import Ending, Handler, Job, run_handler, traced, verdict_of, verdict_of_error
 from headgate._leases import Leases
+from headgate._presence import Presence
 from headgate._settler import Settler, Verdict
 from headgate._signals import on_signals
 from headgate._task import Task, check_prefetch
@@ -74,8 +75,9 @@ ASKED_S_MAX: Final = 2.0
 class Worker:
     """Runs handlers on leased items.
 
-    `name` tells workers apart in the services' logs. `lease_s` is how long a killed worker's items are held
-    back, and twice the time between extensions. `wait_s` is how long one dequeue waits for items.
+    `name` tells workers apart; `version` is that of the code, shown with it (or `HEADGATE_CODE_VERSION`).
+    `lease_s` is how long a killed worker's items are held back, and twice the time between extensions. `wait_s`
+    is how long one dequeue waits for items.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Worker:
         *,
         namespace: str | None = None,
         name: str | None = None,
+        version: str | None = None,
         lease_s: float = 60.0,
         drain_s: float = 30.0,
         wait_s: float = 20.0,
@@ -109,6 +112,9 @@ class Worker:
         self._lock = threading.Lock()
         self._deciders = Deciders(self.client, self.namespace)
         self._leases = Leases(self.client, self.namespace, clock)
+        self._presence = Presence(
+            self.client, self.namespace, self.name, version, self._tasks, self._leases, clock
+        )
         self._settler = Settler(self.client, self.namespace, self._leases, rides=self._asks_soon)
 
     def task(
@@ -195,7 +201,7 @@ class Worker:
             raise ValueError("this worker has no task; add one with @worker.task(topic)")
         log.info("%s takes items of %s in %s", self.name, ", ".join(self._tasks), self.namespace)
         self._loop = asyncio.get_running_loop()
-        keepers = [asyncio.create_task(keeper.run()) for keeper in (self._leases, self._settler)]
+        keepers = [asyncio.create_task(keeper.run()) for keeper in (self._leases, self._presence, self._settler)]
         pollers = [asyncio.create_task(self._poll(task)) for task in self._tasks.values()]
         stopped: asyncio.Task[Any] = asyncio.create_task(self._stop.wait())
         try:

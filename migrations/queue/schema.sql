@@ -60,6 +60,13 @@ ALTER TABLE audit_entry ALTER COLUMN entry_id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE cancelled_lease (
+    item_id uuid NOT NULL,
+    namespace_id integer NOT NULL,
+    at timestamp with time zone NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_threshold='1000000');
+
 CREATE TABLE dedup (
     namespace_id integer NOT NULL,
     key text NOT NULL,
@@ -310,6 +317,20 @@ CREATE TABLE unseen_cancel (
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
+CREATE TABLE worker (
+    namespace text NOT NULL,
+    name text NOT NULL,
+    host text,
+    version text,
+    topics text NOT NULL,
+    running integer,
+    is_reported boolean NOT NULL,
+    since timestamp with time zone NOT NULL,
+    seen_at timestamp with time zone NOT NULL,
+    alive_until timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.2', autovacuum_vacuum_threshold='1000', autovacuum_analyze_threshold='1000000');
+
 ALTER TABLE ONLY alembic_version
     ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
 
@@ -367,9 +388,14 @@ ALTER TABLE ONLY topic_stat
 ALTER TABLE ONLY unseen_cancel
     ADD CONSTRAINT unseen_cancel_pkey PRIMARY KEY (namespace_id);
 
+ALTER TABLE ONLY worker
+    ADD CONSTRAINT worker_pkey PRIMARY KEY (namespace, name);
+
 CREATE INDEX attempt_age ON attempt USING btree (ended_at);
 
 CREATE INDEX attempt_item ON attempt USING btree (item_id, ended_at);
+
+CREATE INDEX cancelled_lease_at ON cancelled_lease USING btree (at);
 
 CREATE INDEX dedup_elsewhere ON dedup USING btree (lives_at, namespace_id, key) WHERE (lives_at IS NOT NULL);
 

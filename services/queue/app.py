@@ -13,6 +13,7 @@ from services.queue.api.parts import QueueProcess
 from services.queue.api.routes import add_verbs, router
 from services.queue.api.routes_logs import router as logs_router
 from services.queue.api.routes_operations import router as operations_router
+from services.queue.api.routes_workers import router as workers_router
 from services.queue.api.verbs import Verbs
 from services.queue.dispatch.dequeue import Dequeues
 from services.queue.dispatch.dispatcher import Dispatch
@@ -30,6 +31,7 @@ from services.queue.enqueue.placement import Placement
 from services.queue.leases.ack import Acks
 from services.queue.leases.ack_flushes import AckFlushes
 from services.queue.leases.cancel import Cancels
+from services.queue.leases.cancel_news import CancelNews
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.extend import Extends
 from services.queue.leases.item_states import ItemStates
@@ -39,6 +41,7 @@ from services.queue.leases.revive import Revives
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
 from services.queue.operations.dead_items import DeadItems
+from services.queue.operations.known_workers import KnownWorkers
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas
 from services.queue.settings import QueueSettings
@@ -62,6 +65,9 @@ from shared.metrics import ACKED, DEAD, DEQUEUED, ENQUEUED, LEASE_EXPIRED, NACKE
 from shared.redis import connect
 from shared.shards.ownership import Ownership
 from shared.shards.shard_map import Shard, ShardMap
+
+# How often it is looked whose row is to be written.
+WORKERS_S = 1.0
 
 _COUNTERS = {
     "enqueued_per_s": ENQUEUED,
@@ -90,7 +96,9 @@ def create_app(settings: QueueSettings) -> HotPath:
     if settings.redis_url:
         messenger = Messenger(settings.redis_url, settings.redis_prefix, dispatch, clock, poll_s=settings.poll_s)
         dispatch.tell, dispatch.want, dispatch.tell_change = messenger.tell, messenger.want, messenger.tell_change
-    notices = Notices(stores, process.quotas, process.topics, Lanes(stores, dispatch, settings))
+    notices = Notices(
+        stores, process.quotas, process.topics, Lanes(stores, dispatch, settings), process.workers.news
+    )
     lag = LoopLag(settings.standing_wait_s_max)
     gauges = Gauges(stores, ownership.owns, settings)
     relay = ServiceRelay("dag", settings.dag_url)
@@ -98,6 +106,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     loops = [
         *_loops(dispatch, process.health, shards),
         Loop("notices", notices.step, interval_s=settings.quota_refresh_s),
+        Loop("workers", process.workers.step, interval_s=WORKERS_S),
         Loop("gauges", gauges.step, interval_s=settings.metrics_interval_s),
         watch.loop,
         Loop("lag", lag.step, interval_s=SAMPLE_S),
@@ -107,6 +116,7 @@ def create_app(settings: QueueSettings) -> HotPath:
 
     async def leave() -> None:
         dispatch.leave()
+        process.workers.news.leave()
         await ownership.leave()
 
     @asynccontextmanager
@@ -158,6 +168,7 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
     quotas = Quotas(stores, buckets, clock)
     operations = Operations(stores, dispatch, settings, clock)
     agreement = Agreement(stores, settings.given_rows_max, dispatch.release)
+    workers = KnownWorkers(stores, CancelNews(stores, settings, clock), settings, clock)
     process = QueueProcess(
         settings=settings,
         shards=shards,
@@ -169,13 +180,14 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
         acks=Acks(stores, ack_flushes),
         ack_flushes=ack_flushes,
         nacks=nacks,
-        extends=Extends(stores),
+        extends=Extends(stores, workers.note),
         revives=Revives(stores, dispatch, settings),
-        cancels=Cancels(stores, dispatch, settings),
+        cancels=Cancels(stores, dispatch, settings, workers.news.hear),
         expiry=expiry,
         topics=Topics(stores, dispatch, operations, quotas, agreement, settings),
         item_states=ItemStates(stores, dispatch.asked, settings),
         job_logs=JobLogs(stores, settings),
+        workers=workers,
         operations=operations,
         dead=DeadItems(stores, settings),
         health=Health(stores, shards, clock, ownership),
@@ -221,6 +233,7 @@ def _add_routes(app: FastAPI, verbs: dict[str, Verb], relay: ServiceRelay) -> No
     app.include_router(logs_router)
     app.include_router(site_router)
     add_relay(app, relay)
+    app.include_router(workers_router)
     add_pages(app, "queue")
 
 

@@ -46,6 +46,14 @@ class QueueSettings(EdgeSettings):
     log_namespace_bytes_max: Annotated[int, Field(ge=1, description="per shard")] = 256 * 1024 * 1024
     log_retention_s: Annotated[float, Field(ge=0, description="what is older is dropped")] = 3 * 86_400.0
 
+    # Workers by name: how many rows, how often one is written, how long one that went is kept; seen by a process.
+    workers_max: Annotated[int, Field(ge=1, description="per namespace and shard")] = 1_000
+    worker_write_s: Annotated[float, Field(gt=0)] = 5.0
+    worker_retention_s: Annotated[float, Field(ge=0)] = 3_600.0
+    workers_seen_max: Annotated[int, Field(ge=1)] = 10_000
+    # What was cancelled under leases lately: read at once, and remembered of a namespace.
+    cancel_news_max: Annotated[int, Field(ge=1)] = 10_000
+
     # A dequeue that has settled something waits for items no longer than this: its caller does not know yet.
     settle_wait_s_max: Annotated[float, Field(ge=0)] = 1.0
     # An ack of a DAG's item goes on with its DAG in its own transaction where both are in one database.

@@ -21,4 +21,47 @@ MUTATIONS = (
         "                job.is_untold = False\n",
         ("unit/headgate/test_keepers.py::test_progress_that_could_not_be_told_is_told_with_the_next_extension",),
     ),
+    Mutation(
+        "workers-reported",
+        "what others learned of a worker does not bring it back once it has left",
+        "services/queue/store/sql/workers.sql",
+        " OR NOT known.is_reported;",
+        " OR true;",
+        ("contract/test_queue_workers.py::test_two_processes_that_see_one_worker_agree",),
+    ),
+    Mutation(
+        "workers-newest",
+        "an older report that is written later changes nothing",
+        "services/queue/store/sql/workers.sql",
+        "excluded.is_reported AND excluded.seen_at >= known.seen_at",
+        "excluded.is_reported",
+        ("contract/test_queue_workers.py::test_two_processes_that_see_one_worker_agree",),
+    ),
+    Mutation(
+        "workers-bound",
+        "a namespace has so many workers at most",
+        "services/queue/store/sql/workers.sql",
+        "WHERE worker.namespace = seen.namespace) <= $11::int",
+        "WHERE worker.namespace = seen.namespace) <= $11::int + 1000",
+        ("contract/test_queue_workers.py::test_rows_of_a_namespace_and_what_is_seen_are_bounded",),
+    ),
+    Mutation(
+        "cancels-between",
+        "what was cancelled between two reports is told by the second",
+        "services/queue/leases/cancel_news.py",
+        "            if number <= after:\n",
+        "            if number <= self._last:\n",
+        ("contract/test_queue_workers.py::test_what_was_cancelled_between_two_reports_is_told_by_the_second",),
+    ),
+    Mutation(
+        "cancels-doubted",
+        "an extension that was on its way when a cancel was heard of is made again",
+        "headgate/_leases.py",
+        "                self._doubted.add(job)",
+        "                pass",
+        (
+            "unit/headgate/test_keepers.py"
+            "::test_news_of_a_job_that_is_just_asked_for_or_on_its_way_here_is_not_lost",
+        ),
+    ),
 )

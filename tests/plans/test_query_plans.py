@@ -51,6 +51,7 @@ HOT: dict[str, set[tuple[str, str]]] = {
         ("namespace", "namespace_limited"),
         ("topic", "topic_min_share"),
         ("lane_clock", "lane_clock_pkey"),
+        ("cancelled_lease", "cancelled_lease_at"),
     },
     "lane_heads": {("ready", "ready_order")},
     "adopt_strays": {("ready", "ready_order"), ("item", "item_pkey")},

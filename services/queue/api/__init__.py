@@ -6,6 +6,7 @@ answered (enqueue by id or key, ack by token).
 routes              topics, items, shards, quotas
 routes_operations   what is done to many items at once; dead items by error
 routes_logs         what jobs log
+routes_workers      who workers are, and what they are told
 verbs               enqueue, dequeue, ack, nack, extend, revive, cancel
 settling            what a dequeue settles first
 body_decoders       the three hot bodies, decoded by msgspec

@@ -21,6 +21,7 @@ from services.queue.leases.revive import Revives
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
 from services.queue.operations.dead_items import DeadItems
+from services.queue.operations.known_workers import KnownWorkers
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas
 from services.queue.settings import QueueSettings
@@ -50,6 +51,7 @@ class QueueProcess:
     topics: Topics
     item_states: ItemStates
     job_logs: JobLogs
+    workers: KnownWorkers
     operations: Operations
     dead: DeadItems
     health: Health

@@ -209,7 +209,7 @@ async def list_namespaces(
 ) -> Response:
     """Namespaces with quota and use."""
     caller.need("ops")
-    after = _name_in("namespaces", cursor)
+    after = name_in("namespaces", cursor)
     found, rest = await process.topics.namespaces(limit, after, caller.namespaces)
     return json_response(
         {
@@ -240,13 +240,13 @@ async def list_topics(
     """
     enter(ns, caller, "consume", "ops")
     query = f"topics|{ns}"
-    after = _name_in(query, cursor)
+    after = name_in(query, cursor)
     found, rest = await process.topics.active(ns, limit, after)
     next_cursor = None if rest is None else cursors.encode(query, rest)
     return json_response({"items": found, "next_cursor": next_cursor})
 
 
-def _name_in(query: str, cursor: str | None) -> str:
+def name_in(query: str, cursor: str | None) -> str:
     """The name behind which a page begins."""
     after = "" if cursor is None else cursors.decode(query, cursor)
     if "\0" in after:

@@ -15,7 +15,7 @@ from services.queue.api.parts import QueueProcess
 from services.queue.api.settling import SettleResults, settle
 from services.queue.leases.extend import Extension
 from services.queue.leases.nack import Nack
-from services.queue.model import Demands, Even, NewItem, PlainItem, Result
+from services.queue.model import LEASE_S, Demands, Even, NewItem, PlainItem, Result
 from services.queue.quotas import Use
 from services.queue.store.dequeue_encoding import Leased
 from shared.admission.connection_priority import Urgency
@@ -86,6 +86,10 @@ class Verbs:
         for demand in wanted.topics:
             if demand.topic[0] == "_" and not call.caller.is_dag_service:
                 raise Forbidden("topics that begin with `_` are the system's")
+        if wanted.worker is not None:
+            alive_s = (wanted.lease_s or LEASE_S) + wanted.wait_s
+            topics = [demand.topic for demand in wanted.topics]
+            self._process.workers.note(call.namespace, wanted.worker, alive_s, topics)
         gone = call.client.gone()
         if wanted.settle is None:
             return 200, {"items": (await self._lease(call, wanted, gone)).items()}

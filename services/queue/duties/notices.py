@@ -1,4 +1,4 @@
-"""What processes tell one another through the shards: quotas of namespaces, minimum shares of topics, lanes.
+"""What processes tell one another through the shards: quotas of namespaces, shares of topics, lanes, cancels.
 
 Most shards hold none of these. So each process asks each shard one question a round, whether there are any, and
 reads only what there is, and what it still knows of.
@@ -11,30 +11,34 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from services.queue.duties.fairness_keys import Lanes
+from services.queue.leases.cancel_news import CancelNews
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas
 from services.queue.store import topics
 from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
 
-Kinds = tuple[bool, bool, bool]
+Kinds = tuple[bool, bool, bool, bool]
 
-ALL: Kinds = (True, True, True)
+ALL: Kinds = (True, True, True, True)
 
 
 class Notices:
     """Follows what is set on the shards."""
 
-    def __init__(self, stores: Mapping[int, Store], quotas: Quotas, topics: Topics, lanes: Lanes) -> None:
+    def __init__(
+        self, stores: Mapping[int, Store], quotas: Quotas, topics: Topics, lanes: Lanes, news: CancelNews
+    ) -> None:
         self._stores = stores
         self._quotas = quotas
         self._topics = topics
         self._lanes = lanes
+        self._news = news
 
     async def step(self) -> int:
         """Read what is there; 0, since nothing is left for a next step at once."""
         found = await asyncio.gather(*map(self._look, self._stores.values()))
-        quotas, shares, lanes = (any(kind) for kind in zip(*found, strict=True))
+        quotas, shares, lanes, cancels = (any(kind) for kind in zip(*found, strict=True))
         reads: list[Coroutine[Any, Any, object]] = []
         if quotas or self._quotas.knows_any:
             reads.append(self._quotas.step())
@@ -42,6 +46,8 @@ class Notices:
             reads.append(self._topics.read_shares())
         if lanes:
             reads.append(self._lanes.step())
+        if cancels and self._news.is_heeded:
+            reads.append(self._news.step())
         for end in await asyncio.gather(*reads, return_exceptions=True):
             if isinstance(end, BaseException):
                 raise end

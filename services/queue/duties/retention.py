@@ -1,4 +1,4 @@
-"""What is kept only for a while: memory of ended items, keys, operations, dead items, logs; and folding counts."""
+"""What is kept only for a while: memory of ended items, keys, operations, dead items, logs, workers; counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 from services.queue.operations.pace import Pace
 from services.queue.settings import QueueSettings
-from services.queue.store import items, job_logs, retention, topics
+from services.queue.store import items, job_logs, retention, topics, workers
 from services.queue.store.items import Removal
 from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
@@ -15,6 +15,8 @@ from shared.log import log
 from shared.postgres.connections import Transaction
 
 FOLD_ROWS_MAX = 20_000
+# What was cancelled under a lease is read for a few seconds.
+CANCELS_S = 60.0
 ENDED_SLACK_S = 120.0
 # While the rotation waits for a lock that somebody holds, every statement on `ended` waits behind it.
 ROTATION_LOCK = "50ms"
@@ -28,7 +30,8 @@ class Retention:
         self._settings = settings
         self._folds = Pace(FOLD_ROWS_MAX)
         self._paces = {
-            name: Pace(settings.chunk_items_max) for name in ("keys", "dead", "operations", "attempts", "logs")
+            name: Pace(settings.chunk_items_max)
+            for name in ("keys", "dead", "operations", "attempts", "logs", "workers", "cancels")
         }
 
     def steps(self) -> Mapping[str, Callable[[], Awaitable[int]]]:
@@ -45,6 +48,10 @@ class Retention:
                 "attempts", partial(retention.drop_attempts, pool, settings.attempt_retention_s)
             ),
             "old logs": self._dropping("logs", partial(job_logs.drop_old, pool, settings.log_retention_s)),
+            "gone workers": self._dropping(
+                "workers", partial(workers.drop_old, pool, settings.worker_retention_s)
+            ),
+            "told cancels": self._dropping("cancels", partial(workers.drop_cancelled, pool, CANCELS_S)),
         }
 
     async def fold_step(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from services.queue.dispatch.dispatcher import Dispatch
@@ -25,8 +25,15 @@ _REFUSALS = ("cancel_limit", "id_in_future")
 class Cancels:
     """Calls of the verb."""
 
-    def __init__(self, stores: Mapping[int, Store], dispatch: Dispatch, settings: QueueSettings) -> None:
+    def __init__(
+        self,
+        stores: Mapping[int, Store],
+        dispatch: Dispatch,
+        settings: QueueSettings,
+        tell: Callable[[str, Sequence[str]], None] = lambda *_: None,
+    ) -> None:
         self._stores = stores
+        self._tell = tell
         self._dispatch = dispatch
         self._settings = settings
 
@@ -42,6 +49,7 @@ class Cancels:
             namespace_id = await store.names.make_namespace(namespace)
             cancelled = await Cancel(store, self._settings, namespace_id, caller.is_dag_service).run(wanted)
             self._dispatch.ready(shard, cancelled.completions)
+            self._tell(namespace, cancelled.from_leases)
             named: set[str] = set()
             for i, item_id in zip(places, wanted, strict=True):
                 status = cancelled.by_id[item_id]
@@ -54,10 +62,11 @@ class Cancels:
 
 
 class Cancelled(NamedTuple):
-    """What became of each id, and the completions of those that ended."""
+    """What became of each id, the completions of those that ended, and those that somebody held."""
 
     by_id: dict[str, str]
     completions: list[Ready]
+    from_leases: list[str]
 
 
 class Cancel:
@@ -68,6 +77,7 @@ class Cancel:
         self._settings = settings
         self._namespace_id = namespace_id
         self._may_manage = may_manage
+        self._from_leases: list[str] = []
 
     async def run(self, ids: Sequence[str]) -> Cancelled:
         """Cancel the living; place tombstones for the unseen; look again where the two cross."""
@@ -82,7 +92,7 @@ class Cancel:
                     break
                 await self._look(rest, statuses, completions)
         statuses |= {item_id: "not_found" for item_id in unique if item_id not in statuses}
-        return Cancelled(statuses, completions)
+        return Cancelled(statuses, completions, self._from_leases)
 
     async def _look(self, ids: list[str], statuses: dict[str, str], completions: list[Ready]) -> None:
         found, ready = await self._store.pool.transaction(lambda tx: self._living(tx, ids))
@@ -126,6 +136,7 @@ class Cancel:
             # It died between the look and the lock; its place among the dead is given back.
             await items.park_dead(tx, sorted(dead - superseded))
         ready = await items.remove(tx, removals)
+        self._from_leases += [removal.id for removal in removals if removal.state == "leased"]
         return statuses | dict.fromkeys(dead, "finished"), ready
 
     async def _ended(self, ids: list[str]) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 from services.queue.leases.held_items import each_held, lock_held, lost_statuses
@@ -29,15 +30,18 @@ class Extension(NamedTuple):
 class Extends:
     """Calls of the verb."""
 
-    def __init__(self, stores: Mapping[int, Store]) -> None:
+    def __init__(
+        self, stores: Mapping[int, Store], note: Callable[[str, str, float], None] = lambda *_: None
+    ) -> None:
         self._stores = stores
+        self._note = note
 
     async def extend(self, namespace: str, items: Sequence[Extension]) -> list[Result]:
         """Let the leases of these items end `lease_s` from now; one result per item."""
-        return await each_held(self._stores, namespace, items, self._extend_at)
+        return await each_held(self._stores, namespace, items, partial(self._extend_at, namespace))
 
     async def _extend_at(
-        self, store: Store, namespace_id: NamespaceId, extensions: list[Extension]
+        self, namespace: str, store: Store, namespace_id: NamespaceId, extensions: list[Extension]
     ) -> dict[int, str]:
         async def work(tx: Transaction) -> dict[int, str]:
             held, items, holdings = await lock_held(tx, namespace_id, extensions)
@@ -59,6 +63,8 @@ class Extends:
                     continue  # its time is over: the reaper takes it back
                 lease_s = min(item.lease_s if lease_s is None else lease_s, room_s)
                 holding = holding._replace(told=told.get(item_id, holding.told))
+                if holding.worker is not None:
+                    self._note(namespace, holding.worker, lease_s)
                 again.append((token, lease_s, namespace_id, item.topic_id, item_id, holding))
             extended = {(token, item_id) for token, _, _, _, item_id, _ in again}
             if again:

@@ -8,6 +8,7 @@ selection    which items an operation is about
 dead_items   dead items grouped by error
 topics       namespaces, topics, pages of items; pause and resume
 listing      lists by name over all shards, page by page
+known_workers   workers by name, as they were seen
 agreement    what is set for namespaces and topics, brought to every shard
 pace         how many rows a background step takes at once
 """

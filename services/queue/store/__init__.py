@@ -9,6 +9,7 @@ leases              lease groups: locks, extensions, sweeps
 topics              namespaces and topics: settings, counts, lanes, the end of empty ones
 operations          rows of bulk operations, and the walks that they make
 job_logs            what jobs log
+workers             workers by name; what was cancelled under leases
 retention           what is kept only for a while; what is due next
 enqueue             the statements of an enqueue flush
 item_kinds          items of a flush by what they have in common

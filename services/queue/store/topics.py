@@ -135,6 +135,7 @@ class Noticed(NamedTuple):
     quotas: bool
     shares: bool
     lanes: bool
+    cancels: bool
 
 
 class Limited(NamedTuple):

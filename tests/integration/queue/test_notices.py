@@ -15,7 +15,8 @@ RARE = {id(SQL.limited): "limited", id(SQL.min_shares): "min_shares", id(SQL.lan
 
 def notices(host: QueueHost) -> Notices:
     process = host.process
-    return Notices(host.stores, process.quotas, process.topics, Lanes(host.stores, host.dispatch, host.settings))
+    lanes = Lanes(host.stores, host.dispatch, host.settings)
+    return Notices(host.stores, process.quotas, process.topics, lanes, process.workers.news)
 
 
 @pytest.fixture

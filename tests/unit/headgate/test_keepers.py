@@ -277,3 +277,34 @@ async def test_progress_that_is_none_is_refused_where_it_is_told(told: tuple[Any
     with pytest.raises(ValueError, match=f"job.progress: {why}"):
         held.jobs[0].progress(*told)
     assert await held.leases.step() == 0
+
+
+async def test_what_may_have_been_cancelled_is_asked_for_at_once() -> None:
+    held = Held(Queue(), "a", "b")
+    lost, kept = held.jobs
+    lost.task = asyncio.create_task(asyncio.Event().wait())
+    held.queue.statuses = {"a": "cancelled"}
+    held.leases.check(["a", "of another worker"])
+    assert held.leases.due_in_s() == 0
+    await held.leases.step()
+    assert (lost.cancelled, kept.cancelled) == (True, False)
+    with pytest.raises(asyncio.CancelledError):
+        await lost.task
+
+
+async def test_news_of_a_job_that_is_just_asked_for_or_on_its_way_here_is_not_lost() -> None:
+    held = Held(Queue(), "a")
+    held.now += 30
+    held.leases.begin()
+    held.leases.check(["a", "b"])
+    await held.leases.step()
+    assert held.leases.due_in_s() == 0, "the answer may be from before"
+    held.queue.statuses = {"a": "cancelled"}
+    await held.leases.step()
+    assert held.jobs[0].cancelled
+    coming = held.job("b", held.client, 60)
+    assert held.leases.due_in_s() == 0, "it was cancelled while it came"
+    held.leases.drop(coming)
+    held.now += 20
+    held.job("b", held.client, 60)
+    assert held.leases.due_in_s() > 0, "old news is none"

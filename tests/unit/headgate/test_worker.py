@@ -35,6 +35,8 @@ class Queue(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         verb = request.url.path.rsplit("/", 1)[1]
+        if verb == "workers":
+            return problem(404, "not_found")
         body = json.loads(await request.aread())
         self.calls.append(verb)
         if self.failing and (failure := self.failing.pop(0)):

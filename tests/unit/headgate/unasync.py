@@ -16,20 +16,21 @@ FILES = {
     "_async_events.py": "_events.py",
     "_async_values.py": "_values.py",
     "_async_schedules.py": "_schedules.py",
+    "_async_workers.py": "_workers.py",
     "_async_workflows.py": "_workflows.py",
 }
 MADE = "Made from `{source}` by `tests/unit/headgate/unasync.py`; change that one."
 WORDS = [
     (r"await ", ""),
     (r"async (def|with|for) ", r"\1 "),
-    (r"_async_(handle|events|sender|values|schedules|workflows)", r"_\1"),
+    (r"_async_(handle|events|sender|values|schedules|workers|workflows)", r"_\1"),
     (r"AsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
     (r"AsyncGenerator", "Generator"),
     (r"\baclosing\b", "closing"),
     (r"async_client", "client"),
     (r"httpx\.AsyncBaseTransport", "httpx.BaseTransport"),
     (r"AsyncTransport", "SyncTransport"),
-    (r"Async(Client|DagHandle|Sender|DagValues|Schedules|WorkflowHandle|Workflows)", r"\1"),
+    (r"Async(Client|DagHandle|Sender|DagValues|Schedules|Workers|WorkflowHandle|Workflows)", r"\1"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),
     (r"\baclose\b", "close"),

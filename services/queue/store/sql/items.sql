@@ -200,7 +200,7 @@ FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_
 -- name: remove(ids, outcomes, states, charges, whys)
 -- The end of items whose membership this transaction has taken: expired, cancelled, or dead ones that leave.
 -- `states` names the count each comes off; `charges` is 1 where the end was itself a delivery; `whys` is told before
--- the error of the last delivery. A dead item told its end when it died, so no second completion goes out for it.
+-- the error of the last delivery. Who held one that was cancelled is told of it by a row for a while. A dead item told its end when it died, so no second completion goes out for it.
 WITH found AS MATERIALIZED (
     SELECT w.*, i.place
     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::text[]) AS w(id, outcome, state, charge, why)
@@ -221,6 +221,9 @@ key_places AS MATERIALIZED (
     WHERE deleted.idempotency_key IS NOT NULL),
 keys_released AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM key_places
     WHERE dedup.ctid = key_places.place),
+news AS (
+    INSERT INTO cancelled_lease (item_id, namespace_id, at)
+    SELECT id, namespace_id, shard_now() FROM deleted WHERE outcome = 'cancelled' AND state = 'leased'),
 counted AS (
     INSERT INTO stat_delta
     SELECT topic_id, -count(*) FILTER (WHERE state = 'ready'), -count(*) FILTER (WHERE state = 'delayed'),
