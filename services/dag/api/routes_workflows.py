@@ -10,7 +10,15 @@ from fastapi import APIRouter, Query, Response
 
 from headgate import wire
 from services.dag.api import workflow_intake
-from services.dag.api.routing import DAG_PATH, Limit, NamespaceOf, OrchestratorOf, clean, path_name
+from services.dag.api.routing import (
+    DAG_PATH,
+    Limit,
+    NamespaceOf,
+    NamespaceOfDecider,
+    OrchestratorOf,
+    clean,
+    path_name,
+)
 from services.dag.api.views import raw
 from services.dag.store.runs import ShownRun, StoredEvent
 from services.dag.workflows.reading import History
@@ -151,7 +159,10 @@ async def run_history(
 
 @router.post(DAG_PATH + "/turn", response_model=wire.TurnTaken, operation_id="run_turn")
 async def take_turn(
-    ns: NamespaceOf, dag: str, duties: OrchestratorOf, body: Annotated[wire.TakeTurn, body_of(wire.TakeTurn)]
+    ns: NamespaceOfDecider,
+    dag: str,
+    duties: OrchestratorOf,
+    body: Annotated[wire.TakeTurn, body_of(wire.TakeTurn)],
 ) -> Response:
     """A decider's turn, all of it or nothing; the same turn again is answered again. See docs/workflows.md."""
     answer = await duties.turns.take(ns, dag, workflow_intake.turn(body, duties.context.settings))

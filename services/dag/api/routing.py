@@ -64,6 +64,13 @@ async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:
     return ns
 
 
+async def namespace_of_decider(ns: str, caller: CallerOf) -> str:
+    """The same of a turn, which whoever works may write: its secret came with the item."""
+    admit(ns, caller)
+    caller.need("consume", "enqueue")
+    return ns
+
+
 def path_name(name: str, text: str) -> str:
     """A part of a path that names a value or a schedule.
 
@@ -77,6 +84,7 @@ def path_name(name: str, text: str) -> str:
 
 OrchestratorOf = Annotated[Orchestrator, Depends(orchestrator_of)]
 NamespaceOf = Annotated[str, Depends(namespace_of)]
+NamespaceOfDecider = Annotated[str, Depends(namespace_of_decider)]
 
 
 def clean(name: str, text: str | None) -> str | None:
