@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from headgate import wire
 from headgate._calls import encode, present
 from headgate._elements import Leased, LeasedDag, Nack, Told
+from headgate._job_logs import JobLog, JobLogs, current_job
 from headgate._threads import threads
 from headgate._virtual_loop import VirtualLoop
 from headgate.errors import Fail, Invalid, Retry
@@ -80,6 +81,7 @@ class Job:
         self.task: asyncio.Task[Any] | None = None
         self.app: Any = None
         self.plan: Plan | None = None
+        self.logs: JobLogs | None = None
         self._blocking = blocking
 
     def __repr__(self) -> str:
@@ -163,6 +165,12 @@ class Job:
     async def _expand(self, dag: LeasedDag, children: "Dag | Sequence[Node]") -> "list[wire.NodeAdded]":
         handle = self._client.dag(dag.id, namespace=self.namespace)
         return await handle.expand(dag.node, children, generation=dag.generation)
+
+    @property
+    def log(self) -> JobLog:
+        """A logger whose lines are kept with the job, from whatever thread they come; so are those of all other
+        loggers, where they are made in the handler, or in threads and tasks that have its context."""
+        return JobLog(self)
 
     @property
     def state(self) -> Any:
@@ -272,6 +280,7 @@ async def _fetch_inputs(job: Job) -> None:
 async def run_handler(handler: Handler, job: Job) -> Any:
     """Call a handler: a coroutine function here, anything else in a thread of its own. Inputs that are too large
     for an item are fetched before."""
+    current_job.set(job)
     await _fetch_inputs(job)
     if inspect.iscoroutinefunction(handler):
         return await handler(job)

@@ -9,6 +9,7 @@ import httpx
 
 from headgate import _calls, _flows, _settings, wire
 from headgate._async_handle import AsyncDagHandle
+from headgate._async_logs import AsyncLogs
 from headgate._async_schedules import AsyncSchedules
 from headgate._async_workers import AsyncWorkers
 from headgate._async_workflows import AsyncWorkflows
@@ -63,7 +64,7 @@ class AsyncClient:
         self._transport = AsyncTransport(Exchange(self.endpoints, self.retry), transport)
         self._shards = Shards()
         self.schedules, self.workers = AsyncSchedules(self), AsyncWorkers(self)
-        self.workflows = AsyncWorkflows(self)
+        self.workflows, self.logs = AsyncWorkflows(self), AsyncLogs(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ from headgate import _schedule_commands as schedules
 from headgate import _workers_command as workers
 from headgate._app.command import WORKER, add_worker, worker
 from headgate._dequeue_command import dequeue as dequeue_items
+from headgate._log_commands import LOGS, add_logs, logs
 from headgate._output import printable, silence, stderr_line
 from headgate._transport import VERSION
 from headgate._up_command import UP, up
@@ -48,6 +49,7 @@ examples:
   headgate dag run build.json --slots 4               run a DAG of shell commands here
   headgate dag explain ID                             why it is not done yet
   headgate worker media:app --processes 4             run an app's functions
+  headgate logs ID --follow                           what a job, or a flow, logs
 
 environment:
   HEADGATE_QUEUE_URL   the queue service (http://127.0.0.1:8080)
@@ -248,6 +250,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_import(root)
     _add_operations(root, shared)
     root.pass_on("up", up, UP)
+    add_logs(root.add("logs", logs, "show what jobs have logged", epilog=LOGS))
     add_worker(root.add("worker", worker, "run an app's functions", epilog=WORKER))
     _add_quotas(_Commands(root.add("quotas", None, "what a namespace may use", epilog=quotas.QUOTAS), shared))
     about = "runs of workflows, and their code"

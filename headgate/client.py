@@ -23,6 +23,7 @@ from headgate._elements import (
 )
 from headgate._flows import Flow, Shards
 from headgate._handle import DagHandle
+from headgate._logs import Logs
 from headgate._schedules import Schedules
 from headgate._transport import Exchange, RetryPolicy, SyncTransport
 from headgate._workers import Workers
@@ -63,7 +64,7 @@ class Client:
         self._transport = SyncTransport(Exchange(self.endpoints, self.retry), transport)
         self._shards = Shards()
         self.schedules, self.workers = Schedules(self), Workers(self)
-        self.workflows = Workflows(self)
+        self.workflows, self.logs = Workflows(self), Logs(self)
 
     def __enter__(self) -> Self:
         return self

@@ -35,6 +35,7 @@ from headgate._bridge import ThroughLoop
 from headgate._deciders import TOPIC, Deciders, W
 from headgate._elements import Leased
 from headgate._job import Ending, Handler, Job, run_handler, traced, verdict_of, verdict_of_error
+from headgate._job_logs import JobLogs
 from headgate._leases import Leases
 from headgate._presence import Presence
 from headgate._settler import Settler, Verdict
@@ -77,7 +78,7 @@ class Worker:
 
     `name` tells workers apart; `version` is that of the code, shown with it (or `HEADGATE_CODE_VERSION`).
     `lease_s` is how long a killed worker's items are held back, and twice the time between extensions. `wait_s`
-    is how long one dequeue waits for items.
+    is how long one dequeue waits for items. With `keep_logs` the service keeps what handlers log, with each job.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Worker:
         drain_s: float = 30.0,
         wait_s: float = 20.0,
         prefetch: int | None = None,
+        keep_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 <= wait_s <= WAIT_S_MAX:
@@ -115,6 +117,7 @@ class Worker:
         self._presence = Presence(
             self.client, self.namespace, self.name, version, self._tasks, self._leases, clock
         )
+        self._logs = JobLogs(self.client, self.namespace) if keep_logs else None
         self._settler = Settler(self.client, self.namespace, self._leases, rides=self._asks_soon)
 
     def task(
@@ -201,7 +204,8 @@ class Worker:
             raise ValueError("this worker has no task; add one with @worker.task(topic)")
         log.info("%s takes items of %s in %s", self.name, ", ".join(self._tasks), self.namespace)
         self._loop = asyncio.get_running_loop()
-        keepers = [asyncio.create_task(keeper.run()) for keeper in (self._leases, self._presence, self._settler)]
+        keeping = (self._leases, self._presence, self._logs, self._settler)
+        keepers = [asyncio.create_task(keeper.run()) for keeper in keeping if keeper is not None]
         pollers = [asyncio.create_task(self._poll(task)) for task in self._tasks.values()]
         stopped: asyncio.Task[Any] = asyncio.create_task(self._stop.wait())
         try:
@@ -290,6 +294,7 @@ class Worker:
             lease_ends_at=self._clock() + task.lease_s,
             namespace=self.namespace,
         )
+        job.logs = self._logs
         self._leases.hold(job)
         task.waiting.append(job)
 
@@ -362,11 +367,22 @@ class Worker:
         self.finished += 1
         task.handled(self._clock() - begun_s)
         if job.lost is None:
-            begun = not working.cancelled()
-            self._settler.add(job, *(working.result() if begun else self._handed_back(job)))
+            ending = self._handed_back(job) if working.cancelled() else working.result()
+            self._tell(job, ending)
+        elif self._logs is not None:
+            self._logs.drop(job)
         self._begin(task)
         if task.room():
             task.freed.set()
+
+    def _tell(self, job: Job, ending: Ending) -> None:
+        """Say how a job ended; what gives up the lease, behind the job's log, which is its holder's to write."""
+        if self._logs is not None and ending[0] == "nack":
+            self._logs.end(job, lambda: self._settler.add(job, *ending))
+            return
+        self._settler.add(job, *ending)
+        if self._logs is not None:
+            self._logs.end(job)
 
     def _asks_soon(self) -> bool:
         """Whether what is to be settled may go with a dequeue."""
@@ -407,6 +423,10 @@ class Worker:
             await _end([hurry, finished])
         self._hurry.set()
         await _end(list(self._jobs))
+        if self._logs is not None:
+            logged: asyncio.Task[Any] = asyncio.create_task(self._logs.sent())
+            await _first([logged, *keepers], SETTLE_S_MAX)
+            await _end([logged])
         settled: asyncio.Task[Any] = asyncio.create_task(self._settler.settled())
         await _first([settled, keepers[-1]], SETTLE_S_MAX)  # the settler
         await _end([settled])

@@ -263,6 +263,14 @@ class JobHandle(Sent[R_co]):
         await self._be_sent()
         return await self.app.adrive(self._job_status())
 
+    def logs(self) -> list[wire.LogEntry]:
+        """What it has logged, over all workers, in the order of time."""
+        return self.app.drive(self._logged())
+
+    async def alogs(self) -> list[wire.LogEntry]:
+        await self._be_sent()
+        return await self.app.adrive(self._logged())
+
     def cancel(self, reason: str | None = None) -> None:
         """Do not run it, or stop it; its `result` raises JobCancelled. One that has ended stays as it is."""
         self.app.drive(self._cancelled(reason))
@@ -309,6 +317,16 @@ class JobHandle(Sent[R_co]):
         if not self.kept:
             return (yield from self._standing(self.id))
         return (yield from self._status((yield from self._key())))
+
+    def _logged(self) -> Steps[list[wire.LogEntry]]:
+        item_id = self.id
+        if self.kept:
+            node: wire.NodeView = yield self._node_call((yield from self._key()))
+            item_id = node.item_id
+        ns, parse = self.app.namespace, _calls.page_of(wire.LogEntry)
+        return (
+            yield from listed(lambda page: _calls.call(_calls.ITEM_LOGS, parse, query=page, ns=ns, item=item_id))
+        )
 
     def _cancelled(self, reason: str | None) -> Steps[None]:
         if not self.kept:

@@ -256,10 +256,11 @@ class LogLine(Request):
 
 
 class LogBatch(Request):
-    """Lines of one item, in their order. `number` grows with each batch of a lease, from 1."""
+    """Lines of one item, in their order. `attempt` is that of the lease, whose batches `number` counts from 1."""
 
     id: OpaqueId
     lease_token: OpaqueId
+    attempt: Annotated[int, Field(ge=1, le=INT32_MAX)]
     number: Annotated[int, Field(ge=1, le=INT32_MAX)]
     lines: Batch[LogLine]
 

@@ -23,7 +23,8 @@ async def limits(api: Api) -> AsyncIterator[dict[str, Any]]:
 
 def batch(leased: dict[str, Any], number: int, *texts: str, **line: Any) -> dict[str, Any]:
     lines = [{"text": text, **line} for text in texts]
-    return {"id": leased["id"], "lease_token": leased["lease_token"], "number": number, "lines": lines}
+    named = {name: leased[name] for name in ("id", "lease_token", "attempt")}
+    return {**named, "number": number, "lines": lines}
 
 
 async def write(api: Api, *batches: dict[str, Any]) -> list[str]:
@@ -80,7 +81,11 @@ async def test_a_log_is_there_after_the_item_has_ended(api: Api) -> None:
     leased = await api.dequeue_one("t")
     await write(api, batch(leased, 1, "kept"))
     assert await api.ack(leased) == ["acked"]
-    assert await texts(api, item) == ["kept"]
+    assert await write(api, batch(leased, 2, "sent behind the ack")) == ["written"]
+    assert await texts(api, item) == ["kept", "sent behind the ack"]
+    await api.clock.advance(3600)
+    await api.host.reap()
+    assert await write(api, batch(leased, 3, "when the lease would have run out")) == ["not_found"]
 
 
 async def test_only_the_holder_writes(api: Api) -> None:
@@ -98,7 +103,7 @@ async def test_only_the_holder_writes(api: Api) -> None:
     again = await api.dequeue_one("t")
     assert await write(api, batch(held, 1, "no")) == ["lease_lost"]
     await api.ack(again)
-    assert await write(api, batch(again, 1, "no")) == ["lease_lost"]
+    assert await write(api, batch(held, 1, "no")) == ["lease_lost"]
     await api.cancel(other)
     assert await write(api, batch(of_other, 1, "no")) == ["cancelled"]
     assert await texts(api, item) == [] and await texts(api, other) == []
@@ -210,6 +215,7 @@ LINE = {"text": "x"}
 BAD = {
     "no lines": ({"lines": []}, 422, "/items/0/lines"),
     "too many lines": ({"lines": [LINE] * 1_001}, 422, "/items/0/lines"),
+    "attempt 0": ({"attempt": 0}, 422, "/items/0/attempt"),
     "number 0": ({"number": 0}, 422, "/items/0/number"),
     "a number as text": ({"number": "1"}, 422, "/items/0/number"),
     "an unknown field": ({"line": "x"}, 422, "/items/0/line"),

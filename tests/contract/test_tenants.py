@@ -45,7 +45,15 @@ QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("post", "/nack"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},
     ("post", "/extend"): lambda t: {"items": [{"id": t["leased"], "lease_token": t["token"]}]},
     ("post", "/logs"): lambda t: {
-        "items": [{"id": t["leased"], "lease_token": t["token"], "number": 1, "lines": [{"text": "theirs"}]}]
+        "items": [
+            {
+                "id": t["leased"],
+                "lease_token": t["token"],
+                "attempt": 1,
+                "number": 1,
+                "lines": [{"text": "theirs"}],
+            }
+        ]
     },
     ("post", "/revive"): lambda t: {"items": [{"id": t["disabled"]}]},
     ("post", "/cancel"): lambda t: {"ids": [t["ready"], t["leased"], t["disabled"], t["dead"]]},

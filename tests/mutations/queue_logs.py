@@ -33,6 +33,14 @@ MUTATIONS = (
         _HOLDER,
     ),
     Mutation(
+        "logs-cancelled",
+        "who held a cancelled item writes its log no more",
+        _STATEMENTS,
+        "ended.id = asked.id AND ended.outcome = 'cancelled' OFFSET",
+        "ended.id = asked.id AND ended.outcome = 'none' OFFSET",
+        _HOLDER,
+    ),
+    Mutation(
         "logs-namespace",
         "a log is read in its namespace alone",
         _STATEMENTS,

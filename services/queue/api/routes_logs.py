@@ -33,6 +33,8 @@ async def write_logs(
 ) -> Response:
     """Keep lines that jobs have logged, of items that the caller holds; one result per element, in order.
 
+    Of an item that it has acked the caller may still write until the lease would have run out.
+
     A call may be repeated: of one lease a `number` that is not above the last one is not written again.
     """
     enter(ns, caller, "consume")
@@ -70,7 +72,7 @@ def _batch(position: int, batch: wire.LogBatch, bytes_max: int) -> LoggedBatch:
     text = json.dumps(lines, ensure_ascii=False, separators=(",", ":"))
     if len(text.encode()) > bytes_max:
         raise too_large(f"/items/{position}/lines", bytes_max)
-    return LoggedBatch(batch.id, batch.lease_token, batch.number, text, len(lines))
+    return LoggedBatch(batch.id, batch.lease_token, batch.attempt, batch.number, text, len(lines))
 
 
 def _place(query: str, cursor: str | None) -> LogPlace:

@@ -1,4 +1,4 @@
-"""What jobs log: kept by item, attempt and worker, written only by who holds the item.
+"""What jobs log: kept by item, attempt and worker, written only by who holds the item, or has acked it lately.
 
 The lock of the namespace's row makes bounds exact, and numbers calls in the order of their commits, so a reader
 that goes on behind the last one it has seen misses none. A repeated call is known by its number. When a line was
@@ -34,6 +34,7 @@ class LoggedBatch(NamedTuple):
 
     id: str
     lease_token: str
+    attempt: int
     number: int
     lines: str
     lines_count: int
@@ -142,7 +143,7 @@ class JobLogs:
                 log.bytes += size
             log.token, log.number = batch.lease_token, batch.number
             used_bytes += size
-            holds = (holder.attempt, holder.worker)
+            holds = (batch.attempt, holder.worker)
             rows.append(LogRow(batch.id, batch.lease_token, batch.number, *holds, size, log.bytes, lines))
         return statuses, rows
 

@@ -20,13 +20,12 @@ class LogUse(NamedTuple):
 
 
 class LogHolder(NamedTuple):
-    """Of an element of a call, by its place from 1: in which attempt and by whom the item is held under its token.
+    """Of an element of a call, by its place from 1: the item is, or was to its end, held under its token, by whom.
 
     Of the item's log: whose call was the last one, with which number, and what it takes.
     """
 
     place: int
-    attempt: int
     worker: str | None
     last_token: str | None
     last_number: int | None

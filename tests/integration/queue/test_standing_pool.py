@@ -106,7 +106,7 @@ def calls(api: Api, item: str) -> dict[str, tuple[Urgency, str, str, Any]]:
             look,
             "POST",
             f"{ns}/logs",
-            {"items": [{"id": item, "lease_token": item, "number": 1, "lines": [{"text": "x"}]}]},
+            {"items": [{"id": item, "lease_token": item, "attempt": 1, "number": 1, "lines": [{"text": "x"}]}]},
         ),
         "topics": (look, "GET", f"{ns}/topics", None),
         "namespace": (look, "GET", ns, None),

@@ -24,7 +24,7 @@ class Queue(httpx.AsyncBaseTransport):
 
     def __init__(self, *items: dict[str, Any]) -> None:
         self.items = list(items)
-        self.said: dict[str, list[dict[str, Any]]] = {"ack": [], "nack": [], "extend": []}
+        self.said: dict[str, list[dict[str, Any]]] = {"ack": [], "nack": [], "extend": [], "logs": []}
         self.calls: list[str] = []
         self.counts: list[int] = []
         self.settled: list[int] = []  # with dequeues, each
@@ -52,7 +52,7 @@ class Queue(httpx.AsyncBaseTransport):
         async with self.changed:
             self.said[verb] += elements
             self.changed.notify_all()
-        status = {"ack": "acked", "nack": "requeued", "extend": "extended"}[verb]
+        status = {"ack": "acked", "nack": "requeued", "extend": "extended", "logs": "written"}[verb]
         return [{"id": item["id"], "status": self.statuses.get(item["id"], status)} for item in elements]
 
     async def dequeue(self, body: Any) -> httpx.Response:

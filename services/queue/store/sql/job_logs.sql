@@ -7,22 +7,29 @@ SELECT bytes, last_seq FROM job_log_use WHERE namespace_id = $1::int FOR UPDATE;
 INSERT INTO job_log_use (namespace_id, bytes, last_seq) VALUES ($1::int, 0, 0) ON CONFLICT (namespace_id) DO NOTHING;
 
 -- name: log_holders(namespace_id, ids, tokens)
--- Of (item, token) those that a lease of the namespace holds, by their places from 1, and the end of the item's log. A
+-- Of (item, token) those that a lease of the namespace names, by their places from 1, and the end of the item's log. One
+-- that was acked is named until its lease would have run out; so is one that was cancelled, which is not to be held. A
 -- lease from before the item was enqueued is of another one under the same id.
-SELECT asked.place, item.attempt, held.worker, last.token::text AS last_token, last.number AS last_number,
+SELECT asked.place, held.worker, last.token::text AS last_token, last.number AS last_number,
     coalesce(last.item_bytes, 0) AS item_bytes
 FROM unnest($2::uuid[], $3::uuid[]) WITH ORDINALITY AS asked(id, token, place)
 CROSS JOIN LATERAL (
     SELECT lease.worker, lease.claimed_at FROM lease
     WHERE lease.token = asked.token AND lease.namespace_id = $1::int AND asked.id = ANY (lease.ids) LIMIT 1) AS held
-CROSS JOIN LATERAL (
-    SELECT item.attempts + 1 AS attempt FROM item
-    WHERE item.id = asked.id AND item.namespace_id = $1::int
-        AND (NOT item.remembered OR item.managed OR item.enqueued_at <= held.claimed_at) OFFSET 0) AS item
+LEFT JOIN LATERAL (
+    SELECT NOT item.remembered OR item.managed OR item.enqueued_at <= held.claimed_at AS is_it FROM item
+    WHERE item.id = asked.id OFFSET 0) AS living ON true
+LEFT JOIN LATERAL (
+    SELECT true AS is_known FROM ended WHERE ended.id = asked.id AND ended.outcome = 'cancelled' OFFSET 0)
+    AS cancelled ON living.is_it IS NULL
+LEFT JOIN LATERAL (
+    SELECT true AS is_known FROM ended_old WHERE ended_old.id = asked.id AND ended_old.outcome = 'cancelled' OFFSET 0)
+    AS cancelled_before ON living.is_it IS NULL
 LEFT JOIN LATERAL (
     SELECT job_log.token, job_log.number, job_log.item_bytes FROM job_log
     WHERE job_log.item_id = asked.id AND job_log.namespace_id = $1::int
-    ORDER BY job_log.seq DESC LIMIT 1) AS last ON true;
+    ORDER BY job_log.seq DESC LIMIT 1) AS last ON true
+WHERE coalesce(living.is_it, cancelled.is_known IS NULL AND cancelled_before.is_known IS NULL);
 
 -- name: write_logs(namespace_id, ids, tokens, numbers, attempts, workers, bytes, item_bytes, lines)
 -- Under the lock of the namespace's row.
