@@ -26,14 +26,22 @@ TELL_S: Final = 0.5
 NEWS_S: Final = 15.0
 NEWS_MAX: Final = 10_000
 DOUBT_S: Final = 1.0
+_NAMED_MAX: Final = 5
 _LOST: Final = ("lease_lost", "cancelled", "not_found")
 
 
 class Leases:
     """The leases held. Each is extended when half of it is over; one that ends without an answer is lost."""
 
-    def __init__(self, client: AsyncClient, namespace: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        namespace: str,
+        clock: Callable[[], float],
+        in_loop: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         self._client = client
+        self._in_loop = in_loop  # the handlers that are at work in the event loop
         self._namespace = namespace
         self._clock = clock
         # When to look at a job again; while it is asked for, that is when its lease ends.
@@ -105,7 +113,10 @@ class Leases:
     def begin(self) -> int:
         """Ask for what is due, and what is nearly due with it; how many. What has ended is lost."""
         now = self._clock()
-        for job in [job for job in self._due_at if job.lease_ends_at <= now]:
+        over = [job for job in self._due_at if job.lease_ends_at <= now]
+        if over:
+            self._blame(over, now - self._wakes_at)
+        for job in over:
             self._lose(job, "lease_lost")
         groups: dict[tuple[int, float], list[Job]] = defaultdict(list)
         for job, due_at in self._due_at.items():
@@ -115,6 +126,21 @@ class Leases:
             for start in range(0, len(jobs), BATCH_MAX):
                 self._ask(jobs[start : start + BATCH_MAX], now)
         return sum(map(len, groups.values()))
+
+    def _blame(self, over: Sequence[Job], late_s: float) -> None:
+        """Say so where leases ran out because the event loop stood still: their jobs run again, for nothing."""
+        if late_s < min(job.lease_s for job in over) / 4:
+            return
+        log.error(
+            "the event loop stood still for %.1f s, so the leases of %d jobs ran out, and they run again: %s. "
+            "A coroutine that does not await blocks it: theirs, or another at work (%s). Make it a plain function "
+            "(def), which gets a thread, move what takes long into `await asyncio.to_thread(...)`, or give it a "
+            "longer lease_s",
+            late_s,
+            len(over),
+            ", ".join(repr(job) for job in over[:_NAMED_MAX]) + (", ..." if len(over) > _NAMED_MAX else ""),
+            ", ".join(self._in_loop()[:_NAMED_MAX]) or "none now",
+        )
 
     def _ask(self, jobs: Sequence[Job], now: float) -> None:
         if any(job.is_untold for job in jobs):

@@ -20,6 +20,7 @@ as `headgate.worker`; `headgate.testing` has jobs for tests.
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import socket
@@ -113,7 +114,7 @@ class Worker:
         self._blocking_client: Client | None = client if isinstance(client, Client) else None
         self._lock = threading.Lock()
         self._deciders = Deciders(self.client, self.namespace)
-        self._leases = Leases(self.client, self.namespace, clock)
+        self._leases = Leases(self.client, self.namespace, clock, self._in_loop)
         self._presence = Presence(
             self.client, self.namespace, self.name, version, self._tasks, self._leases, clock
         )
@@ -320,7 +321,10 @@ class Worker:
     async def _work(self, task: Task, job: Job) -> Ending:
         spent = job.attempt - 1
         if await self._ends_with(spent, task, job):  # the last one ended with its worker, or its lease
-            error = f"given up: {spent} deliveries have failed, and its task allows {task.max_attempts}"
+            error = (
+                f"given up: {spent} deliveries have failed, and its task allows {task.max_attempts}; where no "
+                f"error was told, the worker died, or a coroutine blocked its event loop for longer than the lease"
+            )
             return "nack", job.nack(error=error, final=True)
         # In this very coroutine: a GeneratorExit passes those that it awaits, whatever they catch.
         try:
@@ -383,6 +387,14 @@ class Worker:
         self._settler.add(job, *ending)
         if self._logs is not None:
             self._logs.end(job)
+
+    def _in_loop(self) -> list[str]:
+        """The handlers at work that may block the event loop."""
+        return [
+            f"{getattr(task.handler, '__qualname__', task.handler)!s} of {task.topic!r}"
+            for task in self._tasks.values()
+            if task.running and inspect.iscoroutinefunction(task.handler)
+        ]
 
     def _asks_soon(self) -> bool:
         """Whether what is to be settled may go with a dequeue."""

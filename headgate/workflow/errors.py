@@ -21,7 +21,8 @@ class NodeFailed(Exception):
     text."""
 
     def __init__(self, key: str, state: str, error: str | None = None) -> None:
-        super().__init__(f"{key} {state}" + (f": {error[:SHOWN_CHARS_MAX]}" if error else ""))
+        # Of a traceback the end says what happened.
+        super().__init__(f"{key} {state}" + (f": {error[-SHOWN_CHARS_MAX:]}" if error else ""))
         self.key = key
         self.state = state
         self.error = error

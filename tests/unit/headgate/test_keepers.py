@@ -51,6 +51,29 @@ async def test_leases_are_extended_together_when_half_is_over() -> None:
     assert held.leases.due_in_s() == 30
 
 
+async def test_a_loop_that_stood_still_for_longer_than_a_lease_is_named_with_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    held = Held(Queue(), "a")
+    held.leases._in_loop = lambda: ["resize of 'job/resize'"]
+    held.leases._wakes_at = held.now + 30
+    held.now += 75
+    await held.leases.step()
+    said = caplog.text
+    assert held.jobs[0].lost == "lease_lost"
+    assert all(
+        part in said for part in ("stood still for 45.0 s", "Job('a'", "resize of 'job/resize'", "to_thread")
+    )
+
+
+async def test_a_lease_that_the_service_did_not_extend_blames_no_handler(caplog: pytest.LogCaptureFixture) -> None:
+    held = Held(Queue(), "a")
+    held.leases._wakes_at = held.now + 60
+    held.now += 60
+    await held.leases.step()
+    assert held.jobs[0].lost == "lease_lost" and "stood still" not in caplog.text
+
+
 @pytest.mark.parametrize("status", ["lease_lost", "cancelled", "not_found"])
 async def test_a_lost_lease_cancels_its_handler_only_and_nothing_is_said_of_it(status: str) -> None:
     held = Held(Queue(), "a", "b")

@@ -61,12 +61,18 @@ DELETE FROM schedule WHERE no = $1;
 SELECT shard_now() AS at;
 
 -- name: prune_runs(no, rows_max)
--- Forget runs that have ended.
-DELETE FROM schedule_run WHERE ctid = ANY(ARRAY(
-    SELECT r.tid FROM (
-        SELECT ctid AS tid, dag_no FROM schedule_run WHERE schedule_no = $1 ORDER BY schedule_no, dag_no LIMIT $2) AS r
-    LEFT JOIN LATERAL (SELECT state FROM dag WHERE no = r.dag_no OFFSET 0) AS d ON true
-    WHERE coalesce(d.state, '') NOT IN ('running', 'cancelling')));
+-- Forget runs that have ended, of so many behind those that were looked at before; behind the last begins the first.
+WITH looked AS MATERIALIZED (
+    SELECT r.tid, r.dag_no, coalesce(d.state, '') IN ('running', 'cancelling') AS goes_on
+    FROM (
+        SELECT ctid AS tid, dag_no FROM schedule_run
+        WHERE schedule_no = $1 AND dag_no > (SELECT pruned_to FROM schedule WHERE no = $1)
+        ORDER BY schedule_no, dag_no LIMIT $2) AS r
+    LEFT JOIN LATERAL (SELECT state FROM dag WHERE no = r.dag_no OFFSET 0) AS d ON true),
+gone AS (DELETE FROM schedule_run WHERE ctid = ANY (ARRAY(SELECT tid FROM looked WHERE NOT goes_on))),
+reached AS (SELECT CASE WHEN count(*) < $2 THEN 0 ELSE max(dag_no) END AS dag_no FROM looked)
+UPDATE schedule SET pruned_to = reached.dag_no FROM reached
+WHERE schedule.no = $1 AND schedule.pruned_to <> reached.dag_no;
 
 -- name: situation(no)
 -- By a snapshot from after the lock: what is unfinished, what waits, and the last tick. While a run is unfinished it is

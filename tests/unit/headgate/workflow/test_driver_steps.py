@@ -169,3 +169,8 @@ async def test_a_cancelled_step_is_stopped(service: Service) -> None:
     service.run.finish("note#1")
     await driver.work("order", service.run.lease)
     assert service.run.output == "gave up"
+
+
+def test_of_a_long_error_the_end_is_shown() -> None:
+    error = NodeFailed("charge", "failed", "Traceback ...\n" + "  File ...\n" * 200 + "ValueError: no funds")
+    assert str(error).startswith("charge failed: ") and str(error).endswith("ValueError: no funds")
