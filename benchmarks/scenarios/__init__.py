@@ -19,6 +19,7 @@ from benchmarks.scenarios import (
     large,
     latency,
     layered,
+    managed,
     million,
     neighbours,
     overload,
@@ -64,6 +65,7 @@ _ALL = (
         "steps", "the step of a chain by the SDK's worker, with outputs, quotas, priority", sdk.run_steps, 1.5
     ),
     Scenario("client", "one call of the SDK, and 64 at once, beside bare sockets", sdk.run_client, 1.5),
+    Scenario("managed", "flows of ten jobs through `App`, with results", managed.run_managed, 1.5),
     Scenario("cycle", "enqueue, dequeue and ack, against the floors", cycle.run, minutes=4, minutes_with_peers=5),
     Scenario(
         "peers",

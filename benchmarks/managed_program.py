@@ -1,0 +1,112 @@
+"""What a user of `App` runs, in a process of its own: a worker, flows of ten jobs, single jobs; a JSON line each.
+
+python -m benchmarks.managed_program '{"do": "flows", "queue_url": ..., ...}'
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+import time
+from typing import Any
+
+from headgate import App, Client, Worker
+
+WAIT_S = 120.0
+
+
+def app_of(asked: dict[str, Any]) -> App:
+    """The functions, in the namespace that is asked for."""
+    where = {"queue_url": asked["queue_url"], "dag_url": asked["dag_url"]}
+    app = App(asked["namespace"], client=Client(namespace=asked["namespace"], **where))
+
+    @app.job(slots=100)
+    async def listing(size: int) -> list[int]:
+        return list(range(size))
+
+    @app.job(slots=100)
+    async def double(numbers: list[int], at: int) -> int:
+        return 2 * numbers[at]
+
+    @app.job(slots=100)
+    async def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    @app.job(slots=100)
+    async def nothing() -> None:
+        pass
+
+    return app
+
+
+async def serve(asked: dict[str, Any]) -> dict[str, Any]:
+    """Work until standard input ends; how many jobs."""
+    loop = asyncio.get_running_loop()
+    app = app_of(asked)
+    worker: Worker = app.worker(drain_s=5.0)
+    running = asyncio.create_task(worker.run(signals=False))
+    ends = loop.run_in_executor(None, sys.stdin.read)
+    await ends
+    worker.stop()
+    await running
+    return {"jobs": worker.finished}
+
+
+async def flows(asked: dict[str, Any]) -> dict[str, Any]:
+    """So many callers at once, each with one flow of ten jobs after another, and its result: flows a second."""
+    app = app_of(asked)
+    ends_at, begun_at = time.perf_counter() + asked["seconds"], time.perf_counter()
+    done = 0
+
+    async def caller() -> None:
+        nonlocal done
+        while time.perf_counter() < ends_at:
+            flow = app.flow("managed")
+            numbers = app.functions["listing"].call(8)
+            doubled = [app.functions["double"].call(numbers, at) for at in range(8)]
+            last = flow.add(app.functions["total"].call(doubled))
+            run = await flow.start()
+            if await run.aresult(last, timeout_s=WAIT_S) != 56:
+                raise RuntimeError("a flow has another result than its jobs make")
+            done += 1
+
+    await asyncio.gather(*(caller() for _ in range(asked["callers"])))
+    return {"flows": done, "rate": done / (time.perf_counter() - begun_at)}
+
+
+def results(asked: dict[str, Any]) -> dict[str, Any]:
+    """One job after another from `enqueue` to `result`, in turns with a call and with `enqueue` alone."""
+    app = app_of(asked)
+    found: dict[str, list[float]] = {"result": [], "call": [], "enqueue": []}
+    job = app.functions["nothing"]
+    with Client(queue_url=asked["queue_url"], dag_url=asked["dag_url"], namespace=asked["namespace"]) as client:
+        for timed in (False, *[True] * asked["jobs"]):
+            at_s = [time.perf_counter()]
+            job.enqueue().result(timeout_s=WAIT_S)
+            at_s.append(time.perf_counter())
+            client.enqueue_one("aside", 1)
+            at_s.append(time.perf_counter())
+            job.options(result=False).enqueue()
+            at_s.append(time.perf_counter())
+            if timed:
+                for what, (begun, ended) in zip(
+                    ("result", "call", "enqueue"), itertools.pairwise(at_s), strict=True
+                ):
+                    found[what].append((ended - begun) * 1000)
+    return found
+
+
+def main() -> None:
+    """Do what the argument asks for."""
+    asked = json.loads(sys.argv[1])
+    if asked["do"] == "results":
+        answer = results(asked)
+    else:
+        answer = asyncio.run({"serve": serve, "flows": flows}[asked["do"]](asked))
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
