@@ -70,9 +70,14 @@ class Sent(Generic[R_co]):
             raise ResultGone(f"there is no {self!r}; what has ended is kept for a while only") from None
         return dag
 
-    def _wait_once(self, wait_s: float) -> Steps[wire.Dag]:
+    def _wait_once(self, wait_s: float, node: str | None = None) -> Steps[wire.WaitedDag]:
+        """The DAG, and once it has ended the end of a node, with what it gave."""
+        query = {"timeout_s": round(wait_s, 3), "node": node}
+        parse, ns = wire.WaitedDag.model_validate, self.app.namespace
         try:
-            dag: wire.Dag = yield self._call(_calls.DAG_WAIT, timeout_s=round(wait_s, 3))
+            dag: wire.WaitedDag = yield _calls.call(
+                _calls.DAG_WAIT, parse, query=query, wait_s=wait_s, ns=ns, dag=self.id
+            )
         except NotFound:
             raise ResultGone(f"there is no {self!r}; what has ended is kept for a while only") from None
         return dag
@@ -119,22 +124,22 @@ class Sent(Generic[R_co]):
         look_s = float(wire.WAIT_S_MAX) if alone else 0.0
         while True:
             left_s = float(wire.WAIT_S_MAX) if ends_at is None else max(0.0, ends_at - self.app.monotonic_s())
-            dag = yield from self._wait_once(min(look_s, left_s))
+            dag = yield from self._wait_once(min(look_s, left_s), None if gives_nothing else node)
             if gives_nothing and dag.state == "succeeded":
                 return None  # without another call
             if dag.finished or not alone:
                 try:
-                    return (yield from self._look(node, inner))
+                    return (yield from self._look(node, inner, dag.node))
                 except _Unfinished:
                     pass  # another call of the flow is at work, or this one again
             if ends_at is not None and left_s <= look_s:
                 raise NotDone(f"{self!r} has not ended within {timeout_s:g} s; it goes on")
             look_s = look_s if alone else min(max(2 * look_s, _LOOK_S_MIN), _LOOK_S_MAX)
 
-    def _look(self, key: str, inner: tuple[str, ...]) -> Steps[Any]:
+    def _look(self, key: str, inner: tuple[str, ...], end: wire.NodeEnd | None) -> Steps[Any]:
         opening, answer = filled(None, [[[], key, *inner]]), None
         read = 0
-        known: dict[str, wire.NodeView] = {}
+        known: dict[str, wire.NodeView | wire.NodeEnd] = {} if end is None else {key: end}
         while True:
             try:
                 kind, needed = opening.send(answer)
@@ -145,7 +150,7 @@ class Sent(Generic[R_co]):
                 continue
             read += 1
             if read == _SINGLY_MAX:
-                known = yield from self._nodes()
+                known = dict((yield from self._nodes()))
             node = known.get(needed)
             answer = yield from self._output_of(node if node is not None else (yield self._node_call(needed)))
 
@@ -156,7 +161,7 @@ class Sent(Generic[R_co]):
         nodes = yield from listed(lambda page: _calls.call(_calls.DAG_NODES, parse, query=page, ns=ns, dag=dag_id))
         return {node.key: node for node in nodes}
 
-    def _output_of(self, node: wire.NodeView) -> Steps[Any]:
+    def _output_of(self, node: wire.NodeView | wire.NodeEnd) -> Steps[Any]:
         if node.state == "succeeded":
             return node.output
         if node.state not in _ENDED:
@@ -168,7 +173,7 @@ class Sent(Generic[R_co]):
         parse = wire.NodeView.model_validate
         return _calls.call(_calls.DAG_NODE, parse, query={"key": key}, ns=self.app.namespace, dag=self.id)
 
-    def _raise(self, node: wire.NodeView) -> Steps[None]:
+    def _raise(self, node: wire.NodeView | wire.NodeEnd) -> Steps[None]:
         """Raise what a node has come to that has no result."""
         where = f"job {node.key!r} ({self.id})"
         if node.state == "failed":

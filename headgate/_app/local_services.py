@@ -361,7 +361,9 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
             case []:
                 return dag.view()
             case ["wait"]:
-                return await self._wait(dag, float(query.get("timeout_s", 0.0)))
+                shown = await self._wait(dag, float(query.get("timeout_s", 0.0)))
+                end = dag.nodes.get(query.get("node", ""))
+                return {**shown, "node": end.view() if end is not None and dag.finished_at else None}
             case ["nodes"]:
                 nodes = [node for node in dag.nodes.values() if query.get("state") in (None, node.state)]
                 return {"items": [node.view() for node in nodes], "next_cursor": None}

@@ -144,6 +144,7 @@ from headgate.wire.dag import (
     NodeAdded,
     NodeCancelled,
     NodeCounts,
+    NodeEnd,
     NodeExport,
     NodeOutput,
     NodesAdded,
@@ -160,6 +161,7 @@ from headgate.wire.dag import (
     Timeline,
     TimerView,
     ValueWritten,
+    WaitedDag,
 )
 from headgate.wire.names import ParentClose, PathName, WorkflowType
 from headgate.wire.operations import (
@@ -392,6 +394,7 @@ __all__ = [
     "NodeCancelStatus",
     "NodeCancelled",
     "NodeCounts",
+    "NodeEnd",
     "NodeExport",
     "NodeOutput",
     "NodeSpec",
@@ -475,6 +478,7 @@ __all__ = [
     "TurnCommand",
     "TurnTaken",
     "ValueWritten",
+    "WaitedDag",
     "WorkflowNode",
     "WorkflowRun",
     "WorkflowType",

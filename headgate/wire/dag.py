@@ -166,6 +166,22 @@ class CreatedDag(Dag):
     same: bool = True
 
 
+class NodeEnd(Response):
+    """What a node has come to."""
+
+    key: str
+    item_id: str
+    state: NodeState
+    output: Any = None
+    error: str | None = None
+
+
+class WaitedDag(Dag):
+    """What a wait answers: `node` once the DAG has ended, where the call names one."""
+
+    node: NodeEnd | None = None
+
+
 class NodeAdded(Response):
     key: str
     item_id: str

@@ -18,6 +18,7 @@ from shared.http.edge import body_of, json_response
 
 router = APIRouter()
 
+NodeQuery = Annotated[str | None, Query(min_length=1, max_length=wire.KEY_BYTES_MAX)]
 Format = Literal["json", "mermaid", "dot"]
 
 
@@ -204,15 +205,16 @@ async def get_dag(ns: NamespaceOf, dag: str, duties: OrchestratorOf) -> Response
     return json_response(dag_view(await duties.queries.dag(ns, dag)))
 
 
-@router.get(DAG_PATH + "/wait", response_model=wire.Dag, operation_id="dag_wait", tags=["dags"])
+@router.get(DAG_PATH + "/wait", response_model=wire.WaitedDag, operation_id="dag_wait", tags=["dags"])
 async def wait(
     ns: NamespaceOf,
     dag: str,
     duties: OrchestratorOf,
     timeout_s: Annotated[float, Query(ge=0, le=wire.WAIT_S_MAX)] = wire.WAIT_S_MAX,
+    node: NodeQuery = None,
 ) -> Response:
-    """A DAG, when it has ended or at the timeout."""
-    return json_response(dag_view(await duties.queries.wait(ns, dag, timeout_s)))
+    """A DAG, when it has ended or at the timeout; once it has ended, with the end of the node of this key."""
+    return json_response(await verbs.wait(duties, ns, dag, timeout_s, clean("node", node)))
 
 
 @router.get(DAG_PATH + "/nodes", response_model=wire.Page[wire.NodeView], operation_id="dag_nodes", tags=["nodes"])

@@ -14,7 +14,7 @@ from headgate import wire
 from services.dag.api import intake, simple_intake
 from services.dag.api.parts import Orchestrator
 from services.dag.api.routing import enter
-from services.dag.api.views import added_view, dag_view
+from services.dag.api.views import added_view, dag_view, node_end_view
 from services.dag.build.create import Created
 from services.dag.model import NewEdge, NewNode
 from shared.admission.connection_priority import Urgency
@@ -25,7 +25,9 @@ from shared.http.hot_path import Call, Verb
 
 Answer = tuple[int, Any]
 
-_SECONDS = re.compile(r"timeout_s=([0-9]{1,3}(?:\.[0-9]{1,6})?)").fullmatch
+_PLAIN_WAIT = re.compile(
+    r"timeout_s=(?P<seconds>[0-9]{1,3}(?:\.[0-9]{1,6})?)(?:&node=(?P<node>[A-Za-z0-9._-]{1,200}))?"
+).fullmatch
 
 
 async def create(duties: Orchestrator, namespace: str, body: wire.DagSpec) -> Answer:
@@ -82,6 +84,17 @@ async def resolve(duties: Orchestrator, namespace: str, dag: str, body: wire.Res
         for fact, answer in zip(facts, answers, strict=True)
     ]
     return {"results": results}
+
+
+async def wait(
+    duties: Orchestrator, namespace: str, dag: str, timeout_s: float, node: str | None
+) -> dict[str, Any]:
+    """A DAG, when it has ended or at the timeout; once it has ended, with the end of one of its nodes."""
+    found = await duties.queries.wait(namespace, dag, timeout_s)
+    if node is None or not found.over:
+        return dag_view(found)
+    end = await duties.queries.end_of(found, node)
+    return {**dag_view(found), "node": None if end is None else node_end_view(end)}
 
 
 class Hot:
@@ -146,10 +159,10 @@ class Hot:
     async def wait(self, call: Call) -> Answer:
         """`dag_wait`."""
         enter(call.namespace, call.caller, reads=True)
-        timeout_s = _timeout_s(call.query)
-        assert timeout_s is not None, "the short way takes no other query"
+        asked = _plain_wait(call.query)
+        assert asked is not None, "the short way takes no other query"
         call.client.step_aside()
-        return 200, dag_view(await self._duties.queries.wait(call.namespace, call.of, timeout_s))
+        return 200, await wait(self._duties, call.namespace, call.of, *asked)
 
     def _body(self, call: Call, model: type[M]) -> M:
         return validate(model, self._value(call))
@@ -160,13 +173,15 @@ class Hot:
 
 
 def is_plain_wait(query: str) -> bool:
-    """True for the query of a wait that gives a time within its bounds, or nothing."""
-    return _timeout_s(query) is not None
+    """True for the query of a wait that gives a time within its bounds, maybe a plain node, or nothing."""
+    return _plain_wait(query) is not None
 
 
-def _timeout_s(query: str) -> float | None:
+def _plain_wait(query: str) -> tuple[float, str | None] | None:
+    """How long to wait, and which node's end to tell."""
     if not query:
-        return wire.WAIT_S_MAX
-    found = _SECONDS(query)
-    seconds = float(found[1]) if found else wire.WAIT_S_MAX + 1
-    return seconds if seconds <= wire.WAIT_S_MAX else None
+        return wire.WAIT_S_MAX, None
+    found = _PLAIN_WAIT(query)
+    if found is None or float(found["seconds"]) > wire.WAIT_S_MAX:
+        return None
+    return float(found["seconds"]), found["node"]

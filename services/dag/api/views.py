@@ -9,6 +9,7 @@ import msgspec
 
 from services.dag.model import Added, Dag
 from services.dag.read.queries import NodeDetail
+from services.dag.store.reads import ShownNode
 
 
 def dag_view(dag: Dag) -> dict[str, Any]:
@@ -78,6 +79,17 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
         "created_at": row.created_at,
         "released_at": row.released_at,
         "finished_at": row.finished_at,
+    }
+
+
+def node_end_view(row: ShownNode) -> dict[str, Any]:
+    """What a node has come to."""
+    return {
+        "key": row.key,
+        "item_id": row.item_id,
+        "state": row.state,
+        "output": raw(row.output),
+        "error": row.error,
     }
 
 

@@ -158,6 +158,11 @@ class Queries:
                     pass
                 watch.event.clear()
 
+    async def end_of(self, dag: Dag, key: str) -> ShownNode | None:
+        """A node of a DAG that has ended, without what surrounds it."""
+        shard, _ = self._context.shard_of(dag.id)
+        return await store.reads.node_by_key(shard, dag.no, key, over=True)
+
     async def node(self, namespace: str, dag_id: str, key: str) -> NodeDetail:
         """One node."""
         shard, dag = await self.find(namespace, dag_id)

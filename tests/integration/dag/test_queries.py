@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -75,6 +76,25 @@ async def test_wait_ends_with_the_dag_or_at_its_timeout(world: DagWorld) -> None
         await world.settle()
         assert (await waiting)["state"] == "succeeded"
     assert len(world.duties.context.watches) == 0
+
+
+@pytest.mark.parametrize("key", ["a", "//pkg:a&b"])
+async def test_a_wait_brings_the_end_of_a_node_once_the_dag_has_ended(world: DagWorld, key: str) -> None:
+    dag = await world.create({key: [], "b": []})
+    asked = f"/{dag}/wait?timeout_s=0&node="
+    await world.settle()
+    assert (await world.call("GET", asked + quote(key, safe="")))["state"] == "running"
+    world.queue.ack(key, output={"n": 1})
+    world.queue.end(world.queue.item_of("b"), "dead", error="no room")
+    await world.settle()
+    found = await world.call("GET", asked + quote(key, safe=""))
+    end = await world.call("GET", f"/{dag}/node?key={quote(key, safe='')}")
+    assert found["state"] == "failed"
+    assert found["node"] == {name: end[name] for name in ("key", "item_id", "state", "output", "error")}
+    assert (found["node"]["state"], found["node"]["output"]) == ("succeeded", {"n": 1})
+    assert (await world.call("GET", asked + "b"))["node"]["error"] == "no room"
+    assert (await world.call("GET", asked + "other"))["node"] is None
+    assert "node" not in await world.call("GET", f"/{dag}/wait?timeout_s=0")
 
 
 async def test_wait_sees_an_end_that_another_process_brought(world: DagWorld) -> None:

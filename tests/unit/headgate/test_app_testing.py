@@ -135,6 +135,13 @@ def test_a_function_that_gives_nothing_is_not_asked_for_its_result(monkeypatch: 
         nothing.enqueue(False).result()
 
 
+def test_a_result_comes_with_the_end_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a send and a wait, and no call more; so does what it raised."""
+    with app.testing():
+        monkeypatch.setattr("headgate._app.handle.Sent._node_call", None)
+        assert resize.enqueue("a").result() == "a@640"
+
+
 def test_functions_may_wait_for_others_in_threads_and_coroutines() -> None:
     with app.testing():
         assert outer.enqueue("a").result() == "a@640!"
