@@ -163,6 +163,7 @@ from headgate.wire.dag import (
     ValueWritten,
     WaitedDag,
 )
+from headgate.wire.logs import LogBatch, LogEntry, LogLine, LogPage, LogResult, LogsRequest
 from headgate.wire.names import ParentClose, PathName, WorkflowType
 from headgate.wire.operations import (
     DeadGroup,
@@ -197,12 +198,6 @@ from headgate.wire.queue import (
     ItemStates,
     ItemView,
     Leased,
-    LogBatch,
-    LogEntry,
-    LogLine,
-    LogPage,
-    LogResult,
-    LogsRequest,
     MinShare,
     NackItem,
     NackRequest,

@@ -7,9 +7,7 @@ from pydantic import Field, model_validator
 
 from headgate.wire.base import (
     BATCH_MAX,
-    INT32_MAX,
     LEASE_S_DEFAULT,
-    LOG_AGE_S_MAX,
     SHARES_MAX,
     SHARES_SUM_MAX,
     WAIT_S_MAX,
@@ -35,16 +33,12 @@ from headgate.wire.base import (
     Label,
     LeasedDag,
     LeaseS,
-    LogLevel,
-    LogStatus,
-    LogText,
     LookStatus,
     MaybeNone,
     Moment,
     NackStatus,
     OpaqueId,
     Outcome,
-    Page,
     Priority,
     Quota,
     Request,
@@ -246,29 +240,6 @@ class NamespaceSpec(Request):
     stored_bytes_max: ByteQuota | None = None
 
 
-class LogLine(Request):
-    """One line. `age_s` is how long before the call it was logged: the time that is kept is the shard's."""
-
-    text: LogText
-    level: LogLevel = "info"
-    logger: Label | None = None
-    age_s: Annotated[float, Field(ge=0, le=LOG_AGE_S_MAX)] = 0.0
-
-
-class LogBatch(Request):
-    """Lines of one item, in their order. `attempt` is that of the lease, whose batches `number` counts from 1."""
-
-    id: OpaqueId
-    lease_token: OpaqueId
-    attempt: Annotated[int, Field(ge=1, le=INT32_MAX)]
-    number: Annotated[int, Field(ge=1, le=INT32_MAX)]
-    lines: Batch[LogLine]
-
-
-class LogsRequest(Request):
-    items: Batch[LogBatch]
-
-
 # Responses
 
 
@@ -302,12 +273,6 @@ class ReviveResult(ElementResult):
 
 class CancelResult(ElementResult):
     status: CancelStatus
-
-
-class LogResult(ElementResult):
-    """`full`: the log of the item, or of its namespace, takes no more."""
-
-    status: LogStatus
 
 
 class Results(Response, Generic[T]):
@@ -404,23 +369,6 @@ class ItemAttempt(Response):
     outcome: Literal["failed", "lease_expired", "timed_out", "dead"]
     error: str | None = None
     worker: str | None = None
-
-
-class LogEntry(Response):
-    """A line that a job has logged; `at` is by the shard's clock."""
-
-    at: datetime
-    level: LogLevel
-    logger: str | None = None
-    text: str
-    attempt: int
-    worker: str | None = None
-
-
-class LogPage(Page[LogEntry]):
-    """A page of a log; `tail`, as `cursor`, goes on behind it, also where there is no more yet."""
-
-    tail: str
 
 
 class Completion(Response):
