@@ -1,7 +1,9 @@
 """A worker's task: the handler of a topic, what runs of it, and what waits for a slot."""
 
 import asyncio
+import inspect
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -62,3 +64,12 @@ class Task:
         """A handler has ended."""
         before_s = seconds if self.handled_s is None else self.handled_s
         self.handled_s = before_s + (seconds - before_s) / 8
+
+
+def in_loop(tasks: Mapping[str, Task]) -> list[str]:
+    """The handlers at work that may block the event loop."""
+    return [
+        f"{getattr(task.handler, '__qualname__', task.handler)!s} of {task.topic!r}"
+        for task in tasks.values()
+        if task.running and inspect.iscoroutinefunction(task.handler)
+    ]

@@ -20,13 +20,13 @@ as `headgate.worker`; `headgate.testing` has jobs for tests.
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -41,7 +41,7 @@ from headgate._leases import Leases
 from headgate._presence import Presence
 from headgate._settler import Settler, Verdict
 from headgate._signals import on_signals
-from headgate._task import Task, check_prefetch
+from headgate._task import Task, check_prefetch, in_loop
 from headgate.async_client import AsyncClient
 from headgate.client import Client
 from headgate.errors import (
@@ -114,7 +114,7 @@ class Worker:
         self._blocking_client: Client | None = client if isinstance(client, Client) else None
         self._lock = threading.Lock()
         self._deciders = Deciders(self.client, self.namespace)
-        self._leases = Leases(self.client, self.namespace, clock, self._in_loop)
+        self._leases = Leases(self.client, self.namespace, clock, partial(in_loop, self._tasks))
         self._presence = Presence(
             self.client, self.namespace, self.name, version, self._tasks, self._leases, clock
         )
@@ -387,14 +387,6 @@ class Worker:
         self._settler.add(job, *ending)
         if self._logs is not None:
             self._logs.end(job)
-
-    def _in_loop(self) -> list[str]:
-        """The handlers at work that may block the event loop."""
-        return [
-            f"{getattr(task.handler, '__qualname__', task.handler)!s} of {task.topic!r}"
-            for task in self._tasks.values()
-            if task.running and inspect.iscoroutinefunction(task.handler)
-        ]
 
     def _asks_soon(self) -> bool:
         """Whether what is to be settled may go with a dequeue."""
