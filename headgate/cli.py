@@ -11,7 +11,16 @@ from functools import partial
 from typing import Any, Final, NoReturn, get_args
 
 from headgate import _commands as commands
-from headgate import _explain, _export, _grow_commands, _import_commands, _run_commands, _workflow_commands, wire
+from headgate import (
+    _explain,
+    _export,
+    _grow_commands,
+    _import_commands,
+    _run_commands,
+    _why_commands,
+    _workflow_commands,
+    wire,
+)
 from headgate import _operation_commands as operations
 from headgate import _quota_commands as quotas
 from headgate import _schedule_commands as schedules
@@ -326,6 +335,13 @@ def _add_topics(root: _Commands) -> None:
         metavar="PRIORITY=SHARE",
         help="like 5=0.1: a tenth for 5 and worse (-- before negative ones); none: take away",
     )
+    why = root.add("why", _why_commands.why, "say why a topic, an item, a DAG or a node does not go on")
+    why.add_argument("what", help="a topic, or the id of an item or of a DAG")
+    why.add_argument("node", nargs="?", help="of a DAG: the key of a node")
+    top = root.add("top", _why_commands.top, "show the topics that hold most, again and again")
+    top.add_argument("--every", type=float, default=2.0, metavar="SECONDS")
+    top.add_argument("--rows", type=int, default=20, metavar="N")
+    top.add_argument("--once", action="store_true", help="show it once")
     root.add("namespaces", commands.namespaces, "list namespaces with quotas and use")
     shards = root.add("shards", commands.shards, "show the health of the shards")
     shards.add_argument("--dag", action="store_true", help="those of the DAG service")

@@ -115,7 +115,7 @@ from headgate.wire.building import (
     TimerSpec,
     WorkflowNode,
 )
-from headgate.wire.console import AuditEntry, History, Inspection, Me
+from headgate.wire.console import AuditEntry, History, Inspection, Me, Why
 from headgate.wire.dag import (
     Attempt,
     BlockedBy,
@@ -474,6 +474,7 @@ __all__ = [
     "TurnTaken",
     "ValueWritten",
     "WaitedDag",
+    "Why",
     "WorkflowNode",
     "WorkflowRun",
     "WorkflowType",

@@ -23,6 +23,26 @@ class AuditEntry(Response):
     detail: str = Field(description="the call's body, cut")
 
 
+class Cause(Response):
+    """One cause; `near` are names like the one that was asked for, `node` is the node that it is about."""
+
+    kind: str
+    text: str
+    since: datetime | None = None
+    near: list[str] = Field(default_factory=list)
+    node: str | None = None
+
+
+class Why(Response):
+    """Why something does not go on: one sentence, and the chain of causes, the nearest first."""
+
+    about: Literal["topic", "item", "node", "dag"]
+    name: str
+    sentence: str
+    causes: list[Cause]
+    topic: str | None = Field(default=None, description="of an item")
+
+
 class Me(Response):
     """What a caller's token allows; without a tokens file, everything but scope `dag`."""
 

@@ -13,6 +13,7 @@ from services.queue.api.parts import QueueProcess
 from services.queue.api.routes import add_verbs, router
 from services.queue.api.routes_logs import router as logs_router
 from services.queue.api.routes_operations import router as operations_router
+from services.queue.api.routes_reasons import router as reasons_router
 from services.queue.api.routes_workers import router as workers_router
 from services.queue.api.verbs import Verbs
 from services.queue.dispatch.dequeue import Dequeues
@@ -229,6 +230,7 @@ def _add_routes(app: FastAPI, verbs: dict[str, Verb], relay: ServiceRelay) -> No
     add_verbs(app, verbs)
     app.include_router(router)
     app.include_router(operations_router)
+    app.include_router(reasons_router)
     app.include_router(console_router)
     app.include_router(logs_router)
     app.include_router(site_router)

@@ -90,6 +90,23 @@ async def test_every_page_is_drawn_fits_and_has_no_serious_fault(
     assert faults == []
 
 
+async def test_pages_say_why(site: Site, browser: Browser) -> None:
+    names = await filled(site)
+    wanted = {
+        "topics/paused": "It is paused; 7 are ready.",
+        "items/{item}": "its lease ends in",
+        "dags/{dag}": "nodes are queued",
+        "dags/{dag}?node=compile 3": "compile 3 has failed: exit 1.",
+    }
+    async with look(browser, site.dag.url) as opened:
+        for view, told in wanted.items():
+            await opened.go(view.format(**names))
+            await opened.page.wait_for_function(
+                "(told) => [...document.querySelectorAll('.why')].some((each) => each.textContent.includes(told))",
+                arg=told,
+            )
+
+
 async def test_either_service_shows_all_pages(site: Site, browser: Browser) -> None:
     names = await filled(site)
     async with look(browser, site.dag.url) as opened:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from headgate import wire
 from services.dag.api.routing import DAG_PATH, Key, Limit, NamespaceOf, OrchestratorOf, clean
 from services.dag.api.views import dag_view
 from services.dag.read.explain import Frontier, FrontierNode, Timeline
+from services.dag.read.reasons import DagReasons
 from shared.http.edge import json_response
 
 router = APIRouter()
+
+OptionalKey = Annotated[str | None, Query(min_length=1, max_length=wire.KEY_BYTES_MAX)]
 
 
 @router.get(DAG_PATH + "/frontier", response_model=wire.Frontier, operation_id="dag_frontier", tags=["dags"])
@@ -31,6 +34,15 @@ async def get_frontier(
 async def get_timeline(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf) -> Response:
     """One node's life: created, released, each attempt, ended."""
     return json_response(timeline_view(await duties.explainer.timeline(ns, dag, clean("key", key) or "")))
+
+
+@router.get(DAG_PATH + "/why", response_model=wire.Why, operation_id="dag_why", tags=["dags"])
+async def get_why(ns: NamespaceOf, dag: str, duties: OrchestratorOf, key: OptionalKey = None) -> Response:
+    """Why a DAG, or one node of it, has not ended: a sentence, and the chain of causes down to its root."""
+    reasons = DagReasons(duties.queries, duties.explainer)
+    if key is None:
+        return json_response(await reasons.of_dag(ns, dag))
+    return json_response(await reasons.of_node(ns, dag, clean("key", key) or ""))
 
 
 def frontier_view(frontier: Frontier) -> dict[str, Any]:

@@ -7,6 +7,7 @@ routes              topics, items, shards, quotas
 routes_operations   what is done to many items at once; dead items by error
 routes_logs         what jobs log
 routes_workers      who workers are, and what they are told
+routes_reasons      why an item or a topic does not go on
 verbs               enqueue, dequeue, ack, nack, extend, revive, cancel
 settling            what a dequeue settles first
 body_decoders       the three hot bodies, decoded by msgspec

@@ -10,5 +10,6 @@ topics       namespaces, topics, pages of items; pause and resume
 listing      lists by name over all shards, page by page
 known_workers   workers by name, as they were seen
 agreement    what is set for namespaces and topics, brought to every shard
+reasons      why an item or a topic does not go on
 pace         how many rows a background step takes at once
 """

@@ -13,6 +13,8 @@ export const PATHS = {
   logs: ["queue", "/v1/namespaces/{ns}/items/{item_id}/logs"],
   cancelItems: ["queue", "/v1/namespaces/{ns}/cancel"],
   reviveItems: ["queue", "/v1/namespaces/{ns}/revive"],
+  why: ["queue", "/v1/namespaces/{ns}/why"],
+  dagWhy: ["dag", "/v1/namespaces/{ns}/dags/{dag}/why"],
   pauseTopic: ["queue", "/v1/namespaces/{ns}/topics/pause"],
   resumeTopic: ["queue", "/v1/namespaces/{ns}/topics/resume"],
   dead: ["queue", "/v1/namespaces/{ns}/dead"],

@@ -2,7 +2,7 @@
 
 import { plainly, verb } from "./act.js";
 import { PATHS, all, ask, follow, send } from "./api.js";
-import { ago, badge, bar, between, command, fields, h, json, number, put, quoted, said, short, span, table } from "./dom.js";
+import { ago, badge, bar, between, command, fields, h, json, number, put, quoted, reason, said, short, span, table } from "./dom.js";
 import { CanvasDrawing } from "./canvas.js";
 import { Drawing } from "./graph.js";
 
@@ -58,7 +58,7 @@ export async function one(page, id) {
   let dag = await ask(PATHS.dag, names);
   const view = page.query.view || (dag.nodes.total <= DRAWN_MAX ? "graph" : "nodes");
   const head = h("section", { class: "head" }), body = h("section", { class: "body" }), waits = h("section", { class: "waits" }), side = h("aside", { hidden: true });
-  let drawing = null, chosen = page.query.node || null, explained = 0;
+  let drawing = null, chosen = page.query.node || null, explained = 0, why = null;
   page.show(head, h("div", { class: "columns" }, h("div", { class: "main" }, tabs(page, id, view), body, waits), side));
 
   async function draw() {
@@ -108,11 +108,11 @@ export async function one(page, id) {
   async function choose(key) {
     chosen = key;
     drawing?.choose(key);
-    const [node, life] = await Promise.all([ask(PATHS.node, names, { key }), ask(PATHS.timeline, names, { key })]);
+    const [node, life, why] = await Promise.all([ask(PATHS.node, names, { key }), ask(PATHS.timeline, names, { key }), ask(PATHS.dagWhy, names, { key }).catch(() => null)]);
     if (chosen !== key) return;
     const opens = side.hidden;
     side.hidden = false;
-    put(side, h("button", { type: "button", class: "close", "aria-label": "close", onclick: () => { chosen = null; side.hidden = true; drawing?.choose(null); drawing?.refit?.(); } }, "×"), detail(page, dag, node, life));
+    put(side, h("button", { type: "button", class: "close", "aria-label": "close", onclick: () => { chosen = null; side.hidden = true; drawing?.choose(null); drawing?.refit?.(); } }, "×"), detail(page, dag, node, life, why));
     for (const pre of side.querySelectorAll(".error")) pre.scrollTop = pre.scrollHeight; // what happened stands last
     if (opens) drawing?.refit?.();
   }
@@ -121,7 +121,8 @@ export async function one(page, id) {
     const ended = finished(dag);
     dag = await ask(PATHS.dag, names);
     if (ended && !finished(dag)) return page.again(); // it was retried
-    heading(page, head, dag);
+    if (Date.now() - explained >= FRONTIER_MS) why = await ask(PATHS.dagWhy, names).catch(() => null);
+    heading(page, head, dag, why);
     if (finished(dag)) put(waits);
     else if (Date.now() - explained >= FRONTIER_MS) {
       explained = Date.now();
@@ -160,13 +161,14 @@ function tabs(page, id, view) {
     h("a", { href: page.link(["dags", id], { view: each }), "aria-current": each === view ? "page" : null }, each)));
 }
 
-function heading(page, head, dag) {
+function heading(page, head, dag, why) {
   const flags = ["open", "held", "paused", "cleaning"].filter((flag) => dag[flag]);
   put(head,
     h("h1", {}, badge(dag.state), " ", dag.name || dag.key || "a DAG", flags.map((flag) => h("span", { class: "flag" }, flag))),
     h("p", { class: "counts" }, `${number(dag.nodes.total)} nodes: `,
       STATES.filter((state) => dag.nodes[state]).map((state) => badge(state, `${number(dag.nodes[state])} ${state}`))),
     bar(dag.nodes, STATES),
+    finished(dag) ? null : reason(why),
     verbs(page, dag),
     fields([
       ["id", h("code", {}, dag.id)],
@@ -249,11 +251,12 @@ function waitsFor(waits, frontier, choose) {
     frontier.next_cursor || frontier.items.length > TOLD_NODES ? h("p", { class: "quiet" }, "and more") : null);
 }
 
-function detail(page, dag, node, life) {
+function detail(page, dag, node, life, why) {
   const id = `${dag.id} ${quoted(node.key)}`;
   const deed = node.state === "failed" ? `headgate dag retry ${id}` : node.state === "blocked" ? `headgate dag skip ${id}` : null;
   return [
     h("h2", {}, node.key), h("p", {}, badge(node.state), node.generation > 1 ? h("span", { class: "flag" }, `generation ${node.generation}`) : null),
+    ["blocked", "released", "failed"].includes(node.state) ? reason(why) : null,
     nodeVerbs(page, dag, node),
     fields([
       ["topic", node.topic],

@@ -66,6 +66,12 @@ export function table(columns, rows, empty, onclick) {
       }))))));
 }
 
+// Why something does not go on: a sentence, and the chain of causes.
+export function reason(why) {
+  if (!why) return null;
+  return h("div", { class: "why" }, h("p", {}, why.sentence), why.causes.length > 1 ? h("ol", {}, why.causes.map((cause) => h("li", {}, cause.text, cause.since ? h("span", { class: "quiet" }, " ", ago(cause.since)) : null))) : null);
+}
+
 export function fields(pairs) {
   return h("dl", {}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
     .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));

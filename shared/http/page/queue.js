@@ -4,7 +4,7 @@ import { plainly, verb } from "./act.js";
 import { PATHS, all, ask, can, send } from "./api.js";
 import { chart, history, line, seconds, spark } from "./chart.js";
 import { pager } from "./dags.js";
-import { ago, badge, bar, bytes, command, fields, h, json, number, quoted, said, short, span, table } from "./dom.js";
+import { ago, badge, bar, bytes, command, fields, h, json, number, quoted, reason, said, short, span, table } from "./dom.js";
 
 const PLACES = ["ready", "leased", "delayed", "disabled", "dead"];
 const PAGE = 50, SPARKS = 100;
@@ -32,10 +32,11 @@ async function hour(namespace, metrics, topic) {
 
 export async function topic(page, name) {
   const { ns } = page, { state, cursor } = page.query, path = ["topics", name];
-  const [found, told, known] = await Promise.all([
+  const [found, told, known, why] = await Promise.all([
     ask(PATHS.items, { ns }, { topic: name, state, cursor, limit: PAGE }),
     hour(ns, "ready,leased,delayed,dead,oldest_ready_age_s", name),
     all(PATHS.topics, { ns }),
+    ask(PATHS.why, { ns }, { topic: name }).catch(() => null),
   ]);
   const counts = known.find((each) => each.topic === name);
   const where = { namespace: ns, topic: name };
@@ -43,7 +44,7 @@ export async function topic(page, name) {
   page.show(
     h("section", { class: "head" }, h("h1", {}, name, counts?.paused ? h("span", { class: "flag" }, "paused") : null),
       counts ? h("p", { class: "counts" }, PLACES.filter((each) => counts[each]).map((each) => badge(each, `${number(counts[each])} ${each}`)),
-        counts.oldest_ready_age_s === null ? null : h("span", { class: "quiet" }, `oldest ready ${span(counts.oldest_ready_age_s)}`)) : h("p", { class: "quiet" }, "It holds nothing now."),
+        counts.oldest_ready_age_s === null ? null : h("span", { class: "quiet" }, `oldest ready ${span(counts.oldest_ready_age_s)}`)) : null, reason(why),
       topicVerbs(page, name, counts)),
     told ? h("div", { class: "charts" },
       chart("topic", "Items", told, [
@@ -107,10 +108,10 @@ export function logged(logs) {
 
 export async function item(page, id) {
   const { ns } = page;
-  const [found, tries, logs] = await Promise.all([ask(PATHS.item, { ns, item_id: id }), ask(PATHS.attempts, { ns, item_id: id }, { limit: 20 }), ask(PATHS.logs, { ns, item_id: id }, { limit: 200 })]);
+  const [found, tries, logs, why] = await Promise.all([ask(PATHS.item, { ns, item_id: id }), ask(PATHS.attempts, { ns, item_id: id }, { limit: 20 }), ask(PATHS.logs, { ns, item_id: id }, { limit: 200 }), ask(PATHS.why, { ns }, { item: id }).catch(() => null)]);
   const part = (name, value) => (value === null || value === undefined ? null : [h("h3", {}, name), h("pre", { tabindex: "0" }, json(value, 20_000))]);
   page.show(
-    h("section", { class: "head" }, h("h1", {}, badge(found.state), " ", h("code", {}, found.id)),
+    h("section", { class: "head" }, h("h1", {}, badge(found.state), " ", h("code", {}, found.id)), reason(why),
       fields([
         ["topic", h("a", { href: page.link(["topics", found.topic]) }, found.topic)],
         ["DAG", found.dag ? h("a", { href: page.link(["dags", found.dag.id], { node: found.dag.node }) }, `${found.dag.node}, generation ${found.dag.generation}`) : null],

@@ -1,0 +1,35 @@
+"""The HTTP shape of why an item or a topic does not go on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from headgate import wire
+from services.queue.api.routes import CallerOf, ProcessOf
+from services.queue.api.verbs import enter
+from services.queue.operations.reasons import Reasons
+from shared.clock import SystemClock
+from shared.errors import invalid
+from shared.http.edge import json_response
+
+router = APIRouter()
+
+
+@router.get("/v1/namespaces/{ns}/why", response_model=wire.Why, operation_id="why", tags=["topics"])
+async def why(
+    ns: str,
+    caller: CallerOf,
+    process: ProcessOf,
+    topic: Annotated[str | None, Query(pattern=wire.TOPIC_PATTERN)] = None,
+    item: Annotated[str | None, Query(max_length=100)] = None,
+) -> Response:
+    """Why a topic's items are not handed out, or an item has not ended: a sentence and the chain of causes."""
+    enter(ns, caller, "consume", "ops")
+    if (topic is None) == (item is None):
+        raise invalid("/topic", "name a topic or an item, one of them")
+    reasons = Reasons(process.topics, process.dispatch.asked, process.shards, SystemClock())
+    if topic is not None:
+        return json_response(await reasons.of_topic(ns, topic))
+    return json_response(await reasons.of_item(ns, item or ""))
