@@ -24,6 +24,8 @@ log = logging.getLogger("headgate.worker")
 REPORT_S: Final = 5.0
 # After a call that failed, and after one that was refused, the next one is made later.
 RETRY_S: Final = 2.0
+# From one report to the next at least, however often something is cancelled.
+PAUSE_S: Final = 0.2
 REFUSED_S: Final = 60.0
 LEAVE_S_MAX: Final = 1.0
 
@@ -66,6 +68,7 @@ class Presence:
         lease_s = min((task.lease_s for task in self._tasks.values()), default=60.0)
         # The first one is not kept: the worker is to be known at once.
         wait_s = min(REPORT_S, lease_s / 3) if self._is_known else 0.0
+        asked_s = self._clock()
         try:
             cancelled = await self._report(wait_s, lease_s)
         except HeadgateError as error:
@@ -76,7 +79,10 @@ class Presence:
             return REFUSED_S
         self._is_known = True
         self._leases.check(cancelled)
-        return 0.0
+        taken_s = self._clock() - asked_s
+        if not cancelled and taken_s < wait_s / 2:
+            return RETRY_S  # a process that leaves keeps no call
+        return max(0.0, PAUSE_S - taken_s)
 
     async def _report(self, wait_s: float, lease_s: float, *, leaving: bool = False) -> list[str]:
         topics = [

@@ -17,6 +17,11 @@ HTTP_SECONDS = Histogram(
     buckets=(*_LATENCY_S, 30),
 )
 ITEMS = Gauge("headgate_items", "Items by state, sampled.", ["namespace", "topic", "shard", "state"])
+TOPIC_WORK = Gauge(
+    "headgate_topic_work",
+    "What workers of the topic can be busy with now: ready items, unless it is paused, and leased ones; sampled.",
+    ["namespace", "topic", "shard"],
+)
 OLDEST_READY_AGE_SECONDS = Gauge(
     "headgate_oldest_ready_age_seconds",
     "For how long the oldest ready item has been so.",

@@ -11,6 +11,7 @@ from tests.support.queue_host import AT_ONCE, Api, QueueHost
 NAMES = {
     "headgate_items",
     "headgate_oldest_ready_age_seconds",
+    "headgate_topic_work",
     "headgate_schedule_to_start_seconds",
     "headgate_enqueued",
     "headgate_dequeued",
@@ -100,6 +101,46 @@ async def test_topics_beyond_the_limit_are_counted_together(own_api: Api, own_ho
     found = await scrape(own_host)
     assert items(found, own_api.namespace) == {("large", "ready"): 3}
     assert items(found, REST[0]) == {(REST[1], "ready"): 2}
+
+
+def work(found: dict[str, list[Any]], namespace: str) -> dict[str, float]:
+    """What autoscalers go by: over all shards, by topic."""
+    sums: dict[str, float] = {}
+    for sample in found["headgate_topic_work"]:
+        if sample.labels["namespace"] == namespace:
+            sums[sample.labels["topic"]] = sums.get(sample.labels["topic"], 0) + sample.value
+    return sums
+
+
+async def test_what_workers_can_be_busy_with_is_told_by_topic(own_api: Api, own_host: QueueHost) -> None:
+    """Not what is delayed, disabled or dead, and nothing that waits in a paused topic: no worker would get it."""
+    await own_api.enqueue(
+        *({"topic": topic} for topic in ("t", "t", "t", "p", "p")),
+        {"topic": "t", "delay_s": 60},
+        {"topic": "t", "disabled": True},
+        {"topic": "later", "delay_s": 60},
+    )
+    await own_api.dequeue("t", 1)
+    await own_api.dequeue("p", 1)
+    await own_api.post("topics/pause", {"topic": "p"})
+    sampler = gauges(own_host)
+    await sampler.step()
+    assert work(await scrape(own_host), own_api.namespace) == {"t": 3, "p": 1, "later": 0}
+
+    await own_api.ack(*await own_api.dequeue("t", 10))
+    await sampler.step()
+    assert work(await scrape(own_host), own_api.namespace)["t"] == 1
+    await gauges(own_host, owns=False).step()
+
+
+async def test_topics_beyond_the_limit_have_no_signal_and_add_no_series(own_api: Api, own_host: QueueHost) -> None:
+    await own_api.enqueue(*({"topic": f"t{n}", "id": own_api.new_id(1)} for n in range(5)))
+    sampler = gauges(own_host, topics_max=2)
+    await sampler.step()
+    found = await scrape(own_host)
+    assert len(work(found, own_api.namespace)) == 2 and not work(found, REST[0])
+    await sampler.step()
+    await gauges(own_host, owns=False).step()
 
 
 async def test_requests_are_timed_by_route_not_by_path(own_api: Api, own_host: QueueHost) -> None:

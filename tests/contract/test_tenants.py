@@ -55,6 +55,7 @@ QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
             }
         ]
     },
+    ("post", "/workers"): lambda _: {"name": "theirs", "leaving": True},
     ("post", "/revive"): lambda t: {"items": [{"id": t["disabled"]}]},
     ("post", "/cancel"): lambda t: {"ids": [t["ready"], t["leased"], t["disabled"], t["dead"]]},
     ("post", "/items/states"): lambda t: {"ids": [t["ready"], t["dead"]]},

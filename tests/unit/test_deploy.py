@@ -11,6 +11,7 @@ from shared import metrics
 DEPLOY = ROOT / "deploy"
 ALERTS = (DEPLOY / "prometheus" / "alerts.yaml").read_text()
 SCRAPE = (DEPLOY / "prometheus" / "scrape.yaml").read_text()
+KEDA = (DEPLOY / "keda" / "scaledobject.yaml").read_text()
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
 # Of the scraper itself.
 SCRAPED = {"job", "instance", "le"}
@@ -33,7 +34,7 @@ def known() -> dict[str, set[str]]:
 
 
 def test_every_metric_that_they_name_is_there() -> None:
-    named = {name for text in expressions() for name in re.findall(r"\bheadgate_\w+", text)}
+    named = {name for text in [*expressions(), KEDA] for name in re.findall(r"\bheadgate_\w+", text)}
     assert len(named) > 20
     assert named - known().keys() == set()
 

@@ -18,6 +18,7 @@ from shared.metrics import (
     SHARD_DEAD_TUPLES,
     SHARD_OLDEST_TRANSACTION_SECONDS,
     SHARD_UP,
+    TOPIC_WORK,
 )
 
 STATES = ("ready", "delayed", "leased", "disabled", "dead")
@@ -42,6 +43,7 @@ class Gauges:
         self._topics_max = settings.metrics_topics_max
         self._items: dict[int, set[Labels]] = {}
         self._ages: dict[int, set[Labels]] = {}
+        self._work: dict[int, set[Labels]] = {}
         self._found: dict[int, _Found] = {}
 
     def latest(self) -> Iterator[tuple[SeriesName, float]]:
@@ -94,7 +96,12 @@ class Gauges:
     ) -> None:
         items = {(*pair, str(number), state): getattr(row, state) for pair, row in counts for state in STATES}
         oldest = {(*pair, str(number)): age_s for pair, age_s in ages.items()}
-        for gauge, values, said in ((ITEMS, items, self._items), (OLDEST_READY_AGE_SECONDS, oldest, self._ages)):
+        work = {(*pair, str(number)): row.work for pair, row in counts if pair != REST}
+        for gauge, values, said in (
+            (ITEMS, items, self._items),
+            (OLDEST_READY_AGE_SECONDS, oldest, self._ages),
+            (TOPIC_WORK, work, self._work),
+        ):
             for labels in said.get(number, set()) - values.keys():
                 gauge.remove(*labels)
             for labels, value in values.items():

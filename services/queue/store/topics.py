@@ -46,6 +46,12 @@ class Counts(NamedTuple):
     leased: int
     disabled: int
     dead: int
+    paused: bool
+
+    @property
+    def work(self) -> int:
+        """What workers can be busy with now."""
+        return self.leased if self.paused else self.ready + self.leased
 
 
 class ShardCounts(NamedTuple):

@@ -62,7 +62,7 @@ async def test_a_worker_says_what_it_is_and_does_and_that_it_goes() -> None:
     assert (first["name"], first["version"], first["lease_s"], first["wait_s"]) == ("w", "v1", 30, 0)
     await begun.wait()
     await queue.reported(2)
-    queue.news.put_nowait([])
+    queue.news.put_nowait(["another"])
     third = await queue.reported(3)
     assert third["topics"] == [{"topic": "t", "slots": 4, "running": 1}] and third["wait_s"] == 5
     ends.set()
@@ -116,3 +116,15 @@ async def test_a_service_that_refuses_reports_costs_the_worker_nothing_else() ->
     worker.stop()
     await running
     assert queue.reports == []
+
+
+async def test_a_process_that_leaves_and_one_cancel_after_another_are_not_asked_again_and_again() -> None:
+    queue = Known()
+    worker = worker_on(queue)
+    worker.task("t")(lambda _job: None)
+    presence = worker._presence
+    assert 0 < await presence.step() <= 0.2, "the next one is kept"
+    queue.news.put_nowait([])
+    assert await presence.step() == 2.0, "it was to be kept, and was not"
+    queue.news.put_nowait(["another"])
+    assert 0 < await presence.step() <= 0.2

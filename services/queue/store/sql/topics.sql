@@ -119,10 +119,13 @@ WITH counted AS (
 ranked AS (
     SELECT *, row_number() OVER (ORDER BY ready + delayed + leased + disabled + dead DESC, topic_id) AS nth
     FROM counted WHERE ready + delayed + leased + disabled + dead <> 0)
-SELECT CASE WHEN nth <= $1::int THEN topic_id END AS topic_id, sum(ready)::bigint AS ready,
-    sum(delayed)::bigint AS delayed, sum(leased)::bigint AS leased, sum(disabled)::bigint AS disabled,
-    sum(dead)::bigint AS dead
-FROM ranked GROUP BY 1;
+SELECT shown.*, coalesce(named.paused, false) AS paused
+FROM (
+    SELECT CASE WHEN nth <= $1::int THEN topic_id END AS topic_id, sum(ready)::bigint AS ready,
+        sum(delayed)::bigint AS delayed, sum(leased)::bigint AS leased, sum(disabled)::bigint AS disabled,
+        sum(dead)::bigint AS dead
+    FROM ranked GROUP BY 1) AS shown
+LEFT JOIN LATERAL (SELECT paused FROM topic WHERE topic.topic_id = shown.topic_id OFFSET 0) AS named ON true;
 
 -- name: shard_counts()
 -- What the shard holds in all.
