@@ -15,12 +15,14 @@ from tests.support.ports import free_port
 from tests.support.seeds import pytest_configure, pytest_report_header
 from tests.support.servers import ServerAddresses, Servers
 from tests.support.workers import (
+    pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
 
 __all__ = [
+    "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_report_header",

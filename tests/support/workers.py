@@ -1,9 +1,10 @@
 """Several workers run the tests (pytest-xdist), each with servers of its own: hooks for the suite's conftest.
 
 A file is a unit of work, so what its tests share is made once. Files that start many processes are long, and slow
-each other down: one worker runs them, beginning with the first test, while the others run the rest.
+each other down: two workers run them, beginning with the first test, while the others run the rest.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -12,28 +13,33 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 # Most tests wait for a server half of the time.
-_WORKERS_PER_PROCESSOR = 1.5
+_WORKERS_PER_PROCESSOR = 2
 _WORKERS_MAX = 6
 
-_INTEGRATION = "tests/integration/"
 _WORLDS = "tests/worlds/test_worlds.py"
+# Two parts that take about as long.
 _WITH_PROCESSES = {
-    _INTEGRATION + name
-    for name in (
-        "dag/test_crash_points.py",
-        "dag/test_streams_over_http.py",
-        "failover/test_failover_under_load.py",
-        "failover/test_sick_under_load.py",
-        "test_benchmarks.py",
-        "test_demo.py",
-        "test_examples.py",
-        "test_fleet.py",
-        "test_kill9.py",
-        "test_local_stack.py",
-        "test_wheels.py",
-        "workflows/test_killed_workflows.py",
-    )
-} | {"tests/worlds/test_processes.py"}
+    "on the shared stack": (
+        "tests/integration/app/test_function_examples.py",
+        "tests/integration/app/test_processes.py",
+        "tests/integration/dag/test_crash_points.py",
+        "tests/integration/dag/test_streams_over_http.py",
+        "tests/integration/test_benchmarks.py",
+        "tests/integration/test_examples.py",
+        "tests/integration/test_kill9.py",
+    ),
+    "on stacks of their own": (
+        "tests/integration/failover/test_failover_under_load.py",
+        "tests/integration/failover/test_sick_under_load.py",
+        "tests/integration/test_demo.py",
+        "tests/integration/test_fleet.py",
+        "tests/integration/test_local_stack.py",
+        "tests/integration/test_wheels.py",
+        "tests/integration/workflows/test_killed_workflows.py",
+        "tests/worlds/test_processes.py",
+    ),
+}
+_UNITS = {file: unit for unit, files in _WITH_PROCESSES.items() for file in files}
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -45,7 +51,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put first what takes longest."""
-    items.sort(key=lambda item: _unit_of(item.nodeid) != _INTEGRATION)
+    items.sort(key=lambda item: _unit_of(item.nodeid) not in _WITH_PROCESSES)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected, some ten thousand tests and their modules, out of later collections of garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
@@ -84,4 +97,4 @@ def _unit_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file == _WORLDS:
         return nodeid
-    return _INTEGRATION if file in _WITH_PROCESSES else file
+    return _UNITS.get(file, file)

@@ -14,7 +14,7 @@ from tests.worlds.installation import installation
 from tests.worlds.soak import live
 from tests.worlds.world import World, judge
 
-SOAK_S = float(os.environ.get("HEADGATE_TEST_SOAK_S", "10"))
+SOAK_S = float(os.environ.get("HEADGATE_TEST_SOAK_S", "6"))
 _ROUNDS_MIN = 20
 
 

@@ -11,6 +11,7 @@ from services.dag import store
 from shared.fallback import Fallback
 from tests.integration.dag.test_create_batch import stands
 from tests.support.dag_world import DagWorld, specs
+from tests.support.examples import examples
 
 # How each of these has ended, or stands, when nodes are added.
 OLD = {"waits": [], "works": [], "done": [], "failed": [], "skipped": ["failed"], "later": ["works"]}
@@ -81,7 +82,8 @@ async def test_nodes_added_the_short_way_stand_as_the_long_way_adds_them(
     world: DagWorld, ways: Counter[bool], more: dict[str, Any]
 ) -> None:
     short = world.http
-    for seed in range(60):
+    seeds = examples(24)
+    for seed in range(seeds):
         found, told = [], []
         for by_routes in (False, True):
             world.http = short
@@ -97,7 +99,7 @@ async def test_nodes_added_the_short_way_stand_as_the_long_way_adds_them(
             await world.settle()
         assert found[0] == found[1], f"seed {seed}"
         assert told[0] == told[1], f"seed {seed}"
-    assert ways[True] > 20 and (more or ways[False] > 5)
+    assert ways[True] > seeds // 3 and (more or ways[False] > seeds // 12)
     assert not await world.rows("SELECT * FROM adding")
     assert not await world.rows("SELECT * FROM outbox")
     await world.audit()
