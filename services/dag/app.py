@@ -50,7 +50,7 @@ from shared.http.pages import add_pages
 from shared.loop import Loop
 from shared.metrics import RELEASED
 from shared.shards.ownership import SELDOM_S, Ownership
-from shared.shards.shard_map import Shard, ShardMap
+from shared.shards.shard_map import MapListener, Shard, ShardMap
 
 # Between two samples of the shards for `/metrics`.
 GAUGES_S = 5.0
@@ -187,14 +187,13 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         counters={"released_per_s": RELEASED},
         more=ShardSamples(orchestrator.context, orchestrator.queries).latest,
     )
-    following = Loop("shard map", shards.reload, interval_s=1.0)
 
     def join(shard: Shard) -> None:
         orchestrator.context.join(shard)
         loops.join(shard)
         watch.sampling.join(shard)
 
-    shards.on_join = join
+    following = Loop("shard map", partial(shards.reload, MapListener(joined=join)), interval_s=1.0)
 
     async def leave() -> None:
         orchestrator.context.watches.leave()

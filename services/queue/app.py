@@ -65,7 +65,7 @@ from shared.loop import Loop
 from shared.metrics import ACKED, DEAD, DEQUEUED, ENQUEUED, LEASE_EXPIRED, NACKED
 from shared.redis import connect
 from shared.shards.ownership import Ownership
-from shared.shards.shard_map import Shard, ShardMap
+from shared.shards.shard_map import MapListener, Shard, ShardMap
 
 # How often it is looked whose row is to be written.
 WORKERS_S = 1.0
@@ -105,7 +105,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     relay = ServiceRelay("dag", settings.dag_url)
     watch = Watch("queue", settings, shards, ownership, clock, counters=_COUNTERS, more=gauges.latest)
     loops = [
-        *_loops(dispatch, process.health, shards),
+        *_loops(dispatch, process.health),
         Loop("notices", notices.step, interval_s=settings.quota_refresh_s),
         Loop("workers", process.workers.step, interval_s=WORKERS_S),
         Loop("gauges", gauges.step, interval_s=settings.metrics_interval_s),
@@ -113,7 +113,8 @@ def create_app(settings: QueueSettings) -> HotPath:
         Loop("lag", lag.step, interval_s=SAMPLE_S),
         *(loop for store in stores.values() for loop in _duties(store, process)),
     ]
-    _follow_the_map(shards, process, loops, watch)
+    follow_map = partial(shards.reload, _map_listener(process, loops, watch))
+    loops += [_bringing(process.agreement), Loop("shard map", follow_map, interval_s=1.0)]
 
     async def leave() -> None:
         dispatch.leave()
@@ -145,6 +146,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     app.state.access = access_of(settings)
     app.state.process = process
     app.state.loops = loops
+    app.state.follow_map = follow_map
     app.state.leave = leave
     app.state.watch = watch
     app.add_middleware(Audited, watch.audit_log, app.state.access)
@@ -239,19 +241,25 @@ def _add_routes(app: FastAPI, verbs: dict[str, Verb], relay: ServiceRelay) -> No
     add_pages(app, "queue")
 
 
-def _loops(dispatch: Dispatch, health: Health, shards: ShardMap) -> list[Loop]:
+def _loops(dispatch: Dispatch, health: Health) -> list[Loop]:
     async def forget_idle() -> int:
         return dispatch.forget_idle()
 
     return [
         Loop("rates", health.step, interval_s=1.0),
         Loop("idle lines", forget_idle, interval_s=10.0),
-        Loop("shard map", shards.reload, interval_s=1.0),
     ]
 
 
-def _follow_the_map(shards: ShardMap, process: QueueProcess, loops: list[Loop], watch: Watch) -> None:
-    """See to it that a shard that joins is served, and that nothing is kept of where one was."""
+def _bringing(agreement: Agreement) -> Loop:
+    """Brings to every shard what was set on others."""
+    bringing = Loop("agreement", agreement.step, interval_s=agreement.pause_s)
+    agreement.kick = bringing.kick
+    return bringing
+
+
+def _map_listener(process: QueueProcess, loops: list[Loop], watch: Watch) -> MapListener:
+    """A shard that joins is served, and nothing is kept of where one was."""
     agreement, dispatch = process.agreement, process.dispatch
 
     def join(shard: Shard) -> None:
@@ -268,11 +276,7 @@ def _follow_the_map(shards: ShardMap, process: QueueProcess, loops: list[Loop], 
                 loop.start()
         loops.extend(begun)
 
-    bringing = Loop("agreement", agreement.step, interval_s=agreement.pause_s)
-    agreement.kick = bringing.kick
-    loops.append(bringing)
-    shards.on_join = join
-    shards.on_move = lambda _shard: dispatch.forget_keys()
+    return MapListener(join, moved=lambda _shard: dispatch.forget_keys())
 
 
 async def _when(sees: Callable[[], bool], step: Callable[[], Awaitable[int]]) -> int:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.admission.breaker import Breaker
 from shared.clock import Clock, SystemClock
@@ -90,10 +90,23 @@ class Shard:
         return f"Shard({self.address.schema})"
 
 
-class ShardMap:
-    """All shards of one service, by number.
+def _nothing(_shard: Shard) -> None:
+    pass
 
-    Where the map is a file, it may change: `on_join` is told of a shard that is new, `on_move` of one that moved.
+
+class MapListener(NamedTuple):
+    """Told of shards as the map changes: of one that is new before anything can be sent there."""
+
+    joined: Callable[[Shard], None] = _nothing
+    moved: Callable[[Shard], None] = _nothing
+
+
+NOBODY = MapListener()
+
+
+class ShardMap:
+    """All shards of one service, by number. Where the map is a file, it may change (`reload`).
+
     `writable` are the numbers of those that take what may live anywhere; one that is new takes it `shard_join_s`
     after this process has heard of it, when others have too: until then they would not know what lives there.
     """
@@ -108,8 +121,6 @@ class ShardMap:
         self.writable: Sequence[int] = _writable(plan)
         self._clock = clock or SystemClock()
         self._joining: dict[int, float] = {}
-        self.on_join: Callable[[Shard], None] = lambda _shard: None
-        self.on_move: Callable[[Shard], None] = lambda _shard: None
 
     def __iter__(self) -> Iterator[Shard]:
         return iter(list(self._shards.values()))
@@ -149,7 +160,7 @@ class ShardMap:
 
     # -- a map that changes ---------------------------------------------------------------------------------
 
-    async def reload(self) -> int:
+    async def reload(self, listener: MapListener = NOBODY) -> int:
         """Look whether the map's file was replaced, and follow it; a file that is no good changes nothing."""
         self._open_joined()
         path = self._settings.shards_file
@@ -163,11 +174,11 @@ class ShardMap:
         else:
             if not await self._is_migrated(plan):
                 return 0  # and look again at the next step
-            self.follow(plan)
+            self.follow(plan, listener)
         self._seen = stamp
         return 0
 
-    def follow(self, plan: Plan) -> None:
+    def follow(self, plan: Plan, listener: MapListener = NOBODY) -> None:
         """Take up a newer version of the map; an older one is passed over."""
         if plan.version <= self._plan.version:
             if plan.version < self._plan.version:
@@ -187,12 +198,11 @@ class ShardMap:
             else:
                 joined.append(self._shards.setdefault(address.number, Shard(address, self._settings)))
                 self._joining[address.number] = self._clock.monotonic_s() + self._settings.shard_join_s
-                # Whoever keeps something by shard knows it before anything can be sent there.
-                self.on_join(joined[-1])
+                listener.joined(joined[-1])
         self._plan = plan
         self._open_joined()
         for shard in moved:
-            self.on_move(shard)
+            listener.moved(shard)
         log.info(
             "the shard map changed",
             version=plan.version,

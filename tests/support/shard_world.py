@@ -101,7 +101,7 @@ async def host(world: World) -> AsyncIterator[QueueHost]:
 
 async def follow(host: QueueHost) -> None:
     """Let a process look at the map, and bring to a shard that is new what was set before."""
-    await host.process.shards.reload()
+    await host.app.app.state.follow_map()
     await host.process.agreement.step()
 
 

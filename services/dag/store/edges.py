@@ -13,8 +13,6 @@ from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
-EDGE_BEFORE_ALL = (-1, -1)
-
 
 class Known(NamedTuple):
     """An external that is declared, or resolved and not declared; whether it is resolved as failed."""

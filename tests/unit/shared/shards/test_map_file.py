@@ -10,7 +10,7 @@ import pytest
 from services.queue.settings import QueueSettings
 from shared.settings import ShardAddress
 from shared.shards.map_file import SLOTS, Plan, load, ranges, read, spread, write
-from shared.shards.shard_map import ShardMap
+from shared.shards.shard_map import MapListener, ShardMap
 from tests.support.clocks import ManualClock
 
 DSN = "postgresql://someone:secret@127.0.0.1:1/db"
@@ -125,10 +125,10 @@ def numbers(shards: ShardMap) -> set[int]:
 async def test_a_shard_that_joins_takes_calls_but_no_slots(shards: ShardMap, path: Path) -> None:
     joined: list[int] = []
     homes = [shards.of_slot(slot).number for slot in range(SLOTS)]
-    shards.on_join = lambda shard: joined.append(shard.number)
+    listener = MapListener(joined=lambda shard: joined.append(shard.number))
     write(path, Plan("queue", 2, tuple(map(address, (0, 1, 2))), spread([0, 1])))
-    await shards.reload()
-    await shards.reload()
+    await shards.reload(listener)
+    await shards.reload(listener)
 
     assert joined == [2]
     assert numbers(shards) == {0, 1, 2}
@@ -167,10 +167,9 @@ async def test_a_draining_shard_takes_nothing_that_may_live_elsewhere(shards: Sh
 
 async def test_a_shard_that_moved_is_asked_where_it_is(shards: ShardMap, path: Path) -> None:
     moved: list[int] = []
-    shards.on_move = lambda shard: moved.append(shard.number)
     there = replace(address(1), dsn=DSN + "/elsewhere", epoch=2, incarnation="y")
     write(path, Plan("queue", 2, (address(0), there), spread([0, 1])))
-    await shards.reload()
+    await shards.reload(MapListener(moved=lambda shard: moved.append(shard.number)))
 
     shard = shards.get(1)
     assert moved == [1] and shard is not None
@@ -188,7 +187,6 @@ async def test_a_file_that_is_no_good_changes_nothing(shards: ShardMap, path: Pa
 
 
 async def test_an_older_map_is_not_followed(shards: ShardMap, path: Path) -> None:
-    shards.on_join = lambda _shard: None
     write(path, plan(0, 1, 2, version=5))
     await shards.reload()
     write(path, plan(0, 1, version=4))
