@@ -41,7 +41,7 @@ async def test_a_lease_that_moves_is_found(
     async def lock_groups(_tx: Any, _tokens: Any) -> dict[str, Any]:
         if not moves.look():
             return {}
-        return {TOKEN: [LeaseRow(TOKEN, 1, 1, cast(Any, None), cast(Any, None), None, [ID])]}
+        return {TOKEN: [LeaseRow(TOKEN, 1, 1, cast(Any, None), cast(Any, None), None, None, None, [ID])]}
 
     locked: list[str] = []
 
