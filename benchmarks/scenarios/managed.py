@@ -88,7 +88,7 @@ async def _start(bench: Bench, **asked: Any) -> asyncio.subprocess.Process:
 
 
 async def _end(process: asyncio.subprocess.Process) -> dict[str, Any]:
-    said, _ = await process.communicate()
+    said, _ = await process.communicate(b"")  # which also ends its input
     if process.returncode:
         raise PeerFailed(f"the process of the app ended with {process.returncode}")
     found: dict[str, Any] = json.loads(said)
