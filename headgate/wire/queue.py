@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from headgate.wire.base import (
     BATCH_MAX,
+    INT32_MAX,
     LEASE_S_DEFAULT,
     SHARES_MAX,
     SHARES_SUM_MAX,
@@ -233,6 +234,21 @@ class TopicSettings(Request):
         return self
 
 
+class TopicLimits(Request):
+    """All limits of a topic; what is left out is off. Without `rate` there is no `burst`."""
+
+    topic: Topic
+    rate: Annotated[float, Field(ge=0.001, le=1_000_000)] | None = None
+    burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    concurrency: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _rated(self) -> Self:
+        if self.burst is not None and self.rate is None:
+            raise fault("/burst", "belongs to rate")
+        return self
+
+
 class NamespaceSpec(Request):
     enqueues_per_minute: Quota | None = None
     in_flight_max: Quota | None = None
@@ -404,6 +420,16 @@ class MinShareView(Response):
 class TopicSettingsView(Response):
     topic: str
     min_share: list[MinShareView] = Field(default_factory=list)
+
+
+class TopicLimitsView(Response):
+    """The limits of a topic: items a second, how many of them at once, how many in flight; and how many are."""
+
+    topic: str
+    rate: float | None = None
+    burst: int = 1
+    concurrency: int | None = None
+    in_flight: int = 0
 
 
 class TopicStats(Response):

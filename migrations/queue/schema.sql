@@ -286,9 +286,22 @@ CREATE TABLE topic (
     min_share text,
     paused_at timestamp with time zone,
     min_share_at timestamp with time zone,
-    retiring uuid
+    retiring uuid,
+    limits text,
+    limits_at timestamp with time zone
 )
 WITH (autovacuum_analyze_threshold='1000000');
+
+CREATE TABLE topic_gate (
+    namespace text NOT NULL COLLATE pg_catalog."C",
+    topic text NOT NULL COLLATE pg_catalog."C",
+    tokens double precision,
+    filled_at timestamp with time zone NOT NULL,
+    slow_until timestamp with time zone,
+    granted text DEFAULT '{}'::text NOT NULL,
+    leased text DEFAULT '{}'::text NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_threshold='1000000');
 
 CREATE TABLE topic_stat (
     topic_id integer NOT NULL,
@@ -376,6 +389,9 @@ ALTER TABLE ONLY parked
 ALTER TABLE ONLY shard
     ADD CONSTRAINT shard_pkey PRIMARY KEY (number);
 
+ALTER TABLE ONLY topic_gate
+    ADD CONSTRAINT topic_gate_pkey PRIMARY KEY (namespace, topic);
+
 ALTER TABLE ONLY topic
     ADD CONSTRAINT topic_namespace_id_name_key UNIQUE (namespace_id, name);
 
@@ -433,10 +449,12 @@ CREATE INDEX parked_dead ON parked USING btree (namespace_id, topic_id, parked_a
 
 CREATE INDEX ready_order ON ready USING btree (topic_id, priority, deliver_at, id);
 
+CREATE INDEX topic_limits ON topic USING btree (topic_id) WHERE (limits IS NOT NULL);
+
 CREATE INDEX topic_min_share ON topic USING btree (topic_id) WHERE (min_share IS NOT NULL);
 
 CREATE INDEX topic_paused ON topic USING btree (topic_id) WHERE paused;
 
 CREATE INDEX topic_retiring ON topic USING btree (topic_id) WHERE (retiring IS NOT NULL);
 
-CREATE INDEX topic_set ON topic USING btree (topic_id) WHERE ((paused_at IS NOT NULL) OR (min_share_at IS NOT NULL));
+CREATE INDEX topic_set ON topic USING btree (topic_id) WHERE ((paused_at IS NOT NULL) OR (min_share_at IS NOT NULL) OR (limits_at IS NOT NULL));

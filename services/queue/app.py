@@ -18,6 +18,7 @@ from services.queue.api.routes_workers import router as workers_router
 from services.queue.api.verbs import Verbs
 from services.queue.dispatch.dequeue import Dequeues
 from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.dispatch.topic_gates import Gates
 from services.queue.duties.empty_topics import EmptyTopics
 from services.queue.duties.fairness_keys import Lanes
 from services.queue.duties.far_keys import FarKeys
@@ -97,9 +98,8 @@ def create_app(settings: QueueSettings) -> HotPath:
     if settings.redis_url:
         messenger = Messenger(settings.redis_url, settings.redis_prefix, dispatch, clock, poll_s=settings.poll_s)
         dispatch.tell, dispatch.want, dispatch.tell_change = messenger.tell, messenger.want, messenger.tell_change
-    notices = Notices(
-        stores, process.quotas, process.topics, Lanes(stores, dispatch, settings), process.workers.news
-    )
+    lanes = Lanes(stores, dispatch, settings)
+    notices = Notices(stores, process.quotas, process.topics, lanes, process.workers.news, process.gates)
     lag = LoopLag(settings.standing_wait_s_max)
     gauges = Gauges(stores, ownership.owns, settings)
     relay = ServiceRelay("dag", settings.dag_url)
@@ -125,7 +125,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await shards.check_schema()
         await ownership.start()
-        for begin in (agreement.step, process.quotas.step, process.topics.read_shares):
+        for begin in (agreement.step, process.quotas.step, process.topics.read_shares, process.gates.read):
             await begin()
         for loop in loops:
             loop.start()
@@ -172,6 +172,7 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
     operations = Operations(stores, dispatch, settings, clock)
     agreement = Agreement(stores, settings.given_rows_max, dispatch.release)
     workers = KnownWorkers(stores, CancelNews(stores, settings, clock), settings, clock)
+    gates = Gates(stores, shards, clock, partial(dispatch.wake, everyone=True))
     process = QueueProcess(
         settings=settings,
         shards=shards,
@@ -179,7 +180,7 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
         dispatch=dispatch,
         placement=placement,
         enqueues=Enqueues(shards, dispatch, placement, settings),
-        dequeues=Dequeues(stores, dispatch, settings, clock),
+        dequeues=Dequeues(stores, dispatch, gates, settings, clock),
         acks=Acks(stores, ack_flushes),
         ack_flushes=ack_flushes,
         nacks=nacks,
@@ -187,7 +188,7 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
         revives=Revives(stores, dispatch, settings),
         cancels=Cancels(stores, dispatch, settings, workers.news.hear),
         expiry=expiry,
-        topics=Topics(stores, dispatch, operations, quotas, agreement, settings),
+        topics=Topics(stores, dispatch, operations, quotas, agreement, gates, settings),
         item_states=ItemStates(stores, dispatch.asked, settings),
         job_logs=JobLogs(stores, settings),
         workers=workers,
@@ -196,6 +197,7 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
         health=Health(stores, shards, clock, ownership),
         ownership=ownership,
         quotas=quotas,
+        gates=gates,
         agreement=agreement,
     )
     for store in stores.values():

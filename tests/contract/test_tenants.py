@@ -66,6 +66,7 @@ QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("post", "/topics/purge"): lambda _: {"topic": "t"},
     ("post", "/topics/redrive"): lambda _: {"topic": "t"},
     ("post", "/topics/configure"): lambda _: {"topic": "t"},
+    ("put", "/topics/limits"): lambda _: {"topic": "t", "concurrency": 1},
 }
 SCHEDULE = {"spec": {"interval_s": 3600}, "action": {"item": {"topic": "t"}}, "paused": True}
 _NODES = {"nodes": [{"key": "new", "topic": "t", "upstream": ["a"]}]}

@@ -8,6 +8,7 @@ CREATE OR REPLACE FUNCTION free_topics(wanted int[]) RETURNS SETOF int LANGUAGE 
     CROSS JOIN LATERAL (
         SELECT topic_id FROM topic
         WHERE topic.topic_id = asked.topic_id AND paused_at IS NULL AND min_share_at IS NULL
+            AND limits_at IS NULL
             AND namespace_id <> (SELECT namespace_id FROM namespace WHERE name = '_dag') OFFSET 0) AS t
     CROSS JOIN LATERAL (
         SELECT true AS is_empty FROM topic_stat

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from services.queue.dispatch.dequeue import Dequeues
 from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.dispatch.topic_gates import Gates
 from services.queue.duties.health import Health
 from services.queue.enqueue.enqueue import Enqueues
 from services.queue.enqueue.placement import Placement
@@ -57,6 +58,7 @@ class QueueProcess:
     health: Health
     ownership: Ownership
     quotas: Quotas
+    gates: Gates
     agreement: Agreement
 
     def take_calls_of(self, store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from headgate import wire
 from services.queue.api.parts import QueueProcess
 from services.queue.api.verbs import enter
 from services.queue.dispatch.key_buffer import START
+from services.queue.dispatch.topic_gates import TopicLimits
 from services.queue.model import NULL
 from services.queue.operations.topics import ShownItem
 from services.queue.store.dequeue_encoding import dag_of
@@ -306,6 +308,42 @@ async def configure_topic(
     shares = tuple((entry.priority, entry.share) for entry in body.min_share)
     await process.topics.configure(ns, body.topic, shares)
     return json_response(body.model_dump())
+
+
+@router.put("/v1/namespaces/{ns}/topics/limits", response_model=wire.TopicLimitsView, tags=["topics"])
+async def limit_topic(
+    ns: str,
+    caller: CallerOf,
+    process: SteeredOf,
+    body: Annotated[wire.TopicLimits, body_of(wire.TopicLimits)],
+) -> Response:
+    """Limit what a topic hands out: `rate` items a second, `burst` of them at once (by default as many as a second
+    has), `concurrency` of them leased at a time. What is left out is taken away.
+
+    Exact over all processes from when each has heard of it, within about a second.
+    """
+    enter(ns, caller, "admin")
+    if body.topic.startswith("_"):
+        raise Forbidden("topics that begin with `_` are the system's")
+    burst = body.burst or max(1, math.ceil(body.rate or 0))
+    limits = TopicLimits(body.rate, burst, body.concurrency)
+    return json_response(await process.topics.limit(ns, body.topic, limits))
+
+
+@router.get("/v1/namespaces/{ns}/topics/limits", response_model=wire.Page[wire.TopicLimitsView], tags=["topics"])
+async def list_topic_limits(
+    ns: str,
+    caller: CallerOf,
+    process: ProcessOf,
+    limit: Limit = wire.PAGE_LIMIT_DEFAULT,
+    cursor: str | None = None,
+) -> Response:
+    """The topics that have limits, and how many of their items are leased, by name."""
+    enter(ns, caller, "consume", "ops")
+    query = f"limits|{ns}"
+    found, rest = await process.topics.limits(ns, limit, name_in(query, cursor))
+    next_cursor = None if rest is None else cursors.encode(query, rest)
+    return json_response({"items": found, "next_cursor": next_cursor})
 
 
 @router.get("/v1/shards", response_model=wire.Page[wire.ShardHealth], tags=["shards"])

@@ -100,6 +100,7 @@ class Verbs:
             nonlocal results
             results = await settle(process.acks, process.nacks, call.namespace, to_settle)
             self._lose(call.namespace, [*results.acks, *results.nacks])
+            self._make_room(call.namespace)
             return results.wait_s(wanted.wait_s, self._settings.settle_wait_s_max)
 
         try:
@@ -189,10 +190,13 @@ class Verbs:
         """End items so that they are never delivered again; also ids that have not been enqueued yet."""
         enter(call.namespace, call.caller, "enqueue")
         ids = self._body(call, wire.CancelRequest).ids
-        return 200, {"results": await self._process.cancels.cancel(call.namespace, ids, call.caller)}
+        results = await self._process.cancels.cancel(call.namespace, ids, call.caller)
+        self._make_room(call.namespace)
+        return 200, {"results": results}
 
     def _settled(self, call: Call, results: Even | list[Result]) -> Answer:
         self._lose(call.namespace, results)
+        self._make_room(call.namespace)
         return 200, _answer(results)
 
     def _lose(self, namespace: str, results: Even | list[Result]) -> None:
@@ -203,6 +207,12 @@ class Verbs:
             acked = sum(result.status == "acked" for result in each)
             back = sum(result.status in ("requeued", "dead") for result in each)
             tenant.lose(Use(leased=acked + back, items=acked))
+
+    def _make_room(self, namespace: str) -> None:
+        """Calls that wait for room in limited topics look again."""
+        if self._process.gates.limits:
+            for topic in self._process.gates.opened(namespace):
+                self._process.dispatch.wake(namespace, topic)
 
     def _body(self, call: Call, model: type[M]) -> M:
         return validate(model, json_body.check(call.body, depth_max=self._settings.json_depth_max))

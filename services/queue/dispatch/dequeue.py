@@ -18,6 +18,8 @@ from services.queue.dispatch.claiming import Holder
 from services.queue.dispatch.direct_handoff import Line, Terms
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_budget import KeysUse
+from services.queue.dispatch.limited_dequeue import LimitedDequeues
+from services.queue.dispatch.topic_gates import Gates
 from services.queue.model import Demand, Key
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
@@ -36,7 +38,12 @@ class Dequeues:
     """Calls of the verb."""
 
     def __init__(
-        self, stores: Mapping[int, Store], dispatch: Dispatch, settings: QueueSettings, clock: Clock
+        self,
+        stores: Mapping[int, Store],
+        dispatch: Dispatch,
+        gates: Gates,
+        settings: QueueSettings,
+        clock: Clock,
     ) -> None:
         self._stores = stores
         self._dispatch = dispatch
@@ -44,6 +51,10 @@ class Dequeues:
         self._clock = clock
         self._dequeued: dict[int, Counter] = {}
         self._started: dict[int, Series] = {}
+        self._gates = gates
+        self._limited = LimitedDequeues(
+            dispatch, gates, settings, clock, wait=self._wait, take=self._take, topic=self._topic
+        )
 
     def join(self, store: Store) -> None:
         """Count what is taken from one more shard."""
@@ -74,11 +85,17 @@ class Dequeues:
         """
         holder = new_token(), lease_s, worker
         leased = Leased(len(demands))
-        if settles is not None:
+        if settles is not None and self._is_limited(namespace, demands):
+            wait_s = await settles()
+        elif settles is not None:
             wait_s = await self._settle(namespace, demands, holder, gone, tenant, leased, settles)
         if not leased and demands:
             self._dispatch.claims.check(namespace)
+            ends_s = self._clock.monotonic_s() + wait_s
             leased = await self._lease(namespace, demands, holder, wait_s, gone, tenant, waits)
+            if not leased and self._is_limited(namespace, demands):
+                left_s = max(ends_s - self._clock.monotonic_s(), 0.0)
+                leased = await self._limited.lease(namespace, demands, holder, left_s, gone, tenant, waits)
         if leased.first is not None:
             late_s = self._clock.wall_s() - leased.first.deliver_at.timestamp()
             self._started[shard_of(leased.first.id)].observe(max(late_s, 0.0))
@@ -87,6 +104,9 @@ class Dequeues:
             if group.again:
                 REDELIVERED.labels(group.shard).inc(group.again)
         return leased
+
+    def _is_limited(self, namespace: str, demands: Sequence[Demand]) -> bool:
+        return bool(self._gates.limits) and self._gates.limited(namespace, [demand.topic for demand in demands])
 
     async def _settle(
         self,
@@ -142,7 +162,7 @@ class Dequeues:
         was_leaving = self._dispatch.is_leaving
         deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
         with KeysUse(lines):
-            while gone is None or not gone.done():
+            while (gone is None or not gone.done()) and not self._is_limited(namespace, demands):
                 if tenant is not None and not any(counts := tenant.cut(counts)):
                     left_s = deadline_s - self._clock.monotonic_s()
                     if leased or left_s <= 0:

@@ -187,6 +187,12 @@ class Dispatch:
             line.forget()
             line.wake_one()
 
+    def wake(self, namespace: str, topic: str, *, everyone: bool = False) -> None:
+        """Let a call that waits for a topic look again, or every one."""
+        line = self._lines.get((namespace, topic))
+        if line is not None:
+            (line.wake_all if everyone else line.wake_one)()
+
     def forget_keys(self) -> None:
         """Look at every shard afresh: one has moved."""
         for line in self._lines.values():

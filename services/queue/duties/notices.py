@@ -1,4 +1,5 @@
-"""What processes tell one another through the shards: quotas of namespaces, shares of topics, lanes, cancels.
+"""What processes tell one another through the shards: quotas of namespaces, shares and limits of topics, lanes,
+cancels.
 
 Most shards hold none of these. So each process asks each shard one question a round, whether there are any, and
 reads only what there is, and what it still knows of.
@@ -10,6 +11,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from services.queue.dispatch.topic_gates import Gates
 from services.queue.duties.fairness_keys import Lanes
 from services.queue.leases.cancel_news import CancelNews
 from services.queue.operations.topics import Topics
@@ -18,32 +20,41 @@ from services.queue.store import topics
 from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
 
-Kinds = tuple[bool, bool, bool, bool]
+Kinds = tuple[bool, bool, bool, bool, bool]
 
-ALL: Kinds = (True, True, True, True)
+ALL: Kinds = (True, True, True, True, True)
 
 
 class Notices:
     """Follows what is set on the shards."""
 
     def __init__(
-        self, stores: Mapping[int, Store], quotas: Quotas, topics: Topics, lanes: Lanes, news: CancelNews
+        self,
+        stores: Mapping[int, Store],
+        quotas: Quotas,
+        topics: Topics,
+        lanes: Lanes,
+        news: CancelNews,
+        gates: Gates,
     ) -> None:
         self._stores = stores
         self._quotas = quotas
         self._topics = topics
         self._lanes = lanes
         self._news = news
+        self._gates = gates
 
     async def step(self) -> int:
         """Read what is there; 0, since nothing is left for a next step at once."""
         found = await asyncio.gather(*map(self._look, self._stores.values()))
-        quotas, shares, lanes, cancels = (any(kind) for kind in zip(*found, strict=True))
+        quotas, shares, lanes, cancels, limits = (any(kind) for kind in zip(*found, strict=True))
         reads: list[Coroutine[Any, Any, object]] = []
         if quotas or self._quotas.knows_any:
             reads.append(self._quotas.step())
         if shares or self._topics.knows_shares:
             reads.append(self._topics.read_shares())
+        if limits or self._gates.limits:
+            reads.append(self._gates.read())
         if lanes:
             reads.append(self._lanes.step())
         if cancels and self._news.is_heeded:

@@ -1,4 +1,4 @@
-"""What is set for namespaces and topics (quotas, pauses, minimum shares) is the same on every shard.
+"""What is set for namespaces and topics (quotas, pauses, minimum shares, limits) is the same on every shard.
 
 A call that sets something tells every shard. One that is added later was not there to be told, one that was away
 missed it, and one whose server was set back has lost it. So each shard is brought what is newest on any: when it
@@ -85,6 +85,10 @@ class Agreement:
         """Give a topic minimum shares, as JSON; an empty text takes them away; as `set_namespace`."""
         await self._set("min_share", namespace, topic, min_share)
 
+    async def set_limits(self, namespace: str, topic: str, limits: str) -> None:
+        """Give a topic limits, as JSON; an empty text takes them away; as `set_namespace`."""
+        await self._set("limits", namespace, topic, limits)
+
     async def _set(self, kind: str, namespace: str, topic: str, value: Any) -> None:
         stores = self._here()
         times = await asyncio.gather(
@@ -156,6 +160,8 @@ class Agreement:
                 found.append(Given(("paused", row.namespace, row.topic), row.paused_at, row.paused))
             if row.min_share_at is not None:
                 found.append(Given(("min_share", row.namespace, row.topic), row.min_share_at, row.min_share))
+            if row.limits_at is not None:
+                found.append(Given(("limits", row.namespace, row.topic), row.limits_at, row.limits))
         return found, self._end(page)
 
     def _end(self, page: Sequence[GivenSettings | GivenToTopic]) -> int | None:
@@ -205,5 +211,7 @@ async def _give(store: Store, given: Iterable[Given]) -> None:
         topics = [each.place[2] for each in part]
         if kind == "paused":
             await rows.give_pauses(store.pool, namespaces, topics, values, set_ats)
+        elif kind == "limits":
+            await rows.give_limits(store.pool, namespaces, topics, values, set_ats)
         else:
             await rows.give_shares(store.pool, namespaces, topics, values, set_ats)

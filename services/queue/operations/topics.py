@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_buffer import START
 from services.queue.dispatch.priority_shares import Shares, shares_of
+from services.queue.dispatch.topic_gates import Gates, TopicLimits
 from services.queue.model import EARLIEST, TopicId
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
@@ -53,10 +54,12 @@ class Topics:
         operations: Operations,
         quotas: Quotas,
         agreement: Agreement,
+        gates: Gates,
         settings: QueueSettings,
     ) -> None:
         self._dispatch = dispatch
         self._agreement = agreement
+        self._gates = gates
         self._operations = operations
         self._quotas = quotas
         self._stores = stores
@@ -173,6 +176,26 @@ class Topics:
         refuse_if_standing(self._all())
         await self._agreement.set_min_share(namespace, topic, json.dumps(shares) if shares else "")
         await self.read_shares()
+
+    async def limit(self, namespace: str, topic: str, limits: TopicLimits) -> dict[str, Any]:
+        """Give a topic limits (none: take them away), on every shard; in force here at once."""
+        refuse_if_standing(self._all())
+        is_limited = limits.rate is not None or limits.concurrency is not None
+        await self._agreement.set_limits(namespace, topic, limits.text() if is_limited else "")
+        await self._gates.read()
+        self._dispatch.forget(namespace, topic)
+        return await self._limited(namespace, topic, limits)
+
+    async def limits(self, namespace: str, limit: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
+        """A page of the topics that have limits, and where the next begins."""
+        known = self._gates.limits
+        mine = sorted(topic for name, topic in known if name == namespace and topic > after)
+        names, rest = cut(mine, limit, None)
+        return [await self._limited(namespace, name, known[namespace, name]) for name in names], rest
+
+    async def _limited(self, namespace: str, topic: str, limits: TopicLimits) -> dict[str, Any]:
+        in_flight = await self._gates.in_flight(namespace, topic)
+        return {"topic": topic, **limits._asdict(), "in_flight": in_flight}
 
     @property
     def knows_shares(self) -> bool:

@@ -5,6 +5,7 @@ failover writes nothing. A crash rolls back what was not committed.
 
 shard_store         the hot statements of one shard: peek, claim, ack, revive
 items               item rows, and the tables that say where each item is
+gates               what may be handed out of topics that have limits
 leases              lease groups: locks, extensions, sweeps
 topics              namespaces and topics: settings, counts, lanes, the end of empty ones
 operations          rows of bulk operations, and the walks that they make

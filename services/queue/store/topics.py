@@ -142,6 +142,7 @@ class Noticed(NamedTuple):
     shares: bool
     lanes: bool
     cancels: bool
+    limits: bool
 
 
 class Limited(NamedTuple):
@@ -179,10 +180,12 @@ class GivenToTopic(NamedTuple):
     paused_at: datetime | None
     min_share: str
     min_share_at: datetime | None
+    limits: str
+    limits_at: datetime | None
 
 
 async def notices(asked: Asked) -> Noticed:
-    """Whether the shard has quotas, minimum shares or lanes."""
+    """Whether the shard has quotas, minimum shares, lanes or limits."""
     return await only_row_of(Noticed, asked, SQL.notices)
 
 
@@ -242,6 +245,17 @@ async def give_shares(
     await asked.fetch(
         SQL.give_shares, namespaces=namespaces, topics=topics, min_shares=min_shares, set_ats=set_ats
     )
+
+
+async def give_limits(
+    asked: Asked,
+    namespaces: Sequence[str],
+    topics: Sequence[str],
+    limits: Sequence[str],
+    set_ats: Sequence[datetime],
+) -> None:
+    """Limits of topics, where nothing newer stands."""
+    await asked.fetch(SQL.give_limits, namespaces=namespaces, topics=topics, limits=limits, set_ats=set_ats)
 
 
 # -- lanes ------------------------------------------------------------------------------------------------------

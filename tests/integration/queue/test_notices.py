@@ -16,7 +16,7 @@ RARE = {id(SQL.limited): "limited", id(SQL.min_shares): "min_shares", id(SQL.lan
 def notices(host: QueueHost) -> Notices:
     process = host.process
     lanes = Lanes(host.stores, host.dispatch, host.settings)
-    return Notices(host.stores, process.quotas, process.topics, lanes, process.workers.news)
+    return Notices(host.stores, process.quotas, process.topics, lanes, process.workers.news, process.gates)
 
 
 @pytest.fixture

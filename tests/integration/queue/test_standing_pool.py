@@ -89,6 +89,7 @@ def calls(api: Api, item: str) -> dict[str, tuple[Urgency, str, str, Any]]:
         "pause": (settle, "POST", f"{ns}/topics/pause", {"topic": "t"}),
         "resume": (settle, "POST", f"{ns}/topics/resume", {"topic": "t"}),
         "configure": (settle, "POST", f"{ns}/topics/configure", {"topic": "t"}),
+        "limit": (settle, "PUT", f"{ns}/topics/limits", {"topic": "t"}),
         "stop operation": (settle, "POST", f"{ns}/operations/{item}/cancel", {}),
         "dequeue": (Urgency.DEQUEUE, "POST", f"{ns}/dequeue", {"topics": [{"topic": "t", "count": 1}]}),
         "plain": (enqueue, "POST", f"{ns}/enqueue", {"items": [{"topic": "t"}]}),

@@ -4,7 +4,7 @@
 -- name: time_to_give(namespace, topic)
 -- A time later than those of what is set here under these names.
 SELECT greatest(shard_now(), (
-    SELECT greatest(n.set_at, t.paused_at, t.min_share_at) + interval '1 microsecond'
+    SELECT greatest(n.set_at, t.paused_at, t.min_share_at, t.limits_at) + interval '1 microsecond'
     FROM namespace n LEFT JOIN topic t ON t.namespace_id = n.namespace_id AND t.name = $2::text
     WHERE n.name = $1::text)) AS at;
 
@@ -36,14 +36,26 @@ WHERE topic.min_share_at IS NULL
     OR (topic.min_share_at, coalesce(topic.min_share, '') COLLATE "C")
         < (excluded.min_share_at, coalesce(excluded.min_share, ''));
 
+-- name: give_limits(namespaces, topics, limits, set_ats)
+-- An empty text takes limits away.
+INSERT INTO topic (namespace_id, name, limits, limits_at)
+SELECT n.namespace_id, u.topic, nullif(u.limits, ''), u.set_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) AS u(namespace, topic, limits, set_at)
+JOIN namespace n ON n.name = u.namespace ORDER BY n.namespace_id, u.topic
+ON CONFLICT (namespace_id, name) DO UPDATE
+SET limits = excluded.limits, limits_at = excluded.limits_at, retiring = NULL
+WHERE topic.limits_at IS NULL
+    OR (topic.limits_at, coalesce(topic.limits, '') COLLATE "C") < (excluded.limits_at, coalesce(excluded.limits, ''));
+
 -- name: given_settings(after, limit)
 SELECT namespace_id AS number, name AS namespace, settings, set_at FROM namespace
 WHERE set_at IS NOT NULL AND namespace_id > $1::int ORDER BY namespace_id LIMIT $2::int;
 
 -- name: given_to_topics(after, limit)
 SELECT t.topic_id AS number, n.name AS namespace, t.name AS topic, t.paused, t.paused_at,
-    coalesce(t.min_share, '') AS min_share, t.min_share_at
+    coalesce(t.min_share, '') AS min_share, t.min_share_at, coalesce(t.limits, '') AS limits, t.limits_at
 FROM (
-    SELECT * FROM topic WHERE (paused_at IS NOT NULL OR min_share_at IS NOT NULL) AND topic_id > $1::int
+    SELECT * FROM topic
+    WHERE (paused_at IS NOT NULL OR min_share_at IS NOT NULL OR limits_at IS NOT NULL) AND topic_id > $1::int
     ORDER BY topic_id LIMIT $2::int) AS t
 JOIN namespace n ON n.namespace_id = t.namespace_id ORDER BY t.topic_id;

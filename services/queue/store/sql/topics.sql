@@ -17,11 +17,13 @@ WHERE namespace.name = asked.name OFFSET 0) AS n;
 SELECT namespace_id, name FROM namespace WHERE name = ANY ($1::text[]);
 
 -- name: notices()
--- Whether anything here has quotas, minimum shares or lanes, or was cancelled under a lease a moment ago: asked all the time, of indexes that mostly are empty.
+-- Whether anything here has quotas, minimum shares, lanes or limits, or was cancelled under a lease a moment ago: asked
+-- all the time, of indexes that mostly are empty.
 SELECT EXISTS (SELECT FROM namespace WHERE settings <> '{}') AS quotas,
     EXISTS (SELECT FROM topic WHERE min_share IS NOT NULL) AS shares,
     EXISTS (SELECT FROM lane_clock) AS lanes,
-    EXISTS (SELECT FROM cancelled_lease WHERE at > (SELECT shard_now()) - interval '5 seconds') AS cancels;
+    EXISTS (SELECT FROM cancelled_lease WHERE at > (SELECT shard_now()) - interval '5 seconds') AS cancels,
+    EXISTS (SELECT FROM topic WHERE limits IS NOT NULL) AS limits;
 
 -- name: limited()
 -- The namespaces that have quotas.

@@ -1,0 +1,278 @@
+"""Limits of topics, kept where items are handed out: so many a second, so many in flight, nothing for a while.
+
+A topic with limits has a gate: a row of the shard that is the home of its slot. A call that is to claim items of
+the topic goes through the gate first: in a transaction that holds the row it is granted as many as there is room
+for. The grant is kept in the row until the call has claimed them, and for `GRANT_S` where nobody ever says so.
+In flight is what the shards' exact counts say is leased, and besides what was granted: a room comes back by the
+end of a lease, whichever way it ended and whoever saw it, since nothing but the lease stands for it. So several
+processes, those that crash at any place, and a Redis that is lost, hand out no item more. A shard that does not
+answer counts as it was counted last, and what was granted since. Tokens of a rate are taken with the grant;
+those of what could not be claimed are given back.
+
+A topic without limits has no gate, and none of its calls comes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from services.queue.store import gates as rows
+from services.queue.store.gates import GateRow
+from services.queue.store.shard_store import Store
+from shared.clock import Clock
+from shared.errors import ShardUnavailable, Unavailable
+from shared.log import log
+from shared.postgres.connections import Transaction
+from shared.shards.map_file import slot_of
+from shared.shards.shard_map import ShardMap
+
+# A grant of which nobody tells what became of it counts for so long. No claim takes as long.
+GRANT_S = 60.0
+# A gate that had no room is asked again so soon, if nothing is heard of it before.
+AGAIN_S = 1.0
+# So many gates are locked by a process at once.
+HOLDING_MAX = 2
+
+Pair = tuple[str, str]
+
+
+class TopicLimits(NamedTuple):
+    """What is set for a topic: items a second, how many at once at most, how many in flight. None: no limit."""
+
+    rate: float | None = None
+    burst: int = 1
+    concurrency: int | None = None
+
+    @classmethod
+    def of(cls, text: str) -> TopicLimits:
+        """As they are kept."""
+        return cls(**json.loads(text))
+
+    def text(self) -> str:
+        """As they are kept."""
+        return json.dumps(self._asdict(), sort_keys=True)
+
+
+class Grant(NamedTuple):
+    """How many items may be claimed, and how long to wait for more."""
+
+    items: int
+    again_s: float = AGAIN_S
+
+
+class _Gate:
+    """A gate's row, while it is locked."""
+
+    def __init__(self, row: GateRow, limits: TopicLimits) -> None:
+        self.at = row.at
+        self.limits = limits
+        self.slow_s = 0.0 if row.slow_until is None else (row.slow_until - row.at).total_seconds()
+        now_s = row.at.timestamp()
+        self.granted: dict[str, list[float]] = {
+            token: entry for token, entry in json.loads(row.granted).items() if entry[1] > now_s
+        }
+        self.leased: dict[str, int] = json.loads(row.leased)
+        self.tokens: float | None = None
+        if limits.rate is not None:
+            passed_s = max((row.at - row.filled_at).total_seconds(), 0.0)
+            had = limits.burst if row.tokens is None else row.tokens
+            self.tokens = min(had + passed_s * limits.rate, limits.burst)
+
+    @property
+    def on_their_way(self) -> int:
+        """How many items calls are about to claim."""
+        return sum(int(items) for items, _ in self.granted.values())
+
+    def grant(self, token: str, wanted: int) -> Grant:
+        """So many of those that are wanted are claimed next."""
+        if self.slow_s > 0:
+            return Grant(0, self.slow_s)
+        room: float = wanted
+        if self.limits.concurrency is not None:
+            room = min(room, self.limits.concurrency - sum(self.leased.values()) - self.on_their_way)
+        again_s = AGAIN_S
+        if self.tokens is not None and self.limits.rate is not None:
+            # A billionth is what an interval of microseconds may lack.
+            whole = math.floor(self.tokens + 1e-9)
+            if whole < room:
+                room = whole
+                again_s = (whole + 1 - self.tokens) / self.limits.rate
+        items = max(int(room), 0)
+        if items:
+            self.granted[token] = [items, (self.at + timedelta(seconds=GRANT_S)).timestamp()]
+            if self.tokens is not None:
+                self.tokens -= items
+        return Grant(items, max(again_s, 0.001))
+
+    def settle(self, token: str, unused: int) -> None:
+        """What was granted is claimed, or will not be."""
+        entry = self.granted.pop(token, None)
+        if entry is not None and self.tokens is not None:
+            self.tokens = min(self.tokens + unused, self.limits.burst)
+
+
+class Gates:
+    """Those of this process' topics. `limits` are what any shard has; `wake` is told of topics whose change."""
+
+    def __init__(
+        self, stores: Mapping[int, Store], shards: ShardMap, clock: Clock, wake: Callable[[str, str], None]
+    ) -> None:
+        self._stores = stores
+        self._shards = shards
+        self._clock = clock
+        self._wake = wake
+        self.limits: dict[Pair, TopicLimits] = {}
+        self._closed: dict[Pair, float] = {}
+        self._entering: dict[Pair, asyncio.Lock] = {}
+        # Who holds a connection to a home asks other shards: with all connections they would wait for ever.
+        self._holding = asyncio.Semaphore(HOLDING_MAX)
+
+    # -- what is set ----------------------------------------------------------------------------------------
+
+    async def read(self) -> int:
+        """Learn which topics have limits; the newest stand. Where a shard does not answer, what is known stays."""
+
+        async def at(store: Store) -> dict[Pair, tuple[datetime, str]]:
+            return {
+                (row.namespace, row.topic): (row.limits_at, row.limits) for row in await rows.limits(store.pool)
+            }
+
+        parts = await asyncio.gather(*map(at, self._stores.values()), return_exceptions=True)
+        found: dict[Pair, tuple[datetime, str]] = {}
+        is_whole = True
+        for part in parts:
+            if isinstance(part, Unavailable):
+                is_whole = False
+            elif isinstance(part, BaseException):
+                raise part
+            else:
+                for pair, given in part.items():
+                    found[pair] = max(given, found.get(pair, given))
+        kept = {} if is_whole else self.limits
+        before = self.limits
+        self.limits = kept | {pair: TopicLimits.of(text) for pair, (_, text) in found.items()}
+        for pair in before.keys() | self.limits.keys():
+            if before.get(pair) != self.limits.get(pair):
+                self._closed.pop(pair, None)
+                self._wake(*pair)
+        for memory in (self._closed, self._entering):
+            for pair in memory.keys() - self.limits.keys():
+                del memory[pair]
+        return 0
+
+    def limited(self, namespace: str, topics: Sequence[str]) -> bool:
+        """Whether any of these topics has a gate."""
+        return any((namespace, topic) in self.limits for topic in topics)
+
+    # -- going through --------------------------------------------------------------------------------------
+
+    async def enter(self, namespace: str, topic: str, token: str, wanted: int) -> Grant:
+        """How many items of the topic a call may claim next; it tells `leave` what it has claimed of them.
+
+        Calls of one topic go one after another, and none asks again while it is known that there is no room.
+        """
+        pair = namespace, topic
+        limits = self.limits.get(pair)
+        if limits is None:
+            return Grant(wanted)
+        async with self._entering.setdefault(pair, asyncio.Lock()):
+            left_s = self._closed.get(pair, -math.inf) - self._clock.monotonic_s()
+            if left_s > 0:
+                return Grant(0, left_s)
+            try:
+                async with self._holding:
+                    found = await self._home(pair).pool.transaction(
+                        lambda tx: self._enter(tx, pair, limits, token, wanted)
+                    )
+            except Unavailable as error:
+                log.warning("nothing is handed out of a limited topic", topic=topic, detail=error.detail)
+                found = Grant(0)
+            if not found.items:
+                self._closed[pair] = self._clock.monotonic_s() + min(found.again_s, AGAIN_S)
+            return found
+
+    async def leave(self, namespace: str, topic: str, token: str, unused: int) -> None:
+        """What was granted to the call is claimed, but for so many."""
+        pair = namespace, topic
+        limits = self.limits.get(pair)
+        if limits is None:
+            return
+
+        async def work(tx: Transaction) -> None:
+            row = await rows.lock(tx, *pair, slot_of(*pair))
+            if row is not None:
+                gate = _Gate(row, limits)
+                gate.settle(token, unused)
+                await _keep(tx, pair, gate)
+
+        try:
+            await self._home(pair).pool.transaction(work)
+        except Unavailable as error:
+            log.warning("a grant is left to run out", topic=topic, detail=error.detail)
+        self._closed.pop(pair, None)
+
+    async def slow(self, namespace: str, topic: str, slow_s: float) -> None:
+        """Nothing of a topic that has a gate is handed out for so long."""
+        pair = namespace, topic
+        if not await rows.slow(self._home(pair).pool, *pair, slot_of(*pair), slow_s):
+            raise ShardUnavailable("the home of the topic has moved; try again", retry_after_s=AGAIN_S)
+        self._closed[pair] = self._clock.monotonic_s() + min(slow_s, AGAIN_S)
+
+    def opened(self, namespace: str) -> list[str]:
+        """Items of the namespace were settled here: which topics may have room again."""
+        topics = [topic for name, topic in self.limits if name == namespace]
+        for topic in topics:
+            self._closed.pop((namespace, topic), None)
+        return topics
+
+    async def in_flight(self, namespace: str, topic: str) -> int:
+        """How many items are leased, on the shards that answer."""
+        return sum((await self._counted(namespace, topic)).values())
+
+    async def _enter(self, tx: Transaction, pair: Pair, limits: TopicLimits, token: str, wanted: int) -> Grant:
+        row = await rows.lock(tx, *pair, slot_of(*pair))
+        if row is None:
+            return Grant(0)  # the slot has moved, and this process has not heard of it yet
+        gate = _Gate(row, limits)
+        answers: dict[str, int] = {}
+        if limits.concurrency is not None:
+            # Only now: what was granted before, and is not in the row any more, has been leased by then.
+            answers = await self._counted(*pair, tx)
+            gate.leased |= answers
+        found = gate.grant(token, wanted)
+        if found.items:
+            # A shard may be silent at the next look: all that is on its way may be leased there by then.
+            gate.leased = {
+                number: count + (gate.on_their_way if number in answers else found.items)
+                for number, count in gate.leased.items()
+            }
+            await _keep(tx, pair, gate)
+        return found
+
+    async def _counted(self, namespace: str, topic: str, tx: Transaction | None = None) -> dict[str, int]:
+        """How many items are leased on each shard that answers; `tx` is a transaction of the home."""
+        home = self._home((namespace, topic))
+
+        async def at(number: int, store: Store) -> tuple[str, int] | None:
+            try:
+                asked = tx if tx is not None and store is home else store.pool
+                return str(number), await rows.leased(asked, namespace, topic)
+            except Unavailable:
+                if store is home:
+                    raise
+                return None
+
+        found = await asyncio.gather(*(at(number, store) for number, store in self._stores.items()))
+        return dict(count for count in found if count is not None)
+
+    def _home(self, pair: Pair) -> Store:
+        return self._stores[self._shards.of_slot(slot_of(*pair)).number]
+
+
+async def _keep(tx: Transaction, pair: Pair, gate: _Gate) -> None:
+    await rows.keep(tx, *pair, gate.tokens, gate.at, json.dumps(gate.granted), json.dumps(gate.leased))

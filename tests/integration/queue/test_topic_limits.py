@@ -1,0 +1,161 @@
+"""Limits of topics over several processes, none of which has a Redis; and what a crash leaves of a grant."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from services.queue.dispatch.topic_gates import GRANT_S
+from services.queue.store import gates as rows
+from shared.errors import ShardUnavailable
+from tests.support.queue_host import Api, QueueHost, queue_host
+
+
+@pytest.fixture
+async def other(own_host: QueueHost) -> AsyncIterator[QueueHost]:
+    """A second process on the shards of `own_host`."""
+    async with queue_host(own_host.database, own_host.clock, poll_s=0.02) as made:
+        yield made
+
+
+async def limit(apis: list[Api], **limits: Any) -> None:
+    path = f"/v1/namespaces/{apis[0].namespace}/topics/limits"
+    answer = await apis[0].host.client.put(path, json={"topic": "t", **limits}, headers=apis[0].headers)
+    assert answer.status_code == 200, answer.text
+    for api in apis:
+        await api.host.process.gates.read()
+
+
+async def spread(api: Api, count: int) -> None:
+    """Items on every shard of the topic."""
+    shards = list(api.host.stores)
+    await api.enqueue(*({"topic": "t", "id": api.new_id(shards[n % len(shards)])} for n in range(count)))
+
+
+async def test_no_more_are_in_flight_than_the_limit_whoever_takes_them(own_api: Api, other: QueueHost) -> None:
+    apis = [own_api, own_api.on(other)]
+    await limit(apis, concurrency=3)
+    await spread(own_api, 40)
+    held, most, done = 0, 0, 0
+
+    async def consume(api: Api) -> None:
+        nonlocal held, most, done
+        while done < 40:
+            for item in await api.dequeue("t", 2, wait_s=1):
+                held += 1
+                most = max(most, held)
+                await asyncio.sleep(0)
+                held -= 1  # from before the ack on another may take its place
+                assert await api.ack(item) == ["acked"]
+                done += 1
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(consume(api) for api in apis for _ in range(3)))
+    assert most <= 3
+    assert await own_api.host.count("item") == 0
+
+
+async def test_calls_that_come_at_once_are_given_the_limit_and_no_more(own_api: Api, other: QueueHost) -> None:
+    apis = [own_api, own_api.on(other)]
+    await limit(apis, concurrency=5)
+    await spread(own_api, 30)
+
+    found = await asyncio.gather(*(api.dequeue("t", 2) for api in apis * 8))
+    for api in apis:  # what two had in sight was got by one: the other's grant is back
+        found += [await api.dequeue("t", 10, wait_s=2)]
+
+    assert sum(map(len, found)) == 5
+
+
+async def test_a_rate_is_one_for_all_processes(own_api: Api, other: QueueHost) -> None:
+    apis = [own_api, own_api.on(other)]
+    await limit(apis, rate=10, burst=4)
+    await spread(own_api, 60)
+    await own_api.clock.freeze()
+    got = 0
+    for step in range(4):
+        if step:
+            await own_api.clock.advance(0.2)  # two more
+            for api in apis:
+                api.host.process.gates.opened(api.namespace)
+        for _ in range(3):
+            parts = await asyncio.gather(*(api.dequeue("t", 3) for api in apis * 3))
+            got += sum(map(len, parts))
+        assert got <= 4 + 2 * step
+
+    for api in apis:
+        api.host.process.gates.opened(api.namespace)
+        got += len(await api.dequeue("t", 10))
+    assert got == 10
+
+
+@pytest.mark.parametrize("claims", [False, True], ids=["before the claim", "after the claim"])
+async def test_a_crash_behind_the_grant_keeps_its_room_until_it_is_over(own_api: Api, claims: bool) -> None:
+    await limit([own_api], concurrency=2)
+    await spread(own_api, 6)
+    gates = own_api.host.process.gates
+    leave = gates.leave
+    gates.leave = lost  # type: ignore[method-assign]
+    if claims:
+        assert len(await own_api.dequeue("t", 1, lease_s=500)) == 1
+    else:
+        assert (await gates.enter(own_api.namespace, "t", "00000000-0000-4000-8000-000000000001", 1)).items == 1
+    gates.leave = leave  # type: ignore[method-assign]
+
+    # A claim that was not told of is counted twice, and no room is given away.
+    assert len(await own_api.dequeue("t", 10, lease_s=500)) == (0 if claims else 1)
+    await own_api.clock.advance(GRANT_S + 1)
+    gates.opened(own_api.namespace)
+    assert len(await own_api.dequeue("t", 10, lease_s=500)) == 1
+    assert await own_api.dequeue("t", 10) == []
+
+
+async def lost(*_: Any) -> None:
+    """What was to be told is told to nobody."""
+
+
+async def test_a_shard_that_is_silent_counts_as_it_was_counted_last(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await limit([own_api], concurrency=3)
+    gates = own_api.host.process.gates
+    home = gates._home((own_api.namespace, "t"))
+    away = next(store for store in own_api.host.stores.values() if store is not home)
+    await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(away.number)} for _ in range(2)))
+    assert len(await own_api.dequeue("t", 10)) == 2
+    await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(home.number)} for _ in range(5)))
+    counted = rows.leased
+
+    async def leased(asked: Any, namespace: str, topic: str) -> int:
+        if asked is away.pool:
+            raise ShardUnavailable("silent", retry_after_s=1.0)
+        return await counted(asked, namespace, topic)
+
+    monkeypatch.setattr(rows, "leased", leased)
+    assert len(await own_api.dequeue("t", 10)) == 1
+    assert await own_api.dequeue("t", 10) == []
+
+
+async def test_a_process_with_an_old_map_is_granted_nothing(own_api: Api) -> None:
+    await limit([own_api], concurrency=3)
+    await spread(own_api, 4)
+    await own_api.host.rows("UPDATE shard SET slots = '{}'")
+
+    assert await own_api.dequeue("t", 10) == []
+    await own_api.host.rows("UPDATE shard SET slots = NULL")
+    own_api.host.process.gates.opened(own_api.namespace)
+    assert len(await own_api.dequeue("t", 10)) == 3
+
+
+async def test_calls_of_many_limited_topics_do_not_wait_for_one_another_for_ever(own_api: Api) -> None:
+    topics = [f"t{n}" for n in range(20)]
+    for topic in topics:
+        path = f"/v1/namespaces/{own_api.namespace}/topics/limits"
+        await own_api.host.client.put(path, json={"topic": topic, "concurrency": 1}, headers=own_api.headers)
+    await own_api.enqueue(*({"topic": topic} for topic in topics for _ in range(2)))
+
+    async with asyncio.timeout(30):
+        found = await asyncio.gather(*(own_api.dequeue(topic, 2) for topic in topics for _ in range(3)))
+
+    assert sum(map(len, found)) == len(topics)
