@@ -31,6 +31,7 @@ VIEWS = [
     "shards/queue-0",
     "shards/dag-0",
     "audit",
+    "workers",
     "search?q=mail",
     "items/{item}",
 ]

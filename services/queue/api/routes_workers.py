@@ -35,7 +35,7 @@ async def list_workers(
 
     A killed one is there for its lease at most. A page may hold fewer than `limit`, or none, and have a next.
     """
-    enter(ns, caller, "consume")
+    enter(ns, caller, "consume", "ops")
     query = f"workers|{ns}|{gone}"
     found, rest = await process.workers.page(ns, limit, name_in(query, cursor), gone=gone)
     next_cursor = None if rest is None else cursors.encode(query, rest)

@@ -15,6 +15,7 @@ export const PATHS = {
   reviveItems: ["queue", "/v1/namespaces/{ns}/revive"],
   why: ["queue", "/v1/namespaces/{ns}/why"],
   dagWhy: ["dag", "/v1/namespaces/{ns}/dags/{dag}/why"],
+  workers: ["queue", "/v1/namespaces/{ns}/workers"],
   pauseTopic: ["queue", "/v1/namespaces/{ns}/topics/pause"],
   resumeTopic: ["queue", "/v1/namespaces/{ns}/topics/resume"],
   dead: ["queue", "/v1/namespaces/{ns}/dead"],

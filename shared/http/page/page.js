@@ -10,6 +10,7 @@ import * as queue from "./queue.js";
 import { overview } from "./overview.js";
 import { schedules } from "./schedules.js";
 import { search } from "./search.js";
+import { workers } from "./workers.js";
 import * as shards from "./shards.js";
 
 // A view: its name, its list, the page of one of it, and the scope that it needs.
@@ -20,6 +21,7 @@ const VIEWS = {
   operations: ["Operations", queue.operations],
   dags: ["DAGs", dags.list, dags.one],
   schedules: ["Schedules", schedules],
+  workers: ["Workers", workers],
   namespaces: ["Namespaces", queue.namespaces, null, "ops"],
   shards: ["Shards", shards.list, shards.one, "ops"],
   audit: ["Audit", audit, null, "ops"],

@@ -120,7 +120,7 @@ export async function item(page, id) {
         ["lease ends", found.lease_expires_at ? `in ${span((new Date(found.lease_expires_at) - Date.now()) / 1000)}` : null],
         ["expires", found.expires_at ? ago(found.expires_at) : null],
         ["priority", number(found.priority)], ["attempt", found.attempt ? `${found.attempt}${found.max_attempts ? ` of ${found.max_attempts}` : ""}` : null],
-        ["delivery", found.delivery.replaceAll("_", " ")], ["lease", span(found.lease_s)], ["fairness key", found.fairness_key], ["tells", found.ack_topic]]),
+        ["delivery", found.delivery.replaceAll("_", " ")], ["lease", span(found.lease_s)], ["fairness key", found.fairness_key], ["progress", found.progress ? [json(found.progress, 200)] : null], ["tells", found.ack_topic]]),
       h("p", { class: "verbs" },
         found.dag ? null : verb(page, { label: "Cancel", scope: "admin", danger: true, title: "Cancel this item", say: async () => plainly(`1 item of ${found.topic}, ${found.state}, is never delivered again.`, found.state === "leased" ? " Its worker is told with its next call." : ""), run: async () => said((await send(PATHS.cancelItems, { ns }, { ids: [id] })).results[0].status) }),
         found.dag || found.state !== "disabled" ? null : verb(page, { label: "Revive", scope: "enqueue", title: "Revive this item", say: async () => plainly("1 item becomes deliverable."), run: async () => said((await send(PATHS.reviveItems, { ns }, { items: [{ id }] })).results[0].status) }))),
