@@ -1,6 +1,7 @@
 """All mutations, in the order in which they are listed."""
 
 from tests.mutations import (
+    console_code,
     dag_code,
     dag_statements,
     dag_times,
@@ -26,5 +27,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *dag_times.MUTATIONS,
     *shared_code.MUTATIONS,
     *workflow_code.MUTATIONS,
+    *console_code.MUTATIONS,
     *rechecks.MUTATIONS,
 )
