@@ -18,12 +18,19 @@ Where to look
     operation_verbs  what is done to many items at once
     dag_verbs        verbs that build DAGs
     control_verbs    verbs that steer them
+    value_verbs      verbs of values that a DAG's jobs share
+    schedule_verbs   verbs of schedules
+    token_verbs      verbs of callers who may not; `tokens` is their file
     faults           what befalls processes and shards
     facts, dag_facts what clients know of items and of DAGs
+    value_facts      what they wrote and read of values, and what that may not show
+    schedule_facts   what they asked of schedules, and what their ticks may not show
     queue_oracle     what no history of items may show
     dag_oracle       what no history of DAGs may show; `replay` reads their events
     leftovers        what no world may leave behind
     stage            the processes, their shards and their clock, inside this loop
+    machines         the processes' machines, whose clocks differ
+    soak             real processes for long
     installation     real processes in their place, and `nemesis`, which hurts them
     wire             calls, answers, and connections that are cut
 

@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="for how long (default: 60)")
     parser.add_argument("--part", type=float, default=_PART_MINUTES, help="minutes of one part (default: 10)")
     parser.add_argument("--seed", type=int, default=None, help="of the first part")
-    parser.add_argument("--lanes", type=int, default=4, help="rounds of verbs that go on beside one another")
+    parser.add_argument("--lanes", type=int, default=12, help="rounds of verbs that go on beside one another")
     options = parser.parse_args()
     return asyncio.run(_run(options))
 
