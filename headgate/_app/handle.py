@@ -71,7 +71,7 @@ class Sent(Generic[R_co]):
         return dag
 
     def _wait_once(self, wait_s: float, node: str | None = None) -> Steps[wire.WaitedDag]:
-        """The DAG, and once it has ended the end of a node, with what it gave."""
+        """The DAG, and how a node of it stands then, with what it gave."""
         query = {"timeout_s": round(wait_s, 3), "node": node}
         parse, ns = wire.WaitedDag.model_validate, self.app.namespace
         try:

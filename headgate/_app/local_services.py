@@ -363,7 +363,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
             case ["wait"]:
                 shown = await self._wait(dag, float(query.get("timeout_s", 0.0)))
                 end = dag.nodes.get(query.get("node", ""))
-                return {**shown, "node": end.view() if end is not None and dag.finished_at else None}
+                return {**shown, "node": None if end is None else end.view()}
             case ["nodes"]:
                 nodes = [node for node in dag.nodes.values() if query.get("state") in (None, node.state)]
                 return {"items": [node.view() for node in nodes], "next_cursor": None}

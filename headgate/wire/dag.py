@@ -167,7 +167,7 @@ class CreatedDag(Dag):
 
 
 class NodeEnd(Response):
-    """What a node has come to."""
+    """Where a node stands, and what it has come to."""
 
     key: str
     item_id: str
@@ -177,7 +177,7 @@ class NodeEnd(Response):
 
 
 class WaitedDag(Dag):
-    """What a wait answers: `node` once the DAG has ended, where the call names one."""
+    """What a wait answers: `node` where the call names one."""
 
     node: NodeEnd | None = None
 

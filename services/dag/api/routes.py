@@ -213,7 +213,7 @@ async def wait(
     timeout_s: Annotated[float, Query(ge=0, le=wire.WAIT_S_MAX)] = wire.WAIT_S_MAX,
     node: NodeQuery = None,
 ) -> Response:
-    """A DAG, when it has ended or at the timeout; once it has ended, with the end of the node of this key."""
+    """A DAG, when it has ended or at the timeout; with `node`, how the node of this key stands then."""
     return json_response(await verbs.wait(duties, ns, dag, timeout_s, clean("node", node)))
 
 

@@ -89,12 +89,12 @@ async def resolve(duties: Orchestrator, namespace: str, dag: str, body: wire.Res
 async def wait(
     duties: Orchestrator, namespace: str, dag: str, timeout_s: float, node: str | None
 ) -> dict[str, Any]:
-    """A DAG, when it has ended or at the timeout; once it has ended, with the end of one of its nodes."""
+    """A DAG, when it has ended or at the timeout, and how one of its nodes stands then."""
     found = await duties.queries.wait(namespace, dag, timeout_s)
-    if node is None or not found.over:
+    if node is None:
         return dag_view(found)
-    end = await duties.queries.end_of(found, node)
-    return {**dag_view(found), "node": None if end is None else node_end_view(end)}
+    row = await duties.queries.standing_of(found, node)
+    return {**dag_view(found), "node": None if row is None else node_end_view(row)}
 
 
 class Hot:
@@ -178,7 +178,7 @@ def is_plain_wait(query: str) -> bool:
 
 
 def _plain_wait(query: str) -> tuple[float, str | None] | None:
-    """How long to wait, and which node's end to tell."""
+    """How long to wait, and which node to tell of."""
     if not query:
         return wire.WAIT_S_MAX, None
     found = _PLAIN_WAIT(query)

@@ -83,7 +83,7 @@ def node_view(detail: NodeDetail) -> dict[str, Any]:
 
 
 def node_end_view(row: ShownNode) -> dict[str, Any]:
-    """What a node has come to."""
+    """Where a node stands, and what it has come to."""
     return {
         "key": row.key,
         "item_id": row.item_id,

@@ -158,10 +158,10 @@ class Queries:
                     pass
                 watch.event.clear()
 
-    async def end_of(self, dag: Dag, key: str) -> ShownNode | None:
-        """A node of a DAG that has ended, without what surrounds it."""
+    async def standing_of(self, dag: Dag, key: str) -> ShownNode | None:
+        """One node, without what surrounds it."""
         shard, _ = self._context.shard_of(dag.id)
-        return await store.reads.node_by_key(shard, dag.no, key, over=True)
+        return await store.reads.node_by_key(shard, dag.no, key, over=dag.over)
 
     async def node(self, namespace: str, dag_id: str, key: str) -> NodeDetail:
         """One node."""

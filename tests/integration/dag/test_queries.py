@@ -79,12 +79,16 @@ async def test_wait_ends_with_the_dag_or_at_its_timeout(world: DagWorld) -> None
 
 
 @pytest.mark.parametrize("key", ["a", "//pkg:a&b"])
-async def test_a_wait_brings_the_end_of_a_node_once_the_dag_has_ended(world: DagWorld, key: str) -> None:
+async def test_a_wait_brings_a_node_along_as_it_stands_then(world: DagWorld, key: str) -> None:
     dag = await world.create({key: [], "b": []})
     asked = f"/{dag}/wait?timeout_s=0&node="
     await world.settle()
-    assert (await world.call("GET", asked + quote(key, safe="")))["state"] == "running"
+    found = await world.call("GET", asked + quote(key, safe=""))
+    assert (found["state"], found["node"]["state"]) == ("running", "released")
     world.queue.ack(key, output={"n": 1})
+    await world.settle()
+    found = await world.call("GET", asked + quote(key, safe=""))
+    assert (found["state"], found["node"]["state"], found["node"]["output"]) == ("running", "succeeded", {"n": 1})
     world.queue.end(world.queue.item_of("b"), "dead", error="no room")
     await world.settle()
     found = await world.call("GET", asked + quote(key, safe=""))

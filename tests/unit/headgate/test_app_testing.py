@@ -140,6 +140,9 @@ def test_a_result_comes_with_the_end_of_its_job(monkeypatch: pytest.MonkeyPatch)
     with app.testing():
         monkeypatch.setattr("headgate._app.handle.Sent._node_call", None)
         assert resize.enqueue("a").result() == "a@640"
+        flow = app.flow("one")
+        call = flow.add(resize.call("b"))
+        assert flow.start().result(call) == "b@640"
 
 
 def test_functions_may_wait_for_others_in_threads_and_coroutines() -> None:
