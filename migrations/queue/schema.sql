@@ -1,6 +1,20 @@
 -- A shard of the queue service, as `make schema` finds it after all migrations.
 -- Read this to know the tables. Functions stand in functions/; comments, and reasons, in versions/ and functions/.
 
+CREATE TYPE acked_item AS (
+	id uuid,
+	topic_id integer,
+	remembered boolean,
+	idempotency_key text,
+	namespace_id integer,
+	attempts integer,
+	managed boolean,
+	ack_topic_id integer,
+	ack_context text
+);
+
+COMMENT ON TYPE acked_item IS 'Of an item that has ended by an ack, what somebody may ask for later.';
+
 CREATE TYPE told AS (
 	topic_id integer,
 	priority integer,
@@ -21,6 +35,39 @@ CREATE TYPE told AS (
 );
 
 COMMENT ON TYPE told IS 'A row without a topic names a DAG, by its id, that has ended by the ack.';
+
+CREATE TABLE item (
+    id uuid NOT NULL,
+    namespace_id integer NOT NULL,
+    topic_id integer NOT NULL,
+    priority integer NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    max_attempts integer NOT NULL,
+    enqueued_at timestamp with time zone NOT NULL,
+    deliver_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    lease_s double precision NOT NULL,
+    delay_s double precision,
+    deliver_after timestamp with time zone,
+    ttl_s double precision,
+    backoff double precision[],
+    at_most_once boolean NOT NULL,
+    managed boolean NOT NULL,
+    remembered boolean NOT NULL,
+    ack_topic_id integer,
+    payload text NOT NULL,
+    metadata text,
+    inputs text,
+    headers text,
+    ack_context text,
+    idempotency_key text,
+    error text,
+    fairness_key text,
+    ready_at timestamp with time zone,
+    timeout_s double precision,
+    is_deadline boolean
+)
+WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='50000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_threshold='1000000');
 
 CREATE TABLE alembic_version (
     version_num character varying(32) NOT NULL
@@ -101,39 +148,6 @@ CREATE TABLE ended_rotation (
     rotated_at timestamp with time zone NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
-
-CREATE TABLE item (
-    id uuid NOT NULL,
-    namespace_id integer NOT NULL,
-    topic_id integer NOT NULL,
-    priority integer NOT NULL,
-    attempts integer DEFAULT 0 NOT NULL,
-    max_attempts integer NOT NULL,
-    enqueued_at timestamp with time zone NOT NULL,
-    deliver_at timestamp with time zone,
-    expires_at timestamp with time zone,
-    lease_s double precision NOT NULL,
-    delay_s double precision,
-    deliver_after timestamp with time zone,
-    ttl_s double precision,
-    backoff double precision[],
-    at_most_once boolean NOT NULL,
-    managed boolean NOT NULL,
-    remembered boolean NOT NULL,
-    ack_topic_id integer,
-    payload text NOT NULL,
-    metadata text,
-    inputs text,
-    headers text,
-    ack_context text,
-    idempotency_key text,
-    error text,
-    fairness_key text,
-    ready_at timestamp with time zone,
-    timeout_s double precision,
-    is_deadline boolean
-)
-WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='50000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_threshold='1000000');
 
 CREATE TABLE job_log (
     item_id uuid NOT NULL,

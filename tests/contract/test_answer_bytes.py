@@ -171,3 +171,12 @@ async def test_completions_that_are_handed_to_a_call_fit_too(small: Api) -> None
 
     counts = await small.topic("done")
     assert (counts["ready"], counts["leased"]) == (len(ids) - 4, 4)
+
+
+async def test_nothing_of_a_paused_topic_is_claimed_within_bounds(small: Api) -> None:
+    """A process that has met large items of a topic claims by another statement from then on."""
+    await fill(small, 0, *[SIZE] * 6)
+    assert len(await taken(small, 6)) == 4
+    await small.host.rows("UPDATE topic SET paused = true WHERE name = 't'")
+
+    assert await taken(small, 6) == []

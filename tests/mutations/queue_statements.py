@@ -3,6 +3,7 @@
 from tests.mutations.model import Mutation
 
 _ITEMS = "services/queue/store/sql/items.sql"
+_LEAVE_BEHIND = "migrations/queue/functions/leave_behind.sql"
 _LEASES = "services/queue/store/sql/leases.sql"
 _OPERATIONS = "services/queue/store/sql/operations.sql"
 _RETENTION = "services/queue/store/sql/retention.sql"
@@ -192,9 +193,17 @@ MUTATIONS = (
         "claim-paused",
         "nothing of a paused topic is claimed",
         _LEASES,
-        "WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))",
-        "WHERE true",
+        "WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))\n    RETURNING id),",
+        "WHERE true))\n    RETURNING id),",
         ("integration/queue/test_two_hosts.py::test_what_was_paused_elsewhere_is_claimed_in_vain_once_a_shard",),
+    ),
+    Mutation(
+        "claim-within-paused",
+        "nothing of a paused topic whose items are large is claimed",
+        _LEASES,
+        "WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))\n    RETURNING id)\nSELECT",
+        "WHERE true))\n    RETURNING id)\nSELECT",
+        ("contract/test_answer_bytes.py::test_nothing_of_a_paused_topic_is_claimed_within_bounds",),
     ),
     Mutation(
         "claim-past-ttl",
@@ -246,17 +255,17 @@ MUTATIONS = (
     Mutation(
         "ack-remembered",
         "the id of an acked item that a caller made does not run again",
-        _LEASES,
-        "SELECT id, namespace_id, 'acked' FROM leaving WHERE remembered ON CONFLICT",
-        "SELECT id, namespace_id, 'acked' FROM leaving WHERE false ON CONFLICT",
+        _LEAVE_BEHIND,
+        "IF ends.remembered > 0 THEN",
+        "IF false THEN",
         (f"{_CONTRACT_IDS}::test_a_duplicate_never_runs_again_after_its_end",),
     ),
     Mutation(
         "ack-key-namespace",
         "the ack of an item frees its own namespace's key",
-        _LEASES,
-        "WHERE dedup.namespace_id = leaving.namespace_id AND dedup.key = leaving.idempotency_key OFFSET 0",
-        "WHERE dedup.key = leaving.idempotency_key OFFSET 0",
+        _LEAVE_BEHIND,
+        "WHERE dedup.namespace_id = item.namespace_id AND dedup.key = item.idempotency_key OFFSET 0",
+        "WHERE dedup.key = item.idempotency_key OFFSET 0",
         (
             f"{_CONTRACT_IDS}::test_an_end_frees_no_key_of_another_namespace",
             f"{_HANDED}::test_an_ack_frees_no_key_of_another_namespace",

@@ -4,6 +4,8 @@ An item's facts are written once, in `item`. Which of `ready`, `deferred`, `park
 is its state; an item is in exactly one of them.
 """
 
+from pathlib import Path
+
 from migrations.script import create_functions, run_sql
 
 revision = "0001"
@@ -12,6 +14,18 @@ branch_labels = None
 depends_on = None
 
 TYPES = """
+CREATE TYPE acked_item AS (
+    id uuid,
+    topic_id int,
+    remembered bool,
+    idempotency_key text,
+    namespace_id int,
+    attempts int,
+    managed bool,
+    ack_topic_id int,
+    ack_context text);
+COMMENT ON TYPE acked_item IS 'Of an item that has ended by an ack, what somebody may ask for later.';
+
 -- What an ack has made ready: a completion item, or (`revived`) an item that its end has opened. `token` where it
 -- is leased at once, with what the holder is given; not `is_ready` where it is delayed, or waits for a place.
 CREATE TYPE told AS (
@@ -248,8 +262,9 @@ END $$;
 
 def upgrade() -> None:
     run_sql(TYPES)
-    create_functions("queue")
+    run_sql(Path(__file__).parents[1] / "functions" / "shard_now.sql")  # a default of columns
     run_sql(TABLES)
+    create_functions("queue")  # whose arguments may be rows of tables
 
 
 def downgrade() -> None:

@@ -13,6 +13,7 @@ from headgate import wire
 from services.queue.api import body_decoders, uniform_bodies
 from services.queue.api.parts import QueueProcess
 from services.queue.api.settling import SettleResults, settle
+from services.queue.leases.ack import plain_acks
 from services.queue.leases.extend import Extension
 from services.queue.leases.nack import Nack
 from services.queue.model import LEASE_S, Demands, Even, NewItem, PlainItem, Result
@@ -143,9 +144,11 @@ class Verbs:
             return self._settled(call, await self._process.acks.ack_plain(call.namespace, acks))
         if acks is not uniform_bodies.SMALL:
             acks.counted("ack")
-        return self._settled(
-            call, await self._process.acks.ack(call.namespace, body_decoders.settled(call.body, self._settings))
-        )
+        items = body_decoders.settled(call.body, self._settings)
+        plain = plain_acks(items)
+        if plain is not None:
+            return self._settled(call, await self._process.acks.ack_plain(call.namespace, plain))
+        return self._settled(call, await self._process.acks.ack(call.namespace, items))
 
     async def nack(self, call: Call) -> Answer:
         """Give leased items back, at once or later, or fail them for good (`final`)."""

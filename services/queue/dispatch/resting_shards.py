@@ -25,6 +25,8 @@ class Resting:
 
     def now(self) -> list[int]:
         """The shards that rest now."""
+        if not self.held and not self._until_s:
+            return []  # mostly, and each call asks
         return [shard for shard in {*self.held, *self._until_s} if self(shard)]
 
     def rest(self, shard: int, rest_s: float) -> None:

@@ -11,7 +11,7 @@ from services.queue.model import NO_OUTPUT, Even, PlainAcks, Result, Settled, re
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.errors import Unavailable
-from shared.ids import canonical_token, canonicals, new_token, one_shard_of
+from shared.ids import are_canonical, canonical_token, canonicals, new_token, one_shard_of
 
 
 class Acks:
@@ -56,6 +56,18 @@ class Acks:
                 return Even(ids, "acked")
             results = list(map(settled, ids, statuses))
         return unless_overloaded(results, Urgency.SETTLE)
+
+
+def plain_acks(items: Sequence[Settled]) -> PlainAcks | None:
+    """Acks under one token and without outputs, as most calls are."""
+    token = items[0].lease_token
+    if canonical_token(token) != token:
+        return None
+    for item in items:
+        if item.output is not NO_OUTPUT or item.lease_token != token:
+            return None
+    ids = [item.id for item in items]
+    return PlainAcks(ids, token) if are_canonical(ids) else None
 
 
 def _output(item: Settled) -> str | None:

@@ -17,7 +17,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store.item_kinds import columns, pairs_of
 from services.queue.store.names import SQL, Names, Pair, TopicRef
 from shared.errors import ShardUnavailable
-from shared.postgres.connections import Transaction
+from shared.postgres.connections import Declined, Transaction
 from shared.shards.shard_map import Shard
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class EnqueueStore:
                 payloads=payloads,
                 ids=ids[0] if len(ids) == 1 else list(chain.from_iterable(ids)),
             )
-            return _enqueued(row, refs)
+            return Enqueued(row["at"], None, refs)
 
         return await self._named(pairs, ask)
 
@@ -138,6 +138,9 @@ class EnqueueStore:
                 return await ask(refs)
             except Strangers as error:
                 self.names.forget(error.topic_ids)
+            except Declined:
+                # One of them is void; which others are, too, is not known.
+                self.names.forget([ref.topic_id for ref in refs.values()])
         raise ShardUnavailable(f"topics on shard {self.number} come and go too fast; send the call again")
 
 

@@ -12,6 +12,8 @@ from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from services.queue.model import Claim, Fold, Key, KeyLook, NamespaceId, Offer, Ready, TopicId, id_of
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Group, Handed, HandedLease, moment
@@ -21,32 +23,16 @@ from services.queue.store.ready_ages import ReadyAges
 from shared.admission.connection_priority import current_urgency
 from shared.admission.delay import overloaded
 from shared.clock import SystemClock
+from shared.postgres.connections import Declined
 from shared.postgres.rows import rows_of
 from shared.shards.shard_map import Shard
-
-# What an ack says of each item that it made ready, the last ten of those that it leased at once.
-_NEWS = (
-    "topic_ids",
-    "priorities",
-    "deliver_ats",
-    "ids",
-    "reviveds",
-    "are_ready",
-    "handed_to",
-    "lease_untils",
-    "payloads",
-    "metadatas",
-    "inputs",
-    "headers",
-    "attempts",
-    "enqueued_ats",
-    "at_most_onces",
-    "dags",
-)
 
 T = TypeVar("T")
 
 _NONE: frozenset[str] = frozenset()
+
+# Topics that are remembered for their large items. To forget one costs a claim that is made twice.
+LARGE_TOPICS_MAX = 1_000
 
 
 def _once(values: Sequence[T]) -> Sequence[T]:
@@ -59,6 +45,31 @@ class Known(NamedTuple):
 
     namespace_id: NamespaceId
     outcome: str
+
+
+class _News(NamedTuple):
+    """What `tell_acked` says of an item that an ack made ready, from `token` on None where it was not leased at
+    once; or, without a topic, of a DAG that has ended."""
+
+    topic_id: TopicId | None
+    priority: int | None
+    deliver_at: datetime | None
+    id: str
+    is_revived: bool | None
+    is_ready: bool | None
+    token: str | None
+    lease_until: datetime | None
+    payload: str | None
+    metadata: str | None
+    inputs: str | None
+    headers: str | None
+    attempt: int | None
+    enqueued_at: datetime | None
+    at_most_once: bool | None
+    dag: str | None
+
+
+_news = msgspec.json.Decoder(list[_News]).decode
 
 
 class AckFlush(NamedTuple):
@@ -128,6 +139,7 @@ class Store(EnqueueStore):
 
     def __init__(self, shard: Shard, settings: QueueSettings) -> None:
         super().__init__(shard, settings)
+        self._large: set[TopicId] = set()  # of which a claim was refused for the bytes that an item takes
         self.ready_ages = ReadyAges(shard, settings.names_max, SystemClock().monotonic_s)
 
     # -- ids ----------------------------------------------------------------------------------------------
@@ -207,25 +219,36 @@ class Store(EnqueueStore):
             )
             ids, tokens, lease_ss, maxima = map(list, zip(*wanted, strict=True))
         workers = {claim.token: claim.worker for claim in claims if claim.worker is not None}
+        asked: dict[str, Any] = {
+            "topic_ids": topic_ids,
+            "priorities": [key.priority for key in firsts],
+            "from_ats": [key.deliver_at for key in firsts],
+            "from_ids": [key.id for key in firsts],
+            "to_ats": [key.deliver_at for key in lasts],
+            "to_ids": [key.id for key in lasts],
+            "ids": ids,
+            "tokens": _once(tokens),
+            "lease_ss": [lease_s or 0.0 for lease_s in _once(lease_ss)],
+            "workers": json.dumps(workers) if workers else None,
+            "known_at": firsts[0].deliver_at,
+            "known_at_json": moment(firsts[0].deliver_at),
+        }
         pool = self.shard.relaxed if relaxed else self.pool
+        if self._large.isdisjoint(topic_ids):
+            try:
+                bytes_each = min(self._answer_bytes_max, *maxima) // len(ids)
+                rows = await pool.fetch(SQL.claim, **asked, bytes_each=bytes_each)
+                return [Group(self.number, *row) for row in rows], _NONE
+            except Declined as refusal:
+                if len(self._large) >= LARGE_TOPICS_MAX:
+                    self._large.clear()
+                self._large.add(TopicId(int(refusal.detail)))
         rows = await pool.fetch(
-            SQL.claim,
-            topic_ids=topic_ids,
-            priorities=[key.priority for key in firsts],
-            from_ats=[key.deliver_at for key in firsts],
-            from_ids=[key.id for key in firsts],
-            to_ats=[key.deliver_at for key in lasts],
-            to_ids=[key.id for key in lasts],
-            ids=ids,
-            tokens=_once(tokens),
-            lease_ss=[lease_s or 0.0 for lease_s in _once(lease_ss)],
-            workers=json.dumps(workers) if workers else None,
-            known_at=firsts[0].deliver_at,
-            known_at_json=moment(firsts[0].deliver_at),
+            SQL.claim_within,
+            **asked,
             bytes_maxima=_once(maxima),
             firsts=[claim.first_id for claim in claims if claim.first_id is not None],
             bytes_max=self._answer_bytes_max,
-            bytes_easy=min(self._answer_bytes_max, *maxima),
         )
         groups = [Group(self.number, *row) for row in rows if row["lease_until"] is not None]
         cut = _NONE if len(groups) == len(rows) else {row["token"] for row in rows if row["lease_until"] is None}
@@ -270,9 +293,8 @@ class Store(EnqueueStore):
         handed: list[Handed] = []
         ended: list[str] = []
         told = revived = delayed = 0
-        for topic_id, priority, at, item_id, is_revived, is_ready, token, *lease in zip(
-            *(row[name] or () for name in _NEWS), strict=True
-        ):
+        news: list[Any] = _news(row["news"]) if row["news"] is not None else []
+        for topic_id, priority, at, item_id, is_revived, is_ready, token, *lease in news:
             if topic_id is None:
                 ended.append(item_id)
                 continue

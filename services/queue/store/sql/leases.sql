@@ -7,7 +7,7 @@
 -- Only `claim` creates leases of what lies in ready. A statement that takes several rows of ready takes them as
 -- they lie there, by ctid, so that no two can deadlock.
 
--- name: claim(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers, known_at, known_at_json, bytes_maxima, firsts, bytes_max, bytes_easy)
+-- name: claim(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers, known_at, known_at_json, bytes_each)
 -- Leases stretches of topics' orders: of the ready items from one key to another, of one priority, those whose ids are
 -- given, sorted and once each, so that one is searched for by halves. What decides is the DELETE of their rows in
 -- ready: an id that another took, or a paused topic's, simply yields nothing. `tokens` and `lease_ss` have one element
@@ -15,14 +15,13 @@
 -- call says its own. An item past its TTL goes into a group that ends at once and is never shown to anybody, so it is
 -- claimed at no time ('infinity'): the reaper ends it as expired.
 --
--- A row is a group of what was leased, in order of service, as pieces of JSON (`services.queue.store.dequeue_encoding` makes an
--- answer of them), which costs a third of columns that are made into JSON again. U+001E stands between two
--- pieces, U+001F between an id and what follows: neither can stand in JSON text. Most items of a claim came in one call:
+-- A row is a group of what was leased, in order of service, as pieces of JSON (`item_piece`;
+-- `services.queue.store.dequeue_encoding` makes an answer of them), which costs a third of columns that are made into
+-- JSON again. U+001E stands between two pieces: it cannot stand in JSON text. Most items of a claim came in one call:
 -- `known_at_json` is the JSON of `known_at`, so that it is not made for each of them.
 --
--- What would make a call's answer longer than its `bytes_maxima`, or all answers together longer than `bytes_max`, stays
--- ready (`leave_ready`); a row without an end of a lease says of which call that is. Up to `bytes_easy` bytes in all none
--- of that can be.
+-- Where an item takes more than `bytes_each`, which is a part of what all answers have room for, nothing is done; the
+-- error names its topic, and `claim_within` is asked instead.
 WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
 taken AS (
     DELETE FROM ready WHERE ctid = ANY (ARRAY(
@@ -37,48 +36,23 @@ taken AS (
                 AND ($7::uuid[])[width_bucket(ready.id, $7::uuid[])] = ready.id OFFSET 0) AS r
         WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))
     RETURNING id),
-items AS MATERIALIZED (
-    SELECT width_bucket(id, $7::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at, lease_s, expires_at,
-        attempts, at_most_once, managed, payload, metadata, inputs, headers, ack_context, enqueued_at, timeout_s,
-        is_deadline,
-        CASE WHEN expires_at <= clock.at THEN 0
-            WHEN metadata IS NULL AND inputs IS NULL AND headers IS NULL AND ack_context IS NULL
-                THEN octet_length(payload) + 500
-            ELSE octet_length(payload) + coalesce(octet_length(metadata), 0) + coalesce(octet_length(inputs), 0)
-                + coalesce(octet_length(headers), 0) + coalesce(octet_length(ack_context), 0) + 500 END AS bytes
-    FROM clock, item WHERE item.id = ANY (ARRAY(SELECT id FROM taken))),
-left_over AS MATERIALIZED (
-    SELECT too_much.*
-    FROM (SELECT array_agg(id) AS ids, array_agg(bytes) AS sizes, sum(bytes) AS bytes FROM items) AS all_of,
-        leave_ready(all_of.ids, all_of.sizes, $7::uuid[], $8::uuid[], $13::bigint[], $14::uuid[], $15::bigint)
-            AS too_much
-    WHERE all_of.bytes > $16::bigint),
 groups AS MATERIALIZED (
     SELECT x.token, x.lease_until, x.namespace_id, x.topic_id, array_agg(x.id) AS ids, count(*)::int AS items,
         count(*) FILTER (WHERE x.is_again)::int AS again,
         array_agg(x.id::text) FILTER (WHERE x.at_most_once) AS once,
-        string_agg(x.piece, E'\x1e' ORDER BY x.priority, x.deliver_at, x.id) AS pieces
+        string_agg(x.piece, E'\x1e' ORDER BY x.priority, x.deliver_at, x.id) AS pieces,
+        CASE WHEN count(*) > count(x.piece) THEN refuse_large(x.topic_id) END AS refused
     FROM (
-        SELECT ($8::uuid[])[least(nth, cardinality($8::uuid[]))] AS token,
+        SELECT i.*, ($8::uuid[])[least(nth, cardinality($8::uuid[]))] AS token,
             CASE WHEN expires_at <= clock.at THEN clock.at
                 ELSE least(clock.at + make_interval(secs => least(timeout_s, coalesce(
                     nullif(($9::float8[])[least(nth, cardinality($9::float8[]))], 0), lease_s))),
-                    CASE WHEN is_deadline THEN expires_at END) END AS lease_until,
-            id, namespace_id, topic_id, priority, deliver_at, attempts > 0 AS is_again, at_most_once,
-            id::text || E'\x1f' || payload || CASE
-                WHEN metadata IS NULL AND inputs IS NULL AND headers IS NULL AND NOT managed
-                    THEN ',"metadata":null,"inputs":null,"headers":null'
-                ELSE ',"metadata":' || coalesce(metadata, 'null') || ',"inputs":' || coalesce(inputs, 'null')
-                    || ',"headers":' || coalesce(headers, 'null') || CASE WHEN managed AND ack_context IS NOT NULL
-                        THEN ',"dag":{"id":' || coalesce((ack_context::json -> 'dag')::text, 'null')
-                            || ',"node":' || coalesce((ack_context::json -> 'node')::text, 'null')
-                            || ',"generation":' || coalesce((ack_context::json -> 'generation')::text, 'null')
-                            || '}'
-                        ELSE '' END
-                END || ',"priority":' || priority || ',"attempt":' || attempts + 1 || ',"enqueued_at":'
-                || CASE WHEN enqueued_at = $11::timestamptz THEN $12::text
-                    ELSE rtrim(to_json(enqueued_at AT TIME ZONE 'UTC')::text, '"') || 'Z"' END AS piece
-        FROM clock, items WHERE items.id <> ALL (ARRAY(SELECT o_id FROM left_over))) AS x
+                    CASE WHEN is_deadline THEN expires_at END) END AS lease_until
+        FROM clock, (
+            SELECT width_bucket(id, $7::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at, lease_s,
+                timeout_s, is_deadline, expires_at, attempts > 0 AS is_again, at_most_once,
+                CASE WHEN item_bytes(item) <= $13::bigint THEN item_piece(item, $11::timestamptz, $12::text) END AS piece
+            FROM item WHERE item.id = ANY (ARRAY(SELECT id FROM taken)) OFFSET 0) AS i) AS x
     GROUP BY x.token, x.lease_until, x.namespace_id, x.topic_id),
 leased AS (
     INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker, claimed_at)
@@ -88,8 +62,28 @@ leased AS (
     FROM groups, clock),
 counted AS (INSERT INTO stat_delta SELECT topic_id, -sum(items), 0, sum(items), 0, 0 FROM groups GROUP BY topic_id)
 SELECT topic_id, token::text, lease_until, items, again, once, pieces
-FROM groups WHERE lease_until > (SELECT at FROM clock)
-UNION ALL SELECT NULL::int, o_token::text, NULL::timestamptz, 0, 0, NULL::text[], '' FROM left_over;
+FROM groups WHERE lease_until > (SELECT at FROM clock);
+
+-- name: claim_within(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers, known_at, known_at_json, bytes_maxima, firsts, bytes_max)
+-- As `claim`. What would make a call's answer longer than its `bytes_maxima`, or all answers together longer than
+-- `bytes_max`, stays ready; a row without an end of a lease says of which call that is.
+WITH taken AS (
+    DELETE FROM ready WHERE ctid = ANY (ARRAY(
+        SELECT r.place
+        FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::timestamptz[], $6::uuid[])
+            AS k(topic_id, priority, from_at, from_id, to_at, to_id)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM ready
+            WHERE ready.topic_id = k.topic_id AND ready.priority = k.priority
+                AND (ready.deliver_at, ready.id) >= (k.from_at, k.from_id)
+                AND (ready.deliver_at, ready.id) <= (k.to_at, k.to_id)
+                AND ($7::uuid[])[width_bucket(ready.id, $7::uuid[])] = ready.id OFFSET 0) AS r
+        WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))
+    RETURNING id)
+SELECT claimed.* FROM claim_within(
+    ARRAY(SELECT id FROM taken), $7::uuid[], $8::uuid[], $9::float8[], coalesce($10::jsonb, '{}'), $11::timestamptz,
+    $12::text, $13::bigint[], $14::uuid[], $15::bigint)
+    AS claimed(topic_id, token, lease_until, items, again, once, pieces);
 
 -- name: ack(ids, tokens, namespace_ids, lasts, outputs, asked, folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max)
 -- Lease groups first (locked: the reaper or another ack waits), then the items. An id that is held under its
@@ -98,8 +92,8 @@ UNION ALL SELECT NULL::int, o_token::text, NULL::timestamptz, 0, 0, NULL::text[]
 -- each token's end; `namespace_ids` has one element for all tokens, or one for each. `outputs` maps tokens to ids to JSON
 -- texts: only under the token that holds an item is its output looked for. Where fewer than `asked` are acked, the
 -- answer says which. Of ends that somebody wants to hear of, `folds` says which may be applied here (see tell_acked);
--- what that made ready comes back, and which DAGs have ended. Only what leaves more behind than a count is looked at
--- again (`leaving`). What its caller named and enqueued after a lease was claimed is another item, under the id of one
+-- what that made ready comes back, and which DAGs have ended. What leaves more behind than a count is the business of
+-- `leave_behind`: all of it in here would cost every ack a third of its time. What its caller named and enqueued after a lease was claimed is another item, under the id of one
 -- that was acked, and not of that lease. Offers are taken up as by `revive`.
 WITH lease_groups AS MATERIALIZED (
     SELECT token, namespace_id, ids, claimed_at, worker FROM lease
@@ -115,41 +109,13 @@ deleted AS (
     DELETE FROM item i WHERE i.id = ANY (ARRAY(SELECT held.id FROM held)) AND (
         NOT i.remembered OR i.managed OR i.enqueued_at <= (SELECT min(claimed_at) FROM lease_groups)
         OR i.enqueued_at <= (SELECT max(lease_groups.claimed_at) FROM lease_groups WHERE i.id = ANY (lease_groups.ids)))
-    RETURNING i.id, i.topic_id, octet_length(i.payload) AS bytes,
-        i.remembered OR i.ack_topic_id IS NOT NULL OR i.idempotency_key IS NOT NULL AS leaves_more, i.remembered,
-        i.idempotency_key, i.namespace_id, i.attempts + 1 AS attempts, i.managed, i.ack_topic_id, i.ack_context,
-        i.enqueued_at),
+    RETURNING i.id, i.topic_id, octet_length(i.payload) AS bytes, i.remembered, i.managed, i.enqueued_at,
+        CASE WHEN i.remembered OR i.ack_topic_id IS NOT NULL OR i.idempotency_key IS NOT NULL
+            THEN ROW(i.id, i.topic_id, i.remembered, i.idempotency_key, i.namespace_id, i.attempts + 1, i.managed,
+                i.ack_topic_id, i.ack_context)::acked_item END AS leaving),
 by_topic AS MATERIALIZED (
-    SELECT topic_id, count(*) AS items, sum(bytes) AS bytes, bool_or(leaves_more) AS leaves_more
-    FROM deleted GROUP BY topic_id),
-counted AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -items, 0, 0, -bytes FROM by_topic),
-leaving AS MATERIALIZED (SELECT * FROM deleted WHERE (SELECT bool_or(leaves_more) FROM by_topic) AND leaves_more),
-remembered AS (
-    INSERT INTO ended (id, namespace_id, outcome)
-    SELECT id, namespace_id, 'acked' FROM leaving WHERE remembered ON CONFLICT (id) DO NOTHING),
-key_places AS MATERIALIZED (
-    SELECT x.place FROM leaving CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM dedup
-        WHERE dedup.namespace_id = leaving.namespace_id AND dedup.key = leaving.idempotency_key OFFSET 0) AS x
-    WHERE leaving.idempotency_key IS NOT NULL),
-keys_released AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM key_places
-    WHERE dedup.ctid = key_places.place),
-ends AS MATERIALIZED (
-    SELECT array_agg(leaving.id) AS ids, array_agg(leaving.topic_id) AS topics,
-        array_agg(leaving.ack_topic_id) AS ack_topics,
-        array_agg(leaving.attempts) AS attempts, array_agg($5::jsonb -> l.token::text ->> leaving.id::text) AS outputs,
-        array_agg(CASE WHEN leaving.managed AND leaving.ack_context LIKE '{"%' THEN
-            left(leaving.ack_context, -1) || ',"started_at":' || to_json(l.claimed_at)
-                || coalesce(',"worker":' || to_json(l.worker), '') || '}'
-            ELSE leaving.ack_context END) AS contexts
-    FROM leaving CROSS JOIN LATERAL (
-        SELECT token, claimed_at, worker FROM lease_groups WHERE leaving.id = ANY (lease_groups.ids)
-        ORDER BY claimed_at DESC LIMIT 1) AS l
-    WHERE leaving.ack_topic_id IS NOT NULL),
-news AS MATERIALIZED (
-    SELECT e.* FROM ends,
-        tell_acked(ends.ids, ends.topics, ends.ack_topics, ends.attempts, ends.outputs, ends.contexts, $7::int,
-            $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::text[], $13::bigint) AS e)
+    SELECT topic_id, count(*) AS items, sum(bytes) AS bytes, count(leaving) AS leaving FROM deleted GROUP BY topic_id),
+counted AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -items, 0, 0, -bytes FROM by_topic)
 SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM deleted) END AS acked_ids,
     CASE WHEN a.acked < $6::int THEN ARRAY(
         SELECT held.id::text || held.token::text FROM held JOIN lease_groups ON lease_groups.token = held.token
@@ -157,15 +123,12 @@ SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM deleted) END 
             SELECT FROM deleted
             WHERE deleted.id = held.id AND deleted.remembered AND NOT deleted.managed
                 AND deleted.enqueued_at > lease_groups.claimed_at)) END AS held,
-    (SELECT cardinality(ids) FROM ends) AS ends, c.*
-FROM (SELECT coalesce(sum(items), 0) AS acked FROM by_topic) AS a, (
-    SELECT array_agg(topic_id) AS topic_ids, array_agg(priority) AS priorities, array_agg(deliver_at) AS deliver_ats,
-        array_agg(id::text) AS ids, array_agg(revived) AS reviveds, array_agg(is_ready) AS are_ready,
-        array_agg(token::text) AS handed_to, array_agg(lease_until) AS lease_untils, array_agg(payload) AS payloads,
-        array_agg(metadata) AS metadatas, array_agg(inputs) AS inputs, array_agg(headers) AS headers,
-        array_agg(attempt) AS attempts, array_agg(enqueued_at) AS enqueued_ats,
-        array_agg(at_most_once) AS at_most_onces, array_agg(dag) AS dags
-    FROM news) AS c;
+    behind.o_ends AS ends, behind.o_news AS news
+FROM (SELECT coalesce(sum(items), 0) AS acked, sum(leaving) AS leaving FROM by_topic) AS a
+LEFT JOIN LATERAL leave_behind(
+    CASE WHEN a.leaving > 0 THEN ARRAY(SELECT leaving FROM deleted WHERE leaving IS DISTINCT FROM NULL) END,
+    $2::uuid[], $5::jsonb, $7::int, $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::text[], $13::bigint)
+    AS behind ON true;
 
 -- name: lock_leases(tokens)
 SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, worker, progress, progress_at, ids::text[] FROM lease

@@ -1,0 +1,54 @@
+-- What acked items leave behind, beside a count: that their ids have ended, when their keys are free again, and the ends
+-- that somebody wants to hear of. How many of these there are; and of `tell_acked`, what that made ready, and which DAGs
+-- have ended, as JSON arrays of its columns. `tokens` are those that the ack has locked, `outputs` as it was given them.
+CREATE OR REPLACE FUNCTION leave_behind(
+    acked acked_item[], tokens uuid[], outputs jsonb, folds int, offer_topic_ids int[], offer_tokens uuid[],
+    offer_lease_ss float8[], offer_maxima int[], offer_workers text[], offer_bytes_max bigint)
+RETURNS TABLE (o_ends int, o_news text) LANGUAGE plpgsql VOLATILE STRICT AS $$
+DECLARE
+    ends record;
+BEGIN
+    WITH lease_groups AS MATERIALIZED (
+        SELECT lease.token, lease.ids, lease.claimed_at, lease.worker FROM lease WHERE lease.token = ANY (tokens))
+    SELECT count(*) FILTER (WHERE item.remembered) AS remembered, count(item.idempotency_key) AS keyed,
+        array_agg(item.id) FILTER (WHERE told) AS ids, array_agg(item.topic_id) FILTER (WHERE told) AS topics,
+        array_agg(item.ack_topic_id) FILTER (WHERE told) AS ack_topics,
+        array_agg(item.attempts) FILTER (WHERE told) AS attempts,
+        array_agg(outputs -> holder.token::text ->> item.id::text) FILTER (WHERE told) AS outputs,
+        array_agg(CASE WHEN item.managed AND item.ack_context LIKE '{"%' THEN
+            left(item.ack_context, -1) || ',"started_at":' || to_json(holder.claimed_at)
+                || coalesce(',"worker":' || to_json(holder.worker), '') || '}'
+            ELSE item.ack_context END) FILTER (WHERE told) AS contexts
+    INTO ends
+    FROM (SELECT *, ack_topic_id IS NOT NULL AS told FROM unnest(acked)) AS item
+    LEFT JOIN LATERAL (
+        SELECT lease_groups.token, lease_groups.claimed_at, lease_groups.worker FROM lease_groups
+        WHERE told AND item.id = ANY (lease_groups.ids)
+        ORDER BY lease_groups.claimed_at DESC LIMIT 1) AS holder ON true;
+    IF ends.remembered > 0 THEN
+        INSERT INTO ended (id, namespace_id, outcome)
+        SELECT item.id, item.namespace_id, 'acked' FROM unnest(acked) AS item WHERE item.remembered
+        ON CONFLICT (id) DO NOTHING;
+    END IF;
+    IF ends.keyed > 0 THEN
+        WITH key_places AS MATERIALIZED (
+            SELECT found.place FROM unnest(acked) AS item CROSS JOIN LATERAL (
+                SELECT dedup.ctid AS place FROM dedup
+                WHERE dedup.namespace_id = item.namespace_id AND dedup.key = item.idempotency_key OFFSET 0) AS found
+            WHERE item.idempotency_key IS NOT NULL)
+        UPDATE dedup SET until = shard_now() + interval '24 hours' FROM key_places
+        WHERE dedup.ctid = key_places.place;
+    END IF;
+    o_ends := cardinality(ends.ids);
+    IF o_ends > 0 THEN
+        SELECT json_agg(json_build_array(
+            news.topic_id, news.priority, news.deliver_at, news.id, news.revived, news.is_ready, news.token,
+            news.lease_until, news.payload, news.metadata, news.inputs, news.headers, news.attempt, news.enqueued_at,
+            news.at_most_once, news.dag))::text
+        INTO o_news
+        FROM tell_acked(
+            ends.ids, ends.topics, ends.ack_topics, ends.attempts, ends.outputs, ends.contexts, folds, offer_topic_ids,
+            offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max) AS news;
+        RETURN NEXT;
+    END IF;
+END $$;
