@@ -1,9 +1,9 @@
-"""What acks leave behind beside a count, and claims of too many bytes, are the business of functions of their own."""
+"""What acks leave behind beside a count, and claims of many bytes, are the business of functions."""
 
 from migrations.script import create_functions, run_sql
 
-revision = "0015"
-down_revision = "0014"
+revision = "0017"
+down_revision = "0016"
 branch_labels = None
 depends_on = None
 
