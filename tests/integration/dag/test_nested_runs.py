@@ -6,6 +6,8 @@ import pytest
 
 from shared.errors import Unavailable
 from tests.support.dag_world import DagWorld
+from tests.support.databases import Database
+from tests.support.queue_fake import FakeQueue
 
 RUNS = "/v1/namespaces/default/workflows"
 
@@ -122,3 +124,35 @@ async def test_an_id_that_another_run_has_fails_the_node(world: DagWorld) -> Non
     assert (await world.dag(dag))["state"] == "failed"
     assert "part-1" in (await world.node(dag, "w"))["error"]
     assert await runs(world) == [("running", None)]
+
+
+async def test_a_run_whose_time_is_over_is_asked_to_end_and_then_ended(world: DagWorld) -> None:
+    await world.http.post(RUNS, json={"type": "part", "id": "part-1", "deadline_s": 60})
+    for state in ("running", "cancelled"):
+        await world.rows("UPDATE dag SET deadline_at = shard_now() - interval '1 s'")
+        await world.sweep()
+        shown = (await world.http.get(f"{RUNS}/part-1")).json()
+        events = (await world.http.get(f"{RUNS}/part-1/history")).json()["events"]
+        assert shown["state"] == state
+        assert [event["state"] for event in events] == ["started", "cancel_requested"]
+    assert await world.rows("SELECT FROM dag WHERE state IN ('running', 'cancelling')") == []
+
+
+async def test_a_run_is_dropped_whole_and_its_id_is_free(world: DagWorld, dag_database: Database) -> None:
+    """Retention takes the run's rows with its DAG's."""
+    settings = {"ended_dag_grace_s": 30.0, "ended_dag_retention_s": 60.0}
+    small = DagWorld(dag_database, FakeQueue(), **settings)
+    try:
+        await small.http.post(RUNS, json={"type": "part", "id": "dropped"})
+        await small.http.post(f"{RUNS}/dropped/signals", json={"name": "go"})
+        await small.settle()
+        await end(small, "succeeded", output=1)
+        await small.rows("UPDATE dag SET finished_at = finished_at - interval '1 day'")
+        for _ in range(6):
+            await small.loops.retention.step(small.shard)
+        assert (await small.http.get(f"{RUNS}/dropped")).status_code == 404
+        for table in ("run", "workflow", "event", "signal_id", "signal_count", "published"):
+            assert await small.rows(f"SELECT FROM {table}") == [], table
+        assert (await small.http.post(RUNS, json={"type": "part", "id": "dropped"})).status_code == 201
+    finally:
+        await small.close()
