@@ -11,6 +11,7 @@ from tests.mutations import (
     queue_statements,
     queue_workers,
     rechecks,
+    run_code,
     shared_code,
     workflow_code,
 )
@@ -28,5 +29,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *shared_code.MUTATIONS,
     *workflow_code.MUTATIONS,
     *console_code.MUTATIONS,
+    *run_code.MUTATIONS,
     *rechecks.MUTATIONS,
 )

@@ -1,0 +1,76 @@
+"""Guards of runs in the DAG service: turns, parking, and ends."""
+
+from typing import Final
+
+from tests.mutations.model import Mutation
+
+_TURNS: Final = "services/dag/workflows/turn_commits.py"
+_RUNS: Final = "integration/dag/test_runs.py"
+_BAD: Final = "integration/dag/test_bad_runs.py"
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "run-secret",
+        "a turn is taken from the holder of the living generation alone",
+        _TURNS,
+        "    if not is_living or not deciders.knows(run, turn.secret):",
+        "    if not is_living:",
+        (f"{_RUNS}::test_a_turn_that_does_not_fit_writes_nothing", f"{_BAD}::test_a_bad_turn_writes_nothing"),
+    ),
+    Mutation(
+        "run-generation",
+        "a turn of an older generation is lost",
+        _TURNS,
+        'is_living = decider.state == "released" and decider.generation == turn.generation',
+        'is_living = decider.state == "released"',
+        (f"{_BAD}::test_a_bad_turn_writes_nothing",),
+    ),
+    Mutation(
+        "run-parks",
+        "no event leaves a run parked that its code has not seen",
+        _TURNS,
+        "elif run.last_told <= run.seen and not run.open_steps and not self.settlement.tells(self._dag):",
+        "elif not run.open_steps and not self.settlement.tells(self._dag):",
+        (f"{_RUNS}::test_an_event_between_the_read_and_the_turn_keeps_the_run_awake",),
+    ),
+    Mutation(
+        "run-open-steps",
+        "a run is awake while its steps run",
+        _TURNS,
+        "elif run.last_told <= run.seen and not run.open_steps and not self.settlement.tells(self._dag):",
+        "elif run.last_told <= run.seen and not self.settlement.tells(self._dag):",
+        (f"{_RUNS}::test_a_step_keeps_the_run_awake_until_its_result_is_written",),
+    ),
+    Mutation(
+        "run-wakes",
+        "the end of what a run waits for wakes it",
+        "services/dag/run/decisions.py",
+        "            self._told.append(ref.no)\n            self._woken.add(dag.no)\n",
+        "            self._told.append(ref.no)\n",
+        (f"{_RUNS}::test_a_turn_parks_and_an_end_wakes_it_in_the_next_generation",),
+    ),
+    Mutation(
+        "run-known-keys",
+        "a command takes effect once",
+        _TURNS,
+        "        if known:\n",
+        "        if False:\n",
+        (f"{_RUNS}::test_what_is_asked_for_again_is_refused",),
+    ),
+    Mutation(
+        "run-signal-id",
+        "a signal's id is taken once",
+        "services/dag/workflows/control.py",
+        "            if await store.runs.has_signal(tx, run, signal.id):\n                return False\n",
+        "",
+        (f"{_BAD}::test_many_signals_at_once_are_each_taken_once",),
+    ),
+    Mutation(
+        "run-managed",
+        "a run's DAG is changed by its code alone",
+        "services/dag/run/control.py",
+        "            if dag.workflow is not None and not on_runs:",
+        "            if False:",
+        (f"{_BAD}::test_a_runs_dag_is_changed_by_its_code_alone",),
+    ),
+)
