@@ -16,7 +16,7 @@ from tests.worlds.installation import Installation, installation
 from tests.worlds.world import Broken, World, judge
 
 _PART_MINUTES = 10.0
-_AT_ONCE = 40
+_AT_ONCE = 160  # calls of a round; rounds follow one another, so that the oracles know what came before what
 _TOLD_S = 10.0
 # What was sent to a process that stood still is done, or was not, this long after it goes on.
 QUIET_S = 6.0
@@ -28,7 +28,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="for how long (default: 60)")
     parser.add_argument("--part", type=float, default=_PART_MINUTES, help="minutes of one part (default: 10)")
     parser.add_argument("--seed", type=int, default=None, help="of the first part")
-    parser.add_argument("--lanes", type=int, default=12, help="rounds of verbs that go on beside one another")
     options = parser.parse_args()
     return asyncio.run(_run(options))
 
@@ -40,7 +39,7 @@ async def _run(options: argparse.Namespace) -> int:
         part_s = min(left_s, options.part * 60)
         with tempfile.TemporaryDirectory() as directory:
             try:
-                done, took_s = await _part(Path(directory), seed, part_s, options.lanes)
+                done, took_s = await _part(Path(directory), seed, part_s)
             except Broken as error:
                 print(error, flush=True)
                 return 1
@@ -50,13 +49,13 @@ async def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _part(directory: Path, seed: int, seconds: float, lanes: int) -> tuple[int, float]:
+async def _part(directory: Path, seed: int, seconds: float) -> tuple[int, float]:
     async with installation(directory) as where:
         world = World(seed, where, at_once_max=_AT_ONCE)
         began_s = time.monotonic()
         telling = asyncio.create_task(_tell(world, where, seed, began_s))
         try:
-            await live(world, where, seconds, lanes)
+            await live(world, where, seconds)
             lived_s = time.monotonic() - began_s
             done = operations_of(world)
             print(f"part {seed}: it is let go", flush=True)
@@ -71,16 +70,12 @@ async def _part(directory: Path, seed: int, seconds: float, lanes: int) -> tuple
         return done, lived_s
 
 
-async def live(world: World, where: Installation, seconds: float, lanes: int = 1, rounds_min: int = 0) -> None:
+async def live(world: World, where: Installation, seconds: float, rounds_min: int = 0) -> None:
     """Rounds for so long, and while faults last; then everything is healed."""
     faults = [asyncio.create_task(where.nemesis.run(f"{world.seed} {n}", seconds)) for n in range(2)]
     until_s = time.monotonic() + seconds
-
-    async def lane() -> None:
-        while time.monotonic() < until_s or world.round < rounds_min or not all(fault.done() for fault in faults):
-            await world.live(1)
-
-    await asyncio.gather(*(lane() for _ in range(lanes)))
+    while time.monotonic() < until_s or world.round < rounds_min or not all(fault.done() for fault in faults):
+        await world.live(1)
     await asyncio.gather(*faults)
     await where.nemesis.heal()
     await asyncio.sleep(QUIET_S)
