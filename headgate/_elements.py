@@ -86,6 +86,7 @@ class Nack(TypedDict, total=False):
     error: str
     final: bool
     costs_attempt: bool
+    throttle_s: float
 
 
 class Told(TypedDict):

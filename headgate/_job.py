@@ -19,7 +19,7 @@ from headgate._elements import Leased, LeasedDag, Nack, Told
 from headgate._job_logs import JobLog, JobLogs, current_job
 from headgate._threads import threads
 from headgate._virtual_loop import VirtualLoop
-from headgate.errors import Fail, Invalid, Retry
+from headgate.errors import Fail, Invalid, Retry, Throttled
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -354,7 +354,8 @@ def _verdict_of_error(job: Job, error: BaseException) -> Ending:
     if isinstance(error, Fail):
         return "nack", job.nack(error=clean(str(error) or "failed"), final=True)
     if isinstance(error, Retry):
-        options = present(delay_s=error.delay_s, metadata=error.metadata)
+        throttle_s = error.throttle_s if isinstance(error, Throttled) else None
+        options = present(delay_s=error.delay_s, metadata=error.metadata, throttle_s=throttle_s)
         return "nack", job.nack(error=clean(str(error)), costs_attempt=error.costs_attempt, **options)
     return "nack", job.nack(error=clean("".join(traceback.format_exception(*traced(error)))))
 

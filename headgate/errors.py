@@ -35,7 +35,7 @@
         ├── ResultGone               it is no longer kept, or there is none
         └── NoResult                 it was sent with `result=False`
 
-Handlers raise `Retry` and `Fail`. `RemoteTraceback` is the cause of what a result raises.
+Handlers raise `Retry`, `Throttled` and `Fail`. `RemoteTraceback` is the cause of what a result raises.
 
 What happens to single elements of a batch (a lost lease, a duplicate, a refused item) is a result, no error; of a
 verb for one item (`enqueue_one`, `ack_one`, `nack_one`) a refusal is one.
@@ -45,7 +45,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from headgate.wire import FieldError
+from headgate.wire import DELAY_S_MAX, THROTTLE_S_MAX, FieldError
 
 # Why an element is refused that may be taken a moment later, as it is.
 FOR_NOW: Final = frozenset({"shard_unavailable", "overloaded"})
@@ -274,6 +274,29 @@ class Retry(Exception):
         self.delay_s = delay_s
         self.metadata = metadata
         self.costs_attempt = costs_attempt
+
+
+class Throttled(Retry):
+    """Raised in a handler that is told to slow down: nothing of the item's topic is delivered for `retry_after_s`.
+
+    That holds for all workers, and for an hour at most. The item comes again after `retry_after_s`; this delivery
+    is not counted.
+    """
+
+    def __init__(
+        self,
+        retry_after_s: float,
+        reason: str = "the handler was told to slow down",
+        *,
+        key: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        if key is not None:
+            raise ValueError("Throttled(key=...) comes later: leave `key` out, and the whole topic is slowed down")
+        if not 0 <= retry_after_s <= DELAY_S_MAX:
+            raise ValueError(f"retry_after_s={retry_after_s!r} is not within 0 and {DELAY_S_MAX} seconds")
+        super().__init__(reason, delay_s=retry_after_s, metadata=metadata, costs_attempt=False)
+        self.throttle_s = min(retry_after_s, THROTTLE_S_MAX)
 
 
 class Fail(Exception):

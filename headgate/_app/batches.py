@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headgate._app.failures import text_of
 from headgate._job import Job
-from headgate.errors import Fail, Retry
+from headgate.errors import Fail, Retry, Throttled
 
 if TYPE_CHECKING:
     from headgate._app.function import JobFunction
@@ -124,7 +124,7 @@ class Batches:
 def _fail(waiting: _Waiting, error: BaseException) -> None:
     if waiting.result.done():
         return
-    if isinstance(error, Retry) and not waiting.tries:
+    if isinstance(error, Retry) and not isinstance(error, Throttled) and not waiting.tries:
         error = Fail(str(error))
     if isinstance(error, Exception):
         waiting.result.set_exception(error)

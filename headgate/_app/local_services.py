@@ -72,6 +72,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self._items: dict[str, LocalItem] = {}
         self._waiting: dict[str, list[tuple[float, int, int, LocalItem]]] = {}
         self._running: dict[str, int] = {}
+        self._throttled: dict[str, float] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._dags: dict[str, LocalDag] = {}
         self._keys: dict[str, str] = {}
@@ -150,6 +151,8 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
             return
         handler, slots = self._handlers[topic]
         entries = self._waiting.get(topic, [])
+        if self.loop.time() < self._throttled.get(topic, 0.0):
+            return
         while entries and entries[0][0] <= self.loop.time() and self._running.get(topic, 0) < slots:
             due = [entry for entry in entries if entry[0] <= self.loop.time()]
             best = min(due, key=lambda entry: entry[1:3])
@@ -220,6 +223,10 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         if element.get("final") or (costs and item.attempt >= attempts_max):
             self._end(item, "failed", error=element.get("error"))
             return
+        if throttle_s := element.get("throttle_s"):
+            until_s = self.loop.time() + throttle_s
+            self._throttled[item.spec["topic"]] = max(until_s, self._throttled.get(item.spec["topic"], 0.0))
+            self.loop.call_at(until_s, self._deliver, item.spec["topic"])
         delay_s = element.get("delay_s")
         if delay_s is None:
             backoff = {"base_s": 1.0, "factor": 2.0, "max_s": 300.0, **(item.spec.get("backoff") or {})}

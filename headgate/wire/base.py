@@ -38,6 +38,7 @@ WAIT_S_MAX: Final = 30
 LEASE_S_DEFAULT: Final = 60
 LEASE_S_MAX: Final = 43_200
 DELAY_S_MAX: Final = 30 * 86_400
+THROTTLE_S_MAX: Final = 3_600
 TTL_S_MAX: Final = 3_650 * 86_400
 LIFT_MAX: Final = 1_000_000
 SHARES_MAX: Final = 8
@@ -229,6 +230,7 @@ Instant = Annotated[datetime, BeforeValidator(_instant), WithJsonSchema({"type":
 LeaseS = Annotated[float, Field(ge=1, le=LEASE_S_MAX)]
 TimeoutS = Annotated[float, Field(ge=0.1, le=TTL_S_MAX)]
 DelayS = Annotated[float, Field(ge=0, le=DELAY_S_MAX)]
+ThrottleS = Annotated[float, Field(ge=0, le=THROTTLE_S_MAX)]
 TtlS = Annotated[float, Field(gt=0, le=TTL_S_MAX)]
 Priority = Annotated[int, Field(ge=INT32_MIN, le=INT32_MAX)]
 Lift = Annotated[int, Field(ge=0, le=LIFT_MAX)]

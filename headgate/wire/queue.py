@@ -47,6 +47,7 @@ from headgate.wire.base import (
     ReviveStatus,
     ShardState,
     T,
+    ThrottleS,
     TimeoutS,
     Topic,
     TtlS,
@@ -144,6 +145,9 @@ class NackItem(Request):
     error: ErrorText | None = None
     final: bool = False
     costs_attempt: bool = True
+    throttle_s: ThrottleS | None = Field(
+        None, description="nothing of the topic is handed out to anybody for so long"
+    )
 
 
 class NackRequest(Request):

@@ -463,6 +463,8 @@ CREATE INDEX parked_dead ON parked USING btree (namespace_id, topic_id, parked_a
 
 CREATE INDEX ready_order ON ready USING btree (topic_id, priority, deliver_at, id);
 
+CREATE INDEX topic_gate_slow ON topic_gate USING btree (slow_until) WHERE (slow_until IS NOT NULL);
+
 CREATE INDEX topic_limits ON topic USING btree (topic_id) WHERE (limits IS NOT NULL);
 
 CREATE INDEX topic_min_share ON topic USING btree (topic_id) WHERE (min_share IS NOT NULL);

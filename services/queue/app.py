@@ -167,12 +167,12 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
     placement = Placement(list(stores), settings, clock, avoids=shards.avoids, owns=ownership.owns)
     ack_flushes = AckFlushes(dispatch, settings)
     expiry = Expiry(dispatch, settings)
-    nacks = Nacks(stores, dispatch, expiry, settings)
+    gates = Gates(stores, shards, clock, partial(dispatch.wake, everyone=True))
+    nacks = Nacks(stores, dispatch, gates, expiry, settings)
     quotas = Quotas(stores, buckets, clock)
     operations = Operations(stores, dispatch, settings, clock)
     agreement = Agreement(stores, settings.given_rows_max, dispatch.release)
     workers = KnownWorkers(stores, CancelNews(stores, settings, clock), settings, clock)
-    gates = Gates(stores, shards, clock, partial(dispatch.wake, everyone=True))
     process = QueueProcess(
         settings=settings,
         shards=shards,

@@ -176,6 +176,7 @@ class Returned(msgspec.Struct, forbid_unknown_fields=True):
     error: str | None = None
     final: bool = False
     costs_attempt: bool = True
+    throttle_s: float | None = None
 
 
 class Settle(msgspec.Struct, forbid_unknown_fields=True):

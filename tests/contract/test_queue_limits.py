@@ -247,3 +247,75 @@ async def test_limits_that_make_no_sense_are_refused(api: Api, limits: dict[str,
 
 async def test_a_system_topic_has_no_limits(api: Api) -> None:
     assert (await put_limits(api, {"topic": "_acks", "rate": 1})).status_code == 403
+
+
+@pytest.mark.parametrize("limits", [{}, {"concurrency": 5}], ids=["without limits", "with limits"])
+@pytest.mark.parametrize("settles", [False, True], ids=["nack", "settle"])
+async def test_a_throttled_topic_hands_out_nothing_until_its_time_is_over(
+    api: Api, limits: dict[str, Any], settles: bool
+) -> None:
+    await limit(api, **limits)
+    await filled(api, 3)
+    await api.clock.freeze()
+    [held] = await api.dequeue("t", 1)
+    said = {"delay_s": 0, "costs_attempt": False, "throttle_s": 30}
+    if settles:
+        nack = {"id": held["id"], "lease_token": held["lease_token"], **said}
+        answer = await api.post("dequeue", {"topics": [{"topic": "t", "count": 5}], "settle": {"nacks": [nack]}})
+        found = answer.json()
+        assert (found["items"], found["results"]["nacks"][0]["status"]) == ([], "requeued")
+    else:
+        assert await api.nack(held, **said) == ["requeued"]
+
+    for seconds, more in ((0, 0), (29.9, 0), (0.1, 3)):
+        await api.clock.advance(seconds)
+        await api.host.process.gates.read()
+        api.host.process.gates.opened(api.namespace)
+        got = await api.dequeue("t", 5)
+        assert len(got) == more
+    assert {item["attempt"] for item in got} == {1}
+    assert len((await api.get("topics/limits")).json()["items"]) == len(limits)
+
+
+async def test_a_call_that_waited_when_its_topic_was_throttled_keeps_to_it(api: Api) -> None:
+    await filled(api, 1)
+    [held] = await api.dequeue("t", 1)
+    waiting = asyncio.create_task(api.dequeue("t", 5, wait_s=0.5))
+    await asyncio.sleep(0.05)
+    assert await api.nack(held, delay_s=0, throttle_s=60) == ["requeued"]
+    await filled(api, 2)
+
+    assert await waiting == []
+
+
+async def test_the_longest_throttle_stands_and_is_of_its_topic_alone(api: Api) -> None:
+    await filled(api, 3)
+    await api.enqueue({"topic": "free"})
+    await api.clock.freeze()
+    first, second = await api.dequeue("t", 2)
+    assert await api.nack(first, delay_s=0, throttle_s=60) == ["requeued"]
+    assert await api.nack(second, delay_s=0, throttle_s=5) == ["requeued"]
+    await api.clock.advance(30)
+    api.host.process.gates.opened(api.namespace)
+
+    assert await api.dequeue("t", 5) == []
+    assert len(await api.dequeue("free", 5)) == 1
+
+
+async def test_only_who_holds_an_item_throttles_its_topic(api: Api) -> None:
+    await filled(api, 2, backoff=AT_ONCE)
+    [held] = await api.dequeue("t", 1)
+    assert await api.nack(held, delay_s=0) == ["requeued"]
+    assert await api.nack(held, delay_s=0, throttle_s=60) == ["lease_lost"]
+
+    assert len(await api.dequeue("t", 5)) == 2
+
+
+@pytest.mark.parametrize("throttle_s", [-1, 3_601, "long"])
+async def test_a_time_to_throttle_for_is_bounded(api: Api, throttle_s: Any) -> None:
+    nack = {"id": api.new_id(), "lease_token": "x", "throttle_s": throttle_s}
+    plain = await api.post("nack", {"items": [nack]})
+    settled = await api.post("dequeue", {"topics": [], "settle": {"nacks": [nack]}})
+
+    assert [error["pointer"] for error in plain.json()["errors"]] == ["/items/0/throttle_s"]
+    assert [error["pointer"] for error in settled.json()["errors"]] == ["/settle/nacks/0/throttle_s"]

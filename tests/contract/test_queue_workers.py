@@ -241,7 +241,7 @@ async def test_a_cancel_at_another_process_is_told_with_the_next_look(own_api: A
         api = own_api.on(other)
         mine = own_api.host.process
         lanes = Lanes(own_api.host.stores, own_api.host.dispatch, own_api.host.settings)
-        notices = Notices(own_api.host.stores, mine.quotas, mine.topics, lanes, mine.workers.news)
+        notices = Notices(own_api.host.stores, mine.quotas, mine.topics, lanes, mine.workers.news, mine.gates)
         item = await own_api.enqueue_one("t")
         await own_api.dequeue_one("t", worker="w")
         waiting = asyncio.create_task(report(own_api, "w", wait_s=30))

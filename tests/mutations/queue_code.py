@@ -108,6 +108,24 @@ MUTATIONS = (
         (f"{_CONTRACT_LEASES}::test_another_namespace_cannot_settle",),
     ),
     Mutation(
+        "nack-throttle",
+        "a short throttle does not end a longer one",
+        "services/queue/store/sql/gates.sql",
+        "SET slow_until = greatest(g.slow_until, excluded.slow_until)",
+        "SET slow_until = excluded.slow_until",
+        ("contract/test_queue_limits.py::test_the_longest_throttle_stands_and_is_of_its_topic_alone",),
+    ),
+    Mutation(
+        "nack-throttle-heard",
+        "a topic without limits that one process throttles is so for the others",
+        "services/queue/store/sql/topics.sql",
+        "        OR EXISTS (SELECT FROM topic_gate WHERE slow_until > (SELECT shard_now())) AS limits;",
+        "        AS limits;",
+        (
+            "integration/queue/test_topic_limits.py::test_a_throttled_topic_is_so_for_every_process_and_its_gate_goes",
+        ),
+    ),
+    Mutation(
         "nack-second-look",
         "a nack that waited for its holder's extend is made under the new lease",
         _HELD,

@@ -15,8 +15,9 @@ DROP INDEX topic_set;
 CREATE INDEX topic_set ON topic (topic_id)
     WHERE paused_at IS NOT NULL OR min_share_at IS NOT NULL OR limits_at IS NOT NULL;
 
--- Of a limited topic, at the home of its slot: what may be handed out. `granted` maps tokens to how many items a
--- call is about to claim, and until when that may be; `leased` maps shards to how many were leased there at most.
+-- Of a limited or throttled topic, at the home of its slot: what may be handed out. `granted` maps tokens to how
+-- many items a call is about to claim, and until when that may be; `leased` maps shards to how many were leased
+-- there at most.
 CREATE TABLE topic_gate (
     namespace text COLLATE "C" NOT NULL,
     topic text COLLATE "C" NOT NULL,
@@ -28,6 +29,7 @@ CREATE TABLE topic_gate (
     PRIMARY KEY (namespace, topic)) WITH (
         fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 1000000);
+CREATE INDEX topic_gate_slow ON topic_gate (slow_until) WHERE slow_until IS NOT NULL;
 """
 
 

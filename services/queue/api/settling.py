@@ -66,6 +66,7 @@ def nacks_of(elements: Sequence[Returned]) -> list[Nack]:
             nack.error,
             nack.final,
             nack.costs_attempt,
+            nack.throttle_s,
         )
         for nack in elements
     ]

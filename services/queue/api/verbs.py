@@ -166,6 +166,7 @@ class Verbs:
                 item.error,
                 item.final,
                 item.costs_attempt,
+                item.throttle_s,
             )
             for item in body.items
         ]

@@ -9,7 +9,10 @@ processes, those that crash at any place, and a Redis that is lost, hand out no 
 answer counts as it was counted last, and what was granted since. Tokens of a rate are taken with the grant;
 those of what could not be claimed are given back.
 
-A topic without limits has no gate, and none of its calls comes here.
+A topic may be throttled by a consumer: its gate says that nothing of it is handed out for a while, whether it has
+limits or not. The process that is asked keeps to it at once, the others within a second, as with limits.
+
+A topic without either has no gate, and none of its calls comes here.
 """
 
 from __future__ import annotations
@@ -47,6 +50,11 @@ class TopicLimits(NamedTuple):
     rate: float | None = None
     burst: int = 1
     concurrency: int | None = None
+
+    @property
+    def are_set(self) -> bool:
+        """Else nothing is limited, though the topic may be throttled."""
+        return self.rate is not None or self.concurrency is not None
 
     @classmethod
     def of(cls, text: str) -> TopicLimits:
@@ -128,6 +136,7 @@ class Gates:
         self._wake = wake
         self.limits: dict[Pair, TopicLimits] = {}
         self._closed: dict[Pair, float] = {}
+        self._slowed = 0
         self._entering: dict[Pair, asyncio.Lock] = {}
         # Who holds a connection to a home asks other shards: with all connections they would wait for ever.
         self._holding = asyncio.Semaphore(HOLDING_MAX)
@@ -142,9 +151,10 @@ class Gates:
                 (row.namespace, row.topic): (row.limits_at, row.limits) for row in await rows.limits(store.pool)
             }
 
+        slowed_before = self._slowed
         parts = await asyncio.gather(*map(at, self._stores.values()), return_exceptions=True)
         found: dict[Pair, tuple[datetime, str]] = {}
-        is_whole = True
+        is_whole = self._slowed == slowed_before  # else a topic that was throttled meanwhile may be missing
         for part in parts:
             if isinstance(part, Unavailable):
                 is_whole = False
@@ -217,11 +227,19 @@ class Gates:
         self._closed.pop(pair, None)
 
     async def slow(self, namespace: str, topic: str, slow_s: float) -> None:
-        """Nothing of a topic that has a gate is handed out for so long."""
+        """Nothing of a topic is handed out for so long.
+
+        Raises:
+            Unavailable: the home of the topic does not answer; nothing is changed.
+        """
         pair = namespace, topic
         if not await rows.slow(self._home(pair).pool, *pair, slot_of(*pair), slow_s):
             raise ShardUnavailable("the home of the topic has moved; try again", retry_after_s=AGAIN_S)
+        self._slowed += 1
         self._closed[pair] = self._clock.monotonic_s() + min(slow_s, AGAIN_S)
+        if pair not in self.limits:
+            self.limits = self.limits | {pair: TopicLimits()}
+            self._wake(*pair)  # those that wait do so at the gate from now on
 
     def opened(self, namespace: str) -> list[str]:
         """Items of the namespace were settled here: which topics may have room again."""

@@ -7,15 +7,16 @@ from contextlib import suppress
 from typing import NamedTuple, Self
 
 from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.dispatch.topic_gates import Gates
 from services.queue.leases import failed_attempts
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.held_items import each_held, is_last_attempt, lock_held, lost_statuses, pause_s
-from services.queue.model import NamespaceId, Ready, Result
+from services.queue.model import NamespaceId, Ready, Result, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.items import LockedItem, Requeue, bury, requeue
 from services.queue.store.leases import leave_groups
 from services.queue.store.shard_store import Store
-from shared.errors import Overloaded, something_done
+from shared.errors import Overloaded, Unavailable, something_done
 from shared.log import log
 from shared.metrics import DEAD, NACKED
 from shared.postgres.connections import Transaction
@@ -31,6 +32,7 @@ class Nack(NamedTuple):
     error: str | None
     final: bool
     costs_attempt: bool
+    throttle_s: float | None = None
 
     def named(self, item_id: str, lease_token: str) -> Self:
         """The same, its names in their canonical forms."""
@@ -41,10 +43,16 @@ class Nacks:
     """Calls of the verb."""
 
     def __init__(
-        self, stores: Mapping[int, Store], dispatch: Dispatch, expiry: Expiry, settings: QueueSettings
+        self,
+        stores: Mapping[int, Store],
+        dispatch: Dispatch,
+        gates: Gates,
+        expiry: Expiry,
+        settings: QueueSettings,
     ) -> None:
         self._stores = stores
         self._dispatch = dispatch
+        self._gates = gates
         self._expiry = expiry
         self._settings = settings
 
@@ -61,7 +69,8 @@ class Nacks:
                 await self.nack(namespace, nacks)
 
     async def _nack_at(self, store: Store, namespace_id: NamespaceId, nacks: list[Nack]) -> dict[int, str]:
-        async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready], list[str]]:
+        async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready], list[str], dict[TopicId, float]]:
+            throttles: dict[TopicId, float] = {}
             held, items, holdings = await lock_held(tx, namespace_id, nacks)
             back: list[Requeue] = []
             dead: list[Requeue] = []
@@ -73,6 +82,8 @@ class Nacks:
                 is_dead = nack.final or item.at_most_once or (nack.costs_attempt and is_last_attempt(item))
                 (dead if is_dead else back).append(row)
                 statuses[position] = "dead" if is_dead else "requeued"
+                if nack.throttle_s:
+                    throttles[item.topic_id] = max(nack.throttle_s, throttles.get(item.topic_id, 0.0))
             pairs = [(nacks[position].lease_token, nacks[position].id) for position in held]
             if pairs:
                 await leave_groups(tx, pairs)
@@ -81,16 +92,28 @@ class Nacks:
             ready = await requeue(tx, back)
             ready += await bury(tx, dead)
             DEAD.labels(store.number).inc(len(dead))
-            return statuses, ready, [row.id for row in back if items[row.id].ttl_passed]
+            return statuses, ready, [row.id for row in back if items[row.id].ttl_passed], throttles
 
-        statuses, ready, past_ttl = await store.pool.transaction(work)
+        statuses, ready, past_ttl, throttles = await store.pool.transaction(work)
         NACKED.labels(store.number).inc(len(statuses))
+        if throttles:
+            await self._throttle(store, throttles)
         if past_ttl:
             await self._expiry.expire_now(store, past_ttl)
         self._dispatch.ready(store.number, ready)
         await self._dispatch.place_lanes(store.number)
         with something_done():
             return statuses | await lost_statuses(store, namespace_id, nacks, statuses)
+
+    async def _throttle(self, store: Store, throttles: Mapping[TopicId, float]) -> None:
+        """Keep topics from being handed out. The items are given back, whatever becomes of it."""
+        try:
+            names = await store.names.name_of(throttles)
+            for topic_id, throttle_s in throttles.items():
+                if topic_id in names:
+                    await self._gates.slow(*names[topic_id], throttle_s)
+        except Unavailable as error:
+            log.warning("a topic is not throttled: its home does not answer", detail=error.detail)
 
 
 def _given_back(nack: Nack, item: LockedItem) -> Requeue:

@@ -180,8 +180,7 @@ class Topics:
     async def limit(self, namespace: str, topic: str, limits: TopicLimits) -> dict[str, Any]:
         """Give a topic limits (none: take them away), on every shard; in force here at once."""
         refuse_if_standing(self._all())
-        is_limited = limits.rate is not None or limits.concurrency is not None
-        await self._agreement.set_limits(namespace, topic, limits.text() if is_limited else "")
+        await self._agreement.set_limits(namespace, topic, limits.text() if limits.are_set else "")
         await self._gates.read()
         self._dispatch.forget(namespace, topic)
         return await self._limited(namespace, topic, limits)
@@ -189,7 +188,9 @@ class Topics:
     async def limits(self, namespace: str, limit: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
         """A page of the topics that have limits, and where the next begins."""
         known = self._gates.limits
-        mine = sorted(topic for name, topic in known if name == namespace and topic > after)
+        mine = sorted(
+            topic for (name, topic), set_ in known.items() if name == namespace and topic > after and set_.are_set
+        )
         names, rest = cut(mine, limit, None)
         return [await self._limited(namespace, name, known[namespace, name]) for name in names], rest
 

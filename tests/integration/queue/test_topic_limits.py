@@ -8,6 +8,7 @@ import pytest
 
 from services.queue.dispatch.topic_gates import GRANT_S
 from services.queue.store import gates as rows
+from services.queue.store import topics
 from shared.errors import ShardUnavailable
 from tests.support.queue_host import Api, QueueHost, queue_host
 
@@ -159,3 +160,38 @@ async def test_calls_of_many_limited_topics_do_not_wait_for_one_another_for_ever
         found = await asyncio.gather(*(own_api.dequeue(topic, 2) for topic in topics for _ in range(3)))
 
     assert sum(map(len, found)) == len(topics)
+
+
+async def test_a_throttled_topic_is_so_for_every_process_and_its_gate_goes(own_api: Api, other: QueueHost) -> None:
+    apis = [own_api, own_api.on(other)]
+    await spread(own_api, 4)
+    [held] = await own_api.dequeue("t", 1)
+    assert await own_api.nack(held, delay_s=0, throttle_s=60) == ["requeued"]
+    assert any([(await topics.notices(store.pool))[-1] for store in other.stores.values()])
+    await other.process.gates.read()
+    for api in apis:
+        assert await api.dequeue("t", 5) == []
+
+    await own_api.clock.advance(61)
+    for api in apis:
+        await api.host.process.gates.read()
+    assert (own_api.namespace, "t") not in other.process.gates.limits
+    assert len(await apis[1].dequeue("t", 5)) == 4
+    await own_api.clock.advance(3_600)
+    for topic in map(str, range(20)):  # on every shard
+        await own_api.host.process.gates.slow(own_api.namespace, topic, 1)
+    assert await own_api.host.rows("SELECT FROM topic_gate WHERE topic = 't'") == []
+
+
+async def test_an_item_is_given_back_where_its_topic_cannot_be_throttled(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(*_: Any) -> bool:
+        raise ShardUnavailable("silent", retry_after_s=1.0)
+
+    await spread(own_api, 1)
+    [held] = await own_api.dequeue("t", 1)
+    monkeypatch.setattr(rows, "slow", silent)
+
+    assert await own_api.nack(held, delay_s=0, throttle_s=60) == ["requeued"]
+    assert len(await own_api.dequeue("t", 5)) == 1

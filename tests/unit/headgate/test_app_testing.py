@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate import App, HeadgateError, Job, JobSkipped, JobTimedOut, Retry
+from headgate import App, HeadgateError, Job, JobSkipped, JobTimedOut, Retry, Throttled
 
 app = App("testing")
 reports: list[datetime] = []
@@ -320,3 +320,23 @@ def test_retry_is_as_in_a_worker() -> None:
     with other.testing():
         assert once_more.enqueue().result() == "done"
     assert seen == [1, 1]
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+def test_throttled_holds_back_all_calls_of_the_function(batch: int | None) -> None:
+    other = App("other")
+    begun: list[tuple[float, int]] = []
+
+    @other.job(batch=batch)
+    def limited(names: list[str], job: Job) -> list[str] | None:
+        begun.append((clock.now.timestamp(), job.attempt))
+        if len(begun) == 1:
+            raise Throttled(60)
+        return names if batch else None
+
+    with other.testing() as clock:
+        for _ in range(3):
+            limited.enqueue(["a"])
+        clock.run()
+    start_s = begun[0][0]
+    assert [(at_s - start_s, attempt) for at_s, attempt in begun] == [(0, 1), (60, 1), (60, 1), (60, 1)]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 import os
 import signal
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate import AsyncClient, errors
+from headgate import AsyncClient, Throttled, errors
 from headgate._transport import RetryPolicy
 from headgate.worker import Fail, Job, Retry, Worker
 from tests.unit.headgate.fakes import problem
@@ -160,6 +161,16 @@ async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_others() -
     [
         (Retry("busy", delay_s=7, costs_attempt=False), {"delay_s": 7, "costs_attempt": False, "error": "busy"}),
         (Retry("later", metadata={"n": 1}), {"metadata": {"n": 1}, "costs_attempt": True, "error": "later"}),
+        (
+            Throttled(7_200, metadata={"n": 1}),
+            {
+                "delay_s": 7_200,
+                "throttle_s": 3_600,
+                "metadata": {"n": 1},
+                "costs_attempt": False,
+                "error": "the handler was told to slow down",
+            },
+        ),
         (Fail("never"), {"final": True, "error": "never"}),
         (Fail(), {"final": True, "error": "failed"}),
     ],
@@ -372,3 +383,14 @@ def test_a_worker_is_checked_before_it_runs() -> None:
         worker.task("t")(lambda job: None)
     with pytest.raises(ValueError, match="slots"):
         worker.task("u", slots=0)
+
+
+@pytest.mark.parametrize("retry_after_s", [-1, math.nan, math.inf, 31 * 86_400])
+def test_a_time_that_no_topic_can_be_throttled_for_is_refused(retry_after_s: float) -> None:
+    with pytest.raises(ValueError, match="retry_after_s="):
+        Throttled(retry_after_s)
+
+
+def test_a_key_cannot_be_throttled_yet_and_nothing_else_is_throttled_instead() -> None:
+    with pytest.raises(ValueError, match="comes later"):
+        Throttled(5, key="bank")

@@ -23,7 +23,8 @@ SELECT EXISTS (SELECT FROM namespace WHERE settings <> '{}') AS quotas,
     EXISTS (SELECT FROM topic WHERE min_share IS NOT NULL) AS shares,
     EXISTS (SELECT FROM lane_clock) AS lanes,
     EXISTS (SELECT FROM cancelled_lease WHERE at > (SELECT shard_now()) - interval '5 seconds') AS cancels,
-    EXISTS (SELECT FROM topic WHERE limits IS NOT NULL) AS limits;
+    EXISTS (SELECT FROM topic WHERE limits IS NOT NULL)
+        OR EXISTS (SELECT FROM topic_gate WHERE slow_until > (SELECT shard_now())) AS limits;
 
 -- name: limited()
 -- The namespaces that have quotas.
