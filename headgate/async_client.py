@@ -9,6 +9,7 @@ import httpx
 
 from headgate import _calls, _flows, _settings, wire
 from headgate._async_handle import AsyncDagHandle
+from headgate._async_limits import AsyncLimits
 from headgate._async_logs import AsyncLogs
 from headgate._async_schedules import AsyncSchedules
 from headgate._async_workers import AsyncWorkers
@@ -63,7 +64,7 @@ class AsyncClient:
         self.transport = transport
         self._transport = AsyncTransport(Exchange(self.endpoints, self.retry), transport)
         self._shards = Shards()
-        self.schedules, self.workers = AsyncSchedules(self), AsyncWorkers(self)
+        self.schedules, self.workers, self.limits = AsyncSchedules(self), AsyncWorkers(self), AsyncLimits(self)
         self.workflows, self.logs = AsyncWorkflows(self), AsyncLogs(self)
 
     async def __aenter__(self) -> Self:
@@ -259,9 +260,7 @@ class AsyncClient:
         await self._topic(_calls.TOPIC_RESUME, topic, namespace)
 
     async def purge_topic(self, topic: str, *, namespace: str | None = None) -> int | None:
-        """Cancel all items of a topic but a DAG's; how many so far. A large topic is gone through to its end
-        by itself: see `operations`.
-        """
+        """Cancel a topic's items but a DAG's; how many so far. It goes on by itself: see `operations`."""
         return await self._topic(_calls.TOPIC_PURGE, topic, namespace)
 
     async def redrive_topic(self, topic: str, *, namespace: str | None = None) -> int | None:

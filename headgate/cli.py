@@ -21,6 +21,7 @@ from headgate import (
     _workflow_commands,
     wire,
 )
+from headgate import _limits_command as limits
 from headgate import _operation_commands as operations
 from headgate import _quota_commands as quotas
 from headgate import _schedule_commands as schedules
@@ -323,6 +324,7 @@ def _add_items(root: _Commands) -> None:
 def _add_topics(root: _Commands) -> None:
     root.add("topics", commands.topics, "list active topics with their counts")
     workers.add_command(root)
+    limits.add_command(root)
     topic = root.add("topic", commands.topic, "pause, resume, purge or redrive a topic")
     topic.add_argument("action", choices=("pause", "resume", "purge", "redrive"))
     topic.add_argument("topic")

@@ -23,6 +23,7 @@ from headgate._elements import (
 )
 from headgate._flows import Flow, Shards
 from headgate._handle import DagHandle
+from headgate._limits import Limits
 from headgate._logs import Logs
 from headgate._schedules import Schedules
 from headgate._transport import Exchange, RetryPolicy, SyncTransport
@@ -63,7 +64,7 @@ class Client:
         self.transport = transport
         self._transport = SyncTransport(Exchange(self.endpoints, self.retry), transport)
         self._shards = Shards()
-        self.schedules, self.workers = Schedules(self), Workers(self)
+        self.schedules, self.workers, self.limits = Schedules(self), Workers(self), Limits(self)
         self.workflows, self.logs = Workflows(self), Logs(self)
 
     def __enter__(self) -> Self:
@@ -253,9 +254,7 @@ class Client:
         self._topic(_calls.TOPIC_RESUME, topic, namespace)
 
     def purge_topic(self, topic: str, *, namespace: str | None = None) -> int | None:
-        """Cancel all items of a topic but a DAG's; how many so far. A large topic is gone through to its end
-        by itself: see `operations`.
-        """
+        """Cancel a topic's items but a DAG's; how many so far. It goes on by itself: see `operations`."""
         return self._topic(_calls.TOPIC_PURGE, topic, namespace)
 
     def redrive_topic(self, topic: str, *, namespace: str | None = None) -> int | None:

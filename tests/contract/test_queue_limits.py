@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headgate import AsyncClient
 from tests.support.queue_host import AT_ONCE, Api
 from tests.support.traffic import traffic
 
@@ -319,3 +320,16 @@ async def test_a_time_to_throttle_for_is_bounded(api: Api, throttle_s: Any) -> N
 
     assert [error["pointer"] for error in plain.json()["errors"]] == ["/items/0/throttle_s"]
     assert [error["pointer"] for error in settled.json()["errors"]] == ["/settle/nacks/0/throttle_s"]
+
+
+async def test_the_client_sets_limits_and_reads_them(api: Api) -> None:
+    async with AsyncClient(transport=api.host.client._transport, namespace=api.namespace) as client:
+        assert await client.limits.get("t") is None
+        await client.limits.put("t", rate=2.5, concurrency=4)
+        await client.limits.put("s", concurrency=1)
+        found = await client.limits.get("t")
+        assert found is not None
+        assert (found.rate, found.burst, found.concurrency, found.in_flight) == (2.5, 3, 4, 0)
+        assert [one.topic for one in await client.limits.all()] == ["s", "t"]
+        await client.limits.put("t")
+        assert [one.topic for one in await client.limits.all(limit=5)] == ["s"]

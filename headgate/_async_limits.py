@@ -1,0 +1,50 @@
+"""Limits of topics, for coroutines."""
+
+from typing import Any
+
+from headgate import _calls
+from headgate._async_sender import AsyncSender
+from headgate._calls import Call
+from headgate._flows import listed
+from headgate.wire import TopicLimitsView
+
+
+class AsyncLimits:
+    """What topics hand out at most, whoever takes it. `namespace` of a method overrides the client's."""
+
+    def __init__(self, client: AsyncSender) -> None:
+        self._client = client
+
+    async def all(self, *, limit: int | None = None, namespace: str | None = None) -> list[TopicLimitsView]:
+        """The topics that have limits, by name, or the first `limit`; with how many of their items are leased."""
+        parse = _calls.page_of(TopicLimitsView)
+        ns = namespace or self._client.namespace
+
+        def build(page: dict[str, Any]) -> Call[tuple[list[TopicLimitsView], str | None]]:
+            return _calls.call(_calls.TOPIC_LIMITS, parse, query=page, ns=ns)
+
+        return await self._client._run(listed(build, limit))
+
+    async def get(self, topic: str, *, namespace: str | None = None) -> TopicLimitsView | None:
+        """The limits of a topic; None: it has none."""
+        found = await self.all(namespace=namespace)
+        return next((each for each in found if each.topic == topic), None)
+
+    async def put(
+        self,
+        topic: str,
+        *,
+        rate: float | None = None,
+        burst: int | None = None,
+        concurrency: int | None = None,
+        namespace: str | None = None,
+    ) -> TopicLimitsView:
+        """Hand out `rate` items a second at most, `burst` of them at once (by default as many as a second has) and
+        no more than `concurrency` at a time. What is left out is taken away: `put(topic)` leaves no limit.
+
+        In force everywhere within about a second.
+        """
+        body = {"topic": topic, **_calls.present(rate=rate, burst=burst, concurrency=concurrency)}
+        ns = namespace or self._client.namespace
+        parse = TopicLimitsView.model_validate
+        return await self._client._send(_calls.call(_calls.TOPIC_LIMITS_PUT, parse, body=body, ns=ns))

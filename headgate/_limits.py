@@ -1,0 +1,50 @@
+"""Made from `_async_limits.py` by `tests/unit/headgate/unasync.py`; change that one."""
+
+from typing import Any
+
+from headgate import _calls
+from headgate._calls import Call
+from headgate._flows import listed
+from headgate._sender import Sender
+from headgate.wire import TopicLimitsView
+
+
+class Limits:
+    """What topics hand out at most, whoever takes it. `namespace` of a method overrides the client's."""
+
+    def __init__(self, client: Sender) -> None:
+        self._client = client
+
+    def all(self, *, limit: int | None = None, namespace: str | None = None) -> list[TopicLimitsView]:
+        """The topics that have limits, by name, or the first `limit`; with how many of their items are leased."""
+        parse = _calls.page_of(TopicLimitsView)
+        ns = namespace or self._client.namespace
+
+        def build(page: dict[str, Any]) -> Call[tuple[list[TopicLimitsView], str | None]]:
+            return _calls.call(_calls.TOPIC_LIMITS, parse, query=page, ns=ns)
+
+        return self._client._run(listed(build, limit))
+
+    def get(self, topic: str, *, namespace: str | None = None) -> TopicLimitsView | None:
+        """The limits of a topic; None: it has none."""
+        found = self.all(namespace=namespace)
+        return next((each for each in found if each.topic == topic), None)
+
+    def put(
+        self,
+        topic: str,
+        *,
+        rate: float | None = None,
+        burst: int | None = None,
+        concurrency: int | None = None,
+        namespace: str | None = None,
+    ) -> TopicLimitsView:
+        """Hand out `rate` items a second at most, `burst` of them at once (by default as many as a second has) and
+        no more than `concurrency` at a time. What is left out is taken away: `put(topic)` leaves no limit.
+
+        In force everywhere within about a second.
+        """
+        body = {"topic": topic, **_calls.present(rate=rate, burst=burst, concurrency=concurrency)}
+        ns = namespace or self._client.namespace
+        parse = TopicLimitsView.model_validate
+        return self._client._send(_calls.call(_calls.TOPIC_LIMITS_PUT, parse, body=body, ns=ns))
