@@ -111,6 +111,9 @@ class App(Sender):
         batch: int | None = None,
         batch_wait_s: float = 0.02,
         priority: int | None = None,
+        rate: float | None = None,
+        burst: int | None = None,
+        concurrency: int | None = None,
         lease_s: float | None = None,
         result: bool = True,
         topic: str | None = None,
@@ -130,6 +133,8 @@ class App(Sender):
         left alone. slots: how many run at once in one worker; a plain function in a thread each. batch: call it
         once for up to so many jobs; it takes one list, and jobs are sent with an element or a list.
             `batch_wait_s` is how long a call that is not full waits for more.
+        rate, burst, concurrency: so many of its jobs are begun a second, so many of them at once (by default as
+            many as a second has), and so many run at a time, over all workers. A worker sets them when it starts.
         result: whether results are kept; without, a job costs what a bare item costs.
         """
 

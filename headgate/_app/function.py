@@ -1,10 +1,23 @@
 """A decorated function, and the ways to call it: here, as a job, or as a part of a flow."""
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from pydantic import ValidationError
 
@@ -34,6 +47,14 @@ TOPIC_PREFIX: Final = "job/"
 HANGS_S: Final = 30.0
 
 
+class Limits(NamedTuple):
+    """What all workers together take of a function at most."""
+
+    rate: float | None
+    burst: int
+    concurrency: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What `@app.job` says of a function."""
@@ -50,6 +71,9 @@ class Settings:
     lease_s: float | None = None
     result: bool = True
     priority: int | None = None
+    rate: float | None = None
+    burst: int | None = None
+    concurrency: int | None = None
     defaults: JobOptions = field(default_factory=JobOptions)
 
     def node_options(self) -> dict[str, Any]:
@@ -61,14 +85,24 @@ class Settings:
             timeout_s=None if self.timeout_s is None else min(self.timeout_s + HANGS_S, wire.TTL_S_MAX),
         )
 
+    def limits(self) -> Limits | None:
+        """The limits of its topic, if it says any."""
+        if self.rate is None and self.concurrency is None:
+            return None
+        return Limits(self.rate, self.burst or max(1, math.ceil(self.rate or 0)), self.concurrency)
+
     def __post_init__(self) -> None:
-        at_least = {"version": 1, "slots": 1, "max_attempts": 1, "batch": 1}
+        at_least = {"version": 1, "slots": 1, "max_attempts": 1, "batch": 1, "burst": 1, "concurrency": 1}
         for name, least in at_least.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise ValueError(f"{name} of {self.name} must be a whole number from {least} on, not {value!r}")
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise ValueError(f"timeout_s of {self.name} must be more than 0")
+        if self.rate is not None and not 0.001 <= self.rate <= 1_000_000:
+            raise ValueError(f"rate of {self.name} must be from 0.001 to 1,000,000, not {self.rate!r}")
+        if self.burst is not None and self.rate is None:
+            raise ValueError(f"burst of {self.name} belongs to rate")
 
 
 class JobFunction(Generic[P, R, Q, C]):

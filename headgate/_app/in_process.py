@@ -80,7 +80,12 @@ def in_process(app: "App", start: datetime | None = None) -> Iterator[InProcess]
         worker = AppWorker(app)
         for schedule in app.schedules.values():
             schedule.check()
-        services._handlers = {task.topic: (task.handler, task.slots) for task in worker._tasks.values()}
+        at_once = {topic: limits.concurrency for topic, limits in worker.limits.items()}
+        handlers = {
+            task.topic: (task.handler, min(task.slots, at_once.get(task.topic) or task.slots))
+            for task in worker._tasks.values()
+        }
+        services.serve(handlers, worker.limits)
         with services.running():
             stack = contextlib.AsyncExitStack()
             services.do(stack.enter_async_context(app.alive()))

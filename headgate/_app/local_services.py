@@ -20,7 +20,9 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from headgate import wire
+from headgate._app.function import Limits
 from headgate._app.local_dag import LocalDag, LocalNode
+from headgate._app.local_gate import LocalGate
 from headgate._elements import Leased, LeasedDag
 from headgate._job import Handler, Job, run_handler, verdict_of, verdict_of_error
 from headgate._virtual_loop import VirtualLoop
@@ -72,12 +74,17 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self._items: dict[str, LocalItem] = {}
         self._waiting: dict[str, list[tuple[float, int, int, LocalItem]]] = {}
         self._running: dict[str, int] = {}
-        self._throttled: dict[str, float] = {}
+        self._gates: dict[str, LocalGate] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._dags: dict[str, LocalDag] = {}
         self._keys: dict[str, str] = {}
         self._count = 0
         self.ran: list[Job] = []
+
+    def serve(self, handlers: Mapping[str, tuple[Handler, int]], limits: Mapping[str, Limits]) -> None:
+        """Deliver to these handlers, within these limits of their topics."""
+        self._handlers = handlers
+        self._gates = {topic: LocalGate(each) for topic, each in limits.items()}
 
     # Time
 
@@ -151,9 +158,13 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
             return
         handler, slots = self._handlers[topic]
         entries = self._waiting.get(topic, [])
-        if self.loop.time() < self._throttled.get(topic, 0.0):
-            return
+        gate = self._gates.get(topic)
         while entries and entries[0][0] <= self.loop.time() and self._running.get(topic, 0) < slots:
+            if gate is not None and (open_s := gate.open_s(self.loop.time())) > self.loop.time():
+                if gate.again_s <= self.loop.time():
+                    gate.again_s = open_s
+                    self.loop.call_at(open_s, self._deliver, topic)
+                return
             due = [entry for entry in entries if entry[0] <= self.loop.time()]
             best = min(due, key=lambda entry: entry[1:3])
             entries.remove(best)
@@ -162,6 +173,8 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
             if item.state not in ("ready", "delayed"):
                 continue
             item.state = "leased"
+            if gate is not None:
+                gate.take()
             self._running[topic] = self._running.get(topic, 0) + 1
             working = self.loop.create_task(self._work(handler, item))
             self._jobs.add(working)
@@ -224,9 +237,8 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
             self._end(item, "failed", error=element.get("error"))
             return
         if throttle_s := element.get("throttle_s"):
-            until_s = self.loop.time() + throttle_s
-            self._throttled[item.spec["topic"]] = max(until_s, self._throttled.get(item.spec["topic"], 0.0))
-            self.loop.call_at(until_s, self._deliver, item.spec["topic"])
+            gate = self._gates.setdefault(item.spec["topic"], LocalGate())
+            gate.throttle(self.loop.time() + throttle_s)
         delay_s = element.get("delay_s")
         if delay_s is None:
             backoff = {"base_s": 1.0, "factor": 2.0, "max_s": 300.0, **(item.spec.get("backoff") or {})}

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from headgate._app.function import Limits
 from headgate._app.running import Runner
 from headgate._app.unserved import Unserved
 from headgate._backoff import pause_s
@@ -17,6 +18,8 @@ from headgate.worker import Worker
 if TYPE_CHECKING:
     from headgate._app.app import App
     from headgate._app.function import JobFunction
+
+    AnyFunction = JobFunction[..., Any, ..., Any]
 
 log = logging.getLogger("headgate.worker")
 
@@ -43,6 +46,7 @@ class AppWorker(Worker):
         for function in app.versions.values():
             if function.name in chosen:
                 topics[function.topic].append(function)
+        self.limits = _limits(app, topics)
         for topic, functions in topics.items():
             runner = Runner(app, {(one.name, one.version): one for one in functions})
             slots = max(one.settings.slots * (one.settings.batch or 1) for one in functions)
@@ -60,6 +64,7 @@ class AppWorker(Worker):
         for schedule in self.app.schedules.values():
             schedule.check()
         self.app.use(self.client)
+        await self._bring_limits()
         async with self.app.alive():
             beside = [asyncio.create_task(self._bring_schedules())]
             if self._all:
@@ -73,6 +78,39 @@ class AppWorker(Worker):
                 for task in beside:
                     task.cancel()
                 await asyncio.gather(*beside, return_exceptions=True)
+
+    async def _bring_limits(self) -> None:
+        """See to it that the limits of the functions stand, before anything of them is taken.
+
+        Raises:
+            HeadgateError: they do not, and the worker may not set them.
+        """
+        for topic, limits in self.limits.items():
+            failures = 0
+            while not self._stop.is_set():
+                try:
+                    found = await self.client.limits.get(topic, namespace=self.namespace)
+                    if found is None or (found.rate, found.burst, found.concurrency) != limits:
+                        burst = None if limits.rate is None else limits.burst
+                        await self.client.limits.put(
+                            topic,
+                            rate=limits.rate,
+                            burst=burst,
+                            concurrency=limits.concurrency,
+                            namespace=self.namespace,
+                        )
+                    break
+                except HeadgateError as error:
+                    if not error.retryable:
+                        log.error(
+                            "the worker does not start: it cannot set the limits of %s: %s; a token with scope "
+                            "`admin` can, also beforehand: `headgate limits %s`",
+                            *(topic, error, topic),
+                        )
+                        raise
+                    failures += 1
+                    log.warning("could not set the limits of %s, trying again: %s", topic, error)
+                    await asyncio.sleep(pause_s(failures))
 
     async def _bring_schedules(self) -> None:
         """Bring the app's schedules to the service, however long it is away."""
@@ -92,6 +130,20 @@ class AppWorker(Worker):
                     failures += 1
                     log.warning("could not bring schedule %s, trying again: %s", schedule.name, error)
                     await asyncio.sleep(pause_s(failures))
+
+
+def _limits(app: "App", topics: Mapping[str, Iterable["AnyFunction"]]) -> dict[str, Limits]:
+    """The limits of topics: of each function its newest version says them.
+
+    Raises:
+        ValueError: functions of one topic say different ones.
+    """
+    found: dict[str, Limits] = {}
+    for topic, functions in topics.items():
+        for limits in {app.functions[one.name].settings.limits() for one in functions} - {None}:
+            if limits is not None and found.setdefault(topic, limits) != limits:
+                raise ValueError(f"functions of topic {topic!r} have different limits; give all of them the same")
+    return found
 
 
 def _chosen(app: "App", only: Iterable[str] | None) -> set[str]:
