@@ -96,7 +96,8 @@ CREATE TABLE audit_entry (
     changed bigint,
     origin text NOT NULL,
     detail text NOT NULL
-);
+)
+WITH (autovacuum_analyze_threshold='1000000');
 
 ALTER TABLE audit_entry ALTER COLUMN entry_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME audit_entry_entry_id_seq

@@ -102,16 +102,21 @@ class AuditLog:
     ) -> tuple[list[tuple[int, AuditEntry]], bool]:
         """Up to `limit` entries behind a place, newest first, each with its shard; whether there are more."""
 
+        refusals: list[Unavailable] = []
+
         async def asked(shard: Shard) -> list[tuple[int, AuditEntry]]:
             before_id = after.entry_id if shard.number == after.shard else _LAST_ID * (shard.number < after.shard)
             values = {"before": after.at, "before_id": before_id, "namespace": namespace, "limit": limit + 1}
             try:
                 rows = await rows_of(AuditEntry, shard.pool, SQL.audit_entries, **values)
-            except Unavailable:
+            except Unavailable as refusal:
+                refusals.append(refusal)
                 return []
             return [(shard.number, row) for row in rows]
 
         parts = await asyncio.gather(*map(asked, self._homes()))
+        if len(refusals) == len(parts) > 0:  # one of several that is away takes nothing from what the others keep
+            raise refusals[0]
         found = sorted(
             (entry for part in parts for entry in part),
             key=lambda entry: (entry[1].at, entry[0], entry[1].entry_id),

@@ -20,7 +20,8 @@ CREATE TABLE audit_entry (
     changed bigint,
     origin text NOT NULL,
     detail text NOT NULL,
-    PRIMARY KEY (at, entry_id));
+    PRIMARY KEY (at, entry_id)
+) WITH (autovacuum_analyze_threshold = 1000000);
 """
 
 

@@ -488,6 +488,6 @@ async def test_the_sdk_speaks_of_schedules(world: DagWorld) -> None:
     assert (await client.schedules.resume("nightly")).paused is False
     assert [tick.decision for tick in await client.schedules.ticks("flow")] == ["started"]
     assert await client.schedules.delete("once") is True
-    with pytest.raises(ValueError, match="topic= and dag="):
+    with pytest.raises(ValueError, match="topic=, dag= and workflow="):
         await client.schedules.put("neither", interval_s=5)
     await world.settle()

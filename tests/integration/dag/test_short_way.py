@@ -207,6 +207,8 @@ async def test_requests_are_measured_under_the_documented_path(service: Service,
     [line] = [
         line
         for line in text.splitlines()
-        if line.startswith("headgate_http_request_seconds_count") and "/wait" in line and 'status="404"' in line
+        if line.startswith("headgate_http_request_seconds_count")
+        and "/dags/{dag}/wait" in line
+        and 'status="404"' in line
     ]
     assert 'route="/v1/namespaces/{ns}/dags/{dag}/wait"' in line and 'method="GET"' in line

@@ -51,8 +51,10 @@ SELECT item_id::text, state, generation FROM node WHERE no = $1::bigint << 22;
 -- With its decider, and what of these it has asked for already, as nodes or as steps.
 SELECT r.*, n.item_id, n.state AS decider_state, n.generation, ARRAY(
     SELECT w.key FROM unnest($2::text[]) AS w(key)
-    WHERE EXISTS (SELECT FROM node WHERE dag_no = $1 AND node.key = w.key)
-        OR EXISTS (SELECT FROM event WHERE dag_no = $1 AND event.key = w.key AND after IS NOT NULL AND kind = 'step')
+    WHERE coalesce(
+        (SELECT true FROM node WHERE dag_no = $1 AND node.key = w.key),
+        (SELECT true FROM event
+        WHERE dag_no = $1 AND event.key = w.key AND after IS NOT NULL AND kind = 'step' LIMIT 1))
     ) AS known
 FROM (SELECT {run_columns} FROM run WHERE dag_no = $1 OFFSET 0) AS r
 CROSS JOIN LATERAL (
