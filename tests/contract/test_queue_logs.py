@@ -84,8 +84,9 @@ async def test_a_log_is_there_after_the_item_has_ended(api: Api) -> None:
     assert await write(api, batch(leased, 2, "sent behind the ack")) == ["written"]
     assert await texts(api, item) == ["kept", "sent behind the ack"]
     await api.clock.advance(3600)
-    await api.host.reap()
     assert await write(api, batch(leased, 3, "when the lease would have run out")) == ["not_found"]
+    await api.host.reap()
+    assert await write(api, batch(leased, 4, "and once it is swept")) == ["not_found"]
 
 
 async def test_only_the_holder_writes(api: Api) -> None:

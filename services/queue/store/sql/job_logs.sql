@@ -14,7 +14,7 @@ SELECT asked.place, held.worker, last.token::text AS last_token, last.number AS 
     coalesce(last.item_bytes, 0) AS item_bytes
 FROM unnest($2::uuid[], $3::uuid[]) WITH ORDINALITY AS asked(id, token, place)
 CROSS JOIN LATERAL (
-    SELECT lease.worker, lease.claimed_at FROM lease
+    SELECT lease.worker, lease.claimed_at, lease.expires_at FROM lease
     WHERE lease.token = asked.token AND lease.namespace_id = $1::int AND asked.id = ANY (lease.ids) LIMIT 1) AS held
 LEFT JOIN LATERAL (
     SELECT NOT item.remembered OR item.managed OR item.enqueued_at <= held.claimed_at AS is_it FROM item
@@ -29,7 +29,9 @@ LEFT JOIN LATERAL (
     SELECT job_log.token, job_log.number, job_log.item_bytes FROM job_log
     WHERE job_log.item_id = asked.id AND job_log.namespace_id = $1::int
     ORDER BY job_log.seq DESC LIMIT 1) AS last ON true
-WHERE coalesce(living.is_it, cancelled.is_known IS NULL AND cancelled_before.is_known IS NULL);
+WHERE coalesce(
+    living.is_it,
+    held.expires_at > shard_now() AND cancelled.is_known IS NULL AND cancelled_before.is_known IS NULL);
 
 -- name: write_logs(namespace_id, ids, tokens, numbers, attempts, workers, bytes, item_bytes, lines)
 -- Under the lock of the namespace's row.
