@@ -122,10 +122,11 @@ class Look:
         await self.drawn()
 
     async def drawn(self) -> None:
-        """Wait until the view that the address names is there."""
+        """Wait until the view that the address names is there, and not about to be drawn again."""
         await self.page.wait_for_function(
             "() => { const main = document.getElementById('main');"
-            " return main.dataset.at === location.hash && !['', '…'].includes(main.textContent); }"
+            " return main.dataset.at === location.hash && main.ariaBusy !== 'true' &&"
+            " !['', '…'].includes(main.textContent); }"
         )
 
     async def text(self) -> str:

@@ -60,11 +60,16 @@ async function render() {
   leave.abort();
   leave = new AbortController();
   const { signal } = leave;
-  if (await attempt(me, signal) === false) return every(EVERY_MS, me, signal, true);
+  const main = document.getElementById("main");
+  main.ariaBusy = "true";
+  const known = await attempt(me, signal);
   if (signal.aborted) return;
+  if (known === false) {
+    main.ariaBusy = "false";
+    return every(EVERY_MS, me, signal, true);
+  }
   const { ns, view, argument, query } = address();
   const [name, list, one] = VIEWS[view];
-  const main = document.getElementById("main");
   localStorage.setItem(NS, ns);
   document.title = `${argument || name || query.q || "Search"} · Headgate`;
   header(ns, view, query);
@@ -85,6 +90,7 @@ async function render() {
   }
   main.dataset.at = location.hash;
   const shown = await attempt(() => draw(page, argument), signal);
+  if (!signal.aborted) main.ariaBusy = "false";
   if (shown === false && main.textContent === "…") put(main);
   // A list is looked at again while it is looked at; a DAG tells of itself.
   if (shown === false || !(view === "dags" && argument)) every(EVERY_MS, () => draw(page, argument), signal, shown === false);
