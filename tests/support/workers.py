@@ -35,6 +35,7 @@ _WITH_PROCESSES = {
         "tests/integration/test_fleet.py",
         "tests/integration/test_local_stack.py",
         "tests/integration/test_wheels.py",
+        "tests/integration/workflows/test_killed_workflows.py",
         "tests/worlds/test_processes.py",
     ),
 }
