@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from shared import vital
 from shared.errors import Unavailable
@@ -126,3 +127,14 @@ class Loop:
                 await self._kicked.wait()
         except TimeoutError:
             pass
+
+
+def part_failed(event: str, error: Exception, **known: Any) -> None:
+    """Log that one part of a step failed, and comes again: what is away is a line, a mistake of ours a traceback.
+
+    To be called where `error` is handled.
+    """
+    if isinstance(error, Unavailable):
+        log.warning(event, error=error.detail, **known)
+    else:
+        log.exception(event, **known)

@@ -40,7 +40,7 @@ from services.dag.store.create import Columns
 from services.dag.store.dags import NodeRow
 from shared import ids
 from shared.crash import crash_point
-from shared.errors import ShardUnavailable, Unavailable
+from shared.errors import ShardUnavailable, Unavailable, something_done
 from shared.fallback import Fallback
 from shared.postgres.connections import Transaction
 from shared.shards.map_file import SLOTS
@@ -224,7 +224,8 @@ class Builder:
             raise unfinished_error()
         if await self._give(shard, written):
             return Created(written.dag, written.made, written.same)
-        dag = await store.reads.get_dag(shard, written.dag.id, namespace) or written.dag
+        with something_done():
+            dag = await store.reads.get_dag(shard, written.dag.id, namespace) or written.dag
         return Created(dag, written.made, written.same)
 
     async def add(

@@ -22,7 +22,7 @@ from services.dag.store.create import Birth, Born, Columns
 from shared import ids
 from shared.admission.connection_priority import Urgency
 from shared.crash import crash_point
-from shared.errors import ServiceError
+from shared.errors import ServiceError, something_done
 from shared.fallback import Fallback
 from shared.metrics import RELEASED
 from shared.postgres.batcher import Batcher, BatcherLimits
@@ -118,7 +118,8 @@ class Births:
             RELEASED.labels(shard.number).inc(dag.released)
         if await self._giver.give_born(shard, birth):
             return dag
-        return await store.reads.get_dag(shard, dag.id, dag.namespace) or dag
+        with something_done():
+            return await store.reads.get_dag(shard, dag.id, dag.namespace) or dag
 
     def _bearer(self, shard: Shard) -> Batcher[Birth, Born | None]:
         if shard.number not in self._bearing:

@@ -22,7 +22,7 @@ from services.dag.store.create import Birth
 from services.dag.store.dags import WaitingItem
 from shared import ids
 from shared.crash import crash_point
-from shared.errors import Unavailable
+from shared.errors import Unavailable, something_done
 from shared.postgres.batcher import Batcher, BatcherLimits
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -97,16 +97,17 @@ class Giver:
         """How the nodes of an add stand by now, by their keys.
 
         Raises:
-            DagFinished: the DAG was cancelled meanwhile, and they are.
+            DagFinished: the DAG was cancelled meanwhile, and with it those of them that had not begun.
         """
 
         async def look(tx: Transaction) -> tuple[Dag, list[Node]]:
             [dag] = await store.dags.lock_dag_nos(tx, [unfinished.dag_no])
             return dag, await store.dags.nodes_between(tx, *unfinished, list(TRANSITIONS))
 
-        dag, nodes = await shard.pool.transaction(look)
-        if dag.state != "running" and any(node.state == "cancelled" for node in nodes):
-            raise DagFinished("the DAG was cancelled while nodes were added to it; they are cancelled too")
+        with something_done():
+            dag, nodes = await shard.pool.transaction(look)
+            if dag.state != "running" and any(node.state == "cancelled" for node in nodes):
+                raise DagFinished("the DAG was cancelled while nodes were added to it; they are cancelled too")
         return {node.key: Added(node.key, node.item_id, node.state) for node in nodes}
 
     async def give_born(self, shard: Shard, birth: Birth) -> bool:

@@ -18,7 +18,7 @@ from services.dag import store
 from services.dag.settings import DagSettings
 from services.dag.store.reads import Limits
 from shared.clock import Clock
-from shared.errors import OverQuota, ShardUnavailable
+from shared.errors import OverQuota, ShardUnavailable, something_done
 from shared.metrics import RATE_LIMITED
 from shared.shards.shard_map import Shard, ShardMap
 
@@ -85,7 +85,8 @@ class Quotas:
 
     async def set(self, namespace: str, limits: Limits) -> dict[str, Any]:
         """Give a namespace quotas of its own, on every shard; as `view`."""
-        await asyncio.gather(*(store.reads.set_quota(shard, namespace, limits) for shard in self._shards))
+        with something_done():  # by another shard
+            await asyncio.gather(*(store.reads.set_quota(shard, namespace, limits) for shard in self._shards))
         return await self.view(namespace)
 
     async def view(self, namespace: str) -> dict[str, Any]:

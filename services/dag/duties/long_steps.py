@@ -18,7 +18,7 @@ from services.dag.run.decisions import Settlement
 from services.dag.settings import DagSettings
 from services.dag.turns import Turns, Waiting
 from shared.crash import crash_point
-from shared.log import log
+from shared.loop import part_failed
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
@@ -97,9 +97,9 @@ class Walker:
                 pause_s = min(took_s, _PAUSE_S_MAX)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._leaving.wait(), pause_s)
-        except Exception:
+        except Exception as error:
             # One DAG's trouble must not hold up the others; its rows are still there.
-            log.exception("a walk failed", shard=shard.number, dag_no=dag_no)
+            part_failed("a walk failed", error, shard=shard.number, dag_no=dag_no)
             return None
         return took_s
 

@@ -27,6 +27,7 @@ from shared import ids
 from shared.crash import crash_point
 from shared.errors import Unavailable
 from shared.log import log
+from shared.loop import part_failed
 from shared.metrics import OUTBOX_ROWS
 from shared.postgres.history import Edition
 from shared.shards.shard_map import Shard
@@ -197,10 +198,8 @@ class Relay:
                 await asyncio.gather(*(self._carry(entry) for entry in batch))
             else:
                 await self._settle(batch, await self._tell(namespace, action, batch))
-        except Unavailable as error:
-            log.warning("the outbox could not be sent", action=action, rows=len(batch), error=error.detail)
-        except Exception:
-            log.exception("the outbox could not be sent", action=action, rows=len(batch))
+        except Exception as error:
+            part_failed("the outbox could not be sent", error, action=action, rows=len(batch))
         finally:
             # What was not told is overdue soon and comes again; what was told is on its way out.
             self._held.difference_update(entry.key for entry in batch)

@@ -14,7 +14,7 @@ from services.dag import store
 from services.dag.model import DagNo
 from services.dag.run.context import Context
 from shared.errors import ServiceError
-from shared.log import log
+from shared.loop import part_failed
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
@@ -47,10 +47,10 @@ class Retention:
     async def _move(self, shard: Shard, nos: Sequence[DagNo]) -> None:
         try:
             await shard.pool.transaction(lambda tx: self._move_rows(tx, nos))
-        except ServiceError:
+        except ServiceError as error:
             if len(nos) == 1:
                 # One DAG's trouble must not hold up the others.
-                log.exception("an ended DAG cannot be moved", shard=shard.number, dag_no=nos[0])
+                part_failed("an ended DAG cannot be moved", error, shard=shard.number, dag_no=nos[0])
                 await shard.pool.transaction(
                     lambda tx: store.archive.set_phase(tx, nos, "moving", due_in_s=_BUSY_S)
                 )

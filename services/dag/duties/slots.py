@@ -14,7 +14,7 @@ from services.dag import store
 from services.dag.run.context import Context
 from services.dag.schedules.ticking import Ticker
 from shared.errors import Unavailable
-from shared.log import log
+from shared.loop import part_failed
 from shared.shards.shard_map import Shard
 
 # Of one schedule in a row, so that others come in between.
@@ -66,7 +66,7 @@ class Slots:
                 done += 1
         except Exception as error:
             # One schedule's trouble must not hold up the others; its row is still there.
-            log.exception("a slot could not be decided", shard=shard.number, schedule_no=no)
+            part_failed("a slot could not be decided", error, shard=shard.number, schedule_no=no)
             pause_s = _BUSY_S if isinstance(error, Unavailable) else _TROUBLED_S
             await store.schedules.put_off(shard, no, pause_s)
         return done

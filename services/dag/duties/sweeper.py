@@ -11,6 +11,7 @@ from services.dag.run.context import Context
 from services.dag.run.control import Controller
 from shared.errors import ServiceError
 from shared.log import log
+from shared.loop import part_failed
 from shared.shards.shard_map import Shard
 
 _ADDS_PER_STEP = 16
@@ -63,8 +64,8 @@ class Sweeper:
         """One DAG's deadline; its trouble must not hold up the others. 1 when it was done."""
         try:
             await work
-        except Exception:
-            log.exception("a deadline could not be applied", dag_no=dag_no)
+        except Exception as error:
+            part_failed("a deadline could not be applied", error, dag_no=dag_no)
             return 0
         return 1
 

@@ -18,7 +18,7 @@ from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.store.timers import NextTimer
 from shared.errors import ServiceError
-from shared.log import log
+from shared.loop import part_failed
 from shared.metrics import TIMER_LATE_SECONDS
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -84,7 +84,8 @@ class Timers:
         except Exception as error:
             # One DAG's trouble must not hold up the others.
             if len({dag_of(timer.no) for timer in due}) == 1:
-                log.exception("timers of a DAG cannot be ended", shard=shard.number, dag_no=dag_of(due[0].no))
+                dag_no = dag_of(due[0].no)
+                part_failed("timers of a DAG cannot be ended", error, shard=shard.number, dag_no=dag_no)
                 pause_s = _BUSY_S if isinstance(error, ServiceError) else _TROUBLED_S
                 await store.timers.put_off(shard, [timer.no for timer in due], pause_s)
                 return 1

@@ -10,7 +10,7 @@ from services.dag import store
 from services.dag.model import Dag
 from services.dag.read.queries import NodeDetail, Queries
 from services.dag.run.context import Context
-from shared.errors import invalid
+from shared.errors import invalid, something_done
 from shared.http import cursors
 from shared.shards.shard_map import Shard
 
@@ -73,11 +73,12 @@ class Exporter:
                 *(store.archive.export_mark(shard, namespace) for shard in self._context.shards)
             )
             return None if None in marks else min(mark for mark in marks if mark is not None)
-        return min(
-            await asyncio.gather(
-                *(store.archive.set_export_mark(shard, namespace, until) for shard in self._context.shards)
+        with something_done():  # by another shard
+            return min(
+                await asyncio.gather(
+                    *(store.archive.set_export_mark(shard, namespace, until) for shard in self._context.shards)
+                )
             )
-        )
 
     async def _at(self, shard: Shard, since: datetime, after: tuple[datetime, str]) -> _Part:
         scan_max = self._settings.export_scan_dags_max

@@ -18,7 +18,7 @@ from services.dag.model import DECIDER, Dag, DagNo, Node, Resolved
 from services.dag.run import run_ends, unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
-from shared.errors import FieldError
+from shared.errors import FieldError, something_done
 from shared.http.nearest import nearest
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -238,7 +238,8 @@ class Controller:
                     settlement.consider(node)
 
         dag = await self._change(namespace, dag_id, act)
-        hints = await self._hints(dag, first.keys() - waited_for)
+        with something_done():
+            hints = await self._hints(dag, first.keys() - waited_for)
         seen: set[tuple[str, str]] = set()
         answers = []
         for fact in facts:

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from shared import loop as module
 from shared import vital
 from shared.errors import ShardUnavailable, Unavailable
-from shared.loop import Loop
+from shared.loop import Loop, part_failed
 from shared.metrics import DUTY_FAILED_ROUNDS
 from shared.vital import Vitals
 
@@ -129,6 +130,19 @@ async def test_a_failed_step_is_tried_again(error: Exception) -> None:
     loop.start()
     await until(lambda: duty.steps >= 4)
     await loop.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(ShardUnavailable("away"), "warning"), (ValueError("broken"), "error")]
+)
+def test_what_is_away_is_a_line_of_the_log_and_a_mistake_of_ours_a_traceback(error: Exception, told: str) -> None:
+    with capture_logs() as lines:
+        try:
+            raise error
+        except Exception as caught:
+            part_failed("a walk failed", caught, dag_no=5)
+    [line] = lines
+    assert (line["log_level"], line["dag_no"], line.get("exc_info", False)) == (told, 5, told == "error")
 
 
 async def test_stop_lets_a_running_step_end() -> None:
