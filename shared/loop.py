@@ -2,9 +2,9 @@
 
 `Loop` owns start, jitter, back-off after errors, early wake-ups and drain. A step that did something is
 followed by the next at once; an idle one by a pause of `interval_s` (a number, or what a function says after
-each step), jittered by a quarter so that hosts do not march in step. `kick()` ends a pause, `kick_in()` does so
-at a time: memory hurries, the interval is the truth. A failed step is a pause that grows; a duty whose task ends
-by itself takes the process with it (`shared.vital`).
+each step), jittered by a quarter so that hosts do not run in step. A `Waker` ends a pause, at once or
+at a time. It only saves time: what it misses is found after the interval. A failed step is a pause that grows; a
+duty whose task ends by itself takes the process with it (`shared.vital`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from shared import vital
@@ -25,36 +26,12 @@ ERROR_PAUSE_S_MAX = 5.0
 _DOUBLINGS_MAX = 10
 
 
-class Loop:
-    """Runs one duty, of one shard or of the process, until stopped."""
+class Waker:
+    """Ends the pauses of a loop. It is made before the loop, so that whoever finds work for it can be given it."""
 
-    def __init__(
-        self,
-        name: str,
-        step: Callable[[], Awaitable[int]],
-        *,
-        interval_s: float | Callable[[], float],
-        shard: int | None = None,
-    ) -> None:
-        self.name = name if shard is None else f"{name} {shard}"
-        self._step = step
-        self._interval_s = interval_s if callable(interval_s) else lambda: interval_s
+    def __init__(self) -> None:
         self._kicked = asyncio.Event()
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
-        self._failed_rounds = 0
         self._alarm: asyncio.TimerHandle | None = None
-        self._told = DUTY_FAILED_ROUNDS.labels(name, "" if shard is None else shard)
-
-    def start(self) -> None:
-        """Begin; a loop is started once."""
-        assert self._task is None, f"{self.name} was started twice"
-        self._task = vital.PROCESS.keep(self._run(), self.name)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started, has not been stopped, and has not ended."""
-        return self._task is not None and not self._task.done() and not self._stopping
 
     def kick(self) -> None:
         """Do the next step now instead of at the end of the pause."""
@@ -70,22 +47,74 @@ class Loop:
             self._alarm.cancel()
         self._alarm = loop.call_at(at_s, self._ring)
 
+    def take(self) -> bool:
+        """Whether somebody has kicked since this was last asked."""
+        was_kicked = self._kicked.is_set()
+        self._kicked.clear()
+        return was_kicked
+
+    async def wait(self, pause_s: float) -> None:
+        """Until somebody kicks, so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._kicked.wait()
+
+    def stop(self) -> None:
+        """End the pause, and let no alarm end a later one."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._kicked.set()
+
     def _ring(self) -> None:
         self._alarm = None
         self._kicked.set()
 
+
+class Loop:
+    """Runs one duty, of one shard or of the process, until stopped."""
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], Awaitable[int]],
+        *,
+        interval_s: float | Callable[[], float],
+        shard: int | None = None,
+        waker: Waker | None = None,
+    ) -> None:
+        self.name = name if shard is None else f"{name} {shard}"
+        self._step = step
+        self._interval_s = interval_s if callable(interval_s) else lambda: interval_s
+        self.waker = waker or Waker()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._failed_rounds = 0
+        self._told = DUTY_FAILED_ROUNDS.labels(name, "" if shard is None else shard)
+
+    def start(self) -> None:
+        """Begin; a loop is started once."""
+        assert self._task is None, f"{self.name} was started twice"
+        self._task = vital.PROCESS.keep(self._run(), self.name)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, has not been stopped, and has not ended."""
+        return self._task is not None and not self._task.done() and not self._stopping
+
+    def kick(self) -> None:
+        """Do the next step now instead of at the end of the pause."""
+        self.waker.kick()
+
     async def stop(self) -> None:
         """Let a running step end, then stop."""
         self._stopping = True
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._kicked.set()
+        self.waker.stop()
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         while not self._stopping:
-            self._kicked.clear()
+            self.waker.take()
             if await self._round() == 0:
                 await self._pause()
 
@@ -122,11 +151,7 @@ class Loop:
         if self._failed_rounds:
             doubled_s = pause_s * 2 ** min(self._failed_rounds, _DOUBLINGS_MAX)
             pause_s = min(max(doubled_s, ERROR_PAUSE_S_MIN), ERROR_PAUSE_S_MAX)
-        try:
-            async with asyncio.timeout(pause_s * random.uniform(0.75, 1.25)):  # noqa: S311 - jitter
-                await self._kicked.wait()
-        except TimeoutError:
-            pass
+        await self.waker.wait(pause_s * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
 
 
 def part_failed(event: str, error: Exception, **known: Any) -> None:

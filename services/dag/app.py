@@ -47,7 +47,7 @@ from shared.http.access import access_of
 from shared.http.edge import install
 from shared.http.hot_path import HotPath
 from shared.http.pages import add_pages
-from shared.loop import Loop
+from shared.loop import Loop, Waker
 from shared.metrics import RELEASED
 from shared.shards.ownership import SELDOM_S, Ownership
 from shared.shards.shard_map import MapListener, Shard, ShardMap
@@ -69,13 +69,8 @@ class Loops:
         self.sweeper = Sweeper(context, orchestrator.giver, orchestrator.controller)
         self.retention = Retention(context)
         self.hearing = Hearing(context)
-        self.timers = Timers(context, lambda shard, in_s: self._timing[shard.number].kick_in(in_s))
-        self.slots = Slots(
-            context,
-            orchestrator.ticker,
-            self.timers.ahead_s,
-            lambda shard, in_s: self._deciding[shard.number].kick_in(in_s),
-        )
+        self.timers = Timers(context)
+        self.slots = Slots(context, orchestrator.ticker)
         self._polls: list[Loop] = []
         self._others: list[Loop] = [
             Loop("lag", context.lag.step, interval_s=SAMPLE_S),
@@ -83,15 +78,8 @@ class Loops:
             Loop("homes", context.look_for_homes, interval_s=self._settings.shards_refresh_s),
         ]
         self._walks: dict[int, Loop] = {}
-        self._timing: dict[int, Loop] = {}
-        self._deciding: dict[int, Loop] = {}
         for shard in context.shards:
             self._serve(shard)
-        context.dispatch = self.relay.dispatch
-        context.forget = self.relay.forget
-        context.arm_timers = self.timers.arm
-        context.kick_schedules = lambda shard: self._deciding[shard.number].kick()
-        context.kick_walks = lambda shard: self._walks[shard.number].kick()
 
     def start(self) -> None:
         """Start all loops."""
@@ -113,13 +101,14 @@ class Loops:
             self._ownership.duty(f"results {i}", number, results.step, interval_s=0.2)
             for i in range(self._settings.completion_pollers)
         ]
-        walks = self._walks[number] = self._loop("walks", shard, self._orchestrator.walker.step)
+        wakers = context.wakers[number]
+        walks = self._walks[number] = self._loop("walks", shard, self._orchestrator.walker.step, wakers.walks)
         outbox = self._loop("outbox", shard, self.relay.step)
         sweeper = self._loop("sweeper", shard, self.sweeper.step)
-        timers = self._timing[number] = self._loop("timers", shard, self.timers.step)
-        slots = self._deciding[number] = self._loop("slots", shard, self.slots.step)
+        timers = self._loop("timers", shard, self.timers.step, wakers.timers)
+        slots = self._loop("slots", shard, self.slots.step, wakers.slots)
         woken = {"walks": walks, "outbox": outbox, "sweep": sweeper, "timers": timers, "slots": slots}
-        lookout = Lookout(context, shard, woken, self.timers.ahead_s)
+        lookout = Lookout(context, shard, woken)
         others = [
             outbox,
             sweeper,
@@ -157,10 +146,11 @@ class Loops:
         name: str,
         shard: Shard,
         step: Callable[[Shard], Awaitable[int]],
+        waker: Waker | None = None,
         *,
         interval_s: float = SELDOM_S,
     ) -> Loop:
-        return self._ownership.duty(name, shard.number, lambda: step(shard), interval_s=interval_s)
+        return self._ownership.duty(name, shard.number, partial(step, shard), interval_s=interval_s, waker=waker)
 
     async def _drain(self, shard: Shard) -> None:
         await self.results[shard.number].drain()

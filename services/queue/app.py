@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from typing import Protocol
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
@@ -16,6 +17,7 @@ from services.queue.api.routes_operations import router as operations_router
 from services.queue.api.routes_reasons import router as reasons_router
 from services.queue.api.routes_workers import router as workers_router
 from services.queue.api.verbs import Verbs
+from services.queue.dispatch.announcements import Announcer
 from services.queue.dispatch.dequeue import Dequeues
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.topic_gates import Gates
@@ -24,7 +26,7 @@ from services.queue.duties.fairness_keys import Lanes
 from services.queue.duties.far_keys import FarKeys
 from services.queue.duties.gauges import Gauges
 from services.queue.duties.health import Health
-from services.queue.duties.hints import Messenger
+from services.queue.duties.hints import Hearer, Messenger
 from services.queue.duties.notices import Notices
 from services.queue.duties.reaper import Reaper
 from services.queue.duties.retention import Retention
@@ -57,7 +59,6 @@ from shared.console.routes import router as console_router
 from shared.console.site import add_relay
 from shared.console.site import router as site_router
 from shared.console.watch import Watch
-from shared.dag_notify import Voice
 from shared.http.access import access_of
 from shared.http.edge import install
 from shared.http.hot_path import HotPath, Verb
@@ -81,23 +82,31 @@ _COUNTERS = {
 }
 
 
+class _Talking(Protocol):
+    """Tells other processes, or is told, from start to stop."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
 def create_app(settings: QueueSettings) -> HotPath:
     """The queue service as an ASGI app; its lifespan checks the schema and starts the background loops."""
     clock = SystemClock()
     shards = ShardMap(settings.plan(), settings, clock)
     redis = connect(settings.redis_url) if settings.redis_url else None
     buckets = Buckets(f"{settings.redis_prefix}:queue", redis, clock)
-    process = _process(shards, buckets, settings, clock)
+    messenger = _messenger(settings, clock)
+    process = _process(shards, buckets, messenger or Announcer(), settings, clock)
     stores, dispatch, ownership, agreement = (
         process.stores,
         process.dispatch,
         process.ownership,
         process.agreement,
     )
-    messenger = None
-    if settings.redis_url:
-        messenger = Messenger(settings.redis_url, settings.redis_prefix, dispatch, clock, poll_s=settings.poll_s)
-        dispatch.tell, dispatch.want, dispatch.tell_change = messenger.tell, messenger.want, messenger.tell_change
+    talking: list[_Talking] = [process.ack_flushes.endings, process.ack_flushes.changes]
+    if messenger is not None:
+        talking = [messenger, Hearer(dispatch, messenger), *talking]
     lanes = Lanes(stores, dispatch, settings)
     notices = Notices(stores, process.quotas, process.topics, lanes, process.workers.news, process.gates)
     lag = LoopLag(settings.standing_wait_s_max)
@@ -114,7 +123,10 @@ def create_app(settings: QueueSettings) -> HotPath:
         *(loop for store in stores.values() for loop in _duties(store, process)),
     ]
     follow_map = partial(shards.reload, _map_listener(process, loops, watch))
-    loops += [_bringing(process.agreement), Loop("shard map", follow_map, interval_s=1.0)]
+    loops += [
+        Loop("agreement", agreement.step, interval_s=agreement.pause_s, waker=agreement.waker),
+        Loop("shard map", follow_map, interval_s=1.0),
+    ]
 
     async def leave() -> None:
         dispatch.leave()
@@ -130,7 +142,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         for loop in loops:
             loop.start()
         watch.peers.start()
-        async with _talking(messenger, [process.ack_flushes.endings, process.ack_flushes.changes]):
+        async with _all(talking):
             yield
             await leave()
         for loop in loops:
@@ -155,7 +167,15 @@ def create_app(settings: QueueSettings) -> HotPath:
     return HotPath(app, verbs, app.state.access, settings, lag)
 
 
-def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock: Clock) -> QueueProcess:
+def _messenger(settings: QueueSettings, clock: Clock) -> Messenger | None:
+    if not settings.redis_url:
+        return None
+    return Messenger(settings.redis_url, settings.redis_prefix, clock, poll_s=settings.poll_s)
+
+
+def _process(
+    shards: ShardMap, buckets: Buckets, announcer: Announcer, settings: QueueSettings, clock: Clock
+) -> QueueProcess:
     """Every part, each given those below it."""
     stores = {shard.number: Store(shard, settings) for shard in shards}
     ownership = Ownership("queue", shards, settings, clock)
@@ -163,7 +183,9 @@ def _process(shards: ShardMap, buckets: Buckets, settings: QueueSettings, clock:
     def hand_back(namespace: str, held: Sequence[tuple[str, str]]) -> Awaitable[None]:
         return nacks.hand_back(namespace, held)
 
-    dispatch = Dispatch(list(stores.values()), settings, clock, owns=ownership.owns, hand_back=hand_back)
+    dispatch = Dispatch(
+        list(stores.values()), settings, clock, announcer=announcer, owns=ownership.owns, hand_back=hand_back
+    )
     placement = Placement(list(stores), settings, clock, avoids=shards.avoids, owns=ownership.owns)
     ack_flushes = AckFlushes(dispatch, settings)
     expiry = Expiry(dispatch, settings)
@@ -217,17 +239,12 @@ def _described(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]])
 
 
 @asynccontextmanager
-async def _talking(messenger: Messenger | None, voices: Sequence[Voice]) -> AsyncIterator[None]:
-    """Tell other processes, and be told, meanwhile."""
-    if messenger is not None:
-        messenger.start()
-    for voice in voices:
-        voice.start()
+async def _all(talking: Sequence[_Talking]) -> AsyncIterator[None]:
+    for party in talking:
+        party.start()
     yield
-    for voice in voices:
-        await voice.stop()
-    if messenger is not None:
-        await messenger.stop()
+    for party in reversed(talking):
+        await party.stop()
 
 
 def _add_routes(app: FastAPI, verbs: dict[str, Verb], relay: ServiceRelay) -> None:
@@ -251,13 +268,6 @@ def _loops(dispatch: Dispatch, health: Health) -> list[Loop]:
         Loop("rates", health.step, interval_s=1.0),
         Loop("idle lines", forget_idle, interval_s=10.0),
     ]
-
-
-def _bringing(agreement: Agreement) -> Loop:
-    """Brings to every shard what was set on others."""
-    bringing = Loop("agreement", agreement.step, interval_s=agreement.pause_s)
-    agreement.kick = bringing.kick
-    return bringing
 
 
 def _map_listener(process: QueueProcess, loops: list[Loop], watch: Watch) -> MapListener:
@@ -292,14 +302,11 @@ def _duties(store: Store, process: QueueProcess) -> list[Loop]:
     retention = Retention(store, settings)
     far_keys = FarKeys(store, process.stores, settings)
     empty_topics = EmptyTopics(store, settings)
-    look = ownership.duty("reaper", number, reaper.look, interval_s=reaper.pause_s)
-    delays = ownership.duty("delays", number, reaper.promote_step, interval_s=settings.reap_interval_s)
-    leases = ownership.duty("leases", number, reaper.sweep_step, interval_s=settings.reap_interval_s)
-    reaper.delays.wake, reaper.leases.wake, reaper.look_again = delays.kick, leases.kick, look.kick
+    reap_s, delays, leases = settings.reap_interval_s, reaper.delays.waker, reaper.leases.waker
     return [
-        look,
-        delays,
-        leases,
+        ownership.duty("reaper", number, reaper.look, interval_s=reaper.pause_s, waker=reaper.look_waker),
+        ownership.duty("delays", number, reaper.promote_step, interval_s=reap_s, waker=delays),
+        ownership.duty("leases", number, reaper.sweep_step, interval_s=reap_s, waker=leases),
         ownership.duty(
             "operations",
             number,

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from shared.clock import Clock
 from shared.errors import ShardUnavailable, ShuttingDown
 from shared.log import log
-from shared.loop import Loop
+from shared.loop import Loop, Waker
 from shared.metrics import OWNED
 from shared.postgres.sql import load
 from shared.settings import EdgeSettings
@@ -122,6 +122,7 @@ class Ownership:
         step: Callable[[], Awaitable[int]],
         *,
         interval_s: float | Callable[[], float],
+        waker: Waker | None = None,
     ) -> Loop:
         """A loop over one shard: at `interval_s` while this process owns it, else now and then."""
 
@@ -129,7 +130,7 @@ class Ownership:
             wanted_s = interval_s() if callable(interval_s) else interval_s
             return wanted_s if self.owns(number) else max(wanted_s, SELDOM_S)
 
-        loop = Loop(name, step, interval_s=pause_s, shard=number)
+        loop = Loop(name, step, interval_s=pause_s, shard=number, waker=waker)
         self._duties.setdefault(number, []).append(loop)
         return loop
 

@@ -247,8 +247,8 @@ async def test_the_owner_does_its_duty_at_once_and_others_now_and_then(owners: O
 
     assert first.pauses() == 0.25  # type: ignore[attr-defined]
     assert second.pauses() == 10  # type: ignore[attr-defined]
-    kicked = first._duties[0][0]._kicked
-    assert kicked.is_set(), "a new owner does not wait for the pause of before"
+    kicked = first._duties[0][0].waker
+    assert kicked.take(), "a new owner does not wait for the pause of before"
 
 
 async def test_of_two_who_saw_a_shard_free_the_first_takes_it(alone: Owners) -> None:

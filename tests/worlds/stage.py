@@ -112,10 +112,7 @@ class Process:
 
     def woken(self) -> list[str]:
         """The duties that something has woken since this was last asked."""
-        found = [loop for loop in self.loops() if loop._kicked.is_set()]
-        for loop in found:
-            loop._kicked.clear()
-        return [loop.name for loop in found]
+        return [loop.name for loop in self.loops() if loop.waker.take()]
 
     async def close(self) -> None:
         raise NotImplementedError

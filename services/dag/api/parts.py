@@ -35,7 +35,6 @@ class Orchestrator:
         self.controller = Controller(context)
         self.retrier = Retrier(context)
         self.walker = Walker(context)
-        self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier)
         self.queries = Queries(context)
         self.values = SharedValues(context)
         self.ticker = Ticker(context, self.builder)
@@ -44,7 +43,7 @@ class Orchestrator:
         self.turns = TurnCommits(context, self.builder, self.starter)
         self.run_control = RunControl(context, self.controller)
         nested = NestedRuns(context, self.completer, self.starter, self.run_control)
-        self.sub_dags.carry_run = nested.carry
+        self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier, nested.carry)
         self.runs = RunReader(context)
         self.explainer = Explainer(context, self.queries)
         self.streams = Streams(context)

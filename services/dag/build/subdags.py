@@ -49,16 +49,22 @@ _ENDS: Final[dict[str, NodeState]] = {"succeeded": "succeeded", "failed": "faile
 
 
 class SubDags:
-    """Carries outbox rows between a DAG and those that run in its nodes' places."""
+    """Carries outbox rows between a DAG and those that run in its nodes' places; `carry_run` those of runs."""
 
-    def __init__(self, context: Context, builder: Builder, completer: Completer, retrier: Retrier) -> None:
+    def __init__(
+        self,
+        context: Context,
+        builder: Builder,
+        completer: Completer,
+        retrier: Retrier,
+        carry_run: Callable[[Shard, SubNode, Send], Awaitable[None]],
+    ) -> None:
         self._context = context
         self._settings = context.settings
         self._builder = builder
         self._completer = completer
         self._retrier = retrier
-        # Of nodes of runs; set by who knows of these.
-        self.carry_run: Callable[[Shard, SubNode, Send], Awaitable[None]] = _nobody
+        self._carry_run = carry_run
 
     async def carry(self, shard: Shard, send: Send) -> None:
         """Do what a row asks for.
@@ -71,7 +77,7 @@ class SubDags:
             return
         node = await store.subdags.sub_node(shard, send.no)
         if node is not None and run_spec.is_run(node.spec):
-            await self.carry_run(shard, node, send)
+            await self._carry_run(shard, node, send)
         elif node is None or (node.generation, node.state) != (send.generation, "released"):
             # The node has moved on. A retry that took it from a living child has this child stopped.
             if send.action == "stop" and node is not None and node.generation > send.generation:
@@ -197,10 +203,6 @@ class SubDags:
         home = self._context.shards.get(ids.shard_of(send.item_id))
         assert home is not None, "the id was made for a shard of ours"
         return home
-
-
-async def _nobody(_shard: Shard, _node: SubNode, _send: Send) -> None:
-    raise Unavailable("nothing here carries between runs")
 
 
 def _error_of(dag: Dag) -> str:

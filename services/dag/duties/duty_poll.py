@@ -18,8 +18,8 @@ from shared.shards.shard_map import Shard
 class Lookout:
     """Looks at one shard and wakes its duties: `outbox`, `walks`, `sweep`, `timers` and `slots`."""
 
-    def __init__(self, context: Context, shard: Shard, duties: Mapping[str, Loop], ahead_s: float) -> None:
-        self._ahead_s = ahead_s
+    def __init__(self, context: Context, shard: Shard, duties: Mapping[str, Loop]) -> None:
+        self._ahead_s = context.short_timers.ahead_s
         self._settings = context.settings
         self._shard = shard
         self._duties = duties

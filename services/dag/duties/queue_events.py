@@ -33,18 +33,18 @@ class Hearing:
         self._following: asyncio.Task[None] | None = None
         self._named: dict[int, set[str]] = {}
         self._reads: dict[int, asyncio.Task[None]] = {}
+        context.watches.stream_listeners.append(self._follow)
 
     def start(self) -> None:
         """Begin to listen."""
         if self._ear is not None:
             channel = dag_notify.ended_channel(self._prefix)
             self._listening = vital.PROCESS.keep(listen(self._ear, channel, self.heard_of_ends), "ends heard")
-            self._context.watches.on_streams = self._follow
 
     async def stop(self) -> None:
         """Stop listening and close the connection."""
-        self._context.watches.on_streams = lambda _are_there: None
         tasks = [task for task in (*self._reads.values(), self._listening, self._following) if task is not None]
+        self._listening = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -66,7 +66,7 @@ class Hearing:
         if self._following is not None:
             self._following.cancel()
             self._following = None
-        if are_streams and self._ear is not None:
+        if are_streams and self._ear is not None and self._listening is not None:
             channel = dag_notify.changed_channel(self._prefix)
             self._following = vital.PROCESS.keep(
                 listen(self._ear, channel, self.heard_of_changes), "changes heard"

@@ -21,7 +21,7 @@ from services.dag.build.subdags import SUB_DAG_ACTIONS, SubDags
 from services.dag.model import Ref, Send
 from services.dag.queue_client import SHARD_REMOVED, Answer
 from services.dag.run.completions import Completer
-from services.dag.run.context import Context
+from services.dag.run.context import Context, Sender
 from services.dag.run.priority import Ranks
 from shared import ids
 from shared.crash import crash_point
@@ -72,7 +72,7 @@ class _Entry(NamedTuple):
         return self.shard.history.edition is self.edition
 
 
-class Relay:
+class Relay(Sender):
     """Sends outbox rows. `drain` applies every completion of a shard that waits in the queue."""
 
     def __init__(
@@ -98,6 +98,7 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0
         self._closing = asyncio.Event()
+        context.senders.append(self)
 
     def dispatch(self, shard: Shard, sends: Sequence[Send]) -> None:
         """Send rows now; those that are being sent already are left out, and, while too much waits, those that are

@@ -7,7 +7,6 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from services.dag import store
@@ -25,15 +24,12 @@ _TROUBLED_S: Final = 10.0
 
 
 class Slots:
-    """Decides slots. `wake_in` has a shard's step done in so many seconds."""
+    """Decides slots."""
 
-    def __init__(
-        self, context: Context, ticker: Ticker, ahead_s: float, wake_in: Callable[[Shard, float], None]
-    ) -> None:
+    def __init__(self, context: Context, ticker: Ticker) -> None:
         self._context = context
         self._ticker = ticker
-        self._ahead_s = ahead_s
-        self._wake_in = wake_in
+        self._ahead_s = context.short_timers.ahead_s
         self._turned_to: dict[int, int] = {}
 
     async def step(self, shard: Shard) -> int:
@@ -46,7 +42,7 @@ class Slots:
         done += await self._give_turns(shard)
         later_s = [in_s for _, _, in_s in found if in_s > 0]
         if later_s and self._context.ownership.owns(shard.number):
-            self._wake_in(shard, min(later_s))
+            self._context.wakers[shard.number].slots.kick_in(min(later_s))
         return done
 
     async def _give_turns(self, shard: Shard) -> int:

@@ -8,8 +8,7 @@ the DAGs' rows. Two processes at once are harmless, and after an outage the firs
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from services.dag import store
@@ -23,41 +22,24 @@ from shared.metrics import TIMER_LATE_SECONDS
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
-# How far ahead timers are looked for, as a multiple of the time between two looks of the owner.
-_LOOKS_AHEAD: Final = 2.5
 # When timers are looked at again whose end could not be written: of a DAG that is busy, and for other reasons.
 _BUSY_S: Final = 0.5
 _TROUBLED_S: Final = 10.0
 
 
 class Timers:
-    """Ends timers. `wake_in` has a shard's step done in so many seconds."""
+    """Ends timers."""
 
-    def __init__(self, context: Context, wake_in: Callable[[Shard, float], None]) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._wake_in = wake_in
-        # When timers are due that this process has released and the owner might miss, by shard.
-        self._short: dict[int, list[float]] = {}
-
-    @property
-    def ahead_s(self) -> float:
-        """What is due within this time is waited for."""
-        return self._settings.sweep_s * _LOOKS_AHEAD
-
-    def arm(self, shard: Shard, in_s: Sequence[float]) -> None:
-        """This process has released timers that are due in so many seconds."""
-        short = [each for each in in_s if each <= self.ahead_s]
-        if short:
-            now_s = self._context.clock.monotonic_s()
-            waiting = self._short.setdefault(shard.number, [])
-            for each in short:
-                heapq.heappush(waiting, now_s + each)
-            self._wake_in(shard, min(short))
+        self._short = context.short_timers
 
     async def step(self, shard: Shard) -> int:
         """End what is due, so much at a time; how many that were."""
-        found = await store.timers.soon(shard, ahead_s=self.ahead_s, rows_max=self._settings.timers_per_step_max)
+        found = await store.timers.soon(
+            shard, ahead_s=self._short.ahead_s, rows_max=self._settings.timers_per_step_max
+        )
         due = [timer for timer in found if timer.in_s <= 0]
         ended = await self._end(shard, due) if due else 0
         if not due:
@@ -66,17 +48,9 @@ class Timers:
 
     def _wake_again(self, shard: Shard, next_s: float | None) -> None:
         """The owner waits for whatever is next, another process only for what it has released."""
-        now_s = self._context.clock.monotonic_s()
-        waiting = self._short.get(shard.number, [])
-        while waiting and waiting[0] <= now_s:
-            # Some are over, others a moment away, by the shard's clock.
-            heapq.heappop(waiting)
-            if next_s is not None:
-                self._wake_in(shard, next_s)
-        if waiting:
-            self._wake_in(shard, waiting[0] - now_s)
+        self._short.wake_again(shard, next_s)
         if next_s is not None and self._context.ownership.owns(shard.number):
-            self._wake_in(shard, next_s)
+            self._context.wakers[shard.number].timers.kick_in(next_s)
 
     async def _end(self, shard: Shard, due: Sequence[NextTimer]) -> int:
         try:

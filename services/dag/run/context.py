@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from services.dag import store
 from services.dag.model import Dag, DagNo, Send
@@ -18,6 +19,7 @@ from shared.admission.delay import LoopLag
 from shared.clock import Clock
 from shared.crash import crash_point
 from shared.errors import NotFound, ShuttingDown, Unavailable
+from shared.loop import Waker
 from shared.metrics import DAG_SECONDS, RELEASED
 from shared.postgres.connections import Transaction
 from shared.settings import ShardAddress
@@ -27,6 +29,8 @@ from shared.shards.shard_map import Shard, ShardMap
 T = TypeVar("T")
 
 _SAMPLES_MAX = 512
+# How far ahead timers are looked for, as a multiple of the time between two looks of the owner.
+_LOOKS_AHEAD: Final = 2.5
 
 
 class Samples:
@@ -56,6 +60,61 @@ class ShardGauges:
         self.db_latency_s = Samples()
 
 
+class ShardWakers:
+    """What ends the pauses of one shard's duties."""
+
+    def __init__(self) -> None:
+        self.walks, self.timers, self.slots = Waker(), Waker(), Waker()
+
+
+class Sender(Protocol):
+    """Sends outbox rows to the queue as soon as they are committed; what it misses is sent when it is overdue."""
+
+    def dispatch(self, shard: Shard, sends: Sequence[Send]) -> None:
+        """Send rows now."""
+
+    def forget(self, shard: Shard, sends: list[Send], added: list[int]) -> None:
+        """Delete rows that are done, and those of adds that begin at `added`."""
+
+
+class ShortTimers:
+    """Timers that this process has released, and that are due before the shard's owner is sure to look."""
+
+    def __init__(self, wakers: Mapping[int, ShardWakers], settings: DagSettings, clock: Clock) -> None:
+        self._wakers = wakers
+        self._settings = settings
+        self._clock = clock
+        self._due_s: dict[int, list[float]] = {}
+
+    @property
+    def ahead_s(self) -> float:
+        """What is due within this time is waited for."""
+        return self._settings.sweep_s * _LOOKS_AHEAD
+
+    def arm(self, shard: Shard, in_s: Sequence[float]) -> None:
+        """This process has released timers that are due in so many seconds."""
+        short = [each for each in in_s if each <= self.ahead_s]
+        if short:
+            now_s = self._clock.monotonic_s()
+            waiting = self._due_s.setdefault(shard.number, [])
+            for each in short:
+                heapq.heappush(waiting, now_s + each)
+            self._wakers[shard.number].timers.kick_in(min(short))
+
+    def wake_again(self, shard: Shard, next_s: float | None) -> None:
+        """What was due by now has been looked at; the first timer of the shard is due in `next_s`."""
+        now_s = self._clock.monotonic_s()
+        waiting = self._due_s.get(shard.number, [])
+        waker = self._wakers[shard.number].timers
+        while waiting and waiting[0] <= now_s:
+            # Some are over, others a moment away, by the shard's clock.
+            heapq.heappop(waiting)
+            if next_s is not None:
+                waker.kick_in(next_s)
+        if waiting:
+            waker.kick_in(waiting[0] - now_s)
+
+
 class _Beside(NamedTuple):
     """Which queue shards were found beside a DAG shard, until when that holds, and where it lived then."""
 
@@ -65,8 +124,7 @@ class _Beside(NamedTuple):
 
 
 class Context:
-    """The process, as its duties see it. `dispatch`, `forget`, `arm_timers` and the kicks are set by who owns the
-    loops."""
+    """The process, as its duties see it. `senders` are told of outbox rows; they add themselves."""
 
     def __init__(
         self, shards: ShardMap, queue: Queue, settings: DagSettings, clock: Clock, ownership: Ownership
@@ -82,11 +140,9 @@ class Context:
         self._homes: dict[int, Home] = {}
         self._settled: list[tuple[int, int, float]] = [(-1, -1, 0.0), (-1, -1, 0.0)]
         self.gauges = {shard.number: ShardGauges() for shard in shards}
-        self.dispatch: Callable[[Shard, list[Send]], None] = lambda _shard, _sends: None
-        self.forget: Callable[[Shard, list[Send], list[int]], None] = lambda _shard, _sends, _added: None
-        self.kick_walks: Callable[[Shard], None] = lambda _shard: None
-        self.kick_schedules: Callable[[Shard], None] = lambda _shard: None
-        self.arm_timers: Callable[[Shard, list[float]], None] = lambda _shard, _in_s: None
+        self.wakers = {shard.number: ShardWakers() for shard in shards}
+        self.short_timers = ShortTimers(self.wakers, settings, clock)
+        self.senders: list[Sender] = []
 
     async def queue_shard(self, shard: Shard) -> int:
         """The queue's shard for new items of a DAG shard."""
@@ -118,6 +174,17 @@ class Context:
     def join(self, shard: Shard) -> None:
         """A shard is new in the map."""
         self.gauges[shard.number] = ShardGauges()
+        self.wakers[shard.number] = ShardWakers()
+
+    def dispatch(self, shard: Shard, sends: list[Send]) -> None:
+        """Outbox rows are committed: they are sent now, not when they are overdue."""
+        for sender in self.senders:
+            sender.dispatch(shard, sends)
+
+    def forget(self, shard: Shard, sends: list[Send], added: list[int]) -> None:
+        """Outbox rows are done, and so are the adds that begin at these nodes."""
+        for sender in self.senders:
+            sender.forget(shard, sends, added)
 
     def shard_of(self, dag_id: str) -> tuple[Shard, str]:
         """The shard of a DAG's id, and the id in its canonical form.
@@ -152,9 +219,9 @@ class Context:
             crash_point("after_commit_before_relay")
             self.dispatch(shard, settlement.sends)
         if settlement.walking:
-            self.kick_walks(shard)
+            self.wakers[shard.number].walks.kick()
         if settlement.timers_s:
-            self.arm_timers(shard, settlement.timers_s)
+            self.short_timers.arm(shard, settlement.timers_s)
         if settlement.released:
             RELEASED.labels(shard.number).inc(settlement.released)
         for dag in settlement.finished:

@@ -33,12 +33,14 @@ class Watch:
 
 
 class Watches:
-    """All waiters of a process; `leaving` once it shuts down, which wakes them all for good. `on_streams` is told
-    when the first stream comes, and when the last is gone."""
+    """All waiters of a process; `leaving` once it shuts down, which wakes them all for good.
+
+    `stream_listeners` are told when the first stream comes, and when the last is gone.
+    """
 
     def __init__(self) -> None:
         self.leaving = False
-        self.on_streams: Callable[[bool], None] = lambda _are_there: None
+        self.stream_listeners: list[Callable[[bool], None]] = []
         self._streamed: dict[str, set[str]] = {}  # by kin
         self._by_shard: dict[int, dict[str, set[Watch]]] = {}
 
@@ -69,7 +71,7 @@ class Watches:
         is_first = not self._streamed
         self._streamed.setdefault(dag_id[KIN], set()).add(dag_id)
         if is_first:
-            self.on_streams(True)
+            self._tell_of_streams(True)
 
     def _streams_no_more(self, dag_id: str) -> None:
         kin = self._streamed[dag_id[KIN]]
@@ -77,7 +79,11 @@ class Watches:
         if not kin:
             del self._streamed[dag_id[KIN]]
         if not self._streamed:
-            self.on_streams(False)
+            self._tell_of_streams(False)
+
+    def _tell_of_streams(self, are_there: bool) -> None:
+        for listener in self.stream_listeners:
+            listener(are_there)
 
     def streamed(self, kins: Iterable[str]) -> list[str]:
         """The DAGs of some kins that somebody has a stream of."""

@@ -57,7 +57,7 @@ class Schedules:
             return schedule, made is not None
 
         found = await shard.pool.transaction(work)
-        self._context.kick_schedules(shard)
+        self._context.wakers[shard.number].slots.kick()
         return found
 
     async def get(self, namespace: str, schedule_id: str) -> Schedule:
@@ -175,7 +175,7 @@ class Schedules:
             return len(slots)
 
         count = await shard.pool.transaction(work)
-        self._context.kick_schedules(shard)
+        self._context.wakers[shard.number].slots.kick()
         return count
 
     async def ticks(
@@ -212,7 +212,7 @@ class Schedules:
             return schedule
 
         found = await shard.pool.transaction(work)
-        self._context.kick_schedules(shard)
+        self._context.wakers[shard.number].slots.kick()
         return found
 
     async def _check_count(self, namespace: str) -> None:

@@ -18,5 +18,6 @@ scan_floor        where the living rows of an index begin
 resting_shards    shards of which nothing is handed out for now
 limited_dequeue   the verb, where a topic has limits
 topic_gates       limits of topics: how many items may be handed out next
+announcements     what dispatch tells other processes
 demand            when somebody last asked for each topic
 """

@@ -3,9 +3,10 @@ nobody takes an item. Held in memory only; nothing is decided by it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, Protocol
 
+from services.queue.dispatch.announcements import Announcer
 from shared.clock import Clock
 
 TOPICS_MAX: Final = 10_000
@@ -21,9 +22,9 @@ class AskedTopic(Protocol):
 class Asked:
     """Topics that consumers have asked for, here or, by what other processes tell, elsewhere."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, announcer: Announcer) -> None:
         self._clock = clock
-        self.tell: Callable[[str, str], None] | None = None
+        self._announcer = announcer
         self._since_s = clock.monotonic_s()  # of what came before nothing is known
         self._asked_s: dict[tuple[str, str], float] = {}
 
@@ -31,8 +32,7 @@ class Asked:
         """Somebody asks here for items of these."""
         for line in lines:
             self.heard(line.namespace, line.topic)
-            if self.tell is not None:
-                self.tell(line.namespace, line.topic)
+            self._announcer.ask(line.namespace, line.topic)
 
     def heard(self, namespace: str, topic: str) -> None:
         """Somebody asks, here or elsewhere."""

@@ -245,9 +245,8 @@ class Dequeues:
         """Until there is something to look for; true when items were handed to this call: they are in `leased`."""
         waits()
         self._dispatch.asked.note(lines)
-        if self._dispatch.want is not None:
-            for line in lines:
-                self._dispatch.want(line.namespace, line.topic)
+        for line in lines:
+            self._dispatch.announcer.want(line.namespace, line.topic)
         places = [line.wait(terms) for line in lines]
         wanted: list[asyncio.Future[Any]] = [*places] if gone is None else [*places, gone]
         poll_s = self._settings.poll_s * random.uniform(1.0, 1.5)  # noqa: S311 - jitter

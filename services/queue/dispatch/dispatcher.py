@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 
+from services.queue.dispatch.announcements import Announcer
 from services.queue.dispatch.claiming import Claims
 from services.queue.dispatch.demand import Asked
 from services.queue.dispatch.direct_handoff import HANDED_ENTRIES_MAX, Handing, Line
@@ -39,6 +40,7 @@ class Dispatch:
         settings: QueueSettings,
         clock: Clock,
         *,
+        announcer: Announcer,
         owns: Callable[[int], bool],
         hand_back: Callable[[str, Sequence[tuple[str, str]]], Awaitable[None]],
     ) -> None:
@@ -46,10 +48,8 @@ class Dispatch:
         self._stores: dict[int, Store] = {}
         self._settings = settings
         self._clock = clock
-        self.tell: Callable[[str, str, int, Sequence[Key]], None] | None = None
-        self.want: Callable[[str, str], None] | None = None
-        self.tell_change: Callable[[str, str], None] | None = None
-        self.asked = Asked(clock)
+        self.announcer = announcer
+        self.asked = Asked(clock, announcer)
         self._hand_back = hand_back
         self._late: set[asyncio.Task[None]] = set()
         self.shares: dict[tuple[str, str], Shares] = {}
@@ -118,9 +118,8 @@ class Dispatch:
             line.buffer.push(shard, keys)
             self._kept.gain(len(keys), self._lines.values())
             taken = line.wake_one()
-        if self.tell is not None and len(keys) > taken:
-            # What who was woken here takes is as good as taken.
-            self.tell(*pair, shard, keys[taken:])
+        if len(keys) > taken:  # the calls that were woken here take the others
+            self.announcer.tell(*pair, shard, keys[taken:])
 
     def handing(self, shard: int, verb: str, entries: int, *, waits: bool = False) -> Handing:
         """What a flush of so many entries may lease at once to calls that wait, by what became ready before. One
@@ -177,8 +176,7 @@ class Dispatch:
     def changed(self, namespace: str, topic: str) -> None:
         """A topic was paused, resumed or purged here: what any process keeps of it is void."""
         self.forget(namespace, topic)
-        if self.tell_change is not None:
-            self.tell_change(namespace, topic)
+        self.announcer.tell_change(namespace, topic)
 
     def forget(self, namespace: str, topic: str) -> None:
         """What is kept of a topic is void."""

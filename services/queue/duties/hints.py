@@ -25,6 +25,7 @@ from typing import TypeAlias
 import msgspec
 from redis.asyncio import Redis
 
+from services.queue.dispatch.announcements import Announcer
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.model import Key
 from shared import vital
@@ -91,18 +92,16 @@ _decoder = msgspec.msgpack.Decoder(_Heard)
 _keys_decoder = msgspec.msgpack.Decoder(list[tuple[int, int, str]])
 
 
-class Messenger:
-    """Tells other hosts what became ready, and this host what they tell."""
+class Messenger(Announcer):
+    """Tells other hosts what became ready."""
 
-    def __init__(self, url: str, prefix: str, dispatch: Dispatch, clock: Clock, *, poll_s: float) -> None:
+    def __init__(self, url: str, prefix: str, clock: Clock, *, poll_s: float) -> None:
+        self.url = url
+        self.channel = f"{prefix}:queue:ready"
         self._redis: Redis = connect(url)
-        self._ear: Redis = connect(url, patient=True)
-        self._channel = f"{prefix}:queue:ready"
-        self._dispatch = dispatch
-        dispatch.asked.tell = self.ask
         self._clock = clock
         self._poll_s = poll_s
-        self._origin = secrets.token_hex(8)
+        self.origin = secrets.token_hex(8)
         self._gathered: _Gathered = {}
         self._unwanted: _Gathered = {}
         self._is_gathering = False
@@ -115,7 +114,7 @@ class Messenger:
         self._news = asyncio.Event()
         self._listeners = 0
         self._probed_s = float("-inf")
-        self._tasks: list[asyncio.Task[None]] = []
+        self._speaking: asyncio.Task[None] | None = None
 
     def tell(self, namespace: str, topic: str, shard: int, keys: Sequence[Key]) -> None:
         """Remember keys for the next message; too many are dropped, the poll will find them."""
@@ -172,18 +171,13 @@ class Messenger:
         self._news.set()
 
     def start(self) -> None:
-        """Begin to speak and to listen."""
-        self._tasks = [
-            vital.PROCESS.keep(self._speak(), "hints"),
-            vital.PROCESS.keep(listen(self._ear, self._channel, self.heard), "hints heard"),
-        ]
+        """Begin to speak."""
+        self._speaking = vital.PROCESS.keep(self._speak(), "hints")
 
     async def stop(self) -> None:
-        """Stop both and close the connection."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(self._redis.aclose(), self._ear.aclose())
+        """Stop, and close the connection."""
+        await _end(self._speaking)
+        await self._redis.aclose()
 
     def _is_alone(self, now_s: float) -> bool:
         """Whether nobody listened a moment ago: then nothing is remembered for the next message."""
@@ -195,7 +189,7 @@ class Messenger:
             self._news.clear()
             self._probed_s = self._clock.monotonic_s()
             try:
-                heard = await self._redis.publish(self._channel, self.message())
+                heard = await self._redis.publish(self.channel, self.message())
                 self._listeners = max(0, int(heard) - 1)
             except Lost as error:
                 self._listeners = 0
@@ -225,24 +219,11 @@ class Messenger:
             )
             for (namespace, topic, shard), keys in gathered.items()
         ]
-        return msgspec.msgpack.encode(Hints(self._origin, hints, wants, changes, asks))
+        return msgspec.msgpack.encode(Hints(self.origin, hints, wants, changes, asks))
 
-    def heard(self, data: bytes) -> None:
-        """Take in one message; nonsense is dropped."""
-        with suppress(msgspec.MsgspecError, OverflowError):
-            message = _decoder.decode(data)
-            if message.origin != self._origin:
-                self._listeners = max(1, self._listeners)  # who speaks listens
-                for namespace, topic in message.changes:
-                    self._dispatch.forget(namespace, topic)  # before the hints: they may be newer
-                for hint in message.hints:
-                    self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, partial(_read, hint.keys))
-                for namespace, topic in message.asks:
-                    self._dispatch.asked.heard(namespace, topic)
-                if message.wants:
-                    self._heard_wants(message.wants)
-
-    def _heard_wants(self, wants: Sequence[Topic]) -> None:
+    def heard_wants(self, wants: Sequence[Topic]) -> None:
+        """Another process has spoken, which listens then, too: calls wait there for items of these topics."""
+        self._listeners = max(1, self._listeners)
         now_s = self._clock.monotonic_s()
         if len(self._wanted_until_s) + len(wants) > WANTED_MAX:
             self._wanted_until_s = {topic: s for topic, s in self._wanted_until_s.items() if s >= now_s}
@@ -250,8 +231,48 @@ class Messenger:
         for topic in wants:
             if topic in self._wanted_until_s or len(self._wanted_until_s) < WANTED_MAX:
                 self._wanted_until_s[topic] = until_s
-        if self._unwanted:
+        if wants and self._unwanted:
             self.send_unwanted()  # they may be of these
+
+
+class Hearer:
+    """Tells this host what others tell."""
+
+    def __init__(self, dispatch: Dispatch, messenger: Messenger) -> None:
+        self._redis: Redis = connect(messenger.url, patient=True)
+        self._dispatch = dispatch
+        self._messenger = messenger
+        self._listening: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._listening = vital.PROCESS.keep(
+            listen(self._redis, self._messenger.channel, self.heard), "hints heard"
+        )
+
+    async def stop(self) -> None:
+        """Stop, and close the connection."""
+        await _end(self._listening)
+        await self._redis.aclose()
+
+    def heard(self, data: bytes) -> None:
+        """Take in one message; nonsense is dropped."""
+        with suppress(msgspec.MsgspecError, OverflowError):
+            message = _decoder.decode(data)
+            if message.origin != self._messenger.origin:
+                self._messenger.heard_wants(message.wants)
+                for namespace, topic in message.changes:
+                    self._dispatch.forget(namespace, topic)  # before the hints: they may be newer
+                for hint in message.hints:
+                    self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, partial(_read, hint.keys))
+                for namespace, topic in message.asks:
+                    self._dispatch.asked.heard(namespace, topic)
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _gather(gathered: _Gathered, place: tuple[str, str, int], keys: Sequence[Key]) -> None:

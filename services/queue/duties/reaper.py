@@ -6,7 +6,6 @@ One look tells what is due and wakes the duty that it is for. Each duty runs in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 
 from services.queue.dispatch.dispatcher import Dispatch
@@ -21,6 +20,7 @@ from services.queue.store import items, retention
 from services.queue.store.leases import SweepBounds
 from services.queue.store.shard_store import Store
 from shared.clock import SystemClock
+from shared.loop import Waker
 from shared.metrics import SWEEPER_LAST_RUN
 
 # Leases, most of them empty by then, end all the time: those of such a while are looked at together.
@@ -35,18 +35,18 @@ _clock = SystemClock()
 
 
 class Due:
-    """Whether a duty has something to do, as far as the last look saw; `wake` is called when that begins."""
+    """Whether a duty has something to do, as far as the last look saw; its loop is woken when that begins."""
 
     def __init__(self) -> None:
         self.since = EARLIEST  # from when to look for it
         self.is_due = False
-        self.wake: Callable[[], None] = lambda: None
+        self.waker = Waker()
 
     def see(self, is_due: bool, since: datetime) -> None:
         """A look saw this. A duty that is at work already, or waits after an error, is not woken again."""
         self.since = since
         if is_due and not self.is_due:
-            self.wake()
+            self.waker.kick()
         self.is_due = is_due or self.is_due
 
 
@@ -59,7 +59,7 @@ class Reaper:
         self._expiry = expiry
         self._settings = settings
         self.delays, self.leases = Due(), Due()
-        self.look_again: Callable[[], None] = lambda: None
+        self.look_waker = Waker()
         self._promotes = Pace(settings.promote_items_max)
         self._sweeps = Pace(settings.reap_items_max)
         self._expires = Pace(settings.chunk_items_max)
@@ -108,7 +108,7 @@ class Reaper:
             return promoted
         self.delays.is_due = False
         if promoted:
-            self.look_again()  # the next one may be due before the next look
+            self.look_waker.kick()  # the next one may be due before the next look
         return 0
 
     async def sweep_step(self) -> int:

@@ -22,6 +22,7 @@ from services.queue.store.topics import GivenSettings, GivenToTopic
 from shared.admission.breaker import State
 from shared.errors import ShardUnavailable, Unavailable
 from shared.log import log
+from shared.loop import Waker
 
 CHECK_S = 15.0
 # A shard that was not brought everything yet is tried again so soon.
@@ -49,7 +50,7 @@ class Agreement:
         self._settled = settled
         self._told: set[int] = set()
         self._new: set[int] = set()
-        self.kick: Callable[[], None] = lambda: None
+        self.waker = Waker()
         for store in stores.values():
             self._follow(store)
 
@@ -177,7 +178,7 @@ class Agreement:
 
     def _missed(self, number: int) -> None:
         self._told.discard(number)
-        self.kick()
+        self.waker.kick()
 
 
 async def _of_those_well(well: dict[int, Store], asked: Mapping[int, Awaitable[Any]]) -> dict[int, Any]:

@@ -57,7 +57,7 @@ async def test_what_is_left_to_do_wakes_whose_duty_it_is(world: DagWorld, sql: s
     try:
         await connection.execute("TRUNCATE tally")
         await connection.execute(sql)
-        await Lookout(world.duties.context, world.shard, duties, 1.25).step()
+        await Lookout(world.duties.context, world.shard, duties).step()
     finally:
         await connection.execute("TRUNCATE outbox, spread, scan, reopening, adding, external, tally")
         await connection.execute("DELETE FROM dag")

@@ -362,7 +362,7 @@ async def test_of_changes_only_streams_are_read(speaking: Folding) -> None:
         reads.append(sorted(dag_ids))
 
     watches.read = read  # type: ignore[method-assign, assignment]
-    watches.on_streams = followed.append
+    watches.stream_listeners = [followed.append]
     first, kin, other = ids.new_ids(shard.number, 3)
     [kin] = ids.kin([kin], first)
     [other] = ids.kin([other], "x" * 24 + ("000" if first[ids.KIN] != "000" else "001"))

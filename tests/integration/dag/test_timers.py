@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from services.dag.duties.timers import Timers
-from shared.shards.shard_map import Shard
 from tests.support.bounded import steps
 from tests.support.dag_world import DagWorld
 
@@ -313,36 +311,27 @@ async def test_one_dags_trouble_does_not_hold_up_others_timers(world: DagWorld) 
     assert (await world.dag(stuck))["state"] == "succeeded"
 
 
-class Waking:
-    """Notes when steps are wanted."""
-
-    def __init__(self) -> None:
-        self.in_s: list[float] = []
-
-    def __call__(self, _shard: Shard, in_s: float) -> None:
-        self.in_s.append(in_s)
-
-
 async def test_who_releases_a_short_timer_is_woken(world: DagWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another process owns the shard, whose look might come too late; of long ones the owner sees."""
-    waking = Waking()
-    timers = Timers(world.duties.context, waking)
-    monkeypatch.setattr(world.duties.context, "arm_timers", timers.arm)
+    woken_in_s: list[float] = []
+    timers = world.loops.timers
+    for wakers in world.duties.context.wakers.values():
+        monkeypatch.setattr(wakers.timers, "kick_in", woken_in_s.append)
     monkeypatch.setattr(world.duties.context.ownership, "owns", lambda _number: False)
     delays = {"short": 0.5, "long": 100.0}
     for key, delay_s in delays.items():
         await world.create([{"key": key, "topic": None, "timer": {"delay_s": delay_s}}])
-    assert len(waking.in_s) == 1 and 0 < waking.in_s.pop() <= 0.5
+    assert len(woken_in_s) == 1 and 0 < woken_in_s.pop() <= 0.5
     await timers.step(world.shard)
-    assert len(waking.in_s) == 1 and 0 < waking.in_s.pop() <= 0.5
+    assert len(woken_in_s) == 1 and 0 < woken_in_s.pop() <= 0.5
     await move(world, 99)
     assert await timers.step(world.shard) == 1
     assert await timers.step(world.shard) == 0
-    assert waking.in_s in ([], [pytest.approx(0.5, abs=0.5)]), "the long one is the owner's"
-    waking.in_s.clear()
+    assert woken_in_s in ([], [pytest.approx(0.5, abs=0.5)]), "the long one is the owner's"
+    woken_in_s.clear()
     monkeypatch.setattr(world.duties.context.ownership, "owns", lambda _number: True)
     await timers.step(world.shard)
-    assert 0 < min(waking.in_s) <= 1.25
+    assert 0 < min(woken_in_s) <= 1.25
 
 
 async def test_an_older_owner_takes_no_timers(world: DagWorld) -> None:

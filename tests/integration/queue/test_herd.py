@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.queue.dispatch import dequeue
-from services.queue.duties.hints import Messenger
+from services.queue.duties.hints import Hearer, Messenger
 from shared.clock import SystemClock
 from tests.support.queue_host import Api, QueueHost, queue_host
 
@@ -46,15 +46,18 @@ class Crowd:
     def __init__(self, apis: list[Api], redis_url: str) -> None:
         self.apis = apis
         self.calls: list[asyncio.Task[Any]] = []
-        self._messengers = [
-            Messenger(redis_url, "herd", api.host.dispatch, SystemClock(), poll_s=1.0) for api in apis
+        self._messengers = [Messenger(redis_url, "herd", SystemClock(), poll_s=1.0) for _ in apis]
+        self._hearers = [
+            Hearer(api.host.dispatch, messenger) for api, messenger in zip(apis, self._messengers, strict=True)
         ]
 
     async def gather(self) -> None:
         for api, messenger in zip(self.apis, self._messengers, strict=True):
-            api.host.dispatch.tell = messenger.tell
+            api.host.dispatch.announcer.tell = messenger.tell
             api.host.dispatch._settings.__dict__["poll_s"] = 3600.0
             messenger.start()
+        for hearer in self._hearers:
+            hearer.start()
         self.calls = [
             asyncio.create_task(api.dequeue("t", wait_s=30)) for api in self.apis for _ in range(WAITING)
         ]
@@ -83,8 +86,8 @@ class Crowd:
         for call in self.calls:
             call.cancel()
         await asyncio.gather(*self.calls, return_exceptions=True)
-        for messenger in self._messengers:
-            await messenger.stop()
+        for talking in (*self._hearers, *self._messengers):
+            await talking.stop()
 
 
 @pytest.fixture

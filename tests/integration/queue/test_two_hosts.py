@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from services.queue.dispatch.key_budget import KeysUse
-from services.queue.duties.hints import Messenger
+from services.queue.duties.hints import Hearer, Messenger
 from services.queue.model import EARLIEST, Key
 from shared.clock import SystemClock
 from tests.support.queue_host import AT_ONCE, Api, QueueHost, queue_host
@@ -185,7 +185,7 @@ async def test_items_told_of_while_nobody_asked_are_found_by_the_next_call(own_a
     dispatch._settings.__dict__["poll_s"] = 3600.0
     assert await asker.dequeue("t", 2) == []
     told: list[tuple[str, str, int, Sequence[Key]]] = []
-    own_api.host.dispatch.tell = lambda *hint: told.append(hint)
+    own_api.host.dispatch.announcer.tell = lambda *hint: told.append(hint)
     sent = await own_api.enqueue({"topic": "t"}, {"topic": "t"})
     for namespace, topic, shard, _ in told:
         dispatch.hinted(namespace, topic, shard, lambda: pytest.fail("nobody asks: keys need not be read"))
@@ -209,7 +209,7 @@ async def test_keys_told_to_a_call_that_is_about_to_wait_are_not_lost(own_api: A
 
 async def test_what_a_waiting_call_takes_is_not_told_to_other_hosts(own_api: Api) -> None:
     told: list[Key] = []
-    own_api.host.dispatch.tell = lambda _namespace, _topic, _shard, keys: told.extend(keys)
+    own_api.host.dispatch.announcer.tell = lambda _namespace, _topic, _shard, keys: told.extend(keys)
     assert await own_api.dequeue("t", 2) == []
     call = asyncio.create_task(own_api.dequeue("t", 2, wait_s=20))
     line = own_api.host.dispatch.line(own_api.namespace, "t")
@@ -222,7 +222,7 @@ async def test_what_a_waiting_call_takes_is_not_told_to_other_hosts(own_api: Api
 
 async def test_a_call_that_waits_says_so_and_one_that_does_not_wait_does_not(own_api: Api) -> None:
     wanted: list[tuple[str, str]] = []
-    own_api.host.dispatch.want = lambda namespace, topic: wanted.append((namespace, topic))
+    own_api.host.dispatch.announcer.want = lambda namespace, topic: wanted.append((namespace, topic))
     assert await own_api.dequeue("t") == []
     assert wanted == []
     assert await own_api.dequeue("t", wait_s=0.01) == []
@@ -231,14 +231,14 @@ async def test_a_call_that_waits_says_so_and_one_that_does_not_wait_does_not(own
 
 @pytest.mark.parametrize("keys", ["junk", [["junk"]], [[0, "junk", "junk"]], [[0, 2**62, "late"]], None])
 async def test_nonsense_from_another_host_is_dropped(own_api: Api, redis_url: str, keys: Any) -> None:
-    messenger = Messenger(redis_url, "nonsense", own_api.host.dispatch, SystemClock(), poll_s=1.0)
+    hearer = Hearer(own_api.host.dispatch, Messenger(redis_url, "nonsense", SystemClock(), poll_s=1.0))
     assert await own_api.dequeue("t") == []
-    messenger.heard(msgspec.msgpack.encode(["another", [[own_api.namespace, "t", 0, keys]]]))
+    hearer.heard(msgspec.msgpack.encode(["another", [[own_api.namespace, "t", 0, keys]]]))
     for wants in ("junk", [["one"]], [["one", 2]], None):
-        messenger.heard(msgspec.msgpack.encode(["another", [], wants]))
-    messenger.heard(b"junk")
+        hearer.heard(msgspec.msgpack.encode(["another", [], wants]))
+    hearer.heard(b"junk")
     assert await own_api.dequeue("t") == []
-    await messenger.stop()
+    await hearer.stop()
 
 
 async def knows(api: Api, keys: int) -> None:
@@ -295,11 +295,9 @@ async def test_other_processes_are_told_of_a_pause(own_api: Api, other: QueueHos
     """What they keep of the topic is void at once."""
     await own_api.enqueue(*({"topic": "t"} for _ in range(20)))
     await knows(own_api, 20)
-    speaker, hearer = (
-        Messenger("redis://127.0.0.1:1/0", "test", host.dispatch, SystemClock(), poll_s=1.0)
-        for host in (other, own_api.host)
-    )
-    other.dispatch.tell_change = speaker.tell_change
+    speaker, listener = (Messenger("redis://127.0.0.1:1/0", "test", SystemClock(), poll_s=1.0) for _ in range(2))
+    hearer = Hearer(own_api.host.dispatch, listener)
+    other.dispatch.announcer.tell_change = speaker.tell_change
     await own_api.on(other).post(f"topics/{verb}", {"topic": "t"})
     hearer.heard(speaker.message())
     claims = spy_on_claims(own_api.host)
@@ -318,11 +316,9 @@ async def test_who_waits_hears_of_a_resume(own_api: Api, other: QueueHost) -> No
     async with asyncio.timeout(60):
         while not line.waiting:
             await asyncio.sleep(0.005)
-    speaker, hearer = (
-        Messenger("redis://127.0.0.1:1/0", "test", host.dispatch, SystemClock(), poll_s=1.0)
-        for host in (other, own_api.host)
-    )
-    other.dispatch.tell_change = speaker.tell_change
+    speaker, listener = (Messenger("redis://127.0.0.1:1/0", "test", SystemClock(), poll_s=1.0) for _ in range(2))
+    hearer = Hearer(own_api.host.dispatch, listener)
+    other.dispatch.announcer.tell_change = speaker.tell_change
     await there.post("topics/resume", {"topic": "t"})
     hearer.heard(speaker.message())
     async with asyncio.timeout(60):

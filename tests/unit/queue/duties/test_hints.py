@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from services.queue.dispatch.announcements import Announcer
 from services.queue.dispatch.demand import Asked
 from services.queue.duties import hints
-from services.queue.duties.hints import ASKED_S, Messenger
+from services.queue.duties.hints import ASKED_S, Hearer, Messenger
 from services.queue.model import Key
 from tests.support.clocks import ManualClock
 
@@ -22,7 +23,7 @@ class Told:
 
     def __init__(self) -> None:
         self.hints: list[tuple[str, str, int, list[Key]]] = []
-        self.asked = Asked(ManualClock())
+        self.asked = Asked(ManualClock(), Announcer())
 
     def hinted(self, namespace: str, topic: str, shard: int, read: Any) -> None:
         self.hints.append((namespace, topic, shard, list(read())))
@@ -33,13 +34,14 @@ class Process:
 
     def __init__(self, clock: ManualClock) -> None:
         self.told = Told()
-        self.messenger = Messenger(NOBODY, "test", self.told, clock, poll_s=POLL_S)  # type: ignore[arg-type]
+        self.messenger = Messenger(NOBODY, "test", clock, poll_s=POLL_S)
+        self.heard = Hearer(self.told, self.messenger).heard  # type: ignore[arg-type]
 
     def say(self, *others: "Process") -> dict[tuple[str, str], int]:
         """Send the next message to others: how many keys of each topic it holds."""
         message = self.messenger.message()
         for other in others:
-            other.messenger.heard(message)
+            other.heard(message)
         return {(namespace, topic): len(keys) for namespace, topic, _, keys in msgspec.msgpack.decode(message)[1]}
 
     def wants(self) -> list[tuple[str, str]]:
@@ -147,10 +149,10 @@ async def test_wants_and_hints_of_others_are_kept_up_to_their_limits(
 ) -> None:
     one, _ = pair
     topics = [("ns", f"t{n}") for n in range(hints.WANTED_MAX + 1)]
-    one.messenger.heard(msgspec.msgpack.encode(["other", [], topics]))
+    one.heard(msgspec.msgpack.encode(["other", [], topics]))
     assert len(one.messenger._wanted_until_s) == hints.WANTED_MAX
     clock.advance(hints.WANTED_POLLS * POLL_S + 0.001)
-    one.messenger.heard(msgspec.msgpack.encode(["other", [], topics[-1:]]))
+    one.heard(msgspec.msgpack.encode(["other", [], topics[-1:]]))
     assert list(one.messenger._wanted_until_s) == topics[-1:], "what nobody wants any more makes room"
 
     one.messenger.tell(*topics[-1], 0, keys(hints.KEYS_PER_TOPIC_MAX - 1))
@@ -166,7 +168,7 @@ async def test_what_is_asked_for_is_said_now_and_then_and_heard(
     pair: tuple[Process, Process], clock: ManualClock
 ) -> None:
     one, other = pair
-    other.told.asked = Asked(clock)
+    other.told.asked = Asked(clock, Announcer())
     clock.advance(100)
     one.messenger.ask("ns", "t")
     one.say(other)
@@ -181,7 +183,7 @@ async def test_what_is_asked_for_is_said_now_and_then_and_heard(
 
 async def test_who_says_no_wants_is_understood(pair: tuple[Process, Process]) -> None:
     one, _ = pair
-    one.messenger.heard(msgspec.msgpack.encode(["older", [["ns", "t", 0, []]]]))
+    one.heard(msgspec.msgpack.encode(["older", [["ns", "t", 0, []]]]))
     assert one.told.hints == [("ns", "t", 0, [])]
 
 
