@@ -6,8 +6,10 @@ _ADDITION = "services/dag/build/addition.py"
 _CONTEXT = "services/dag/run/context.py"
 _CONTROL = "services/dag/run/control.py"
 _EXPANDING = "services/dag/build/expand.py"
+_MODEL = "services/dag/model.py"
 _ORDERS = "services/dag/build/topological_orders.py"
 _QUOTAS = "services/dag/build/quotas.py"
+_REGISTRATION = "services/dag/build/queue_registration.py"
 _RELAY = "services/dag/duties/relay.py"
 _REOPENING = "services/dag/run/reopening.py"
 _RESULTS = "services/dag/duties/completion_poll.py"
@@ -21,6 +23,7 @@ _CLEANUP = "integration/dag/test_cleanup.py"
 _DEADLINES = "integration/dag/test_external_deadlines.py"
 _KEPT = "integration/dag/test_retention.py"
 _REOPENED = "integration/dag/test_reopening.py"
+_PRIORITY = "integration/dag/test_priority.py"
 _LATE = "integration/dag/test_late_duties.py"
 
 MUTATIONS = (
@@ -167,5 +170,32 @@ MUTATIONS = (
         "if limit is not None and more and have + more > limit:",
         "if limit is not None and more and have + more > limit + 1:",
         ("integration/dag/test_quotas.py::test_dags_over_the_quota_are_refused_and_leave_nothing",),
+    ),
+    Mutation(
+        "priority-ahead-started",
+        "what may be released before its DAG has started is not given to the queue as of one that has",
+        _MODEL,
+        "(waits_for > 0 and is_ranked)",
+        "is_ranked",
+        (f"{_PRIORITY}::test_what_will_be_sent_with_a_known_priority_is_given_to_the_queue_before",),
+    ),
+    Mutation(
+        "priority-ahead-ranked",
+        "a node behind which more may come is ranked when it is released",
+        _MODEL,
+        "(is_born and not self.open and not self.held)",
+        "is_born",
+        (
+            f"{_PRIORITY}::test_what_will_be_sent_with_a_known_priority_is_given_to_the_queue_before",
+            "integration/dag/test_folding_priority.py::test_a_dag_whose_nodes_cannot_be_ranked_yet_takes_the_ordinary_way",
+        ),
+    ),
+    Mutation(
+        "priority-ahead-again",
+        "items that are given to the queue after a crash have the priority of those that were given at once",
+        _REGISTRATION,
+        "lift=lifted.get(i.no, 0)",
+        "lift=0",
+        (f"{_PRIORITY}::test_an_item_that_is_sent_again_after_a_crash_is_lifted_too",),
     ),
 )

@@ -89,7 +89,10 @@ class History:
         nodes = [self.spec() for _ in range(choose.choice([2, 4, 8, 12]))]
         opened, hold = choose.random() < 0.3, choose.random() < 0.2
         on_failure = choose.choice(["continue", "continue", "cancel"])
-        self.dag = await self.folding.dags.create(nodes, open=opened, hold=hold, on_failure=on_failure)
+        more: dict[str, Any] = {}
+        if choose.random() < 0.4:
+            more["priority"] = {"inherit": choose.choice([0, 10]), "critical_path": choose.choice([0, 1])}
+        self.dag = await self.folding.dags.create(nodes, open=opened, hold=hold, on_failure=on_failure, **more)
         await self.folding.settle()
         for _ in range(STEPS):
             await self.step()
@@ -146,7 +149,7 @@ class History:
         found.sort(key=lambda item: str(item["dag"]["node"]))
         for item in found:
             node, generation = item["dag"]["node"], item["dag"]["generation"]
-            self.delivered.append((node, generation, item["attempt"], item["inputs"]))
+            self.delivered.append((node, generation, item["attempt"], item["inputs"], item["priority"]))
             self.leased[f"{node}#{generation}"] = item
         return bool(found)
 
@@ -176,7 +179,12 @@ async def test_folded_or_told_a_dag_comes_to_the_same(databases: Databases) -> N
         }
         return {state: gain for state, gain in gains.items() if any(gain)}
 
-    async with folding_on(database) as folding, folding_on(database, fold_completions=False) as telling:
+    # Levels are worked out for each release, not once a second.
+    at_once = {"priority_refresh_s": 0.0}
+    async with (
+        folding_on(database, dag_settings=at_once) as folding,
+        folding_on(database, dag_settings=at_once, fold_completions=False) as telling,
+    ):
         endings = folding.host.process.ack_flushes.endings
         endings.is_heard = True
         endings.tell = told.extend  # type: ignore[method-assign]

@@ -3,7 +3,8 @@
 Large graphs are built by calls that say nodes and what those wait for. Under the DAG's lock one statement reads
 what the call names, one writes the nodes as they stand, as `births` does of new DAGs. Whatever is not as simple is
 left to `building`: what is there already or is not there, upstreams that failed, outputs to pass on, limits, and
-DAGs that do not run, are lifted, expand themselves, or are known here by a topological order, which is to grow.
+DAGs that do not run, rank their nodes, expand themselves, or are known here by a topological order, which is to
+grow.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class Growth:
         return (
             dag.state == "running"
             and dag.cleanup_phase == 0
-            and not dag.lifted
+            and not dag.path_lift
+            and (dag.releasing or not dag.lifted)
             and not dag.expanded
             and dag.workflow is None
             and dag.next_n + len(columns.keys) <= self._settings.nodes_per_dag_max

@@ -276,7 +276,12 @@ class Builder:
         crash_point("after_add")
         texts = [
             queue_items.item_text(
-                Item(dag.id, row.new.key, row.new.item), row.item_id, 1, shard.number, disabled=True
+                Item(dag.id, row.new.key, row.new.item),
+                row.item_id,
+                1,
+                shard.number,
+                disabled=True,
+                lift=dag.started_lift,
             )
             for row in waiting
         ]

@@ -37,8 +37,9 @@ async def insert(
         waits = not failed and _waits(dag, node, counts[node.key], left)
         item_id = ids.new_id(_home(shards, dag, node)) if node.sub else next(item_ids)
         no = numbers[node.key]
-        is_item = not node.sub and not node.timer and node.run_on is None and not dag.lifted
-        rows.append(NodeRow(no, node, item_id, waits, waits and is_item, counts[node.key], left, failed))
+        is_item = not node.sub and not node.timer and node.run_on is None
+        is_ahead = waits and is_item and dag.given_ahead(counts[node.key].left)
+        rows.append(NodeRow(no, node, item_id, waits, is_ahead, counts[node.key], left, failed))
     if rows:
         await store.dags.insert_nodes(tx, dag.no, rows)
     if adding.edges:

@@ -9,15 +9,16 @@ before is enqueued where it cannot be revived, and the queue remembers the cance
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
 from services.dag import queue_client, queue_items, store
 from services.dag.errors import AddUnfinished, DagFinished, QueueUnavailable
-from services.dag.model import TRANSITIONS, Added, Addition, Dag, Item, Node, Send
+from services.dag.model import TRANSITIONS, Added, Addition, Dag, Item, Lifts, Node, Send
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
+from services.dag.run.priority import Ranks, ranks_of
 from services.dag.store.create import Birth
 from services.dag.store.dags import WaitingItem
 from shared import ids
@@ -60,6 +61,7 @@ class Giver:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
+        self._ranks = Ranks(context)
         self._batchers: dict[int, Batcher[_Items, bool]] = {}
         self._running: dict[int, asyncio.Future[None]] = {}
 
@@ -114,12 +116,23 @@ class Giver:
         """Give the queue the items of nodes just written, also of those that are released; otherwise as `give`."""
         dag = birth.dag
         sends = [_send(birth, n) for n in birth.released]
-        if dag.lifted or len(sends) == len(birth.item_ids):
-            # The queue need not know of anything first; lifted items are worked out as they are sent.
+        given_now = birth.given
+        if len(sends) == len(given_now):
+            # The queue need not know of anything first.
             self._context.dispatch(shard, sends)
             return True
-        given = Given(ids.shard_of(birth.item_ids[0]), _texts(shard, birth))
+        lifts = self._lifts(birth) if dag.lifted else {}
+        given = Given(ids.shard_of(birth.item_ids[0]), _texts(shard, birth, given_now, lifts))
         return await self.give(shard, dag, birth.addition, given, sends)
+
+    def _lifts(self, birth: Birth) -> Mapping[int, int]:
+        """By how much the priorities of these items are lowered, by their places."""
+        dag, columns = birth.dag, birth.columns
+        lifts = {n: dag.started_lift for n, left in enumerate(columns.lefts) if left or dag.started}
+        if dag.path_lift and len(columns.ups) <= self._settings.priority_edges_max:
+            for n, rank in ranks_of(zip(columns.ups, columns.downs, strict=True)).items():
+                lifts[n] = lifts.get(n, 0) + dag.path_lift * min(rank, self._settings.priority_levels_max)
+        return lifts
 
     def _size(self, texts: Sequence[str]) -> int:
         """What items count for in a call: a call of `send_bytes_max` is as full as one of `send_items_max`."""
@@ -224,9 +237,12 @@ class Giver:
         raise unfinished_error()
 
     async def _enqueue(self, shard: Shard, dag: Dag, waiting: Sequence[WaitingItem]) -> list[queue_client.Answer]:
+        lifts = Lifts(dag.started_lift, dag.path_lift, dag.structure_version) if dag.lifted else None
+        items = {i.no: Item(dag.id, i.key, i.spec, lifts) for i in waiting}
+        lifted = await self._ranks.lift(shard, items)
         texts = [
             queue_items.item_text(
-                Item(dag.id, i.key, i.spec), i.item_id, i.generation, shard.number, disabled=True
+                items[i.no], i.item_id, i.generation, shard.number, disabled=True, lift=lifted.get(i.no, 0)
             )
             for i in waiting
         ]
@@ -266,23 +282,23 @@ def _send(birth: Birth, n: int) -> Send:
     dag, item_id = birth.dag, birth.item_ids[n]
     # A node that asks for outputs and has nothing above it is given none.
     inputs = "{}" if birth.columns.passes[n] else None
+    # Sent by itself, a lifted item is worked out by how its DAG stands then.
     item = None if dag.lifted else Item(dag.id, birth.columns.keys[n], birth.columns.items[n])
     return Send(dag.node_no(birth.first_n + n), 1, "enqueue", item_id, dag.namespace, inputs, item)
 
 
-def _texts(shard: Shard, birth: Birth) -> list[str]:
+def _texts(shard: Shard, birth: Birth, places: Iterable[int], lifts: Mapping[int, int]) -> list[str]:
     """What the queue is given."""
     dag, columns, released = birth.dag, birth.columns, set(birth.released)
     return [
         queue_items.item_text(
-            Item(dag.id, key, item),
-            item_id,
+            Item(dag.id, columns.keys[n], columns.items[n]),
+            birth.item_ids[n],
             1,
             shard.number,
             disabled=n not in released,
-            inputs="{}" if passes and n in released else None,
+            inputs="{}" if columns.passes[n] and n in released else None,
+            lift=lifts.get(n, 0),
         )
-        for n, (key, item, item_id, passes) in enumerate(
-            zip(columns.keys, columns.items, birth.item_ids, columns.passes, strict=True)
-        )
+        for n in places
     ]

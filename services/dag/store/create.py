@@ -46,6 +46,14 @@ class Birth(NamedTuple):
         return [n for n, left in enumerate(self.columns.lefts) if not left] if self.dag.releasing else []
 
     @property
+    def given(self) -> list[int]:
+        """The places of the nodes whose items the queue is given now: of what is released, and others ahead."""
+        lefts, is_releasing = self.columns.lefts, self.dag.releasing
+        is_born = self.first_n == 0
+        ahead = [self.dag.given_ahead(left, is_born=is_born) for left in (0, 1)]
+        return [n for n, left in enumerate(lefts) if (is_releasing and not left) or ahead[left > 0]]
+
+    @property
     def addition(self) -> Addition:
         """The numbers of these nodes, once the DAG has one."""
         first_no = self.dag.node_no(self.first_n)

@@ -203,7 +203,9 @@ async def test_an_order_that_is_known_learns_of_added_nodes(world: DagWorld, way
 
 
 @pytest.mark.parametrize(
-    "more", [{"priority": {"inherit": 2}}, {"nodes": [{"key": "last", "topic": "t", "run_on": "always"}]}], ids=str
+    "more",
+    [{"priority": {"critical_path": 2}}, {"nodes": [{"key": "last", "topic": "t", "run_on": "always"}]}],
+    ids=str,
 )
 async def test_dags_that_need_more_than_two_statements_take_the_long_way(
     world: DagWorld, ways: Counter[bool], more: dict[str, Any]

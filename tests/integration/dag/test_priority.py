@@ -65,6 +65,50 @@ async def test_both_add_up_on_the_nodes_own_priority_and_keep_within_bounds(worl
     assert (await world.dag(dag))["priority"] == {"inherit": 100, "critical_path": 1}
 
 
+WHOLE = {"a": [], "b": ["a"], "c": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("priority", "more", "ahead"),
+    [
+        ({"inherit": 20, "critical_path": 3}, {}, {"a": -6, "b": -23, "c": -20}),
+        ({"inherit": 20}, {}, {"a": 0, "b": -20, "c": -20}),
+        ({"inherit": 20}, {"open": True}, {"a": 0, "b": -20, "c": -20}),
+        # Of a node without upstreams it is not known whether the DAG has started when it is released.
+        ({"inherit": 20}, {"hold": True}, {"b": -20, "c": -20}),
+        ({"inherit": 20}, {"external": ["x"]}, {"b": -20, "c": -20}),
+        # More nodes may come behind these.
+        ({"inherit": 20, "critical_path": 3}, {"open": True}, {"a": -6}),
+        ({"inherit": 20, "critical_path": 3}, {"hold": True}, {}),
+    ],
+)
+async def test_what_will_be_sent_with_a_known_priority_is_given_to_the_queue_before(
+    world: DagWorld, priority: dict[str, int], more: dict[str, Any], ahead: dict[str, int]
+) -> None:
+    nodes = specs(WHOLE)
+    if "external" in more:
+        nodes[0]["external"] = more.pop("external")
+    await world.call("POST", "", {"nodes": nodes, "priority": priority, **more}, expect=201)
+    await world.settle()
+    given = {item.node: item.body["priority"] for item in world.queue.items.values()}
+    assert given == ahead
+
+
+async def test_what_is_added_to_a_dag_with_a_priority_is_given_before_where_it_is_known(world: DagWorld) -> None:
+    dag = await world.create({"a": [], "b": ["a"]}, priority={"inherit": 5})
+    await world.settle()
+    await world.add(dag, {"c": ["b"], "root": []})
+    await world.settle()
+    assert [priority_of(world, key) for key in ("a", "b", "c", "root")] == [0, -5, -5, 0]
+    world.queue.ack("a")
+    await world.settle()
+    await world.add(dag, {"late": []})
+    await world.settle()
+    assert priority_of(world, "late") == -5, "the DAG has started"
+    assert world.queue.deliverable() == ["b", "late", "root"]
+    await world.audit()
+
+
 async def test_a_dag_that_does_not_ask_costs_no_other_call(world: DagWorld) -> None:
     dag = await world.create({"a": [], "b": ["a"]})
     await world.settle()
@@ -77,13 +121,14 @@ async def test_a_dag_that_does_not_ask_costs_no_other_call(world: DagWorld) -> N
 
 async def test_an_item_that_is_sent_again_after_a_crash_is_lifted_too(world: DagWorld) -> None:
     world.queue.down = {"enqueue"}
-    await world.create({"a": [], "b": ["a"]}, priority={"critical_path": 3})
+    body = {"nodes": specs({"a": [], "b": ["a"], "c": ["b"]}), "priority": {"inherit": 20, "critical_path": 3}}
+    assert (await world.call("POST", "", body, expect=503))["outcome"] == "unknown"
     await world.settle()
     world.queue.down = set()
     again = DagWorld(world.database, world.queue)
     try:
         await again.sweep()
-        assert priority_of(again, "a") == -3
+        assert [priority_of(again, key) for key in "abc"] == [-6, -23, -20]
     finally:
         await again.close()
 

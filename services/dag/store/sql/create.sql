@@ -22,13 +22,17 @@ made AS MATERIALIZED (
 placed AS MATERIALIZED (
     SELECT array_agg(m.no ORDER BY w.place) AS nos,
         array_agg(w.released > 0 ORDER BY w.place) AS releasing,
-        array_agg(w.started_lift > 0 OR w.path_lift > 0 ORDER BY w.place) AS lifted
+        array_agg(w.started_lift > 0 OR w.path_lift > 0 ORDER BY w.place) AS lifted,
+        array_agg(w.path_lift > 0 AND (w.open OR w.held) ORDER BY w.place) AS unranked
     FROM want w LEFT JOIN made m ON m.id = w.id),
 node_rows AS MATERIALIZED (
     SELECT dag_no, (dag_no << 22) + (no & 4194303) AS no, key, item_id, topic, trigger, pass,
         substring($23::bytea FROM (nth::int - 1) * 16 + 1 FOR 16) AS fingerprint, l, item,
         l = 0 AND (SELECT releasing FROM placed)[no >> 22] AS released,
-        (SELECT lifted FROM placed)[no >> 22] AS lifted, shard_now() AS at
+        (l > 0 OR NOT (SELECT releasing FROM placed)[no >> 22])
+            AND (NOT (SELECT lifted FROM placed)[no >> 22]
+                OR l > 0 AND NOT (SELECT unranked FROM placed)[no >> 22]) AS ahead,
+        shard_now() AS at
     FROM (
         SELECT (SELECT nos FROM placed)[w.no >> 22] AS dag_no, w.*
         FROM unnest($17::bigint[], string_to_array($18::text, E'\n'), $19::uuid[],
@@ -41,7 +45,7 @@ born AS (
     INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
         up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, created_at, released_at)
     SELECT dag_no, no, key, item_id, CASE WHEN released THEN 'released' ELSE 'blocked' END, topic, trigger, pass,
-        fingerprint, NOT released AND NOT lifted, l, 0, 0, 0, 0, 0, false, at, CASE WHEN released THEN at END
+        fingerprint, ahead, l, 0, 0, 0, 0, 0, false, at, CASE WHEN released THEN at END
     FROM node_rows),
 linked AS (
     INSERT INTO edge (up, down, satisfied)
@@ -64,7 +68,7 @@ sent AS (
     FROM node_rows WHERE released),
 waiting AS (
     INSERT INTO adding (first_no, last_no)
-    SELECT min(no), max(no) FROM node_rows GROUP BY dag_no HAVING bool_or(NOT released AND NOT lifted))
+    SELECT min(no), max(no) FROM node_rows GROUP BY dag_no HAVING bool_or(ahead))
 SELECT w.place::int, m.no, m.created_at, m.deadline_at FROM made m JOIN want w ON w.id = m.id;
 
 -- name: bear_nodes(dag_no, first_no, node_keys, item_ids, topics, triggers, passes, fingerprints, lefts, oks, items, releasing, ups, downs, flipped, next_n, edges, blocked, released, last_event, change_lasts, change_nodes, change_dags, delay_s)
