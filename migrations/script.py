@@ -23,6 +23,12 @@ def run_sql(source: str | Path) -> None:
     adapted.run_async(lambda connection: connection.execute(f"SELECT 1;\n{sql}"))
 
 
+def run_files(folder: str, *names: str) -> None:
+    """Run `<name>.sql` of a folder beside this file, one after another."""
+    for name in names:
+        run_sql(_TREE / folder / f"{name}.sql")
+
+
 def create_functions(service: str) -> None:
     """Create, or replace, every function of the service as its file in `<service>/functions/` has it.
 

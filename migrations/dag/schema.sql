@@ -1,5 +1,5 @@
 -- A shard of the dag service, as `make schema` finds it after all migrations.
--- Read this to know the tables. Functions stand in functions/; comments, and reasons, in versions/ and functions/.
+-- Read this to know the tables. Functions stand in functions/; comments, and reasons, in tables/ and functions/.
 
 CREATE TABLE adding (
     first_no bigint NOT NULL,
@@ -254,8 +254,8 @@ CREATE TABLE kept_node (
     run_on text,
     started_at timestamp with time zone,
     worker text,
-    tolerate boolean DEFAULT false NOT NULL,
-    timer boolean DEFAULT false NOT NULL
+    tolerate boolean DEFAULT false CONSTRAINT node_tolerate_not_null NOT NULL,
+    timer boolean DEFAULT false CONSTRAINT node_timer_not_null NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 

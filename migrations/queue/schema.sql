@@ -1,5 +1,5 @@
 -- A shard of the queue service, as `make schema` finds it after all migrations.
--- Read this to know the tables. Functions stand in functions/; comments, and reasons, in versions/ and functions/.
+-- Read this to know the tables. Functions stand in functions/; comments, and reasons, in tables/ and functions/.
 
 CREATE TYPE acked_item AS (
 	id uuid,

@@ -11,7 +11,7 @@ from tests.support.servers import Servers
 
 _HEAD = """\
 -- A shard of the {service} service, as `make schema` finds it after all migrations.
--- Read this to know the tables. Functions stand in functions/; comments, and reasons, in versions/ and functions/.
+-- Read this to know the tables. Functions stand in functions/; comments, and reasons, in tables/ and functions/.
 
 """
 # What pg_dump writes beside the schema itself: comments, settings of the session, its own restrictions.

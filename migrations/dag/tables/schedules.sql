@@ -1,13 +1,3 @@
-"""Schedules, what became of their slots, and what waits for its turn."""
-
-from migrations.script import run_sql
-
-revision = "0006"
-down_revision = "0005"
-branch_labels = None
-depends_on = None
-
-SQL = """
 -- One row a schedule; its row lock is the lock of the whole schedule. `spec` and `action` are JSON as they were
 -- said, `plan` is the action as a DAG to be made. `next_at` is the next slot, `look_at` when it is to be decided:
 -- behind it by the jitter, and by more where that failed.
@@ -28,8 +18,9 @@ CREATE TABLE schedule (
     ticks bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT shard_now(),
     updated_at timestamptz NOT NULL DEFAULT shard_now(),
+    pruned_to bigint NOT NULL DEFAULT 0,      -- the run to which the last look for ended runs has come; 0: the end
     CONSTRAINT schedule_overlap CHECK (overlap IN ('skip', 'buffer_one', 'allow'))
-) WITH (fillfactor = 70, autovacuum_analyze_threshold = 1000000);
+) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX schedule_id ON schedule (namespace, id);
 CREATE INDEX schedule_look ON schedule (look_at) WHERE look_at IS NOT NULL;
 -- What became of slots, the last so many of each schedule. Slots that were skipped in a row for one reason are
@@ -47,7 +38,7 @@ CREATE TABLE tick (
     request uuid,
     decided_at timestamptz NOT NULL DEFAULT shard_now(),
     PRIMARY KEY (schedule_no, no)
-) WITH (autovacuum_analyze_threshold = 1000000);
+);
 -- Slots that wait until no run of their schedule is unfinished: one that was buffered (with its tick), and those
 -- of backfills (`overlap` of the call), in their order.
 CREATE TABLE waiting_slot (
@@ -59,16 +50,10 @@ CREATE TABLE waiting_slot (
     tick bigint,
     request uuid,
     PRIMARY KEY (schedule_no, no)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-    autovacuum_analyze_threshold = 1000000);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 -- Runs that may be unfinished.
 CREATE TABLE schedule_run (
     schedule_no bigint NOT NULL,
     dag_no bigint NOT NULL,
     PRIMARY KEY (schedule_no, dag_no)
-) WITH (autovacuum_analyze_threshold = 1000000);
-"""
-
-
-def upgrade() -> None:
-    run_sql(SQL)
+);

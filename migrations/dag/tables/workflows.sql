@@ -1,23 +1,10 @@
-"""Runs of workflows: DAGs whose first node decides what the others are."""
-
-from migrations.script import create_functions, run_sql
-
-revision = "0008"
-down_revision = "0007"
-branch_labels = None
-depends_on = None
-
-SQL = """
--- The type of the workflow whose run a DAG is. Its node 0 is the decider.
-ALTER TABLE dag ADD COLUMN workflow text, ADD COLUMN ends_as text;
-
 -- The last run of each id, on the shard that the id has its home on. Its row lock is the lock of the id.
 CREATE TABLE workflow (
     namespace text NOT NULL,
     id text NOT NULL,
     dag_id uuid NOT NULL,
     PRIMARY KEY (namespace, id)
-) WITH (autovacuum_analyze_threshold = 1000000);
+);
 
 -- One row a run, under the lock of its DAG's row. `input`, `output`, `received`, `markers`, `made_by`, `stuck` are
 -- JSON text.
@@ -51,7 +38,7 @@ CREATE TABLE run (
     error text,
     continued_as uuid,
     CONSTRAINT run_state CHECK (state IN ('running', 'succeeded', 'failed', 'cancelled', 'continued'))
-) WITH (fillfactor = 50, autovacuum_analyze_threshold = 1000000);
+) WITH (fillfactor = 50);
 CREATE INDEX run_listed ON run (namespace, dag_id);
 CREATE INDEX run_listed_by_type ON run (namespace, type, dag_id);
 CREATE INDEX run_listed_by_state ON run (namespace, state, dag_id);
@@ -71,7 +58,7 @@ CREATE TABLE event (
     data text,
     after bigint,                             -- of a record: the event whose code asked for it
     PRIMARY KEY (dag_no, event)
-) WITH (autovacuum_analyze_threshold = 1000000);
+);
 -- What is asked for and is no node.
 CREATE UNIQUE INDEX event_step ON event (dag_no, key) WHERE after IS NOT NULL AND kind = 'step';
 
@@ -81,12 +68,12 @@ CREATE TABLE signal_count (
     name text NOT NULL,
     sent int NOT NULL,
     PRIMARY KEY (dag_no, name)
-) WITH (fillfactor = 70, autovacuum_analyze_threshold = 1000000);
+) WITH (fillfactor = 70);
 CREATE TABLE signal_id (
     dag_no bigint NOT NULL,
     id text NOT NULL,
     PRIMARY KEY (dag_no, id)
-) WITH (autovacuum_analyze_threshold = 1000000);
+);
 
 CREATE TABLE published (
     dag_no bigint NOT NULL,
@@ -94,10 +81,4 @@ CREATE TABLE published (
     value text NOT NULL,
     event bigint NOT NULL,
     PRIMARY KEY (dag_no, key)
-) WITH (fillfactor = 70, autovacuum_analyze_threshold = 1000000);
-"""
-
-
-def upgrade() -> None:
-    run_sql(SQL)
-    create_functions("dag")
+) WITH (fillfactor = 70);

@@ -1,13 +1,3 @@
-"""What jobs log is kept."""
-
-from migrations.script import create_functions, run_sql
-
-revision = "0011"
-down_revision = "0010"
-branch_labels = None
-depends_on = None
-
-SQL = """
 -- Lines that one call of an item's holder brought, as a JSON array. `seq` counts the calls of a namespace, in the
 -- order of their commits; `number` those of one lease, by its holder; `item_bytes` is the size of the item's log.
 CREATE TABLE job_log (
@@ -24,15 +14,9 @@ CREATE TABLE job_log (
     lines text NOT NULL,
     PRIMARY KEY (item_id, namespace_id, seq)) WITH (
         autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000,
-        autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 1000000);
+        autovacuum_vacuum_insert_threshold = -1);
 CREATE INDEX job_log_age ON job_log (received_at);
 
 -- What a namespace's logs take here. Its row is locked by all who write them.
 CREATE TABLE job_log_use (namespace_id int PRIMARY KEY, bytes bigint NOT NULL, last_seq bigint NOT NULL)
-    WITH (fillfactor = 50, autovacuum_analyze_threshold = 1000000);
-"""
-
-
-def upgrade() -> None:
-    run_sql(SQL)
-    create_functions("queue")
+    WITH (fillfactor = 50);

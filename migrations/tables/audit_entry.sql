@@ -1,13 +1,3 @@
-"""What operators did is kept."""
-
-from migrations.script import run_sql
-
-revision = "0014"
-down_revision = "0013"
-branch_labels = None
-depends_on = None
-
-SQL = """
 -- A call by which somebody changed what runs: who, what, to what, how many, and from where. On one shard of the
 -- service, whichever answers of the first few.
 CREATE TABLE audit_entry (
@@ -21,9 +11,4 @@ CREATE TABLE audit_entry (
     origin text NOT NULL,
     detail text NOT NULL,
     PRIMARY KEY (at, entry_id)
-) WITH (autovacuum_analyze_threshold = 1000000);
-"""
-
-
-def upgrade() -> None:
-    run_sql(SQL)
+);
