@@ -253,6 +253,13 @@ class AsyncDagHandle:
         parse = _calls.page_of(wire.NodeExport)
         return await self._client._run(listed(lambda page: self._ask(_calls.DAG_EXPORT, parse, dict(page)), None))
 
+    async def timelines(self, *, limit: int | None = None) -> list[wire.Timeline]:
+        """The lives of all nodes, or of the first `limit`: made, released, tried, ended."""
+        parse = _calls.page_of(wire.Timeline)
+        return await self._client._run(
+            listed(lambda page: self._ask(_calls.DAG_TIMELINES, parse, dict(page)), limit)
+        )
+
     async def frontier(self, *, limit: int = wire.PAGE_LIMIT_DEFAULT, cursor: str | None = None) -> wire.Frontier:
         """What the DAG waits for now, since when, and the longest chain left; `next_cursor` leads on."""
         query = {"limit": limit, "cursor": cursor}

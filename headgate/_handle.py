@@ -249,6 +249,11 @@ class DagHandle:
         parse = _calls.page_of(wire.NodeExport)
         return self._client._run(listed(lambda page: self._ask(_calls.DAG_EXPORT, parse, dict(page)), None))
 
+    def timelines(self, *, limit: int | None = None) -> list[wire.Timeline]:
+        """The lives of all nodes, or of the first `limit`: made, released, tried, ended."""
+        parse = _calls.page_of(wire.Timeline)
+        return self._client._run(listed(lambda page: self._ask(_calls.DAG_TIMELINES, parse, dict(page)), limit))
+
     def frontier(self, *, limit: int = wire.PAGE_LIMIT_DEFAULT, cursor: str | None = None) -> wire.Frontier:
         """What the DAG waits for now, since when, and the longest chain left; `next_cursor` leads on."""
         query = {"limit": limit, "cursor": cursor}

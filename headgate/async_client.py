@@ -15,18 +15,7 @@ from headgate._async_schedules import AsyncSchedules
 from headgate._async_workers import AsyncWorkers
 from headgate._async_workflows import AsyncWorkflows
 from headgate._calls import Call, Verb, present
-from headgate._elements import (
-    Ack,
-    Dequeued,
-    Extend,
-    Item,
-    ItemFilter,
-    ItemOptions,
-    Leased,
-    Nack,
-    Result,
-    Revive,
-)
+from headgate._elements import Ack, Dequeued, Extend, Item, ItemFilter, ItemOptions, Leased, Nack, Result, Revive
 from headgate._flows import Flow, Shards
 from headgate._transport import AsyncTransport, Exchange, RetryPolicy
 from headgate.dag import Dag, create, submission
@@ -236,6 +225,16 @@ class AsyncClient:
         parse = _calls.page_of(wire.ItemAttempt)
         ns = namespace or self.namespace
         return (await self._send(_calls.call(_calls.ITEM_ATTEMPTS, parse, ns=ns, item=item_id)))[0]
+
+    async def items_attempts(self, ids: Sequence[str], *, namespace: str | None = None) -> list[wire.ItemAttempts]:
+        """The last deliveries that failed, of many items of DAGs; "refused" where a shard did not answer."""
+        ns = namespace or self.namespace
+        parse = _calls.results_of(wire.ItemAttempts)
+        return await self._run(
+            _flows.batches_of(
+                lambda part: _calls.call(_calls.ITEMS_ATTEMPTS, parse, ns=ns, body={"ids": part}), ids
+            )
+        )
 
     async def item_states(self, ids: Sequence[str], *, namespace: str | None = None) -> list[wire.ItemStanding]:
         """Where items stand now: "found", "not_found" (they ended, or never came) or "refused", each."""

@@ -9,18 +9,7 @@ import httpx
 
 from headgate import _calls, _flows, _settings, wire
 from headgate._calls import Call, Verb, present
-from headgate._elements import (
-    Ack,
-    Dequeued,
-    Extend,
-    Item,
-    ItemFilter,
-    ItemOptions,
-    Leased,
-    Nack,
-    Result,
-    Revive,
-)
+from headgate._elements import Ack, Dequeued, Extend, Item, ItemFilter, ItemOptions, Leased, Nack, Result, Revive
 from headgate._flows import Flow, Shards
 from headgate._handle import DagHandle
 from headgate._limits import Limits
@@ -230,6 +219,16 @@ class Client:
         parse = _calls.page_of(wire.ItemAttempt)
         ns = namespace or self.namespace
         return (self._send(_calls.call(_calls.ITEM_ATTEMPTS, parse, ns=ns, item=item_id)))[0]
+
+    def items_attempts(self, ids: Sequence[str], *, namespace: str | None = None) -> list[wire.ItemAttempts]:
+        """The last deliveries that failed, of many items of DAGs; "refused" where a shard did not answer."""
+        ns = namespace or self.namespace
+        parse = _calls.results_of(wire.ItemAttempts)
+        return self._run(
+            _flows.batches_of(
+                lambda part: _calls.call(_calls.ITEMS_ATTEMPTS, parse, ns=ns, body={"ids": part}), ids
+            )
+        )
 
     def item_states(self, ids: Sequence[str], *, namespace: str | None = None) -> list[wire.ItemStanding]:
         """Where items stand now: "found", "not_found" (they ended, or never came) or "refused", each."""

@@ -145,6 +145,8 @@ class Dag(Response):
     deadline_at: datetime | None = None
     nodes: NodeCounts = Field(default_factory=NodeCounts)
     on_failure: OnFailure = "continue"
+    # The type of the workflow whose run it is.
+    workflow: str | None = None
     metadata: dict[str, Any] | None = None
     reason: str | None = None
     parent: ParentNode | None = None

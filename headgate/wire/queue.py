@@ -391,6 +391,13 @@ class ItemAttempt(Response):
     worker: str | None = None
 
 
+class ItemAttempts(ElementResult):
+    """Of one item of many the last deliveries that failed, in the order of their ends."""
+
+    status: LookStatus
+    attempts: list[ItemAttempt] = Field(default_factory=list)
+
+
 class Completion(Response):
     """The payload of a completion item: how an item with an `ack_topic` ended."""
 

@@ -66,6 +66,8 @@ class WorkflowRun(Response):
     last_event: int = 0
     parent: str | None = None
     continued_as: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
     existing: bool = False
     output: Any = None
     error: str | None = None

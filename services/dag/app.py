@@ -74,7 +74,7 @@ class Loops:
         self._polls: list[Loop] = []
         self._others: list[Loop] = [
             Loop("lag", context.lag.step, interval_s=SAMPLE_S),
-            Loop("gauges", orchestrator.queries.step, interval_s=GAUGES_S),
+            Loop("gauges", orchestrator.shard_health.step, interval_s=GAUGES_S),
             Loop("homes", context.look_for_homes, interval_s=self._settings.shards_refresh_s),
         ]
         self._walks: dict[int, Loop] = {}
@@ -175,7 +175,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         ownership,
         clock,
         counters={"released_per_s": RELEASED},
-        more=ShardSamples(orchestrator.context, orchestrator.queries).latest,
+        more=ShardSamples(orchestrator.context, orchestrator.shard_health).latest,
     )
 
     def join(shard: Shard) -> None:

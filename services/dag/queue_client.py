@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
-from headgate import AsyncClient, Nack, Result, RetryPolicy
+from headgate import AsyncClient, Nack, Result, RetryPolicy, wire
 from headgate import errors as sdk
 from headgate.ids import shard_of
 from services.dag.errors import QueueUnavailable
@@ -104,6 +104,10 @@ class Queue(Protocol):
 
     async def attempts(self, namespace: str, item_id: str) -> list[Attempt]:
         """The first deliveries of an item that failed, also when it has ended."""
+        ...
+
+    async def attempts_of_many(self, namespace: str, item_ids: Sequence[str]) -> dict[str, list[Attempt]]:
+        """The last deliveries of items that failed, by item: the fewer of each, the more items."""
         ...
 
     async def shards(self) -> list[int]:
@@ -215,7 +219,15 @@ class HeadgateQueue:
                 found = await self._client.item_attempts(item_id, namespace=namespace)
         except _CallRefused as refusal:
             raise QueueUnavailable(f"the queue does not tell about items: {refusal.code}") from refusal
-        return [Attempt(a.attempt, a.started_at, a.ended_at, a.outcome, a.error, a.worker) for a in found]
+        return list(map(_attempt_of, found))
+
+    async def attempts_of_many(self, namespace: str, item_ids: Sequence[str]) -> dict[str, list[Attempt]]:
+        try:
+            with _answering():
+                found = await self._client.items_attempts(item_ids, namespace=namespace)
+        except _CallRefused as refusal:
+            raise QueueUnavailable(f"the queue does not tell about items: {refusal.code}") from refusal
+        return {str(item.id): list(map(_attempt_of, item.attempts)) for item in found}
 
     async def shards(self) -> list[int]:
         now_s = self._clock.monotonic_s()
@@ -281,3 +293,7 @@ def _answering() -> Iterator[None]:
         raise _CallRefused(SHARD_REMOVED if is_shard else error.code) from error
     except sdk.HeadgateError as error:
         raise QueueUnavailable("the queue service did not answer", outcome="unknown", retry_after_s=1.0) from error
+
+
+def _attempt_of(told: wire.ItemAttempt) -> Attempt:
+    return Attempt(told.attempt, told.started_at, told.ended_at, told.outcome, told.error, told.worker)

@@ -38,6 +38,7 @@ class QueueSettings(EdgeSettings):
     dead_retention_s: float = 14 * 24 * 3600.0
     topic_retention_s: Annotated[float, Field(ge=0, description="what is empty for so long is deleted")] = 86_400.0
     logged_attempts_max: int = 20
+    attempts_shown_max: Annotated[int, Field(ge=1, description="of many items, in one answer")] = 5_000
     attempt_retention_s: float = 14 * 24 * 3600.0
 
     # What jobs log: of one call about one item, of an item, and of a namespace; 128 bytes more a call.

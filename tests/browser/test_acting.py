@@ -7,7 +7,7 @@ from playwright.async_api import Browser
 from tests.support.console import Look, Site, furnish, look
 
 
-async def act(opened: Look, name: str, *, within: str = "#main", told: str, **fields: str) -> None:
+async def act(opened: Look, name: str, /, *, within: str = "#main", told: str, **fields: str) -> None:
     """Click a verb, see what its dialog says, fill it in, and confirm."""
     page = opened.page
     await page.locator(within).get_by_role("button", name=name, exact=True).first.click()

@@ -107,3 +107,26 @@ async def test_the_log_of_an_item_is_bounded(api: Api) -> None:
     for _ in range(4):
         await api.nack(await api.dequeue_one("bounded"), delay_s=0)
     assert [entry["attempt"] for entry in await logged(api, item)] == [1, 2]
+
+
+async def test_attempts_of_many_items_are_told_at_once_the_fewer_of_each_the_more_items(api: Api) -> None:
+    dag = api.as_dag_service()
+    context = {"ack_topic": "_dag:acks/000", "ack_context": {"dag": "d", "node": "n", "generation": 1}}
+    many = [await dag.enqueue_one(topic, **context) for topic in ("one", "other")]
+    for topic, number in ((topic, number) for number in range(3) for topic in ("one", "other")):
+        await api.nack(await api.dequeue_one(topic), delay_s=0, error=f"{'x' * 500} {number}")
+    untried = await dag.enqueue_one("one", **context)
+    asked = [*many, untried, "nonsense"]
+    found = (await api.post("items/attempts", {"ids": asked})).json()["results"]
+    assert [each["id"] for each in found] == asked
+    assert [each["status"] for each in found] == ["found", "found", "not_found", "not_found"]
+    assert [[entry["attempt"] for entry in each["attempts"]] for each in found[:2]] == [[1, 2, 3]] * 2
+    error = found[0]["attempts"][2]["error"]
+    assert len(error) == 200 and error.endswith("x 2"), "of an error the end"
+    api.host.settings.__dict__["attempts_shown_max"] = 8
+    found = (await api.post("items/attempts", {"ids": asked})).json()["results"]
+    assert [[entry["attempt"] for entry in each["attempts"]] for each in found[:2]] == [[2, 3]] * 2
+    stranger = await Api(api.host).post("items/attempts", {"ids": many})
+    assert {each["status"] for each in stranger.json()["results"]} == {"not_found"}
+    for ids, status in (([], 422), (["x"] * 1001, 422), (["x"] * 1000, 200)):
+        assert (await api.post("items/attempts", {"ids": ids})).status_code == status

@@ -68,6 +68,7 @@ QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("post", "/revive"): lambda t: {"items": [{"id": t["disabled"]}]},
     ("post", "/cancel"): lambda t: {"ids": [t["ready"], t["leased"], t["disabled"], t["dead"]]},
     ("post", "/items/states"): lambda t: {"ids": [t["ready"], t["dead"]]},
+    ("post", "/items/attempts"): lambda t: {"ids": [t["ready"], t["dead"]]},
     ("post", "/operations"): lambda _: {"kind": "purge", "filter": {"topic": "t"}},
     ("post", "/operations/{operation}/cancel"): lambda _: {},
     ("post", "/topics/pause"): lambda _: {"topic": "t"},
@@ -148,7 +149,7 @@ OBJECT = [
     if re.search(r"\{(?!ns)", path) and (method, tail(path)) not in NAMED
 ]
 EVERY = [(service, method, path) for service in ("queue", "dag") for method, path in routes(service)]
-BATCH = ["enqueue", "ack", "nack", "extend", "revive", "cancel", "items/states"]
+BATCH = ["enqueue", "ack", "nack", "extend", "revive", "cancel", "items/states", "items/attempts"]
 
 
 class Tenancy:

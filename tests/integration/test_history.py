@@ -97,7 +97,7 @@ async def test_the_dag_service_tells_of_its_shards(dag_service: Service) -> None
     await dag_service.client.post(
         "/v1/namespaces/default/dags", json={"nodes": [{"key": "a", "topic": "t"}], "hold": True}
     )
-    await dag_service.app.state.orchestrator.queries.step()
+    await dag_service.app.state.orchestrator.shard_health.step()
     await dag_service.app.state.watch.sampling.step()
     found = await asked(dag_service, metrics="running_dags,up", step_s=5)
     assert {line["metric"] for line in found["series"]} == {"running_dags", "up"}

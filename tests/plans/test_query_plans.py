@@ -74,6 +74,7 @@ HOT: dict[str, set[tuple[str, str]]] = {
         ("parked", "parked_pkey"),
     },
     "attempts_of": {("attempt", "attempt_item")},
+    "attempts_of_many": {("attempt", "attempt_item")},
     "drop_attempts": {("attempt", "attempt_age")},
     "leases_of": {("lease", "lease_expiry")},
     "page_end": {("item", "item_pkey")},

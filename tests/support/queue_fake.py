@@ -206,6 +206,10 @@ class FakeQueue:
         await self._enter("attempts", namespace, [item_id])
         return self.logged.get(item_id, [])
 
+    async def attempts_of_many(self, namespace: str, item_ids: Sequence[str]) -> dict[str, list[Attempt]]:
+        await self._enter("attempts_of_many", namespace, item_ids)
+        return {item_id: self.logged.get(item_id, []) for item_id in item_ids}
+
     async def shards(self) -> list[int]:
         await self._enter("shards", "", [])
         return self.shard_numbers

@@ -10,6 +10,7 @@ from services.dag.read.event_streams import Streams
 from services.dag.read.explain import Explainer
 from services.dag.read.export import Exporter
 from services.dag.read.queries import Queries
+from services.dag.read.shard_health import ShardHealth
 from services.dag.run.completions import Completer
 from services.dag.run.context import Context
 from services.dag.run.control import Controller
@@ -36,6 +37,7 @@ class Orchestrator:
         self.retrier = Retrier(context)
         self.walker = Walker(context)
         self.queries = Queries(context)
+        self.shard_health = ShardHealth(context)
         self.values = SharedValues(context)
         self.ticker = Ticker(context, self.builder)
         self.schedules = Schedules(context, self.ticker)

@@ -283,4 +283,4 @@ async def shards(
 ) -> Response:
     """Health of the DAG shards, as this process sees them (scope `ops`)."""
     caller.need("ops")
-    return json_response(cursors.cut("shards", await duties.queries.shards(), "shard", limit, cursor))
+    return json_response(cursors.cut("shards", await duties.shard_health.shards(), "shard", limit, cursor))

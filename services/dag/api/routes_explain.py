@@ -36,6 +36,24 @@ async def get_timeline(ns: NamespaceOf, dag: str, key: Key, duties: Orchestrator
     return json_response(timeline_view(await duties.explainer.timeline(ns, dag, clean("key", key) or "")))
 
 
+@router.get(
+    DAG_PATH + "/timelines",
+    response_model=wire.Page[wire.Timeline],
+    operation_id="dag_timelines",
+    tags=["nodes"],
+)
+async def get_timelines(
+    ns: NamespaceOf,
+    dag: str,
+    duties: OrchestratorOf,
+    limit: Limit = wire.PAGE_LIMIT_DEFAULT,
+    cursor: str | None = None,
+) -> Response:
+    """The lives of a page of nodes, in the order of their making; of each error the end."""
+    found, more = await duties.explainer.timelines(ns, dag, limit=limit, cursor=cursor)
+    return json_response({"items": [timeline_view(each) for each in found], "next_cursor": more})
+
+
 @router.get(DAG_PATH + "/why", response_model=wire.Why, operation_id="dag_why", tags=["dags"])
 async def get_why(ns: NamespaceOf, dag: str, duties: OrchestratorOf, key: OptionalKey = None) -> Response:
     """Why a DAG, or one node of it, has not ended: a sentence, and the chain of causes down to its root."""

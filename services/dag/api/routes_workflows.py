@@ -149,6 +149,12 @@ async def resume(
     return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
 
 
+@router.get(DAG_PATH + "/run", response_model=wire.WorkflowRun, operation_id="run_of_dag")
+async def run_of_dag(ns: NamespaceOf, dag: str, duties: OrchestratorOf) -> Response:
+    """The run that a DAG is, which need not be the last of its workflow's id."""
+    return json_response(_view(await duties.runs.of_dag(ns, dag)))
+
+
 @router.get(DAG_PATH + "/history", response_model=wire.RunHistory, operation_id="run_history")
 async def run_history(
     ns: NamespaceOf, dag: str, duties: OrchestratorOf, after: After = 0, wait_s: WaitS = 0.0
@@ -218,6 +224,8 @@ def _view(found: ShownRun) -> dict[str, Any]:
         "last_event": run.last_event,
         "parent": found.parent,
         "continued_as": run.continued_as,
+        "started_at": found.started_at,
+        "finished_at": found.finished_at,
         "output": raw(run.output),
         "error": run.error,
     }

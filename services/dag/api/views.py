@@ -36,6 +36,7 @@ def dag_view(dag: Dag) -> dict[str, Any]:
             "cancelled": dag.cancelled,
         },
         "on_failure": dag.on_failure,
+        "workflow": dag.workflow,
         "metadata": raw(dag.metadata),
         "reason": dag.reason,
         "priority": {"inherit": dag.started_lift, "critical_path": dag.path_lift} if dag.lifted else None,

@@ -8,6 +8,7 @@ explain         what a DAG waits for, since when, and how far it is to its end
 critical_path   the longest way through what is left of a DAG; pure
 event_streams   a DAG's changes as server-sent events
 reasons         why a DAG or a node does not go on, down to the root
+shard_health    what the shards hold, who owns them, how quick they are
 samples         what of the counts is kept for an hour
 export          ended DAGs in the order of their ends
 drawing         DAGs as JSON, Mermaid and Graphviz, part by part; pure

@@ -119,6 +119,22 @@ class Explainer:
             item = (await self._ask(dag, [row.item_id])).get(row.item_id)
         return Timeline(row, begun_at(row), _attempts(row, item, await self._logged(dag, row, item)), item)
 
+    async def timelines(
+        self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
+    ) -> tuple[list[Timeline], str | None]:
+        """The lives of a page of nodes, in the order of their making; the queue is asked once for all of them."""
+        shard, dag, rows, more = await self._queries.rows(namespace, dag_id, limit=limit, cursor=cursor)
+        out = [row for row in rows if row.state == "released" and not row.sub]
+        standings = await self._running_timers(shard, [row for row in out if row.timer])
+        standings |= await self._ask(dag, [row.item_id for row in out if not row.timer])
+        tried = [row.item_id for row in rows if _has_failed(row, standings.get(row.item_id))]
+        logged = await self._logged_of_many(dag, tried)
+        return [
+            Timeline(row, begun_at(row), _attempts(row, item, logged.get(row.item_id, ())), item)
+            for row in rows
+            for item in [standings.get(row.item_id)]
+        ], more
+
     async def _page(self, shard: Shard, dag: Dag, after_no: int, limit: int) -> tuple[list[WaitedNode], int]:
         """Up to `limit` rows with a bounded number of upstreams and externals, and how far they reach."""
         rows: list[WaitedNode] = []
@@ -197,6 +213,8 @@ class Explainer:
         return list(nodes.values())
 
     async def _ask(self, dag: Dag, item_ids: Sequence[str]) -> dict[str, Standing]:
+        if not item_ids:
+            return {}
         try:
             return await self._context.queue.standings(dag.namespace, item_ids)
         except QueueUnavailable:
@@ -204,13 +222,18 @@ class Explainer:
 
     async def _logged(self, dag: Dag, row: ShownNode, item: Standing | None) -> list[Attempt]:
         """Deliveries that failed. The queue is asked only where there was one."""
-        first_worked = row.attempts <= 1 and row.state != "failed"
-        if row.sub or row.timer or (first_worked if item is None else item.attempt - (item.state == "leased") < 1):
+        if not _has_failed(row, item):
             return []
         try:
             return await self._context.queue.attempts(dag.namespace, row.item_id)
         except QueueUnavailable:
             return []
+
+    async def _logged_of_many(self, dag: Dag, item_ids: Sequence[str]) -> dict[str, list[Attempt]]:
+        try:
+            return await self._context.queue.attempts_of_many(dag.namespace, item_ids) if item_ids else {}
+        except QueueUnavailable:
+            return {}
 
     async def _chain(self, shard: Shard, dag: Dag) -> dict[str, Any] | None:
         """The longest chain left; None for a DAG too large to be walked for a question, or at its end."""
@@ -258,6 +281,15 @@ def _waits_of(dag: Dag, since: HeldSince) -> list[dict[str, Any]]:
     if dag.state == "running" and done and (dag.open or not (dag.total or dag.closed)):
         found.append({"kind": "close", "since": dag.created_at})
     return found
+
+
+def _has_failed(row: ShownNode, item: Standing | None) -> bool:
+    """Whether a delivery of the node's item failed in this generation."""
+    if row.sub or row.timer:
+        return False
+    if item is not None:
+        return item.attempt - (item.state == "leased") >= 1
+    return row.attempts > 1 or row.state == "failed"
 
 
 def _attempts(row: ShownNode, item: Standing | None, logged: Sequence[Attempt]) -> list[dict[str, Any]]:

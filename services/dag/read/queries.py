@@ -1,4 +1,4 @@
-"""What a DAG, its nodes and its shards look like to those who ask."""
+"""What a DAG and its nodes look like to those who ask."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from services.dag.store.explain import WaitedNode
 from services.dag.store.reads import HeldSince, ShownNode
 from shared import ids
 from shared.admission.connection_priority import Urgency
-from shared.errors import NotFound, ShardUnavailable, invalid
+from shared.errors import NotFound, invalid
 from shared.http import cursors
-from shared.metrics import DAGS
 from shared.postgres.batcher import Batcher, BatcherLimits
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -30,7 +29,6 @@ from shared.shards.shard_map import Shard
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _GRAPH_PAGE = 5_000
 _SCANS_PER_PAGE = 10
-_OUTBOX_COUNTED_MAX = 100_000
 _UNDECLARED_PER_PAGE = 1_000
 _DAGS_PER_LOOK_MAX = 1_000
 
@@ -73,7 +71,6 @@ class Queries:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._health: dict[int, tuple[float, dict[str, Any]]] = {}
         self._looking: dict[int, Batcher[str, Dag | None]] = {}
 
     async def dag(self, namespace: str, dag_id: str) -> Dag:
@@ -177,15 +174,22 @@ class Queries:
         """A page of nodes in the order of their making; shorter than `limit` where edges abound."""
         shard, dag = await self.find(namespace, dag_id)
         query = f"nodes|{dag.id}|{state}"
-        after_no = dag.node_no(0) - 1
-        if cursor is not None:
-            after_no = self._position(dag, query, cursor)
-        rows, reached = await self._page(shard, dag, state, after_no, limit)
+        rows, reached = await self._page(shard, dag, state, self._begin(dag, query, cursor), limit)
         details = await self._details(shard, dag, await self._fitting(shard, dag, rows))
         if len(details) < len(rows):
             reached = details[-1].row.no
         more = reached < dag.last_no
         return details, cursors.encode(query, str(reached - dag.node_no(0))) if more else None
+
+    async def rows(
+        self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
+    ) -> tuple[Shard, Dag, list[ShownNode], str | None]:
+        """The same without what surrounds them, and where they live."""
+        shard, dag = await self.find(namespace, dag_id)
+        query = f"rows|{dag.id}"
+        rows, reached = await self._page(shard, dag, None, self._begin(dag, query, cursor), limit)
+        more = cursors.encode(query, str(reached - dag.node_no(0))) if reached < dag.last_no else None
+        return shard, dag, rows, more
 
     async def exported(
         self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
@@ -294,7 +298,7 @@ class Queries:
         """A page of (key, output as JSON text) of the nodes that nothing waits for: what a DAG has come to."""
         shard, dag = await self.find(namespace, dag_id)
         query = f"outputs|{dag.id}"
-        after_no = dag.node_no(0) - 1 if cursor is None else self._position(dag, query, cursor)
+        after_no = self._begin(dag, query, cursor)
         found: list[tuple[str, str]] = []
         left = self._settings.page_bytes_max
         for _ in range(_SCANS_PER_PAGE):
@@ -312,18 +316,9 @@ class Queries:
         more = cursors.encode(query, str(after_no - dag.node_no(0))) if after_no < dag.last_no else None
         return found, more
 
-    async def step(self) -> int:
-        """Sample the health of every shard, for `/metrics`."""
-        await self.shards()
-        return 0
-
-    async def shards(self) -> list[dict[str, Any]]:
-        """Health of the DAG shards; a shard's counts are at most `health_refresh_s` old."""
-        return list(await asyncio.gather(*(self._shard(shard) for shard in self._context.shards)))
-
-    def seen(self) -> dict[int, dict[str, Any]]:
-        """What was counted last, by shard."""
-        return {number: known for number, (_, known) in self._health.items()}
+    def _begin(self, dag: Dag, query: str, cursor: str | None) -> int:
+        """The number of the node that a page goes on after."""
+        return dag.node_no(0) - 1 if cursor is None else self._position(dag, query, cursor)
 
     @staticmethod
     def _position(dag: Dag, query: str, cursor: str) -> int:
@@ -449,49 +444,8 @@ class Queries:
             for no, key in (await store.cleanup.compensated_keys(shard, undo)).items():
                 found[no].compensates = key
 
-    async def _shard(self, shard: Shard) -> dict[str, Any]:
-        now_s = self._context.clock.monotonic_s()
-        until_s, known = self._health.get(shard.number, (0.0, {}))
-        if now_s >= until_s:
-            known = await self._count(shard)
-            self._health[shard.number] = (now_s + self._settings.health_refresh_s, known)
-        gauges = self._context.gauges[shard.number]
-        return known | {
-            "ack_lag_s": gauges.ack_lag_s.percentile(0.5),
-            "release_lag_s": gauges.release_lag_s.percentile(0.5),
-            "release_lag_s_p50": gauges.release_lag_s.percentile(0.5),
-            "release_lag_s_p99": gauges.release_lag_s.percentile(0.99),
-            "db_latency_ms_p50": _ms(gauges.db_latency_s.percentile(0.5)),
-            "db_latency_ms_p99": _ms(gauges.db_latency_s.percentile(0.99)),
-        }
-
-    async def _count(self, shard: Shard) -> dict[str, Any]:
-        ownership = self._context.ownership
-        known: dict[str, Any] = {"shard": shard.number}
-        dags = dict.fromkeys(("running", "cancelling", "succeeded", "failed", "cancelled"), 0)
-        nodes = dict.fromkeys(("blocked", "released", "succeeded", "failed", "skipped", "cancelled"), 0)
-        try:
-            owner = await ownership.look(shard)
-            known["state"] = "healthy" if owner.name else "unowned"
-            for row in await store.reads.health(shard):
-                dags[row.state] = row.dags
-                DAGS.labels(shard.number, row.state).set(row.dags)
-                for name in nodes:
-                    nodes[name] += getattr(row, name)
-            known["outbox"] = await store.duties.count_outbox(shard, _OUTBOX_COUNTED_MAX)
-            if not shard.breaker.takes_items:
-                known["state"] = "degraded"
-        except ShardUnavailable:
-            owner = ownership.seen(shard.number)
-            known |= {"state": "open", "outbox": 0}
-        return known | {"owner": owner.name, "epoch": owner.epoch, "dags": dags, "nodes": nodes}
-
 
 def _graph_too_large(bytes_max: int) -> LimitExceeded:
     return LimitExceeded(
         f"the graph takes over {bytes_max} bytes as a whole; go through its nodes page by page, each has its edges"
     )
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 3)

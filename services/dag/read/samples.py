@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from services.dag.read.queries import Queries
+from services.dag.read.shard_health import ShardHealth
 from services.dag.run.context import Context
 from shared.console.history import SeriesName
 
@@ -12,13 +12,13 @@ from shared.console.history import SeriesName
 class ShardSamples:
     """Of the shards that this process owns and that answer."""
 
-    def __init__(self, context: Context, queries: Queries) -> None:
+    def __init__(self, context: Context, health: ShardHealth) -> None:
         self._context = context
-        self._queries = queries
+        self._health = health
 
     def latest(self) -> Iterator[tuple[SeriesName, float]]:
         """What the last counts have found."""
-        for number, known in self._queries.seen().items():
+        for number, known in self._health.seen().items():
             if known["state"] == "open" or not self._context.ownership.owns(number):
                 continue
             yield SeriesName("running_dags", number), float(known["dags"]["running"])

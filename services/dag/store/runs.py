@@ -59,6 +59,8 @@ class ShownRun:
     parked: bool
     parent: str | None
     paused: bool
+    started_at: datetime
+    finished_at: datetime | None
     published: dict[str, str] = field(default_factory=dict)
 
 
@@ -324,8 +326,8 @@ async def shown(shard: Shard, dag_ids: Sequence[str], namespace: str) -> list[Sh
     """Runs as people see them; other DAGs are left out."""
     found: list[ShownRun] = []
     for row in await shard.pool.fetch(SQL.shown_runs, dag_ids=dag_ids, namespace=namespace):
-        *run, parked, parent, paused = row
-        found.append(ShownRun(Run(*run), parked, parent, paused))
+        *run, parked, parent, paused, started_at, finished_at = row
+        found.append(ShownRun(Run(*run), parked, parent, paused, started_at, finished_at))
     by_no = {each.run.dag_no: each for each in found}
     for row in await shard.pool.fetch(SQL.published_of, dag_nos=list(by_no)) if by_no else ():
         by_no[row["dag_no"]].published[row["key"]] = row["value"]

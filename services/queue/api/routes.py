@@ -122,6 +122,23 @@ async def item_states(
     return json_response({"results": await process.item_states.look(ns, body.ids)})
 
 
+@router.post(
+    "/v1/namespaces/{ns}/items/attempts",
+    response_model=wire.Results[wire.ItemAttempts],
+    operation_id="items_attempts",
+    tags=["items"],
+)
+async def items_attempts(
+    ns: str,
+    caller: CallerOf,
+    process: ProcessOf,
+    body: Annotated[wire.ItemStates, body_of(wire.ItemStates)],
+) -> Response:
+    """The last deliveries that failed of up to 1,000 items of DAGs: of each error the end."""
+    enter(ns, caller, "consume", "ops")
+    return json_response({"results": await process.item_states.attempts_of_many(ns, body.ids)})
+
+
 @router.get(
     "/v1/namespaces/{ns}/items/{item_id}/attempts",
     response_model=wire.Page[wire.ItemAttempt],

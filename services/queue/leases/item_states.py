@@ -18,6 +18,7 @@ from shared.errors import Overloaded, Unavailable
 from shared.ids import canonical, shard_of
 
 _TAKEABLE = ("ready", "delayed")
+_ERROR_CHARS = 200
 
 
 class ItemStates:
@@ -39,15 +40,43 @@ class ItemStates:
         found = await items.attempts_of(store.pool, known_id, namespace, rows_max)
         return [attempt._asdict() for attempt in found]
 
-    async def look(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """One element per id: `found` with state, attempt and since when, `not_found` for what has ended or is
-        another namespace's, `refused` where the shard did not answer."""
+    async def attempts_of_many(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """One element per id: `found` with the last of its deliveries that failed, `not_found` where none is on
+        record, `refused` where the shard did not answer."""
         answers: list[dict[str, Any]] = [{"id": item_id, "status": "not_found"} for item_id in ids]
+        rows_max = max(1, min(self._settings.logged_attempts_max, self._settings.attempts_shown_max // len(ids)))
+
+        async def at(shard: int, part: list[tuple[int, str]]) -> None:
+            store = self._stores[shard]
+            try:
+                store.pool.admit()
+                known_ids = sorted({known for _, known in part})
+                found = await items.attempts_of_many(store.pool, known_ids, namespace, rows_max, _ERROR_CHARS)
+            except Unavailable as error:
+                for position, _ in part:
+                    answers[position] |= {"status": "refused", "code": error.code, "outcome": error.outcome}
+                return
+            for position, known_id in part:
+                if known_id in found:
+                    attempts = [each._asdict() for each in found[known_id]]
+                    answers[position] |= {"status": "found", "attempts": attempts}
+
+        await asyncio.gather(*(at(shard, part) for shard, part in self._by_shard(ids).items()))
+        return answers
+
+    def _by_shard(self, ids: Sequence[str]) -> dict[int, list[tuple[int, str]]]:
+        """Positions and canonical ids of those whose shard is known."""
         groups: dict[int, list[tuple[int, str]]] = {}
         for position, item_id in enumerate(ids):
             known_id = canonical(item_id)
             if known_id is not None and shard_of(known_id) in self._stores:
                 groups.setdefault(shard_of(known_id), []).append((position, known_id))
+        return groups
+
+    async def look(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """One element per id: `found` with state, attempt and since when, `not_found` for what has ended or is
+        another namespace's, `refused` where the shard did not answer."""
+        answers: list[dict[str, Any]] = [{"id": item_id, "status": "not_found"} for item_id in ids]
 
         async def at(shard: int, part: list[tuple[int, str]]) -> None:
             try:
@@ -64,7 +93,7 @@ class ItemStates:
                         unasked_s = self._asked.unasked_s(namespace, found[known_id]["topic"])
                         answers[position]["unasked_s"] = round(unasked_s, 3)
 
-        await asyncio.gather(*(at(shard, part) for shard, part in groups.items()))
+        await asyncio.gather(*(at(shard, part) for shard, part in self._by_shard(ids).items()))
         if all(answer.get("code") == Overloaded.code for answer in answers):
             raise overloaded(Urgency.LIST)
         return answers

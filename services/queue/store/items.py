@@ -340,6 +340,17 @@ async def log_attempts(tx: Transaction, attempts: Sequence[AttemptToLog]) -> Non
     )
 
 
+async def attempts_of_many(
+    asked: Asked, item_ids: Sequence[str], namespace: str, rows_max: int, error_chars: int
+) -> dict[str, list[FailedAttempt]]:
+    """The same of many items, by id: the last `rows_max` of each, with the end of its error."""
+    found: dict[str, list[FailedAttempt]] = {}
+    given = {"item_ids": item_ids, "namespace": namespace, "rows_max": rows_max, "error_chars": error_chars}
+    for item_id, *attempt in await asked.fetch(SQL.attempts_of_many, **given):
+        found.setdefault(item_id, []).append(FailedAttempt(*attempt))
+    return found
+
+
 async def attempts_of(asked: Asked, item_id: str, namespace: str, rows_max: int) -> list[FailedAttempt]:
     """The logged deliveries of an item, living or not, in the order of their ends."""
     return await rows_of(

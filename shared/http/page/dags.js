@@ -178,6 +178,7 @@ function heading(page, head, dag, why) {
       ["deadline", dag.deadline_at ? new Date(dag.deadline_at).toLocaleString() : null],
       ["reason", dag.reason],
       ["resolved, and nothing waits for it", dag.undeclared.map((each) => `${each.name} of ${each.node}`).join(", ") || null],
+      ["run of", dag.workflow ? h("a", { href: page.link(["runs"], { type: dag.workflow }) }, dag.workflow) : null],
       ["parent", dag.parent ? h("a", { href: page.link(["dags", dag.parent.dag], { node: dag.parent.node }) }, dag.parent.node) : null],
     ]));
 }

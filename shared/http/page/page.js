@@ -8,6 +8,7 @@ import * as dags from "./dags.js";
 import { h, put } from "./dom.js";
 import * as queue from "./queue.js";
 import { overview } from "./overview.js";
+import * as runs from "./runs.js";
 import { schedules } from "./schedules.js";
 import { search } from "./search.js";
 import { workers } from "./workers.js";
@@ -20,6 +21,7 @@ const VIEWS = {
   dead: ["Dead", queue.dead],
   operations: ["Operations", queue.operations],
   dags: ["DAGs", dags.list, dags.one],
+  runs: ["Runs", runs.list, runs.one],
   schedules: ["Schedules", schedules],
   workers: ["Workers", workers],
   namespaces: ["Namespaces", queue.namespaces, null, "ops"],

@@ -226,3 +226,32 @@ async def test_a_timeline_holds_the_deliveries_that_failed(world: DagWorld) -> N
     world.queue.down.add("attempts")
     found = (await timeline(world, dag, "a"))["attempts"]
     assert [(a["attempt"], a["outcome"]) for a in found] == [(3, "acked")]
+
+
+async def test_the_lives_of_all_nodes_are_told_page_by_page_with_one_question_to_the_queue(
+    world: DagWorld,
+) -> None:
+    dag = await world.create({"a": [], "b": [], "c": ["a"]})
+    await world.settle()
+    at = datetime.now(UTC)
+    item = world.queue.item_of("a")
+    world.queue.logged[item.body["id"]] = [Attempt(1, at, at, "failed", "no room")]
+    item.state, item.attempt, item.since = "leased", 2, at
+    first = (await world.http.get(f"{BASE}/{dag}/timelines", params={"limit": 2})).json()
+    rest = (
+        await world.http.get(f"{BASE}/{dag}/timelines", params={"limit": 2, "cursor": first["next_cursor"]})
+    ).json()
+    found = {each["key"]: each for each in first["items"] + rest["items"]}
+    assert list(found) == ["a", "b", "c"] and rest["next_cursor"] is None
+    assert [(each["attempt"], each["outcome"]) for each in found["a"]["attempts"]] == [
+        (1, "failed"),
+        (2, "running"),
+    ]
+    assert found["b"]["attempts"] == [] and found["c"]["released_at"] is None
+    asked = [call for call in world.queue.calls if call[0] == "attempts_of_many"]
+    assert len(asked) == 1, "only of what has failed before"
+    world.queue.down |= {"attempts_of_many", "standings"}
+    without = (await world.http.get(f"{BASE}/{dag}/timelines")).json()["items"]
+    assert [each["key"] for each in without] == ["a", "b", "c"], "without the queue the rest is told"
+    for bad, status in (({"cursor": "x"}, 422), ({"limit": 0}, 422)):
+        assert (await world.http.get(f"{BASE}/{dag}/timelines", params=bad)).status_code == status

@@ -38,9 +38,9 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 1, 1);
 SELECT {run_columns} FROM run WHERE dag_no = $1;
 
 -- name: shown_runs(dag_ids, namespace)
-SELECT r.*, coalesce(n.state = 'blocked', false) AS is_parked, d.parent_dag::text, d.paused
+SELECT r.*, coalesce(n.state = 'blocked', false) AS is_parked, d.parent_dag::text, d.paused, d.created_at, d.finished_at
 FROM unnest($1::uuid[]) AS w(id)
-CROSS JOIN LATERAL (SELECT no, parent_dag, paused FROM dag WHERE id = w.id AND namespace = $2 OFFSET 0) AS d
+CROSS JOIN LATERAL (SELECT no, parent_dag, paused, created_at, finished_at FROM dag WHERE id = w.id AND namespace = $2 OFFSET 0) AS d
 CROSS JOIN LATERAL (SELECT {run_columns} FROM run WHERE dag_no = d.no OFFSET 0) AS r
 LEFT JOIN LATERAL (SELECT state FROM node WHERE no = d.no << 22 OFFSET 0) AS n ON true;
 
