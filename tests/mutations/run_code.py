@@ -6,6 +6,8 @@ from tests.mutations.model import Mutation
 
 _TURNS: Final = "services/dag/workflows/turn_commits.py"
 _RUNS: Final = "integration/dag/test_runs.py"
+_FOLDING: Final = "integration/dag/test_folding_runs.py"
+_TELL_RUNS_HERE: Final = "migrations/dag/functions/tell_runs_here.sql"
 _BAD: Final = "integration/dag/test_bad_runs.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -72,5 +74,37 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            if dag.workflow is not None and not on_runs:",
         "            if False:",
         (f"{_BAD}::test_a_runs_dag_is_changed_by_its_code_alone",),
+    ),
+    Mutation(
+        "run-folded-over",
+        "the delivery of a decider's living generation, ended without a turn, comes again",
+        _TELL_RUNS_HERE,
+        "(n.generation > u.generation",
+        "(n.generation >= u.generation",
+        (f"{_FOLDING}::test_a_delivery_that_ends_without_a_turn_is_told_and_comes_again",),
+    ),
+    Mutation(
+        "run-folded-once",
+        "a run that is awake is delivered once",
+        _TELL_RUNS_HERE,
+        "node.state = 'blocked' AS is_parked",
+        "true AS is_parked",
+        (f"{_FOLDING}::test_an_ack_wakes_the_run_that_waits_for_it",),
+    ),
+    Mutation(
+        "run-folded-young",
+        "an item is made under an id whose end the queue will remember",
+        _TELL_RUNS_HERE,
+        "n.is_young AND ",
+        "",
+        (f"{_FOLDING}::test_an_item_that_cannot_be_made_by_the_ack_is_made_by_the_ordinary_way",),
+    ),
+    Mutation(
+        "run-folded-topic",
+        "no item is made of a topic that is to be deleted",
+        "migrations/queue/functions/make_here.sql",
+        " AND topic.retiring IS NULL",
+        "",
+        (f"{_FOLDING}::test_a_topic_that_is_gone_is_made_anew_by_the_ordinary_way",),
     ),
 )

@@ -27,7 +27,7 @@ _COMPLETE_HERE = Statement(
         "queue_shard",
         "folds",
     ),
-    "SELECT o_taken::text[] AS taken, o_released::text[] AS released "
+    "SELECT o_taken::text[] AS taken, o_released::text[] AS released, o_made AS made "
     "FROM complete_here($1, $2, $3, $4::uuid[], $5, $6, $7, $8, $9, $10)",
 )
 
@@ -98,18 +98,21 @@ class Scene:
             given |= {"item_ids": [item.body["id"]], "attempts": [1], "outputs": [None]}
             given |= {"starts": [None], "workers": [None], "queue_shard": 0, "folds": 3}
 
-            async def work(tx: Transaction) -> list[str] | None:
+            async def work(tx: Transaction) -> tuple[list[str], list[str]] | None:
                 [row] = await tx.fetch(_COMPLETE_HERE, **given) or [None]
                 if row is None or not row["taken"]:
                     return None
                 opened = row["released"] or []
                 assert all(queue.items[item_id].state == "disabled" for item_id in opened)
-                return list(opened)
+                return list(opened), list(row["made"] or ())
 
-            opened = await actor.process.shard.pool.transaction(work)
-            queue.ack(key, told=opened is None)
-            await queue.revive("default", [(item_id, None) for item_id in opened or ()])
-            return "told" if opened is None else "folded"
+            found = await actor.process.shard.pool.transaction(work)
+            queue.ack(key, told=found is None)
+            if found is None:
+                return "told"
+            await queue.revive("default", [(item_id, None) for item_id in found[0]])
+            await queue.enqueue("default", found[1])
+            return "folded"
 
         return fold
 

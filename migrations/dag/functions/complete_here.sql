@@ -15,6 +15,8 @@
 -- begins nothing: it has no parent, and nothing cleans up behind it. How many nodes may end is the caller's to
 -- limit.
 --
+-- Runs of workflows are another matter: see `tell_runs_here`. `o_made` are items that it has the caller make ready.
+--
 -- What would release many nodes holds up all that shares its statement. `folds` says whether these are taken (4);
 -- else `o_wide` names the items of DAGs that are left out for that reason alone. `folds` of 16: locked DAGs are
 -- waited for, for 50 ms.
@@ -24,7 +26,8 @@
 CREATE OR REPLACE FUNCTION complete_here(
     dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[], outputs text[],
     started_ats timestamptz[], workers text[], queue_shard int, folds int)
-RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[], o_inputs text[]) LANGUAGE plpgsql VOLATILE AS $$
+RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[], o_inputs text[], o_made text[])
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     edges_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 1000 ELSE 32 END;        -- of one node
     edges_here_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 5000 ELSE 16000 END; -- of all nodes that end
@@ -35,17 +38,27 @@ DECLARE
     row_max CONSTANT int := 100;        -- changes in a row of the log, as `services.dag.changes` has it
     tail CONSTANT text := lpad(to_hex(queue_shard), 3, '0');
     locked bigint[];
+    runs bigint[];
+    of_runs uuid[];
 BEGIN
     LOCK TABLE change, dag, edge, node, tally IN ROW EXCLUSIVE MODE NOWAIT;
     IF folds & 16 > 0 THEN PERFORM await_dags(dag_ids); END IF;
-    SELECT array_agg(d.no) INTO locked FROM (
-        SELECT dag.no FROM dag WHERE dag.no = ANY (ARRAY(
+    SELECT array_agg(d.no) FILTER (WHERE d.workflow IS NULL), array_agg(d.no) FILTER (WHERE d.workflow IS NOT NULL)
+    INTO locked, runs FROM (
+        SELECT dag.no, dag.workflow FROM dag WHERE dag.no = ANY (ARRAY(
             SELECT f.no FROM unnest(dag_ids) AS w(id)
             CROSS JOIN LATERAL (SELECT dag.no FROM dag WHERE dag.id = w.id OFFSET 0) AS f))
             AND dag.state = 'running' AND NOT dag.held AND NOT dag.paused AND dag.cleanup_phase = 0
-            AND dag.last_event > 0 AND dag.workflow IS NULL
+            AND dag.last_event > 0
         FOR UPDATE SKIP LOCKED) AS d;
+    IF runs IS NOT NULL OR 'decider' = ANY (node_keys) THEN
+        SELECT t.o_taken, t.o_made INTO of_runs, o_made
+        FROM tell_runs_here(runs, dag_ids, node_keys, generations, item_ids, attempt_numbers, outputs, started_ats,
+            workers, queue_shard) AS t;
+    END IF;
     IF locked IS NULL THEN
+        o_taken := of_runs;
+        RETURN NEXT;
         RETURN;
     END IF;
     WITH dags AS MATERIALIZED (
@@ -194,6 +207,9 @@ BEGIN
         array_agg(written.inputs) FILTER (WHERE written.what = 'fire')
     INTO o_taken, o_released, o_ended, o_wide, o_inputs
     FROM written;
+    IF of_runs IS NOT NULL THEN
+        o_taken := o_taken || of_runs;
+    END IF;
     IF o_ended IS NOT NULL THEN
         INSERT INTO tally (state, dags, succeeded, failed, skipped, cancelled)
         SELECT d.state, count(*), sum(d.succeeded), sum(d.failed), sum(d.skipped), sum(d.cancelled)

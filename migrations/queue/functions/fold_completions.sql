@@ -3,10 +3,11 @@
 -- Who listens on topic `acks/<n>` of namespace `_dag` may have a schema `dag_<n>` beside this one with a function
 -- complete_here(dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[],
 -- outputs text[], started_ats timestamptz[], workers text[], queue_shard int, folds int) returning (taken uuid[],
--- released uuid[], ended uuid[], wide uuid[], inputs text[]). It is called with its schema as the search_path. It applies what
+-- released uuid[], ended uuid[], wide uuid[], inputs text[], made text[]). It is called with its schema as the search_path. It applies what
 -- it can without waiting for anybody: `taken` are the items of whose end nobody else has to be told, `released`
 -- the disabled items of this shard that are revived for it now, with the `inputs` given to each (NULL: its own), `ended` the DAGs that end by that, and `wide` the
--- items that are left out since they would release much. `folds` says what may be applied: ends of nodes (1), and
+-- items that are left out since they would release much; `made` are new items, as `make_here` takes them, which are
+-- revived at once. `folds` says what may be applied: ends of nodes (1), and
 -- ends of DAGs (2), of which who acks tells who waits for them; whether wide ones are taken (4), or refuse the
 -- whole ack (8), which is then made again without them. Any fault, there or in reviving, undoes all of that: an
 -- ack does not fail by it, its ends are told by completion items.
@@ -30,7 +31,7 @@ DECLARE
 BEGIN
     taken := '{}';
     FOR part IN
-        SELECT t.schema, (SELECT number FROM shard) AS here, x.*
+        SELECT t.schema, t.topic_id, (SELECT number FROM shard) AS here, x.*
         FROM (
             SELECT topic.topic_id, to_regnamespace('dag_' || substr(topic.name, 6)) AS schema
             FROM topic
@@ -54,7 +55,7 @@ BEGIN
     LOOP
         path := set_config('search_path', part.schema::text, true);
         SELECT c.o_taken AS taken, c.o_released AS released, c.o_ended AS ended, c.o_wide AS wide,
-            c.o_inputs AS inputs
+            c.o_inputs AS inputs, c.o_made AS made
         INTO given
         FROM complete_here(
             part.dags, part.keys, part.generations, part.ids, part.attempts, part.outputs,
@@ -65,6 +66,10 @@ BEGIN
         inputs := inputs || given.inputs;
         ended := ended || given.ended;
         wide := wide || given.wide;
+        IF given.made IS NOT NULL THEN
+            released := released || make_here(given.made, part.topic_id);
+            inputs := inputs || array_fill(NULL::text, ARRAY[cardinality(given.made)]);
+        END IF;
     END LOOP;
     IF cardinality(released) > 0 THEN
         news := ARRAY(SELECT r FROM revive_here(

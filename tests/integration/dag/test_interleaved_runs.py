@@ -73,6 +73,14 @@ class RunScene:
         ending = Ending(self.dag, "pack#1", 1, "succeeded", 1, None, None, None)
         return int(await actor.process.duties.completer.apply(actor.process.shard, [ending]))
 
+    async def folds(self, actor: Actor) -> str:
+        """The task's ack tells the run of it itself; or somebody else is at the run, and it is told afterwards."""
+        self.scene.dag = self.dag
+        how = str(await self.scene.folds("pack#1")(actor))
+        if how == "told":
+            assert await self.ends(actor) == 1
+        return how
+
     async def signals(self, actor: Actor) -> int:
         path = f"{WORKFLOWS}/{self.id}/signals"
         return int((await actor.process.http.post(path, json={"name": "go", "id": "one"})).status_code)
@@ -133,6 +141,15 @@ AWAKE = ("running", True, "released")
 
 async def test_a_turn_parks_while_its_task_ends(scene: Scene) -> None:
     await run_race(scene, "ends", [], {("parked", 1): AWAKE, ("told 1", 1): AWAKE})
+
+
+async def test_a_turn_parks_while_the_ack_of_its_task_is_folded(scene: Scene) -> None:
+    await run_race(
+        scene,
+        "folds",
+        [],
+        {("parked", "folded"): AWAKE, ("told 1", "folded"): AWAKE, ("parked", "told"): AWAKE},
+    )
 
 
 async def test_a_turn_parks_while_a_signal_comes(scene: Scene) -> None:
