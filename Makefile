@@ -37,8 +37,8 @@ nightly: $(READY) ## what chance finds, in many more examples and worlds than a 
 	@HEADGATE_TEST_EXAMPLES=300 HEADGATE_TEST_WORLDS_S=900 HEADGATE_TEST_SOAK_S=120 \
 		$(BIN)/pytest tests/property tests/worlds
 
-soak: $(READY) ## real processes under load and faults for M=minutes (60), and a judgement on all that came of it
-	@$(BIN)/python -m tests.worlds.soak $(if $(M),--minutes $(M)) $(if $(SEED),--seed $(SEED))
+soak: $(READY) ## real processes under RATE operations a second and faults for M=minutes (60), and a judgement on all of it
+	@$(BIN)/python -m tests.worlds.soak $(if $(M),--minutes $(M)) $(if $(SEED),--seed $(SEED)) $(if $(RATE),--rate $(RATE))
 
 check: fmt-check lint types imports test ## everything that must be true of a commit: what CI runs; T=path for the tests of one room
 

@@ -16,7 +16,7 @@ from services.local.process import Child, Command
 from services.local.stack import ROOT
 from tests.support.apps import DAG_TOKEN
 from tests.support.databases import Database
-from tests.support.ports import free_port
+from tests.support.ports import lasting_port
 
 _TIMEOUT_S = 120.0
 _POLL_S = 0.02
@@ -27,7 +27,7 @@ class Process:
 
     def __init__(self, service: str, name: str, env: dict[str, str], run_dir: Path) -> None:
         self.name = name
-        self.port = free_port()
+        self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
         prefix = f"HEADGATE_{service.upper()}_"
@@ -82,7 +82,7 @@ class Balancer:
     """One address before several processes: connections in turn, past those that refuse."""
 
     def __init__(self, processes: list[Process]) -> None:
-        self.port = free_port()
+        self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._processes = processes
         self._turn = itertools.count()

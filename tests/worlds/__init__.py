@@ -30,7 +30,9 @@ Where to look
     leftovers        what no world may leave behind
     stage            the processes, their shards and their clock, inside this loop
     machines         the processes' machines, whose clocks differ
-    soak             real processes for long
+    soak             real processes for long, at a rate that lanes keep up
+    lanes            clients beside the world, whose calls wait for no round: of items (`queue_lane`), of DAGs
+                     (`dag_lane`)
     installation     real processes in their place, and `nemesis`, which hurts them
     wire             calls, answers, and connections that are cut
 

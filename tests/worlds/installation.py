@@ -1,9 +1,10 @@
 """A stage of real processes: two of each service in front of two servers, each with a shard of either.
 
-All of it may be hurt (`nemesis`). The processes' loops run by themselves; only the shards' clock is moved by hand.
+All of it may be hurt (`nemesis`). The processes' loops run by themselves, and so does time, which leaps besides.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from shared.settings import ShardAddress, parse_shards
 from tests.support.databases import Database, Databases
 from tests.support.described import described
 from tests.support.fleet import Fleet, Process, fleet_on
-from tests.support.ports import free_port
+from tests.support.ports import lasting_port
 from tests.support.queue_host import ShardClock
 from tests.worlds.nemesis import Nemesis
 
@@ -25,6 +26,7 @@ SHARDS = 2
 _CALL_S = 5.0  # what a process that stands still is found out by
 _SERVER_S = 60.0
 _REST_S = 0.3
+_LEAP_S_MIN = 0.1
 # Short, so that a soak of seconds sees leases of owners run out.
 _SETTINGS = {
     "owner_ttl_s": 1.5,
@@ -36,26 +38,33 @@ _SETTINGS = {
 
 
 class InstallationClock:
-    """The time of the shards of several servers, which may be away for a while."""
+    """The time of the shards of several servers, which may be away for a while: the machine's, with leaps."""
 
-    def __init__(self, databases: list[Database], begin_s: float) -> None:
-        self._databases, self._begin_s, self._ahead_s = databases, begin_s, 0.0
+    def __init__(self, databases: list[Database]) -> None:
+        self._databases = databases
+        self._ahead_s = 0.0  # of every server, by now
+        self._leapt_s = 0.0  # of some, while it leaps
 
     @classmethod
     async def install(cls, databases: list[Database]) -> "InstallationClock":
-        clocks = [await ShardClock.install(database) for database in databases]
-        made = cls(databases, float(round(clocks[0].now_s())))
-        for clock in clocks:
-            await clock.freeze(made._begin_s)
-            await clock.close()
-        return made
+        for database in databases:
+            await (await ShardClock.install(database)).close()
+        return cls(databases)
 
     def now_s(self) -> float:
-        return self._begin_s + self._ahead_s
+        """It is that late on every server."""
+        return time.time() + self._ahead_s
+
+    def latest_s(self) -> float:
+        """It is no later on any server."""
+        return time.time() + self._leapt_s
 
     async def advance(self, seconds: float) -> None:
-        self._ahead_s += seconds
-        await asyncio.gather(*map(self._set, self._databases))
+        """Leap; what is less than a leap passes by itself."""
+        if seconds >= _LEAP_S_MIN:
+            self._leapt_s += seconds
+            await asyncio.gather(*map(self._set, self._databases))
+            self._ahead_s = self._leapt_s
 
     async def _set(self, database: Database) -> None:
         """On one server, as soon as it answers."""
@@ -64,7 +73,7 @@ class InstallationClock:
                 with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
                     connection = await asyncpg.connect(database.dsn, timeout=5.0, command_timeout=5.0)
                     try:
-                        await connection.execute("UPDATE public.test_clock SET ahead_s = $1", self._ahead_s)
+                        await connection.execute("UPDATE public.test_clock SET ahead_s = $1", self._leapt_s)
                     finally:
                         await connection.close(timeout=1.0)
                     return
@@ -140,7 +149,7 @@ async def installation(run_dir: Path, *, ownership: str = "exclusive") -> AsyncI
         for server in servers:
             stack.callback(server.remove)
             stack.push_async_callback(server.stop)
-        valkey = Valkey(ValkeySettings(port=free_port(), run_dir=run_dir))
+        valkey = Valkey(ValkeySettings(port=lasting_port(), run_dir=run_dir))
         stack.push_async_callback(valkey.stop)
         await asyncio.gather(valkey.start(), *(server.start() for server in servers))
         made = [await Databases(server.dsn()).create(SHARDS, SHARDS) for server in servers]
@@ -162,5 +171,5 @@ def _server(run_dir: Path) -> Postgres:
     run_dir.mkdir()
     options = {**VOLATILE, "shared_buffers": "32MB", "restart_after_crash": "on"}
     return Postgres(
-        PostgresSettings(data_dir=run_dir / "data", port=free_port(), run_dir=run_dir, options=options)
+        PostgresSettings(data_dir=run_dir / "data", port=lasting_port(), run_dir=run_dir, options=options)
     )

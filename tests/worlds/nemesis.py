@@ -19,7 +19,7 @@ from tests.support.fleet import Process
 
 T = TypeVar("T")
 Fault = Callable[[random.Random], Awaitable[None]]
-_PAUSE_S = (0.5, 3.0)
+PAUSE_S = (0.5, 3.0)
 _ENDS_S = 60.0
 
 
@@ -34,12 +34,12 @@ class Nemesis:
         self._began = time.monotonic()
         self.log: list[str] = []
 
-    async def run(self, seed: str, seconds: float) -> None:
-        """One fault after another; start it twice for two at once."""
+    async def run(self, seed: str, seconds: float, pause_s: tuple[float, float] = PAUSE_S) -> None:
+        """One fault after another, with pauses of so much; start it twice for two at once."""
         rng = random.Random(seed)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            await asyncio.sleep(rng.uniform(*_PAUSE_S))
+            await asyncio.sleep(rng.uniform(*pause_s))
             name, fault = rng.choice(self._choices())
             if name in self._held:
                 continue

@@ -69,6 +69,9 @@ class WorldClock:
     def now_s(self) -> float:
         return self.clocks[0].now_s()
 
+    def latest_s(self) -> float:
+        return self.now_s()
+
     async def advance(self, seconds: float) -> None:
         for clock in self.clocks:
             await clock.advance(seconds)

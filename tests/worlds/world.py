@@ -67,7 +67,15 @@ class Broken(AssertionError):
 class World:
     """What verbs work with: calls, the facts, and names that nobody has had yet."""
 
-    def __init__(self, seed: int, stage: Any, at_once_max: int = _AT_ONCE_MAX, *, edition: int = EDITION) -> None:
+    def __init__(
+        self,
+        seed: int,
+        stage: Any,
+        at_once_max: int = _AT_ONCE_MAX,
+        *,
+        edition: int = EDITION,
+        steps_max: int = _STEPS_MAX,
+    ) -> None:
         self.seed, self.stage, self._at_once_max = seed, stage, at_once_max
         self.edition = edition
         self._verbs = [verb for verb in VERBS if verb.since <= edition]
@@ -77,7 +85,7 @@ class World:
         self.stale: deque[Delivery] = deque(maxlen=40)
         self.leaps: list[float] = []  # by how much the clock is to go on after this round
         self.leapt_s = 0.0
-        self.steps: deque[str] = deque(maxlen=_STEPS_MAX)
+        self.steps: deque[str] = deque(maxlen=steps_max)
         self.faults: list[str] = []
         self.round = 0
         self.draining = self.is_drained = False
@@ -86,7 +94,8 @@ class World:
 
     @property
     def now_s(self) -> float:
-        return self.stage.clock.now_s()
+        """The shards' time: it is that late everywhere, and nowhere later than the clock's `latest_s`."""
+        return float(self.stage.clock.now_s())
 
     def serial(self) -> int:
         """A number that names something of this world."""
@@ -144,7 +153,7 @@ class World:
         tokens = self.stage.tokens
         token = tokens.of(namespace) if tokens is not None and token is None else token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        answer = await self._answer(process, method, f"/v1/namespaces/{namespace}{path}", body, query, headers)
+        answer = await self.ask(process, method, f"/v1/namespaces/{namespace}{path}", body, query, headers)
         if is_lost and answer.known == "ok":
             answer = Answer("info", sent, answer.done)
         if method != "GET":
@@ -152,7 +161,7 @@ class World:
             self.note(f"{process.name} {namespace}{path} {shown[:600]} -> {answer}")
         return answer
 
-    async def _answer(
+    async def ask(
         self,
         process: Any,
         method: str,
@@ -161,11 +170,12 @@ class World:
         query: dict[str, Any],
         headers: dict[str, str],
     ) -> Answer:
+        """A call, and what is known of it; what no call may come to is a fault."""
         sent = self.now_s
 
         def made(known: Known, status: int = 0, found: Any = None) -> Answer:
-            # Rounds may go on beside one another, so the clock may have moved.
-            return Answer(known, sent, self.now_s + TICK_S / 2, status, found)
+            # Where others go on meanwhile, the clock may have moved.
+            return Answer(known, sent, self.stage.clock.latest_s() + TICK_S / 2, status, found)
 
         json = {} if body is None and method != "GET" else body
         try:

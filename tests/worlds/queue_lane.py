@@ -1,0 +1,91 @@
+"""A lane of items: enqueued in batches, leased, extended, given back, forgotten, and acked, some of it twice."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.worlds.facts import Delivery, Sent
+from tests.worlds.installation import SHARDS
+from tests.worlds.lanes import LEASES_S, Door, Lane, Pace
+from tests.worlds.world import World
+
+_TOPICS = ["a", "b", "c"]
+_BATCH = 60
+_WORKERS = 2
+_WAITING_MAX = 3_000  # items that are not over; more are not enqueued
+_OPERATIONS_OF_AN_ITEM = 3  # it is enqueued, leased and acked
+
+
+class QueueLane(Lane):
+    """One tenant's producer, and its workers."""
+
+    def __init__(self, world: World, name: str, doors: dict[str, list[Door]], rate: float) -> None:
+        super().__init__(world, name, doors)
+        self._pace = Pace(rate / _OPERATIONS_OF_AN_ITEM)
+        self._serial = 0
+        self._is_through = False
+        self._unended: set[str] = set()  # tags
+
+    def workers(self) -> list[Any]:
+        return [self._produce(), *(self._work() for _ in range(_WORKERS))]
+
+    @property
+    def left(self) -> int:
+        return len(self._unended)
+
+    async def _produce(self) -> None:
+        while not self.is_ending:
+            await self._pace.of(_BATCH)
+            if len(self._unended) <= _WAITING_MAX:
+                await self._send([self._item() for _ in range(_BATCH)])
+        self._is_through = True
+
+    def _item(self) -> Sent:
+        self._serial += 1
+        rng, tag = self.rng, f"{self.namespace}/{self._serial}"
+        lease_s = rng.choice(LEASES_S)
+        body: dict[str, Any] = {
+            "topic": rng.choice(_TOPICS),
+            "payload": {"tag": tag, "lease_s": lease_s},
+            "lease_s": lease_s,
+            "backoff": {"base_s": 0.2},
+        }
+        if rng.random() < 0.2:
+            body["delay_s"] = rng.choice((0.3, 1.0, 3.0))
+        if rng.random() < 0.3:
+            body["priority"] = rng.randint(-1, 1)
+        if rng.random() < 0.5:
+            body["id"] = self.ids.make(rng.randrange(SHARDS))[0]
+        else:
+            body["idempotency_key"] = tag
+        sent = Sent(tag, self.namespace, body["topic"], body, body.get("id"))
+        self.history.sent[tag] = sent
+        self._unended.add(tag)
+        return sent
+
+    async def _send(self, items: Sequence[Sent]) -> None:
+        """Until each is answered for; some are sent again all the same."""
+        left = list(items)
+        is_once_more = self.rng.random() < 0.05
+        while left:
+            answer = await self.call("queue", "/enqueue", {"items": [sent.body for sent in left]})
+            unknown = []
+            for sent, (known, result) in zip(left, answer.results(len(left)), strict=True):
+                sent.first_sent = sent.first_sent or answer.sent
+                sent.known.add(known)
+                if known == "ok":
+                    sent.ids.add(result["id"])
+                    self.done(result["status"])
+                else:
+                    unknown.append(sent)
+            left = list(items) if is_once_more and not unknown else unknown
+            is_once_more &= bool(unknown)
+
+    async def _work(self) -> None:
+        while not (self.is_ending and self._is_through and not self._unended):
+            lease_s = self.rng.choice((None, None, *LEASES_S))
+            await self.handle(await self.take(_TOPICS, _BATCH, lease_s))
+
+    def acked(self, taken: list[Delivery]) -> None:
+        ended = [held for held in taken if held.tag in self._unended]
+        self._unended.difference_update(held.tag for held in ended)
+        self.over([held.tag for held in ended], [held.id for held in ended])
