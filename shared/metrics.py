@@ -74,6 +74,11 @@ CALLS_STANDING = Gauge(
     "headgate_calls_standing", "Calls that stand before they are begun: the processor is short."
 )
 LOOP_LAG_SECONDS = Gauge("headgate_loop_lag_seconds", "How long a round of the event loop took last.")
+LOOP_STALL_SECONDS = Histogram(
+    "headgate_loop_stall_seconds",
+    "How long the event loop stood still, each time that it did for 50 ms or longer.",
+    buckets=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+)
 DUTY_FAILED_ROUNDS = Gauge(
     "headgate_duty_failed_rounds", "Rounds of a background duty since its last good one.", ["duty", "shard"]
 )

@@ -15,7 +15,7 @@ from math import inf
 from shared.admission.connection_priority import Urgency
 from shared.clock import Clock, SystemClock
 from shared.errors import Overloaded
-from shared.metrics import LOOP_LAG_SECONDS, SHED
+from shared.metrics import LOOP_LAG_SECONDS, LOOP_STALL_SECONDS, SHED
 
 # How many times the target a call of this urgency puts up with: acks are refused last.
 PATIENCE = {Urgency.SETTLE: 10.0, Urgency.DEQUEUE: 2.0, Urgency.ENQUEUE: 1.0, Urgency.LIST: 1.0}
@@ -23,6 +23,8 @@ RETRY_S = 1.0
 TOO_MUCH = "more work waits than can be done in time; come back later"
 
 SAMPLE_S = 0.1
+# What counts as a stall: well over the jitter of the pause between two samples.
+STALL_S = 0.05
 
 
 def overloaded(level: Urgency) -> Overloaded:
@@ -68,6 +70,7 @@ class LoopLag:
         self._clock = clock or SystemClock()
         self._lags_s: deque[float] = deque(maxlen=max(1, round(target_s / SAMPLE_S)))
         self._standing_s = 0.0
+        self._ended_s: float | None = None  # the last step
 
     def check(self, level: Urgency) -> None:
         """Raises Overloaded while the loop has been late, for a whole interval, by more than this may wait."""
@@ -85,5 +88,12 @@ class LoopLag:
         """Look how long one round of the loop takes: what comes now waits for as long. See `SAMPLE_S`."""
         begun_s = self._clock.monotonic_s()
         await asyncio.sleep(0)
-        self.sample(self._clock.monotonic_s() - begun_s)
+        ended_s = self._clock.monotonic_s()
+        self.sample(ended_s - begun_s)
+        if self._ended_s is not None:
+            # Whatever stood in the way of this step, before it or within its round.
+            stall_s = ended_s - self._ended_s - SAMPLE_S
+            if stall_s >= STALL_S:
+                LOOP_STALL_SECONDS.observe(stall_s)
+        self._ended_s = ended_s
         return 0

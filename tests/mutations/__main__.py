@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write what came of them into docs/testing.md")
     parser.add_argument("--worlds", action="store_true", help="let random worlds look for them")
     parser.add_argument("--seed", type=int, default=1, help="of the first world (default: 1)")
+    parser.add_argument(
+        "--number", type=int, default=in_worlds.WORLDS_MAX, help="of worlds that look for one of them (default: 8)"
+    )
     options = parser.parse_args(arguments)
     if options.worlds:
         return _in_worlds(options)
@@ -65,7 +68,9 @@ def _in_worlds(options: argparse.Namespace) -> int:
         print(f"{found.mutation.name}: {where}: {found.what} ({found.took_s:.0f} s)", flush=True)
 
     chosen = in_worlds.chosen(options.only)
-    found = asyncio.run(in_worlds.run(chosen, options.seed, options.jobs, tell))
+    found = asyncio.run(
+        in_worlds.run(chosen, range(options.seed, options.seed + options.number), options.jobs, tell)
+    )
     print(f"{sum(one.seed is not None for one in found)} of {len(found)} mutations were found by worlds")
     if options.write:
         in_worlds.write(found)

@@ -98,9 +98,9 @@ class Found:
 
 
 async def run(
-    mutations: Iterable[Mutation], first_seed: int, jobs: int, tell: Callable[[Found], None]
+    mutations: Iterable[Mutation], seeds: range, jobs: int, tell: Callable[[Found], None]
 ) -> list[Found]:
-    """Let worlds live with each mutation, from one seed on, until one breaks; `tell` hears of each as it ends."""
+    """Let worlds of these seeds live with each mutation until one breaks; `tell` hears of each as it ends."""
     with tempfile.TemporaryDirectory(prefix="headgate-mutations-") as directory:
         async with Servers() as servers:
             trees: asyncio.Queue[Path] = asyncio.Queue()
@@ -111,7 +111,7 @@ async def run(
                 tree = await trees.get()
                 before = mutation.plant(tree)
                 try:
-                    found = await _attempt(mutation, tree, first_seed, servers)
+                    found = await _attempt(mutation, tree, seeds, servers)
                 finally:
                     (tree / mutation.path).write_text(before)
                     trees.put_nowait(tree)
@@ -121,11 +121,10 @@ async def run(
             return await asyncio.gather(*map(attempt, mutations))
 
 
-async def _attempt(mutation: Mutation, tree: Path, first_seed: int, servers: ServerAddresses) -> Found:
+async def _attempt(mutation: Mutation, tree: Path, seeds: range, servers: ServerAddresses) -> Found:
     began_s = time.monotonic()
-    seeds = ("--seed", str(first_seed), "--number", str(WORLDS_MAX))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.worlds", *seeds),
+        *(sys.executable, "-m", "tests.worlds", "--seed", str(seeds.start), "--number", str(len(seeds))),
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree), "HEADGATE_TEST_POSTGRES_DSN": servers.postgres_dsn},
         stdout=subprocess.PIPE,
@@ -145,8 +144,8 @@ async def _attempt(mutation: Mutation, tree: Path, first_seed: int, servers: Ser
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if broken := re.fullmatch(r"world ([0-9]+) is broken:", line):
             seed = int(broken[1])
-            return Found(mutation, seed, seed - first_seed + 1, following, took_s)
-    return Found(mutation, None, WORLDS_MAX, "no world broke" if lines else "no end in time", took_s)
+            return Found(mutation, seed, seed - seeds.start + 1, following, took_s)
+    return Found(mutation, None, len(seeds), "no world broke" if lines else "no end in time", took_s)
 
 
 def chosen(parts: Sequence[str]) -> list[Mutation]:

@@ -86,6 +86,6 @@ class QueueLane(Lane):
             await self.handle(await self.take(_TOPICS, _BATCH, lease_s))
 
     def acked(self, taken: list[Delivery]) -> None:
-        ended = [held for held in taken if held.tag in self._unended]
-        self._unended.difference_update(held.tag for held in ended)
-        self.over([held.tag for held in ended], [held.id for held in ended])
+        ended = {held.tag: held.id for held in taken if held.tag in self._unended}
+        self._unended.difference_update(ended)
+        self.over(list(ended), list(ended.values()))

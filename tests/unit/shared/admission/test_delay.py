@@ -3,9 +3,9 @@
 import pytest
 
 from shared.admission.connection_priority import Urgency
-from shared.admission.delay import LoopLag, Standing
+from shared.admission.delay import SAMPLE_S, LoopLag, Standing
 from shared.errors import Overloaded
-from shared.metrics import SHED
+from shared.metrics import LOOP_STALL_SECONDS, SHED
 from tests.support.clocks import ManualClock
 
 TARGET_S = 1.0
@@ -95,3 +95,15 @@ def test_one_timer_in_time_ends_it() -> None:
         lag.sample(5.0)
     lag.sample(0.01)
     lag.check(Urgency.LIST)
+
+
+async def test_a_loop_that_stood_still_between_two_looks_is_counted() -> None:
+    """Also where it goes on at once by the time that somebody looks."""
+    clock = ManualClock()
+    lag = LoopLag(TARGET_S, clock)
+    before = LOOP_STALL_SECONDS.labels().told()[1]
+    for pause_s in (3.0, SAMPLE_S * 1.25, SAMPLE_S + 0.75, SAMPLE_S):
+        clock.advance(pause_s)
+        await lag.step()
+    stood_s = LOOP_STALL_SECONDS.labels().told()[1] - before
+    assert stood_s == pytest.approx(0.75), "before the first look nobody knows"
