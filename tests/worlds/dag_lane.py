@@ -1,10 +1,11 @@
 """A lane of DAGs: layers of nodes, whose items are worked on as items are, each DAG followed to its end."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.worlds.facts import Delivery
-from tests.worlds.lanes import LEASES_S, Door, Lane, Pace
+from tests.worlds.lanes import LEASES_S, STUCK_SHOWN, Door, Lane, Pace
 from tests.worlds.world import World
 
 _TOPICS = ["n", "m"]
@@ -42,6 +43,15 @@ class DagLane(Lane):
     @property
     def left(self) -> int:
         return len(self._dags)
+
+    async def stuck(self) -> AsyncIterator[str]:
+        for name, made in list(self._dags.items())[:STUCK_SHOWN]:
+            shown = await self.call("dag", f"/dags/{made.id}", method="GET")
+            yield f"DAG {name} ({made.id}) waits for {sorted(made.left)}, shown as {shown.body}"
+            for key in sorted(made.left)[:STUCK_SHOWN]:
+                view = await self.call("dag", f"/dags/{made.id}/node", method="GET", key=key)
+                known = self.known_of(made.items.get(key, ""))
+                yield f"{key}: {known}, first acked at {made.acked_s.get(key)}, shown as {view.body}"
 
     async def _make(self) -> None:
         while not self.is_ending:

@@ -6,6 +6,7 @@ memory has a bound. Nothing of a lane waits for another one's calls, nor for a r
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import AsyncIterator
 from random import Random
 from time import monotonic
 from typing import Any
@@ -25,6 +26,7 @@ _SAVED_S = 5.0  # a lane that was held up makes up for so much
 _AGAIN_S = 0.2
 _CALL_S = 5.0
 _DRAIN_S_MAX = 240.0
+STUCK_SHOWN = 3
 LEASES_S = (2.0, 5.0, 20.0)
 # What counts as an operation, of what an element may be answered: it had its effect, by this call.
 _EFFECTS = frozenset({"enqueued", "acked", "requeued", "extended"})
@@ -68,12 +70,11 @@ class Lane:
         self._over: set[str] = set()  # ids of items that are over and judged
         self._to_judge: deque[tuple[float, list[str], list[str]]] = deque()
 
-    async def call(self, service: str, path: str, body: Any = None, method: str = "POST") -> Answer:
+    async def call(self, service: str, path: str, body: Any = None, method: str = "POST", **query: Any) -> Answer:
         """One call, at any process of the service."""
         self.calls += 1
         door = self.rng.choice(self._doors[service])
         path = f"/v1/namespaces/{self.namespace}{path}"
-        query: dict[str, Any] = {}
         answer = await self.world.ask(door, method, path, body, query, {})
         if answer.known != "ok":
             await asyncio.sleep(_AGAIN_S)
@@ -216,6 +217,19 @@ class Lane:
         """How much is not over yet."""
         raise NotImplementedError
 
+    def stuck(self) -> AsyncIterator[str]:
+        """Of some of what is left, all that is known."""
+        raise NotImplementedError
+
+    def known_of(self, item_id: str) -> str:
+        """How often an item came, and what was said of it."""
+        came = [f"{one.attempt} at {one.done:.3f}" for one in self.history.deliveries.get(item_id, ())]
+        said = [
+            f"{one.verb} at {one.sent:.3f}: {one.known} {one.status}"
+            for one in self.history.words.get(item_id, ())
+        ]
+        return f"{item_id} came as {came} and was told {said}"
+
     async def last_look(self) -> None:
         """Once nothing, or nothing more, comes to its end: what is left, and what of it is wrong."""
         self.judge(all_of_it=True)
@@ -292,7 +306,8 @@ class Lanes:
         self.check()
         for lane in self.all:
             if stuck and lane.left:
-                lane.fault(f"{_DRAIN_S_MAX:.0f} s after the last fault {lane.left} are stuck")
+                told = "\n  ".join([part async for part in lane.stuck()])
+                lane.fault(f"{_DRAIN_S_MAX:.0f} s after the last fault {lane.left} are stuck:\n  {told}")
             await lane.last_look()
 
     async def close(self) -> None:

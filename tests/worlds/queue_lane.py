@@ -1,11 +1,11 @@
 """A lane of items: enqueued in batches, leased, extended, given back, forgotten, and acked, some of it twice."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from tests.worlds.facts import Delivery, Sent
 from tests.worlds.installation import SHARDS
-from tests.worlds.lanes import LEASES_S, Door, Lane, Pace
+from tests.worlds.lanes import LEASES_S, STUCK_SHOWN, Door, Lane, Pace
 from tests.worlds.world import World
 
 _TOPICS = ["a", "b", "c"]
@@ -31,6 +31,13 @@ class QueueLane(Lane):
     @property
     def left(self) -> int:
         return len(self._unended)
+
+    async def stuck(self) -> AsyncIterator[str]:
+        for tag in sorted(self._unended)[:STUCK_SHOWN]:
+            sent = self.history.sent[tag]
+            shown = await self.call("queue", "/items/states", {"ids": sorted(sent.ids)}) if sent.ids else None
+            known = [self.known_of(item_id) for item_id in sent.ids]
+            yield f"{tag} of {sent.first_sent:.3f} {sent.known}: {known}, shown as {shown and shown.body}"
 
     async def _produce(self) -> None:
         while not self.is_ending:
