@@ -10,7 +10,7 @@ import contextvars
 import sys
 from asyncio import events as asyncio_events
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -335,6 +335,7 @@ def _check_timer(frame: FrameType | None) -> None:
         if frame is None or not frame.f_globals["__name__"].startswith("asyncio."):
             return
         if frame.f_code.co_name == "wait_for":
+            _close_given(frame)
             raise Refused(_WAIT_FOR)
         frame = frame.f_back
 
@@ -345,7 +346,19 @@ def _check_maker(frame: FrameType | None, coroutine: Any) -> None:
         name = frame.f_code.co_name
         if name not in _MAKES_TASKS:
             coroutine.close()
+            _close_given(frame)
             raise Refused(_WAIT_FOR if name == "wait_for" else _AS_COMPLETED)
+        frame = frame.f_back
+
+
+def _close_given(frame: FrameType | None) -> None:
+    """Close the coroutines that a refused call was given: nobody awaits them now, of which Python would warn
+    whenever it collects them."""
+    while frame is not None and frame.f_globals["__name__"] == "asyncio.tasks":
+        for given in frame.f_locals.values():
+            for each in given if isinstance(given, Collection) else (given,):
+                if asyncio.iscoroutine(each):
+                    each.close()
         frame = frame.f_back
 
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -100,6 +101,18 @@ def test_what_would_replay_otherwise_is_refused_and_leaves_the_run_stuck_not_fai
     with pytest.raises(Nondeterministic, match=re.escape(REFUSED[workflow])) as caught:
         simulate(workflow).unguarded().run()
     assert workflow.__name__ in str(caught.value)
+
+
+@pytest.mark.parametrize("workflow", REFUSED, ids=lambda workflow: workflow.__name__)
+def test_what_is_refused_leaves_no_coroutine_that_nobody_awaits(workflow: Callable[..., Any]) -> None:
+    """Python warns of each when it is collected: at any time, in any other code."""
+    gc.collect()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(Nondeterministic):
+            simulate(workflow).unguarded().run()
+        gc.collect()
+    assert [str(each.message) for each in said] == []
 
 
 async def as_completed_of_tasks(wf: Workflow) -> list[Any]:
