@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -280,6 +281,7 @@ def _refuse_tokens(path: str, query: bytes) -> None:
         )
 
 
+@cache
 def _version() -> str:
     try:
         return version("headgate")

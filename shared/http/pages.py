@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -39,8 +40,8 @@ class _Part(NamedTuple):
 
 def add_pages(app: FastAPI, service: str) -> None:
     """Serve the pages, as those of `service`, and lead there from the root."""
-    parts = {path.name: _part(path, service) for path in _FOLDER.iterdir()}
-    first = parts.pop("index.html")
+    parts = _parts(service)
+    first = parts["index.html"]
 
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
@@ -52,9 +53,14 @@ def add_pages(app: FastAPI, service: str) -> None:
 
     @app.get("/ui/{name}", include_in_schema=False)
     async def part(name: str, request: Request) -> Response:
-        if name not in parts:
+        if name not in parts or parts[name] is first:
             raise NotFound("there is no such page")
         return _answer(parts[name], request)
+
+
+@cache
+def _parts(service: str) -> dict[str, _Part]:
+    return {path.name: _part(path, service) for path in _FOLDER.iterdir()}
 
 
 def _part(path: Path, service: str) -> _Part:

@@ -421,6 +421,7 @@ def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Leave | None = 
     vital.PROCESS.on_end(lambda: _go(server, settings.drain_s + _GO_S_MAX))
     gc.freeze()  # what was made until now stays: it need not be looked through again
     gc.set_threshold(*_GC_THRESHOLDS)
+    gc.enable()
     with suppress(KeyboardInterrupt):
         server.run(shared)
     if vital.PROCESS.ended is not None:
