@@ -1,4 +1,5 @@
-"""Rows of statements as named tuples, whose fields are the statement's columns in order (a test compares them)."""
+"""Rows of statements as named tuples, whose fields are the statement's columns in order; the values of one column;
+maps of two. A test compares each with the columns of its statement."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from shared.postgres.sql import Statement
 
+K = TypeVar("K")
+V = TypeVar("V")
 R = TypeVar("R")
 
 
@@ -26,6 +29,28 @@ async def row_of(row: Callable[..., R], asked: Asked, statement: Statement, **va
     """The first row of a statement, typed; None where there is none."""
     found = await asked.fetch(statement, **values)
     return row(*found[0]) if found else None
+
+
+async def column_of(of: type[V], asked: Asked, statement: Statement, **values: Any) -> list[V]:
+    """The values of a statement that has one column."""
+    return [value for (value,) in await asked.fetch(statement, **values)]
+
+
+async def value_of(of: type[V], asked: Asked, statement: Statement, **values: Any) -> V:
+    """The value of a statement that always has one row, of one column."""
+    [(value,)] = await asked.fetch(statement, **values)
+    return value  # type: ignore[no-any-return]
+
+
+async def value_or_none(of: type[V], asked: Asked, statement: Statement, **values: Any) -> V | None:
+    """The value of a statement of one column; None where it has no row."""
+    found = await asked.fetch(statement, **values)
+    return found[0][0] if found else None
+
+
+async def map_of(key: type[K], of: type[V], asked: Asked, statement: Statement, **values: Any) -> dict[K, V]:
+    """The rows of a statement of two columns."""
+    return dict(await asked.fetch(statement, **values))
 
 
 async def only_row_of(row: Callable[..., R], asked: Asked, statement: Statement, **values: Any) -> R:

@@ -33,6 +33,6 @@ class Lookout:
             ahead_s=self._ahead_s,
         )
         for name, loop in self._duties.items():
-            if found[name]:
+            if getattr(found, name):
                 loop.kick()
         return 0

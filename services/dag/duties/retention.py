@@ -92,8 +92,8 @@ class Retention:
             dags_max=self._settings.keep_dags_max,
         )
         full = len(page) == self._settings.keep_dags_max
-        self._old_after[shard.number] = (page[-1]["finished_at"], page[-1]["dag_no"]) if full else _BEGIN
-        nos = [row["dag_no"] for row in page if row["droppable"]]
+        self._old_after[shard.number] = (page[-1].finished_at, page[-1].dag_no) if full else _BEGIN
+        nos = [old.dag_no for old in page if old.droppable]
         if nos:
             await shard.pool.transaction(lambda tx: self._drop(tx, nos))
         return len(nos) or int(full)

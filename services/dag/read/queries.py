@@ -265,13 +265,13 @@ class Queries:
             raise NotFound("the DAG has no node with this key")
         limit = self._settings.inputs_fetched_bytes_max
 
-        async def read(tx: Transaction) -> list[tuple[int, str, str]]:
+        async def read(tx: Transaction) -> list[store.dags.NodeInput]:
             nos = [row.no]
             if row.run_on == UNDO:
                 told = await compensation_input.inputs(tx, nos, bytes_max=limit, over=dag.over)
                 if row.no not in told:
                     raise LimitExceeded(f"the inputs have over {limit} bytes; fetch what it undoes by itself")
-                return [(row.no, name, value) for name, value in told[row.no]]
+                return [store.dags.NodeInput(row.no, name, value) for name, value in told[row.no]]
             sizes = await (store.archive.inputs_sizes if dag.over else store.dags.inputs_sizes)(tx, nos)
             if sizes[row.no] > limit:
                 raise LimitExceeded(f"the inputs have over {limit} bytes; fetch the upstreams' outputs one by one")

@@ -8,10 +8,33 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from services.dag.model import Dag, DagNo
-from services.dag.store.dags import SQL
+from services.dag.store.dags import SQL, NodeInput
 from shared.postgres.connections import Transaction
+from shared.postgres.rows import column_of, map_of, rows_of, value_of, value_or_none
 from shared.postgres.sql import Statement
 from shared.shards.shard_map import Shard
+
+
+class MovedRows(NamedTuple):
+    """How many rows a statement has moved, and how many there were to move."""
+
+    rows: int
+    found: int
+
+
+class DueDag(NamedTuple):
+    """A DAG that retention has something to do with."""
+
+    dag_no: DagNo
+    phase: str
+
+
+class OldDag(NamedTuple):
+    """An ended DAG whose time is over, and whether it may be dropped."""
+
+    dag_no: DagNo
+    finished_at: datetime
+    droppable: bool
 
 
 class KeptDag(NamedTuple):
@@ -32,33 +55,32 @@ def everywhere(statement: Statement) -> Statement:
 
 async def inputs_sizes(tx: Transaction, nos: Sequence[int]) -> dict[int, int]:
     """As `store.inputs_sizes`, of nodes wherever they are."""
-    return {row["no"]: int(row["bytes"]) for row in await tx.fetch(everywhere(SQL.inputs_sizes), nos=nos)}
+    return await map_of(int, int, tx, everywhere(SQL.inputs_sizes), nos=nos)
 
 
-async def inputs(tx: Transaction, nos: Sequence[int]) -> list[tuple[int, str, str]]:
+async def inputs(tx: Transaction, nos: Sequence[int]) -> list[NodeInput]:
     """As `store.inputs`, of nodes wherever they are."""
-    return [tuple(row) for row in await tx.fetch(everywhere(SQL.inputs), nos=nos)]
+    return await rows_of(NodeInput, tx, everywhere(SQL.inputs), nos=nos)
 
 
 async def pick_ended(shard: Shard, *, grace_s: float, dags_max: int) -> int:
     """Note the next DAGs that ended more than `grace_s` ago; how many."""
-    row = await shard.pool.row(SQL.pick_ended, grace_s=grace_s, dags_max=dags_max)
-    return int(row["dags"])
+    return await value_of(int, shard.pool, SQL.pick_ended, grace_s=grace_s, dags_max=dags_max)
 
 
-async def kept_due(shard: Shard, dags_max: int) -> list[tuple[DagNo, str]]:
-    """(number, phase) of DAGs that there is something to do with."""
-    return [(row["dag_no"], row["phase"]) for row in await shard.pool.fetch(SQL.kept_due, dags_max=dags_max)]
+async def kept_due(shard: Shard, dags_max: int) -> list[DueDag]:
+    """DAGs that there is something to do with."""
+    return await rows_of(DueDag, shard.pool, SQL.kept_due, dags_max=dags_max)
 
 
 async def kept_of(tx: Transaction, dag_nos: Sequence[DagNo]) -> dict[DagNo, KeptDag]:
     """What is noted of these DAGs."""
-    return {row["dag_no"]: KeptDag(*row) for row in await tx.fetch(SQL.kept_of, dag_nos=dag_nos)}
+    return {kept.dag_no: kept for kept in await rows_of(KeptDag, tx, SQL.kept_of, dag_nos=dag_nos)}
 
 
 async def busy_dags(tx: Transaction, dag_nos: Sequence[DagNo]) -> set[DagNo]:
     """Which of these have outbox rows, walks or adds."""
-    return {row["dag_no"] for row in await tx.fetch(SQL.busy_dags, dag_nos=dag_nos)}
+    return set(await column_of(DagNo, tx, SQL.busy_dags, dag_nos=dag_nos))
 
 
 async def set_phase(tx: Transaction, dag_nos: Sequence[DagNo], phase: str, *, due_in_s: float = 0.0) -> None:
@@ -87,18 +109,20 @@ async def _move(tx: Transaction, statements: Sequence[Statement], rows_max: int,
     left = rows_max
     for statement in statements:
         values = given | {"rows_max": left}
-        row = await tx.row(statement, **{name: values[name] for name in statement.parameters})
-        left -= row["rows"]
-        if left <= 0 or row["rows"] < row["found"]:
+        moved = MovedRows(*await tx.row(statement, **{name: values[name] for name in statement.parameters}))
+        left -= moved.rows
+        if left <= 0 or moved.rows < moved.found:
             return False
     return True
 
 
 async def old_kept(
     shard: Shard, after: tuple[datetime, int], *, retention_s: float, exported_only: bool, dags_max: int
-) -> list[Any]:
-    """(dag_no, finished_at, droppable) of DAGs whose time is over, after that (end, number)."""
-    return await shard.pool.fetch(
+) -> list[OldDag]:
+    """DAGs whose time is over, after that (end, number)."""
+    return await rows_of(
+        OldDag,
+        shard.pool,
         SQL.old_kept,
         after_at=after[0],
         after_no=after[1],
@@ -115,8 +139,7 @@ async def drop_dags(tx: Transaction, nos: Sequence[int]) -> None:
 
 async def drop_rows(tx: Transaction, dag_nos: Sequence[DagNo], rows_max: int) -> bool:
     """Delete up to `rows_max` rows of each kind that dropped DAGs had; True when that was all."""
-    row = await tx.row(SQL.drop_rows, dag_nos=dag_nos, rows_max=rows_max)
-    return int(row["rows"]) < rows_max
+    return await value_of(int, tx, SQL.drop_rows, dag_nos=dag_nos, rows_max=rows_max) < rows_max
 
 
 # Export
@@ -134,17 +157,14 @@ async def ended_dags(
 
 async def specs_of(shard: Shard, nos: Sequence[int], bytes_max: int) -> dict[int, str]:
     """What the items of the first of these nodes, ascending, are made of, as JSON text, wherever the nodes are."""
-    rows = await shard.pool.fetch(everywhere(SQL.specs_of), nos=nos, bytes_max=bytes_max)
-    return {row["no"]: row["item"] for row in rows}
+    return await map_of(int, str, shard.pool, everywhere(SQL.specs_of), nos=nos, bytes_max=bytes_max)
 
 
 async def set_export_mark(shard: Shard, namespace: str, until: datetime) -> datetime:
     """All that ended before is exported; how far that is now."""
-    row = await shard.pool.row(SQL.set_export_mark, namespace=namespace, until=until)
-    return row["exported_until"]  # type: ignore[no-any-return]
+    return await value_of(datetime, shard.pool, SQL.set_export_mark, namespace=namespace, until=until)
 
 
 async def export_mark(shard: Shard, namespace: str) -> datetime | None:
     """Up to which end the namespace is exported."""
-    row = await shard.pool.row(SQL.export_mark, namespace=namespace)
-    return row["exported_until"] if row else None
+    return await value_or_none(datetime, shard.pool, SQL.export_mark, namespace=namespace)

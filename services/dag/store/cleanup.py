@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 
 from services.dag.model import Dag
 from services.dag.store.archive import everywhere
-from services.dag.store.dags import SQL
+from services.dag.store.dags import SQL, NodeInput
 from shared.postgres.connections import Transaction
+from shared.postgres.rows import column_of, map_of, rows_of
 from shared.postgres.sql import Statement
 from shared.shards.shard_map import Shard
 
@@ -66,7 +67,7 @@ async def set_cleanup(tx: Transaction, dag: Dag) -> None:
 
 async def unplanned(tx: Transaction, dag: Dag) -> list[Unplanned]:
     """Compensations without a turn."""
-    return [Unplanned(*row) for row in await tx.fetch(SQL.unplanned, dag_no=dag.no)]
+    return await rows_of(Unplanned, tx, SQL.unplanned, dag_no=dag.no)
 
 
 async def set_waves(tx: Transaction, dag: Dag, waves: Mapping[int, int | None]) -> None:
@@ -91,22 +92,22 @@ async def note_undone(tx: Transaction, nos: Sequence[int]) -> None:
 
 async def undone_sizes(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[UndoneSize]:
     """How much these compensations are told of what they undo; of a DAG that is `over` wherever its rows are."""
-    return [UndoneSize(*row) for row in await tx.fetch(_where(SQL.undone_sizes, over), nos=nos)]
+    return await rows_of(UndoneSize, tx, _where(SQL.undone_sizes, over), nos=nos)
 
 
 async def undone(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[Undone]:
     """What these compensations undo."""
-    return [Undone(*row) for row in await tx.fetch(_where(SQL.undone, over), nos=nos)]
+    return await rows_of(Undone, tx, _where(SQL.undone, over), nos=nos)
 
 
 async def given_sizes(tx: Transaction, nos: Sequence[int], *, over: bool) -> dict[int, int]:
     """About how many bytes the inputs of each of these nodes take as JSON."""
-    return {row["no"]: int(row["bytes"]) for row in await tx.fetch(_where(SQL.inputs_sizes, over), nos=nos)}
+    return await map_of(int, int, tx, _where(SQL.inputs_sizes, over), nos=nos)
 
 
-async def given(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[tuple[int, str, str]]:
-    """(node, input's name, JSON text) of everything that these nodes were given."""
-    return [tuple(row) for row in await tx.fetch(_where(SQL.inputs, over), nos=nos)]
+async def given(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[NodeInput]:
+    """Everything that these nodes were given."""
+    return await rows_of(NodeInput, tx, _where(SQL.inputs, over), nos=nos)
 
 
 def _where(statement: Statement, over: bool) -> Statement:
@@ -120,27 +121,24 @@ async def next_wave(tx: Transaction, dag: Dag) -> None:
 
 async def take_wave(tx: Transaction, dag: Dag, wave: int, rows_max: int) -> list[int]:
     """Compensations that stand so; each is taken once."""
-    rows = await tx.fetch(SQL.take_wave, dag_no=dag.no, wave=wave, rows_max=rows_max)
-    return [row["node_no"] for row in rows]
+    return await column_of(int, tx, SQL.take_wave, dag_no=dag.no, wave=wave, rows_max=rows_max)
 
 
 async def page(tx: Transaction, dag: Dag, after_no: int, rows_max: int) -> list[int]:
     """Cleanup nodes after `after_no`."""
-    rows = await tx.fetch(SQL.cleanup_page, dag_no=dag.no, after_no=after_no, rows_max=rows_max)
-    return [row["node_no"] for row in rows]
+    return await column_of(int, tx, SQL.cleanup_page, dag_no=dag.no, after_no=after_no, rows_max=rows_max)
 
 
 async def numbers(tx: Transaction, dag: Dag) -> set[int]:
     """Every cleanup node and compensation of a DAG."""
-    return set((await tx.row(SQL.cleanup_numbers, dag_no=dag.no))["nos"])
+    return set(await column_of(int, tx, SQL.cleanup_numbers, dag_no=dag.no))
 
 
 async def again(tx: Transaction, dag: Dag) -> list[int]:
     """What runs again with ordinary nodes of a DAG that had ended."""
-    return list((await tx.row(SQL.cleanups_again, dag_no=dag.no))["nos"])
+    return await column_of(int, tx, SQL.cleanups_again, dag_no=dag.no)
 
 
 async def compensated_keys(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
     """The key of what each of these compensates."""
-    rows = await shard.pool.fetch(everywhere(SQL.compensated_keys), nos=nos)
-    return {row["node_no"]: row["key"] for row in rows}
+    return await map_of(int, str, shard.pool, everywhere(SQL.compensated_keys), nos=nos)

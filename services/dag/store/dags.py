@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from services.dag.model import (
     Addition,
@@ -24,6 +24,7 @@ from services.dag.model import (
     Send,
 )
 from shared.postgres.connections import Transaction
+from shared.postgres.rows import column_of, map_of, rows_of, value_of, value_or_none
 from shared.postgres.sql import load
 from shared.shards.shard_map import Shard
 
@@ -72,6 +73,34 @@ class WaitingItem(NamedTuple):
     item_id: str
     generation: int
     spec: str
+
+
+class ItemRow(NamedTuple):
+    """What an enqueue of a node needs, with the lifts of its DAG and whether that has started."""
+
+    no: int
+    id: str
+    key: str
+    item: str
+    started_lift: int
+    path_lift: int
+    structure_version: int
+    started: bool
+
+    @property
+    def lifts(self) -> Lifts | None:
+        """By how much its priority may be lowered, if at all."""
+        if not self.started_lift and not self.path_lift:
+            return None
+        return Lifts(self.started_lift if self.started else 0, self.path_lift, self.structure_version)
+
+
+class NodeInput(NamedTuple):
+    """Something passed on to a node, as JSON text."""
+
+    no: int
+    name: str
+    value: str
 
 
 class Walk(NamedTuple):
@@ -146,8 +175,7 @@ async def insert_dag(
 
 async def content_of(tx: Transaction, dag_no: DagNo) -> bytes | None:
     """The digest of the call that made a DAG with a key."""
-    row = await tx.row(SQL.content_of, no=dag_no)
-    return bytes(row["content"]) if row and row["content"] is not None else None
+    return await value_or_none(bytes, tx, SQL.content_of, no=dag_no)
 
 
 async def find_dag(tx: Transaction, namespace: str, *, key: str | None, dag_id: str) -> Dag:
@@ -159,7 +187,9 @@ async def find_dag(tx: Transaction, namespace: str, *, key: str | None, dag_id: 
 
 async def grow_dag(tx: Transaction, dag: Dag, *, structure_changed: bool) -> None:
     """Write `next_n`, `edges`, `externals` and `expanded`; a changed structure gets the next version."""
-    row = await tx.row(
+    dag.structure_version = await value_of(
+        int,
+        tx,
         SQL.grow_dag,
         no=dag.no,
         next_n=dag.next_n,
@@ -168,7 +198,6 @@ async def grow_dag(tx: Transaction, dag: Dag, *, structure_changed: bool) -> Non
         structure_changed=structure_changed,
         expanded=dag.expanded,
     )
-    dag.structure_version = row["structure_version"]
 
 
 async def set_flags(tx: Transaction, dag: Dag) -> None:
@@ -200,14 +229,12 @@ async def reopen_dag(tx: Transaction, dag: Dag) -> None:
             skipped=dag.skipped,
             cancelled=dag.cancelled,
         )
-    row = await tx.row(SQL.reopen_dag, no=dag.no)
-    dag.deadline_at, dag.endings = row["deadline_at"], row["endings"]
+    dag.deadline_at, dag.endings = await tx.row(SQL.reopen_dag, no=dag.no)
 
 
 async def past_deadline(tx: Transaction, dag_no: DagNo) -> bool:
     """True when the DAG's deadline has passed by the shard's clock."""
-    row = await tx.row(SQL.past_deadline, no=dag_no)
-    return bool(row["past"])
+    return bool(await value_of(bool, tx, SQL.past_deadline, no=dag_no))
 
 
 async def settle(
@@ -251,7 +278,7 @@ async def settle(
         change_nodes=[change.nodes for change in changes],
         change_dags=[change.dag for change in changes],
     )
-    return {row["no"]: row["finished_at"] for row in rows}
+    return dict(rows)
 
 
 # Nodes
@@ -262,8 +289,8 @@ async def nodes_by_key(
 ) -> tuple[dict[str, Node], dict[str, bytes]]:
     """The nodes that exist among `keys`, and their fingerprints."""
     rows = await tx.fetch(SQL.nodes_by_key, dag_no=dag_no, keys=list(keys))
-    nodes = {row["key"]: Node(*tuple(row)[:-1]) for row in rows}
-    return nodes, {row["key"]: row["fingerprint"] for row in rows}
+    found = [(Node(*columns), fingerprint) for *columns, fingerprint in rows]
+    return {node.key: node for node, _ in found}, {node.key: fingerprint for node, fingerprint in found}
 
 
 async def nodes_by_no(tx: Transaction, nos: Sequence[int]) -> list[Node]:
@@ -279,7 +306,7 @@ async def nodes_between(tx: Transaction, first_no: int, last_no: int, states: Se
 
 async def node_keys(tx: Transaction, nos: Sequence[int]) -> dict[int, str]:
     """Keys of nodes by number."""
-    return {row["no"]: row["key"] for row in await tx.fetch(SQL.node_keys, nos=nos)}
+    return await map_of(int, str, tx, SQL.node_keys, nos=nos)
 
 
 async def insert_nodes(tx: Transaction, dag_no: DagNo, rows: Sequence[NodeRow]) -> None:
@@ -407,24 +434,18 @@ async def waiting_items(tx: Transaction, addition: Addition, bytes_max: int) -> 
 
 async def items(shard: Shard, nos: Sequence[int]) -> dict[int, Item]:
     """What an enqueue of each node needs."""
-    rows = await shard.pool.fetch(SQL.items, nos=nos)
-    return {row["no"]: Item(row["id"], row["key"], row["item"], _lifts(row)) for row in rows}
-
-
-def _lifts(row: Any) -> Lifts | None:
-    if not row["started_lift"] and not row["path_lift"]:
-        return None
-    return Lifts(row["started_lift"] if row["started"] else 0, row["path_lift"], row["structure_version"])
+    rows = await rows_of(ItemRow, shard.pool, SQL.items, nos=nos)
+    return {row.no: Item(row.id, row.key, row.item, row.lifts) for row in rows}
 
 
 async def inputs_sizes(tx: Transaction, nos: Sequence[int]) -> dict[int, int]:
     """About how many bytes each node's inputs take as JSON."""
-    return {row["no"]: int(row["bytes"]) for row in await tx.fetch(SQL.inputs_sizes, nos=nos)}
+    return await map_of(int, int, tx, SQL.inputs_sizes, nos=nos)
 
 
-async def inputs(tx: Transaction, nos: Sequence[int]) -> list[tuple[int, str, str]]:
-    """(node, input's name, JSON text) of everything passed on to these nodes."""
-    return [tuple(row) for row in await tx.fetch(SQL.inputs, nos=nos)]
+async def inputs(tx: Transaction, nos: Sequence[int]) -> list[NodeInput]:
+    """Everything passed on to these nodes."""
+    return await rows_of(NodeInput, tx, SQL.inputs, nos=nos)
 
 
 # Retry
@@ -434,21 +455,19 @@ async def retry_roots(
     tx: Transaction, first_no: int, last_no: int, states: Sequence[str], *, by_call_too: bool
 ) -> list[int]:
     """Nodes in one of `states`; those that a caller skipped or cancelled only with `by_call_too`."""
-    rows = await tx.fetch(
-        SQL.retry_roots, first_no=first_no, last_no=last_no, states=states, by_call_too=by_call_too
-    )
-    return [row["no"] for row in rows]
+    values = {"first_no": first_no, "last_no": last_no, "states": states, "by_call_too": by_call_too}
+    return await column_of(int, tx, SQL.retry_roots, **values)
 
 
 async def retry_named(tx: Transaction, dag_no: DagNo, keys: Iterable[str]) -> dict[str, NamedNode]:
     """The nodes that a retry names, by key."""
     rows = await tx.fetch(SQL.retry_named, dag_no=dag_no, keys=list(keys))
-    return {row["key"]: NamedNode(*tuple(row)[1:]) for row in rows}
+    return {key: NamedNode(*columns) for key, *columns in rows}
 
 
 async def node_specs(tx: Transaction, nos: Sequence[int]) -> dict[int, str]:
     """What the items of nodes are made of, as JSON text."""
-    return {row["node_no"]: row["item"] for row in await tx.fetch(SQL.node_specs, nos=nos)}
+    return await map_of(int, str, tx, SQL.node_specs, nos=nos)
 
 
 async def set_specs(tx: Transaction, specs: dict[int, str]) -> None:

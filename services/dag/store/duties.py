@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from services.dag.model import Addition, DagNo, Ref, Send
 from services.dag.store.dags import SQL, Walk
 from services.dag.turns import Waiting
 from shared.postgres.connections import Transaction
+from shared.postgres.rows import column_of, map_of, only_row_of, rows_of, value_of
 from shared.shards.shard_map import Shard
 
 
-async def look_out(shard: Shard, *, stopped_s: float, tally_rows_min: int, ahead_s: float) -> dict[str, bool]:
+class ToDo(NamedTuple):
     """Whether there are rows overdue in the `outbox`, `walks` to go on with, anything to `sweep`, and `timers` and
-    `slots` due within `ahead_s`."""
-    row = await shard.pool.row(SQL.look_out, stopped_s=stopped_s, tally_rows_min=tally_rows_min, ahead_s=ahead_s)
-    return dict(row)
+    `slots` due soon."""
+
+    outbox: bool
+    walks: bool
+    sweep: bool
+    timers: bool
+    slots: bool
+
+
+async def look_out(shard: Shard, *, stopped_s: float, tally_rows_min: int, ahead_s: float) -> ToDo:
+    """What there is to do, by the duties whose it is."""
+    values = {"stopped_s": stopped_s, "tally_rows_min": tally_rows_min, "ahead_s": ahead_s}
+    return await only_row_of(ToDo, shard.pool, SQL.look_out, **values)
 
 
 # Outbox
@@ -51,8 +63,7 @@ async def drop_sends(tx: Transaction, nos: Sequence[int]) -> None:
 
 async def count_outbox(shard: Shard, rows_max: int) -> int:
     """Rows that wait, counted up to `rows_max`."""
-    row = await shard.pool.row(SQL.count_outbox, rows_max=rows_max)
-    return int(row["rows"])
+    return await value_of(int, shard.pool, SQL.count_outbox, rows_max=rows_max)
 
 
 # Add calls
@@ -70,13 +81,12 @@ async def delete_adding(tx: Transaction, addition: Addition) -> None:
 
 async def adding_of(tx: Transaction, dag_no: DagNo) -> list[Addition]:
     """The DAG's add calls that are not decided."""
-    return [Addition(*row) for row in await tx.fetch(SQL.adding_of, dag_no=dag_no)]
+    return await rows_of(Addition, tx, SQL.adding_of, dag_no=dag_no)
 
 
 async def claim_stopped_adds(shard: Shard, *, age_s: float, rows_max: int) -> list[Addition]:
     """Add calls that nobody has driven for `age_s`; for as long from now they are the caller's."""
-    rows = await shard.pool.fetch(SQL.claim_stopped_adds, age_s=age_s, rows_max=rows_max)
-    return [Addition(*row) for row in rows]
+    return await rows_of(Addition, shard.pool, SQL.claim_stopped_adds, age_s=age_s, rows_max=rows_max)
 
 
 # Walks
@@ -94,8 +104,7 @@ async def insert_spread(tx: Transaction, refs: Iterable[Ref]) -> None:
 
 async def spread_of(tx: Transaction, dag_no: DagNo, rows_max: int) -> list[Walk]:
     """The DAG's nodes with edges left to flip."""
-    rows = await tx.fetch(SQL.spread_of, dag_no=dag_no, rows_max=rows_max)
-    return [Walk(*row) for row in rows]
+    return await rows_of(Walk, tx, SQL.spread_of, dag_no=dag_no, rows_max=rows_max)
 
 
 async def advance_spread(tx: Transaction, no: int, after_down: int) -> None:
@@ -120,7 +129,7 @@ async def insert_scan(tx: Transaction, dag_no: DagNo, kind: str, after_no: int) 
 
 async def scans_of(tx: Transaction, dag_no: DagNo) -> dict[str, int]:
     """The DAG's walks over all nodes: how far each kind has come."""
-    return {row["kind"]: row["after_no"] for row in await tx.fetch(SQL.scans_of, dag_no=dag_no)}
+    return await map_of(str, int, tx, SQL.scans_of, dag_no=dag_no)
 
 
 async def advance_scan(tx: Transaction, dag_no: DagNo, kind: str, after_no: int) -> None:
@@ -135,24 +144,23 @@ async def delete_scan(tx: Transaction, dag_no: DagNo, kind: str) -> None:
 
 async def walks(shard: Shard, after_dag_no: int, dags_max: int) -> list[Waiting]:
     """DAGs numbered above `after_dag_no` that have a walk of any kind to go on with, ascending."""
-    rows = await shard.pool.fetch(SQL.walks, after_dag_no=after_dag_no, dags_max=dags_max)
-    return [Waiting(*row) for row in rows]
+    return await rows_of(Waiting, shard.pool, SQL.walks, after_dag_no=after_dag_no, dags_max=dags_max)
 
 
 async def overdue_dags(shard: Shard, dags_max: int) -> list[DagNo]:
     """Numbers of running DAGs whose deadline has passed."""
-    return [row["no"] for row in await shard.pool.fetch(SQL.overdue_dags, dags_max=dags_max)]
+    return await column_of(DagNo, shard.pool, SQL.overdue_dags, dags_max=dags_max)
 
 
 async def fold_tally(shard: Shard, *, rows_min: int, rows_max: int) -> int:
     """Fold up to `rows_max` deltas once there are `rows_min`; how many there were."""
-    row = await shard.pool.row(SQL.count_tally)
-    if row["rows"] < rows_min:
+    rows = await value_of(int, shard.pool, SQL.count_tally)
+    if rows < rows_min:
         return 0
     await shard.pool.fetch(SQL.fold_tally, rows_max=rows_max)
-    return int(row["rows"])
+    return rows
 
 
 async def queue_shards_beside(shard: Shard) -> frozenset[int]:
     """Numbers of the queue's shards in a DAG shard's own database."""
-    return frozenset(row["number"] for row in await shard.pool.fetch(SQL.queue_shards_beside))
+    return frozenset(await column_of(int, shard.pool, SQL.queue_shards_beside))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from services.dag.model import DagNo, Node, Resolved
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
+from shared.postgres.rows import column_of, map_of, rows_of
 from shared.shards.shard_map import Shard
 
 
@@ -30,6 +31,29 @@ class Fact(NamedTuple):
     failed: bool
 
 
+class ExternalName(NamedTuple):
+    """A node, and the name of an external of it."""
+
+    node_key: str
+    name: str
+
+
+class ResolvedNow(NamedTuple):
+    """An external that a statement has just resolved."""
+
+    node_key: str
+    name: str
+    declared: bool
+    failed: bool
+
+
+class Edge(NamedTuple):
+    """An edge, by the numbers of its nodes."""
+
+    up: int
+    down: int
+
+
 class EdgeColumns(NamedTuple):
     """Edges: their upstreams, and in the same order their downstreams."""
 
@@ -47,24 +71,21 @@ async def insert_edges(tx: Transaction, edges: Sequence[tuple[int, int, bool]]) 
     )
 
 
-async def existing_edges(tx: Transaction, edges: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+async def existing_edges(tx: Transaction, edges: Sequence[tuple[int, int]]) -> set[Edge]:
     """Which of these edges exist."""
-    rows = await tx.fetch(SQL.existing_edges, ups=[up for up, _ in edges], downs=[down for _, down in edges])
-    return {(row["up"], row["down"]) for row in rows}
+    ups, downs = [up for up, _ in edges], [down for _, down in edges]
+    return set(await rows_of(Edge, tx, SQL.existing_edges, ups=ups, downs=downs))
 
 
 async def edges_page(
     shard: Shard, after: tuple[int, int], last_up: int, rows_max: int, *, over: bool = False
-) -> list[tuple[int, int]]:
+) -> list[Edge]:
     """Edges after `after` whose upstream is at most `last_up`, in order."""
+    statement = everywhere(SQL.edges_page) if over else SQL.edges_page
     rows = await shard.pool.fetch(
-        everywhere(SQL.edges_page) if over else SQL.edges_page,
-        after_up=after[0],
-        after_down=after[1],
-        last_up=last_up,
-        rows_max=rows_max,
+        statement, after_up=after[0], after_down=after[1], last_up=last_up, rows_max=rows_max
     )
-    return [(row["up"], row["down"]) for row in rows]
+    return [Edge(*row) for row in rows]
 
 
 async def edge_columns(shard: Shard, after: tuple[int, int], last_up: int, rows_max: int) -> EdgeColumns | None:
@@ -84,8 +105,7 @@ def _numbers(sent: bytes) -> array[int]:
 
 async def out_degrees(tx: Transaction, ups: Sequence[int], degree_max: int) -> dict[int, int]:
     """Edges that leave each node, counted up to `degree_max`."""
-    rows = await tx.fetch(SQL.out_degrees, ups=ups, degree_max=degree_max)
-    return {row["up"]: row["degree"] for row in rows}
+    return await map_of(int, int, tx, SQL.out_degrees, ups=ups, degree_max=degree_max)
 
 
 async def flip_edges(tx: Transaction, ended: Sequence[tuple[int, str]], edges_max: int) -> tuple[list[Node], int]:
@@ -96,7 +116,7 @@ async def flip_edges(tx: Transaction, ended: Sequence[tuple[int, str]], edges_ma
         states=[state for _, state in ended],
         edges_max=edges_max,
     )
-    return [Node(*tuple(row)[:-1]) for row in rows], sum(row["edges"] for row in rows)
+    return [Node(*columns) for *columns, _ in rows], sum(edges for *_, edges in rows)
 
 
 async def skipped_below(tx: Transaction, skipped: Sequence[int], edges_max: int) -> list[Node]:
@@ -118,7 +138,7 @@ async def recount_edges(tx: Transaction, nos: Sequence[int]) -> None:
 
 async def open_children(tx: Transaction, nos: Sequence[int]) -> list[int]:
     """Nodes below these that are not released or terminal."""
-    return [row["no"] for row in await tx.fetch(SQL.open_children, nos=nos)]
+    return await column_of(int, tx, SQL.open_children, nos=nos)
 
 
 async def declare_externals(
@@ -132,8 +152,7 @@ async def declare_externals(
         names=[name for _, name in wanted],
         deadlines_s=list(wanted.values()),
     )
-    facts = [Fact(row["node_key"], row["name"], row["resolved"], row["failed"]) for row in rows]
-    return facts, sum(row["made"] for row in rows)
+    return [Fact(*columns) for *columns, _ in rows], sum(made for *_, made in rows)
 
 
 async def find_externals(
@@ -146,34 +165,37 @@ async def find_externals(
         node_keys=[key for key, _ in wanted],
         names=[name for _, name in wanted],
     )
-    return {(row["node_key"], row["name"]): Known(row["failed"], row["declared"]) for row in rows}
+    return {(node_key, name): Known(*known) for node_key, name, *known in rows}
 
 
-async def overdue_externals(shard: Shard, rows_max: int) -> dict[DagNo, list[tuple[str, str]]]:
-    """Externals whose deadline has passed, the oldest first: (node key, name) by DAG."""
-    found: dict[DagNo, list[tuple[str, str]]] = {}
-    for row in await shard.pool.fetch(SQL.overdue_externals, rows_max=rows_max):
-        found.setdefault(row["dag_no"], []).append((row["node_key"], row["name"]))
+async def overdue_externals(shard: Shard, rows_max: int) -> dict[DagNo, list[ExternalName]]:
+    """Externals whose deadline has passed, the oldest first, by DAG."""
+    found: dict[DagNo, list[ExternalName]] = {}
+    for dag_no, *external in await shard.pool.fetch(SQL.overdue_externals, rows_max=rows_max):
+        found.setdefault(dag_no, []).append(ExternalName(*external))
     return found
 
 
 async def expire_externals(
     tx: Transaction, dag_no: DagNo, overdue: Sequence[tuple[str, str]], waiting: Container[str]
-) -> list[tuple[str, str]]:
+) -> list[ExternalName]:
     """Resolve these as failed if they are overdue still; of nodes not in `waiting` only forget the deadlines."""
-    rows = await tx.fetch(
+    return await rows_of(
+        ExternalName,
+        tx,
         SQL.expire_externals,
         dag_no=dag_no,
         node_keys=[key for key, _ in overdue],
         names=[name for _, name in overdue],
         waits=[key in waiting for key, _ in overdue],
     )
-    return [(row["node_key"], row["name"]) for row in rows]
 
 
-async def resolve_externals(tx: Transaction, dag_no: DagNo, facts: Sequence[Resolved]) -> list[Any]:
-    """Write facts; rows (node_key, name, declared, failed) of those that were not resolved before."""
-    return await tx.fetch(
+async def resolve_externals(tx: Transaction, dag_no: DagNo, facts: Sequence[Resolved]) -> list[ResolvedNow]:
+    """Write facts; which externals were not resolved before."""
+    return await rows_of(
+        ResolvedNow,
+        tx,
         SQL.resolve_externals,
         dag_no=dag_no,
         node_keys=[fact.node for fact in facts],

@@ -17,7 +17,7 @@ async def insert(tx: Transaction, no: int, children: Sequence[int]) -> None:
 async def descendants(tx: Transaction, nos: Sequence[int]) -> list[tuple[int, Node]]:
     """(node, child) for the children of these nodes, and the children's, however deep."""
     rows = await tx.fetch(SQL.descendants, nos=nos)
-    return [(row["root"], Node(*tuple(row)[1:])) for row in rows]
+    return [(root, Node(*columns)) for root, *columns in rows]
 
 
 async def downstreams(tx: Transaction, no: int) -> list[Node]:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from services.dag.model import DagNo, NodeState
 from services.dag.store.dags import SQL
-from shared.postgres.rows import rows_of
+from services.dag.store.edges import ExternalName
+from shared.postgres.rows import column_of, rows_of
 from shared.shards.shard_map import Shard
 
 
@@ -47,18 +48,17 @@ async def frontier_page(shard: Shard, after_no: int, last_no: int, rows_max: int
 
 async def upstreams_ended(shard: Shard, nos: Sequence[int]) -> dict[int, datetime | None]:
     """When the last upstream that has ended did so, by node."""
-    return {row["no"]: row["at"] for row in await shard.pool.fetch(SQL.upstreams_ended, nos=nos)}
+    return dict(await shard.pool.fetch(SQL.upstreams_ended, nos=nos))
 
 
-async def open_externals(shard: Shard, dag_no: DagNo, keys: Sequence[str]) -> list[tuple[str, str]]:
-    """(node key, name) of the externals of these nodes that are not resolved."""
-    rows = await shard.pool.fetch(SQL.open_externals, dag_no=dag_no, keys=keys)
-    return [(row["node_key"], row["name"]) for row in rows]
+async def open_externals(shard: Shard, dag_no: DagNo, keys: Sequence[str]) -> list[ExternalName]:
+    """The externals of these nodes that are not resolved."""
+    return await rows_of(ExternalName, shard.pool, SQL.open_externals, dag_no=dag_no, keys=keys)
 
 
 async def unsent(shard: Shard, nos: Sequence[int]) -> set[int]:
     """Which of these nodes have something on the outbox."""
-    return {row["no"] for row in await shard.pool.fetch(SQL.unsent, nos=nos)}
+    return set(await column_of(int, shard.pool, SQL.unsent, nos=nos))
 
 
 async def chain_nodes(shard: Shard, after_no: int, last_no: int, rows_max: int) -> list[ChainNode]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from services.dag.model import Dag, DagNo, NodeState, Trigger
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
-from shared.postgres.rows import row_of, rows_of
+from services.dag.store.edges import ExternalName
+from shared.postgres.rows import map_of, only_row_of, row_of, rows_of
 from shared.postgres.sql import Statement
 from shared.shards.shard_map import Shard
 
@@ -81,6 +82,23 @@ class GraphNode(NamedTuple):
     topic: str
     generation: int
     sub: bool
+
+
+class LoggedChange(NamedTuple):
+    """A row of a DAG's log; `nodes` and `dag` are text as table `change` has it."""
+
+    last_event: int
+    at: datetime
+    nodes: str | None
+    dag: str | None
+
+
+class DagHead(NamedTuple):
+    """How far a DAG has come."""
+
+    id: str
+    last_event: int
+    state: str
 
 
 class HeldSince(NamedTuple):
@@ -166,8 +184,8 @@ async def upstreams_of(shard: Shard, nos: Sequence[int], bytes_max: int, *, over
 
 async def kept_since(shard: Shard, dag: Dag) -> HeldSince:
     """Since when a DAG's nodes are kept."""
-    row = await shard.pool.row(SQL.kept_since, no=dag.no) if dag.paused or dag.reopening else None
-    return HeldSince(row["paused_at"], row["retried_at"]) if row else HeldSince()
+    held = await row_of(HeldSince, shard.pool, SQL.kept_since, no=dag.no) if dag.paused or dag.reopening else None
+    return held or HeldSince()
 
 
 async def downstreams_of(
@@ -179,8 +197,7 @@ async def downstreams_of(
 
 async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int, *, over: bool = False) -> dict[int, int]:
     """How many edges leave each node, counted up to `degree_max`."""
-    rows = await shard.pool.fetch(_where(SQL.out_degrees, over), ups=nos, degree_max=degree_max)
-    return {row["up"]: row["degree"] for row in rows}
+    return await map_of(int, int, shard.pool, _where(SQL.out_degrees, over), ups=nos, degree_max=degree_max)
 
 
 async def externals_of(
@@ -193,18 +210,18 @@ async def externals_of(
 
 async def declared_names(
     shard: Shard, dag_no: DagNo, keys: Sequence[str], rows_max: int, *, over: bool
-) -> list[tuple[str, str]]:
-    """(node key, name) of externals that these nodes have declared, up to `rows_max` of each."""
-    rows = await shard.pool.fetch(_where(SQL.declared_names, over), dag_no=dag_no, keys=keys, rows_max=rows_max)
-    return [(row["node_key"], row["name"]) for row in rows]
+) -> list[ExternalName]:
+    """Externals that these nodes have declared, up to `rows_max` of each."""
+    values = {"dag_no": dag_no, "keys": keys, "rows_max": rows_max}
+    return await rows_of(ExternalName, shard.pool, _where(SQL.declared_names, over), **values)
 
 
-async def undeclared(shard: Shard, dags: Sequence[Dag], rows_max: int) -> dict[int, list[tuple[str, str]]]:
-    """(node key, name) of events that were resolved and that no node waits for, up to `rows_max` of each DAG."""
-    found: dict[int, list[tuple[str, str]]] = {dag.no: [] for dag in dags}
+async def undeclared(shard: Shard, dags: Sequence[Dag], rows_max: int) -> dict[int, list[ExternalName]]:
+    """Events that were resolved and that no node waits for, up to `rows_max` of each DAG."""
+    found: dict[int, list[ExternalName]] = {dag.no: [] for dag in dags}
     rows = await shard.pool.fetch(everywhere(SQL.undeclared), dag_nos=list(found), rows_max=rows_max)
-    for row in rows:
-        found[row["dag_no"]].append((row["node_key"], row["name"]))
+    for no, *external in rows:
+        found[no].append(ExternalName(*external))
     return found
 
 
@@ -216,19 +233,20 @@ async def graph_nodes(
     return await rows_of(GraphNode, shard.pool, _where(SQL.graph_nodes, over), **values)
 
 
-async def changes_after(shard: Shard, dag_no: DagNo, after: int, rows_max: int) -> list[Any]:
+async def changes_after(shard: Shard, dag_no: DagNo, after: int, rows_max: int) -> list[LoggedChange]:
     """Rows of the DAG's log with changes after `after`, in order, wherever they are: it may end meanwhile."""
-    return await shard.pool.fetch(everywhere(SQL.changes_after), dag_no=dag_no, after=after, rows_max=rows_max)
+    values = {"dag_no": dag_no, "after": after, "rows_max": rows_max}
+    return await rows_of(LoggedChange, shard.pool, everywhere(SQL.changes_after), **values)
 
 
 async def node_keys(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
     """The keys of nodes by number, wherever they are."""
-    return {row["no"]: row["key"] for row in await shard.pool.fetch(everywhere(SQL.node_keys), nos=nos)}
+    return await map_of(int, str, shard.pool, everywhere(SQL.node_keys), nos=nos)
 
 
-async def heads(shard: Shard, ids: Sequence[str]) -> list[Any]:
-    """(id, last_event, state) of these DAGs."""
-    return await shard.pool.fetch(SQL.heads, ids=ids)
+async def heads(shard: Shard, ids: Sequence[str]) -> list[DagHead]:
+    """How far these DAGs have come."""
+    return await rows_of(DagHead, shard.pool, SQL.heads, ids=ids)
 
 
 class StateCounts(NamedTuple):
@@ -253,10 +271,17 @@ def _where(statement: Statement, over: bool) -> Statement:
     return everywhere(statement) if over else statement
 
 
-async def namespace_use(shard: Shard, namespace: str) -> tuple[int, int, int]:
+class NamespaceUse(NamedTuple):
     """DAGs that have not ended, and nodes and edges in them."""
-    row = await shard.pool.row(SQL.namespace_use, namespace=namespace)
-    return int(row["dags"]), int(row["nodes"]), int(row["edges"])
+
+    dags: int
+    nodes: int
+    edges: int
+
+
+async def namespace_use(shard: Shard, namespace: str) -> NamespaceUse:
+    """What has not ended in a namespace."""
+    return await only_row_of(NamespaceUse, shard.pool, SQL.namespace_use, namespace=namespace)
 
 
 class Limits(NamedTuple):
@@ -274,10 +299,7 @@ class Limits(NamedTuple):
 async def quotas(shard: Shard) -> list[tuple[str, Limits, datetime]]:
     """Namespaces with quotas of their own, and when they were given them."""
     rows = await shard.pool.fetch(SQL.quotas)
-    return [
-        (row["namespace"], Limits(row["dags_max"], row["nodes_max"], row["edges_max"]), row["updated_at"])
-        for row in rows
-    ]
+    return [(namespace, Limits(*limits), updated_at) for namespace, *limits, updated_at in rows]
 
 
 async def set_quota(shard: Shard, namespace: str, limits: Limits) -> None:

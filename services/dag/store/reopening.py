@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from services.dag.model import Dag
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
+from shared.postgres.rows import map_of, rows_of
 
 Stage = Literal["named", "roots", "count"]
 
@@ -43,6 +44,15 @@ class Reach(NamedTuple):
 
     again: set[int]
     edges: int
+
+
+class Reached(NamedTuple):
+    """A node that a retry meets: whether it runs `again`, and how many edges were looked at in all."""
+
+    no: int
+    again: bool
+    upstreams: int
+    looked_at: int
 
 
 class Below(NamedTuple):
@@ -91,11 +101,11 @@ async def reach(tx: Transaction, nos: Sequence[int], states: Sequence[str], edge
     """These nodes and everything in one of `states` below them; None where that is more than `edges_max` edges to
     look at, or to count anew."""
     rows_max = len(nos) + 2 * edges_max
-    rows = await tx.fetch(SQL.retry_reach, nos=nos, states=states, rows_max=rows_max)
-    edges = sum(row["upstreams"] for row in rows)
-    if edges > edges_max or (rows and rows[0]["looked_at"] == rows_max):
+    rows = await rows_of(Reached, tx, SQL.retry_reach, nos=nos, states=states, rows_max=rows_max)
+    edges = sum(row.upstreams for row in rows)
+    if edges > edges_max or (rows and rows[0].looked_at == rows_max):
         return None
-    return Reach({row["no"] for row in rows if row["again"]}, edges)
+    return Reach({row.no for row in rows if row.again}, edges)
 
 
 async def insert_reach(tx: Transaction, reach: Mapping[int, int]) -> None:
@@ -105,8 +115,7 @@ async def insert_reach(tx: Transaction, reach: Mapping[int, int]) -> None:
 
 async def reach_of(tx: Transaction, dag: Dag, rows_max: int) -> dict[int, int]:
     """Nodes below which is to be looked, each with the downstream that this has come to; ascending."""
-    rows = await tx.fetch(SQL.reach_of, dag_no=dag.no, rows_max=rows_max)
-    return {row["node_no"]: row["after_down"] for row in rows}
+    return await map_of(int, int, tx, SQL.reach_of, dag_no=dag.no, rows_max=rows_max)
 
 
 async def reach_below(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from services.dag.model import Dag, DagNo, Node
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Pool, Transaction
+from shared.postgres.rows import map_of, value_of, value_or_none
 from shared.shards.shard_map import Shard
 
 
@@ -104,14 +105,16 @@ async def take_id(tx: Transaction, namespace: str, workflow_id: str, dag_id: str
 
 async def lock_id(tx: Transaction, namespace: str, workflow_id: str) -> str:
     """The last run of an id that has one, whose lock is held from now on."""
-    row = await tx.row(SQL.lock_id, namespace=namespace, id=workflow_id)
-    return row["dag_id"]  # type: ignore[no-any-return]
+    return await value_of(str, tx, SQL.lock_id, namespace=namespace, id=workflow_id)
 
 
 async def started(tx: Transaction, dag_id: str) -> StartedRun | None:
     """What a run was begun with, and its state; None where there is none."""
     row = await tx.row(SQL.started_run, dag_id=dag_id)
-    return StartedRun(row["type"], row["state"], row["input"], tuple(row)[3:]) if row else None
+    if row is None:
+        return None
+    type_, state, given, *parent = row
+    return StartedRun(type_, state, given, tuple(parent))
 
 
 async def is_dag(tx: Transaction, dag_id: str) -> bool:
@@ -121,8 +124,7 @@ async def is_dag(tx: Transaction, dag_id: str) -> bool:
 
 async def dag_of_id(shard: Shard, namespace: str, workflow_id: str) -> str | None:
     """The last run of an id."""
-    row = await shard.pool.row(SQL.dag_of_id, namespace=namespace, id=workflow_id)
-    return row["dag_id"] if row else None
+    return await value_or_none(str, shard.pool, SQL.dag_of_id, namespace=namespace, id=workflow_id)
 
 
 async def point_id(tx: Transaction, namespace: str, workflow_id: str, dag_id: str) -> None:
@@ -177,7 +179,7 @@ async def for_turn(tx: Transaction, dag_no: DagNo, keys: Sequence[str]) -> tuple
 async def deciders(tx: Transaction, dag_nos: Iterable[DagNo]) -> list[tuple[Node, bool]]:
     """The first nodes of runs that are not over, and whether there is something that their code has not seen."""
     rows = await tx.fetch(SQL.deciders, dag_nos=sorted(dag_nos))
-    return [(Node(*tuple(row)[:-1]), row["behind"]) for row in rows]
+    return [(Node(*columns), behind) for *columns, behind in rows]
 
 
 async def write_turn(
@@ -220,8 +222,8 @@ async def write_turn(
 
 async def stick(tx: Transaction, run: Run) -> int:
     """Write that a run is stuck; how often in a row."""
-    row = await tx.row(SQL.stick, dag_no=run.dag_no, turn=run.turn, digest=run.turn_digest, stuck=run.stuck)
-    return row["stuck_attempts"]  # type: ignore[no-any-return]
+    values = {"dag_no": run.dag_no, "turn": run.turn, "digest": run.turn_digest, "stuck": run.stuck}
+    return await value_of(int, tx, SQL.stick, **values)
 
 
 async def unstick(tx: Transaction, run: Run) -> None:
@@ -233,10 +235,8 @@ async def renew_decider(
     tx: Transaction, dag_no: DagNo, *, state: str, item_id: str, secret_hash: bytes, item: str
 ) -> int:
     """Begin the decider's next generation, in this state; its number."""
-    row = await tx.row(
-        SQL.renew_decider, dag_no=dag_no, state=state, item_id=item_id, secret_hash=secret_hash, item=item
-    )
-    return row["generation"]  # type: ignore[no-any-return]
+    values = {"dag_no": dag_no, "state": state, "item_id": item_id, "secret_hash": secret_hash, "item": item}
+    return await value_of(int, tx, SQL.renew_decider, **values)
 
 
 async def append_ends(tx: Transaction, node_nos: Sequence[int]) -> None:
@@ -293,7 +293,7 @@ async def set_decider_end(tx: Transaction, run: Run) -> None:
 
 async def published_sizes(tx: Transaction, dag_no: DagNo) -> dict[str, int]:
     """How many bytes each value takes that a run shows."""
-    return {row["key"]: row["bytes"] for row in await tx.fetch(SQL.published_keys, dag_no=dag_no)}
+    return await map_of(str, int, tx, SQL.published_keys, dag_no=dag_no)
 
 
 class Page(NamedTuple):
@@ -329,8 +329,8 @@ async def shown(shard: Shard, dag_ids: Sequence[str], namespace: str) -> list[Sh
         *run, parked, parent, paused, started_at, finished_at = row
         found.append(ShownRun(Run(*run), parked, parent, paused, started_at, finished_at))
     by_no = {each.run.dag_no: each for each in found}
-    for row in await shard.pool.fetch(SQL.published_of, dag_nos=list(by_no)) if by_no else ():
-        by_no[row["dag_no"]].published[row["key"]] = row["value"]
+    for dag_no, key, value in await shard.pool.fetch(SQL.published_of, dag_nos=list(by_no)) if by_no else ():
+        by_no[dag_no].published[key] = value
     return found
 
 
@@ -355,4 +355,4 @@ async def page(
         rows = await shard.pool.fetch(SQL.list_runs_by_state, state=state, version=version, **given)
     else:
         rows = await shard.pool.fetch(SQL.list_runs, version=version, **given)
-    return [row["dag_id"] for row in rows]
+    return [dag_id for (dag_id,) in rows]

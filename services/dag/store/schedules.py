@@ -10,6 +10,7 @@ from typing import NamedTuple
 from services.dag.model import DagNo
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
+from shared.postgres.rows import rows_of, value_of, value_or_none
 from shared.shards.shard_map import Shard
 
 
@@ -78,6 +79,22 @@ class Tick(NamedTuple):
     decided_at: datetime | None = None
 
 
+class NextSchedule(NamedTuple):
+    """A schedule with a slot that is due in so many seconds."""
+
+    no: int
+    namespace: str
+    in_s: float
+
+
+class WaitingTurn(NamedTuple):
+    """A schedule with slots that wait, and whether it may be the turn of one."""
+
+    schedule_no: int
+    namespace: str
+    due: bool
+
+
 class WaitingTurns(NamedTuple):
     """Schedules (number, namespace) with a slot whose turn it may be; how far was looked, and whether there may be
     more."""
@@ -102,8 +119,8 @@ async def insert(
     tx: Transaction, namespace: str, schedule_id: str, said: ScheduleSettings, *, paused: bool
 ) -> int | None:
     """A new schedule's number, without a slot yet; None when there is one of this id."""
-    row = await tx.row(SQL.insert_schedule, namespace=namespace, id=schedule_id, **said._asdict(), paused=paused)
-    return int(row["no"]) if row else None
+    values = {"namespace": namespace, "id": schedule_id, "paused": paused, **said._asdict()}
+    return await value_or_none(int, tx, SQL.insert_schedule, **values)
 
 
 async def lock(tx: Transaction, namespace: str, schedule_id: str) -> Schedule | None:
@@ -134,13 +151,14 @@ async def page(shard: Shard, namespace: str, after_id: str, *, rows_max: int, by
 
 async def count(shard: Shard, namespace: str, rows_max: int) -> int:
     """How many schedules a namespace has here, counted up to `rows_max`."""
-    row = await shard.pool.row(SQL.count_schedules, namespace=namespace, rows_max=rows_max)
-    return int(row["schedules"])
+    return await value_of(int, shard.pool, SQL.count_schedules, namespace=namespace, rows_max=rows_max)
 
 
 async def replace(tx: Transaction, schedule: Schedule, look_at: datetime | None) -> None:
     """Write what was changed of a schedule, and when its next slot is to be decided."""
-    row = await tx.row(
+    schedule.updated_at = await value_of(
+        datetime,
+        tx,
         SQL.replace_schedule,
         no=schedule.no,
         spec=schedule.spec,
@@ -154,7 +172,6 @@ async def replace(tx: Transaction, schedule: Schedule, look_at: datetime | None)
         next_at=schedule.next_at,
         look_at=look_at,
     )
-    schedule.updated_at = row["updated_at"]
 
 
 async def advance(tx: Transaction, schedule: Schedule, look_at: datetime | None) -> None:
@@ -176,8 +193,7 @@ async def delete(tx: Transaction, no: int) -> None:
 
 async def now(tx: Transaction) -> datetime:
     """The shard's time."""
-    row = await tx.row(SQL.schedule_clock)
-    return row["at"]  # type: ignore[no-any-return]
+    return await value_of(datetime, tx, SQL.schedule_clock)
 
 
 async def standing(tx: Transaction, no: int, runs_max: int) -> ScheduleStanding:
@@ -194,7 +210,9 @@ async def insert_tick(
     tx: Transaction, schedule_no: int, tick: Tick, *, request: str | None, kept: int
 ) -> datetime:
     """Note what became of slots; when that was. Of a schedule's ticks the last so many are kept."""
-    row = await tx.row(
+    return await value_of(
+        datetime,
+        tx,
         SQL.insert_tick,
         schedule_no=schedule_no,
         no=tick.no,
@@ -208,7 +226,6 @@ async def insert_tick(
         request=request,
         kept=kept,
     )
-    return row["decided_at"]  # type: ignore[no-any-return]
 
 
 async def extend_tick(tx: Transaction, schedule_no: int, no: int, through: datetime, slots: int) -> None:
@@ -252,8 +269,7 @@ async def insert_waiting(
 
 async def count_waiting(tx: Transaction, schedule_no: int, rows_max: int) -> int:
     """How many slots of backfills wait for their turn, counted up to `rows_max`."""
-    row = await tx.row(SQL.count_waiting_slots, schedule_no=schedule_no, rows_max=rows_max)
-    return int(row["slots"])
+    return await value_of(int, tx, SQL.count_waiting_slots, schedule_no=schedule_no, rows_max=rows_max)
 
 
 async def delete_waiting(tx: Transaction, schedule_no: int, no: int) -> None:
@@ -269,8 +285,7 @@ async def tick_of_request(tx: Transaction, schedule_no: int, request: str) -> Ti
 
 async def slots_of_request(tx: Transaction, schedule_no: int, request: str) -> int:
     """How many slots a backfill has brought before."""
-    row = await tx.row(SQL.slots_of_request, schedule_no=schedule_no, request=request)
-    return int(row["slots"])
+    return await value_of(int, tx, SQL.slots_of_request, schedule_no=schedule_no, request=request)
 
 
 async def ticks(shard: Shard, schedule_no: int, before_no: int, rows_max: int) -> list[Tick]:
@@ -279,14 +294,13 @@ async def ticks(shard: Shard, schedule_no: int, before_no: int, rows_max: int) -
     return [Tick(*row) for row in rows]
 
 
-async def soon(shard: Shard, *, ahead_s: float, rows_max: int) -> list[tuple[int, str, float]]:
-    """Schedules with a slot that is due, or is within `ahead_s`: numbers, namespaces, and in how many seconds."""
-    rows = await shard.pool.fetch(SQL.next_schedules, ahead_s=ahead_s, rows_max=rows_max)
-    return [(row["no"], row["namespace"], row["in_s"]) for row in rows]
+async def soon(shard: Shard, *, ahead_s: float, rows_max: int) -> list[NextSchedule]:
+    """Schedules with a slot that is due, or is within `ahead_s`."""
+    return await rows_of(NextSchedule, shard.pool, SQL.next_schedules, ahead_s=ahead_s, rows_max=rows_max)
 
 
 async def turns(shard: Shard, after_no: int, rows_max: int) -> WaitingTurns:
     """Schedules after a number that have slots waiting."""
-    rows = await shard.pool.fetch(SQL.turns_of_waiting, after_no=after_no, rows_max=rows_max)
-    due = [(row["schedule_no"], row["namespace"]) for row in rows if row["due"]]
-    return WaitingTurns(due, rows[-1]["schedule_no"] if rows else after_no, len(rows) == rows_max)
+    rows = await rows_of(WaitingTurn, shard.pool, SQL.turns_of_waiting, after_no=after_no, rows_max=rows_max)
+    due = [(row.schedule_no, row.namespace) for row in rows if row.due]
+    return WaitingTurns(due, rows[-1].schedule_no if rows else after_no, len(rows) == rows_max)

@@ -8,6 +8,7 @@ from services.dag.model import Dag, Parent
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
+from shared.postgres.rows import value_of
 from shared.shards.shard_map import Shard
 
 
@@ -54,7 +55,9 @@ async def set_generation(tx: Transaction, no: int, generation: int) -> None:
 
 async def adopt(tx: Transaction, dag: Dag, parent: Parent) -> None:
     """Let a locked DAG run for this generation of a node."""
-    row = await tx.row(
+    dag.endings = await value_of(
+        int,
+        tx,
         SQL.adopt,
         no=dag.no,
         parent_dag=parent.dag,
@@ -63,7 +66,7 @@ async def adopt(tx: Transaction, dag: Dag, parent: Parent) -> None:
         depth=parent.depth,
     )
     dag.parent_dag, dag.parent_node = parent.dag, parent.node
-    dag.parent_generation, dag.depth, dag.endings = parent.generation, parent.depth, row["endings"]
+    dag.parent_generation, dag.depth = parent.generation, parent.depth
 
 
 async def dag_by_no(shard: Shard, no: int) -> Dag | None:

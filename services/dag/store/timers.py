@@ -10,6 +10,7 @@ from services.dag.model import Ref
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
+from shared.postgres.rows import column_of, rows_of, value_of
 from shared.shards.shard_map import Shard
 
 # What the owner of a shard has to understand (`shared.shards.ownership`): timers, and runs of workflows.
@@ -34,7 +35,7 @@ class Timer(NamedTuple):
 
 async def start(tx: Transaction, nos: Sequence[int]) -> list[float]:
     """Timers that were released begin to run; in how many seconds each is due."""
-    return [row["in_s"] for row in await tx.fetch(SQL.start_timers, node_nos=nos)]
+    return await column_of(float, tx, SQL.start_timers, node_nos=nos)
 
 
 async def delete(tx: Transaction, nos: Sequence[int]) -> None:
@@ -44,8 +45,7 @@ async def delete(tx: Transaction, nos: Sequence[int]) -> None:
 
 async def soon(shard: Shard, *, ahead_s: float, rows_max: int) -> list[NextTimer]:
     """The first that are due now, or within `ahead_s`, in the order of their times."""
-    rows = await shard.pool.fetch(SQL.next_timers, ahead_s=ahead_s, rows_max=rows_max)
-    return [NextTimer(*row) for row in rows]
+    return await rows_of(NextTimer, shard.pool, SQL.next_timers, ahead_s=ahead_s, rows_max=rows_max)
 
 
 async def take_due(tx: Transaction, nos: Sequence[int]) -> list[Ref]:
@@ -61,10 +61,9 @@ async def put_off(shard: Shard, nos: Sequence[int], delay_s: float) -> None:
 async def of(shard: Shard, nos: Sequence[int]) -> dict[int, Timer]:
     """Timers by their nodes' numbers, wherever these are."""
     rows = await shard.pool.fetch(everywhere(SQL.timers_of), nos=nos)
-    return {row["no"]: Timer(row["item"], row["due_at"]) for row in rows}
+    return {no: Timer(*columns) for no, *columns in rows}
 
 
 async def has_older_owner(tx: Transaction, level: int = TIMERS_LEVEL) -> bool:
     """Whether the shard's owner is an older program, which understands less than this level."""
-    row = await tx.row(SQL.older_owner, level=level)
-    return bool(row["older"])
+    return await value_of(bool, tx, SQL.older_owner, level=level)

@@ -14,7 +14,8 @@ WHERE no = $1;
 -- name: unplanned(dag_no)
 -- Compensation that has no turn yet, and when what it compensates ran: in its present generation, or in one that a
 -- retry has replaced; no times where nothing is left to be undone.
-SELECT c.node_no, n.state, CASE WHEN u.stands THEN u.released_at WHEN c.stood THEN c.done_released_at END AS released_at,
+SELECT c.node_no AS no, n.state,
+    CASE WHEN u.stands THEN u.released_at WHEN c.stood THEN c.done_released_at END AS released_at,
     CASE WHEN u.stands THEN u.finished_at WHEN c.stood THEN c.done_finished_at END AS finished_at
 FROM (SELECT node_no, of_no, undone_generation, done_released_at, done_finished_at,
           done_generation > undone_generation AS stood
@@ -62,7 +63,7 @@ WHERE ctid = ANY(ARRAY(
 -- name: undone_sizes(nos)
 -- What each of these compensations undoes, and about how much it is told of that beside the other's inputs: those are
 -- known while its success is of its present generation.
-SELECT c.node_no, c.of_no, u.own AND u.pass_outputs AS has_inputs,
+SELECT c.node_no AS no, c.of_no, u.own AND u.pass_outputs AS has_inputs,
     2 * octet_length(u.key) + coalesce(octet_length(CASE WHEN u.own THEN u.output ELSE c.done_output END), 0)
         + coalesce(CASE WHEN u.own THEN s.bytes ELSE octet_length(c.done_payload) END, 0) AS bytes
 FROM unnest($1::bigint[]) AS w(no)
@@ -75,7 +76,7 @@ CROSS JOIN LATERAL (SELECT octet_length(item) AS bytes FROM node_spec WHERE node
 
 -- name: undone(nos)
 -- The output and the payload of what these compensations undo.
-SELECT c.node_no, c.of_no, u.key, CASE WHEN u.own THEN u.output ELSE c.done_output END AS output,
+SELECT c.node_no AS no, c.of_no, u.key, CASE WHEN u.own THEN u.output ELSE c.done_output END AS output,
     CASE WHEN u.own THEN (s.item::json -> 'payload')::text ELSE c.done_payload END AS payload
 FROM unnest($1::bigint[]) AS w(no)
 CROSS JOIN LATERAL (
@@ -108,18 +109,19 @@ SELECT node_no FROM cleanup WHERE dag_no = $1 AND node_no > $2 AND of_no IS NULL
 
 -- name: cleanup_numbers(dag_no)
 -- All of both kinds, as one array: rows cost a reader far more.
-SELECT coalesce(array_agg(node_no), '{}') AS nos FROM cleanup WHERE dag_no = $1;
+SELECT node_no FROM cleanup WHERE dag_no = $1;
 
 -- name: cleanups_again(dag_no)
 -- What runs again with ordinary nodes of a DAG that had ended: all cleanup that no caller has ended (or too late), and
 -- what was compensated.
-SELECT coalesce(array_agg(DISTINCT x.no ORDER BY x.no), '{}') AS nos
+SELECT DISTINCT x.no
 FROM (SELECT node_no, of_no FROM cleanup WHERE dag_no = $1 OFFSET 0) AS c
 CROSS JOIN LATERAL (
     SELECT released_at IS NOT NULL AS ran, by_call AND state IN ('skipped', 'cancelled') AS by_call
     FROM node WHERE no = c.node_no OFFSET 0) AS n
 CROSS JOIN LATERAL (VALUES (c.node_no, NOT n.by_call), (c.of_no, n.ran)) AS x(no, again)
-WHERE x.no IS NOT NULL AND x.again;
+WHERE x.no IS NOT NULL AND x.again
+ORDER BY x.no;
 
 -- name: compensated_keys(nos)
 SELECT c.node_no, n.key FROM unnest($1::bigint[]) AS w(no)

@@ -81,7 +81,7 @@ ON CONFLICT (node_no) DO UPDATE SET generation = excluded.generation, after_down
 
 -- name: spread_of(dag_no, rows_max)
 -- Joined with the node: a walk whose node has moved on is to be dropped.
-SELECT s.node_no, s.after_down, n.state, n.generation = s.generation AS current
+SELECT s.node_no AS no, s.after_down, n.state, n.generation = s.generation AS current
 FROM (SELECT node_no, after_down, generation FROM spread
       WHERE node_no >= $1::bigint << 22 AND node_no < ($1::bigint + 1) << 22 ORDER BY node_no LIMIT $2) AS s
 CROSS JOIN LATERAL (SELECT state, generation FROM node WHERE no = s.node_no OFFSET 0) AS n;

@@ -22,7 +22,7 @@ DELETE FROM timer WHERE ctid = ANY(ARRAY(
 
 -- name: next_timers(ahead_s, rows_max)
 -- Those that are due, or are soon, and in how many seconds.
-SELECT node_no, extract(epoch FROM look_at - n.at)::float8 AS in_s,
+SELECT node_no AS no, extract(epoch FROM look_at - n.at)::float8 AS in_s,
     extract(epoch FROM n.at - due_at)::float8 AS late_s
 FROM (SELECT shard_now() AS at OFFSET 0) AS n
 CROSS JOIN LATERAL (
