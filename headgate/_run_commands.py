@@ -2,15 +2,18 @@
 
 import argparse
 import json
+import os
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from headgate import _commands as commands
 from headgate import wire
 from headgate._output import printable, show_fields, show_json, show_table, stderr_line
-from headgate._workflow_commands import Add, function_named
+from headgate._workflow_commands import SEEDS_MAX, Add, function_named, history_in
 from headgate.errors import Invalid
 from headgate.workflow.errors import Mismatch, TurnFailed
 from headgate.workflow.simulation import replay
@@ -19,7 +22,7 @@ Args = argparse.Namespace
 
 CHECK: Final = r"""\ Replays open runs of a type on this code, before it is deployed: FUNCTION is module:name, or
 path/file.py:name. Exit code 1 where one of them parts from its history: the run, the event, what the
-history has, what the code asks for, and at which line.
+history has, what the code asks for, and at which line. Each hash seed is a process of its own.
 """
 _COLUMNS: Final = ["id", "type", "version", "state", "parked", "stuck", "last_event", "run"]
 _TIMELINE: Final = ["key", "kind", "made", "ended", "state"]
@@ -62,7 +65,9 @@ def add_commands(add: Add) -> None:
     checking = add("check", check, "replay open runs on this code, before it is deployed", epilog=CHECK)
     checking.add_argument("type")
     checking.add_argument("function", metavar="FUNCTION")
-    checking.add_argument("--sample", type=int, default=500, metavar="N", help="so many runs (default 500)")
+    checking.add_argument("--sample", type=int, default=500, metavar="N", help="so many open runs (default 500)")
+    checking.add_argument("--corpus", metavar="DIR", help="and the histories (*.json) that are kept there")
+    checking.add_argument("--seeds", type=int, default=3, metavar="N", help="under so many hash seeds (default 3)")
 
 
 def start(args: Args) -> int:
@@ -167,30 +172,72 @@ def lanes(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def check(args: Args) -> int:
     """workflow check."""
-    if args.sample < 1:
-        raise Invalid("--sample is at least 1")
+    if args.sample < 0 or (args.sample == 0 and args.corpus is None):
+        raise Invalid("--sample is at least 1, or 0 with --corpus")
+    if not 1 <= args.seeds <= SEEDS_MAX:
+        raise Invalid(f"--seeds is 1 to {SEEDS_MAX}")
     function = function_named(args.function)
-    parted: list[dict[str, Any]] = []
-    with commands.client_of(args) as client:
-        runs = client.workflows.list(type=args.type, state="running", limit=args.sample)
-        for run in runs:
-            try:
-                replay(client.workflows.get(run.id).history(), function)
-            except TurnFailed as error:
-                parted.append(_parted(run, error))
+    with tempfile.TemporaryDirectory() as directory:
+        kept = [Path(args.corpus)] if args.corpus else []
+        if args.sample:
+            _save_open_runs(args, Path(directory))
+            kept.append(Path(directory))
+        files = [file for place in kept for file in sorted(place.glob("*.json"))]
+        if args.seeds == 1:
+            parted = [found for file in files if (found := _parted_from(file, function))]
+        else:
+            parted = _parted_under_seeds(args, kept)
     if args.output == "json":
-        show_json({"runs": len(runs), "parted": parted}, sys.stdout)
+        show_json({"runs": len(files), "parted": parted}, sys.stdout)
     else:
         for one in parted:
             fields = [f"{name}: {one[name]}" for name in ("event", "expected", "got", "line") if one.get(name)]
             for line in (f"{one['id']}: {one['code']}", *(f"  {each}" for each in fields or [one["error"]])):
                 sys.stdout.write(printable(line) + "\n")
-        sys.stdout.write(f"{len(runs) - len(parted)} of {len(runs)} runs replay to the same\n")
+        sys.stdout.write(f"{len(files) - len(parted)} of {len(files)} runs replay to the same\n")
     return commands.FAILURE if parted else commands.OK
 
 
-def _parted(run: wire.WorkflowRun, error: TurnFailed) -> dict[str, Any]:
-    found: dict[str, Any] = {"id": run.id, "code": error.code, "error": str(error)}
+def _save_open_runs(args: Args, directory: Path) -> None:
+    with commands.client_of(args) as client:
+        for number, run in enumerate(client.workflows.list(type=args.type, state="running", limit=args.sample)):
+            found = client.workflows.get(run.id).history()
+            (directory / f"{number:06d}.json").write_text(json.dumps(found))
+
+
+def _parted_under_seeds(args: Args, kept: Sequence[Path]) -> list[dict[str, Any]]:
+    """Each hash seed in a process of its own, since it holds for a whole one; what parts under the first that any
+    part under."""
+    for seed in range(args.seeds):
+        parted: list[dict[str, Any]] = []
+        for place in kept:
+            options = ["--sample", "0", "--corpus", str(place), "--seeds", "1", "-o", "json"]
+            run = subprocess.run(  # noqa: S603 (this very program)
+                [sys.executable, "-m", "headgate", "workflow", "check", args.type, args.function, *options],
+                env={**os.environ, "PYTHONHASHSEED": str(seed)},
+                capture_output=True,
+                check=False,
+            )
+            if run.returncode not in (commands.OK, commands.FAILURE) or not run.stdout:
+                raise Invalid(run.stderr.decode(errors="replace").strip())
+            parted += json.loads(run.stdout)["parted"]
+        if parted:
+            return [{**one, "hash_seed": seed} for one in parted]
+    return []
+
+
+def _parted_from(file: Path, function: Callable[..., Any]) -> dict[str, Any] | None:
+    found = history_in(str(file))
+    try:
+        replay(found, function)
+    except TurnFailed as error:
+        first: dict[str, Any] = next(iter(found["events"]), {})
+        return _parted(str((first.get("data") or {}).get("id", file.stem)), error)
+    return None
+
+
+def _parted(id: str, error: TurnFailed) -> dict[str, Any]:
+    found: dict[str, Any] = {"id": id, "code": error.code, "error": str(error)}
     if isinstance(error, Mismatch):
         found |= {"event": error.event, "expected": error.expected, "got": error.got, "line": error.line}
     return found

@@ -38,7 +38,7 @@ service is needed. Each hash seed is a process of its own, so that what depends 
 Exit code 1 if the code and the history part: at which event, what the history has, what the code asks for, and at
 which line.
 """
-_SEEDS_MAX: Final = 20
+SEEDS_MAX: Final = 20
 
 
 class Add(Protocol):
@@ -85,8 +85,8 @@ def lint_code(args: commands.Args) -> int:
 
 
 def replay_history(args: commands.Args) -> int:
-    if not 1 <= args.seeds <= _SEEDS_MAX:
-        raise Invalid(f"--seeds is 1 to {_SEEDS_MAX}")
+    if not 1 <= args.seeds <= SEEDS_MAX:
+        raise Invalid(f"--seeds is 1 to {SEEDS_MAX}")
     if args.seeds > 1:
         return _under_seeds(args)
     function = function_named(args.function)
@@ -102,7 +102,7 @@ def replay_history(args: commands.Args) -> int:
 
 
 def _replay_one(args: commands.Args, file: str, function: Callable[..., Any]) -> int:
-    history = _history(file)
+    history = history_in(file)
     try:
         run = replay(history, function, watched=not args.unguarded)
     except TurnFailed as error:
@@ -151,7 +151,7 @@ def _tell(args: commands.Args, file: str, error: TurnFailed) -> int:
     return commands.FAILURE
 
 
-def _history(path: str) -> dict[str, Any]:
+def history_in(path: str) -> dict[str, Any]:
     try:
         found = json.loads(sys.stdin.read() if path == "-" else Path(path).read_text())
     except (ValueError, RecursionError):

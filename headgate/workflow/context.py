@@ -22,6 +22,9 @@ T = TypeVar("T")
 CONTINUE_AT_EVENTS: Final = 10_000
 
 
+TIMER: Final = "timer"
+
+
 class Backoff(TypedDict, total=False):
     """Attempt n + 1 comes `min(base_s * factor ** (n - 1), max_s)` after attempt n."""
 
@@ -35,7 +38,8 @@ class CallOptions(TypedDict, total=False):
     """What a call may carry besides topic and payload, as the node of a graph may; see `headgate.dag.NodeOptions`.
 
     start_to_close_s: for one attempt; then it has failed.
-    schedule_to_start_s: for the first delivery; then the task has failed.
+    schedule_to_start_s: within which it must be taken, counted from when it may be; an attempt that would begin
+        later does not, and the task has failed.
     """
 
     priority: int
@@ -78,6 +82,11 @@ class Graph(Protocol):
     name: str | None
 
     def within(self) -> dict[str, Any]: ...
+
+
+def _named(topic: str) -> str:
+    """By what the keys of a topic's tasks begin: no other kind's do."""
+    return f"item:{topic}" if topic == TIMER else topic
 
 
 class ContinueAsNew(BaseException):
@@ -136,7 +145,7 @@ class Workflow:
             NodeFailed: it has no attempts left, or was cancelled.
         """
         spec = _item(topic, payload, options)
-        return self._run.ask_and_wait("item", topic, spec, _place())
+        return self._run.ask_and_wait("item", _named(topic), spec, _place())
 
     def fork(self, topic: str, payload: Any = None, **options: Unpack[CallOptions]) -> Coroutine[Any, Any, str]:
         """The first half of `call`: the id of a task that is being done. It is made as the turn ends; a run that
@@ -144,7 +153,7 @@ class Workflow:
         return self._fork(_item(topic, payload, options), topic, _place())
 
     async def _fork(self, spec: str, topic: str, place: Place) -> str:
-        return self._run.ask("item", topic, spec, place, forked=True)
+        return self._run.ask("item", _named(topic), spec, place, forked=True)
 
     async def join(self, task_id: str) -> Any:
         """The other half: its output, awaited. A cancelled `join` leaves the task as it is.

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -38,12 +39,15 @@ MockOf = Callable[[str], Mock | None]
 def attempts(mock: Mock, spec: Mapping[str, Any], *arguments: Any) -> tuple[float, str, Any, str | None]:
     """How long a task takes with all its attempts, and how it ends."""
     attempts_max = spec.get("max_attempts") or ATTEMPTS_MAX
-    failed = min(mock.fails, attempts_max)
+    limit_s = spec.get("start_to_close_s") or spec.get("timeout_s") or math.inf
+    is_late = mock.takes_s > limit_s
+    takes_s = min(mock.takes_s, limit_s)
+    failed = attempts_max if is_late else min(mock.fails, attempts_max)
     backoff = {"base_s": 1.0, "factor": 2.0, "max_s": 300.0, **(spec.get("backoff") or {})}
     pauses = [min(backoff["base_s"] * backoff["factor"] ** number, backoff["max_s"]) for number in range(failed)]
     if failed == attempts_max:
-        return mock.takes_s * failed + sum(pauses[:-1]), "failed", None, mock.error
-    return mock.takes_s * (failed + 1) + sum(pauses), *_worked(mock, *arguments)
+        return takes_s * failed + sum(pauses[:-1]), "failed", None, "timed out" if is_late else mock.error
+    return takes_s * (failed + 1) + sum(pauses), *_worked(mock, *arguments)
 
 
 def done(mock: Mock | None, *arguments: Any, default: Any = None) -> tuple[str, Any, str | None]:

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from headgate.workflow.commands import Command, Place, canonical
-from headgate.workflow.context import ContinueAsNew, Workflow, refuse_outside
+from headgate.workflow.context import TIMER, ContinueAsNew, Workflow, refuse_outside
 from headgate.workflow.errors import Mismatch, NodeFailed, Nondeterministic, Refused, UnknownEvent
 from headgate.workflow.events import ENDS, NODES, RECORDS, Event
 from headgate.workflow.lines import last_line, raised_at, text_of, user_place, where_waits
@@ -422,7 +422,7 @@ class Replay:
             text = canonical({"at": self._due(handle.when).isoformat()})
         except (OverflowError, ValueError):
             raise ValueError(f"a delay of {handle.when - self.loop.now_s:g} s is no time to wait for") from None
-        handle.key = self.ask("timer", "timer", text, user_place())
+        handle.key = self.ask("timer", TIMER, text, user_place())
         self._asked[handle.key].timer = handle
 
     def _drop_timer(self, handle: TimerHandle) -> None:

@@ -107,4 +107,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         "",
         (f"{_FOLDING}::test_a_topic_that_is_gone_is_made_anew_by_the_ordinary_way",),
     ),
+    Mutation(
+        "run-lost-secret",
+        "a decider whose item is lost has a new secret",
+        "services/dag/run/completions.py",
+        "if dags[0].workflow is not None and send.no == dags[0].node_no(0):",
+        "if False:",
+        (f"{_RUNS}::test_a_decider_whose_item_is_lost_has_a_new_secret",),
+    ),
+    Mutation(
+        "run-page-bytes",
+        "a page of runs is bounded in bytes",
+        "services/dag/workflows/reading.py",
+        "if not nth or total <= bytes_max",
+        "if True",
+        ("integration/dag/test_large_runs.py::test_a_page_of_runs_has_a_bound_in_bytes_and_leaves_none_out",),
+    ),
 )

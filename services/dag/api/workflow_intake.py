@@ -21,8 +21,10 @@ from shared.http.edge import validate
 
 _ITEM_FIELDS: Final = frozenset(
     {"topic", "payload", "priority", "max_attempts", "backoff", "lease_s", "delay_s", "ttl_s", "metadata"}
-    | {"timeout_s", "deadline_s"}
+    | {"timeout_s", "deadline_s", "start_to_close_s", "schedule_to_start_s"}
 )
+# What a call's times are of the item that it becomes.
+_TIMES: Final = {"start_to_close_s": "timeout_s", "schedule_to_start_s": "ttl_s"}
 # What a command's spec may hold, by its kind.
 _FIELDS: Final = {
     "item": _ITEM_FIELDS,
@@ -146,6 +148,8 @@ def _check_key(kind: str, key: str, at: str) -> None:
         return
     if not key.startswith(_PREFIXES.get(kind, "")):
         raise _bad(f"{at}/key", f"the key of a {kind} begins with {_PREFIXES[kind]!r}")
+    if kind == "item" and key.startswith(_PREFIXES["timer"]):
+        raise _bad(f"{at}/key", "the key of a task of topic timer begins with 'item:'")
     number = key.rpartition("#")[2]
     if kind != "marker" and not ("#" in key and number.isascii() and number.isdigit()):
         raise _bad(f"{at}/key", "must end with # and a number")
@@ -159,14 +163,14 @@ def _node(command: wire.TurnCommand, at: str, settings: DagSettings) -> NewNode:
         if command.kind == "start":
             said = validate(wire.WorkflowNode, spec)
             return _run_node(command.key, intake.run_of(said, f"{at}/spec", settings, does="start"))
-        fields = {_WITHIN[command.kind]: spec} if command.kind in _WITHIN else spec
+        fields = {_WITHIN[command.kind]: spec} if command.kind in _WITHIN else _in_time(spec, at)
         node = validate(wire.NodeSpec, {"key": command.key, **fields})
         if command.kind == "sub" and node.dag is None:
             raise _bad(f"{at}/spec/dag", "is required")
         [made] = intake.new_nodes([node], settings)
     except ServiceError as error:
         pointers = tuple(
-            FieldError(f"{at}/spec{_INNER.sub('', fault.pointer)}", fault.detail)
+            FieldError(f"{at}/spec{_asked_for(spec, _INNER.sub('', fault.pointer))}", fault.detail)
             for fault in error.errors
             if not fault.pointer.startswith(at)
         )
@@ -175,6 +179,25 @@ def _node(command: wire.TurnCommand, at: str, settings: DagSettings) -> NewNode:
         error.errors = pointers or error.errors
         raise
     return made
+
+
+def _asked_for(spec: dict[str, Any], pointer: str) -> str:
+    """The field that a call has given in the place of a node's."""
+    given = {f"/{of_node}": f"/{name}" for name, of_node in _TIMES.items() if spec.get(name) is not None}
+    return given.get(pointer, pointer)
+
+
+def _in_time(spec: dict[str, Any], at: str) -> dict[str, Any]:
+    """What a call asks for, by the names of a node's fields."""
+    fields = dict(spec)
+    for name, of_node in _TIMES.items():
+        if fields.get(name) is None:
+            fields.pop(name, None)
+        elif fields.get(of_node) is not None:
+            raise _bad(f"{at}/spec/{name}", f"means what {of_node} does: give one of them")
+        else:
+            fields[of_node] = fields.pop(name)
+    return fields
 
 
 def _run_node(key: str, item: str) -> NewNode:

@@ -67,11 +67,18 @@ class Completer:
 
         Only once every completion written before is applied; the caller sees to that.
         """
-        [item_id] = ids.kin([ids.new_id(await self._context.queue_shard(shard))], send.item_id)
+        queue_shard = await self._context.queue_shard(shard)
+        [item_id] = ids.kin([ids.new_id(queue_shard)], send.item_id)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, None]:
             dags = await store.dags.lock_dag_nos(tx, [dag_of(send.no)])
             settlement = Settlement(tx, dags, self._context.settings, self._context.home(shard))
+            if dags[0].workflow is not None and send.no == dags[0].node_no(0):
+                await deciders.deliver_again(
+                    tx, settlement, dags[0], send.generation, delay_s=0.0, queue_shard=queue_shard
+                )
+                await settlement.run()
+                return settlement, None
             nodes = await store.dags.nodes_by_no(tx, [send.no])
             # A DAG that is being cancelled cleans up nevertheless.
             wanted = any(dags[0].state == "running" or node.run_on is not None for node in nodes)

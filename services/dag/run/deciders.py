@@ -84,9 +84,12 @@ async def renew(
     *,
     state: str,
     delay_s: float = 0.0,
+    queue_shard: int | None = None,
 ) -> Decider:
-    """Begin the decider's next generation: parked (`blocked`), or to be delivered (`released`)."""
-    [item_id] = ids.kin([ids.new_id(ids.shard_of(old.item_id))], dag.id)
+    """Begin the decider's next generation: parked (`blocked`), or to be delivered (`released`). Its item stays on
+    the queue's shard where the last one was, unless another is named."""
+    here = ids.shard_of(old.item_id) if queue_shard is None else queue_shard
+    [item_id] = ids.kin([ids.new_id(here)], dag.id)
     secret = new_secret()
     generation = await store.runs.renew_decider(
         tx,
@@ -100,12 +103,21 @@ async def renew(
     return Decider(item_id, state, generation)
 
 
-async def deliver_again(tx: Transaction, settlement: Settlement, dag: Dag, generation: int) -> None:
-    """The item of a decider's generation ended without a turn that parked or ended the run: make another."""
+async def deliver_again(
+    tx: Transaction,
+    settlement: Settlement,
+    dag: Dag,
+    generation: int,
+    *,
+    delay_s: float = LOST_DELAY_S,
+    queue_shard: int | None = None,
+) -> None:
+    """The item of a decider's generation ended without a turn that parked or ended the run, or is lost: make
+    another, with a secret of its own."""
     if dag.state != "running":
         return
     run = await store.runs.of(tx, dag.no)
     old = await store.runs.decider(tx, dag.no)
     if run.over or old.state != "released" or old.generation != generation:
         return
-    await renew(tx, settlement, dag, run, old, state="released", delay_s=LOST_DELAY_S)
+    await renew(tx, settlement, dag, run, old, state="released", delay_s=delay_s, queue_shard=queue_shard)

@@ -334,6 +334,12 @@ async def shown(shard: Shard, dag_ids: Sequence[str], namespace: str) -> list[Sh
     return found
 
 
+async def bytes_of(shard: Shard, dag_ids: Sequence[str]) -> dict[str, int]:
+    """About how many bytes runs take as people see them."""
+    rows = await shard.pool.fetch(SQL.bytes_of_runs, dag_ids=dag_ids)
+    return {row["dag_id"]: row["bytes"] for row in rows}
+
+
 async def page(
     shard: Shard,
     namespace: str,

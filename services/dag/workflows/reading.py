@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple, TypeVar
 
 from services.dag import store
 from services.dag.build import run_spec
@@ -13,6 +15,8 @@ from services.dag.workflows.control import unknown
 from shared.errors import NotFound, invalid
 from shared.http import cursors
 from shared.shards.shard_map import Shard
+
+T = TypeVar("T")
 
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
@@ -127,13 +131,13 @@ class RunReader:
         limit: int,
         cursor: str | None,
     ) -> tuple[list[ShownRun], str | None]:
-        """A page of runs, newest first."""
+        """A page of runs, newest first: of no more than `limit`, and of bounded bytes."""
         query = f"workflows|{namespace}|{type}|{state}|{version}|{stuck}"
         before_id = _LAST_ID if cursor is None else cursors.decode(query, cursor)
         if cursor is not None and len(before_id) != len(_LAST_ID):
             raise invalid("/cursor", "this is not a cursor of this list")
 
-        async def part(shard: Shard) -> list[ShownRun]:
+        async def part(shard: Shard) -> dict[str, int]:
             ids = await store.runs.page(
                 shard,
                 namespace,
@@ -144,13 +148,33 @@ class RunReader:
                 before_id=before_id,
                 rows_max=limit + 1,
             )
+            return await store.runs.bytes_of(shard, ids) if ids else {}
+
+        sizes = {dag_id: size for part in await self._of_each_shard(part) for dag_id, size in part.items()}
+        newest = sorted(sizes, reverse=True)
+        fitting = _fitting(newest[:limit], sizes, self._settings.page_bytes_max)
+
+        async def whole(shard: Shard) -> list[ShownRun]:
+            ids = [dag_id for dag_id in fitting if self._context.shard_of(dag_id)[0] is shard]
             return await store.runs.shown(shard, ids, namespace) if ids else []
 
-        pages = await asyncio.gather(*(part(shard) for shard in self._context.shards))
-        found = sorted((run for page in pages for run in page), key=lambda each: each.run.dag_id, reverse=True)
-        more = len(found) > limit
-        found = found[:limit]
-        return found, cursors.encode(query, found[-1].run.dag_id) if more else None
+        shown = {run.run.dag_id: run for part in await self._of_each_shard(whole) for run in part}
+        more = len(newest) > len(fitting)
+        found = [shown[dag_id] for dag_id in fitting if dag_id in shown]
+        return found, cursors.encode(query, fitting[-1]) if more else None
+
+    async def _of_each_shard(self, part: Callable[[Shard], Awaitable[T]]) -> list[T]:
+        return await asyncio.gather(*(part(shard) for shard in self._context.shards))
+
+
+def _fitting(dag_ids: Sequence[str], sizes: Mapping[str, int], bytes_max: int) -> list[str]:
+    """The first that have no more bytes together; one at least, if there is any."""
+    totals = accumulate(sizes[dag_id] for dag_id in dag_ids)
+    return [
+        dag_id
+        for nth, (dag_id, total) in enumerate(zip(dag_ids, totals, strict=True))
+        if not nth or total <= bytes_max
+    ]
 
 
 async def _or_timeout(event: asyncio.Event, timeout_s: float) -> None:

@@ -64,6 +64,21 @@ TURNS: dict[str, tuple[dict[str, Any], int, str]] = {
     ),
     "a key without a number": ({"commands": [command(key="pack", **GOOD)]}, 422, "bad_command"),
     "the decider's key": ({"commands": [command(key="decider", **GOOD)]}, 422, "bad_command"),
+    "a task with a timer's key": (
+        {"commands": [command(key="timer#1", topic="timer", payload=1)]},
+        422,
+        "bad_command",
+    ),
+    "a time to start that is none": (
+        {"commands": [command(**GOOD, schedule_to_start_s=-1)]},
+        422,
+        "bad_command",
+    ),
+    "two times for one thing": (
+        {"commands": [command(**GOOD, start_to_close_s=1, timeout_s=1)]},
+        422,
+        "bad_command",
+    ),
     "a key of controls": ({"commands": [command(key="a\n#1", **GOOD)]}, 422, "bad_command"),
     "a key too long": ({"commands": [command(key="k" * 1_100 + "#1", **GOOD)]}, 422, "bad_command"),
     "an end with a key": ({"commands": [command("end", "x", state="failed")]}, 422, "invalid"),
@@ -235,6 +250,17 @@ async def test_signals_are_bounded_and_bad_ones_change_nothing(world: DagWorld) 
         assert (await post(world, "/order-17/signals", {"name": "go", "id": "more"}, 202))["status"] == "accepted"
     finally:
         world.duties.context.settings.__dict__["unread_signals_max"] = 10_000
+
+
+async def test_ten_thousand_signals_wait_and_one_more_is_refused(world: DagWorld) -> None:
+    await begun(world)
+    await post(world, "/order-17/signals", {"name": "go", "id": "first"}, 202)
+    await world.rows("UPDATE run SET signals = 9999")
+    await post(world, "/order-17/signals", {"name": "go", "id": "last"}, 202)
+    before = await dump(world)
+    assert (await post(world, "/order-17/signals", {"name": "go", "id": "more"}, 429))["code"] == "signals_full"
+    assert (await post(world, "/order-17/signals", {"name": "go", "id": "last"}, 202))["status"] == "duplicate"
+    assert await dump(world) == before
 
 
 async def test_many_signals_at_once_are_each_taken_once(world: DagWorld) -> None:

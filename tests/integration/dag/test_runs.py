@@ -13,6 +13,7 @@ from headgate import NodeFailed, Workflow
 from headgate.testing import replay
 from headgate.workflow.driver import Driver
 from headgate.workflow.turns import Diverged, Lease, RunFinished, Turn, TurnLost
+from services.dag.model import Send
 from tests.support.dag_world import DagWorld
 from tests.support.run_services import TYPE, DagRuns, MemoryRuns, RunService, drive
 
@@ -75,6 +76,57 @@ async def test_a_turn_parks_and_an_end_wakes_it_in_the_next_generation(service: 
     ]
     assert (page.events[3].output, page.seen, page.turn) == ("two", 1, 1)
     assert [event.after for event in page.events] == [None, 1, 1, None]
+
+
+async def test_a_decider_whose_item_is_lost_has_a_new_secret(world: DagWorld) -> None:
+    """The queue knows nothing of it any more: whoever has held it does not go on with the run."""
+    runs = DagRuns(world)
+    await runs.start()
+    old = await leased(runs)
+    [row] = await world.rows("SELECT no, item_id::text AS item_id FROM node WHERE key = 'decider'")
+    await world.duties.completer.renew(
+        world.shard, Send(row["no"], old.generation, "enqueue", row["item_id"], "default")
+    )
+    new = await leased(runs)
+    assert new.generation == old.generation + 1 and new.secret != old.secret
+    with pytest.raises(TurnLost):
+        await runs.turn(old, turn(Lease(old.run, new.generation, old.secret)))
+    assert (await runs.turn(new, turn(new))).parked
+    await runs.close()
+
+
+async def test_a_task_of_topic_timer_is_no_timer(service: RunService) -> None:
+    async def code(wf: Workflow) -> list[Any]:
+        first = await wf.call("timer", 1)
+        async with asyncio.timeout(3_600):
+            return [first, await wf.receive("go")]
+
+    driver = Driver({TYPE: code}, service)
+    await drive(service, driver)
+    await service.finish("item:timer#1", output="a task")
+    await drive(service, driver)
+    await service.signal("go", 7)
+    await drive(service, driver)
+    assert (await service.shown())["output"] == ["a task", 7]
+    asked = [(event.kind, event.key) for event in await service.events() if event.after is not None]
+    assert asked[:2] == [("item", "item:timer#1"), ("timer", "timer#1")]
+
+
+async def test_times_of_a_call_are_those_of_its_item(world: DagWorld) -> None:
+    async def code(wf: Workflow) -> None:
+        await wf.call("pack", 1, start_to_close_s=5, schedule_to_start_s=60)
+
+    runs = DagRuns(world)
+    await runs.start()
+    await drive(runs, Driver({TYPE: code}, runs))
+    body = world.queue.item_of("pack#1").body
+    assert (body["timeout_s"], body["ttl_s"]) == (5, 60)
+    assert "start_to_close_s" not in body
+    await runs.finish("pack#1", "expired")
+    await drive(runs, Driver({TYPE: code}, runs))
+    shown = await runs.shown()
+    assert shown["state"] == "failed"
+    await runs.close()
 
 
 async def test_the_same_turn_again_is_answered_again(service: RunService) -> None:

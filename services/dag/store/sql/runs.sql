@@ -217,6 +217,16 @@ ORDER BY event;
 SELECT p.* FROM unnest($1::bigint[]) AS w(no)
 CROSS JOIN LATERAL (SELECT dag_no, key, value FROM published WHERE dag_no = w.no ORDER BY key OFFSET 0) AS p;
 
+-- name: bytes_of_runs(dag_ids)
+SELECT r.dag_id::text, 1000 + r.bytes + (
+    SELECT coalesce(sum(octet_length(key) + octet_length(value)), 0) FROM published WHERE dag_no = r.dag_no) AS bytes
+FROM unnest($1::uuid[]) AS w(id)
+CROSS JOIN LATERAL (SELECT no FROM dag WHERE id = w.id OFFSET 0) AS d
+CROSS JOIN LATERAL (
+    SELECT dag_no, dag_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error), 0)
+        + coalesce(octet_length(stuck), 0) AS bytes
+    FROM run WHERE dag_no = d.no OFFSET 0) AS r;
+
 -- name: published_keys(dag_no)
 SELECT key, octet_length(value) AS bytes FROM published WHERE dag_no = $1;
 
