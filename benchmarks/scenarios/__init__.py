@@ -31,6 +31,7 @@ from benchmarks.scenarios import (
     shapes,
     snapshot,
     spread_out,
+    workflows,
 )
 from benchmarks.schema.variants import SHARDS
 
@@ -119,6 +120,14 @@ _ALL = (
     ),
     Scenario(
         "neighbours", "the age of items beside a namespace that sends a hundred times as many", neighbours.run
+    ),
+    Scenario(
+        "workflows",
+        "steps, calls and signals of workflows, many at once, long histories, parked runs, timers",
+        workflows.run,
+        minutes=2.5,
+        minutes_with_peers=3.5,
+        rounds=3,
     ),
     Scenario("large", "64,000 nodes, 257,000 edges: built in random order, run, checked", large.run),
     Scenario(
