@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 from tests.contract.test_queue_topics import one_in_each_state
 from tests.support.queue_host import AT_ONCE, Api
 
@@ -99,8 +101,8 @@ async def test_deliveries_of_a_dags_item_that_failed_are_logged_and_others_are_n
     assert await logged(api, "nonsense") == []
 
 
-async def test_the_log_of_an_item_is_bounded(api: Api) -> None:
-    api.host.settings.__dict__["logged_attempts_max"] = 2
+async def test_the_log_of_an_item_is_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(api.host.settings.__dict__, "logged_attempts_max", 2)
     dag = api.as_dag_service()
     context = {"ack_topic": "_dag:acks/000", "ack_context": {"dag": "d", "node": "n", "generation": 1}}
     item = await dag.enqueue_one("bounded", **context)
@@ -109,7 +111,9 @@ async def test_the_log_of_an_item_is_bounded(api: Api) -> None:
     assert [entry["attempt"] for entry in await logged(api, item)] == [1, 2]
 
 
-async def test_attempts_of_many_items_are_told_at_once_the_fewer_of_each_the_more_items(api: Api) -> None:
+async def test_attempts_of_many_items_are_told_at_once_the_fewer_of_each_the_more_items(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dag = api.as_dag_service()
     context = {"ack_topic": "_dag:acks/000", "ack_context": {"dag": "d", "node": "n", "generation": 1}}
     many = [await dag.enqueue_one(topic, **context) for topic in ("one", "other")]
@@ -123,7 +127,7 @@ async def test_attempts_of_many_items_are_told_at_once_the_fewer_of_each_the_mor
     assert [[entry["attempt"] for entry in each["attempts"]] for each in found[:2]] == [[1, 2, 3]] * 2
     error = found[0]["attempts"][2]["error"]
     assert len(error) == 200 and error.endswith("x 2"), "of an error the end"
-    api.host.settings.__dict__["attempts_shown_max"] = 8
+    monkeypatch.setitem(api.host.settings.__dict__, "attempts_shown_max", 8)
     found = (await api.post("items/attempts", {"ids": asked})).json()["results"]
     assert [[entry["attempt"] for entry in each["attempts"]] for each in found[:2]] == [[2, 3]] * 2
     stranger = await Api(api.host).post("items/attempts", {"ids": many})

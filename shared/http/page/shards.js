@@ -78,7 +78,8 @@ export async function one(page, argument) {
 const QUEUE = "ready,delayed,leased,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked_per_s,errors_per_s,expired_per_s,dead_per_s,db_latency_ms_p50,db_latency_ms_p99,bytes,dead_tuples,waiting_calls";
 
 async function queueShard(page, number_) {
-  const { found: [told, shard, inside], lost } = await several([history("queue", { metrics: QUEUE, by: "shard", shard: number_ }), ask(PATHS.queueShard, { shard: number_ }), inspected("queue", number_)]);
+  const { found: [told, shard, inside, topics], lost } = await several([history("queue", { metrics: QUEUE, by: "shard", shard: number_ }), ask(PATHS.queueShard, { shard: number_ }), inspected("queue", number_),
+    history("queue", { metrics: PLACES.join(","), by: "topic", shard: number_, span_s: 300, step_s: 60 })]);
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
@@ -103,7 +104,32 @@ async function queueShard(page, number_) {
         { name: "leases expired", values: drawn("expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
         { name: "died", values: drawn("dead_per_s"), colour: "cancelled", state: "cancelled", dash: [2, 2] }], { format: perSecond }),
       chart("s-waits", "Calls that wait for a connection", told, [{ name: "wait", values: drawn("waiting_calls"), colour: "skipped", state: "skipped" }])),
-    happened(told?.marks), within(inside), drains("queue", number_, shard));
+    happened(told?.marks), work(page, topics), within(inside), drains("queue", number_, shard));
+}
+
+const TOPICS_SHOWN = 12;
+
+// Whose work the shard has: by topic and by tenant, of the topics that hold most.
+function work(page, told) {
+  if (!told?.series.length) return null;
+  const rows = new Map();
+  for (const each of told.series) {
+    const key = `${each.namespace} ${each.topic}`, value = latest(each.values) || 0;
+    const row = rows.get(key) || { namespace: each.namespace, topic: each.topic, all: 0 };
+    row[each.metric] = value;
+    row.all += value;
+    rows.set(key, row);
+  }
+  const sum = (list, name) => list.reduce((total, row) => total + (row[name] || 0), 0);
+  const every = [...rows.values()].filter((row) => row.all > 0), whole = sum(every, "all") || 1;
+  const tenants = Object.values(Object.groupBy(every, (row) => row.namespace)).map((list) => ({ namespace: list[0].namespace, topics: list.length, ...Object.fromEntries([...PLACES, "all"].map((name) => [name, sum(list, name)])) }));
+  const share = (row) => `${Math.round((row.all / whole) * 1000) / 10} %`;
+  const most = (list) => list.sort((one, other) => other.all - one.all).slice(0, TOPICS_SHOWN);
+  const columns = [["", (row) => bar(row, PLACES), { wide: true }], ["share", share, { right: true }], ["ready", (row) => row.ready || null, { right: true }], ["leased", (row) => row.leased || null, { right: true }], ["waits", (row) => (row.delayed || 0) + (row.disabled || 0) || null, { right: true }], ["dead", (row) => row.dead || null, { right: true }]];
+  return h("section", {},
+    h("h2", {}, "Whose work it has"), table([["tenant", (row) => row.namespace, { wide: true }], ["topics", (row) => row.topics, { right: true }], ...columns], most(tenants), "Nothing is here."),
+    h("h2", {}, "Hottest topics"), table([["topic", (row) => h("a", { href: `#/${encodeURIComponent(row.namespace)}/topics/${encodeURIComponent(row.topic)}` }, row.topic), { wide: true }], ["tenant", (row) => row.namespace], ...columns], most(every), "Nothing is here."),
+    every.length > TOPICS_SHOWN ? h("p", { class: "quiet" }, `Of ${number(every.length)} topics the ${TOPICS_SHOWN} that hold most.`) : null);
 }
 
 const DAG = "running_dags,blocked_nodes,released_nodes,outbox,released_per_s,release_lag_s_p99,errors_per_s,db_latency_ms_p50,db_latency_ms_p99,waiting_calls";
