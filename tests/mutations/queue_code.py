@@ -8,6 +8,8 @@ _DEQUEUE = "services/queue/dispatch/dequeue.py"
 _ENQUEUES = "services/queue/enqueue/general_enqueue.py"
 _EXPIRY = "services/queue/leases/expiry.py"
 _FAR_KEYS = "services/queue/duties/far_keys.py"
+_LINES = "services/queue/dispatch/direct_handoff.py"
+_EVEN = "integration/queue/test_even_pulling.py"
 _HELD = "services/queue/leases/held_items.py"
 _NAMES = "services/queue/store/names.py"
 _OPERATIONS = "services/queue/operations/bulk.py"
@@ -124,6 +126,30 @@ MUTATIONS = (
         (
             "integration/queue/test_topic_limits.py::test_a_throttled_topic_is_so_for_every_process_and_its_gate_goes",
         ),
+    ),
+    Mutation(
+        "even-share",
+        "one call that waits does not take what others wait for",
+        _LINES,
+        "        if not self.others:\n            return count",
+        "        if True:\n            return count",
+        (f"{_EVEN}::test_five_items_for_five_calls_of_five_are_one_each",),
+    ),
+    Mutation(
+        "even-woken",
+        "who has been woken and has not looked yet is counted, too",
+        _LINES,
+        "return len(self.waiting) + self.woken",
+        "return len(self.waiting)",
+        (f"{_EVEN}::test_five_items_for_five_calls_of_five_are_one_each",),
+    ),
+    Mutation(
+        "even-offers",
+        "what is leased to a call by the flush that makes it ready is its share",
+        _LINES,
+        "terms.reserve(line.share(terms.items_max, entries))",
+        "terms.reserve(terms.items_max)",
+        (f"{_EVEN}::test_five_items_that_are_revived_together_are_one_each",),
     ),
     Mutation(
         "nack-second-look",

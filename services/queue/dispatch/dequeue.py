@@ -7,7 +7,6 @@ takes a place in each line until a key, or an item that a flush has leased to it
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -137,10 +136,7 @@ class Dequeues:
                 line.wake_one()  # the wake-up that this call has swallowed is passed on
             raise
         finally:
-            if not place.done() and not place.is_offered:
-                place.cancel()
-                with contextlib.suppress(ValueError):
-                    line.waiting.remove(place)
+            line.leave(place)
         if not place.cancelled():
             leased.add_handed(place.result(), line.topic)
         return wait_s
@@ -198,10 +194,11 @@ class Dequeues:
         return leased
 
     def _take(self, line: Line, count: int) -> list[Key]:
-        """The keys to claim next: none of shards that rest. A look will meet those again."""
+        """The keys to claim next, shared with calls that wait: none of shards that rest. A look will meet those
+        again."""
         for shard in self._dispatch.rests.now():
             line.buffer.skip(shard)
-        return line.take(count)
+        return line.take(line.share(count))
 
     async def _serve(
         self,
@@ -265,11 +262,7 @@ class Dequeues:
             raise
         finally:
             for line, place in zip(lines, places, strict=True):
-                if place.done() or place.is_offered:
-                    continue
-                place.cancel()
-                with contextlib.suppress(ValueError):
-                    line.waiting.remove(place)
+                line.leave(place)
         for line, place in zip(lines, places, strict=True):
             if not place.cancelled():
                 leased.add_handed(place.result(), line.topic)

@@ -12,6 +12,7 @@ be told is given back like any lease that nobody uses.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, TypeVar
@@ -50,11 +51,13 @@ class Terms(NamedTuple):
     worker: str | None = None
     tenant: Tenant | None = None
 
-    def reserve(self) -> int:
-        """How many items it may be handed now: of a namespace with quotas they are counted as on their way."""
+    def reserve(self, share: int) -> int:
+        """How many items it may be handed now, no more than its share of them: of a namespace with quotas they are
+        counted as on their way."""
+        room = min(self.items_max, share)
         if self.tenant is None:
-            return self.items_max
-        [room] = self.tenant.cut([self.items_max])
+            return room
+        [room] = self.tenant.cut([room])
         self.tenant.gain(Use(leased=room))
         return room
 
@@ -94,6 +97,7 @@ class Line:
         "topic_ids",
         "used_s",
         "waiting",
+        "woken",
     )
 
     def __init__(self, namespace: str, topic: str, buffer: Heads | Bands) -> None:
@@ -101,6 +105,7 @@ class Line:
         self.topic = topic
         self.buffer = buffer
         self.waiting: list[Place] = []  # an empty deque takes ten times as much
+        self.woken = 0  # calls that are about to look again
         self.offered = 0
         self.topic_ids: dict[int, TopicId] = {}
         self.refreshed_s = float("-inf")
@@ -113,15 +118,45 @@ class Line:
         self.taken_before = 0
         self._wakes = 0
 
-    def wake_one(self) -> int:
-        """Let the call that waits longest look again; how many items it takes, one at least, or 0: none waited."""
+    def wake_one(self) -> bool:
+        """Let the call that waits longest look again; whether one waited."""
         self._wakes += 1
         while self.waiting:
             place = self.waiting.pop(0)
             if not place.done():
-                place.set_result([])
-                return 1 if place.terms is None else place.terms.items_max
-        return 0
+                self._wake(place)
+                return True
+        return False
+
+    def leave(self, place: Place) -> None:
+        """Its call waits no more: it looks for itself now, has been handed items, or ends."""
+        if place.done():
+            self.woken -= not place.cancelled() and not place.result()
+        elif not place.is_offered:
+            place.cancel()
+            with contextlib.suppress(ValueError):
+                self.waiting.remove(place)
+
+    @property
+    def others(self) -> int:
+        """How many calls besides the one that asks are after items of the topic now."""
+        return len(self.waiting) + self.woken
+
+    def wanted(self, count: int) -> int:
+        """How many of so many items the calls that wait take together, one each at least."""
+        taken = 0
+        for place in self.waiting:
+            if taken >= count:
+                return count
+            taken += 1 if place.terms is None else place.terms.items_max
+        return min(taken, count)
+
+    def share(self, count: int, items: int | None = None) -> int:
+        """How many a call that wants `count` takes of so many items (of those in sight): where others wait for
+        them too, a part of them, so that each has as many."""
+        if not self.others:
+            return count
+        return min(count, -(-(len(self.buffer) if items is None else items) // (1 + self.others)))
 
     def wake_all(self) -> None:
         """Let every call that waits look again."""
@@ -206,9 +241,13 @@ class Line:
         place.is_offered = False
         self.offered -= 1
         if self._wakes != wakes or place.is_awaited:
-            place.set_result([])
+            self._wake(place)
         else:
             self.waiting.insert(0, place)
+
+    def _wake(self, place: Place) -> None:
+        self.woken += 1
+        place.set_result([])
 
 
 class Handing:
@@ -219,6 +258,7 @@ class Handing:
         lines: Sequence[tuple[TopicId, Line]],
         recent: dict[TopicId, None],
         hand_back: Callable[[str, list[tuple[str, str]]], None],
+        entries: int,
     ) -> None:
         self._recent = recent
         self._hand_back = hand_back
@@ -230,7 +270,7 @@ class Handing:
                 place, wakes = taken
                 assert place.terms is not None, "only these are offered"
                 terms = place.terms
-                room = terms.reserve()
+                room = terms.reserve(line.share(terms.items_max, entries))
                 self._open[terms.token] = (line, place, wakes, room)
                 if room:
                     self.offers.append(Offer(topic_id, terms.token, terms.lease_s or 0.0, room, terms.worker))

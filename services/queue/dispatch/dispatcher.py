@@ -117,8 +117,9 @@ class Dispatch:
         if line is not None:
             line.buffer.push(shard, keys)
             self._kept.gain(len(keys), self._lines.values())
-            taken = line.wake_one()
-        if len(keys) > taken:  # the calls that were woken here take the others
+            taken = line.wanted(len(keys))
+            line.wake_one()
+        if len(keys) > taken:  # the calls that wait here take the others: each that is woken wakes the next
             self.announcer.tell(*pair, shard, keys[taken:])
 
     def handing(self, shard: int, verb: str, entries: int, *, waits: bool = False) -> Handing:
@@ -129,7 +130,7 @@ class Dispatch:
         if entries <= HANDED_ENTRIES_MAX and not waits and not self.is_leaving and shard not in self.rests.held:
             known = ((topic_id, self._by_id.get((shard, topic_id))) for topic_id in recent)
             lines = [(topic_id, line) for topic_id, line in known if line is not None]
-        return Handing(lines, recent, self.give_back)
+        return Handing(lines, recent, self.give_back, entries)
 
     async def promote(self, shard: int, limit: int, due_from: datetime = EARLIEST) -> int:
         """Make ready what is due on a shard, so many items at most; how many that were."""

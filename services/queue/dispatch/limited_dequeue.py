@@ -106,11 +106,11 @@ class LimitedDequeues:
         """Claim what the gates let through; whether keys were gone, and how long to wait for room."""
         missed, again_s = False, math.inf
         for i, line in enumerate(lines):
-            wanted = min(counts[i], len(line.buffer))
+            wanted = min(line.share(counts[i]), len(line.buffer))
             if not wanted:
                 continue
             grant_token = new_token()
-            granted = await self._gates.enter(line.namespace, line.topic, grant_token, wanted)
+            granted = await self._gates.enter(line.namespace, line.topic, grant_token, wanted, 1 + line.others)
             if not granted.items:
                 again_s = min(again_s, granted.again_s)
                 continue

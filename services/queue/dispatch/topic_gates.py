@@ -96,11 +96,11 @@ class _Gate:
         """How many items calls are about to claim."""
         return sum(int(items) for items, _ in self.granted.values())
 
-    def grant(self, token: str, wanted: int) -> Grant:
-        """So many of those that are wanted are claimed next."""
+    def grant(self, token: str, wanted: int, among: int) -> Grant:
+        """So many of those that are wanted are claimed next: of what there is room for, one of so many parts."""
         if self.slow_s > 0:
             return Grant(0, self.slow_s)
-        room: float = wanted
+        room: float = wanted * among
         if self.limits.concurrency is not None:
             room = min(room, self.limits.concurrency - sum(self.leased.values()) - self.on_their_way)
         again_s = AGAIN_S
@@ -110,7 +110,7 @@ class _Gate:
             if whole < room:
                 room = whole
                 again_s = (whole + 1 - self.tokens) / self.limits.rate
-        items = max(int(room), 0)
+        items = max(math.ceil(room / among), 0)
         if items:
             self.granted[token] = [items, (self.at + timedelta(seconds=GRANT_S)).timestamp()]
             if self.tokens is not None:
@@ -181,10 +181,11 @@ class Gates:
 
     # -- going through --------------------------------------------------------------------------------------
 
-    async def enter(self, namespace: str, topic: str, token: str, wanted: int) -> Grant:
+    async def enter(self, namespace: str, topic: str, token: str, wanted: int, among: int = 1) -> Grant:
         """How many items of the topic a call may claim next; it tells `leave` what it has claimed of them.
 
-        Calls of one topic go one after another, and none asks again while it is known that there is no room.
+        It is one `among` so many that wait, and leaves them as much room. Calls of one topic go one after
+        another, and none asks again while it is known that there is no room.
         """
         pair = namespace, topic
         limits = self.limits.get(pair)
@@ -197,7 +198,7 @@ class Gates:
             try:
                 async with self._holding:
                     found = await self._home(pair).pool.transaction(
-                        lambda tx: self._enter(tx, pair, limits, token, wanted)
+                        lambda tx: self._enter(tx, pair, limits, token, wanted, among)
                     )
             except Unavailable as error:
                 log.warning("nothing is handed out of a limited topic", topic=topic, detail=error.detail)
@@ -252,7 +253,9 @@ class Gates:
         """How many items are leased, on the shards that answer."""
         return sum((await self._counted(namespace, topic)).values())
 
-    async def _enter(self, tx: Transaction, pair: Pair, limits: TopicLimits, token: str, wanted: int) -> Grant:
+    async def _enter(
+        self, tx: Transaction, pair: Pair, limits: TopicLimits, token: str, wanted: int, among: int
+    ) -> Grant:
         row = await rows.lock(tx, *pair, slot_of(*pair))
         if row is None:
             return Grant(0)  # the slot has moved, and this process has not heard of it yet
@@ -262,7 +265,7 @@ class Gates:
             # Only now: what was granted before, and is not in the row any more, has been leased by then.
             answers = await self._counted(*pair, tx)
             gate.leased |= answers
-        found = gate.grant(token, wanted)
+        found = gate.grant(token, wanted, among)
         if found.items:
             # A shard may be silent at the next look: all that is on its way may be leased there by then.
             gate.leased = {
