@@ -87,6 +87,7 @@ class Nack(TypedDict, total=False):
     final: bool
     costs_attempt: bool
     throttle_s: float
+    throttle_key: str
 
 
 class Told(TypedDict):

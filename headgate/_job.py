@@ -354,8 +354,8 @@ def _verdict_of_error(job: Job, error: BaseException) -> Ending:
     if isinstance(error, Fail):
         return "nack", job.nack(error=clean(str(error) or "failed"), final=True)
     if isinstance(error, Retry):
-        throttle_s = error.throttle_s if isinstance(error, Throttled) else None
-        options = present(delay_s=error.delay_s, metadata=error.metadata, throttle_s=throttle_s)
+        throttle_s, key = (error.throttle_s, error.key) if isinstance(error, Throttled) else (None, None)
+        options = present(delay_s=error.delay_s, metadata=error.metadata, throttle_s=throttle_s, throttle_key=key)
         return "nack", job.nack(error=clean(str(error)), costs_attempt=error.costs_attempt, **options)
     return "nack", job.nack(error=clean("".join(traceback.format_exception(*traced(error)))))
 

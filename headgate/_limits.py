@@ -16,7 +16,7 @@ class Limits:
         self._client = client
 
     def all(self, *, limit: int | None = None, namespace: str | None = None) -> list[TopicLimitsView]:
-        """The topics that have limits, by name, or the first `limit`; with how many of their items are leased."""
+        """The topics that have limits or are throttled, by name, or the first `limit`; with what is in flight."""
         parse = _calls.page_of(TopicLimitsView)
         ns = namespace or self._client.namespace
 
@@ -26,9 +26,11 @@ class Limits:
         return self._client._run(listed(build, limit))
 
     def get(self, topic: str, *, namespace: str | None = None) -> TopicLimitsView | None:
-        """The limits of a topic; None: it has none."""
-        found = self.all(namespace=namespace)
-        return next((each for each in found if each.topic == topic), None)
+        """The limits of a topic, and what is throttled of it; None: nothing is."""
+        ns = namespace or self._client.namespace
+        parse = _calls.page_of(TopicLimitsView)
+        found, _ = self._client._send(_calls.call(_calls.TOPIC_LIMITS, parse, query={"topic": topic}, ns=ns))
+        return found[0] if found else None
 
     def put(
         self,
@@ -37,14 +39,36 @@ class Limits:
         rate: float | None = None,
         burst: int | None = None,
         concurrency: int | None = None,
+        key_rate: float | None = None,
+        key_burst: int | None = None,
+        key_concurrency: int | None = None,
         namespace: str | None = None,
     ) -> TopicLimitsView:
         """Hand out `rate` items a second at most, `burst` of them at once (by default as many as a second has) and
-        no more than `concurrency` at a time. What is left out is taken away: `put(topic)` leaves no limit.
+        no more than `concurrency` at a time; `key_rate`, `key_burst` and `key_concurrency` are the same for the
+        items of each `fairness_key`. What is left out is taken away: `put(topic)` leaves no limit.
 
         In force everywhere within about a second.
         """
-        body = {"topic": topic, **_calls.present(rate=rate, burst=burst, concurrency=concurrency)}
+        given = _calls.present(
+            rate=rate,
+            burst=burst,
+            concurrency=concurrency,
+            key_rate=key_rate,
+            key_burst=key_burst,
+            key_concurrency=key_concurrency,
+        )
+        body = {"topic": topic, **given}
         ns = namespace or self._client.namespace
         parse = TopicLimitsView.model_validate
         return self._client._send(_calls.call(_calls.TOPIC_LIMITS_PUT, parse, body=body, ns=ns))
+
+    def unthrottle(self, topic: str, *, key: str | None = None, namespace: str | None = None) -> TopicLimitsView:
+        """End what handlers have throttled (`raise Throttled(...)`): the topic and all its keys, or one `key`.
+
+        In force everywhere within about a second.
+        """
+        body = {"topic": topic, **_calls.present(key=key)}
+        ns = namespace or self._client.namespace
+        parse = TopicLimitsView.model_validate
+        return self._client._send(_calls.call(_calls.TOPIC_UNTHROTTLE, parse, body=body, ns=ns))

@@ -5,7 +5,7 @@ import sys
 from typing import Any, Final
 
 from headgate import _commands as commands
-from headgate._output import show_fields, show_json, show_table
+from headgate._output import cell, show_fields, show_json, show_table
 from headgate.wire import TopicLimitsView
 
 LIMITS: Final = """\
@@ -18,6 +18,9 @@ examples:
   headgate limits bank --rate none                 no rate any more; the others stay
   headgate limits bank --clear                     no limits at all
   headgate limits job/resize --concurrency 4       the function `resize` of an app
+  headgate limits bank --key-concurrency 1         of each `fairness_key` one at a time
+  headgate limits bank --unthrottle                end what handlers have throttled, of all keys
+  headgate limits bank --unthrottle --key acme     of one key
 
 Limits count for all workers together: 5 a second are 5, however many processes take them. An item that finds
 no room stays ready, in its order. An item is in flight from its dequeue until it is acked, given back, or its
@@ -27,7 +30,17 @@ To slow a topic for a while only, as when a service says 429, raise `Throttled(r
 To deliver nothing at all: `headgate topic pause TOPIC`. Needs a token with scope `admin` for the namespace.
 """
 
-_COLUMNS: Final = ["topic", "rate", "burst", "concurrency", "in_flight"]
+_COLUMNS: Final = [
+    "topic",
+    "rate",
+    "burst",
+    "concurrency",
+    "in_flight",
+    "key_rate",
+    "key_concurrency",
+    "throttled",
+]
+_GIVEN: Final = ("rate", "concurrency", "key_rate", "key_concurrency")
 
 
 def add_command(root: Any) -> None:
@@ -41,20 +54,34 @@ def add_command(root: Any) -> None:
     parser.add_argument(
         "--concurrency", type=_concurrency, metavar="N", default=argparse.SUPPRESS, help="in flight, or none"
     )
+    parser.add_argument(
+        "--key-rate",
+        type=_rate,
+        metavar="N",
+        default=argparse.SUPPRESS,
+        help="items a second of each key, or none",
+    )
+    parser.add_argument("--key-burst", type=int, metavar="N", help="of a key's rate: so many at once")
+    parser.add_argument(
+        "--key-concurrency", type=_concurrency, metavar="N", default=argparse.SUPPRESS, help="of each key, or none"
+    )
+    parser.add_argument("--unthrottle", action="store_true", help="end throttles of the topic and its keys")
+    parser.add_argument("--key", help="with --unthrottle: of this key alone")
     parser.add_argument("--clear", action="store_true", help="take all limits of the topic away")
 
 
 def limits(args: argparse.Namespace) -> int:
     """Show limits, or change those that are named; the service takes all of a topic at once."""
-    given = {name: getattr(args, name) for name in ("rate", "concurrency") if hasattr(args, name)}
-    if args.burst is not None:
-        given["burst"] = args.burst
+    given = {name: getattr(args, name) for name in _GIVEN if hasattr(args, name)}
+    given |= {name: getattr(args, name) for name in ("burst", "key_burst") if getattr(args, name) is not None}
     if problem := _problem(args, given):
         sys.stderr.write(f"headgate: {problem}; see --help\n")
         return commands.USAGE
     with commands.client_of(args) as client:
         if args.topic is None:
             return _list(args, client.limits.all())
+        if args.unthrottle:
+            return _show(args, client.limits.unthrottle(args.topic, key=args.key))
         if args.clear:
             return _show(args, client.limits.put(args.topic))
         found = client.limits.get(args.topic)
@@ -64,8 +91,12 @@ def limits(args: argparse.Namespace) -> int:
 
 
 def _problem(args: argparse.Namespace, given: dict[str, Any]) -> str | None:
-    if args.topic is None and (given or args.clear):
-        return "say which topic is to be limited"
+    if args.topic is None and (given or args.clear or args.unthrottle):
+        return "say which topic is meant"
+    if args.key is not None and not args.unthrottle:
+        return "--key belongs to --unthrottle; limits are the same for all keys"
+    if args.unthrottle and (given or args.clear):
+        return "--unthrottle ends throttles and changes no limits: give it alone"
     if args.clear and given:
         return "--clear takes all limits away: give it alone"
     return None
@@ -75,9 +106,11 @@ def _changed(found: TopicLimitsView | None, given: dict[str, Any]) -> dict[str, 
     """All limits, where some are changed. A new rate has a burst of its own."""
     kept: dict[str, Any] = {}
     if found is not None:
-        kept["concurrency"] = found.concurrency
+        kept |= {"concurrency": found.concurrency, "key_concurrency": found.key_concurrency}
         if "rate" not in given and found.rate is not None:
             kept |= {"rate": found.rate, "burst": found.burst}
+        if "key_rate" not in given and found.key_rate is not None:
+            kept |= {"key_rate": found.key_rate, "key_burst": found.key_burst}
     return kept | given
 
 
@@ -85,9 +118,9 @@ def _list(args: argparse.Namespace, found: list[TopicLimitsView]) -> int:
     if args.output == "json":
         show_json(found, sys.stdout)
     elif found:
-        show_table([one.model_dump() for one in found], _COLUMNS, sys.stdout)
+        show_table([{**one.model_dump(), "throttled": _throttled(one)} for one in found], _COLUMNS, sys.stdout)
     else:
-        sys.stdout.write("no topic has limits\n")
+        sys.stdout.write("no topic has limits, and none is throttled\n")
     return commands.OK
 
 
@@ -95,10 +128,29 @@ def _show(args: argparse.Namespace, found: TopicLimitsView) -> int:
     if args.output == "json":
         show_json(found, sys.stdout)
         return commands.OK
-    rate = "no limit" if found.rate is None else f"{found.rate:g} a second, {found.burst:,} at once"
     concurrency = "no limit" if found.concurrency is None else f"{found.in_flight:,} of {found.concurrency:,}"
-    show_fields({"topic": found.topic, "rate": rate, "in flight": concurrency}, sys.stdout)
+    fields: dict[str, Any] = {
+        "topic": found.topic,
+        "rate": _per_second(found.rate, found.burst),
+        "in flight": concurrency,
+    }
+    if found.key_rate is not None or found.key_concurrency is not None:
+        fields["rate of a key"] = _per_second(found.key_rate, found.key_burst)
+        fields["in flight of a key"] = "no limit" if found.key_concurrency is None else found.key_concurrency
+    if throttled := _throttled(found):
+        fields["throttled"] = throttled
+    show_fields(fields, sys.stdout)
     return commands.OK
+
+
+def _per_second(rate: float | None, burst: int) -> str:
+    return "no limit" if rate is None else f"{rate:g} a second, {burst:,} at once"
+
+
+def _throttled(found: TopicLimitsView) -> str:
+    """What is throttled, and until when."""
+    whole = [] if found.throttled_until is None else [f"until {cell(found.throttled_until)}"]
+    return ", ".join([*whole, *(f"{one.key} until {cell(one.until)}" for one in found.throttled_keys)])
 
 
 def _rate(text: str) -> float | None:

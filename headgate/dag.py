@@ -68,6 +68,7 @@ class NodeOptions(WaitOptions, total=False):
     delay_s, ttl_s: from its release, not before and not after so long.
     deadline_s: from its release; so long after that it has failed, also if somebody has it then.
     timeout_s: how long one delivery may last, however often its lease is extended.
+    fairness_key: items of one key take turns with those of others; limits of keys count by it.
     """
 
     payload: Any
@@ -80,6 +81,7 @@ class NodeOptions(WaitOptions, total=False):
     ttl_s: float
     deadline_s: float
     timeout_s: float
+    fairness_key: str
 
 
 class TimerOptions(TypedDict, total=False):

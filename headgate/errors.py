@@ -45,7 +45,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from headgate.wire import DELAY_S_MAX, THROTTLE_S_MAX, FieldError
+from headgate.wire import DELAY_S_MAX, NAME_BYTES_MAX, THROTTLE_S_MAX, FieldError
 
 # Why an element is refused that may be taken a moment later, as it is.
 FOR_NOW: Final = frozenset({"shard_unavailable", "overloaded"})
@@ -279,8 +279,8 @@ class Retry(Exception):
 class Throttled(Retry):
     """Raised in a handler that is told to slow down: nothing of the item's topic is delivered for `retry_after_s`.
 
-    That holds for all workers, and for an hour at most. The item comes again after `retry_after_s`; this delivery
-    is not counted.
+    With `key` that holds for the items with this `fairness_key` only. It holds for all workers, and for an hour at
+    most. The item comes again after `retry_after_s`; this delivery is not counted.
     """
 
     def __init__(
@@ -291,12 +291,13 @@ class Throttled(Retry):
         key: str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        if key is not None:
-            raise ValueError("Throttled(key=...) comes later: leave `key` out, and the whole topic is slowed down")
+        if key is not None and not (isinstance(key, str) and 1 <= len(key.encode()) <= NAME_BYTES_MAX):
+            raise ValueError(f"key={key!r} is no fairness key: those are texts of 1 to {NAME_BYTES_MAX} bytes")
         if not 0 <= retry_after_s <= DELAY_S_MAX:
             raise ValueError(f"retry_after_s={retry_after_s!r} is not within 0 and {DELAY_S_MAX} seconds")
         super().__init__(reason, delay_s=retry_after_s, metadata=metadata, costs_attempt=False)
         self.throttle_s = min(retry_after_s, THROTTLE_S_MAX)
+        self.key = key
 
 
 class Fail(Exception):

@@ -1,4 +1,5 @@
-"""Slots and their homes: who should have which, and taking them there with their idempotency keys.
+"""Slots and their homes: who should have which, and taking them there with their idempotency keys, and with the
+gates of topics that have limits.
 
 A slot's keys are refused (503, outcome `none`) from the moment its old home gives it up until the map names the
 new one; other slots, and items without keys, notice nothing. Living items stay where they are.
@@ -115,11 +116,13 @@ async def _identity(connection: Any, address: ShardAddress) -> Identity:
 
 
 async def _give_up(plan: Plan, here: Any, address: ShardAddress, target: int, slots: Sequence[int]) -> None:
-    """From this commit on no key of these slots is taken here. The lock waits for those that take one now."""
+    """From this commit on no key of these slots is taken here, and no gate gone through. The locks wait for those
+    that do so now."""
     note = json.dumps({"slots": list(slots), "target": target})
     async with here.transaction():
         await here.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-        await here.execute(f"LOCK TABLE {address.schema}.dedup IN SHARE ROW EXCLUSIVE MODE")
+        for table in ("dedup", "topic_gate"):
+            await here.execute(f"LOCK TABLE {address.schema}.{table} IN SHARE ROW EXCLUSIVE MODE")
         await here.execute(
             f"UPDATE {address.schema}.shard SET move = $1, "
             "slots = coalesce(slots, $2::text::int4multirange) - $3::text::int4multirange",
@@ -148,6 +151,7 @@ async def _bring(
                 keys += await _insert(there, target, batch)
                 batch = []
         keys += await _insert(there, target, batch)
+        await _bring_gates(here, source, there, target, slots)
         await there.execute(
             f"UPDATE {target.schema}.shard SET "
             "slots = coalesce(slots, $1::text::int4multirange) + $2::text::int4multirange",
@@ -155,6 +159,31 @@ async def _bring(
             multirange(sorted(slots)),
         )
     return keys
+
+
+async def _bring_gates(here: Any, source: ShardAddress, there: Any, target: ShardAddress, slots: set[int]) -> None:
+    """Copy the gates of topics of these slots, and of their keys: what was granted and who is throttled stands."""
+    columns = "namespace, topic, key, tokens, filled_at, slow_until, granted, leased, held, idle_at"
+    casts = "text[], text[], text[], float8[], timestamptz[], timestamptz[], text[], text[], text[], timestamptz[]"
+    values = ", ".join(f"${n}::{cast}" for n, cast in enumerate(casts.split(", "), 1))
+    changes = ", ".join(f"{name} = excluded.{name}" for name in columns.split(", ")[3:])
+    batch: list[Any] = []
+
+    async def write() -> None:
+        await there.execute(
+            f"INSERT INTO {target.schema}.topic_gate ({columns}) SELECT * FROM unnest({values}) "
+            f"ON CONFLICT (namespace, topic, key) DO UPDATE SET {changes}",
+            *map(list, zip(*batch, strict=True)),
+        )
+        batch.clear()
+
+    async for row in here.cursor(f"SELECT {columns} FROM {source.schema}.topic_gate", prefetch=BATCH_ROWS):
+        if slot_of(row["namespace"], row["topic"]) in slots:
+            batch.append(tuple(row))
+        if len(batch) == BATCH_ROWS:
+            await write()
+    if batch:
+        await write()
 
 
 async def _insert(there: Any, target: ShardAddress, rows: list[Any]) -> int:
@@ -183,7 +212,7 @@ async def _insert(there: Any, target: ShardAddress, rows: list[Any]) -> int:
 
 
 async def _forget(here: Any, address: ShardAddress) -> None:
-    """Delete the keys of slots that have gone, and the note of their going."""
+    """Delete the keys and gates of slots that have gone, and the note of their going."""
     known = await _identity(here, address)
     gone = {int(slot) for slot in known.move.get("slots", ())}
     async with here.transaction():
@@ -204,4 +233,13 @@ async def _forget(here: Any, address: ShardAddress) -> None:
                 [row["namespace_id"] for row in part],
                 [row["key"] for row in part],
             )
+        gates = await here.fetch(f"SELECT DISTINCT namespace, topic FROM {address.schema}.topic_gate")
+        left = [tuple(row) for row in gates if slot_of(*row) in gone]
+        await here.execute(
+            f"DELETE FROM {address.schema}.topic_gate g "
+            "USING unnest($1::text[], $2::text[]) AS u(namespace, topic) "
+            "WHERE g.namespace = u.namespace AND g.topic = u.topic",
+            [namespace for namespace, _ in left],
+            [topic for _, topic in left],
+        )
         await here.execute(f"UPDATE {address.schema}.shard SET move = NULL")

@@ -24,6 +24,7 @@ from headgate.wire.base import (
     INT32_MIN,
     JSON_DEPTH_MAX,
     KEY_BYTES_MAX,
+    KEY_CONCURRENCY_MAX,
     LEASE_S_DEFAULT,
     LEASE_S_MAX,
     LOG_AGE_S_MAX,
@@ -164,6 +165,7 @@ from headgate.wire.dag import (
     ValueWritten,
     WaitedDag,
 )
+from headgate.wire.limits import ThrottledKey, TopicLimits, TopicLimitsView, Unthrottle
 from headgate.wire.logs import LogBatch, LogEntry, LogLine, LogPage, LogResult, LogsRequest
 from headgate.wire.names import ParentClose, PathName, WorkflowType
 from headgate.wire.operations import (
@@ -215,8 +217,6 @@ from headgate.wire.queue import (
     ShardHealth,
     TopicChange,
     TopicDemand,
-    TopicLimits,
-    TopicLimitsView,
     TopicRequest,
     TopicSettings,
     TopicSettingsView,
@@ -265,6 +265,7 @@ __all__ = [
     "INT32_MIN",
     "JSON_DEPTH_MAX",
     "KEY_BYTES_MAX",
+    "KEY_CONCURRENCY_MAX",
     "LEASE_S_DEFAULT",
     "LEASE_S_MAX",
     "LOG_AGE_S_MAX",
@@ -462,6 +463,7 @@ __all__ = [
     "StartWorkflow",
     "SubDag",
     "TakeTurn",
+    "ThrottledKey",
     "Tick",
     "Timeline",
     "TimerSpec",
@@ -480,6 +482,7 @@ __all__ = [
     "TtlS",
     "TurnCommand",
     "TurnTaken",
+    "Unthrottle",
     "ValueWritten",
     "WaitedDag",
     "Why",

@@ -39,6 +39,8 @@ LEASE_S_DEFAULT: Final = 60
 LEASE_S_MAX: Final = 43_200
 DELAY_S_MAX: Final = 30 * 86_400
 THROTTLE_S_MAX: Final = 3_600
+# Every full gate of a key is asked for all that it has let through.
+KEY_CONCURRENCY_MAX: Final = 100
 TTL_S_MAX: Final = 3_650 * 86_400
 LIFT_MAX: Final = 1_000_000
 SHARES_MAX: Final = 8

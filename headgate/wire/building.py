@@ -126,6 +126,7 @@ class NodeSpec(Request):
     ttl_s: TtlS | None = None
     timeout_s: TimeoutS | None = None
     deadline_s: TtlS | None = None
+    fairness_key: Label | None = None
     pass_outputs: bool = False
     run_on: RunOn | None = None
     compensates: Key | None = None
@@ -182,7 +183,7 @@ class NodeSpec(Request):
 # What a node says of its item.
 _ITEM_FIELDS: Final = frozenset(
     {"topic", "payload", "metadata", "priority", "max_attempts", "backoff", "lease_s", "delay_s", "ttl_s"}
-    | {"timeout_s", "deadline_s"}
+    | {"timeout_s", "deadline_s", "fairness_key"}
 )
 
 

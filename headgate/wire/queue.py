@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 
 from headgate.wire.base import (
     BATCH_MAX,
-    INT32_MAX,
     LEASE_S_DEFAULT,
     SHARES_MAX,
     SHARES_SUM_MAX,
@@ -148,6 +147,15 @@ class NackItem(Request):
     throttle_s: ThrottleS | None = Field(
         None, description="nothing of the topic is handed out to anybody for so long"
     )
+    throttle_key: Label | None = Field(
+        None, description="with `throttle_s`: only items with this `fairness_key` are not handed out"
+    )
+
+    @model_validator(mode="after")
+    def _throttled(self) -> Self:
+        if self.throttle_key is not None and self.throttle_s is None:
+            raise fault("/throttle_key", "belongs to throttle_s")
+        return self
 
 
 class NackRequest(Request):
@@ -235,21 +243,6 @@ class TopicSettings(Request):
             raise fault(
                 "/min_share", f"shares must add up to at most {SHARES_SUM_MAX}: the best priorities need one"
             )
-        return self
-
-
-class TopicLimits(Request):
-    """All limits of a topic; what is left out is off. Without `rate` there is no `burst`."""
-
-    topic: Topic
-    rate: Annotated[float, Field(ge=0.001, le=1_000_000)] | None = None
-    burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    concurrency: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
-
-    @model_validator(mode="after")
-    def _rated(self) -> Self:
-        if self.burst is not None and self.rate is None:
-            raise fault("/burst", "belongs to rate")
         return self
 
 
@@ -431,16 +424,6 @@ class MinShareView(Response):
 class TopicSettingsView(Response):
     topic: str
     min_share: list[MinShareView] = Field(default_factory=list)
-
-
-class TopicLimitsView(Response):
-    """The limits of a topic: items a second, how many of them at once, how many in flight; and how many are."""
-
-    topic: str
-    rate: float | None = None
-    burst: int = 1
-    concurrency: int | None = None
-    in_flight: int = 0
 
 
 class TopicStats(Response):

@@ -314,7 +314,10 @@ CREATE TABLE topic_gate (
     filled_at timestamp with time zone NOT NULL,
     slow_until timestamp with time zone,
     granted text DEFAULT '{}'::text NOT NULL,
-    leased text DEFAULT '{}'::text NOT NULL
+    leased text DEFAULT '{}'::text NOT NULL,
+    key text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    held text DEFAULT '{}'::text NOT NULL,
+    idle_at timestamp with time zone
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_threshold='1000000');
 
@@ -405,7 +408,7 @@ ALTER TABLE ONLY shard
     ADD CONSTRAINT shard_pkey PRIMARY KEY (number);
 
 ALTER TABLE ONLY topic_gate
-    ADD CONSTRAINT topic_gate_pkey PRIMARY KEY (namespace, topic);
+    ADD CONSTRAINT topic_gate_pkey PRIMARY KEY (namespace, topic, key);
 
 ALTER TABLE ONLY topic
     ADD CONSTRAINT topic_namespace_id_name_key UNIQUE (namespace_id, name);
@@ -464,7 +467,11 @@ CREATE INDEX parked_dead ON parked USING btree (namespace_id, topic_id, parked_a
 
 CREATE INDEX ready_order ON ready USING btree (topic_id, priority, deliver_at, id);
 
+CREATE INDEX topic_gate_idle ON topic_gate USING btree (idle_at) WHERE (idle_at IS NOT NULL);
+
 CREATE INDEX topic_gate_slow ON topic_gate USING btree (slow_until) WHERE (slow_until IS NOT NULL);
+
+CREATE INDEX topic_gate_throttled ON topic_gate USING btree (namespace, topic, key) WHERE (slow_until IS NOT NULL);
 
 CREATE INDEX topic_limits ON topic USING btree (topic_id) WHERE (limits IS NOT NULL);
 

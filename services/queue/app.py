@@ -27,6 +27,7 @@ from services.queue.duties.far_keys import FarKeys
 from services.queue.duties.gauges import Gauges
 from services.queue.duties.health import Health
 from services.queue.duties.hints import Hearer, Messenger
+from services.queue.duties.idle_gates import IdleGates
 from services.queue.duties.notices import Notices
 from services.queue.duties.reaper import Reaper
 from services.queue.duties.retention import Retention
@@ -189,7 +190,7 @@ def _process(
     placement = Placement(list(stores), settings, clock, avoids=shards.avoids, owns=ownership.owns)
     ack_flushes = AckFlushes(dispatch, settings)
     expiry = Expiry(dispatch, settings)
-    gates = Gates(stores, shards, clock, partial(dispatch.wake, everyone=True))
+    gates = Gates(stores, shards, clock, dispatch.look_again)
     nacks = Nacks(stores, dispatch, gates, expiry, settings)
     quotas = Quotas(stores, buckets, clock)
     operations = Operations(stores, dispatch, settings, clock)
@@ -301,6 +302,7 @@ def _duties(store: Store, process: QueueProcess) -> list[Loop]:
     reaper = Reaper(store, process.dispatch, process.expiry, settings)
     retention = Retention(store, settings)
     far_keys = FarKeys(store, process.stores, settings)
+    idle_gates = IdleGates(store, process.gates.of_keys, settings)
     empty_topics = EmptyTopics(store, settings)
     reap_s, delays, leases = settings.reap_interval_s, reaper.delays.waker, reaper.leases.waker
     return [
@@ -317,5 +319,6 @@ def _duties(store: Store, process: QueueProcess) -> list[Loop]:
         ownership.duty("counts", number, retention.fold_step, interval_s=2.0),
         *(ownership.duty(name, number, step, interval_s=15.0) for name, step in retention.steps().items()),
         ownership.duty("far keys", number, far_keys.step, interval_s=15.0),
+        ownership.duty("idle gates", number, idle_gates.step, interval_s=15.0),
         ownership.duty("empty topics", number, empty_topics.step, interval_s=empty_topics.pause_s),
     ]

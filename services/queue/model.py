@@ -177,6 +177,7 @@ class Returned(msgspec.Struct, forbid_unknown_fields=True):
     final: bool = False
     costs_attempt: bool = True
     throttle_s: float | None = None
+    throttle_key: str | None = None
 
 
 class Settle(msgspec.Struct, forbid_unknown_fields=True):

@@ -90,7 +90,12 @@ async def test_as_many_as_the_limit_are_in_flight_and_none_more(api: Api) -> Non
         "rate": None,
         "burst": 1,
         "concurrency": 3,
+        "key_rate": None,
+        "key_burst": 1,
+        "key_concurrency": None,
         "in_flight": 0,
+        "throttled_until": None,
+        "throttled_keys": [],
     }
     held = await api.dequeue("t", 2)
     held += await api.dequeue("t", 10)
@@ -211,7 +216,7 @@ async def test_a_topic_without_limits_asks_the_database_no_more_than_before(
 
     await statements()
     before = await statements()
-    await limit(api, concurrency=1, rate=1)
+    await limit(api, concurrency=1, rate=1, key_concurrency=1)
 
     assert await statements() == before
 

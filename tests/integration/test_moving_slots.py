@@ -211,3 +211,29 @@ async def test_what_the_new_home_has_decided_is_not_overwritten_by_finishing(
 
     ids = {r["id"] for r in await api.enqueue(*keyed())}
     assert {r["id"] for r in anew} <= ids
+
+
+async def test_a_topic_whose_slot_moves_keeps_what_its_gate_holds_back(world: World, host: QueueHost) -> None:
+    api = Api(host, "default")
+    await add(world, host)
+    topics = [f"t{n}" for n in range(12)]
+    for topic in topics:
+        body = {"topic": topic, "rate": 0.001, "burst": 1, "key_concurrency": 2}
+        await host.client.put("/v1/namespaces/default/topics/limits", json=body)
+        await api.enqueue(*({"topic": topic, "fairness_key": "a"} for _ in range(3)))
+        assert len(await api.dequeue(topic, 5)) == 1
+    [held] = await api.enqueue({"topic": "slow"})
+    leased = await api.dequeue_one("slow")
+    assert (held["id"], await api.nack(leased, delay_s=0, throttle_s=600)) == (leased["id"], ["requeued"])
+    before = {topic: host.process.gates._home(("default", topic)).number for topic in [*topics, "slow"]}
+
+    await world.run("drain", "1", "--yes")
+    await world.run("slots", "--rebalance", "--yes")
+    await follow(host)
+    await host.process.gates.read()
+    moved = [topic for topic in topics if host.process.gates._home(("default", topic)).number != before[topic]]
+    assert len(moved) >= 3
+    for topic in [*topics, "slow"]:
+        assert await api.dequeue(topic, 5) == []
+    rows = [(row["topic"], row["key"]) for row in await host.rows("SELECT topic, key FROM topic_gate")]
+    assert sorted(rows) == sorted([*((topic, key) for topic in topics for key in ("", "a")), ("slow", "")])

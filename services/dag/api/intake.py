@@ -160,6 +160,8 @@ def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> tuple[str, str]
         fields["timeout_s"] = repr(node.timeout_s)
     if node.deadline_s is not None:
         fields["deadline_s"] = repr(node.deadline_s)
+    if node.fairness_key is not None:
+        fields["fairness_key"] = canonical(node.fairness_key)
     if node.backoff is not None:
         fields["backoff"] = canonical(node.backoff.model_dump())
     item = _object(fields.items())

@@ -21,7 +21,7 @@ from shared.http.edge import validate
 
 _ITEM_FIELDS: Final = frozenset(
     {"topic", "payload", "priority", "max_attempts", "backoff", "lease_s", "delay_s", "ttl_s", "metadata"}
-    | {"timeout_s", "deadline_s", "start_to_close_s", "schedule_to_start_s"}
+    | {"timeout_s", "deadline_s", "start_to_close_s", "schedule_to_start_s", "fairness_key"}
 )
 # What a call's times are of the item that it becomes.
 _TIMES: Final = {"start_to_close_s": "timeout_s", "schedule_to_start_s": "ttl_s"}

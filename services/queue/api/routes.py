@@ -13,7 +13,7 @@ from headgate import wire
 from services.queue.api.parts import QueueProcess
 from services.queue.api.verbs import enter
 from services.queue.dispatch.key_buffer import START
-from services.queue.dispatch.topic_gates import TopicLimits
+from services.queue.dispatch.limits import TopicLimits
 from services.queue.model import NULL
 from services.queue.operations.topics import ShownItem
 from services.queue.store.dequeue_encoding import dag_of
@@ -335,15 +335,19 @@ async def limit_topic(
     body: Annotated[wire.TopicLimits, body_of(wire.TopicLimits)],
 ) -> Response:
     """Limit what a topic hands out: `rate` items a second, `burst` of them at once (by default as many as a second
-    has), `concurrency` of them leased at a time. What is left out is taken away.
+    has), `concurrency` of them leased at a time; `key_rate`, `key_burst` and `key_concurrency` are the same for
+    the items of each `fairness_key`. What is left out is taken away.
 
     Exact over all processes from when each has heard of it, within about a second.
     """
     enter(ns, caller, "admin")
     if body.topic.startswith("_"):
         raise Forbidden("topics that begin with `_` are the system's")
-    burst = body.burst or max(1, math.ceil(body.rate or 0))
-    limits = TopicLimits(body.rate, burst, body.concurrency)
+    burst, key_burst = (
+        given or max(1, math.ceil(rate or 0))
+        for given, rate in ((body.burst, body.rate), (body.key_burst, body.key_rate))
+    )
+    limits = TopicLimits(body.rate, burst, body.concurrency, body.key_rate, key_burst, body.key_concurrency)
     return json_response(await process.topics.limit(ns, body.topic, limits))
 
 
@@ -354,13 +358,31 @@ async def list_topic_limits(
     process: ProcessOf,
     limit: Limit = wire.PAGE_LIMIT_DEFAULT,
     cursor: str | None = None,
+    topic: TopicQuery = None,
 ) -> Response:
-    """The topics that have limits, and how many of their items are leased, by name."""
+    """The topics that have limits or are throttled, by name, with what is leased of them; or `topic` alone."""
     enter(ns, caller, "consume", "ops")
+    if topic is not None:
+        return json_response({"items": await process.topics.limits_of(ns, topic), "next_cursor": None})
     query = f"limits|{ns}"
     found, rest = await process.topics.limits(ns, limit, name_in(query, cursor))
     next_cursor = None if rest is None else cursors.encode(query, rest)
     return json_response({"items": found, "next_cursor": next_cursor})
+
+
+@router.post("/v1/namespaces/{ns}/topics/unthrottle", response_model=wire.TopicLimitsView, tags=["topics"])
+async def unthrottle_topic(
+    ns: str,
+    caller: CallerOf,
+    process: SteeredOf,
+    body: Annotated[wire.Unthrottle, body_of(wire.Unthrottle)],
+) -> Response:
+    """End what `throttle_s` of nacks has begun: for a topic and all its keys, or for one key.
+
+    At once at this process, at the others within about a second.
+    """
+    enter(ns, caller, "admin")
+    return json_response(await process.topics.unthrottle(ns, body.topic, body.key))
 
 
 @router.get("/v1/shards", response_model=wire.Page[wire.ShardHealth], tags=["shards"])

@@ -67,6 +67,7 @@ def nacks_of(elements: Sequence[Returned]) -> list[Nack]:
             nack.final,
             nack.costs_attempt,
             nack.throttle_s,
+            nack.throttle_key,
         )
         for nack in elements
     ]

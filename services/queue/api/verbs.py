@@ -167,6 +167,7 @@ class Verbs:
                 item.final,
                 item.costs_attempt,
                 item.throttle_s,
+                item.throttle_key,
             )
             for item in body.items
         ]

@@ -18,6 +18,8 @@ scan_floor        where the living rows of an index begin
 resting_shards    shards of which nothing is handed out for now
 limited_dequeue   the verb, where a topic has limits
 topic_gates       limits of topics: how many items may be handed out next
+key_gates         limits of the fairness keys of topics
+limits            what is set for a topic, and the arithmetic of its gates
 announcements     what dispatch tells other processes
 demand            when somebody last asked for each topic
 """

@@ -173,7 +173,7 @@ class Dequeues:
                         await filling
                 if tenant is not None:
                     counts = tenant.cut(counts)  # others may have taken room while this call looked
-                taken = [self._take(line, counts[i]) for i, line in enumerate(lines)]
+                taken = [self._take(line, line.share(counts[i])) for i, line in enumerate(lines)]
                 for i, line in enumerate(lines):
                     if len(line.buffer):
                         line.wake_one()
@@ -194,11 +194,10 @@ class Dequeues:
         return leased
 
     def _take(self, line: Line, count: int) -> list[Key]:
-        """The keys to claim next, shared with calls that wait: none of shards that rest. A look will meet those
-        again."""
+        """The keys to claim next: none of shards that rest. A look will meet those again."""
         for shard in self._dispatch.rests.now():
             line.buffer.skip(shard)
-        return line.take(line.share(count))
+        return line.take(count)
 
     async def _serve(
         self,

@@ -83,6 +83,9 @@ class Line:
 
     __slots__ = (
         "_wakes",
+        "aside",
+        "aside_turn",
+        "aside_until_s",
         "buffer",
         "calls",
         "filling",
@@ -105,6 +108,9 @@ class Line:
         self.topic = topic
         self.buffer = buffer
         self.waiting: list[Place] = []  # an empty deque takes ten times as much
+        self.aside = 0  # items that are passed over, since their keys have no room: until when, as of which turn
+        self.aside_until_s = 0.0
+        self.aside_turn = 0
         self.woken = 0  # calls that are about to look again
         self.offered = 0
         self.topic_ids: dict[int, TopicId] = {}
@@ -194,6 +200,7 @@ class Line:
         """What is known of the topic's keys is void."""
         self.buffer.clear()
         self.fronts.clear()
+        self.aside = 0
 
     def is_idle(self, since_s: float) -> bool:
         """Whether nobody has wanted the topic since then."""

@@ -186,11 +186,19 @@ class Dispatch:
             line.forget()
             line.wake_one()
 
-    def wake(self, namespace: str, topic: str, *, everyone: bool = False) -> None:
-        """Let a call that waits for a topic look again, or every one."""
+    def wake(self, namespace: str, topic: str) -> None:
+        """Let a call that waits for a topic look again."""
         line = self._lines.get((namespace, topic))
         if line is not None:
-            (line.wake_all if everyone else line.wake_one)()
+            line.wake_one()
+
+    def look_again(self, namespace: str, topic: str) -> None:
+        """What may be handed out of a topic has changed: nothing is passed over any more, all calls look again."""
+        line = self._lines.get((namespace, topic))
+        if line is not None:
+            if line.aside:
+                line.forget()
+            line.wake_all()
 
     def forget_keys(self) -> None:
         """Look at every shard afresh: one has moved."""

@@ -80,6 +80,11 @@ class Buffer:
         self._add(keys, self._bounds[shard])
         self._shrink()
 
+    def put_back(self, shard: int, keys: Sequence[Key]) -> None:
+        """Keys taken before are not claimed after all."""
+        self._known.difference_update(map(id_of, keys))
+        self.push(shard, keys)
+
     def peeking(self, shard: int, after: Bound) -> None:
         """A peek of this shard, of the keys after a bound, is on its way."""
         self._peeking[shard] = _Peek(after)

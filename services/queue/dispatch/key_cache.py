@@ -77,6 +77,12 @@ class Heads:
             self._note(keys)
         home.push(shard, keys)
 
+    def put_back(self, shard: int, keys: Sequence[Key]) -> None:
+        """Keys taken before are not claimed after all."""
+        home = self._home(shard)
+        if home.covers(shard):
+            home.put_back(shard, keys)
+
     def note(self, shard: int) -> bool:
         """Keys have become ready while nobody asks; false where that is not enough, and they are to be pushed."""
         if shard not in self._others:

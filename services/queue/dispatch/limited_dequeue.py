@@ -16,13 +16,19 @@ from services.queue.dispatch.claiming import Holder
 from services.queue.dispatch.direct_handoff import Line, Terms
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_budget import KeysUse
-from services.queue.dispatch.topic_gates import Gates, Grant
+from services.queue.dispatch.key_gates import LOOKED_AT_MAX, Through
+from services.queue.dispatch.limits import Grant
+from services.queue.dispatch.topic_gates import Gates
 from services.queue.model import Demand, Key
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Group, Leased
 from shared.clock import Clock
 from shared.ids import new_token
+
+# So many items that have no room are passed over; behind them nothing is looked for until there may be room.
+ASIDE_MAX = 10_000
+NOTHING = Through([], [], [], math.inf, {})
 
 Waits = Callable[
     [
@@ -79,7 +85,7 @@ class LimitedDequeues:
             while gone is None or not gone.done():
                 counts = [demand.count - leased.counts[i] for i, demand in enumerate(demands)]
                 for i, line in enumerate(lines):
-                    filling = self._dispatch.looking.supply(line, counts[i], deadline_s)
+                    filling = self._dispatch.looking.supply(line, self._sight(line, counts[i]), deadline_s)
                     if filling is not None:
                         await filling
                 if tenant is not None:
@@ -103,7 +109,7 @@ class LimitedDequeues:
         leased: Leased,
         tenant: Tenant | None,
     ) -> tuple[bool, float]:
-        """Claim what the gates let through; whether keys were gone, and how long to wait for room."""
+        """Claim what the gates let through; whether to look for more at once, and how long to wait for room."""
         missed, again_s = False, math.inf
         for i, line in enumerate(lines):
             wanted = min(line.share(counts[i]), len(line.buffer))
@@ -114,20 +120,64 @@ class LimitedDequeues:
             if not granted.items:
                 again_s = min(again_s, granted.again_s)
                 continue
-            got = 0
+            through, got = NOTHING, set[str]()
             try:
-                keys = self._take(line, granted.items)
-                taken = [keys if j == i else [] for j in range(len(lines))]
+                through = await self._through(line, granted.items)
+                taken = [through.keys if j == i else [] for j in range(len(lines))]
                 got = await self._claim(lines, taken, holder, leased, tenant)
-                missed = missed or got < len(keys)
+                missed = missed or len(got) < len(through.keys) or (bool(through.aside) and line.aside < ASIDE_MAX)
+                again_s = min(again_s, through.again_s)
             finally:
-                await self._left(line, grant_token, granted, got)
+                await self._left(line, grant_token, granted, through, got)
         return missed, again_s
 
-    async def _left(self, line: Line, grant_token: str, granted: Grant, got: int) -> None:
-        """Also for a call that is cut short: nobody else knows of its grant."""
-        leaving = self._gates.leave(line.namespace, line.topic, grant_token, granted.items - got)
-        await asyncio.shield(asyncio.ensure_future(leaving))
+    def _sight(self, line: Line, count: int) -> int:
+        """How many items to have in sight for a call; and what was passed over may have room by now."""
+        pair = line.namespace, line.topic
+        if self._gates.by_key(pair) is None:
+            return count
+        is_over = self._clock.monotonic_s() >= line.aside_until_s
+        if line.aside and (is_over or line.aside_turn != self._gates.of_keys.turn(pair)):
+            line.forget()
+        return max(count, LOOKED_AT_MAX) if count else 0
+
+    async def _through(self, line: Line, wanted: int) -> Through:
+        """The items to claim, as far as their fairness keys have room."""
+        pair = line.namespace, line.topic
+        limits = self._gates.by_key(pair)
+        if limits is None:
+            return Through(self._take(line, wanted), [], [], math.inf, {})
+        turn = self._gates.of_keys.turn(pair)
+        keys = self._take(line, LOOKED_AT_MAX)
+        if not keys:
+            return NOTHING
+        try:
+            found = await self._gates.of_keys.enter(pair, limits, keys, wanted)
+        except BaseException:
+            line.forget()  # else what was taken would never be met again
+            raise
+        for shard, back in by_shard(found.back).items():
+            line.buffer.put_back(shard, back)
+        if found.aside:
+            # They stay taken, so that looks pass over them, until they are forgotten.
+            until_s = self._clock.monotonic_s() + found.again_s
+            line.aside_until_s = min(line.aside_until_s, until_s) if line.aside else until_s
+            line.aside_turn = min(line.aside_turn, turn) if line.aside else turn
+            line.aside += len(found.aside)
+        return found
+
+    async def _left(self, line: Line, grant_token: str, granted: Grant, through: Through, got: set[str]) -> None:
+        """Also for a call that is cut short: nobody else knows of its grants."""
+        pair = line.namespace, line.topic
+
+        async def leave() -> None:
+            limits = self._gates.limits.get(pair)
+            if through.granted and limits is not None:
+                await self._gates.of_keys.leave(pair, limits, through.granted, got)
+            if granted.is_kept:
+                await self._gates.leave(*pair, grant_token, granted.items - len(got))
+
+        await asyncio.shield(asyncio.ensure_future(leave()))
         if len(line.buffer):
             line.wake_one()
 
@@ -138,11 +188,11 @@ class LimitedDequeues:
         holder: Holder,
         leased: Leased,
         tenant: Tenant | None,
-    ) -> int:
-        """Claim keys of one topic; how many items were got."""
+    ) -> set[str]:
+        """Claim keys of one topic; the ids that were got."""
         keys = [key for part in taken for key in part]
         if not keys:
-            return 0
+            return set()
         if tenant is not None:
             tenant.gain(Use(leased=len(keys)))
         groups: list[Group] = []
@@ -159,4 +209,4 @@ class LimitedDequeues:
             if tenant is not None:
                 tenant.gained(Use(leased=len(keys)), Use(leased=len(keys) - got))
             leased.add_mixed(taken, [(group, self._topic(group)) for group in groups])
-        return got
+        return {item_id for group in groups for item_id in group.ids()}

@@ -51,11 +51,13 @@ class Bands:
 
     def push(self, shard: int, keys: Iterable[Key]) -> None:
         """Take in keys that have become ready."""
-        parts: dict[int, list[Key]] = {}
-        for key in keys:
-            parts.setdefault(self._band(key.priority), []).append(key)
-        for band, part in parts.items():
+        for band, part in self._parts(keys).items():
             self._bands[band].push(shard, part)
+
+    def put_back(self, shard: int, keys: Iterable[Key]) -> None:
+        """Keys taken before are not claimed after all."""
+        for band, part in self._parts(keys).items():
+            self._bands[band].put_back(shard, part)
 
     def note(self, shard: int) -> bool:
         """Keys have become ready while nobody asks; false where they are to be pushed."""
@@ -145,6 +147,12 @@ class Bands:
             owed[number] = 0.0
         self._owed = owed
         return None
+
+    def _parts(self, keys: Iterable[Key]) -> dict[int, list[Key]]:
+        parts: dict[int, list[Key]] = {}
+        for key in keys:
+            parts.setdefault(self._band(key.priority), []).append(key)
+        return parts
 
     def _band(self, priority: int) -> int:
         return max(number for number, start in enumerate(self._starts) if start <= priority or number == 0)

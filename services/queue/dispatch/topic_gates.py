@@ -22,10 +22,11 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
+from services.queue.dispatch.key_gates import KeyGates
+from services.queue.dispatch.limits import AGAIN_S, GRANT_S, Grant, Pair, TopicLimits, filled
 from services.queue.store import gates as rows
-from services.queue.store.gates import GateRow
+from services.queue.store.gates import GateRow, Throttle
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import ShardUnavailable, Unavailable
@@ -34,43 +35,8 @@ from shared.postgres.connections import Transaction
 from shared.shards.map_file import slot_of
 from shared.shards.shard_map import ShardMap
 
-# A grant of which nobody tells what became of it counts for so long. No claim takes as long.
-GRANT_S = 60.0
-# A gate that had no room is asked again so soon, if nothing is heard of it before.
-AGAIN_S = 1.0
 # So many gates are locked by a process at once.
 HOLDING_MAX = 2
-
-Pair = tuple[str, str]
-
-
-class TopicLimits(NamedTuple):
-    """What is set for a topic: items a second, how many at once at most, how many in flight. None: no limit."""
-
-    rate: float | None = None
-    burst: int = 1
-    concurrency: int | None = None
-
-    @property
-    def are_set(self) -> bool:
-        """Else nothing is limited, though the topic may be throttled."""
-        return self.rate is not None or self.concurrency is not None
-
-    @classmethod
-    def of(cls, text: str) -> TopicLimits:
-        """As they are kept."""
-        return cls(**json.loads(text))
-
-    def text(self) -> str:
-        """As they are kept."""
-        return json.dumps(self._asdict(), sort_keys=True)
-
-
-class Grant(NamedTuple):
-    """How many items may be claimed, and how long to wait for more."""
-
-    items: int
-    again_s: float = AGAIN_S
 
 
 class _Gate:
@@ -87,9 +53,7 @@ class _Gate:
         self.leased: dict[str, int] = json.loads(row.leased)
         self.tokens: float | None = None
         if limits.rate is not None:
-            passed_s = max((row.at - row.filled_at).total_seconds(), 0.0)
-            had = limits.burst if row.tokens is None else row.tokens
-            self.tokens = min(had + passed_s * limits.rate, limits.burst)
+            self.tokens = filled(row, limits.rate, limits.burst)
 
     @property
     def on_their_way(self) -> int:
@@ -135,6 +99,9 @@ class Gates:
         self._clock = clock
         self._wake = wake
         self.limits: dict[Pair, TopicLimits] = {}
+        self._slow: set[Pair] = set()  # throttled as a whole, or a moment ago
+        self._slow_keys: set[Pair] = set()
+        self.of_keys = KeyGates(stores, self._home, clock)
         self._closed: dict[Pair, float] = {}
         self._slowed = 0
         self._entering: dict[Pair, asyncio.Lock] = {}
@@ -146,14 +113,12 @@ class Gates:
     async def read(self) -> int:
         """Learn which topics have limits; the newest stand. Where a shard does not answer, what is known stays."""
 
-        async def at(store: Store) -> dict[Pair, tuple[datetime, str]]:
-            return {
-                (row.namespace, row.topic): (row.limits_at, row.limits) for row in await rows.limits(store.pool)
-            }
-
         slowed_before = self._slowed
-        parts = await asyncio.gather(*map(at, self._stores.values()), return_exceptions=True)
+        asked = (rows.limits(store.pool) for store in self._stores.values())
+        parts = await asyncio.gather(*asked, return_exceptions=True)
         found: dict[Pair, tuple[datetime, str]] = {}
+        slow: set[Pair] = set()
+        slow_keys: set[Pair] = set()
         is_whole = self._slowed == slowed_before  # else a topic that was throttled meanwhile may be missing
         for part in parts:
             if isinstance(part, Unavailable):
@@ -161,18 +126,27 @@ class Gates:
             elif isinstance(part, BaseException):
                 raise part
             else:
-                for pair, given in part.items():
+                for row in part:
+                    pair, given = (row.namespace, row.topic), (row.limits_at, row.limits)
                     found[pair] = max(given, found.get(pair, given))
+                    slow |= {pair} if row.topic_slow else set()
+                    slow_keys |= {pair} if row.key_slow else set()
         kept = {} if is_whole else self.limits
+        slow_before = self._slow_keys
+        self._slow = slow if is_whole else self._slow | slow
+        self._slow_keys = slow_keys if is_whole else self._slow_keys | slow_keys
         before = self.limits
         self.limits = kept | {pair: TopicLimits.of(text) for pair, (_, text) in found.items()}
         for pair in before.keys() | self.limits.keys():
-            if before.get(pair) != self.limits.get(pair):
+            if before.get(pair) != self.limits.get(pair) or (pair in slow_before) != (pair in self._slow_keys):
                 self._closed.pop(pair, None)
+                self.of_keys.forget(pair)
                 self._wake(*pair)
         for memory in (self._closed, self._entering):
             for pair in memory.keys() - self.limits.keys():
                 del memory[pair]
+        for pair in before.keys() - self.limits.keys():
+            self.of_keys.drop(pair)
         return 0
 
     def limited(self, namespace: str, topics: Sequence[str]) -> bool:
@@ -189,8 +163,8 @@ class Gates:
         """
         pair = namespace, topic
         limits = self.limits.get(pair)
-        if limits is None:
-            return Grant(wanted)
+        if limits is None or not (limits.are_whole or pair in self._slow):
+            return Grant(wanted, is_kept=False)
         async with self._entering.setdefault(pair, asyncio.Lock()):
             left_s = self._closed.get(pair, -math.inf) - self._clock.monotonic_s()
             if left_s > 0:
@@ -227,17 +201,26 @@ class Gates:
             log.warning("a grant is left to run out", topic=topic, detail=error.detail)
         self._closed.pop(pair, None)
 
-    async def slow(self, namespace: str, topic: str, slow_s: float) -> None:
-        """Nothing of a topic is handed out for so long.
+    def by_key(self, pair: Pair) -> TopicLimits | None:
+        """The limits of a topic whose keys have gates, too."""
+        limits = self.limits.get(pair)
+        return limits if limits is not None and (limits.are_by_key or pair in self._slow_keys) else None
+
+    async def slow(self, namespace: str, topic: str, slow_s: float, key: str = "") -> None:
+        """Nothing of a topic, or of a key of it, is handed out for so long.
 
         Raises:
             Unavailable: the home of the topic does not answer; nothing is changed.
         """
         pair = namespace, topic
-        if not await rows.slow(self._home(pair).pool, *pair, slot_of(*pair), slow_s):
-            raise ShardUnavailable("the home of the topic has moved; try again", retry_after_s=AGAIN_S)
+        if not await rows.slow(self._home(pair).pool, *pair, slot_of(*pair), slow_s, key):
+            raise moved()
         self._slowed += 1
-        self._closed[pair] = self._clock.monotonic_s() + min(slow_s, AGAIN_S)
+        if key:
+            self._slow_keys.add(pair)
+        else:
+            self._slow.add(pair)
+            self._closed[pair] = self._clock.monotonic_s() + min(slow_s, AGAIN_S)
         if pair not in self.limits:
             self.limits = self.limits | {pair: TopicLimits()}
             self._wake(*pair)  # those that wait do so at the gate from now on
@@ -247,7 +230,28 @@ class Gates:
         topics = [topic for name, topic in self.limits if name == namespace]
         for topic in topics:
             self._closed.pop((namespace, topic), None)
+            self.of_keys.opened((namespace, topic))
         return topics
+
+    async def lift(self, namespace: str, topic: str, key: str | None) -> None:
+        """End the throttles of a topic and of all its keys, or of one key.
+
+        Raises:
+            Unavailable: the home of the topic does not answer; nothing is changed.
+        """
+        pair = namespace, topic
+        if not await rows.lift(self._home(pair).pool, *pair, slot_of(*pair), key):
+            raise moved()
+        self._closed.pop(pair, None)
+        self.of_keys.forget(pair)
+        self._wake(*pair)
+
+    async def throttles(self, namespace: str, topic: str, limit: int) -> list[Throttle]:
+        """What is throttled of a topic now, itself first, then keys in their order."""
+        pair = namespace, topic
+        if pair not in self._slow and pair not in self._slow_keys:
+            return []
+        return await rows.throttles(self._home(pair).pool, *pair, limit)
 
     async def in_flight(self, namespace: str, topic: str) -> int:
         """How many items are leased, on the shards that answer."""
@@ -293,6 +297,11 @@ class Gates:
 
     def _home(self, pair: Pair) -> Store:
         return self._stores[self._shards.of_slot(slot_of(*pair)).number]
+
+
+def moved() -> ShardUnavailable:
+    """The error of a topic whose slot has moved, where this process has not heard of it yet."""
+    return ShardUnavailable("the home of the topic has moved; try again", retry_after_s=AGAIN_S)
 
 
 async def _keep(tx: Transaction, pair: Pair, gate: _Gate) -> None:

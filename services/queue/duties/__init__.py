@@ -7,6 +7,7 @@ reaper          leases run out, delays end, TTLs pass
 retention       memory of ended items, keys, dead items; counts are folded
 empty_topics    topics that held nothing for long are deleted
 fairness_keys   keys of a topic take turns
+idle_gates      gates of limited topics and keys that hold nothing back any more
 far_keys        idempotency keys whose items live on another shard
 hints           what became ready here, for other processes' waiting calls
 notices         what processes tell one another through the shards: quotas, shares, pauses

@@ -21,6 +21,9 @@ from shared.log import log
 from shared.metrics import DEAD, NACKED
 from shared.postgres.connections import Transaction
 
+# A topic that is slowed, or (not empty) a key of it.
+Slowed = tuple[TopicId, str]
+
 
 class Nack(NamedTuple):
     """One element of a nack call."""
@@ -33,6 +36,7 @@ class Nack(NamedTuple):
     final: bool
     costs_attempt: bool
     throttle_s: float | None = None
+    throttle_key: str | None = None
 
     def named(self, item_id: str, lease_token: str) -> Self:
         """The same, its names in their canonical forms."""
@@ -69,8 +73,8 @@ class Nacks:
                 await self.nack(namespace, nacks)
 
     async def _nack_at(self, store: Store, namespace_id: NamespaceId, nacks: list[Nack]) -> dict[int, str]:
-        async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready], list[str], dict[TopicId, float]]:
-            throttles: dict[TopicId, float] = {}
+        async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready], list[str], dict[Slowed, float]]:
+            throttles: dict[Slowed, float] = {}
             held, items, holdings = await lock_held(tx, namespace_id, nacks)
             back: list[Requeue] = []
             dead: list[Requeue] = []
@@ -83,7 +87,8 @@ class Nacks:
                 (dead if is_dead else back).append(row)
                 statuses[position] = "dead" if is_dead else "requeued"
                 if nack.throttle_s:
-                    throttles[item.topic_id] = max(nack.throttle_s, throttles.get(item.topic_id, 0.0))
+                    slowed = item.topic_id, nack.throttle_key or ""
+                    throttles[slowed] = max(nack.throttle_s, throttles.get(slowed, 0.0))
             pairs = [(nacks[position].lease_token, nacks[position].id) for position in held]
             if pairs:
                 await leave_groups(tx, pairs)
@@ -105,13 +110,13 @@ class Nacks:
         with something_done():
             return statuses | await lost_statuses(store, namespace_id, nacks, statuses)
 
-    async def _throttle(self, store: Store, throttles: Mapping[TopicId, float]) -> None:
-        """Keep topics from being handed out. The items are given back, whatever becomes of it."""
+    async def _throttle(self, store: Store, throttles: Mapping[Slowed, float]) -> None:
+        """Keep topics, or keys of them, from being handed out. The items are given back whatever becomes of it."""
         try:
-            names = await store.names.name_of(throttles)
-            for topic_id, throttle_s in throttles.items():
+            names = await store.names.name_of({topic_id for topic_id, _ in throttles})
+            for (topic_id, key), throttle_s in throttles.items():
                 if topic_id in names:
-                    await self._gates.slow(*names[topic_id], throttle_s)
+                    await self._gates.slow(*names[topic_id], throttle_s, key)
         except Unavailable as error:
             log.warning("a topic is not throttled: its home does not answer", detail=error.detail)
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_buffer import START
+from services.queue.dispatch.limits import TopicLimits
 from services.queue.dispatch.priority_shares import Shares, shares_of
-from services.queue.dispatch.topic_gates import Gates, TopicLimits
+from services.queue.dispatch.topic_gates import Gates
 from services.queue.model import EARLIEST, TopicId
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
@@ -27,6 +28,8 @@ from shared.errors import NotFound, Unavailable
 from shared.ids import canonical, shard_of
 
 FIRST_ID = START[2]
+# So many throttles of a topic are shown, itself and keys.
+THROTTLES_MAX = 101
 _COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
 
 
@@ -188,15 +191,35 @@ class Topics:
     async def limits(self, namespace: str, limit: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
         """A page of the topics that have limits, and where the next begins."""
         known = self._gates.limits
-        mine = sorted(
-            topic for (name, topic), set_ in known.items() if name == namespace and topic > after and set_.are_set
-        )
+        mine = sorted(topic for name, topic in known if name == namespace and topic > after)
         names, rest = cut(mine, limit, None)
-        return [await self._limited(namespace, name, known[namespace, name]) for name in names], rest
+        found = [await self._limited(namespace, name, known[namespace, name]) for name in names]
+        return [one for one in found if _shows(one)], rest
+
+    async def limits_of(self, namespace: str, topic: str) -> list[dict[str, Any]]:
+        """Those of one topic, if it has any or is throttled."""
+        known = self._gates.limits.get((namespace, topic))
+        found = [] if known is None else [await self._limited(namespace, topic, known)]
+        return [one for one in found if _shows(one)]
+
+    async def unthrottle(self, namespace: str, topic: str, key: str | None) -> dict[str, Any]:
+        """End the throttles of a topic and its keys, or of one key; here at once."""
+        await self._gates.lift(namespace, topic, key)
+        self._dispatch.forget(namespace, topic)
+        return await self._limited(namespace, topic, self._gates.limits.get((namespace, topic), TopicLimits()))
 
     async def _limited(self, namespace: str, topic: str, limits: TopicLimits) -> dict[str, Any]:
         in_flight = await self._gates.in_flight(namespace, topic)
-        return {"topic": topic, **limits._asdict(), "in_flight": in_flight}
+        throttles = {
+            one.key: one.slow_until for one in await self._gates.throttles(namespace, topic, THROTTLES_MAX)
+        }
+        return {
+            "topic": topic,
+            **limits._asdict(),
+            "in_flight": in_flight,
+            "throttled_until": throttles.pop("", None),
+            "throttled_keys": [{"key": key, "until": until} for key, until in throttles.items()],
+        }
 
     @property
     def knows_shares(self) -> bool:
@@ -320,3 +343,9 @@ def _topic(
         "paused": any(row.topic.paused for row in rows),
         "min_share": _shares_view(shares),
     }
+
+
+def _shows(found: Mapping[str, Any]) -> bool:
+    """Whether a topic with a gate has limits, or is throttled, now."""
+    limited = any(found[name] is not None for name in ("rate", "concurrency", "key_rate", "key_concurrency"))
+    return limited or found["throttled_until"] is not None or bool(found["throttled_keys"])

@@ -71,9 +71,12 @@ class Group(NamedTuple):
 
     def returnable(self) -> list[tuple[str, str]]:
         """(id, token) of what may be given back unseen: all but what is delivered at most once."""
-        ids = (piece[: piece.index(PARTS)] for piece in self.pieces.split(PIECES))
         once = set(self.once or ())
-        return [(item_id, self.token) for item_id in ids if item_id not in once]
+        return [(item_id, self.token) for item_id in self.ids() if item_id not in once]
+
+    def ids(self) -> list[str]:
+        """The items, in order of service."""
+        return [piece[: piece.index(PARTS)] for piece in self.pieces.split(PIECES)]
 
 
 class Claimed(NamedTuple):

@@ -8,7 +8,19 @@ import pytest
 from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service
 
-SET = {"topic": "bank", "rate": 5.0, "burst": 2, "concurrency": 3, "in_flight": 1}
+SET = {
+    "topic": "bank",
+    "rate": 5.0,
+    "burst": 2,
+    "concurrency": 3,
+    "key_rate": None,
+    "key_burst": 1,
+    "key_concurrency": None,
+    "in_flight": 1,
+    "throttled_until": None,
+    "throttled_keys": [],
+}
+UNTIL = "2030-01-01T00:00:00Z"
 
 
 def answers(service: Service, *found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -27,12 +39,29 @@ def answers(service: Service, *found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_limits_are_listed(service: Service, run: Run) -> None:
     answers(service, SET)
-    assert run("limits")[1].split()[-5:] == ["bank", "5", "2", "3", "1"]
+    assert run("limits")[1].splitlines()[-1].split() == ["bank", "5", "2", "3", "1", "-", "-"]
     assert json.loads(run("limits", "-o", "json")[1]) == [SET]
     assert "5 a second, 2 at once" in run("limits", "bank")[1]
-    assert run("limits", "other")[1].count("no limit") == 2
     answers(service)
-    assert run("limits")[1] == "no topic has limits\n"
+    assert run("limits", "other")[1].count("no limit") == 2
+    assert run("limits")[1] == "no topic has limits, and none is throttled\n"
+
+
+def test_throttles_are_shown_and_ended(service: Service, run: Run) -> None:
+    sent = answers(service, {**SET, "throttled_until": UNTIL, "throttled_keys": [{"key": "acme", "until": UNTIL}]})
+    for arguments in (["limits"], ["limits", "bank"]):
+        shown = run(*arguments)[1]
+        assert shown.count("2030-01-01") == 2
+        assert "acme until" in shown
+    assert run("limits", "bank", "--unthrottle")[0] == 0
+    assert run("limits", "bank", "--unthrottle", "--key", "acme")[0] == 0
+    assert sent == [{"topic": "bank"}, {"topic": "bank", "key": "acme"}]
+    assert [target.rpartition("/")[2] for method, target, _ in service.calls if method == "POST"] == [
+        "unthrottle"
+    ] * 2
+
+
+KEPT = {"rate": 5.0, "burst": 2, "concurrency": 3}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +73,8 @@ def test_limits_are_listed(service: Service, run: Run) -> None:
         (["--burst", "4"], {"rate": 5.0, "burst": 4, "concurrency": 3}),
         (["--rate", "none"], {"concurrency": 3}),
         (["--concurrency", "none"], {"rate": 5.0, "burst": 2}),
+        (["--key-concurrency", "1"], {"rate": 5.0, "burst": 2, "concurrency": 3, "key_concurrency": 1}),
+        (["--key-rate", "2", "--key-burst", "3"], {**KEPT, "key_rate": 2.0, "key_burst": 3}),
         (["--clear"], {}),
     ],
 )
@@ -53,7 +84,17 @@ def test_what_is_not_named_stays(service: Service, run: Run, options: list[str],
     assert sent == [{"topic": "bank", **body}]
 
 
-@pytest.mark.parametrize("options", [["--rate", "5"], ["--clear"], ["bank", "--clear", "--rate", "5"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--rate", "5"],
+        ["--clear"],
+        ["bank", "--clear", "--rate", "5"],
+        ["--unthrottle"],
+        ["bank", "--key", "acme"],
+        ["bank", "--unthrottle", "--rate", "5"],
+    ],
+)
 def test_what_cannot_be_meant_is_not_sent(service: Service, run: Run, options: list[str]) -> None:
     sent = answers(service, SET)
     code, _, error = run("limits", *options)

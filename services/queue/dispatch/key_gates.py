@@ -1,0 +1,301 @@
+"""Limits of the fairness keys of a topic: so many a second, so many in flight of each, nothing of one for a while.
+
+The gate of a key is a row beside that of its topic. Items that are about to be claimed are let through by it, in a
+transaction that holds the rows of all keys that a call takes items of. In flight of a key are the items that were
+let through and are leased: the row names them, and where there seems to be no room it is asked which of them still
+are. So a room comes back by the end of a lease, whichever way it ended, and nobody has to tell the gate. An item
+of which nobody says what became of it counts for `GRANT_S`; one on a shard that does not answer counts.
+
+Items of a key that has no room stay where they are, and are passed over by this process until there may be room: a
+settle of the namespace here, the next token, the end of a throttle, or `AGAIN_S`. None of this needs Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from services.queue.dispatch.limits import AGAIN_S, GRANT_S, Grant, Pair, TopicLimits, filled
+from services.queue.model import Key
+from services.queue.store import gates as rows
+from services.queue.store.gates import KeptGate, KeyGateRow
+from services.queue.store.shard_store import Store
+from shared.clock import Clock
+from shared.errors import Unavailable
+from shared.ids import shard_of
+from shared.log import log
+from shared.postgres.connections import Transaction
+from shared.shards.map_file import slot_of
+
+# So many keys are looked at for a call, and so many gates are gone through, at once.
+LOOKED_AT_MAX = 256
+KEYS_AT_ONCE_MAX = 64
+# Keys that have no room, as this process remembers them, of a topic.
+CLOSED_MAX = 10_000
+
+Granted = dict[str, list[str]]
+
+
+class Through(NamedTuple):
+    """What becomes of items in sight: those to claim, by which gates; those to be put back, since no more are
+    wanted; and those that have no room for so long."""
+
+    keys: list[Key]
+    back: list[Key]
+    aside: list[Key]
+    again_s: float
+    granted: Granted
+
+
+class _Closed(NamedTuple):
+    """A key that has no room until then, or (not `by_time`) until something ends."""
+
+    until_s: float
+    by_time: bool
+
+
+class _KeyGate:
+    """The gate of one key, while its row is locked."""
+
+    def __init__(self, row: KeyGateRow, limits: TopicLimits) -> None:
+        self.row = row
+        self.limits = limits
+        self.held: dict[str, float] = json.loads(row.held)
+        self.slow_s = 0.0 if row.slow_until is None else (row.slow_until - row.at).total_seconds()
+        rate = limits.key_rate
+        self.tokens = None if rate is None else filled(row, rate, limits.key_burst)
+
+    def in_doubt(self, wanted: int) -> list[str]:
+        """The items to be asked after before so many more are let through: whose time to be claimed is over."""
+        most = self.limits.key_concurrency
+        if most is None or len(self.held) + wanted <= most:
+            return []
+        now_s = self.row.at.timestamp()
+        return [item_id for item_id, until_s in self.held.items() if until_s <= now_s]
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """These are leased no more."""
+        for item_id in ids:
+            self.held.pop(item_id, None)
+
+    def grant(self, ids: Sequence[str]) -> Grant:
+        """How many of these, from the first, may be claimed now."""
+        if self.slow_s > 0:
+            return Grant(0, self.slow_s)
+        room, again_s = float(len(ids)), AGAIN_S
+        most = self.limits.key_concurrency
+        if most is not None:
+            room = min(room, most - len(self.held))
+        if self.tokens is not None and self.limits.key_rate is not None:
+            whole = math.floor(self.tokens + 1e-9)
+            if whole < room:
+                room = whole
+                again_s = (whole + 1 - self.tokens) / self.limits.key_rate
+        items = max(int(room), 0)
+        if self.tokens is not None:
+            self.tokens -= items
+        if most is not None:
+            until_s = (self.row.at + timedelta(seconds=GRANT_S)).timestamp()
+            self.held |= dict.fromkeys(ids[:items], until_s)
+        return Grant(items, max(again_s, 0.001))
+
+    def settle(self, granted: Iterable[str], got: set[str]) -> None:
+        """Of those that were let through these have been leased: they count as long as they are."""
+        for item_id in granted:
+            if item_id not in got:
+                self.held.pop(item_id, None)
+                if self.tokens is not None:
+                    self.tokens = min(self.tokens + 1, self.limits.key_burst)
+            elif item_id in self.held:
+                self.held[item_id] = 0.0
+
+    def kept(self) -> KeptGate:
+        """What is written of it."""
+        idle_s = GRANT_S
+        if self.tokens is not None and self.limits.key_rate is not None:
+            idle_s += (self.limits.key_burst - self.tokens) / self.limits.key_rate
+        idle_at = self.row.at + timedelta(seconds=idle_s)
+        return KeptGate(
+            self.row.key, self.tokens, json.dumps(self.held), max(idle_at, self.row.slow_until or idle_at)
+        )
+
+
+class KeyGates:
+    """Those of this process' topics; `home` is where those of a topic are."""
+
+    def __init__(self, stores: Mapping[int, Store], home: Callable[[Pair], Store], clock: Clock) -> None:
+        self._stores = stores
+        self._home = home
+        self._clock = clock
+        self._closed: dict[Pair, dict[str, _Closed]] = {}
+        self._turns: dict[Pair, int] = {}
+        # Who holds a connection to a home asks other shards: with all connections they would wait for ever.
+        self._holding = asyncio.Semaphore(1)
+
+    def forget(self, pair: Pair) -> None:
+        """Any key of the topic may have room."""
+        self._closed.pop(pair, None)
+        self._turns[pair] = self._turns.get(pair, 0) + 1
+
+    def opened(self, pair: Pair) -> None:
+        """Something was settled: any key of the topic may have room that waits for no time."""
+        closed = self._closed.get(pair, {})
+        waits = {key: found for key, found in closed.items() if found.by_time}
+        if len(waits) < len(closed):
+            self._closed[pair] = waits
+            self._turns[pair] = self._turns.get(pair, 0) + 1
+
+    def drop(self, pair: Pair) -> None:
+        """The topic has no limits any more."""
+        self._closed.pop(pair, None)
+        self._turns.pop(pair, None)
+
+    def turn(self, pair: Pair) -> int:
+        """Another number than before: items that were passed over may have room by now."""
+        return self._turns.get(pair, 0)
+
+    async def enter(self, pair: Pair, limits: TopicLimits, keys: Sequence[Key], wanted: int) -> Through:
+        """Which of these items, best first, a call may claim; it tells `leave` which it has."""
+        lanes = await self._lanes(keys)
+        open_ = self._open(pair, keys, lanes)
+        chosen = _up_to(open_[:wanted], lanes)
+        asked: Granted = {}
+        for key in chosen:
+            if lane := lanes.get(key.id):
+                asked.setdefault(lane, []).append(key.id)
+        grants = await self._grants(pair, limits, asked) if asked else {}
+        granted = {lane: ids[: grants[lane].items] for lane, ids in asked.items()}
+        for lane, ids in asked.items():
+            if len(granted[lane]) < len(ids):
+                self._close(pair, lane, grants[lane].again_s)
+        through = {item_id for ids in granted.values() for item_id in ids}
+        claimed = [key for key in chosen if not lanes.get(key.id, "") or key.id in through]
+        taken = set(claimed)
+        back = [key for key in self._open(pair, keys, lanes) if key not in taken]
+        aside = [key for key in keys if key not in taken and key not in set(back)]
+        now_s = self._clock.monotonic_s()
+        again_s = min((found.until_s - now_s for found in self._closed.get(pair, {}).values()), default=AGAIN_S)
+        return Through(
+            claimed, back, aside, max(again_s, 0.001), {lane: ids for lane, ids in granted.items() if ids}
+        )
+
+    async def leave(self, pair: Pair, limits: TopicLimits, granted: Granted, got: set[str]) -> None:
+        """Of the items that were let through these have been claimed."""
+        unclaimed = any(item_id not in got for ids in granted.values() for item_id in ids)
+        if not granted or not limits.are_by_key or (limits.key_concurrency is None and not unclaimed):
+            return
+
+        async def work(tx: Transaction) -> None:
+            gates = [
+                _KeyGate(row, limits) for row in await rows.lock_keys(tx, *pair, list(granted), slot_of(*pair))
+            ]
+            for gate in gates:
+                gate.settle(granted[gate.row.key], got)
+            await _keep(tx, pair, gates)
+
+        try:
+            await self._home(pair).pool.transaction(work)
+        except Unavailable as error:
+            log.warning("grants of keys are left to run out", topic=pair[1], detail=error.detail)
+
+    async def leased(self, ids: Sequence[str], home: Store, tx: Transaction) -> set[str]:
+        """Which of these items are leased, or may be: their shard does not answer."""
+        parts: dict[int, list[str]] = {}
+        for item_id in ids:
+            parts.setdefault(shard_of(item_id), []).append(item_id)
+
+        async def at(number: int, part: list[str]) -> set[str]:
+            store = self._stores.get(number)
+            if store is None:
+                return set(part)
+            try:
+                return await rows.leased_among(tx if store is home else store.pool, part)
+            except Unavailable:
+                if store is home:
+                    raise
+                return set(part)
+
+        found = await asyncio.gather(*(at(number, part) for number, part in parts.items()))
+        return set().union(*found)
+
+    async def _grants(self, pair: Pair, limits: TopicLimits, asked: Granted) -> dict[str, Grant]:
+        """How many items of each key may be claimed. Where that cannot be known, none."""
+        try:
+            if not limits.are_by_key:  # nothing but throttles: of these nothing is kept
+                slow = await rows.slow_keys(self._home(pair).pool, *pair, list(asked))
+                return {
+                    lane: Grant(0, slow[lane]) if lane in slow else Grant(len(ids)) for lane, ids in asked.items()
+                }
+            async with self._holding:
+                return await self._home(pair).pool.transaction(lambda tx: self._enter(tx, pair, limits, asked))
+        except Unavailable as error:
+            log.warning("nothing is handed out of limited keys", topic=pair[1], detail=error.detail)
+            return dict.fromkeys(asked, Grant(0))
+
+    async def _enter(self, tx: Transaction, pair: Pair, limits: TopicLimits, asked: Granted) -> dict[str, Grant]:
+        locked = await rows.lock_keys(tx, *pair, list(asked), slot_of(*pair))
+        if not locked:
+            return dict.fromkeys(asked, Grant(0))  # the slot has moved, and this process has not heard of it yet
+        gates = [_KeyGate(row, limits) for row in locked]
+        # Only now: what was told of before, and is not leased any more, has ended by then.
+        doubted = [item_id for gate in gates for item_id in gate.in_doubt(len(asked[gate.row.key]))]
+        if doubted:
+            ended = set(doubted) - await self.leased(doubted, self._home(pair), tx)
+            for gate in gates:
+                gate.drop(ended)
+        found = {gate.row.key: gate.grant(asked[gate.row.key]) for gate in gates}
+        await _keep(tx, pair, gates)
+        return found
+
+    async def _lanes(self, keys: Sequence[Key]) -> dict[str, str | None]:
+        """The fairness keys of items that are there, empty where they have none; None: their shard is silent."""
+        parts: dict[int, list[str]] = {}
+        for key in keys:
+            parts.setdefault(shard_of(key.id), []).append(key.id)
+
+        async def at(number: int, ids: list[str]) -> dict[str, str | None]:
+            try:
+                found = await rows.fairness_keys(self._stores[number].pool, ids)
+            except Unavailable:
+                return dict.fromkeys(ids)
+            return {item_id: lane or "" for item_id, lane in found.items()}
+
+        found = await asyncio.gather(*(at(number, ids) for number, ids in parts.items()))
+        return {item_id: lane for part in found for item_id, lane in part.items()}
+
+    def _open(self, pair: Pair, keys: Sequence[Key], lanes: Mapping[str, str | None]) -> list[Key]:
+        """The items that may have room, as far as is known."""
+        now_s = self._clock.monotonic_s()
+        closed = {lane: found for lane, found in self._closed.get(pair, {}).items() if found.until_s > now_s}
+        if closed or pair in self._closed:
+            self._closed[pair] = closed
+        lane_of = ((key, lanes.get(key.id, "")) for key in keys)
+        return [key for key, lane in lane_of if lane is not None and lane not in closed]
+
+    def _close(self, pair: Pair, lane: str, again_s: float) -> None:
+        closed = self._closed.setdefault(pair, {})
+        if len(closed) >= CLOSED_MAX:
+            closed.clear()
+        # One that waits for a time of just so long is asked for once more.
+        closed[lane] = _Closed(self._clock.monotonic_s() + again_s, by_time=again_s != AGAIN_S)
+
+
+def _up_to(keys: Sequence[Key], lanes: Mapping[str, str | None]) -> list[Key]:
+    """As many of these, from the first, as have no more keys than are gone through at once."""
+    met: set[str] = set()
+    found = []
+    for key in keys:
+        met.add(lanes.get(key.id) or "")
+        if len(met) > KEYS_AT_ONCE_MAX:
+            break
+        found.append(key)
+    return found
+
+
+async def _keep(tx: Transaction, pair: Pair, gates: Sequence[_KeyGate]) -> None:
+    if gates:
+        await rows.keep_keys(tx, *pair, gates[0].row.at, [gate.kept() for gate in gates])

@@ -1,0 +1,190 @@
+"""Limits of keys over several processes without a Redis; what a crash leaves, and a shard that is silent."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from services.queue.dispatch.limits import GRANT_S
+from services.queue.duties.idle_gates import IdleGates
+from services.queue.store import gates as rows
+from shared.errors import ShardUnavailable
+from tests.integration.queue.test_topic_limits import limit, lost
+from tests.support.queue_host import Api, QueueHost, queue_host
+
+
+@pytest.fixture
+async def other(own_host: QueueHost) -> AsyncIterator[QueueHost]:
+    """A second process on the shards of `own_host`."""
+    async with queue_host(own_host.database, own_host.clock, poll_s=0.02) as made:
+        yield made
+
+
+async def spread(api: Api, count: int, *keys: str) -> None:
+    """So many items of each key, on every shard."""
+    shards = list(api.host.stores)
+    items = [(key, shards[n % len(shards)]) for n in range(count) for key in keys]
+    await api.enqueue(
+        *({"topic": "t", "id": api.new_id(shard), "fairness_key": key, "payload": key} for key, shard in items)
+    )
+
+
+def gate_of(api: Api) -> Any:
+    return api.host.process.gates._home((api.namespace, "t"))
+
+
+async def idle_steps(api: Api) -> None:
+    process = api.host.process
+    for store in api.host.stores.values():
+        await IdleGates(store, process.gates.of_keys, process.settings).step()
+
+
+async def gates(api: Api) -> list[str]:
+    return sorted(row["key"] for row in await api.host.rows("SELECT key FROM topic_gate WHERE key <> ''"))
+
+
+async def test_no_more_of_a_key_are_in_flight_than_its_limit_whoever_takes_them(
+    own_api: Api, other: QueueHost
+) -> None:
+    apis = [own_api, own_api.on(other)]
+    await limit(apis, key_concurrency=2)
+    await spread(own_api, 12, "a", "b", "c")
+    held: Counter[str] = Counter()
+    most, done = 0, 0
+
+    async def consume(api: Api) -> None:
+        nonlocal most, done
+        while done < 36:
+            for item in await api.dequeue("t", 3, wait_s=1):
+                held[item["payload"]] += 1
+                most = max(most, *held.values())
+                await asyncio.sleep(0)
+                held[item["payload"]] -= 1  # from before the ack on another may take its place
+                assert await api.ack(item) == ["acked"]
+                done += 1
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(consume(api) for api in apis for _ in range(2)))
+    assert most <= 2
+    assert await own_api.host.count("item") == 0
+
+
+@pytest.mark.parametrize("claims", [False, True], ids=["before the claim", "after the claim"])
+async def test_a_crash_behind_the_grant_keeps_the_room_of_its_key_until_it_is_over(
+    own_api: Api, claims: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await limit([own_api], key_concurrency=1)
+    await spread(own_api, 3, "a")
+    gates_ = own_api.host.process.gates
+    with monkeypatch.context() as patch:
+        patch.setattr(gates_.of_keys, "leave", lost)
+        if claims:
+            [held] = await own_api.dequeue("t", 5)
+            assert await own_api.ack(held) == ["acked"]
+        else:
+            patch.setattr(own_api.host.process.dequeues._limited, "_claim", crash)
+            assert (await own_api.post("dequeue", {"topics": [{"topic": "t", "count": 5}]})).status_code == 503
+
+    assert await own_api.dequeue("t", 5) == []
+    await own_api.clock.advance(GRANT_S + 1)
+    gates_.opened(own_api.namespace)
+    assert len(await own_api.dequeue("t", 5)) == 1
+    assert await own_api.dequeue("t", 5) == []
+
+
+async def crash(*_: Any) -> set[str]:
+    raise ShardUnavailable("gone", retry_after_s=1.0)
+
+
+async def test_items_on_a_silent_shard_count(own_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    await limit([own_api], key_concurrency=2)
+    home = gate_of(own_api)
+    away = next(store for store in own_api.host.stores.values() if store is not home)
+    ids = [own_api.new_id(away.number), own_api.new_id(away.number)]
+    await own_api.enqueue(*({"topic": "t", "id": item_id, "fairness_key": "a"} for item_id in ids))
+    held = await own_api.dequeue("t", 5)
+    assert len(held) == 2
+    assert await own_api.ack(*held) == ["acked", "acked"]
+    await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(home.number), "fairness_key": "a"} for _ in "ab"))
+    ask = rows.leased_among
+
+    async def leased_among(asked: Any, ids: Any) -> set[str]:
+        if asked is away.pool:
+            raise ShardUnavailable("silent", retry_after_s=1.0)
+        return await ask(asked, ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "leased_among", leased_among)
+        assert await own_api.dequeue("t", 5) == []
+    own_api.host.process.gates.opened(own_api.namespace)
+    assert len(await own_api.dequeue("t", 5)) == 2
+
+
+async def test_items_whose_keys_cannot_be_asked_for_are_not_handed_out(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await limit([own_api], key_concurrency=1)
+    await spread(own_api, 4, "a")
+
+    async def silent(*_: Any) -> dict[str, str]:
+        raise ShardUnavailable("silent", retry_after_s=1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "fairness_keys", silent)
+        assert await own_api.dequeue("t", 5) == []
+    own_api.host.process.gates.of_keys.forget((own_api.namespace, "t"))
+    assert len(await own_api.dequeue("t", 5)) == 1
+
+
+async def test_a_process_with_an_old_map_is_granted_nothing_of_a_key(own_api: Api) -> None:
+    await limit([own_api], key_concurrency=1)
+    await spread(own_api, 2, "a")
+    await own_api.host.rows("UPDATE shard SET slots = '{}'")
+
+    assert await own_api.dequeue("t", 5) == []
+    await own_api.host.rows("UPDATE shard SET slots = NULL")
+    own_api.host.process.gates.opened(own_api.namespace)
+    assert len(await own_api.dequeue("t", 5)) == 1
+
+
+async def test_a_throttled_key_is_so_for_every_process(own_api: Api, other: QueueHost) -> None:
+    apis = [own_api, own_api.on(other)]
+    await spread(own_api, 2, "a")
+    [held] = await own_api.dequeue("t", 1)
+    assert await own_api.nack(held, delay_s=0, throttle_s=60, throttle_key="a") == ["requeued"]
+    await other.process.gates.read()
+    for api in apis:
+        assert await api.dequeue("t", 5) == []
+    await own_api.post("topics/unthrottle", {"topic": "t"})
+    await other.process.gates.read()
+    assert len(await apis[1].dequeue("t", 5)) == 2
+
+
+async def test_gates_that_hold_nothing_back_go_and_others_stay(own_api: Api) -> None:
+    await limit([own_api], key_concurrency=2)
+    await spread(own_api, 1, "a", "b")
+    a, b = sorted(await own_api.dequeue("t", 5, lease_s=5_000), key=lambda item: str(item["payload"]))
+    assert await own_api.ack(a) == ["acked"]
+    await idle_steps(own_api)
+    assert await gates(own_api) == ["a", "b"]
+
+    await own_api.clock.advance(GRANT_S + 1)
+    await idle_steps(own_api)
+    assert await gates(own_api) == ["b"]
+    await spread(own_api, 3, "b")
+    assert len(await own_api.dequeue("t", 5)) == 1
+    assert await own_api.ack(b) == ["acked"]
+
+
+async def test_a_gate_stays_until_its_bucket_is_full_again(own_api: Api) -> None:
+    await limit([own_api], key_rate=0.01, key_burst=5)
+    await spread(own_api, 5, "a")
+    assert len(await own_api.dequeue("t", 5)) == 5
+    await own_api.clock.advance(400)
+    await idle_steps(own_api)
+    assert await gates(own_api) == ["a"]
+    await own_api.clock.advance(200)
+    await idle_steps(own_api)
+    assert await gates(own_api) == []
