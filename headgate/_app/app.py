@@ -114,6 +114,9 @@ class App(Sender):
         rate: float | None = None,
         burst: int | None = None,
         concurrency: int | None = None,
+        key_rate: float | None = None,
+        key_burst: int | None = None,
+        key_concurrency: int | None = None,
         lease_s: float | None = None,
         result: bool = True,
         topic: str | None = None,
@@ -135,6 +138,7 @@ class App(Sender):
             `batch_wait_s` is how long a call that is not full waits for more.
         rate, burst, concurrency: so many of its jobs are begun a second, so many of them at once (by default as
             many as a second has), and so many run at a time, over all workers. A worker sets them when it starts.
+        key_rate, key_burst, key_concurrency: the same for the jobs of each `fairness_key`, an option of jobs.
         result: whether results are kept; without, a job costs what a bare item costs.
         """
 

@@ -32,6 +32,7 @@ class JobOptions(TypedDict, total=False):
     backoff: `{"base_s": 5}` waits 5, 10, 20, ... seconds between them.
     ttl_s: dropped if it has not begun so long after it was sent; its result raises.
     deadline_s: ended so long after it was sent, also while it runs; its result raises.
+    fairness_key: jobs of one key take turns with those of others; limits of keys and `Throttled(key=)` go by it.
     result: whether its result is kept; without, it costs what a bare item costs.
     headers: passed on with the item, as trace context; only without a result.
     """
@@ -45,6 +46,7 @@ class JobOptions(TypedDict, total=False):
     backoff: BackoffSpec
     ttl_s: float
     deadline_s: float
+    fairness_key: str
     result: bool
     headers: dict[str, str]
 
@@ -244,7 +246,7 @@ def seconds_until(at: datetime, now: datetime) -> float:
 
 def node_options(options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """What of a job's options a node takes, now."""
-    names = ("priority", "max_attempts", "backoff", "ttl_s", "deadline_s", "delay_s")
+    names = ("priority", "max_attempts", "backoff", "ttl_s", "deadline_s", "delay_s", "fairness_key")
     found = {name: options[name] for name in names if options.get(name) is not None}
     if options.get("at") is not None:
         if "delay_s" in found:

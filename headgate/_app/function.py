@@ -45,14 +45,22 @@ RESERVED: Final = ("delay_s", "at", "priority", "key", "unique_for_s")
 TOPIC_PREFIX: Final = "job/"
 # Behind `timeout_s` a worker has so long to end an attempt; then the queue ends it, since the worker hangs.
 HANGS_S: Final = 30.0
+# Settings that are whole numbers, from 1 on.
+_WHOLE: Final = (
+    *("version", "slots", "max_attempts", "batch", "burst", "concurrency"),
+    *("key_burst", "key_concurrency"),
+)
 
 
 class Limits(NamedTuple):
-    """What all workers together take of a function at most."""
+    """What all workers together take of a function at most, and of each key of it."""
 
-    rate: float | None
-    burst: int
-    concurrency: int | None
+    rate: float | None = None
+    burst: int = 1
+    concurrency: int | None = None
+    key_rate: float | None = None
+    key_burst: int = 1
+    key_concurrency: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +82,9 @@ class Settings:
     rate: float | None = None
     burst: int | None = None
     concurrency: int | None = None
+    key_rate: float | None = None
+    key_burst: int | None = None
+    key_concurrency: int | None = None
     defaults: JobOptions = field(default_factory=JobOptions)
 
     def node_options(self) -> dict[str, Any]:
@@ -87,22 +98,31 @@ class Settings:
 
     def limits(self) -> Limits | None:
         """The limits of its topic, if it says any."""
-        if self.rate is None and self.concurrency is None:
-            return None
-        return Limits(self.rate, self.burst or max(1, math.ceil(self.rate or 0)), self.concurrency)
+        found = Limits(
+            self.rate,
+            self.burst or max(1, math.ceil(self.rate or 0)),
+            self.concurrency,
+            self.key_rate,
+            self.key_burst or max(1, math.ceil(self.key_rate or 0)),
+            self.key_concurrency,
+        )
+        return None if found == Limits() else found
 
     def __post_init__(self) -> None:
-        at_least = {"version": 1, "slots": 1, "max_attempts": 1, "batch": 1, "burst": 1, "concurrency": 1}
-        for name, least in at_least.items():
+        for name in _WHOLE:
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise ValueError(f"{name} of {self.name} must be a whole number from {least} on, not {value!r}")
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ValueError(f"{name} of {self.name} must be a whole number from 1 on, not {value!r}")
+        if (self.key_concurrency or 0) > wire.KEY_CONCURRENCY_MAX:
+            raise ValueError(f"key_concurrency of {self.name} must be up to {wire.KEY_CONCURRENCY_MAX}")
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise ValueError(f"timeout_s of {self.name} must be more than 0")
-        if self.rate is not None and not 0.001 <= self.rate <= 1_000_000:
-            raise ValueError(f"rate of {self.name} must be from 0.001 to 1,000,000, not {self.rate!r}")
-        if self.burst is not None and self.rate is None:
-            raise ValueError(f"burst of {self.name} belongs to rate")
+        for rate, burst in (("rate", "burst"), ("key_rate", "key_burst")):
+            value = getattr(self, rate)
+            if value is not None and not 0.001 <= value <= 1_000_000:
+                raise ValueError(f"{rate} of {self.name} must be from 0.001 to 1,000,000, not {value!r}")
+            if getattr(self, burst) is not None and value is None:
+                raise ValueError(f"{burst} of {self.name} belongs to {rate}")
 
 
 class JobFunction(Generic[P, R, Q, C]):

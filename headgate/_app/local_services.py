@@ -6,12 +6,10 @@ coroutines and of functions are answered there, and functions run there as a wor
 
 import asyncio
 import contextlib
-import heapq
 import json
 import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote
@@ -22,7 +20,8 @@ from pydantic import BaseModel, ValidationError
 from headgate import wire
 from headgate._app.function import Limits
 from headgate._app.local_dag import LocalDag, LocalNode
-from headgate._app.local_gate import LocalGate
+from headgate._app.local_gate import LocalGates
+from headgate._app.local_waiting import LocalItem, Waiting
 from headgate._elements import Leased, LeasedDag
 from headgate._job import Handler, Job, run_handler, verdict_of, verdict_of_error
 from headgate._virtual_loop import VirtualLoop
@@ -45,22 +44,6 @@ _BODIES: Final[Mapping[str, type[BaseModel]]] = {
 _PATH: Final = re.compile(r"/v1(?:/namespaces/[^/]+)?/(.*)")
 
 
-@dataclass(eq=False)
-class LocalItem:
-    """An item, of a node or of its own."""
-
-    id: str
-    spec: dict[str, Any]
-    due_s: float
-    enqueued_at: datetime
-    node: LocalNode | None = None
-    generation: int = 1
-    attempt: int = 1
-    state: str = "ready"
-    job: Job | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-
 class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """Answers calls of clients from memory."""
 
@@ -72,19 +55,18 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self._thread = threading.Thread(target=self.loop.run_forever, name="headgate-testing", daemon=True)
         self._changed: asyncio.Event = asyncio.Event()
         self._items: dict[str, LocalItem] = {}
-        self._waiting: dict[str, list[tuple[float, int, int, LocalItem]]] = {}
+        self._waiting: dict[str, Waiting] = {}
         self._running: dict[str, int] = {}
-        self._gates: dict[str, LocalGate] = {}
+        self._gates = LocalGates({})
         self._jobs: set[asyncio.Task[None]] = set()
         self._dags: dict[str, LocalDag] = {}
         self._keys: dict[str, str] = {}
-        self._count = 0
         self.ran: list[Job] = []
 
     def serve(self, handlers: Mapping[str, tuple[Handler, int]], limits: Mapping[str, Limits]) -> None:
         """Deliver to these handlers, within these limits of their topics."""
         self._handlers = handlers
-        self._gates = {topic: LocalGate(each) for topic, each in limits.items()}
+        self._gates = LocalGates(limits)
 
     # Time
 
@@ -129,7 +111,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
     async def settled(self) -> None:
         """Let everything run that is due, and what becomes due by it, also after a delay."""
         while self._is_busy():
-            due = [entry[0][0] for entry in self._waiting.values() if entry]
+            due = [waiting.due_s for waiting in self._waiting.values() if waiting]
             until_s = max([self.loop.time(), *due]) if due else self.loop.time() + 86_400
             with self.loop.leaping(until_s + 86_400):
                 self._changed.clear()
@@ -138,7 +120,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def _is_busy(self) -> bool:
         return bool(self._jobs) or any(
-            entries and topic in self._handlers for topic, entries in self._waiting.items()
+            waiting and topic in self._handlers for topic, waiting in self._waiting.items()
         )
 
     # Work
@@ -147,9 +129,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         """An item is there, for when it is due."""
         self._items[item.id] = item
         item.state = "delayed" if item.due_s > self.loop.time() else "ready"
-        self._count += 1
-        entry = (item.due_s, int(item.spec.get("priority") or 0), self._count, item)
-        heapq.heappush(self._waiting.setdefault(item.spec["topic"], []), entry)
+        self._waiting.setdefault(item.spec["topic"], Waiting()).put(item)
         self.loop.call_at(max(item.due_s, self.loop.time()), self._deliver, item.spec["topic"])
         self._changed.set()
 
@@ -157,23 +137,15 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         if topic not in self._handlers:
             return
         handler, slots = self._handlers[topic]
-        entries = self._waiting.get(topic, [])
-        gate = self._gates.get(topic)
-        while entries and entries[0][0] <= self.loop.time() and self._running.get(topic, 0) < slots:
-            if gate is not None and (open_s := gate.open_s(self.loop.time())) > self.loop.time():
-                if gate.again_s <= self.loop.time():
-                    gate.again_s = open_s
-                    self.loop.call_at(open_s, self._deliver, topic)
+        waiting, now_s = self._waiting.get(topic, Waiting()), self.loop.time()
+        while self._running.get(topic, 0) < slots:
+            item, again_s = waiting.take(now_s, self._gates)
+            if item is None:
+                if self._gates.is_news(topic, again_s, now_s):
+                    self.loop.call_at(again_s, self._deliver, topic)
                 return
-            due = [entry for entry in entries if entry[0] <= self.loop.time()]
-            best = min(due, key=lambda entry: entry[1:3])
-            entries.remove(best)
-            heapq.heapify(entries)
-            item = best[3]
-            if item.state not in ("ready", "delayed"):
-                continue
             item.state = "leased"
-            if gate is not None:
+            for gate in self._gates.of(topic, item.spec.get("fairness_key")):
                 gate.take()
             self._running[topic] = self._running.get(topic, 0) + 1
             working = self.loop.create_task(self._work(handler, item))
@@ -206,6 +178,8 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         finally:
             topic = item.spec["topic"]
             self._running[topic] -= 1
+            for gate in self._gates.of(topic, item.spec.get("fairness_key")):
+                gate.end()
             self.loop.call_soon(self._deliver, topic)
         if job.lost is None:
             self._settle(item, *verdict)
@@ -237,8 +211,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
             self._end(item, "failed", error=element.get("error"))
             return
         if throttle_s := element.get("throttle_s"):
-            gate = self._gates.setdefault(item.spec["topic"], LocalGate())
-            gate.throttle(self.loop.time() + throttle_s)
+            self._gates.throttle(item.spec["topic"], element.get("throttle_key"), self.loop.time() + throttle_s)
         delay_s = element.get("delay_s")
         if delay_s is None:
             backoff = {"base_s": 1.0, "factor": 2.0, "max_s": 300.0, **(item.spec.get("backoff") or {})}

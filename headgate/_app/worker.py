@@ -90,15 +90,11 @@ class AppWorker(Worker):
             while not self._stop.is_set():
                 try:
                     found = await self.client.limits.get(topic, namespace=self.namespace)
-                    if found is None or (found.rate, found.burst, found.concurrency) != limits:
-                        burst = None if limits.rate is None else limits.burst
-                        await self.client.limits.put(
-                            topic,
-                            rate=limits.rate,
-                            burst=burst,
-                            concurrency=limits.concurrency,
-                            namespace=self.namespace,
-                        )
+                    if found is None or Limits(*(getattr(found, name) for name in Limits._fields)) != limits:
+                        given = limits._asdict()
+                        given["burst"] = None if limits.rate is None else limits.burst
+                        given["key_burst"] = None if limits.key_rate is None else limits.key_burst
+                        await self.client.limits.put(topic, namespace=self.namespace, **given)
                     break
                 except HeadgateError as error:
                     if not error.retryable:

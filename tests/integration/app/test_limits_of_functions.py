@@ -64,3 +64,27 @@ async def test_a_throttled_job_comes_again_and_no_attempt_of_it_is_used_up(stack
     async with two_workers(app):
         assert await (await bank.enqueue()).aresult(timeout_s=30) == "done"
     assert attempts == [1, 1, 1, 1]
+
+
+async def test_a_key_is_limited_and_slowed_by_itself(stack: Stack) -> None:
+    app = app_of(stack)
+    running: dict[str, int] = {}
+    most: dict[str, int] = {}
+    begun: list[str] = []
+
+    @app.job(slots=4, key_concurrency=1)
+    async def pay(customer: str) -> str:
+        begun.append(customer)
+        if begun.count("c") == 1 and customer == "c":
+            raise Throttled(0.2, key="c")
+        running[customer] = running.get(customer, 0) + 1
+        most[customer] = max(most.get(customer, 0), running[customer])
+        await asyncio.sleep(0.01)
+        running[customer] -= 1
+        return customer
+
+    async with two_workers(app):
+        customers = ["a", "a", "a", "b", "c"]
+        jobs = [await pay.options(fairness_key=name).enqueue(name) for name in customers]
+        assert [await job.aresult(timeout_s=30) for job in jobs] == customers
+    assert most == {"a": 1, "b": 1, "c": 1}

@@ -9,12 +9,13 @@ from headgate._app.worker import AppWorker
 from tests.unit.headgate.fakes import Service, problem
 
 ONCE = RetryPolicy(attempts_max=1)
-STANDING = {"topic": "job/f", "rate": 2.0, "burst": 2, "concurrency": 3, "in_flight": 0}
+STANDING = {"topic": "job/f", "rate": 2.0, "burst": 2, "concurrency": 3, "in_flight": 0, "key_concurrency": 1}
+SET = {"topic": "job/f", "rate": 2, "burst": 2, "concurrency": 3, "key_concurrency": 1}
 
 
 def worker_of(service: Service) -> AppWorker:
     app = App("bank")
-    app.job(name="f", rate=2, concurrency=3)(lambda: None)
+    app.job(name="f", rate=2, concurrency=3, key_concurrency=1)(lambda: None)
     app.job(name="g")(lambda: None)
     client = AsyncClient(queue_url="http://q", dag_url="http://d", transport=service, retry=ONCE)
     return AppWorker(app, client=client)
@@ -23,11 +24,12 @@ def worker_of(service: Service) -> AppWorker:
 @pytest.mark.parametrize(
     ("found", "sent"),
     [
-        ([], [{"topic": "job/f", "rate": 2, "burst": 2, "concurrency": 3}]),
-        ([{**STANDING, "concurrency": 9}], [{"topic": "job/f", "rate": 2, "burst": 2, "concurrency": 3}]),
+        ([], [SET]),
+        ([{**STANDING, "concurrency": 9}], [SET]),
+        ([{**STANDING, "key_concurrency": None}], [SET]),
         ([STANDING], []),
     ],
-    ids=["none", "others", "the same"],
+    ids=["none", "others", "others of keys", "the same"],
 )
 async def test_limits_are_set_where_they_do_not_stand(found: list[Any], sent: list[Any]) -> None:
     def reply(method: str, _path: str, body: Any) -> Any:
