@@ -25,14 +25,12 @@ from shared.postgres.sql import Statement
 from shared.settings import EdgeSettings, ShardAddress
 
 T = TypeVar("T")
-
 _clock = SystemClock()
 
 RETRIES_MAX = 3
 LATENCIES_MAX = 1_000
 RETRY_PAUSE_S_MAX = 0.05
 CLOSE_S = 2.0
-
 # A row's own fault: the same rows would be refused again.
 _REFUSED = (asyncpg.DataError, asyncpg.ProgramLimitExceededError, asyncpg.IntegrityConstraintViolationError)
 _CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
@@ -302,10 +300,12 @@ class Pool:
                 self._leave()
 
     async def _failed(self, connection: _Connection, error: BaseException) -> None:
+        # asyncpg stumbles over a connection that was lost between two messages of one statement.
+        stumbled = isinstance(error, AttributeError) and connection.is_closed()
         if isinstance(error, asyncio.CancelledError):
             # A half-used connection must not go back: closing it rolls back what was not committed.
             _cut(connection)
-        elif isinstance(error, _LOST) and not isinstance(error, asyncpg.QueryCanceledError):
+        elif stumbled or (isinstance(error, _LOST) and not isinstance(error, asyncpg.QueryCanceledError)):
             _cut(connection)
             await self._forget(connection.generation)
             detail = f"shard {self._address.number} did not answer"

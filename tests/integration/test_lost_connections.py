@@ -69,6 +69,27 @@ async def test_idle_connections_that_died_unseen_cost_one_refusal(pool: Pool, pr
         await pool.fetch(ONE)
 
 
+@pytest.mark.parametrize("is_transaction", [False, True])
+async def test_a_connection_that_is_lost_within_a_statement_is_a_shard_that_is_away(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, is_transaction: bool
+) -> None:
+    """Between two messages of it asyncpg does not look whether the connection is still there, and stumbles."""
+    await pool.fetch(ONE)
+    original = connections._Connection._get_statement
+
+    async def lost(self: Any, *args: Any, **options: Any) -> Any:
+        self.terminate()
+        return await original(self, *args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connections._Connection, "_get_statement", lost)
+        call = (
+            (lambda: pool.transaction(lambda tx: tx.row(COUNT))) if is_transaction else (lambda: pool.row(COUNT))
+        )
+        await refused(pool, "unknown", call)
+    assert (await pool.row(COUNT))["n"] == 0
+
+
 async def test_a_pool_is_closed_once_its_last_statement_has_ended(
     database: Database, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
+from traceback import format_exception
 from typing import Any
 
 import httpx
@@ -340,9 +341,14 @@ async def run(
     rng = Random(seed)
     async with stage_on(databases, directory, limits_of(rng, edition), Random(rng.random())) as stage:
         world = World(seed, stage, edition=edition)
-        await world.live(rounds, tell)
-        await world.end()
-        await judge(world)
+        try:
+            await world.live(rounds, tell)
+            await world.end()
+            await judge(world)
+        except Broken:
+            raise
+        except Exception as error:
+            raise Broken(world.story(["what no duty and no call may raise:", *format_exception(error)])) from error
         return world
 
 
