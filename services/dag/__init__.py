@@ -39,10 +39,10 @@ Rooms, from the edge to the database; each says in its docstring what its module
     build    creating DAGs and adding to them
     read     questions: pages, explanations, streams, exports
     schedules  runs that begin at times
-  workflows  runs of workflows: their turns, signals and histories
+    workflows  runs of workflows: their turns, signals and histories
     run      ends and decisions of nodes, control, retry, cleanup
     store    every statement
 
 Beside them: `graph` (triggers, orders and cycles; pure), `queue_client` (the queue, over HTTP), `queue_items` (the
-items of nodes), `changes` (the log of a DAG's changes), `turns` (whose turn it is among DAGs with work left).
+items of nodes), `changes` (the log of a DAG's changes).
 """

@@ -25,6 +25,7 @@ from services.dag.api import (
 from services.dag.api.parts import Orchestrator
 from services.dag.duties.completion_poll import Results
 from services.dag.duties.duty_poll import Lookout
+from services.dag.duties.long_steps import Walker
 from services.dag.duties.queue_events import Hearing
 from services.dag.duties.relay import Relay
 from services.dag.duties.retention import Retention
@@ -68,6 +69,7 @@ class Loops:
         self.relay = Relay(context, orchestrator.completer, orchestrator.sub_dags, self._drain)
         self.sweeper = Sweeper(context, orchestrator.giver, orchestrator.controller)
         self.retention = Retention(context)
+        self.walker = Walker(context)
         self.hearing = Hearing(context)
         self.timers = Timers(context)
         self.slots = Slots(context, orchestrator.ticker)
@@ -102,7 +104,7 @@ class Loops:
             for i in range(self._settings.completion_pollers)
         ]
         wakers = context.wakers[number]
-        walks = self._walks[number] = self._loop("walks", shard, self._orchestrator.walker.step, wakers.walks)
+        walks = self._walks[number] = self._loop("walks", shard, self.walker.step, wakers.walks)
         outbox = self._loop("outbox", shard, self.relay.step)
         sweeper = self._loop("sweeper", shard, self.sweeper.step)
         timers = self._loop("timers", shard, self.timers.step, wakers.timers)
@@ -130,7 +132,7 @@ class Loops:
     async def stop(self) -> None:
         """Stop taking completions, finish what is at hand, then stop the rest."""
         self.stop_polling()
-        self._orchestrator.walker.leave()
+        self.walker.leave()
         await self.hearing.stop()
         await asyncio.gather(*(loop.stop() for loop in self._polls))
         await asyncio.gather(*(loop.stop() for loop in (*self._walks.values(), *self._others)))

@@ -28,6 +28,9 @@ CLEANUP_ENDS: Final[dict[str, frozenset[str]]] = {
 # `cleanup_phase` of a DAG while a retry reopens its nodes.
 REOPENING: Final = -1
 
+# Of the queue: where completions of nodes are told.
+SYSTEM_NAMESPACE: Final = "_dag"
+
 # The key of the first node of a run of a workflow, which no command's has: those end with a number.
 DECIDER: Final = "decider"
 

@@ -13,7 +13,7 @@ from headgate import AsyncClient, Nack, Result, RetryPolicy, wire
 from headgate import errors as sdk
 from headgate.ids import shard_of
 from services.dag.errors import QueueUnavailable
-from services.dag.queue_items import SYSTEM_NAMESPACE
+from services.dag.model import SYSTEM_NAMESPACE
 from shared.clock import Clock
 
 # What failed is sent again by the outbox; here only a connection that broke in between is worth a retry.

@@ -9,9 +9,7 @@ from itertools import accumulate
 from typing import Any, Final
 from urllib.parse import quote
 
-from services.dag.model import Item
-
-SYSTEM_NAMESPACE: Final = "_dag"
+from services.dag.model import SYSTEM_NAMESPACE, Item
 
 _PRIORITY_MIN: Final = -(2**31)
 

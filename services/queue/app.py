@@ -25,7 +25,6 @@ from services.queue.duties.empty_topics import EmptyTopics
 from services.queue.duties.fairness_keys import Lanes
 from services.queue.duties.far_keys import FarKeys
 from services.queue.duties.gauges import Gauges
-from services.queue.duties.health import Health
 from services.queue.duties.hints import Hearer, Messenger
 from services.queue.duties.idle_gates import IdleGates
 from services.queue.duties.notices import Notices
@@ -36,7 +35,6 @@ from services.queue.enqueue.placement import Placement
 from services.queue.leases.ack import Acks
 from services.queue.leases.ack_flushes import AckFlushes
 from services.queue.leases.cancel import Cancels
-from services.queue.leases.cancel_news import CancelNews
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.extend import Extends
 from services.queue.leases.item_states import ItemStates
@@ -45,7 +43,9 @@ from services.queue.leases.nack import Nacks
 from services.queue.leases.revive import Revives
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
+from services.queue.operations.cancel_news import CancelNews
 from services.queue.operations.dead_items import DeadItems
+from services.queue.operations.health import Health
 from services.queue.operations.known_workers import KnownWorkers
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas

@@ -48,7 +48,7 @@ MUTATIONS = (
     Mutation(
         "cancels-between",
         "what was cancelled between two reports is told by the second",
-        "services/queue/leases/cancel_news.py",
+        "services/queue/operations/cancel_news.py",
         "            if number <= after:\n",
         "            if number <= self._last:\n",
         ("contract/test_queue_workers.py::test_what_was_cancelled_between_two_reports_is_told_by_the_second",),

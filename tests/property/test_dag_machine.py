@@ -66,7 +66,7 @@ class World:
             await self.dags.loops.relay.idle()
             before = self.queue.taken
             await self.dags.loops.results[shard.number].drain()
-            if not await self.dags.duties.walker.step(shard) and self.queue.taken == before:
+            if not await self.dags.loops.walker.step(shard) and self.queue.taken == before:
                 return
 
     def close(self) -> None:

@@ -118,7 +118,7 @@ class Scene:
 
     async def walk(self, actor: Actor) -> None:
         """One step of the DAG's walks."""
-        await actor.process.duties.walker.step(actor.process.shard)
+        await actor.process.loops.walker.step(actor.process.shard)
 
     async def sweep(self, actor: Actor) -> None:
         """Stopped adds are driven on, and deadlines looked at."""

@@ -109,7 +109,7 @@ class DagWorld:
                 before = len(self.queue.calls)
                 await self.loops.results[shard.number].drain()
                 done += len(self.queue.calls) - before - 1
-                done += await self.duties.walker.step(shard)
+                done += await self.loops.walker.step(shard)
             if done == 0:
                 await self.loops.relay.idle()
                 return

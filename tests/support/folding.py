@@ -49,7 +49,7 @@ class Folding:
             before, walked = self.told.taken, 0
             for shard in self.dags.duties.context.shards:
                 await self.dags.loops.results[shard.number].drain()
-                walked += await self.dags.duties.walker.step(shard)
+                walked += await self.dags.loops.walker.step(shard)
             if not walked and self.told.taken == before:
                 return
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from services.dag.build.create import Builder
 from services.dag.build.queue_registration import Giver
 from services.dag.build.subdags import SubDags
-from services.dag.duties.long_steps import Walker
 from services.dag.read.event_streams import Streams
 from services.dag.read.explain import Explainer
 from services.dag.read.export import Exporter
@@ -35,7 +34,6 @@ class Orchestrator:
         self.completer = Completer(context)
         self.controller = Controller(context)
         self.retrier = Retrier(context)
-        self.walker = Walker(context)
         self.queries = Queries(context)
         self.shard_health = ShardHealth(context)
         self.values = SharedValues(context)

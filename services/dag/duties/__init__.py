@@ -7,6 +7,7 @@ relay             the outbox's sender: tells the queue what transactions decided
 completion_poll   completions of nodes, from the queue to their DAGs
 queue_events      what queue processes completed themselves, told over Redis
 long_steps        work too long for one transaction: fan-outs, skips, cancels, large retries
+turns             whose turn it is among DAGs with work left
 slots             slots of schedules that are due
 timers            timers whose time has come
 sweeper           adds that stopped half-way, deadlines, totals

@@ -11,12 +11,13 @@ from collections import defaultdict
 from contextlib import suppress
 
 from services.dag import store
+from services.dag.duties.turns import Turns
 from services.dag.model import UNFINISHED, Dag, DagNo
 from services.dag.run import cleanup, reopening
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.settings import DagSettings
-from services.dag.turns import Turns, Waiting
+from services.dag.store.duties import Waiting
 from shared.crash import crash_point
 from shared.loop import part_failed
 from shared.postgres.connections import Transaction

@@ -7,10 +7,16 @@ from typing import NamedTuple
 
 from services.dag.model import Addition, DagNo, Ref, Send
 from services.dag.store.dags import SQL, Walk
-from services.dag.turns import Waiting
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import column_of, map_of, only_row_of, rows_of, value_of
 from shared.shards.shard_map import Shard
+
+
+class Waiting(NamedTuple):
+    """A DAG with work left, and its tenant."""
+
+    dag_no: DagNo
+    namespace: str
 
 
 class ToDo(NamedTuple):

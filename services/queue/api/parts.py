@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from services.queue.dispatch.dequeue import Dequeues
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.topic_gates import Gates
-from services.queue.duties.health import Health
 from services.queue.enqueue.enqueue import Enqueues
 from services.queue.enqueue.placement import Placement
 from services.queue.leases.ack import Acks
@@ -22,6 +21,7 @@ from services.queue.leases.revive import Revives
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
 from services.queue.operations.dead_items import DeadItems
+from services.queue.operations.health import Health
 from services.queue.operations.known_workers import KnownWorkers
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas

@@ -12,5 +12,4 @@ far_keys        idempotency keys whose items live on another shard
 hints           what became ready here, for other processes' waiting calls
 notices         what processes tell one another through the shards: quotas, shares, pauses
 gauges          what is sampled for `/metrics`
-health          shard health as this process sees it
 """

@@ -13,7 +13,7 @@ from typing import Any
 
 from services.queue.dispatch.topic_gates import Gates
 from services.queue.duties.fairness_keys import Lanes
-from services.queue.leases.cancel_news import CancelNews
+from services.queue.operations.cancel_news import CancelNews
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas
 from services.queue.store import topics

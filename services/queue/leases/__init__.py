@@ -10,6 +10,5 @@ held_items        the locks and looks that nack, extend and expiry have in commo
 shard_groups      a call's ids by their shards, and its results put together again
 failed_attempts   the log of deliveries that failed
 job_logs          what jobs log, written by their holders
-cancel_news       what was cancelled under leases, for workers that wait for it
 item_states       where many items stand, in one question per shard
 """

@@ -9,6 +9,8 @@ dead_items   dead items grouped by error
 topics       namespaces, topics, pages of items; pause and resume
 listing      lists by name over all shards, page by page
 known_workers   workers by name, as they were seen
+cancel_news  what was cancelled under leases, for workers that wait for it
+health       shard health as this process sees it
 agreement    what is set for namespaces and topics, brought to every shard
 reasons      why an item or a topic does not go on
 pace         how many rows a background step takes at once

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from services.queue.leases.cancel_news import CancelNews
+from services.queue.operations.cancel_news import CancelNews
 from services.queue.operations.listing import Part, cut, merge
 from services.queue.settings import QueueSettings
 from services.queue.store import workers

@@ -167,7 +167,7 @@ async def test_a_cancel_of_an_item_that_the_queue_has_forgotten_confirms_nothing
     else:
         await world.verb(dag, "nodes/cancel", {"nodes": ["a"]}, expect=202)
         world.queue.die("b")
-    await world.duties.walker.step(world.shard)
+    await world.loops.walker.step(world.shard)
     await world.loops.relay.idle()
     assert (await world.states(dag))["a"] == "released", "nobody knows yet how it ended"
     connection = await world.connect()

@@ -28,7 +28,7 @@ async def test_an_ack_that_comes_before_the_cancel_is_confirmed_wins(world: DagW
     await world.settle()
     async with world.queue.hold("cancel") as hold:
         await world.verb(dag, "cancel", expect=202)
-        await world.duties.walker.step(world.shard)
+        await world.loops.walker.step(world.shard)
         await hold.reached()
         world.queue.ack("a", output="done")
         await world.loops.results[0].drain()
@@ -45,7 +45,7 @@ async def test_finished_is_not_a_confirmation(world: DagWorld) -> None:
     await world.settle()
     world.queue.ack("a")
     await world.verb(dag, "cancel", expect=202)
-    await world.duties.walker.step(world.shard)
+    await world.loops.walker.step(world.shard)
     await world.loops.relay.idle()
     assert (await world.dag(dag))["state"] == "cancelling"
     await world.settle()
@@ -61,7 +61,7 @@ async def test_r22_a_release_on_its_way_when_the_dag_is_cancelled_does_not_outli
         await world.loops.results[0].drain()
         await hold.reached()
         await world.verb(dag, "cancel", expect=202)
-        await world.duties.walker.step(world.shard)
+        await world.loops.walker.step(world.shard)
         hold.released.set()
         await world.settle()
     assert world.queue.items == {}

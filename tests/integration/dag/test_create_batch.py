@@ -251,7 +251,7 @@ async def test_a_dag_cancelled_before_its_items_were_given_leaves_none_of_them(w
         await give.reached()
         [[dag]] = await world.rows("SELECT id::text FROM dag")
         await world.verb(dag, "cancel", expect=202)
-        await world.duties.walker.step(world.shard)
+        await world.loops.walker.step(world.shard)
         await world.loops.relay.idle()
     await creating
     await world.sweep()

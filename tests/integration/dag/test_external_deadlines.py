@@ -197,7 +197,7 @@ async def test_a_cancelled_dag_ends_when_the_deadline_of_its_cleanup_has_passed(
     else:
         async with world.queue.hold("cancel") as held:
             await world.verb(dag, "cancel", expect=202)
-            await world.duties.walker.step(world.shard)
+            await world.loops.walker.step(world.shard)
             await held.reached()
             await world.rows(CLOCK % 61)
             await world.loops.sweeper.step(world.shard)

@@ -85,7 +85,7 @@ async def test_many_builders_in_any_order_on_two_hosts_make_one_graph_that_runs_
     await world.verb(dag, "close")
     async with asyncio.timeout(60):
         while (await world.dag(dag))["state"] == "running":
-            await world.duties.walker.step(world.shard)
+            await world.loops.walker.step(world.shard)
             await asyncio.sleep(0.01)
     done.set()
     await running

@@ -36,7 +36,7 @@ async def ended(world: DagWorld, nodes: Any, dying: Any = (), **more: Any) -> st
 async def step(world: DagWorld) -> bool:
     """One step of the DAGs' walks; False when none is left."""
     await world.loops.relay.idle()
-    return bool(await world.duties.walker.step(world.shard))
+    return bool(await world.loops.walker.step(world.shard))
 
 
 async def is_reopening(world: DagWorld) -> bool:

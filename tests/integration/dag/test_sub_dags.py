@@ -109,7 +109,7 @@ async def test_a_start_behind_a_cancel_makes_nothing(world: DagWorld) -> None:
     dag = str(made["id"])
     await world.verb(dag, "cancel", expect=202)
     for shard in world.duties.context.shards:
-        await world.duties.walker.step(shard)
+        await world.loops.walker.step(shard)
     await until_cancelled(world, dag, hold)
     await world.settle()
     assert (await world.dag(await child_of(world, dag, "mid")))["nodes"]["total"] == 0
@@ -131,7 +131,7 @@ async def test_a_start_that_looked_before_the_cancel_and_made_after_it_makes_not
     await reached.wait()
     await world.verb(dag, "cancel", expect=202)
     for shard in world.duties.context.shards:
-        await world.duties.walker.step(shard)
+        await world.loops.walker.step(shard)
     await until_cancelled(world, dag, hold)
     await world.settle()
     assert world.queue.items == {}
@@ -143,13 +143,13 @@ async def test_a_child_that_succeeds_before_its_cancel_arrives_has_succeeded(wor
     async with world.queue.hold("cancel") as hold:
         await world.verb(dag, "cancel", expect=202)
         for shard in world.duties.context.shards:
-            await world.duties.walker.step(shard)
+            await world.loops.walker.step(shard)
         # The child is cancelling by now, and waits for the queue.
         async with asyncio.timeout(60):
             while (await world.dag(await child_of(world, dag, "mid")))["state"] != "cancelling":
                 await asyncio.sleep(0)
         for shard in world.duties.context.shards:
-            await world.duties.walker.step(shard)
+            await world.loops.walker.step(shard)
         await hold.reached()
         world.queue.ack("x")
         hold.released.set()

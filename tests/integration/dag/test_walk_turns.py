@@ -36,7 +36,7 @@ async def reached(world: DagWorld) -> dict[str, int]:
 
 async def steps(world: DagWorld, count: int) -> None:
     for _ in range(count):
-        await world.duties.walker.step(world.shard)
+        await world.loops.walker.step(world.shard)
 
 
 async def test_old_walks_of_one_tenant_do_not_stop_another_tenants(world: DagWorld) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, count, zip_longest
-from typing import NamedTuple
 
 from services.dag.model import DagNo
+from services.dag.store.duties import Waiting
 
 # A step that takes longer is slow. It is quick, and the next may be twice it, below half of that.
 STEP_S = 0.2
@@ -20,13 +20,6 @@ SHARE_MIN = 1 / 16
 
 _FAILED_SHARE_MIN = 1 / 4_096
 _PAUSE_S_MAX = 30.0
-
-
-class Waiting(NamedTuple):
-    """A DAG with work left, and its tenant."""
-
-    dag_no: DagNo
-    namespace: str
 
 
 class Turns:

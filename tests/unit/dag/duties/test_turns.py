@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from services.dag.turns import Turns, Waiting
+from services.dag.duties.turns import Turns
+from services.dag.store.duties import Waiting
 
 
 def test_a_tenant_with_one_dag_is_not_behind_a_tenant_with_many() -> None:
