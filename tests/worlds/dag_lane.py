@@ -25,6 +25,7 @@ class _Made:
     acked_s: dict[str, float] = field(default_factory=dict)
     items: dict[str, str] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
+    unsure: set[str] = field(default_factory=set)  # of these, what is perhaps acked
 
 
 class DagLane(Lane):
@@ -121,11 +122,19 @@ class DagLane(Lane):
             if made is not None:
                 made.left.discard(key)
 
+    def perhaps_acked(self, taken: list[Delivery]) -> None:
+        for held in taken:
+            made, key = self._of(held)
+            if made is not None:
+                made.unsure.add(key)
+
     async def _follow(self) -> None:
         """Each DAG whose nodes are all acked succeeds."""
         while not (self.is_ending and self._is_through and not self._dags):
             await self.wait()
-            for name, made in [(name, made) for name, made in self._dags.items() if made.id and not made.left]:
+            for name, made in [
+                (name, made) for name, made in self._dags.items() if made.id and made.left <= made.unsure
+            ]:
                 answer = await self.call("dag", f"/dags/{made.id}", method="GET")
                 if answer.known != "ok" or answer.body["state"] == "running":
                     continue

@@ -23,7 +23,7 @@ from tests.worlds.world import World
 _JUDGED_AFTER_S = 30.0
 _JUDGE_EVERY_S = 1.0
 _SAVED_S = 5.0  # a lane that was held up makes up for so much
-_AGAIN_S = 0.2
+_AGAIN_S, _LOOK_S = 0.2, 0.5
 _CALL_S = 5.0
 _DRAIN_S_MAX = 240.0
 STUCK_SHOWN = 3
@@ -152,8 +152,8 @@ class Lane:
         return told
 
     async def wait(self) -> None:
-        """A moment, where there is nothing to do."""
-        await asyncio.sleep(_AGAIN_S)
+        """A moment between two looks."""
+        await asyncio.sleep(_LOOK_S)
 
     def done(self, status: str) -> None:
         """An element was answered for."""
@@ -198,6 +198,12 @@ class Lane:
             "ack", [(held, {"output": {"by": held.token[:8]}}) for held in taken], until_known=True
         )
         self.acked([held for held in taken if told[held.id] in ("acked", "already_acked")])
+        self.perhaps_acked([held for held in taken if told[held.id] == "lease_lost" and self._was_unheard(held)])
+
+    def _was_unheard(self, held: Delivery) -> bool:
+        """Whether an ack under this lease was not answered: sent again, it is told of while the lease lasts."""
+        words = self.history.words.get(held.id, ())
+        return any((word.verb, word.token, word.known) == ("ack", held.token, "info") for word in words)
 
     # -- what each kind of lane does
 
@@ -206,6 +212,10 @@ class Lane:
 
     def acked(self, taken: list[Delivery]) -> None:
         """These are over, perhaps for long."""
+        raise NotImplementedError
+
+    def perhaps_acked(self, taken: list[Delivery]) -> None:
+        """These are over, or come again."""
         raise NotImplementedError
 
     def workers(self) -> list[Any]:

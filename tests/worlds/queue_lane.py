@@ -1,8 +1,10 @@
 """A lane of items: enqueued in batches, leased, extended, given back, forgotten, and acked, some of it twice."""
 
 from collections.abc import AsyncIterator, Sequence
+from itertools import compress
 from typing import Any
 
+from headgate.wire import BATCH_MAX
 from tests.worlds.facts import Delivery, Sent
 from tests.worlds.installation import SHARDS
 from tests.worlds.lanes import LEASES_S, STUCK_SHOWN, Door, Lane, Pace
@@ -24,9 +26,10 @@ class QueueLane(Lane):
         self._serial = 0
         self._is_through = False
         self._unended: set[str] = set()  # tags
+        self._unsure: dict[str, str] = {}  # ids, by tags, of what is perhaps acked
 
     def workers(self) -> list[Any]:
-        return [self._produce(), *(self._work() for _ in range(_WORKERS))]
+        return [self._produce(), self._look_up(), *(self._work() for _ in range(_WORKERS))]
 
     @property
     def left(self) -> int:
@@ -93,6 +96,25 @@ class QueueLane(Lane):
             await self.handle(await self.take(_TOPICS, _BATCH, lease_s))
 
     def acked(self, taken: list[Delivery]) -> None:
-        ended = {held.tag: held.id for held in taken if held.tag in self._unended}
+        self._ended({held.tag: held.id for held in taken})
+
+    def perhaps_acked(self, taken: list[Delivery]) -> None:
+        self._unsure |= {held.tag: held.id for held in taken}
+
+    def _ended(self, ids: dict[str, str]) -> None:
+        ended = {tag: item_id for tag, item_id in ids.items() if tag in self._unended}
         self._unended.difference_update(ended)
         self.over(list(ended), list(ended.values()))
+
+    async def _look_up(self) -> None:
+        """What is perhaps acked is, once it is not there any more."""
+        while not (self.is_ending and self._is_through and not self._unended):
+            await self.wait()
+            self._unsure = {tag: item_id for tag, item_id in self._unsure.items() if tag in self._unended}
+            asked = dict(list(self._unsure.items())[:BATCH_MAX])
+            if not asked:
+                continue
+            answer = await self.call("queue", "/items/states", {"ids": list(asked.values())})
+            results = answer.results(len(asked))
+            gone = [known == "ok" and result["status"] == "not_found" for known, result in results]
+            self._ended(dict(compress(asked.items(), gone)))

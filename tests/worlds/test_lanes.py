@@ -24,6 +24,7 @@ class Shelf:
         self.items: dict[str, dict[str, Any]] = {}  # what is to come, by id
         self.left: list[dict[str, Any]] = []  # what is listed in the end
         self.dag_state = "succeeded"
+        self.told: list[str] = []  # what the next acks are told; empty: they are not answered
 
     async def ask(self, door: Any, method: str, path: str, body: Any, query: Any, headers: Any) -> Answer:
         self.now_s += TICK_S
@@ -38,9 +39,13 @@ class Shelf:
             case "dequeue":
                 found = {"items": list(self.items.values())}
                 self.items = {}
-            case "ack" | "nack" | "extend" as verb:
-                status = {"ack": "acked", "nack": "requeued", "extend": "extended"}[verb]
+            case "ack":
+                status = self.told.pop(0) if self.told else "acked"
+                if not status:
+                    return Answer("info", self.now_s - TICK_S, self.now_s)
                 found = {"results": [{"status": status, "id": item["id"]} for item in body["items"]]}
+            case "states":
+                found = {"results": [{"status": "not_found", "id": item_id} for item_id in body["ids"]]}
             case "dags":
                 found = {"id": "D"}
             case "D":
@@ -96,6 +101,18 @@ async def test_a_sound_lane_is_sound_and_forgets_what_is_over(shelf: Shelf, item
     await items.last_look()
     assert (items.faults, items.left, items.history.sent, dict(items.history.deliveries)) == ([], 0, {}, {})
     assert items.operations == {"enqueued": 1, "leased": 1, "acked": 1}
+
+
+async def test_an_ack_whose_answer_was_lost_with_its_lease_is_looked_up(shelf: Shelf, items: QueueLane) -> None:
+    """Until its lease is over, an ack that is repeated is told so; then it is told that the lease is lost."""
+    shelf.told = ["", "lease_lost"]
+    shelf.comes(await send(items))
+    await work(items, shelf)
+    assert items.left == 1
+    items._is_through = True
+    await items._look_up()
+    await items.last_look()
+    assert (items.left, items.faults) == (0, [])
 
 
 async def test_what_comes_again_long_after_its_end_is_noticed(shelf: Shelf, items: QueueLane) -> None:
@@ -155,6 +172,15 @@ LAYERS = [f"n{layer}-{n}" for layer, width in enumerate((2, 6, 6, 1)) for n in r
 
 async def test_a_sound_dag_is_sound(shelf: Shelf, graphs: DagLane) -> None:
     await run(graphs, shelf, *LAYERS)
+    graphs._is_through = True
+    await graphs._follow()
+    assert (graphs.faults, graphs.left) == ([], 0)
+
+
+async def test_a_dag_with_an_ack_whose_answer_was_lost_is_looked_at(shelf: Shelf, graphs: DagLane) -> None:
+    await run(graphs, shelf, *LAYERS[:-1])
+    shelf.told = ["", "lease_lost"]
+    await run(graphs, shelf, LAYERS[-1])
     graphs._is_through = True
     await graphs._follow()
     assert (graphs.faults, graphs.left) == ([], 0)
