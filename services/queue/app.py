@@ -35,6 +35,7 @@ from services.queue.enqueue.placement import Placement
 from services.queue.leases.ack import Acks
 from services.queue.leases.ack_flushes import AckFlushes
 from services.queue.leases.cancel import Cancels
+from services.queue.leases.dag_news import DagNews
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.extend import Extends
 from services.queue.leases.item_states import ItemStates
@@ -105,7 +106,7 @@ def create_app(settings: QueueSettings) -> HotPath:
         process.ownership,
         process.agreement,
     )
-    talking: list[_Talking] = [process.ack_flushes.endings, process.ack_flushes.changes]
+    talking: list[_Talking] = [process.dag_news.endings, process.dag_news.changes]
     if messenger is not None:
         talking = [messenger, Hearer(dispatch, messenger), *talking]
     lanes = Lanes(stores, dispatch, settings)
@@ -188,10 +189,11 @@ def _process(
         list(stores.values()), settings, clock, announcer=announcer, owns=ownership.owns, hand_back=hand_back
     )
     placement = Placement(list(stores), settings, clock, avoids=shards.avoids, owns=ownership.owns)
-    ack_flushes = AckFlushes(dispatch, settings)
-    expiry = Expiry(dispatch, settings)
+    dag_news = DagNews(settings)
+    ack_flushes = AckFlushes(dispatch, dag_news, settings)
+    expiry = Expiry(dispatch, dag_news, settings)
     gates = Gates(stores, shards, clock, dispatch.look_again)
-    nacks = Nacks(stores, dispatch, gates, expiry, settings)
+    nacks = Nacks(stores, dispatch, gates, expiry, dag_news, settings)
     quotas = Quotas(stores, buckets, clock)
     operations = Operations(stores, dispatch, settings, clock)
     agreement = Agreement(stores, settings.given_rows_max, dispatch.release)
@@ -206,6 +208,7 @@ def _process(
         dequeues=Dequeues(stores, dispatch, gates, settings, clock),
         acks=Acks(stores, ack_flushes),
         ack_flushes=ack_flushes,
+        dag_news=dag_news,
         nacks=nacks,
         extends=Extends(stores, workers.note),
         revives=Revives(stores, dispatch, settings),

@@ -3,6 +3,7 @@
 from tests.mutations.model import Mutation
 
 _ADDITION = "services/dag/build/addition.py"
+_COMPLETE_HERE = "migrations/dag/functions/complete_here.sql"
 _CONTEXT = "services/dag/run/context.py"
 _CONTROL = "services/dag/run/control.py"
 _EXPANDING = "services/dag/build/expand.py"
@@ -21,6 +22,7 @@ _BUILDING_RACES = "integration/dag/test_building_races.py"
 _COMPLETION_RACES = "integration/dag/test_completion_races.py"
 _CLEANUP = "integration/dag/test_cleanup.py"
 _DEADLINES = "integration/dag/test_external_deadlines.py"
+_FAILURES = "integration/dag/test_folding_failures.py"
 _KEPT = "integration/dag/test_retention.py"
 _REOPENED = "integration/dag/test_reopening.py"
 _PRIORITY = "integration/dag/test_priority.py"
@@ -170,6 +172,38 @@ MUTATIONS = (
         "if limit is not None and more and have + more > limit:",
         "if limit is not None and more and have + more > limit + 1:",
         ("integration/dag/test_quotas.py::test_dags_over_the_quota_are_refused_and_leave_nothing",),
+    ),
+    Mutation(
+        "failure-cancels",
+        "a failure that cancels its DAG is told",
+        _COMPLETE_HERE,
+        "u.failure IS NOT NULL AND (dags.cancels OR x.tolerate)",
+        "u.failure IS NOT NULL AND x.tolerate",
+        (f"{_FAILURES}::test_a_failure_that_something_else_comes_of_is_told",),
+    ),
+    Mutation(
+        "failure-tolerated",
+        "a failure that is tolerated is told",
+        _COMPLETE_HERE,
+        "u.failure IS NOT NULL AND (dags.cancels OR x.tolerate)",
+        "u.failure IS NOT NULL AND dags.cancels",
+        (f"{_FAILURES}::test_a_failure_that_something_else_comes_of_is_told",),
+    ),
+    Mutation(
+        "failure-counted",
+        "a child counts a failed upstream as failed",
+        _COMPLETE_HERE,
+        "            up_failed = node.up_failed + x.failed\n",
+        "            up_failed = node.up_failed\n",
+        (f"{_FAILURES}::test_what_waits_for_a_failure_is_released_with_it",),
+    ),
+    Mutation(
+        "failure-verdict",
+        "a DAG whose last node fails has failed",
+        _COMPLETE_HERE,
+        "WHEN dags.has_failed OR k.failed > 0 THEN 'failed'",
+        "WHEN dags.has_failed THEN 'failed'",
+        (f"{_FAILURES}::test_a_dag_ends_with_the_failure_of_its_last_node",),
     ),
     Mutation(
         "priority-ahead-started",

@@ -24,11 +24,12 @@ _COMPLETE_HERE = Statement(
         "outputs",
         "starts",
         "workers",
+        "failures",
         "queue_shard",
         "folds",
     ),
     "SELECT o_taken::text[] AS taken, o_released::text[] AS released, o_made AS made "
-    "FROM complete_here($1, $2, $3, $4::uuid[], $5, $6, $7, $8, $9, $10)",
+    "FROM complete_here($1, $2, $3, $4::uuid[], $5, $6, $7, $8, $9, $10, $11)",
 )
 
 Verb = Callable[[Actor], Awaitable[Any]]
@@ -85,9 +86,9 @@ class Scene:
 
         return end
 
-    def folds(self, key: str) -> Verb:
-        """The ack of a node's item, that is delivered, goes on with its DAG if it can: `folded`, or `told` by a
-        completion item."""
+    def folds(self, key: str, failure: str | None = None) -> Verb:
+        """The ack of a node's item, that is delivered, or its last failure (an error as JSON text), goes on with
+        its DAG if it can: `folded`, or `told` by a completion item."""
 
         async def fold(actor: Actor) -> str:
             queue = self.world.queue
@@ -96,7 +97,7 @@ class Scene:
             context = item.body["ack_context"]
             given = {"dag_ids": [context["dag"]], "node_keys": [key], "generations": [item.generation]}
             given |= {"item_ids": [item.body["id"]], "attempts": [1], "outputs": [None]}
-            given |= {"starts": [None], "workers": [None], "queue_shard": 0, "folds": 3}
+            given |= {"starts": [None], "workers": [None], "failures": [failure], "queue_shard": 0, "folds": 3}
 
             async def work(tx: Transaction) -> tuple[list[str], list[str]] | None:
                 [row] = await tx.fetch(_COMPLETE_HERE, **given) or [None]
@@ -107,7 +108,10 @@ class Scene:
                 return list(opened), list(row["made"] or ())
 
             found = await actor.process.shard.pool.transaction(work)
-            queue.ack(key, told=found is None)
+            if failure is None:
+                queue.ack(key, told=found is None)
+            else:
+                queue.die(key, told=found is None)
             if found is None:
                 return "told"
             await queue.revive("default", [(item_id, None) for item_id in found[0]])

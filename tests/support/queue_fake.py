@@ -116,9 +116,12 @@ class FakeQueue:
         else:
             self._drop(item, "acked")
 
-    def die(self, node: str, error: str = "boom") -> None:
-        """A node's item uses up its attempts."""
-        self.end(self.item_of(node), "dead", error=error)
+    def die(self, node: str, error: str = "boom", *, told: bool = True) -> None:
+        """A node's item uses up its attempts; `told` as of `ack`."""
+        if told:
+            self.end(self.item_of(node), "dead", error=error)
+        else:
+            self._drop(self.item_of(node), "dead")
 
     def end(self, item: FakeItem, outcome: str, **more: Any) -> None:
         """An item ends; its completion item is there at once."""

@@ -1,15 +1,15 @@
--- Gives ends of acked items to whoever applies them in this database, and makes ready what that releases.
+-- Gives ends of items to whoever applies them in this database, and makes ready what that releases.
 --
 -- Who listens on topic `acks/<n>` of namespace `_dag` may have a schema `dag_<n>` beside this one with a function
 -- complete_here(dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[],
--- outputs text[], started_ats timestamptz[], workers text[], queue_shard int, folds int) returning (taken uuid[],
+-- outputs text[], started_ats timestamptz[], workers text[], failures text[], queue_shard int, folds int) returning (taken uuid[],
 -- released uuid[], ended uuid[], wide uuid[], inputs text[], made text[]). It is called with its schema as the search_path. It applies what
 -- it can without waiting for anybody: `taken` are the items of whose end nobody else has to be told, `released`
 -- the disabled items of this shard that are revived for it now, with the `inputs` given to each (NULL: its own), `ended` the DAGs that end by that, and `wide` the
 -- items that are left out since they would release much; `made` are new items, as `make_here` takes them, which are
 -- revived at once. `folds` says what may be applied: ends of nodes (1), and
 -- ends of DAGs (2), of which who acks tells who waits for them; whether wide ones are taken (4), or refuse the
--- whole ack (8), which is then made again without them. Any fault, there or in reviving, undoes all of that: an
+-- whole ack (8), which is then made again without them. The context of an item that has failed says so (see tell_dead). Any fault, there or in reviving, undoes all of that: an
 -- ack does not fail by it, its ends are told by completion items.
 CREATE OR REPLACE FUNCTION fold_completions(
     item_ids uuid[], ack_topic_ids int[], attempt_numbers int[], outputs text[], contexts text[],
@@ -20,7 +20,7 @@ LANGUAGE plpgsql VOLATILE SET enable_hashjoin = on AS $$
 DECLARE
     items_max CONSTANT int := 2000;     -- of one ack, and of one DAG shard: others share its statement
     -- The types of complete_here's parameters, by their fixed numbers: names would be parsed for each ack.
-    signature CONSTANT oidvector := '2951 1009 1007 2951 1007 1009 1185 1009 23 23';
+    signature CONSTANT oidvector := '2951 1009 1007 2951 1007 1009 1185 1009 1009 23 23';
     home CONSTANT text := current_setting('search_path');
     path text;
     part record;
@@ -42,7 +42,8 @@ BEGIN
                 array_agg((y.context ->> 'generation')::int) AS generations, array_agg(y.id) AS ids,
                 array_agg(y.attempts) AS attempts, array_agg(y.output) AS outputs,
                 array_agg((y.context ->> 'started_at')::timestamptz) AS started_ats,
-                array_agg(y.context ->> 'worker') AS workers
+                array_agg(y.context ->> 'worker') AS workers,
+                array_agg((y.context -> 'failure')::text) AS failures
             FROM (
                 SELECT u.id, u.attempts, u.output, u.context::jsonb AS context
                 FROM unnest(item_ids, ack_topic_ids, attempt_numbers, fold_completions.outputs, contexts)
@@ -59,7 +60,7 @@ BEGIN
         INTO given
         FROM complete_here(
             part.dags, part.keys, part.generations, part.ids, part.attempts, part.outputs,
-            part.started_ats, part.workers, part.here, folds) AS c;
+            part.started_ats, part.workers, part.failures, part.here, folds) AS c;
         path := set_config('search_path', home, true);
         taken := taken || given.taken;
         released := released || given.released;

@@ -12,6 +12,7 @@ from services.queue.enqueue.placement import Placement
 from services.queue.leases.ack import Acks
 from services.queue.leases.ack_flushes import AckFlushes
 from services.queue.leases.cancel import Cancels
+from services.queue.leases.dag_news import DagNews
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.extend import Extends
 from services.queue.leases.item_states import ItemStates
@@ -44,6 +45,7 @@ class QueueProcess:
     dequeues: Dequeues
     acks: Acks
     ack_flushes: AckFlushes
+    dag_news: DagNews
     nacks: Nacks
     extends: Extends
     revives: Revives

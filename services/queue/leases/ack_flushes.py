@@ -14,17 +14,16 @@ from typing import NamedTuple, TypeAlias
 from prometheus_client import Counter
 
 from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.leases.dag_news import DagNews
 from services.queue.leases.held_items import LOOKS_MAX, lost_status
 from services.queue.model import Fold, NamespaceId
 from services.queue.settings import QueueSettings
 from services.queue.store.leases import held_under
 from services.queue.store.shard_store import Known, Store
 from shared.admission.connection_priority import Urgency
-from shared.clock import SystemClock
-from shared.dag_notify import CHANGES_PAUSE_S, Voice, changed_channel, ended_channel
 from shared.errors import ServiceError, Unavailable
-from shared.ids import KIN, kins, time_ms_of
-from shared.metrics import ACKED, DAG_SECONDS, FOLDED, FOLDED_RELEASES
+from shared.ids import KIN, kins
+from shared.metrics import ACKED
 from shared.postgres.batcher import LIGHT_ENTRIES_MAX, Batcher
 from shared.postgres.connections import Declined
 
@@ -32,17 +31,6 @@ from shared.postgres.connections import Declined
 _WIDE = "wide"
 # DAGs of such acks in one flush: one that ends more edges than it may apply would apply none.
 WIDE_DAGS_MAX = 4
-
-# By whether no DAG named is wide, and whether ends are heard. Made once: putting flags together is slow.
-_FOLDS = {
-    (is_plain, is_heard): Fold.NODES
-    | (Fold.REFUSE_WIDE if is_plain else Fold.WIDE)
-    | (Fold.DAGS if is_heard else Fold.NOTHING)
-    for is_plain in (False, True)
-    for is_heard in (False, True)
-}
-
-_clock = SystemClock()
 
 
 class AckEntry(NamedTuple):
@@ -75,18 +63,16 @@ AckFlusher: TypeAlias = Callable[[list[AckEntry]], Awaitable[list[Statuses]]]
 
 
 class AckFlushes:
-    """Makes them. `endings` is told which DAGs have ended, `changes` of which kins those are that have gone on."""
+    """Makes them."""
 
-    def __init__(self, dispatch: Dispatch, settings: QueueSettings) -> None:
+    def __init__(self, dispatch: Dispatch, dag_news: DagNews, settings: QueueSettings) -> None:
         self._dispatch = dispatch
+        self._dag_news = dag_news
         self._settings = settings
         self._stores: dict[int, Store] = {}
         self._acked: dict[int, Counter] = {}
         self._wide: set[str] = set()
         self.flushes: dict[tuple[int, bool], Batcher[AckEntry, Statuses]] = {}
-        url, prefix = settings.redis_url, settings.redis_prefix
-        self.endings = Voice(url, ended_channel(prefix))
-        self.changes = Voice(url, changed_channel(prefix), pause_s=CHANGES_PAUSE_S)
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
@@ -155,18 +141,10 @@ class AckFlushes:
                 statuses[i] = "acked" if again is None else again[nth]
 
     def _folds(self, ids: Sequence[str]) -> Fold:
-        if not self._settings.fold_completions:
-            return Fold.NOTHING
-        return _FOLDS[self._wide.isdisjoint(ids), self.endings.is_heard]
+        return self._dag_news.folds(Fold.REFUSE_WIDE if self._wide.isdisjoint(ids) else Fold.WIDE)
 
     def _is_wide(self, entry: AckEntry) -> bool:
         return not self._wide.isdisjoint(entry.ids)
-
-    def _tell_ended(self, dag_ids: Sequence[str]) -> None:
-        self.endings.tell(dag_ids)
-        now_s = _clock.wall_s()
-        for dag_id in dag_ids:
-            DAG_SECONDS.observe(max(0.0, now_s - time_ms_of(dag_id) / 1000))
 
     def _acker(self, store: Store, relaxed: bool) -> AckFlusher:
         async def flush_with_care(entries: list[AckEntry]) -> list[Statuses]:
@@ -202,12 +180,7 @@ class AckFlushes:
                 return await flush_others(entries, set(refusal.detail.split()))
             self._dispatch.ready(store.number, flushed.ready)
             if flushed.folded:
-                FOLDED.labels(store.number).inc(flushed.folded)
-                FOLDED_RELEASES.labels(store.number).inc(flushed.revived)
-                if self.changes.is_heard:
-                    self.changes.tell(kin.decode() for kin in kins(ids))
-            if flushed.ended:
-                self._tell_ended(flushed.ended)
+                self._dag_news.gone_on(store.number, ids, flushed)
             if flushed.delayed:
                 await self._dispatch.place_lanes(store.number)
             if flushed.acked is None:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.leases import failed_attempts
+from services.queue.leases.dag_news import DagNews
 from services.queue.leases.held_items import is_last_attempt, pause_s
 from services.queue.model import Ready
 from services.queue.settings import QueueSettings
 from services.queue.store import items as rows
 from services.queue.store import leases
-from services.queue.store.items import LockedItem, Removal, Requeue
+from services.queue.store.items import Buried, LockedItem, Removal, Requeue
 from services.queue.store.leases import ExpiredGroup, Holding, SweepBounds
 from services.queue.store.shard_store import Store
 from shared.errors import Invalid, Unavailable
@@ -29,8 +30,9 @@ _PAST_TTL = "its time to live passed"
 class Expiry:
     """Sweeps of leases and of times to live: what a nack or a cancel does, in nobody's name."""
 
-    def __init__(self, dispatch: Dispatch, settings: QueueSettings) -> None:
+    def __init__(self, dispatch: Dispatch, dag_news: DagNews, settings: QueueSettings) -> None:
         self._dispatch = dispatch
+        self._dag_news = dag_news
         self._settings = settings
 
     async def sweep(self, store: Store, bounds: SweepBounds) -> Swept:
@@ -47,7 +49,8 @@ class Expiry:
                 raise
             swept = await store.pool.transaction(lambda tx: _put_off(tx, bounds))
         LEASE_EXPIRED.labels(store.number).inc(swept.expired)
-        self._dispatch.ready(store.number, swept.ready)
+        self._dispatch.ready(store.number, [*swept.ready, *swept.buried.ready])
+        self._dag_news.gone_on(store.number, swept.buried.ids, swept.buried)
         await self._dispatch.place_lanes(store.number)
         return swept
 
@@ -84,11 +87,11 @@ class Expiry:
         ]
         if acked:  # between the look of `take_expired` and its lock
             await leases.remember_acked(tx, *zip(*acked, strict=True))
-        return Swept(len(items), await self._take_back(tx, items, holdings), *_reach(groups))
+        return Swept(len(items), *await self._take_back(tx, items, holdings), *_reach(groups))
 
     async def _take_back(
         self, tx: Transaction, items: Mapping[str, LockedItem], holdings: Mapping[str, Holding]
-    ) -> list[Ready]:
+    ) -> tuple[list[Ready], Buried]:
         """What becomes of items whose leases ran out: deliverable again, dead or expired."""
         back, dead, gone = [], [], []
         for item_id, item in items.items():
@@ -109,8 +112,8 @@ class Expiry:
         ]
         await failed_attempts.log(tx, ended, items, holdings, self._settings.logged_attempts_max)
         ready = await rows.requeue(tx, back)
-        ready += await rows.bury(tx, dead)
-        return ready + await rows.remove(tx, gone)
+        buried = await rows.bury(tx, dead, self._dag_news.folds())
+        return ready + await rows.remove(tx, gone), buried
 
 
 def _too_long(item: LockedItem, holding: Holding) -> str | None:
@@ -121,11 +124,12 @@ def _too_long(item: LockedItem, holding: Holding) -> str | None:
 
 
 class Swept(NamedTuple):
-    """What a sweep took back, what of it is ready now, how many ids it took out of groups (most were acked), and
-    whose group was the last."""
+    """What a sweep took back, what of it is ready now, what it has buried, how many ids it took out of groups
+    (most were acked), and whose group was the last."""
 
     expired: int
     ready: list[Ready]
+    buried: Buried
     ids: int
     last_namespace_id: int
 
@@ -141,4 +145,4 @@ async def _put_off(tx: Transaction, bounds: SweepBounds) -> Swept:
             log.error("an item whose lease ran out cannot be taken back", item=item_id)
             where = (group.namespace_id, group.topic_id, item_id, group.holding)
             await leases.lease_again(tx, [(group.token, PUT_OFF_S, *where)])
-    return Swept(0, [], *_reach(groups))
+    return Swept(0, [], Buried(), *_reach(groups))

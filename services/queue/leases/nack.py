@@ -9,11 +9,12 @@ from typing import NamedTuple, Self
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.topic_gates import Gates
 from services.queue.leases import failed_attempts
+from services.queue.leases.dag_news import DagNews
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.held_items import each_held, is_last_attempt, lock_held, lost_statuses, pause_s
 from services.queue.model import NamespaceId, Ready, Result, TopicId
 from services.queue.settings import QueueSettings
-from services.queue.store.items import LockedItem, Requeue, bury, requeue
+from services.queue.store.items import Buried, LockedItem, Requeue, bury, requeue
 from services.queue.store.leases import leave_groups
 from services.queue.store.shard_store import Store
 from shared.errors import Overloaded, Unavailable, something_done
@@ -43,6 +44,16 @@ class Nack(NamedTuple):
         return self._replace(id=item_id, lease_token=lease_token)
 
 
+class _GivenBack(NamedTuple):
+    """What became of each element, by its place; and what that made ready."""
+
+    statuses: dict[int, str]
+    ready: list[Ready]
+    buried: Buried
+    past_ttl: list[str]
+    throttles: dict[Slowed, float]
+
+
 class Nacks:
     """Calls of the verb."""
 
@@ -52,12 +63,14 @@ class Nacks:
         dispatch: Dispatch,
         gates: Gates,
         expiry: Expiry,
+        dag_news: DagNews,
         settings: QueueSettings,
     ) -> None:
         self._stores = stores
         self._dispatch = dispatch
         self._gates = gates
         self._expiry = expiry
+        self._dag_news = dag_news
         self._settings = settings
 
     async def nack(self, namespace: str, items: Sequence[Nack]) -> list[Result]:
@@ -73,7 +86,7 @@ class Nacks:
                 await self.nack(namespace, nacks)
 
     async def _nack_at(self, store: Store, namespace_id: NamespaceId, nacks: list[Nack]) -> dict[int, str]:
-        async def work(tx: Transaction) -> tuple[dict[int, str], list[Ready], list[str], dict[Slowed, float]]:
+        async def work(tx: Transaction) -> _GivenBack:
             throttles: dict[Slowed, float] = {}
             held, items, holdings = await lock_held(tx, namespace_id, nacks)
             back: list[Requeue] = []
@@ -95,17 +108,19 @@ class Nacks:
             ended = [(row, "failed") for row in back if row.cost] + [(row, "dead") for row in dead]
             await failed_attempts.log(tx, ended, items, holdings, self._settings.logged_attempts_max)
             ready = await requeue(tx, back)
-            ready += await bury(tx, dead)
+            buried = await bury(tx, dead, self._dag_news.folds())
             DEAD.labels(store.number).inc(len(dead))
-            return statuses, ready, [row.id for row in back if items[row.id].ttl_passed], throttles
+            past_ttl = [row.id for row in back if items[row.id].ttl_passed]
+            return _GivenBack(statuses, ready, buried, past_ttl, throttles)
 
-        statuses, ready, past_ttl, throttles = await store.pool.transaction(work)
+        statuses, ready, buried, past_ttl, throttles = await store.pool.transaction(work)
         NACKED.labels(store.number).inc(len(statuses))
         if throttles:
             await self._throttle(store, throttles)
         if past_ttl:
             await self._expiry.expire_now(store, past_ttl)
-        self._dispatch.ready(store.number, ready)
+        self._dispatch.ready(store.number, [*ready, *buried.ready])
+        self._dag_news.gone_on(store.number, buried.ids, buried)
         await self._dispatch.place_lanes(store.number)
         with something_done():
             return statuses | await lost_statuses(store, namespace_id, nacks, statuses)

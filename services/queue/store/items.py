@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from services.queue.model import Key, NamespaceId, Ready, TopicId
+from services.queue.model import Fold, Key, NamespaceId, Ready, TopicId
 from services.queue.store.names import SQL
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import Asked, row_of, rows_of
@@ -159,13 +159,46 @@ async def requeue(tx: Transaction, rows: Sequence[Requeue]) -> list[Ready]:
     return [made.ready for made in await rows_of(MadeReady, tx, SQL.requeue, **columns)]
 
 
-async def bury(tx: Transaction, rows: Sequence[Requeue]) -> list[Ready]:
-    """Park items as dead; their completions."""
+class _Told(NamedTuple):
+    """How many ends were to be told; and what `tell_dead` says of an item that is there for it, or, without a
+    topic, of a DAG that has ended."""
+
+    asked: int
+    topic_id: TopicId | None
+    priority: int
+    deliver_at: datetime
+    id: str | None
+    is_revived: bool
+    is_ready: bool
+
+
+class Buried(NamedTuple):
+    """What has become ready by items that are dead now: their completions, and what their DAGs have released. Of
+    their ends so many were applied (`folded`), which made so many ready or delayed and ended these DAGs."""
+
+    ids: Sequence[str] = ()
+    ready: Sequence[Ready] = ()
+    folded: int = 0
+    revived: int = 0
+    ended: Sequence[str] = ()
+
+
+async def bury(tx: Transaction, rows: Sequence[Requeue], folds: Fold) -> Buried:
+    """Park items as dead."""
     if not rows:
-        return []
+        return Buried()
     ids, costs, _, errors, metadatas = zip(*rows, strict=True)
-    columns = {"ids": ids, "costs": costs, "errors": errors, "metadatas": metadatas}
-    return [made.ready for made in await rows_of(_Completion, tx, SQL.bury, **columns)]
+    columns = {"ids": ids, "costs": costs, "errors": errors, "metadatas": metadatas, "folds": folds}
+    news = await rows_of(_Told, tx, SQL.bury, **columns)
+    made = [one for one in news if one.topic_id is not None]
+    ready = [
+        Ready(one.topic_id, Key(one.priority, one.deliver_at, one.id))
+        for one in news
+        if one.topic_id is not None and one.id is not None and one.is_ready
+    ]
+    ended = [one.id for one in news if one.topic_id is None and one.id is not None]
+    told = sum(not one.is_revived for one in made)
+    return Buried(ids, ready, news[0].asked - told, len(made) - told, ended)
 
 
 class Removal(NamedTuple):

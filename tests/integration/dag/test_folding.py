@@ -53,10 +53,11 @@ async def test_an_end_that_cannot_be_folded_fails_no_ack(folding: Folding) -> No
     dag = await folding.dags.create({"a": [], "b": ["a"]})
     await folding.execute(
         "ALTER FUNCTION complete_here RENAME TO complete_well; CREATE FUNCTION complete_here("
-        "uuid[], text[], int[], uuid[], int[], text[], timestamptz[], text[], int, int) "
+        "uuid[], text[], int[], uuid[], int[], text[], timestamptz[], text[], text[], int, int) "
         "RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[], o_inputs text[]) "
         "LANGUAGE plpgsql AS $$ BEGIN "
-        "RETURN QUERY SELECT * FROM complete_well($1, $2, $3, $4, $5, $6, $7, $8, $9, $10); PERFORM 1 / 0; END $$"
+        "RETURN QUERY SELECT * FROM complete_well($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11); "
+        "PERFORM 1 / 0; END $$"
     )
     try:
         assert await folding.queue.ack((await folding.take())["a"]) == ["acked"]

@@ -103,7 +103,7 @@ async def test_an_end_of_another_generation_or_item_ends_no_node(folding: Foldin
     given = (2, item_id) if other == "generation" else (1, await folding.item_of(dag, "b"))
     [row] = await folding.dags.rows(
         "SELECT o_taken FROM complete_here(ARRAY[$1::uuid], ARRAY['a'], ARRAY[$2::int], ARRAY[$3::uuid], ARRAY[1],"
-        " ARRAY[NULL::text], ARRAY[NULL::timestamptz], ARRAY[NULL::text], 0, 3)",
+        " ARRAY[NULL::text], ARRAY[NULL::timestamptz], ARRAY[NULL::text], ARRAY[NULL::text], 0, 3)",
         dag,
         *given,
     )

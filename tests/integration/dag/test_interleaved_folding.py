@@ -50,6 +50,28 @@ async def test_one_upstream_is_folded_while_another_fails(scene: Scene) -> None:
     )
 
 
+async def test_an_upstream_fails_by_its_item_while_another_is_folded(scene: Scene) -> None:
+    ended = ({"a": "failed", "b": "succeeded", "c": "released", "d": "released"}, "failed")
+    nodes: list[dict[str, Any]] = [{"key": "a"}, {"key": "b"}]
+    nodes += [{"key": "c", "upstream": ["a", "b"], "trigger": "all_done"}]
+    nodes += [{"key": "d", "upstream": ["a"], "trigger": "any_failed"}]
+    await race(
+        scene,
+        nodes,
+        (scene.folds("a", '"boom"'), scene.folds("b")),
+        {("folded", "folded"): ended, ("folded", "told"): ended, ("told", "folded"): ended},
+    )
+
+
+async def test_an_edge_is_added_below_what_fails_by_its_item(scene: Scene) -> None:
+    await race(
+        scene,
+        [{"key": "a"}, {"key": "b", "upstream": ["a"], "trigger": "all_done"}, {"key": "c", "external": ["x"]}],
+        (scene.folds("a", "null"), scene.links("a", "c")),
+        either(201, ({"a": "failed", "b": "released", "c": "skipped"}, "failed")),
+    )
+
+
 async def test_an_end_is_folded_while_it_is_applied_a_second_time(scene: Scene) -> None:
     """As by a completion that was written before the ack of a redelivered item."""
     ended = ({"a": "succeeded", "b": "released", "c": "blocked"}, "succeeded")

@@ -173,8 +173,9 @@ counted AS (
     FROM requeued GROUP BY topic_id)
 SELECT id::text, topic_id, priority, deliver_at FROM requeued WHERE is_ready;
 
--- name: bury(ids, costs, errors, metadatas)
--- Dead: the item stays, parked, until it is purged, redriven or past retention.
+-- name: bury(ids, costs, errors, metadatas, folds)
+-- Dead: the item stays, parked, until it is purged, redriven or past retention. Of ends that somebody wants to hear of,
+-- `folds` says which may be applied here (see tell_dead).
 WITH found AS MATERIALIZED (
     SELECT w.*, i.place
     FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS w(id, cost, error, metadata)
@@ -188,12 +189,13 @@ to_parked AS (
     INSERT INTO parked (id, namespace_id, topic_id, reason, managed, parked_at)
     SELECT id, namespace_id, topic_id, 'dead', managed, shard_now() FROM buried),
 counted AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -count(*), 0, count(*) FROM buried GROUP BY topic_id)
-SELECT e.o_topic_id, e.o_deliver_at, e.o_id::text
+SELECT c.told AS asked, news.topic_id, news.priority, news.deliver_at, news.id::text AS id,
+    news.revived AS is_revived, news.is_ready
 FROM (SELECT array_agg(id) AS ids, array_agg(topic_id) AS topics, array_agg(ack_topic_id) AS ack_topics,
-        array_agg('dead'::text) AS outcomes, array_agg(attempts) AS attempts, array_agg(NULL::text) AS outputs,
-        array_agg(error) AS errors, array_agg(ack_context) AS contexts
-    FROM buried WHERE ack_topic_id IS NOT NULL) AS c,
-    emit_completions(c.ids, c.topics, c.ack_topics, c.outcomes, c.attempts, c.outputs, c.errors, c.contexts) AS e;
+        array_agg(attempts) AS attempts, array_agg(error) AS errors, array_agg(ack_context) AS contexts,
+        count(*)::int AS told
+    FROM buried WHERE ack_topic_id IS NOT NULL) AS c
+LEFT JOIN LATERAL tell_dead(c.ids, c.topics, c.ack_topics, c.attempts, c.errors, c.contexts, $5::int) AS news ON true;
 
 -- name: remove(ids, outcomes, states, charges, whys)
 -- The end of items whose membership this transaction has taken: expired, cancelled, or dead ones that leave.
