@@ -7,6 +7,7 @@ _COMPLETE_HERE = "migrations/dag/functions/complete_here.sql"
 _CONTEXT = "services/dag/run/context.py"
 _CONTROL = "services/dag/run/control.py"
 _EXPANDING = "services/dag/build/expand.py"
+_GRAPH = "services/dag/graph.py"
 _MODEL = "services/dag/model.py"
 _ORDERS = "services/dag/build/topological_orders.py"
 _QUOTAS = "services/dag/build/quotas.py"
@@ -231,5 +232,29 @@ MUTATIONS = (
         "lift=lifted.get(i.no, 0)",
         "lift=0",
         (f"{_PRIORITY}::test_an_item_that_is_sent_again_after_a_crash_is_lifted_too",),
+    ),
+    Mutation(
+        "order-sorted-undone",
+        "of edges that are sorted in at once none stays where one closes a cycle",
+        _GRAPH,
+        "        if cycle:\n            self.remove(edges)\n        return cycle\n",
+        "        return cycle\n",
+        ("unit/dag/test_graph.py::test_edges_sorted_at_once_are_taken_unless_one_of_them_closes_a_cycle",),
+    ),
+    Mutation(
+        "order-sorted-reach",
+        "all that stands between the ends of the edges is sorted",
+        _GRAPH,
+        "max(high for _, high in against)",
+        "min(high for _, high in against)",
+        ("unit/dag/test_graph.py::test_edges_sorted_at_once_are_taken_unless_one_of_them_closes_a_cycle",),
+    ),
+    Mutation(
+        "order-sorted-bound",
+        "a call does not look at most nodes for each of its edges",
+        _GRAPH,
+        "self._visited > visits_max and len(edges) - place > 1",
+        "False",
+        ("unit/dag/test_graph.py::test_a_call_of_many_edges_against_the_order_is_sorted_at_once",),
     ),
 )

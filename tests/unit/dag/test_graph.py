@@ -94,6 +94,54 @@ def test_an_order_takes_every_edge_but_those_that_close_a_cycle(edges: list[tupl
         assert all(order.comes_before(up, down) for up, down in taken)
 
 
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12, unique=True), max_size=8
+    ),
+    st.booleans(),
+)
+def test_edges_sorted_at_once_are_taken_unless_one_of_them_closes_a_cycle(
+    calls: list[list[tuple[int, int]]], together: bool
+) -> None:
+    """All of a call or none of it, whichever way it goes."""
+    order = Order()
+    order.grow(10)
+    taken: set[tuple[int, int]] = set()
+    for call in calls:
+        edges = [edge for edge in call if edge not in taken]
+        acyclic = sort([str(n) for n in range(10)], [(str(up), str(down)) for up, down in {*taken, *edges}])[0]
+        cycle = order._insert_together(edges) if together else order.insert_all(edges)
+        if acyclic:
+            assert cycle == []
+            taken |= set(edges)
+        else:
+            assert all(pair in {*taken, *edges} for pair in pairwise([*cycle, cycle[0]]))
+            assert len(set(cycle)) == len(cycle)
+        assert order.edges == len(taken)
+        assert all(order.comes_before(up, down) for up, down in taken)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_call_of_many_edges_against_the_order_is_sorted_at_once(closes: bool) -> None:
+    """However its nodes are numbered, it looks at each of them a few times: not at most of them for each edge."""
+    count, choose = 2_000, random.Random(3)
+    names = list(range(count))
+    choose.shuffle(names)
+    known = [(names[i], names[i + 1]) for i in range(0, count - 1, 2)]
+    edges = [(names[i], names[j]) for i in range(count) for j in (i + 2, i + 7) if j < count]
+    choose.shuffle(edges)
+    order = Order()
+    order.grow(count)
+    assert order.insert_all(known) == []
+    cycle = order.insert_all([*edges, (names[-1], names[0])] if closes else edges)
+    assert order._visited < 4 * count
+    assert all(pair in {*known, *edges, (names[-1], names[0])} for pair in pairwise([*cycle, *cycle[:1]]))
+    assert bool(cycle) is closes
+    taken = known if closes else [*known, *edges]
+    assert order.edges == len(taken)
+    assert all(order.comes_before(up, down) for up, down in taken)
+
+
 def test_edges_taken_back_no_longer_close_cycles() -> None:
     order = Order()
     order.grow(3)
