@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
 
@@ -17,7 +18,7 @@ from headgate import wire
 from headgate._calls import encode, present
 from headgate._elements import Leased, LeasedDag, Nack, Told
 from headgate._job_logs import JobLog, JobLogs, current_job
-from headgate._threads import threads
+from headgate._threads import Ends, threads
 from headgate._virtual_loop import VirtualLoop
 from headgate.errors import Fail, Invalid, Retry, Throttled
 
@@ -288,6 +289,16 @@ async def run_handler(handler: Handler, job: Job) -> Any:
     return await found if inspect.isawaitable(found) else found
 
 
+# Of each event loop, how it hears of handlers that have ended in threads.
+_ends: WeakKeyDictionary[asyncio.AbstractEventLoop, Ends] = WeakKeyDictionary()
+
+
+def _ends_of(loop: asyncio.AbstractEventLoop) -> Ends:
+    if (found := _ends.get(loop)) is None:
+        found = _ends[loop] = Ends(loop)
+    return found
+
+
 def _in_thread(handler: Handler, job: Job) -> Awaitable[Any]:
     """A daemon thread, so that a handler that never returns cannot keep the process from ending."""
     loop = asyncio.get_running_loop()
@@ -311,9 +322,9 @@ def _in_thread(handler: Handler, job: Job) -> Awaitable[Any]:
         except BaseException as error:
             failure = error
         is_done()
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, found, failure)
+        ends.tell(lambda: settle(found, failure))
 
+    ends = _ends_of(loop)
     context, name = contextvars.copy_context(), f"headgate-{job.topic}"
     if isinstance(loop, VirtualLoop):
         thread = threading.Thread(target=run, args=(lambda: None,), name=name, daemon=True)

@@ -1,11 +1,16 @@
 """Daemon threads that run one handler after another: starting one for each would cost more than a short handler.
 
-There are as many as handlers run at once, and those that have been idle for a moment. They are daemons, so that a
-handler that never returns cannot keep the process from ending; the child of a fork begins with none.
+There are as many as handlers run at once, and those that have been idle for a moment. They take from one queue:
+one that has ended a handler goes on with the next without waking another, which costs more than a short handler
+does. They are daemons, so that a handler that never returns cannot keep the process from ending; the child of a
+fork begins with none.
 """
 
+import asyncio
 import os
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -15,54 +20,73 @@ IDLE_S_MAX: Final = 10.0
 Work = Callable[[], None]
 
 
-class _Thread(threading.Thread):
-    def __init__(self, threads: "Threads") -> None:
-        super().__init__(name="headgate-idle", daemon=True)
-        self.work: SimpleQueue[tuple[str, Work]] = SimpleQueue()
-        self._threads = threads
-
-    def run(self) -> None:
-        while True:
-            try:
-                name, work = self.work.get(timeout=self._threads.idle_s_max)
-            except Empty:
-                if self._threads.leave(self):
-                    return
-                continue  # it has just been given something
-            self.name = name
-            work()
-            del work  # what it held is not to be kept for as long as nothing else comes
-
-
 class Threads:
     """Those of a process."""
 
     def __init__(self, idle_s_max: float = IDLE_S_MAX) -> None:
         self.idle_s_max = idle_s_max
-        self._idle: list[_Thread] = []
-
-    def run(self, name: str, work: Callable[[Work], None]) -> threading.Thread:
-        """Run `work` in a thread of this name. It is given what to call when nothing of it is left to do but to
-        tell of its end: then the thread may be given to another."""
-        try:
-            thread = self._idle.pop()  # the one used last, so that the others grow old and go
-        except IndexError:
-            thread = _Thread(self)
-            thread.start()
-        thread.work.put((name, lambda: work(lambda: self._idle.append(thread))))
-        return thread
-
-    def leave(self, thread: _Thread) -> bool:
-        """Whether a thread that nothing came for may end."""
-        try:
-            self._idle.remove(thread)
-        except ValueError:
-            return False
-        return True
+        self.forget()
 
     def forget(self) -> None:
         """None of them is in this process."""
-        self._idle = []
+        self._lock = threading.Lock()
+        self._work: SimpleQueue[tuple[str, Callable[[Work], None]]] = SimpleQueue()
+        # Threads that wait for work, without those that what is in the queue will take.
+        self._idle = 0
+
+    def run(self, name: str, work: Callable[[Work], None]) -> None:
+        """Run `work` in a thread of this name. It is given what to call when nothing of it is left to do but to
+        tell of its end: then the thread may be given to another."""
+        with self._lock:
+            is_new = not self._idle
+            self._idle -= not is_new
+        if is_new:
+            thread = threading.Thread(target=self._serve, name="headgate-idle", daemon=True)
+            thread.start()
+        self._work.put((name, work))
+
+    def _serve(self) -> None:
+        thread, queue = threading.current_thread(), self._work
+        while True:
+            try:
+                name, work = queue.get(timeout=self.idle_s_max)
+            except Empty:
+                with self._lock:
+                    if self._idle:
+                        self._idle -= 1
+                        return
+                continue  # there is something in the queue that nobody else will take
+            thread.name = name
+            work(self._is_done)
+            del work  # what it held is not to be kept for as long as nothing else comes
+
+    def _is_done(self) -> None:
+        with self._lock:
+            self._idle += 1
+
+
+class Ends:
+    """Tells an event loop what has ended in threads: all that ends in one of its turns by one call."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._ended: deque[Work] = deque()
+        self._is_woken = False
+
+    def tell(self, end: Work) -> None:
+        """Call `end` in the loop, in its next turn. From any thread; nothing comes of it once that is closed."""
+        self._ended.append(end)
+        # Who finds it true has added its end before the loop looks.
+        if not self._is_woken:
+            self._is_woken = True
+            loop = self._loop()
+            if loop is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        self._is_woken = False
+        for _ in range(len(self._ended)):
+            self._ended.popleft()()
 
 
 threads = Threads()
