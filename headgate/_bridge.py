@@ -1,7 +1,7 @@
-"""An AsyncClient's own transport for threads: their calls are made in its event loop.
+"""Clients for a worker: for coroutines and for threads, where a program has given one of the other kind.
 
-So a worker whose client goes through a proxy, or answers in a test without a socket, does so for handlers in
-threads too.
+An AsyncClient's own transport serves threads through its event loop: so a worker whose client goes through a
+proxy, or answers in a test without a socket, does so for handlers in threads too.
 """
 
 import asyncio
@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
 import httpx
+
+from headgate.async_client import AsyncClient
+from headgate.client import Client
 
 T = TypeVar("T")
 
@@ -57,3 +60,41 @@ class _Stream(httpx.SyncByteStream):
             if part:
                 return part
         return b""
+
+
+def beside(client: Client | None) -> AsyncClient:
+    """A client for coroutines that does as this one.
+
+    Raises:
+        ValueError: it has a transport of its own that only threads can use.
+    """
+    if client is None:
+        return AsyncClient()
+    transport: Any = client.transport
+    if transport is not None and not isinstance(transport, httpx.AsyncBaseTransport):
+        raise ValueError(
+            f"a worker cannot use {type(transport).__name__}, which works in threads only: give it an AsyncClient "
+            "whose transport is an httpx.AsyncBaseTransport"
+        )
+    return AsyncClient(**_settings(client), transport=transport)
+
+
+def client_like(client: AsyncClient, loop: asyncio.AbstractEventLoop | None) -> Client:
+    """A client for threads that does as this one."""
+    transport: Any = client.transport
+    if transport is not None and not isinstance(transport, httpx.BaseTransport):
+        assert loop is not None, "handlers run while the worker does"
+        transport = ThroughLoop(transport, loop)
+    return Client(**_settings(client), transport=transport)
+
+
+def _settings(client: AsyncClient | Client) -> dict[str, Any]:
+    to = client.endpoints
+    return {
+        "queue_url": to.queue_url,
+        "dag_url": to.dag_url,
+        "token": to.token,
+        "namespace": client.namespace,
+        "timeout_s": to.timeout_s,
+        "retry": client.retry,
+    }

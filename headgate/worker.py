@@ -23,16 +23,16 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import httpx
-
+from headgate import _supervisor
 from headgate._backoff import pause_s
-from headgate._bridge import ThroughLoop
+from headgate._bridge import beside, client_like
 from headgate._deciders import TOPIC, Deciders, W
 from headgate._elements import Leased
 from headgate._job import Ending, Handler, Job, run_handler, traced, verdict_of, verdict_of_error
@@ -80,6 +80,8 @@ class Worker:
     `name` tells workers apart; `version` is that of the code, shown with it (or `HEADGATE_CODE_VERSION`).
     `lease_s` is how long a killed worker's items are held back, and twice the time between extensions. `wait_s`
     is how long one dequeue waits for items. With `keep_logs` the service keeps what handlers log, with each job.
+    With `processes` `main` runs this program so many times, each with the slots of its tasks: for plain functions
+    that need the processor. A process that ends is started again; all end with this one.
     """
 
     def __init__(
@@ -94,15 +96,21 @@ class Worker:
         wait_s: float = 20.0,
         prefetch: int | None = None,
         keep_logs: bool = True,
+        processes: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 <= wait_s <= WAIT_S_MAX:
             raise ValueError(f"wait_s must be 0 to {WAIT_S_MAX}")
+        if processes < 1:
+            raise ValueError("processes must be 1 or more")
         check_prefetch(prefetch)
+        self.processes = processes
         self._own = not isinstance(client, AsyncClient)
-        self.client = client if isinstance(client, AsyncClient) else _beside(client)
+        self.client = client if isinstance(client, AsyncClient) else beside(client)
         self.namespace = namespace or self.client.namespace
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        if name and _supervisor.parent() is not None:
+            self.name = f"{name}-{os.getpid()}"
         self.lease_s, self.drain_s, self.wait_s, self.prefetch = lease_s, drain_s, wait_s, prefetch
         self.finished = 0
         self._clock = clock
@@ -172,7 +180,14 @@ class Worker:
         return register
 
     def main(self) -> None:
-        """Run until a signal, in an event loop of its own."""
+        """Run until a signal, in an event loop of its own; with `processes`, start this program in so many.
+
+        What a program does before it calls this each process does, too.
+        """
+        if (parent := _supervisor.parent()) is not None:
+            _supervisor.end_with(parent)
+        elif self.processes > 1:
+            sys.exit(_supervisor.this_program(self.processes))
         asyncio.run(self.run())
 
     def stop(self) -> None:
@@ -438,45 +453,8 @@ class Worker:
     def _blocking(self) -> Client:
         with self._lock:
             if self._blocking_client is None:
-                self._blocking_client = _client_like(self.client, self._loop)
+                self._blocking_client = client_like(self.client, self._loop)
             return self._blocking_client
-
-
-def _beside(client: Client | None) -> AsyncClient:
-    """A client for coroutines that does as this one.
-
-    Raises:
-        ValueError: it has a transport of its own that only threads can use.
-    """
-    if client is None:
-        return AsyncClient()
-    transport: Any = client.transport
-    if transport is not None and not isinstance(transport, httpx.AsyncBaseTransport):
-        raise ValueError(
-            f"a worker cannot use {type(transport).__name__}, which works in threads only: give it an AsyncClient "
-            "whose transport is an httpx.AsyncBaseTransport"
-        )
-    return AsyncClient(**_settings(client), transport=transport)
-
-
-def _client_like(client: AsyncClient, loop: asyncio.AbstractEventLoop | None) -> Client:
-    transport: Any = client.transport
-    if transport is not None and not isinstance(transport, httpx.BaseTransport):
-        assert loop is not None, "handlers run while the worker does"
-        transport = ThroughLoop(transport, loop)
-    return Client(**_settings(client), transport=transport)
-
-
-def _settings(client: AsyncClient | Client) -> dict[str, Any]:
-    to = client.endpoints
-    return {
-        "queue_url": to.queue_url,
-        "dag_url": to.dag_url,
-        "token": to.token,
-        "namespace": client.namespace,
-        "timeout_s": to.timeout_s,
-        "retry": client.retry,
-    }
 
 
 async def _finished(jobs: set[asyncio.Task[Ending]]) -> None:

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from headgate._app.processes import Supervisor, end_with, loaded, run_here, sources
+from headgate._app.processes import loaded, run_here, sources
 from headgate._calls import present
+from headgate._supervisor import Supervisor
 
 WORKER: Final = """\
 TARGET is module:name of an App (or a Worker), like media:app; name is `app` if it is left out.
@@ -29,7 +30,6 @@ def add_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", metavar="FUNCTION", help="only this one; may be repeated")
     parser.add_argument("--drain", type=float, metavar="S", help="how long jobs may go on at the end (default 30)")
     parser.add_argument("--lease", type=float, metavar="S", help="how long a killed worker holds its jobs back")
-    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)  # a process of its own ends with this one
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
 
 
@@ -42,8 +42,6 @@ def worker(args: Any) -> int:
             os.environ[f"HEADGATE_{name.upper()}"] = value
     if args.processes == 1 and not args.reload:
         logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        if args.parent is not None:
-            end_with(args.parent)
         run_here(args.target, present(only=args.only, drain_s=args.drain, lease_s=args.lease))
         return 0
     if not args.reload:
@@ -51,7 +49,6 @@ def worker(args: Any) -> int:
     # Kept bytecode stands for a source of the same size and second: a file changed twice in one would not be read.
     python = [sys.executable, "-B"] if args.reload else [sys.executable]
     command = [*python, "-m", "headgate", "worker", args.target, "--log-level", args.log_level]
-    command += ["--parent", str(os.getpid())]
     for name in args.only or ():
         command += ["--only", name]
     for flag, value in (("--drain", args.drain), ("--lease", args.lease)):

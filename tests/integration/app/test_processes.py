@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
-from headgate._app.processes import Supervisor, loaded, sources
+from headgate import _supervisor
+from headgate._app.processes import loaded, sources
+from headgate._supervisor import Supervisor
 from headgate.cli import main
+from headgate.client import Client
+from headgate.worker import Worker
 from services.local.stack import ROOT, Stack
 
 CODE = """\
@@ -42,9 +46,9 @@ def start(folder: Path, stack: Stack) -> Iterator[Callable[..., subprocess.Popen
     """Starts `headgate worker` in the folder, until the test's end."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str) -> subprocess.Popen[bytes]:
+    def start(*arguments: str, program: bool = False) -> subprocess.Popen[bytes]:
         urls = {"HEADGATE_QUEUE_URL": stack.queue_url, "HEADGATE_DAG_URL": stack.dag_url}
-        command = [sys.executable, "-m", "headgate", "worker", *arguments]
+        command = [sys.executable, *([] if program else ["-m", "headgate", "worker"]), *arguments]
         environment = {**os.environ, **urls, "PYTHONPATH": str(ROOT)}
         started.append(subprocess.Popen(command, cwd=folder, env=environment))
         return started[-1]
@@ -211,6 +215,56 @@ def test_a_signal_at_any_moment_reaches_every_process_once(tmp_path: Path, when:
         supervisor.step()
     assert len(started) == 1
     assert told == [(0, signal.SIGTERM)]
+
+
+PROGRAM = """\
+import os, time
+from headgate import Worker
+
+worker = Worker(namespace="{namespace}", processes=2, drain_s=1)
+
+
+@worker.task("pids")
+def pid(job):
+    time.sleep(0.05)
+    return os.getpid()
+
+
+if __name__ == "__main__":
+    worker.main()
+"""
+
+
+def test_a_worker_runs_in_as_many_processes_as_it_asks_for(
+    folder: Path, stack: Stack, start: Callable[..., subprocess.Popen[bytes]], media: ModuleType
+) -> None:
+    """A program of one's own; its processes share the jobs, and end with the one that was started."""
+    namespace = media.app.namespace
+    (folder / "program.py").write_text(PROGRAM.format(namespace=namespace))
+    program = start("program.py", program=True)
+    with Client(queue_url=stack.queue_url, dag_url=stack.dag_url, namespace=namespace) as client:
+        nodes = [{"key": str(n), "topic": "pids"} for n in range(40)]
+        dag = client.dag(client.create_dag({"nodes": nodes}).id)
+        dag.wait(timeout_s=60)
+        pids = {one.output for one in dag.outputs()}
+        assert len(pids) == 2
+        assert program.pid not in pids
+        program.terminate()
+        assert program.wait(30) == 0
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+
+def test_a_process_is_looked_after_by_its_own_parent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a handler starts has the environment of the worker, and is no worker of that parent."""
+    monkeypatch.setenv(_supervisor.PARENT, str(os.getppid()))
+    assert _supervisor.parent() == os.getppid()
+    assert Worker(name="w").name == f"w-{os.getpid()}"
+    monkeypatch.setenv(_supervisor.PARENT, "1")
+    assert os.getppid() == 1 or _supervisor.parent() is None
+    monkeypatch.delenv(_supervisor.PARENT)
+    assert (_supervisor.parent(), Worker(name="w").name) == (None, "w")
 
 
 def test_sources_are_python_files_but_those_of_tools(tmp_path: Path) -> None:
