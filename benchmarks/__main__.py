@@ -105,7 +105,7 @@ async def _run(chosen: Sequence[Scenario], plan: Plan, elsewhere: Path | None, o
 
 def _parser() -> argparse.ArgumentParser:
     names = "\n".join(
-        f"  {name:<10} {scenario.shows} ({scenario.takes(peers=False)})" for name, scenario in SCENARIOS.items()
+        f"  {name:<14} {scenario.shows} ({scenario.takes(peers=False)})" for name, scenario in SCENARIOS.items()
     )
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",

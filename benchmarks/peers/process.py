@@ -11,7 +11,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,12 @@ QUEUES = (
     Peer("BullMQ, Redis default (not durable)", "bullmq.mjs", processes=2, redis=DEFAULT),
     Peer("BullMQ, fsync every second", "bullmq.mjs", processes=2, redis=EVERYSEC),
     Peer("BullMQ, fsync always", "bullmq.mjs", processes=2, redis=ALWAYS),
+)
+# Workers of libraries, one process of each: of handlers that run in its loop, and of plain functions in threads.
+WORKERS = tuple(replace(peer, processes=1) for peer in QUEUES if peer.redis != DEFAULT)
+PLAIN_WORKERS = (
+    Peer("dramatiq, fsync every second", "dramatiq_peer.py", ("dramatiq[redis]==2.2.1",), redis=EVERYSEC),
+    Peer("Celery, fsync every second", "celery_peer.py", ("celery[redis]==5.7.0",), redis=EVERYSEC),
 )
 DURABLE_QUEUES = tuple(peer for peer in QUEUES if peer.redis in (None, ALWAYS))
 DAGS = (

@@ -31,6 +31,7 @@ from benchmarks.scenarios import (
     shapes,
     snapshot,
     spread_out,
+    worker_beside,
     workflows,
 )
 from benchmarks.schema.variants import SHARDS
@@ -66,6 +67,14 @@ _ALL = (
         "steps", "the step of a chain by the SDK's worker, with outputs, quotas, priority", sdk.run_steps, 1.5
     ),
     Scenario("client", "one call of the SDK, and 64 at once, beside bare sockets", sdk.run_client, 1.5),
+    Scenario(
+        "worker_beside",
+        "the SDK's worker beside those of pgqueuer, procrastinate, graphile-worker, BullMQ, dramatiq and Celery",
+        worker_beside.run,
+        minutes=0.5,
+        minutes_with_peers=4,
+        rounds=3,
+    ),
     Scenario("managed", "flows of ten jobs through `App`, with results", managed.run_managed, 1.5),
     Scenario("cycle", "enqueue, dequeue and ack, against the floors", cycle.run, minutes=4, minutes_with_peers=5),
     Scenario(

@@ -64,23 +64,30 @@ async def run_worker(bench: Bench) -> Outcome:
     for number in range(bench.plan.rounds):
         for slots, plain, processes, full in cells:
             jobs, topic = bench.plan.sized(full, 200), f"worker-{number}-{slots}-{plain}-{processes}"
-            await _fill(bench, topic, jobs)
-            before = bench.stack.meter.read()
-            asked = {"do": "work", "topic": topic, "slots": slots, "plain": plain}
-            answers = await asyncio.gather(*(_ask(bench, **asked) for _ in range(processes)))
-            bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
-            done = sum(answer["jobs"] for answer in answers)
-            if done != jobs:
-                raise PeerFailed(f"{done} of {jobs} jobs were done")
-            ended_s = [at for answer in answers for at in answer["ended_s"]]
-            took_s = max(ended_s) - min(ended_s)
+            rate = await drained(bench, outcome, topic, jobs=jobs, slots=slots, plain=plain, processes=processes)
             kind = "plain functions" if plain else "coroutines"
             name = f"{slots} slots, {kind}, {processes} process{'es' if processes > 1 else ''}"
-            rates.setdefault(name, []).append(done / took_s)
-            bench.progress.step(f"{name}: {done / took_s:,.0f} jobs/s")
+            rates.setdefault(name, []).append(rate)
+            bench.progress.step(f"{name}: {rate:,.0f} jobs/s")
     for name, values in rates.items():
         outcome.add(name, "jobs/s", values)
     return outcome
+
+
+async def drained(
+    bench: Bench, outcome: Outcome, topic: str, *, jobs: int, slots: int, plain: bool, processes: int
+) -> float:
+    """The rate at which workers do jobs that are there before they start."""
+    await _fill(bench, topic, jobs)
+    before = bench.stack.meter.read()
+    asked = {"do": "work", "topic": topic, "slots": slots, "plain": plain}
+    answers = await asyncio.gather(*(_ask(bench, **asked) for _ in range(processes)))
+    bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
+    done = sum(answer["jobs"] for answer in answers)
+    if done != jobs:
+        raise PeerFailed(f"{done} of {jobs} jobs were done")
+    ended_s = [at for answer in answers for at in answer["ended_s"]]
+    return done / (max(ended_s) - min(ended_s))
 
 
 async def run_steps(bench: Bench) -> Outcome:

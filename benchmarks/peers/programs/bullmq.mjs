@@ -16,7 +16,7 @@ const CONCURRENCY = 100;
 
 const send = (jobs) => queue.addBulk(jobs.map((data) => ({ name: "job", data, opts })));
 const start = async () => {
-  const worker = new Worker("jobs", async (job) => load.ran(job.data.at), { connection, concurrency: CONCURRENCY });
+  const worker = new Worker("jobs", async (job) => load.ran(job.data.at), { connection, concurrency: load.concurrency ?? CONCURRENCY });
   worker.on("error", () => {});
   await worker.waitUntilReady();
   return () => worker.close();
@@ -60,4 +60,4 @@ const fan = async ({ width, count = 1 }) => {
   say({ nodes, seconds });
   return { stopped: true };
 };
-await serve({ bullmq: version("bullmq"), ioredis: version("ioredis") }, { cycle: load.cycle, fill: load.fill, latency: load.latency, chain, fan });
+await serve({ bullmq: version("bullmq"), ioredis: version("ioredis") }, { cycle: load.cycle, drain: load.drain, fill: load.fill, latency: load.latency, chain, fan });

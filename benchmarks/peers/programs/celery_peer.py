@@ -11,12 +11,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from celery import Celery, chord
 from celery import chain as chained
-from lines import say, serve
+from celery.contrib.testing.worker import start_worker
+from lines import Load, say, serve
 
 SETTINGS = json.loads(os.environ.get("PEER_SETTINGS") or sys.argv[1])
 app = Celery("celery_peer", broker=SETTINGS["redis_url"], backend=SETTINGS["redis_url"])
@@ -36,6 +39,41 @@ def node(_: Any = None) -> int:
 @app.task(name="last")
 def last(done: list[int]) -> int:
     return len(done)
+
+
+@app.task(name="job", queue="jobs", ignore_result=True)
+def job(p: str, at: float | None = None) -> None:
+    load.ran(at)
+
+
+def put(jobs: list[dict[str, Any]]) -> None:
+    for one in jobs:
+        job.delay(**one)
+
+
+async def send(jobs: list[dict[str, Any]]) -> None:
+    await asyncio.to_thread(put, jobs)
+
+
+@asynccontextmanager
+async def working() -> AsyncIterator[None]:
+    """A worker of threads in this process, so that its jobs can be counted."""
+    made = start_worker(
+        app,
+        concurrency=load.concurrency,
+        pool="threads",
+        queues=["jobs"],
+        perform_ping_check=False,
+        loglevel="ERROR",
+    )
+    await asyncio.to_thread(made.__enter__)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(made.__exit__, None, None, None)
+
+
+load = Load(send=send, working=working, window=1_000)
 
 
 async def chain(request: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +127,10 @@ async def main() -> None:
     )
     try:
         await asyncio.to_thread(lambda: node.delay().get(timeout=60))
-        await serve({"celery": importlib.metadata.version("celery")}, {"chain": chain, "fan": fan})
+        await serve(
+            {"celery": importlib.metadata.version("celery")},
+            {"chain": chain, "drain": load.drain, "fan": fan, "fill": load.fill},
+        )
     finally:
         worker.terminate()
         worker.wait()

@@ -13,7 +13,8 @@ let batching = true;
 
 const send = (jobs) => utils.addJobs(jobs.map((payload) => ({ identifier: "job", payload })));
 const start = async () => {
-  const worker = { concurrentJobs: 24, maxPoolSize: 26, pollInterval: 500 };
+  const jobs = load.concurrency ?? 24;
+  const worker = { concurrentJobs: jobs, maxPoolSize: Math.min(jobs, 24) + 2, pollInterval: 500 };
   if (batching) Object.assign(worker, { localQueue: { size: 500, refetchDelay: { durationMs: 10 } }, completeJobBatchDelay: 0, failJobBatchDelay: 0 });
   const runner = await run({
     preset: { worker: { connectionString: settings.dsn, ...worker } },
@@ -28,4 +29,4 @@ const latency = async (request) => {
   batching = false;
   try { return await load.latency(request); } finally { batching = true; }
 };
-await serve({ "graphile-worker": version("graphile-worker") }, { cycle: load.cycle, fill: load.fill, latency });
+await serve({ "graphile-worker": version("graphile-worker") }, { cycle: load.cycle, drain: load.drain, fill: load.fill, latency });

@@ -2,7 +2,7 @@
 import { createInterface } from "node:readline";
 import { readFileSync } from "node:fs";
 
-const SENDERS = 64, AFTER_MS_MAX = 10000, QUIET_MS = 400;
+const SENDERS = 64, AFTER_MS_MAX = 10000, QUIET_MS = 400, DRAINED_MS = 1000;
 export const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 export const settings = JSON.parse(process.argv[2]);
 export const say = (answer) => process.stdout.write("@" + JSON.stringify(answer) + "\n");
@@ -34,11 +34,17 @@ export class Load {
     this.send = send;
     this.start = start;
     this.sent = this.done = 0;
+    // How many jobs at once the workers are to take; null: as many as is best.
+    this.concurrency = null;
     this.latencies = [];
   }
 
   ran(at) {
     this.done += 1;
+    if (this.concurrency) {
+      this.last = (performance.timeOrigin + performance.now()) / 1000;
+      this.first ??= this.last;
+    }
     if (at) this.latencies.push(performance.timeOrigin + performance.now() - at * 1000);
   }
 
@@ -46,6 +52,21 @@ export class Load {
     for (let first = 0; first < count; first += 1000)
       await this.send(Array(Math.min(1000, count - first)).fill(job(128)));
     return { filled: count };
+  };
+
+  drain = async ({ concurrency }) => {
+    this.done = 0;
+    this.first = undefined;
+    this.concurrency = concurrency;
+    const stop = await this.start();
+    say({ begun: true });
+    const latest = performance.now() + AFTER_MS_MAX;
+    while (!this.done && performance.now() < latest) await sleep(10);
+    for (let before = -1; before !== this.done; await sleep(DRAINED_MS)) before = this.done;
+    say({ jobs: this.done, ended_s: this.done ? [this.first, this.last] : [] });
+    await stop();
+    this.concurrency = null;
+    return { stopped: true };
   };
 
   cycle = async (request) => {

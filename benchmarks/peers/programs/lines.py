@@ -3,21 +3,23 @@
 Runs in the peer's own environment, so it imports nothing of ours. `cycle` keeps a bounded number of jobs on
 their way: producers add batches while fewer than a window are unfinished, workers run, and finished jobs are
 counted. It says `begun` when counting begins and answers when counting ends; only then are the workers stopped,
-gently. `latency` enqueues one job at a time on a schedule fixed in advance, and counts from the scheduled time
-to the job's start.
+gently. `drain` works off what `fill` has put there, so many jobs at once (`concurrency`) instead of as many as is
+best. `latency` enqueues one job at a time on a schedule fixed in advance, and counts from the scheduled time to
+the job's start.
 """
 
 import asyncio
 import json
 import random
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 _SENDERS = 64
-_AFTER_S_MAX, _QUIET_S = 10.0, 0.4
+_AFTER_S_MAX, _QUIET_S, _DRAINED_S = 10.0, 0.4, 1.0
 
 
 class Load:
@@ -38,11 +40,18 @@ class Load:
         self._working = working
         self.sent = 0
         self.done = 0
+        # How many jobs at once the workers are to take; None: as many as is best.
+        self.concurrency: int | None = None
+        self.first_s = self.last_s = 0.0
         self.latencies_ms: list[float] = []
+        self._counting = threading.Lock()
 
     def ran(self, at: float | None) -> None:
         """A job has started."""
-        self.done += 1
+        with self._counting:
+            self.done += 1
+            self.last_s = time.time()
+            self.first_s = self.first_s or self.last_s
         if at:
             self.latencies_ms.append((time.time() - at) * 1000)
 
@@ -51,6 +60,24 @@ class Load:
         for first in range(0, request["count"], 1_000):
             await self._send([job(128)] * min(1_000, request["count"] - first))
         return {"filled": request["count"]}
+
+    async def drain(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Work off what is there; how many jobs ran, and when the first and the last one did."""
+        self.done, self.first_s, self.concurrency = 0, 0.0, request["concurrency"]
+        try:
+            async with self._working():
+                say({"begun": True})
+                latest = time.perf_counter() + _AFTER_S_MAX
+                while not self.done and time.perf_counter() < latest:
+                    await asyncio.sleep(0.01)
+                before = -1
+                while before != self.done:
+                    before = self.done
+                    await asyncio.sleep(_DRAINED_S)
+                say({"jobs": self.done, "ended_s": [self.first_s, self.last_s] if self.done else []})
+        finally:
+            self.concurrency = None
+        return {"stopped": True}
 
     async def cycle(self, request: dict[str, Any]) -> dict[str, Any]:
         """Add and work at once for so many seconds; how many jobs ran."""

@@ -42,7 +42,7 @@ async def main() -> None:
         async def run(job: Job) -> None:
             load.ran(json.loads(job.payload or b"{}").get("at"))
 
-        task = asyncio.create_task(manager.run(batch_size=BATCH))
+        task = asyncio.create_task(manager.run(batch_size=load.concurrency or BATCH))
         try:
             yield
         finally:
@@ -52,7 +52,7 @@ async def main() -> None:
 
     load = Load(send=send, working=working, window=1_000)
     versions = {"pgqueuer": importlib.metadata.version("pgqueuer")}
-    await serve(versions, {"cycle": load.cycle, "fill": load.fill, "latency": load.latency})
+    await serve(versions, {"cycle": load.cycle, "drain": load.drain, "fill": load.fill, "latency": load.latency})
 
 
 uvloop.run(main())

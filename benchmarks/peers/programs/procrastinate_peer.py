@@ -35,7 +35,7 @@ async def main() -> None:
     async def working() -> AsyncIterator[None]:
         worker = asyncio.create_task(
             app.run_worker_async(
-                concurrency=CONCURRENCY,
+                concurrency=load.concurrency or CONCURRENCY,
                 delete_jobs="successful",
                 install_signal_handlers=False,
                 listen_notify=True,
@@ -54,7 +54,9 @@ async def main() -> None:
         if settings["first"]:
             await app.schema_manager.apply_schema_async()
         versions = {"procrastinate": importlib.metadata.version("procrastinate")}
-        await serve(versions, {"cycle": load.cycle, "fill": load.fill, "latency": load.latency})
+        await serve(
+            versions, {"cycle": load.cycle, "drain": load.drain, "fill": load.fill, "latency": load.latency}
+        )
 
 
 asyncio.run(main())
