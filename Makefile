@@ -33,9 +33,9 @@ test: $(READY) ## run the tests; T=path runs one file or one test
 worlds: $(READY) ## random worlds: T=minutes of them, from SEED=n on, or N=how many
 	@$(BIN)/python -m tests.worlds $(if $(T),--minutes $(T)) $(if $(SEED),--seed $(SEED)) $(if $(N),--number $(N)) $(if $(EDITION),--edition $(EDITION))
 
-nightly: $(READY) ## what chance finds, in many more examples and worlds than a commit takes
-	@HEADGATE_TEST_EXAMPLES=300 HEADGATE_TEST_WORLDS_S=900 HEADGATE_TEST_SOAK_S=120 \
-		$(BIN)/pytest tests/property tests/worlds
+nightly: $(READY) ## what chance finds, in many more examples and worlds than a commit takes, and graphs at their limits
+	@HEADGATE_TEST_EXAMPLES=300 HEADGATE_TEST_WORLDS_S=900 HEADGATE_TEST_SOAK_S=120 HEADGATE_TEST_LARGE=1 \
+		$(BIN)/pytest tests/property tests/worlds tests/integration/bounds
 
 soak: $(READY) ## real processes under RATE operations a second and faults for M=minutes (60), and a judgement on all of it
 	@$(BIN)/python -m tests.worlds.soak $(if $(M),--minutes $(M)) $(if $(SEED),--seed $(SEED)) $(if $(RATE),--rate $(RATE))

@@ -5,6 +5,7 @@ from tests.mutations import (
     dag_code,
     dag_statements,
     dag_times,
+    outcomes,
     queue_code,
     queue_handing,
     queue_logs,
@@ -31,4 +32,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *console_code.MUTATIONS,
     *run_code.MUTATIONS,
     *rechecks.MUTATIONS,
+    *outcomes.MUTATIONS,
 )

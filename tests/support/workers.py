@@ -29,6 +29,7 @@ _WITH_PROCESSES = {
         "tests/integration/test_kill9.py",
     ),
     "on stacks of their own": (
+        "tests/integration/bounds/test_large.py",
         "tests/integration/failover/test_failover_under_load.py",
         "tests/integration/failover/test_sick_under_load.py",
         "tests/integration/test_demo.py",
