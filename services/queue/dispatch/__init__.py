@@ -16,7 +16,7 @@ claim_flushes     claims of many calls brought together for a shard, and told ap
 priority_shares   minimum shares of priorities
 scan_floor        where the living rows of an index begin
 resting_shards    shards of which nothing is handed out for now
-limited_dequeue   the verb, where a topic has limits
+gated_claims      claims of calls that name a topic with limits
 topic_gates       limits of topics: how many items may be handed out next
 key_gates         limits of the fairness keys of topics
 limits            what is set for a topic, and the arithmetic of its gates

@@ -7,6 +7,7 @@ takes a place in each line until a key, or an item that a flush has leased to it
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -16,8 +17,8 @@ from prometheus_client import Counter
 from services.queue.dispatch.claiming import Holder
 from services.queue.dispatch.direct_handoff import Line, Terms
 from services.queue.dispatch.dispatcher import Dispatch
+from services.queue.dispatch.gated_claims import GatedClaims
 from services.queue.dispatch.key_budget import KeysUse
-from services.queue.dispatch.limited_dequeue import LimitedDequeues
 from services.queue.dispatch.topic_gates import Gates
 from services.queue.model import Demand, Key
 from services.queue.quotas import Tenant, Use
@@ -51,9 +52,7 @@ class Dequeues:
         self._dequeued: dict[int, Counter] = {}
         self._started: dict[int, Series] = {}
         self._gates = gates
-        self._limited = LimitedDequeues(
-            dispatch, gates, settings, clock, wait=self._wait, take=self._take, topic=self._topic
-        )
+        self._gated = GatedClaims(dispatch, gates, clock, take=self._take, topic=self._topic)
 
     def join(self, store: Store) -> None:
         """Count what is taken from one more shard."""
@@ -90,11 +89,7 @@ class Dequeues:
             wait_s = await self._settle(namespace, demands, holder, gone, tenant, leased, settles)
         if not leased and demands:
             self._dispatch.claims.check(namespace)
-            ends_s = self._clock.monotonic_s() + wait_s
             leased = await self._lease(namespace, demands, holder, wait_s, gone, tenant, waits)
-            if not leased and self._is_limited(namespace, demands):
-                left_s = max(ends_s - self._clock.monotonic_s(), 0.0)
-                leased = await self._limited.lease(namespace, demands, holder, left_s, gone, tenant, waits)
         if leased.first is not None:
             late_s = self._clock.wall_s() - leased.first.deliver_at.timestamp()
             self._started[shard_of(leased.first.id)].observe(max(late_s, 0.0))
@@ -158,7 +153,8 @@ class Dequeues:
         was_leaving = self._dispatch.is_leaving
         deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
         with KeysUse(lines):
-            while (gone is None or not gone.done()) and not self._is_limited(namespace, demands):
+            while gone is None or not gone.done():
+                is_limited = self._is_limited(namespace, demands)
                 if tenant is not None and not any(counts := tenant.cut(counts)):
                     left_s = deadline_s - self._clock.monotonic_s()
                     if leased or left_s <= 0:
@@ -168,25 +164,21 @@ class Dequeues:
                     counts = [demand.count for demand in demands]
                     continue
                 for i, line in enumerate(lines):
-                    filling = self._dispatch.looking.supply(line, counts[i], deadline_s)
+                    sight = self._gated.sight(line, counts[i]) if is_limited else counts[i]
+                    filling = self._dispatch.looking.supply(line, sight, deadline_s)
                     if filling is not None:
                         await filling
                 if tenant is not None:
                     counts = tenant.cut(counts)  # others may have taken room while this call looked
-                taken = [self._take(line, line.share(counts[i])) for i, line in enumerate(lines)]
-                for i, line in enumerate(lines):
-                    if len(line.buffer):
-                        line.wake_one()
-                    self._dispatch.looking.look_ahead(line, len(taken[i]))
-                missed = await self._serve(lines, taken, holder, leased, tenant)
+                serve = self._gated.serve if is_limited else self._serve
+                missed, again_s = await serve(lines, counts, holder, leased, tenant)
                 counts = [demand.count - leased.counts[i] for i, demand in enumerate(demands)]
                 left_s = deadline_s - self._clock.monotonic_s()
-                is_full = bool(leased and leased.is_cut)
-                if missed and any(counts) and left_s > -MISSES_S_MAX and not is_full:
+                if missed and any(counts) and self._tries_again(leased, left_s, is_limited):
                     continue  # others may be ready in the place of what is gone
                 is_over = bool(leased) or left_s <= 0 or self._dispatch.is_leaving != was_leaving
-                terms = None if is_over else _terms(holder, counts, gone, tenant)
-                if is_over or await self._wait(lines, left_s, gone, terms, leased, waits):
+                terms = None if is_over or is_limited else _terms(holder, counts, gone, tenant)
+                if is_over or await self._wait(lines, min(left_s, again_s), gone, terms, leased, waits):
                     break
         if gone is not None and gone.done():
             for line in lines:
@@ -199,18 +191,31 @@ class Dequeues:
             line.buffer.skip(shard)
         return line.take(count)
 
+    @staticmethod
+    def _tries_again(leased: Leased, left_s: float, is_limited: bool) -> bool:
+        """Whether a call goes on at once whose keys were gone. Gates may pass over a lot: with limits it does only
+        until its deadline, and while it has nothing."""
+        if is_limited:
+            return left_s > 0 and not leased
+        return left_s > -MISSES_S_MAX and not (leased and leased.is_cut)
+
     async def _serve(
         self,
         lines: Sequence[Line],
-        taken: Sequence[list[Key]],
+        counts: Sequence[int],
         holder: Holder,
         leased: Leased,
         tenant: Tenant | None,
-    ) -> bool:
-        """Claim keys and add what was got to `leased`; true when some were gone."""
+    ) -> tuple[bool, float]:
+        """Claim keys and add what was got to `leased`; true when some were gone. It may wait for ever for more."""
+        taken = [self._take(line, line.share(counts[i])) for i, line in enumerate(lines)]
+        for i, line in enumerate(lines):
+            if len(line.buffer):
+                line.wake_one()
+            self._dispatch.looking.look_ahead(line, len(taken[i]))
         wanted = sum(map(len, taken))
         if not wanted:
-            return False
+            return False, math.inf
         if tenant is not None:
             tenant.gain(Use(leased=wanted))
         groups: list[Group] = []
@@ -224,7 +229,7 @@ class Dequeues:
             leased.add(0, taken[0], groups[0], self._topic(groups[0]))
         else:
             leased.add_mixed(taken, [(group, self._topic(group)) for group in groups])
-        return got < wanted
+        return got < wanted, math.inf
 
     def _topic(self, group: Group) -> str:
         return (self._stores[group.shard].names.pair(group.topic_id) or ("", ""))[1]

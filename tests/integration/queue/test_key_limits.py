@@ -84,7 +84,7 @@ async def test_a_crash_behind_the_grant_keeps_the_room_of_its_key_until_it_is_ov
             [held] = await own_api.dequeue("t", 5)
             assert await own_api.ack(held) == ["acked"]
         else:
-            patch.setattr(own_api.host.process.dequeues._limited, "_claim", crash)
+            patch.setattr(own_api.host.process.dequeues._gated, "_claim", crash)
             assert (await own_api.post("dequeue", {"topics": [{"topic": "t", "count": 5}]})).status_code == 503
 
     assert await own_api.dequeue("t", 5) == []

@@ -1,27 +1,25 @@
-"""Dequeues that name a topic with limits: each time keys are there to claim, its gate says how many.
+"""Claims of calls that name a topic with limits: each time keys are there to claim, its gate says how many.
 
-As `dequeue` otherwise, with two differences. What was granted is claimed shard by shard, each claim to its end:
-what a grant stands for is leased, or not, when the grant is taken back. And a call that finds no room waits for a
-settle of its namespace here, or until there may be room.
+What was granted is claimed shard by shard, each claim to its end: what a grant stands for is leased, or not, when
+the grant is taken back. A call that finds no room waits for a settle of its namespace here, or until there may be
+room.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from services.queue.dispatch.claim_flushes import by_shard
 from services.queue.dispatch.claiming import Holder
-from services.queue.dispatch.direct_handoff import Line, Terms
+from services.queue.dispatch.direct_handoff import Line
 from services.queue.dispatch.dispatcher import Dispatch
-from services.queue.dispatch.key_budget import KeysUse
 from services.queue.dispatch.key_gates import LOOKED_AT_MAX, Through
 from services.queue.dispatch.limits import Grant
 from services.queue.dispatch.topic_gates import Gates
-from services.queue.model import Demand, Key
+from services.queue.model import Key
 from services.queue.quotas import Tenant, Use
-from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Group, Leased
 from shared.clock import Clock
 from shared.ids import new_token
@@ -30,78 +28,36 @@ from shared.ids import new_token
 ASIDE_MAX = 10_000
 NOTHING = Through([], [], [], math.inf, {})
 
-Waits = Callable[
-    [
-        Sequence[Line],
-        float,
-        asyncio.Future[None] | None,
-        Terms | None,
-        Leased,
-        Callable[[], None],
-    ],
-    Awaitable[bool],
-]
 
-
-class LimitedDequeues:
-    """Such calls; `wait`, `take` and `topic` are those of all calls."""
+class GatedClaims:
+    """Such claims; `take` and `topic` are those of all calls."""
 
     def __init__(
         self,
         dispatch: Dispatch,
         gates: Gates,
-        settings: QueueSettings,
         clock: Clock,
         *,
-        wait: Waits,
         take: Callable[[Line, int], list[Key]],
         topic: Callable[[Group], str],
     ) -> None:
         self._dispatch = dispatch
         self._gates = gates
-        self._settings = settings
         self._clock = clock
-        self._wait = wait
         self._take = take
         self._topic = topic
 
-    async def lease(
-        self,
-        namespace: str,
-        demands: Sequence[Demand],
-        holder: Holder,
-        wait_s: float,
-        gone: asyncio.Future[None] | None,
-        tenant: Tenant | None,
-        waits: Callable[[], None],
-    ) -> Leased:
-        """Lease what is ready and has room, best first; wait only when there is nothing."""
-        lines = [self._dispatch.line(namespace, demand.topic) for demand in demands]
-        self._dispatch.asked.note(lines)
-        leased = Leased(len(demands))
-        was_leaving = self._dispatch.is_leaving
-        deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
-        with KeysUse(lines):
-            while gone is None or not gone.done():
-                counts = [demand.count - leased.counts[i] for i, demand in enumerate(demands)]
-                for i, line in enumerate(lines):
-                    filling = self._dispatch.looking.supply(line, self._sight(line, counts[i]), deadline_s)
-                    if filling is not None:
-                        await filling
-                if tenant is not None:
-                    counts = tenant.cut(counts)
-                missed, again_s = await self._serve(lines, counts, holder, leased, tenant)
-                left_s = deadline_s - self._clock.monotonic_s()
-                if leased or left_s <= 0 or self._dispatch.is_leaving != was_leaving:
-                    break
-                if not missed and await self._wait(lines, min(left_s, again_s), gone, None, leased, waits):
-                    break
-        if gone is not None and gone.done():
-            for line in lines:
-                line.wake_one()  # the wake-up that this call may have swallowed is passed on
-        return leased
+    def sight(self, line: Line, count: int) -> int:
+        """How many items to have in sight for a call; and what was passed over may have room by now."""
+        pair = line.namespace, line.topic
+        if self._gates.by_key(pair) is None:
+            return count
+        is_over = self._clock.monotonic_s() >= line.aside_until_s
+        if line.aside and (is_over or line.aside_turn != self._gates.of_keys.turn(pair)):
+            line.forget()
+        return max(count, LOOKED_AT_MAX) if count else 0
 
-    async def _serve(
+    async def serve(
         self,
         lines: Sequence[Line],
         counts: Sequence[int],
@@ -130,16 +86,6 @@ class LimitedDequeues:
             finally:
                 await self._left(line, grant_token, granted, through, got)
         return missed, again_s
-
-    def _sight(self, line: Line, count: int) -> int:
-        """How many items to have in sight for a call; and what was passed over may have room by now."""
-        pair = line.namespace, line.topic
-        if self._gates.by_key(pair) is None:
-            return count
-        is_over = self._clock.monotonic_s() >= line.aside_until_s
-        if line.aside and (is_over or line.aside_turn != self._gates.of_keys.turn(pair)):
-            line.forget()
-        return max(count, LOOKED_AT_MAX) if count else 0
 
     async def _through(self, line: Line, wanted: int) -> Through:
         """The items to claim, as far as their fairness keys have room."""
