@@ -2,7 +2,6 @@
 
 import argparse
 import heapq
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 from headgate import _commands as commands
 from headgate import wire
-from headgate._output import printable
+from headgate._output import json_text, printable
 from headgate.client import Client
 from headgate.errors import NotFound
 
@@ -107,7 +106,7 @@ def _of_dag(client: Client, dag_id: str) -> _Nodes | None:
 def _line(args: Any, name: str, entry: wire.LogEntry) -> str:
     if args.output == "json":
         said = entry.model_dump(mode="json", exclude_none=True)
-        return json.dumps({"node": name, **said} if name else said, ensure_ascii=False) + "\n"
+        return json_text({"node": name, **said} if name else said) + "\n"
     where = f" [{printable(name)}]" if name else ""
     again = f" (attempt {entry.attempt})" if entry.attempt > 1 else ""
     text = "\n  ".join(printable(part) for part in entry.text.splitlines())

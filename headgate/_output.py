@@ -30,7 +30,17 @@ def plain(value: Any) -> Any:
 
 
 def show_json(value: Any, out: TextIO) -> None:
-    out.write(json.dumps(plain(value), ensure_ascii=False, indent=2) + "\n")
+    out.write(json_text(value, indent=2) + "\n")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A value as JSON in which what would steer a terminal, or turn the direction of writing, is escaped."""
+    text = json.dumps(plain(value), ensure_ascii=False, indent=indent, default=str)
+    return "".join(char if char.isprintable() or char == "\n" else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return json.dumps(char)[1:-1]
 
 
 def show_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: TextIO) -> None:
@@ -74,7 +84,7 @@ def cell(value: Any, *, chars_max: int | None = CELL_CHARS_MAX) -> str:
         case str():
             text = printable(value)
         case _:
-            text = json.dumps(plain(value), ensure_ascii=False, default=str)
+            text = json_text(value)
     return text if chars_max is None or len(text) <= chars_max else text[: chars_max - 3] + "..."
 
 

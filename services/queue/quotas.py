@@ -170,14 +170,16 @@ class Quotas:
 
     async def step(self) -> int:
         """Read quotas, and the use of those who have any; a shard that is away counts as it was last seen."""
-        await asyncio.gather(*map(self._read_settings, self._stores.values()))
+        living = {number: store for number, store in self._stores.items() if not store.pool.is_retired}
+        self._settings = {number: rows for number, rows in self._settings.items() if number in living}
+        await asyncio.gather(*map(self._read_settings, living.values()))
         self._tenants = self._merged()
         if self._tenants:
             marks = {name: tenant.marked() for name, tenant in self._tenants.items()}
-            await asyncio.gather(*map(self._read_use, self._stores.values()))
+            await asyncio.gather(*map(self._read_use, living.values()))
             for name, tenant in self._tenants.items():
                 total = Use()
-                for number in self._stores:
+                for number in living:
                     total = total.plus(self._uses.get((number, name), Use()))
                 tenant.read(total, marks[name])
         return 0

@@ -1,14 +1,15 @@
 """Who did what, when, to how many, and from where: one row for each call by which an operator changes what runs.
 
 Calls of producers and consumers are not kept here: there are thousands a second of them. The row is written when
-the call was done and before it is answered; where no shard takes it, the service's log still has it.
+the call was done, or may have been, and before it is answered; where no shard takes it, the service's log still
+has it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,7 +30,6 @@ SQL = load(Path(__file__).parent)
 _HOMES_MAX: Final = 4
 _DROPPED_MAX: Final = 20
 _DETAIL_CHARS_MAX: Final = 1_000
-_BYTES_MAX: Final = 256 * 1024
 _LAST_ID: Final = 2**63 - 1
 
 _NS: Final = r"/v1/namespaces/(?P<ns>[^/]+)"
@@ -37,10 +37,17 @@ _DAG: Final = rf"{_NS}/dags/(?P<target>[^/]+)"
 # What is kept of both services: verbs of operators. Of those that programs call all the time only a page's are.
 _ALWAYS: Final = [
     ("PUT", re.compile(rf"{_NS}"), "set quotas"),
-    ("POST", re.compile(rf"{_NS}/topics/(?P<verb>pause|resume|purge|redrive|configure)"), "topic"),
+    ("POST", re.compile(rf"{_NS}/topics/(?P<verb>pause|resume|purge|redrive|configure|unthrottle)"), "topic"),
+    ("PUT", re.compile(rf"{_NS}/topics/limits"), "limit topic"),
     ("POST", re.compile(rf"{_NS}/operations"), "operation"),
     ("POST", re.compile(rf"{_NS}/operations/(?P<target>[^/]+)/(?P<verb>cancel)"), "operation"),
     ("POST", re.compile(rf"{_DAG}/(?P<verb>cancel|retry|skip|pause|resume|nodes/cancel)"), "DAG"),
+    (
+        "POST",
+        re.compile(rf"{_NS}/workflows/(?P<target>[^/]+)/(?P<verb>cancel|terminate|pause|resume)"),
+        "workflow",
+    ),
+    ("PUT", re.compile(rf"{_NS}/exports/mark"), "mark as exported"),
     ("PUT", re.compile(rf"{_NS}/schedules/(?P<target>[^/]+)"), "set schedule"),
     ("DELETE", re.compile(rf"{_NS}/schedules/(?P<target>[^/]+)"), "delete schedule"),
     (
@@ -142,24 +149,23 @@ class Audited:
         if named is None:
             await self.app(scope, receive, send)
             return
-        asked, answered = bytearray(), bytearray()
+        parts: list[Message] = []  # of the request; no more than the app reads of it
         held: list[Message] = []
 
         async def heard() -> Message:
-            message = await receive()
-            if len(asked) < _BYTES_MAX:
-                asked.extend(message.get("body", b""))
-            return message
+            parts.append(await receive())
+            return parts[-1]
 
         async def told(message: Message) -> None:
             held.append(message)
-            if len(answered) < _BYTES_MAX:
-                answered.extend(message.get("body", b""))
 
         await self.app(scope, heard, told)
-        if held and held[0]["status"] < 300:
-            entry = self._entry(scope, named, _read(asked), _read(answered))
+        answered = _read(held)
+        is_done = bool(held) and held[0]["status"] < 300
+        if is_done or answered.get("outcome") == "unknown":
+            entry = self._entry(scope, named, _read(parts), answered)
             if entry is not None:
+                entry["verb"] += "" if is_done else " (outcome unknown)"
                 await self._entries.add(entry)
         for message in held:
             await send(message)
@@ -203,9 +209,9 @@ def _named(scope: Scope) -> tuple[str, dict[str, str | None]] | None:
     return None
 
 
-def _read(body: bytes | bytearray) -> dict[str, Any]:
+def _read(parts: Sequence[Message]) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(bytes(body))
+        found = msgspec.json.decode(b"".join(part.get("body", b"") for part in parts))
     except msgspec.MsgspecError:
         return {}
     return found if isinstance(found, dict) else {}
@@ -213,7 +219,9 @@ def _read(body: bytes | bytearray) -> dict[str, Any]:
 
 def _count(asked: dict[str, Any], answered: dict[str, Any]) -> int | None:
     """How many were changed, or named; None: that is not said."""
-    if isinstance(answered.get("changed"), int):
-        return int(answered["changed"])
+    numbers = (answered.get("changed"), answered.get("operation") and answered.get("items"), answered.get("slots"))
+    number = next((each for each in numbers if isinstance(each, int)), None)
+    if number is not None:
+        return number
     lists: Iterable[Any] = (answered.get("results"), asked.get("nodes"), asked.get("external"))
     return next((len(each) for each in lists if isinstance(each, list)), None)

@@ -176,10 +176,43 @@ async def test_rows_of_a_namespace_and_what_is_seen_are_bounded(own_api: Api) ->
     known = own_api.host.process.workers
     for n in range(100):
         await report(own_api, f"w-{n}")
-    assert len(known._known) == 60
+    assert sum(map(len, known._known.values())) == 60
     await known.step()
     rows = await own_api.host.rows("SELECT count(*) AS n FROM worker")
     assert all(row["n"] <= 3 for row in rows) and sum(row["n"] for row in rows) > 0
+
+
+async def test_a_namespace_that_names_thousands_keeps_no_other_from_being_seen(own_api: Api) -> None:
+    own_api.host.settings.__dict__["workers_seen_max"] = 6
+    for n in range(20):
+        await report(own_api, f"w-{n}")
+    quiet = Api(own_api.host)
+    await report(quiet, "late", topics=[MAIL])
+    await quiet.dequeue("mail", worker="named", wait_s=0)
+    for n in range(20, 40):
+        await report(own_api, f"w-{n}")
+    await own_api.host.process.workers.step()
+    assert await names(quiet) == ["late", "named"]
+    assert len(await names(own_api)) == 4
+
+
+async def test_a_report_of_a_worker_for_whom_there_is_no_room_is_held_until_something_is_cancelled(
+    own_api: Api,
+) -> None:
+    """Else whoever asks again after each answer would ask all the time, once anything was cancelled."""
+    own_api.host.settings.__dict__["workers_seen_max"] = 1
+    await report(own_api, "known")
+    first, second = [await own_api.enqueue_one("t") for _ in range(2)]
+    await own_api.dequeue("t", 2)
+    assert await report(own_api, "more") == []
+    await own_api.cancel(first)
+    news = own_api.host.process.workers.news
+    asking = asyncio.create_task(report(own_api, "more", wait_s=30))
+    async with asyncio.timeout(20):
+        while not news._waiting:
+            await asyncio.sleep(0)
+        await own_api.cancel(second)
+        assert await asking == [second]
 
 
 async def test_two_processes_that_see_one_worker_agree(own_api: Api) -> None:
@@ -194,7 +227,7 @@ async def test_two_processes_that_see_one_worker_agree(own_api: Api) -> None:
         [found] = (await page(own_api))["items"]
         assert (found["host"], found["topics"]) == ("new", [MAIL])
         await report(api, "w", host="newer")
-        [known] = other.process.workers._known.values()
+        [[known]] = [ours.values() for ours in other.process.workers._known.values()]
         known.seen_s -= 30
         await other.process.workers.step()
         assert [worker["host"] for worker in (await page(own_api))["items"]] == ["new"]

@@ -61,6 +61,61 @@ async def test_verbs_of_dags_and_what_only_pages_are_named_for(dag_service: Serv
     ]
 
 
+async def test_limits_runs_of_workflows_and_the_mark_of_exports_are_kept_too(
+    queue_service: Service, dag_service: Service
+) -> None:
+    await queue_service.client.put(f"{NS}/topics/limits", json={"topic": "mail", "concurrency": 2})
+    await queue_service.client.post(f"{NS}/enqueue", json={"items": [{"topic": "mail"}] * 3})
+    await queue_service.client.post(f"{NS}/topics/purge", json={"topic": "mail"})
+    found = await listed(queue_service)
+    assert [(each["verb"], each["target"], each["changed"]) for each in found] == [
+        ("purge topic", "mail", 3),
+        ("limit topic", "mail", None),
+    ]
+    await dag_service.client.post(f"{NS}/workflows", json={"type": "t", "id": "w"})
+    for verb in ("pause", "resume", "cancel", "terminate"):
+        assert (await dag_service.client.post(f"{NS}/workflows/w/{verb}", json={})).status_code == 202
+    await dag_service.client.put(f"{NS}/exports/mark", json={"until": "2026-01-01T00:00:00Z"})
+    spec = {"spec": {"interval_s": 3600}, "action": {"item": {"topic": "t"}}}
+    await dag_service.client.put(f"{NS}/schedules/s", json=spec)
+    back = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T02:00:00Z"}
+    await dag_service.client.post(f"{NS}/schedules/s/backfill", json=back)
+    found = await listed(dag_service)
+    assert [(each["verb"], each["target"], each["changed"]) for each in found] == [
+        ("backfill schedule", "s", 2),
+        ("set schedule", "s", None),
+        ("mark as exported", "", None),
+        *((f"{verb} workflow", "w", None) for verb in ("terminate", "cancel", "resume", "pause")),
+    ]
+
+
+async def test_what_was_asked_is_kept_whatever_fills_the_body(queue_service: Service) -> None:
+    body = b" " * 2_000_000 + b'{"topic": "mail"}'
+    headers = {"content-type": "application/json"}
+    answer = await queue_service.client.post(f"{NS}/topics/purge", content=body, headers=headers)
+    assert answer.status_code == 200
+    [found] = await listed(queue_service)
+    assert (found["target"], found["detail"]) == ("mail", '{"topic":"mail"}')
+
+
+async def test_a_call_of_which_nobody_knows_whether_it_was_done_is_kept(
+    queue_service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = queue_service.app.app.state.process.topics
+
+    async def lost(*_: Any) -> Any:
+        raise ShardUnavailable("shards [1] did not answer", outcome="unknown")
+
+    async def refused(*_: Any) -> Any:
+        raise ShardUnavailable("shards [1] did not answer")
+
+    for answer in (lost, refused):
+        monkeypatch.setattr(topics, "pause", answer)
+        assert (await queue_service.client.post(f"{NS}/topics/pause", json={"topic": "mail"})).status_code == 503
+    [found] = await listed(queue_service)
+    assert (found["verb"], found["target"]) == ("pause topic (outcome unknown)", "mail")
+
+
 async def test_pages_of_the_list_go_on_over_shards_and_equal_times(queue_service: Service) -> None:
     shards = list(queue_service.app.app.state.process.shards)
     for n, shard in enumerate([shards[0], shards[1], shards[0], shards[2], shards[1]]):

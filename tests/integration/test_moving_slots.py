@@ -95,6 +95,35 @@ async def test_a_host_with_the_old_map_takes_no_key_of_a_slot_that_moved(world: 
         assert {r["status"] for r in await api.on(host).enqueue(*keyed())} == {"duplicate"}
 
 
+@pytest.mark.parametrize("crash_at", ["", "slots_given_up", "slots_brought", "slots_flipped"])
+async def test_the_gate_of_a_topic_goes_where_its_slot_goes(world: World, host: QueueHost, crash_at: str) -> None:
+    """What a topic was granted, and for how long it is throttled, is known at its new home."""
+    api = Api(host)
+    await add(world, host)
+    plan = read(world.map, "queue")
+    at_one = [topic for n in range(99) if plan.homes[slot_of(api.namespace, topic := f"t{n}")] == 1]
+    limited, throttled = at_one[:2]
+    path = f"/v1/namespaces/{api.namespace}/topics/limits"
+    body = {"topic": limited, "rate": 0.001, "burst": 2}
+    assert (await host.client.put(path, json=body, headers=api.headers)).status_code == 200
+    await api.enqueue(*({"topic": topic} for topic in (limited, throttled) for _ in range(6)))
+    assert len(await api.dequeue(limited, 9)) == 2
+    [held] = await api.dequeue(throttled)
+    assert await api.nack(held, throttle_s=600) == ["requeued"]
+    token = "00000000-0000-4000-8000-000000000001"
+
+    if crash_at:
+        await world.run("drain", "1", "--yes", crash_at=crash_at, code=CRASHED)
+    await world.run("drain", "1", "--yes")
+    await follow(host)
+    await host.process.gates.read()
+    for topic in (limited, throttled):
+        host.process.gates.opened(api.namespace)
+        assert not (await host.process.gates.enter(api.namespace, topic, token, 3)).items
+    gates = {row["topic"]: row for row in await host.rows("SELECT * FROM topic_gate")}
+    assert gates.keys() == {limited, throttled}, "one each"
+
+
 async def test_a_key_that_waits_while_its_slot_goes_is_not_taken(world: World, host: QueueHost) -> None:
     api = Api(host, "default")
     await add(world, host)

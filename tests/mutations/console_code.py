@@ -48,4 +48,12 @@ MUTATIONS = (
         "",
         (f"{_AUDIT}::test_operators_calls_are_kept_and_those_of_programs_are_not",),
     ),
+    Mutation(
+        "audit-of-what-may-be-done",
+        "a call of which nobody knows whether it was done is listed",
+        "shared/console/audit_log.py",
+        'if is_done or answered.get("outcome") == "unknown":',
+        "if is_done:",
+        (f"{_AUDIT}::test_a_call_of_which_nobody_knows_whether_it_was_done_is_kept",),
+    ),
 )

@@ -19,6 +19,8 @@ _SELECTING = "services/queue/operations/selection.py"
 _REVIVE = "services/queue/leases/revive.py"
 _VERBS = "services/queue/api/verbs.py"
 
+_LIMITS = "integration/queue/test_topic_limits.py"
+_REMOVING = "integration/test_removing_shards.py"
 _TIME_LIMITS = "contract/test_queue_time_limits.py"
 _CONTRACT_LEASES = "contract/test_queue_leases.py"
 _CONTRACT_IDS = "contract/test_queue_ids.py"
@@ -123,9 +125,39 @@ MUTATIONS = (
         "services/queue/store/sql/topics.sql",
         "        OR EXISTS (SELECT FROM topic_gate WHERE slow_until > (SELECT shard_now())) AS limits;",
         "        AS limits;",
-        (
-            "integration/queue/test_topic_limits.py::test_a_throttled_topic_is_so_for_every_process_and_its_gate_goes",
-        ),
+        (f"{_LIMITS}::test_a_throttled_topic_is_so_for_every_process_and_its_gate_goes",),
+    ),
+    Mutation(
+        "limits-behind-a-throttle",
+        "limits stand while their topic is throttled, and after it",
+        "services/queue/dispatch/topic_gates.py",
+        "found[pair] = max(given, found.get(pair, given))",
+        "found[pair] = given",
+        (f"{_LIMITS}::test_a_topic_that_was_throttled_keeps_its_limits_where_its_home_alone_answers",),
+    ),
+    Mutation(
+        "gate-of-a-removed-shard",
+        "what was leased on a shard that has left the map takes no room",
+        "services/queue/dispatch/topic_gates.py",
+        "for number, count in self.leased.items() if number in living}",
+        "for number, count in self.leased.items()}",
+        (f"{_REMOVING}::test_what_a_limited_topic_had_leased_on_a_shard_that_was_removed_takes_no_room",),
+    ),
+    Mutation(
+        "key-gate-of-a-removed-shard",
+        "what a key had leased on a shard that has left the map takes no room",
+        "services/queue/dispatch/key_gates.py",
+        "return set() if self._shards.version >= map_version else set(part)",
+        "return set(part)",
+        (f"{_REMOVING}::test_what_a_key_had_leased_on_a_shard_that_was_removed_takes_no_room",),
+    ),
+    Mutation(
+        "quota-of-a-removed-shard",
+        "a quota that was lifted is lifted, whatever a shard that has left the map once said",
+        "services/queue/quotas.py",
+        "for number, rows in self._settings.items() if number in living}",
+        "for number, rows in self._settings.items()}",
+        (f"{_REMOVING}::test_limits_and_quotas_that_are_lifted_once_a_shard_was_removed_are_lifted",),
     ),
     Mutation(
         "key-limits-verified",

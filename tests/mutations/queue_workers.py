@@ -3,6 +3,7 @@
 from tests.mutations.model import Mutation
 
 _PROGRESS = "contract/test_queue_progress.py"
+_WORKERS = "contract/test_queue_workers.py"
 
 MUTATIONS = (
     Mutation(
@@ -63,5 +64,21 @@ MUTATIONS = (
             "unit/headgate/test_keepers.py"
             "::test_news_of_a_job_that_is_just_asked_for_or_on_its_way_here_is_not_lost",
         ),
+    ),
+    Mutation(
+        "workers-of-one-namespace",
+        "a namespace that names thousands of workers keeps no other's from being seen",
+        "services/queue/operations/known_workers.py",
+        "if is_full and not self._make_room(len(ours)):",
+        "if is_full:",
+        (f"{_WORKERS}::test_a_namespace_that_names_thousands_keeps_no_other_from_being_seen",),
+    ),
+    Mutation(
+        "workers-without-room",
+        "a worker for whom there is no room is not told the same news again and again",
+        "services/queue/operations/known_workers.py",
+        "self.news.wait(namespace, self.news.last, 0.0 if",
+        "self.news.wait(namespace, 0, 0.0 if",
+        (f"{_WORKERS}::test_a_report_of_a_worker_for_whom_there_is_no_room_is_held_until_something_is_cancelled",),
     ),
 )

@@ -30,6 +30,7 @@ from shared.ids import shard_of
 from shared.log import log
 from shared.postgres.connections import Transaction
 from shared.shards.map_file import slot_of
+from shared.shards.shard_map import ShardMap
 
 # So many keys are looked at for a call, and so many gates are gone through, at once.
 LOOKED_AT_MAX = 256
@@ -65,6 +66,7 @@ class _KeyGate:
         self.row = row
         self.limits = limits
         self.held: dict[str, float] = json.loads(row.held)
+        self.map_version = int(self.held.pop("map", 0))
         self.slow_s = 0.0 if row.slow_until is None else (row.slow_until - row.at).total_seconds()
         rate = limits.key_rate
         self.tokens = None if rate is None else filled(row, rate, limits.key_burst)
@@ -113,22 +115,24 @@ class _KeyGate:
             elif item_id in self.held:
                 self.held[item_id] = 0.0
 
-    def kept(self) -> KeptGate:
-        """What is written of it."""
+    def kept(self, map_version: int) -> KeptGate:
+        """What is written of it, by who follows that shard map."""
         idle_s = GRANT_S
         if self.tokens is not None and self.limits.key_rate is not None:
             idle_s += (self.limits.key_burst - self.tokens) / self.limits.key_rate
         idle_at = self.row.at + timedelta(seconds=idle_s)
-        return KeptGate(
-            self.row.key, self.tokens, json.dumps(self.held), max(idle_at, self.row.slow_until or idle_at)
-        )
+        held = json.dumps({**self.held, "map": max(map_version, self.map_version)} if self.held else {})
+        return KeptGate(self.row.key, self.tokens, held, max(idle_at, self.row.slow_until or idle_at))
 
 
 class KeyGates:
     """Those of this process' topics; `home` is where those of a topic are."""
 
-    def __init__(self, stores: Mapping[int, Store], home: Callable[[Pair], Store], clock: Clock) -> None:
+    def __init__(
+        self, stores: Mapping[int, Store], shards: ShardMap, home: Callable[[Pair], Store], clock: Clock
+    ) -> None:
         self._stores = stores
+        self._shards = shards
         self._home = home
         self._clock = clock
         self._closed: dict[Pair, dict[str, _Closed]] = {}
@@ -195,23 +199,27 @@ class KeyGates:
             ]
             for gate in gates:
                 gate.settle(granted[gate.row.key], got)
-            await _keep(tx, pair, gates)
+            await _keep(tx, pair, gates, self._shards.version)
 
         try:
             await self._home(pair).pool.transaction(work)
         except Unavailable as error:
             log.warning("grants of keys are left to run out", topic=pair[1], detail=error.detail)
 
-    async def leased(self, ids: Sequence[str], home: Store, tx: Transaction) -> set[str]:
-        """Which of these items are leased, or may be: their shard does not answer."""
+    async def leased(self, ids: Sequence[str], home: Store, tx: Transaction, map_version: int) -> set[str]:
+        """Which of these items are leased, or may be: their shard does not answer.
+
+        Nothing is leased on a shard that has left the map. Who follows an older one than whoever has let the items
+        through, which was of that version, cannot tell such a shard from one that has joined.
+        """
         parts: dict[int, list[str]] = {}
         for item_id in ids:
             parts.setdefault(shard_of(item_id), []).append(item_id)
 
         async def at(number: int, part: list[str]) -> set[str]:
             store = self._stores.get(number)
-            if store is None:
-                return set(part)
+            if store is None or store.pool.is_retired:
+                return set() if self._shards.version >= map_version else set(part)
             try:
                 return await rows.leased_among(tx if store is home else store.pool, part)
             except Unavailable:
@@ -244,11 +252,12 @@ class KeyGates:
         # Only now: what was told of before, and is not leased any more, has ended by then.
         doubted = [item_id for gate in gates for item_id in gate.in_doubt(len(asked[gate.row.key]))]
         if doubted:
-            ended = set(doubted) - await self.leased(doubted, self._home(pair), tx)
+            newest = max(gate.map_version for gate in gates)
+            ended = set(doubted) - await self.leased(doubted, self._home(pair), tx, newest)
             for gate in gates:
                 gate.drop(ended)
         found = {gate.row.key: gate.grant(asked[gate.row.key]) for gate in gates}
-        await _keep(tx, pair, gates)
+        await _keep(tx, pair, gates, self._shards.version)
         return found
 
     async def _lanes(self, keys: Sequence[Key]) -> dict[str, str | None]:
@@ -296,6 +305,6 @@ def _up_to(keys: Sequence[Key], lanes: Mapping[str, str | None]) -> list[Key]:
     return found
 
 
-async def _keep(tx: Transaction, pair: Pair, gates: Sequence[_KeyGate]) -> None:
+async def _keep(tx: Transaction, pair: Pair, gates: Sequence[_KeyGate], map_version: int) -> None:
     if gates:
-        await rows.keep_keys(tx, *pair, gates[0].row.at, [gate.kept() for gate in gates])
+        await rows.keep_keys(tx, *pair, gates[0].row.at, [gate.kept(map_version) for gate in gates])

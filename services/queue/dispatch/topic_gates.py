@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 
 from services.queue.dispatch.key_gates import KeyGates
@@ -51,6 +51,8 @@ class _Gate:
             token: entry for token, entry in json.loads(row.granted).items() if entry[1] > now_s
         }
         self.leased: dict[str, int] = json.loads(row.leased)
+        # The shard map of whoever counted last.
+        self.map_version = self.leased.pop("map", 0)
         self.tokens: float | None = None
         if limits.rate is not None:
             self.tokens = filled(row, limits.rate, limits.burst)
@@ -81,6 +83,17 @@ class _Gate:
                 self.tokens -= items
         return Grant(items, max(again_s, 0.001))
 
+    def forget_removed(self, living: Set[str], map_version: int) -> None:
+        """What was leased on a shard that has left the map takes no room. Who follows an older map than whoever
+        counted last cannot tell a shard that has left from one that has joined."""
+        if map_version >= self.map_version:
+            self.map_version = map_version
+            self.leased = {number: count for number, count in self.leased.items() if number in living}
+
+    def counts(self) -> str:
+        """What is leased on each shard, as it is kept."""
+        return json.dumps({**self.leased, "map": self.map_version} if self.leased else {})
+
     def settle(self, token: str, unused: int) -> None:
         """What was granted is claimed, or will not be."""
         entry = self.granted.pop(token, None)
@@ -99,9 +112,10 @@ class Gates:
         self._clock = clock
         self._wake = wake
         self.limits: dict[Pair, TopicLimits] = {}
+        self._topics: dict[str, list[str]] = {}
         self._slow: set[Pair] = set()  # throttled as a whole, or a moment ago
         self._slow_keys: set[Pair] = set()
-        self.of_keys = KeyGates(stores, self._home, clock)
+        self.of_keys = KeyGates(stores, shards, self._home, clock)
         self._closed: dict[Pair, float] = {}
         self._slowed = 0
         self._entering: dict[Pair, asyncio.Lock] = {}
@@ -114,7 +128,7 @@ class Gates:
         """Learn which topics have limits; the newest stand. Where a shard does not answer, what is known stays."""
 
         slowed_before = self._slowed
-        asked = (rows.limits(store.pool) for store in self._stores.values())
+        asked = (rows.limits(store.pool) for store in self._living())
         parts = await asyncio.gather(*asked, return_exceptions=True)
         found: dict[Pair, tuple[datetime, str]] = {}
         slow: set[Pair] = set()
@@ -136,7 +150,7 @@ class Gates:
         self._slow = slow if is_whole else self._slow | slow
         self._slow_keys = slow_keys if is_whole else self._slow_keys | slow_keys
         before = self.limits
-        self.limits = kept | {pair: TopicLimits.of(text) for pair, (_, text) in found.items()}
+        self._follow(kept | {pair: TopicLimits.of(text) for pair, (_, text) in found.items()})
         for pair in before.keys() | self.limits.keys():
             if before.get(pair) != self.limits.get(pair) or (pair in slow_before) != (pair in self._slow_keys):
                 self._closed.pop(pair, None)
@@ -148,6 +162,12 @@ class Gates:
         for pair in before.keys() - self.limits.keys():
             self.of_keys.drop(pair)
         return 0
+
+    def _follow(self, limits: dict[Pair, TopicLimits]) -> None:
+        self.limits = limits
+        self._topics = {}
+        for namespace, topic in limits:
+            self._topics.setdefault(namespace, []).append(topic)
 
     def limited(self, namespace: str, topics: Sequence[str]) -> bool:
         """Whether any of these topics has a gate."""
@@ -222,12 +242,12 @@ class Gates:
             self._slow.add(pair)
             self._closed[pair] = self._clock.monotonic_s() + min(slow_s, AGAIN_S)
         if pair not in self.limits:
-            self.limits = self.limits | {pair: TopicLimits()}
+            self._follow(self.limits | {pair: TopicLimits()})
             self._wake(*pair)  # those that wait do so at the gate from now on
 
     def opened(self, namespace: str) -> list[str]:
         """Items of the namespace were settled here: which topics may have room again."""
-        topics = [topic for name, topic in self.limits if name == namespace]
+        topics = self._topics.get(namespace, [])
         for topic in topics:
             self._closed.pop((namespace, topic), None)
             self.of_keys.opened((namespace, topic))
@@ -268,6 +288,7 @@ class Gates:
         if limits.concurrency is not None:
             # Only now: what was granted before, and is not in the row any more, has been leased by then.
             answers = await self._counted(*pair, tx)
+            gate.forget_removed({str(store.number) for store in self._living()}, self._shards.version)
             gate.leased |= answers
         found = gate.grant(token, wanted, among)
         if found.items:
@@ -292,8 +313,12 @@ class Gates:
                     raise
                 return None
 
-        found = await asyncio.gather(*(at(number, store) for number, store in self._stores.items()))
+        found = await asyncio.gather(*(at(store.number, store) for store in self._living()))
         return dict(count for count in found if count is not None)
+
+    def _living(self) -> list[Store]:
+        """The shards that the map names."""
+        return [store for store in self._stores.values() if not store.pool.is_retired]
 
     def _home(self, pair: Pair) -> Store:
         return self._stores[self._shards.of_slot(slot_of(*pair)).number]
@@ -305,4 +330,4 @@ def moved() -> ShardUnavailable:
 
 
 async def _keep(tx: Transaction, pair: Pair, gate: _Gate) -> None:
-    await rows.keep(tx, *pair, gate.tokens, gate.at, json.dumps(gate.granted), json.dumps(gate.leased))
+    await rows.keep(tx, *pair, gate.tokens, gate.at, json.dumps(gate.granted), gate.counts())

@@ -34,13 +34,14 @@ class IdleGates:
             if not idle:
                 return 0
             held = {(gate.namespace, gate.topic, gate.key): json.loads(gate.held) for gate in idle}
+            newest = max(int(items.pop("map", 0)) for items in held.values())
             ids = [item_id for items in held.values() for item_id in items]
-            leased = await self._gates.leased(ids, self._store, tx) if ids else set()
+            leased = await self._gates.leased(ids, self._store, tx, newest) if ids else set()
             judged = []
             for gate in idle:
                 items = held[gate.namespace, gate.topic, gate.key]
                 left = {item_id: until_s for item_id, until_s in items.items() if item_id in leased}
-                judged.append(gate._replace(held=json.dumps(left)))
+                judged.append(gate._replace(held=json.dumps({**left, "map": newest} if left else {})))
             await rows.end_idle(tx, judged)
             return len(idle)
 

@@ -35,7 +35,7 @@ class CancelNews:
         self._settings = settings
         self._clock = clock
         self._heard: dict[str, dict[str, tuple[int, float]]] = {}
-        self._last = 0
+        self.last = 0  # the number of what was heard last
         self._heeded_s: dict[str, float] = {}
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._is_leaving = False
@@ -70,18 +70,18 @@ class CancelNews:
             return
         now_s = self._clock.monotonic_s()
         heard = self._heard.setdefault(namespace, {})
-        before = self._last
+        before = self.last
         for item_id in ids:
             if item_id not in heard:
-                self._last += 1
-                heard[item_id] = self._last, now_s
+                self.last += 1
+                heard[item_id] = self.last, now_s
         while heard and (
             len(heard) > self._settings.cancel_news_max or next(iter(heard.values()))[1] < now_s - KEPT_S
         ):
             del heard[next(iter(heard))]
         if not heard:
             del self._heard[namespace]
-        if self._last > before:
+        if self.last > before:
             self._wake(namespace)
 
     async def wait(self, namespace: str, after: int, wait_s: float) -> tuple[list[str], int]:

@@ -102,7 +102,8 @@ class KnownWorkers:
         self._stores = stores
         self._settings = settings
         self._clock = clock
-        self._known: dict[tuple[str, str], _Known] = {}
+        # By namespace, those seen longest ago first.
+        self._known: dict[str, dict[str, _Known]] = {}
         self._writing = asyncio.Lock()
 
     def note(self, namespace: str, name: str, alive_s: float, topics: Iterable[str] = ()) -> None:
@@ -121,7 +122,7 @@ class KnownWorkers:
         it did so last. Waits for the first, as long as it says."""
         known = self._look(namespace, report.name)
         if known is None:
-            found, _ = await self.news.wait(namespace, 0, 0.0 if report.leaving else report.wait_s)
+            found, _ = await self.news.wait(namespace, self.news.last, 0.0 if report.leaving else report.wait_s)
             return found
         before, known.report = known.report, report
         known.is_changed |= before is None or _shape(before) != _shape(report)
@@ -136,14 +137,33 @@ class KnownWorkers:
         return found
 
     def _look(self, namespace: str, name: str) -> _Known | None:
+        """The worker, seen now; None where there is no room for one more."""
         now_s = self._clock.monotonic_s()
-        known = self._known.get((namespace, name))
+        ours = self._known.get(namespace, {})
+        known = ours.pop(name, None)
         if known is None:
-            if len(self._known) >= self._settings.workers_seen_max:
+            is_full = sum(map(len, self._known.values())) >= self._settings.workers_seen_max
+            if is_full and not self._make_room(len(ours)):
                 return None
-            known = self._known[namespace, name] = _Known(namespace, name, now_s, now_s, now_s)
+            known = _Known(namespace, name, now_s, now_s, now_s)
+        self._known.setdefault(namespace, ours)[name] = known
         known.seen_s = now_s
         return known
+
+    def _make_room(self, ours: int) -> bool:
+        """The namespace that has most workers gives one up, if it has more than whoever needs the room: a
+        namespace that names thousands keeps nobody else's from being seen."""
+        most = max(self._known.values(), key=len, default={})
+        if len(most) <= ours + 1:
+            return False
+        self._forget(next(iter(most.values())))
+        return True
+
+    def _forget(self, known: _Known) -> None:
+        ours = self._known[known.namespace]
+        del ours[known.name]
+        if not ours:
+            del self._known[known.namespace]
 
     async def step(self) -> int:
         """Write those that are due; 0: a next step is not needed at once."""
@@ -151,11 +171,11 @@ class KnownWorkers:
         async with self._writing:
             now_s = self._clock.monotonic_s()
             at: dict[int, list[_Known]] = {}
-            for pair, known in list(self._known.items()):
+            for known in [known for ours in self._known.values() for known in ours.values()]:
                 if known.is_due(now_s, self._settings.worker_write_s):
                     at.setdefault(self._shard(known), []).append(known)
                 elif known.seen_s < now_s - FORGET_S:
-                    del self._known[pair]
+                    self._forget(known)
             await asyncio.gather(*(self._write(shard, due, now_s) for shard, due in at.items()))
         return 0
 

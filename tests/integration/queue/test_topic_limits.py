@@ -185,6 +185,36 @@ async def test_a_throttled_topic_is_so_for_every_process_and_its_gate_goes(own_a
     assert await own_api.host.rows("SELECT FROM topic_gate WHERE topic = 't'") == []
 
 
+async def test_a_topic_that_was_throttled_keeps_its_limits_where_its_home_alone_answers(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await limit([own_api], concurrency=1)
+    await spread(own_api, 5)
+    [held] = await own_api.dequeue("t", 10)
+    assert await own_api.nack(held, delay_s=0, throttle_s=60) == ["requeued"]
+    gates = own_api.host.process.gates
+    home, limits = gates._home((own_api.namespace, "t")), rows.limits
+
+    async def of_home(asked: Any) -> list[rows.LimitsRow]:
+        if asked is not home.pool:
+            raise ShardUnavailable("silent", retry_after_s=1.0)
+        return await limits(asked)
+
+    monkeypatch.setattr(rows, "limits", of_home)
+    await gates.read()
+    await own_api.clock.advance(61)
+    gates.opened(own_api.namespace)
+    assert len(await own_api.dequeue("t", 10)) == 1
+
+
+async def test_a_settle_looks_at_limits_of_its_own_namespace_alone(own_api: Api) -> None:
+    await limit([own_api], concurrency=1)
+    assert own_api.host.process.gates.opened("another") == []
+    assert own_api.host.process.gates.opened(own_api.namespace) == ["t"]
+    await limit([own_api])
+    assert own_api.host.process.gates.opened(own_api.namespace) == []
+
+
 async def test_an_item_is_given_back_where_its_topic_cannot_be_throttled(
     own_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,16 @@ def test_what_others_stored_cannot_steer_the_terminal(service: Service, run: Run
     assert len(out.splitlines()) == 2
 
 
+def test_what_others_stored_inside_a_value_cannot_either() -> None:
+    value = {"note": "\u202e\x9b31m\x1b\n\U000e0001é", "done": 1}
+    assert json.loads(_output.cell(value)) == value
+    for show in (_output.show_fields, _output.show_json):
+        out = io.StringIO()
+        show({"progress": value}, out)
+        assert not set(out.getvalue()) & {"\u202e", "\x9b", "\x1b", "\U000e0001"} and "é" in out.getvalue()
+    assert json.loads(out.getvalue()) == {"progress": value}
+
+
 def test_tables_line_up_and_json_is_json(service: Service, run: Run) -> None:
     rows = [{"topic": "a", "ready": 5}, {"topic": "longer/name", "ready": 12_345, "oldest_ready_age_s": 1.5}]
     service.reply = lambda *_: {"items": rows, "next_cursor": None}

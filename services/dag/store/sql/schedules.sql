@@ -124,11 +124,16 @@ DELETE FROM waiting_slot WHERE schedule_no = $1 AND no = $2;
 
 -- name: tick_of_request(schedule_no, request)
 SELECT no, kind, at, through, slots, decision, reason, run::text, decided_at
-FROM tick WHERE schedule_no = $1 AND request = $2 ORDER BY no LIMIT 1;
+FROM tick WHERE schedule_no = $1 AND request = $2 AND kind = 'trigger' ORDER BY no LIMIT 1;
 
 -- name: slots_of_request(schedule_no, request)
-SELECT (SELECT coalesce(sum(slots), 0) FROM tick WHERE schedule_no = $1 AND request = $2)::int
-    + (SELECT count(*) FROM waiting_slot WHERE schedule_no = $1 AND request = $2)::int AS slots;
+-- Of a backfill; a trigger has no part in it, whatever it was named.
+SELECT (
+        SELECT coalesce(sum(slots), 0) FROM tick
+        WHERE schedule_no = $1 AND request = $2 AND kind = 'backfill')::int
+    + (
+        SELECT count(*) FROM waiting_slot
+        WHERE schedule_no = $1 AND request = $2 AND kind = 'backfill')::int AS slots;
 
 -- name: ticks_page(schedule_no, before_no, rows_max)
 SELECT no, kind, at, through, slots, decision, reason, run::text, decided_at
