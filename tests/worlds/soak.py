@@ -11,8 +11,10 @@ was not answered, and all that the random world does are not counted. Calls are 
 
 import argparse
 import asyncio
+import os
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from tests.mutations.running import copy_of_the_tree
 from tests.worlds.dag_lane import DagLane
 from tests.worlds.installation import Installation, installation
 from tests.worlds.lanes import Door, Lane, Lanes
@@ -38,6 +41,7 @@ _PAUSE_S = (1.0, 8.0)  # of each of these, between two faults
 # Of the world beside the lanes; its rounds follow one another, so that its oracles know what came before what.
 _AT_ONCE, _ROUND_S, _STEPS_MAX = 16, 1.5, 20_000
 _TOLD_S = 10.0
+_FAULTS_SHOWN = 5  # of each time
 # What was sent to a process that stood still is done, or was not, this long after it goes on.
 QUIET_S = 6.0
 
@@ -74,8 +78,21 @@ def main() -> int:
     parser.add_argument(
         "--kept", type=Path, default=Path(tempfile.gettempdir()), help="where a broken part is kept"
     )
+    parser.add_argument(
+        "--here", action="store_true", help="in this tree, which must not change, and not in a copy"
+    )
     options = parser.parse_args()
-    return asyncio.run(_run(options))
+    return asyncio.run(_run(options)) if options.here else _in_a_copy()
+
+
+def _in_a_copy() -> int:
+    """Processes are started all the time, and each is to be of the code that all others are of."""
+    with tempfile.TemporaryDirectory(prefix="headgate-soak-tree-") as directory:
+        tree = copy_of_the_tree(Path(directory))
+        command = [sys.executable, "-m", "tests.worlds.soak", "--here", *sys.argv[1:]]
+        return subprocess.run(
+            command, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, check=False
+        ).returncode
 
 
 async def _run(options: argparse.Namespace) -> int:
@@ -180,10 +197,13 @@ async def live(
 
 
 async def _tell(world: World, lanes: Lanes, where: Installation, seed: int, began_s: float) -> None:
-    before = 0
+    before, told_faults = 0, 0
     while True:
         await asyncio.sleep(_TOLD_S)
-        done = lanes.operations.total()
+        done, faults = lanes.operations.total(), [*world.faults, *lanes.faults]
+        for fault in faults[told_faults : told_faults + _FAULTS_SHOWN]:
+            print(f"part {seed}: BROKEN: {fault[:400]}", flush=True)
+        told_faults = len(faults)
         told = [
             f"part {seed}: {time.monotonic() - began_s:.0f} s",
             f"{done} operations, {(done - before) / _TOLD_S:.0f} a second",
@@ -191,7 +211,7 @@ async def _tell(world: World, lanes: Lanes, where: Installation, seed: int, bega
             f"{lanes.left} not over",
             f"{len(where.nemesis.log) // 2} faults of processes and servers",
             f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB",
-            f"{len(world.faults) + len(lanes.faults)} promises broken",
+            f"{len(faults)} promises broken",
         ]
         print(", ".join(told), flush=True)
         before = done
