@@ -50,13 +50,21 @@ async def chain(asked: dict[str, Any]) -> dict[str, Any]:
     client, started, done = _client(asked), list[float](), asyncio.Event()
     worker = Worker(client, drain_s=5.0)
 
-    @worker.task(asked["topic"])
-    async def step(_job: Job) -> Any:
+    loop = asyncio.get_running_loop()
+
+    def began() -> Any:
         started.append(time.perf_counter())
         if len(started) == asked["nodes"]:
-            done.set()
+            loop.call_soon_threadsafe(done.set)
         return {"n": len(started)} if asked["outputs"] else None
 
+    async def coroutine(_job: Job) -> Any:
+        return began()
+
+    def plain(_job: Job) -> Any:
+        return began()
+
+    worker.task(asked["topic"])(plain if asked["plain"] else coroutine)
     running = asyncio.create_task(worker.run())
     await asyncio.sleep(asked["settle_s"])
     nodes = [
@@ -72,6 +80,41 @@ async def chain(asked: dict[str, Any]) -> dict[str, Any]:
     worker.stop()
     await running
     return {"steps_ms": [(b - a) * 1000 for a, b in itertools.pairwise(started)]}
+
+
+async def graphs(asked: dict[str, Any]) -> dict[str, Any]:
+    """DAGs of 1 -> width -> 1 from create to end, by so many callers at once, beside the worker: DAGs a second."""
+    client, left = _client(asked), iter(range(asked["dags"]))
+    worker = Worker(client, drain_s=5.0)
+
+    async def coroutine(job: Job) -> Any:
+        return {"of": job.attempt} if asked["outputs"] else None
+
+    def plain(job: Job) -> Any:
+        return {"of": job.attempt} if asked["outputs"] else None
+
+    worker.task(asked["topic"], slots=asked["slots"])(plain if asked["plain"] else coroutine)
+    common = {"topic": asked["topic"], "pass_outputs": asked["outputs"]}
+    between = [{"key": f"n{n}", "upstream": ["first"], **common} for n in range(asked["width"])]
+    last = {"key": "last", "upstream": [node["key"] for node in between], **common}
+    spec: dict[str, Any] = {"nodes": [{"key": "first", **common}, *between, last]}
+    if asked["priority"]:
+        spec["priority"] = {"inherit": 1, "critical_path": 1}
+
+    async def caller() -> None:
+        for _ in left:
+            dag = client.dag((await client.create_dag(spec)).id)
+            if (await dag.wait(timeout_s=60)).state != "succeeded":
+                raise RuntimeError("a DAG has not succeeded in a minute")
+
+    running = asyncio.create_task(worker.run())
+    await asyncio.sleep(asked["settle_s"])
+    begun = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(asked["callers"])))
+    took_s = time.perf_counter() - begun
+    worker.stop()
+    await running
+    return {"rate": asked["dags"] / took_s}
 
 
 def calls(asked: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +168,7 @@ def main() -> None:
     if asked["do"] == "calls":
         answer = calls(asked)
     else:
-        answer = asyncio.run({"work": work, "chain": chain, "crowd": crowd}[asked["do"]](asked))
+        answer = asyncio.run({"work": work, "chain": chain, "graphs": graphs, "crowd": crowd}[asked["do"]](asked))
     print(json.dumps(answer), flush=True)
 
 

@@ -120,22 +120,30 @@ async def open_stack(
 
 @asynccontextmanager
 async def open_site(
-    beside: BenchStack, name: str, *, queue_shards: int = 4, dag_shards: int = 2, queue_processes: int = 1
+    beside: BenchStack,
+    name: str,
+    *,
+    queue_shards: int = 4,
+    dag_shards: int = 2,
+    queue_processes: int = 1,
+    is_apart: bool = False,
 ) -> AsyncIterator[BenchStack]:
-    """Both services once more, on a database of their own of the same server, with a Valkey of their own.
+    """Both services once more, on a database of their own of the same server, with a Valkey of their own; with
+    `is_apart` the DAG shards have one for themselves, as on another server.
 
     What is measured on two sites can be measured in turns, though one holds a backlog or an old snapshot: rows
     that a snapshot keeps are kept in its database only.
     """
     place = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
     dsn = await beside.create_database(name)
+    dag_dsn = await beside.create_database(f"{name}_dags") if is_apart else dsn
     settings = LocalSettings(
         data_dir=place / "data",
         queue_port=free_port(),
         dag_port=free_port(),
         redis_port=free_port(),
         queue_shard_map=f"{dsn}#{queue_shards}",
-        dag_shard_map=f"{dsn}#{dag_shards}",
+        dag_shard_map=f"{dag_dsn}#{dag_shards}",
     )
     more: list[Child] = []
     try:

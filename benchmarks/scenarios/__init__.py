@@ -64,7 +64,17 @@ _ALL = (
         "worker", "jobs a second of the SDK's worker, by slots, kind of handler and processes", sdk.run_worker, 4
     ),
     Scenario(
-        "steps", "the step of a chain by the SDK's worker, with outputs, quotas, priority", sdk.run_steps, 1.5
+        "steps",
+        "the step of a chain by the SDK's worker, with outputs, quotas, priority, and servers of their own",
+        sdk.run_steps,
+        2,
+    ),
+    Scenario(
+        "graphs",
+        "DAGs of 1,000 and of 10 nodes from create to end by the SDK alone, with outputs, quotas, priority",
+        sdk.run_graphs,
+        2.5,
+        rounds=3,
     ),
     Scenario("client", "one call of the SDK, and 64 at once, beside bare sockets", sdk.run_client, 1.5),
     Scenario(

@@ -17,6 +17,7 @@ from benchmarks.outcome import Outcome
 from benchmarks.peers.environment import PeerFailed
 from benchmarks.scenarios.chain import run_chain
 from benchmarks.spread import percentile, ratios
+from benchmarks.stack import open_site
 from benchmarks.workers import Workers
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,10 @@ CELLS = (
 )
 SMALL_CELLS = (CELLS[1], CELLS[3], CELLS[5])
 # What a chain has, beside a worker.
-KINDS = ("plain", "outputs", "quotas", "priority")
+KINDS = ("usual", "outputs", "quotas", "priority", "plain functions", "apart")
+SMALL_KINDS = ("usual", "outputs", "apart")
+# DAGs of 1 -> width -> 1: width, how many, callers, and how many in a quick run.
+GRAPHS = {"1 -> 998 -> 1": (998, 3, 1, 1), "1 -> 8 -> 1": (8, 300, 16, 16)}
 STEP_RATIO, OUTPUTS_RATIO, TAIL_RATIO = 1.2, 1.5, 4.0
 CALL_RATIO, CROWD_RATIO = 1.25, 0.7
 
@@ -46,8 +50,15 @@ the worker takes as many ahead as it thinks right."""
 STEPS_METHOD = """\
 A chain of 100 nodes by a `headgate.Worker` with one slot in a process of its own: a step is the time from one
 handler's start to the next one's. `outputs`: each node gives one and is given its upstream's. `quotas`: in a
-namespace that has some. `priority`: of a DAG that inherits. Beside it, in the same round, the step of `chain`: a
-bare unnamed consumer on two connections."""
+namespace that has some. `priority`: of a DAG that inherits. `plain functions`: in the worker's threads. `apart`:
+queue and DAG shards have no database in common, as on servers of their own. Beside it, in the same round, the step
+of `chain`: a bare unnamed consumer on two connections."""
+
+GRAPHS_METHOD = """\
+DAGs of 1 -> 998 -> 1, one after another by one caller, and of 1 -> 8 -> 1, by 16 callers at once: each is created
+by one call of the SDK and waited for by another. In the same process a `headgate.Worker` with 100 slots runs their
+nodes, whose handlers do nothing. What is beside `usual` is as in `steps`; `priority` has the critical path, too.
+Nodes count from the first create call to the last end."""
 
 CLIENT_METHOD = """\
 One `Client.enqueue_one` after another in a process of its own, in turns with the same call by a bare socket on one
@@ -93,19 +104,23 @@ async def drained(
 async def run_steps(bench: Bench) -> Outcome:
     """The time of a step."""
     outcome = Outcome("steps", STEPS_METHOD)
+    async with open_site(bench.stack, "steps_apart", is_apart=True) as apart:
+        return await _steps(bench, outcome, bench.on(apart))
+
+
+async def _steps(bench: Bench, outcome: Outcome, apart: Bench) -> Outcome:
     nodes = bench.plan.sized(100, 20)
     await _limit(bench, "limited")
-    bench.progress.begin("steps", bench.plan.rounds * (len(KINDS) + 1))
+    kinds = SMALL_KINDS if bench.plan.small else KINDS
+    bench.progress.begin("steps", bench.plan.rounds * (len(kinds) + 1))
     steps: dict[str, list[list[float]]] = {}
     for number in range(bench.plan.rounds):
         steps.setdefault("bare", []).append(await run_chain(bench, nodes))
         bench.progress.step(f"bare: p50 {percentile(steps['bare'][-1], 0.5):.2f} ms")
-        for kind in KINDS:
-            asked = {"do": "chain", "topic": f"steps-{number}-{kind}", "nodes": nodes, "settle_s": 1.0}
-            asked |= {"outputs": kind == "outputs", "priority": kind == "priority"}
-            asked |= {"namespace": "limited"} if kind == "quotas" else {}
+        for kind in kinds:
+            asked = {"do": "chain", "topic": f"steps-{number}-{KINDS.index(kind)}", "nodes": nodes} | _of(kind)
             before = bench.stack.meter.read()
-            found = (await _ask(bench, **asked))["steps_ms"]
+            found = (await _ask(apart if kind == "apart" else bench, **asked))["steps_ms"]
             bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
             steps.setdefault(kind, []).append(found)
             bench.progress.step(f"{kind}: p50 {percentile(found, 0.5):.2f} ms")
@@ -114,11 +129,42 @@ async def run_steps(bench: Bench) -> Outcome:
         name = "bare unnamed consumer" if kind == "bare" else f"Worker, {kind}"
         outcome.add(f"{name}: step, p50", "ms", p50s[kind])
         outcome.add(f"{name}: step, p99", "ms", [percentile(part, 0.99) for part in rounds])
-    p99s = [percentile(part, 0.99) for part in steps["plain"]]
-    outcome.require_below("step, Worker / bare", ratios(p50s["plain"], p50s["bare"]), STEP_RATIO)
+    p99s = [percentile(part, 0.99) for part in steps["usual"]]
+    outcome.require_below("step, Worker / bare", ratios(p50s["usual"], p50s["bare"]), STEP_RATIO)
     outcome.require_below("step, Worker with outputs / bare", ratios(p50s["outputs"], p50s["bare"]), OUTPUTS_RATIO)
-    outcome.require_below("step, Worker, p99 / p50", ratios(p99s, p50s["plain"]), TAIL_RATIO)
+    outcome.require_below("step, Worker, p99 / p50", ratios(p99s, p50s["usual"]), TAIL_RATIO)
     return outcome
+
+
+async def run_graphs(bench: Bench) -> Outcome:
+    """Nodes a second."""
+    outcome = Outcome("graphs", GRAPHS_METHOD)
+    await _limit(bench, "limited")
+    kinds = SMALL_KINDS if bench.plan.small else KINDS
+    bench.progress.begin("graphs", bench.plan.rounds * len(kinds) * len(GRAPHS))
+    rates: dict[str, list[float]] = {}
+    async with open_site(bench.stack, "graphs_apart", is_apart=True) as site:
+        for number in range(bench.plan.rounds):
+            for name, (full_width, full, callers, few) in GRAPHS.items():
+                width, dags = bench.plan.sized(full_width, min(full_width, 98)), bench.plan.sized(full, few)
+                for kind in kinds:
+                    asked = {"do": "graphs", "topic": f"graphs-{number}-{width}-{KINDS.index(kind)}", "slots": 100}
+                    asked |= {"width": width, "dags": dags, "callers": callers} | _of(kind)
+                    before = bench.stack.meter.read()
+                    found = await _ask(bench.on(site) if kind == "apart" else bench, **asked)
+                    bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
+                    rates.setdefault(f"{name}, {kind}", []).append(found["rate"] * (width + 2))
+                    bench.progress.step(f"{name}, {kind}: {rates[f'{name}, {kind}'][-1]:,.0f} nodes/s")
+    for name, values in rates.items():
+        outcome.add(name, "nodes/s", values)
+    return outcome
+
+
+def _of(kind: str) -> dict[str, Any]:
+    """What a process is asked for one of `KINDS`."""
+    asked: dict[str, Any] = {"settle_s": 1.0, "outputs": kind == "outputs", "priority": kind == "priority"}
+    asked["plain"] = kind == "plain functions"
+    return asked | ({"namespace": "limited"} if kind == "quotas" else {})
 
 
 async def run_client(bench: Bench) -> Outcome:

@@ -15,7 +15,7 @@ from tests.support.databases import Databases
 
 TINY = Plan(rounds=1, slice_s=0.1, warmup_s=0.05, small=True, backlogs=(0, 300), snapshot_s=0.0)
 # These show a price that nothing is promised about.
-FREE = {"spread", "peers", "latency", "shapes", "worker"}
+FREE = {"spread", "peers", "latency", "shapes", "worker", "worker_beside", "graphs"}
 SERVED = [name for name, scenario in SCENARIOS.items() if scenario.with_services]
 
 
