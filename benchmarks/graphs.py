@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Graph:
-    """`keys` in a topological order; `edges` are (upstream, downstream)."""
+    """`keys` in a topological order, where nothing else is said; `edges` are (upstream, downstream)."""
 
     keys: tuple[str, ...]
     edges: tuple[Edge, ...]

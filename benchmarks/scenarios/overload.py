@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from benchmarks.floors import Cycle
 from benchmarks.load import PAYLOAD, Http, Leased, Refused, Slice, alongside
 from benchmarks.machine import Meter
 from benchmarks.outcome import Outcome
+from benchmarks.program import run_program
 from benchmarks.spread import percentile, ratios, spread
 from headgate import AsyncClient
 
@@ -25,14 +25,17 @@ BATCH, CLIENTS, CONSUMERS, COUNT = 10, 64, 8, 100
 FACTOR, SLICES, SENDERS_MAX = 2.0, 4, 2_000
 CROWD, CROWD_BATCH, CROWD_S, AGAIN_S, TICK_S = 2_000, 100, 16.0, 1.0, 0.01
 SMALL_CROWD, SMALL_CROWD_S = 300, 2.0
+# In which the process that offers begins.
+START_S = 1.0
 REFUSAL_MS, GOODPUT_RATIO = 100.0, 0.5
 
 METHOD = f"""\
 {CONSUMERS} consumers take up to {COUNT} items at a time and ack them; what of theirs is refused they send again
 after 50 ms. First the rates at saturation: {CLIENTS} clients enqueue batches of {BATCH} one after another; the
 median of the rounds. Then batches of {BATCH} are enqueued at {FACTOR:g} times what these clients did, for
-{SLICES} slices: the times of all arrivals are drawn in advance (a Poisson process), each is sent when it is due,
-on a connection that is free or a new one up to {SENDERS_MAX:,}, and nobody sends again what was refused. Then
+{SLICES} slices, by a process of their own: the times of all arrivals are drawn in advance (a Poisson process),
+each is sent when it is due, on a connection that is free or a new one up to {SENDERS_MAX:,}, and nobody sends
+again what was refused. `offered` is what that process has sent, which may be less than it was to. Then
 a crowd, far more than the service lets stand: {CROWD:,} clients enqueue batches of {CROWD_BATCH} one after
 another for {CROWD_S:g} s, and who is refused sends the next one {AGAIN_S:g} s later, as the answer asks. The
 first half of each is not counted. A refusal is an answer 429 or 503; its time, as that of an accepted ack, is
@@ -97,13 +100,15 @@ async def run(bench: Bench) -> Outcome:
 
 def _report(outcome: Outcome, rate: float, rates: Sequence[float], found: Sequence[Seen]) -> None:
     outcome.add("acked at saturation", "items/s", rates)
-    outcome.add("goodput", "items/s", [seen.items_per_s for seen in found], f"{rate:,.0f} items/s offered")
+    outcome.add("goodput", "items/s", [seen.items_per_s for seen in found], f"{rate:,.0f} items/s to be offered")
+    outcome.add("offered", "items/s", [seen.sent * BATCH / (seen.until - seen.since) for seen in found])
     goodput = ratios([seen.items_per_s for seen in found], rates)
     outcome.add("goodput / acked at saturation", "ratio", goodput.values)
     outcome.details["refused"] = [len(seen.refused_ms) for seen in found]
     outcome.details["sent"] = [seen.sent for seen in found]
     _times(outcome, "refusal", [seen.refused_ms for seen in found])
     _times(outcome, "accepted ack", [seen.acks_ms for seen in found])
+    _times(outcome, "lateness of what offers", [seen.late_ms for seen in found])
     outcome.require_at_least("goodput / acked at saturation", goodput, GOODPUT_RATIO)
 
 
@@ -155,36 +160,16 @@ async def _purge(bench: Bench, topic: str) -> None:
 
 
 async def _overload(bench: Bench, topic: str, calls_per_s: float) -> Seen:
-    choose = random.Random(1)
     duration_s = bench.plan.slice_s * SLICES
-    begun = time.perf_counter() + 0.2
+    begun, begin_s = time.perf_counter() + START_S, time.time() + START_S
     seen = Seen(begun + duration_s / 2, begun + duration_s)
-    free: list[Http] = []
-    running: set[asyncio.Task[None]] = set()
-    turn = asyncio.Semaphore(SENDERS_MAX)
-
-    async def send() -> None:
-        async with turn:
-            http = free.pop() if free else Http(bench.stack.queue_url)
-            seen.sent += seen.counts()
-            sent = time.perf_counter()
-            try:
-                await http.enqueue([{"topic": topic, "payload": PAYLOAD}] * BATCH)
-            except Refused as error:
-                _note(seen, error, sent)
-            free.append(http)
-
+    asked = {"queue_url": bench.stack.queue_url, "topic": topic, "batch": BATCH, "calls_per_s": calls_per_s}
+    asked |= {"begin_s": begin_s, "from_s": duration_s / 2, "until_s": duration_s, "senders_max": SENDERS_MAX}
     async with _consumers(bench, topic, seen):
-        at = 0.0
-        while (at := at + choose.expovariate(calls_per_s)) < duration_s:
-            await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
-            task = asyncio.create_task(send())
-            running.add(task)
-            task.add_done_callback(running.discard)
-        await asyncio.sleep(max(0.0, seen.until - time.perf_counter()))
-    await asyncio.gather(*running)
-    for http in free:
-        http.close()
+        found = await run_program("benchmarks.offer_program", asked)
+    seen.sent = found["sent"]
+    seen.refused_ms += found["refused_ms"]
+    seen.late_ms += found["late_ms"]
     await _purge(bench, topic)
     return seen
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,12 +12,12 @@ from benchmarks.load import Http
 from benchmarks.machine import Meter
 from benchmarks.outcome import Outcome
 from benchmarks.peers.environment import PeerFailed
+from benchmarks.program import run_program
 from benchmarks.scenarios.chain import run_chain
 from benchmarks.spread import percentile, ratios
 from benchmarks.stack import open_site
 from benchmarks.workers import Workers
 
-ROOT = Path(__file__).parents[2]
 # Slots, whether handlers are plain functions, processes, and jobs.
 CELLS = (
     (1, False, 1, 2_000),
@@ -199,18 +196,7 @@ async def run_client(bench: Bench) -> Outcome:
 async def _ask(bench: Bench, **asked: Any) -> dict[str, Any]:
     """What a process of the SDK's own answers."""
     asked |= {"queue_url": bench.stack.queue_url, "dag_url": bench.stack.dag_url}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.sdk_program", json.dumps(asked), cwd=ROOT, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        said, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    if process.returncode:
-        raise PeerFailed(f"the SDK's process ended with {process.returncode}")
-    found: dict[str, Any] = json.loads(said)
-    return found
+    return await run_program("benchmarks.sdk_program", asked)
 
 
 async def _fill(bench: Bench, topic: str, jobs: int) -> None:
