@@ -2,7 +2,7 @@
 
 What a program makes again and again are DAGs of items that say what they are, what they wait for and little more.
 Such ones are read straight from their JSON value. Whatever is not as plain, or not right, is left to the wire
-models, `intake` and `births.plan`, which tell of it; what is taken here they would have made just so.
+models, `intake` and `create_batch.plan`, which tell of it; what is taken here they would have made just so.
 """
 
 from __future__ import annotations

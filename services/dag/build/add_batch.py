@@ -1,10 +1,10 @@
 """More nodes of the common shape for a DAG that is there: two statements, column by column.
 
 Large graphs are built by calls that say nodes and what those wait for. Under the DAG's lock one statement reads
-what the call names, one writes the nodes as they stand, as `births` does of new DAGs. Whatever is not as simple is
-left to `building`: what is there already or is not there, upstreams that failed, outputs to pass on, limits, and
-DAGs that do not run, rank their nodes, expand themselves, or are known here by a topological order, which is to
-grow.
+what the call names, one writes the nodes as they stand, as `create_batch` does of new DAGs. Whatever is not as
+simple is left to `create`: what is there already or is not there, upstreams that failed, outputs to pass on,
+limits, and DAGs that do not run, rank their nodes, expand themselves, or are known here by a topological order,
+which is to grow.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 A band is the priorities from one up to the next that has a share. Each band's keys are kept ahead by themselves,
 with bounds of their own, since the best thousand keys of a topic may all be of its best priority. Whose turn it
-is, is counted, not drawn: each hand-out owes every band its share, and a band that is owed a whole one goes first.
-So of any N hand-outs of this process, while a band has items ready, at least `share * N - 1` are the band's.
-A band without ready items is owed nothing; what it gets because all better ones are empty counts.
+is, is counted, not drawn by chance: each delivery adds to every band's credit its share, and a band with a credit
+of one goes first. So of any N deliveries of this process, while a band has items ready, at least `share * N - 1`
+are the band's.
+A band without ready items gains no credit; what it gets because all better ones are empty counts.
 """
 
 from __future__ import annotations

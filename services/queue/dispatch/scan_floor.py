@@ -4,7 +4,7 @@ What is served leaves at the front of an index ordered by time. While a snapshot
 none of it, and each scan from the beginning would walk over everything served since. But nothing new comes to lie
 there: a row's time is never before the shard's now, and only a transaction that is still open may bring one of a
 while ago. So a scan begins `MARGIN` before the first row that the last one has found, and every `WHOLE_S` at the
-beginning all the same: what a process remembers only hurries.
+beginning all the same: what a process remembers only saves time.
 """
 
 from __future__ import annotations

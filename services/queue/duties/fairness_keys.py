@@ -6,10 +6,10 @@ one behind the last of its lane, but not before the next round (start-time fair 
 uses keys pays nothing. Lanes are per priority; items without a key are one lane, as soon as there are others.
 
 What this bounds, within one priority of a topic: n lanes that have items waiting get a share of 1/n each, to
-within two items; a lane that comes new, or comes back, waits for one round, and is owed nothing for the time
-it was away. With several shards what is being served is known about a second late, so such a lane may be ahead
-by a second of its share; and a lane whose items lie on k shards may get up to k turns a round. Calls are spread
-over the shards, so lanes of many calls get equal shares.
+within two items; a lane that is new, or has items again, waits for one round, and gets no more than its share for
+the time that it had none. With several shards what is being served is known about a second late, so such a lane
+may be ahead by a second of its share; and a lane whose items lie on k shards may get up to k turns a round. Calls
+are spread over the shards, so lanes of many calls get equal shares.
 
 The loop here keeps what the places are counted from the same on all shards, drops lanes that have nothing
 waiting, and takes items without a key into their lane.
