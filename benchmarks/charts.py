@@ -19,6 +19,7 @@ _OTHERS = (
     "BullMQ",
     "DBOS",
     "Celery",
+    "dramatiq",
     "pg-boss",
 )
 # What `schema` measures is about tables, and its page is among the decisions.

@@ -15,7 +15,9 @@ from benchmarks.spread import Spread
 
 BEGIN = "<!-- results: written by python -m benchmarks, do not edit -->"
 END = "<!-- end of results -->"
+# What users drive comes first, by the SDK and its worker; then what the services could do, by bare sockets.
 ORDER = (
+    *("worker_beside", "worker", "steps", "graphs", "client", "managed", "workflows"),
     *("cycle", "peers", "latency", "backlog", "snapshot", "spread", "payload", "processes", "overload"),
     *("chain", "fan", "dags", "layered", "build", "shapes", "large", "schema"),
 )

@@ -150,8 +150,8 @@ async def run_graphs(bench: Bench) -> Outcome:
                     before = bench.stack.meter.read()
                     found = await _ask(bench.on(site) if kind == "apart" else bench, **asked)
                     bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
-                    rates.setdefault(f"{name}, {kind}", []).append(found["rate"] * (width + 2))
-                    bench.progress.step(f"{name}, {kind}: {rates[f'{name}, {kind}'][-1]:,.0f} nodes/s")
+                    rates.setdefault(f"{name}: {kind}", []).append(found["rate"] * (width + 2))
+                    bench.progress.step(f"{name}, {kind}: {rates[f'{name}: {kind}'][-1]:,.0f} nodes/s")
     for name, values in rates.items():
         outcome.add(name, "nodes/s", values)
     return outcome
