@@ -81,4 +81,28 @@ MUTATIONS = (
         "self.news.wait(namespace, 0, 0.0 if",
         (f"{_WORKERS}::test_a_report_of_a_worker_for_whom_there_is_no_room_is_held_until_something_is_cancelled",),
     ),
+    Mutation(
+        "threads-wait",
+        "what is given to a thread waits behind no other",
+        "headgate/_threads.py",
+        "            self._idle -= not is_new\n",
+        "",
+        ("unit/headgate/test_threads.py::test_nothing_waits_behind_one_that_goes_on",),
+    ),
+    Mutation(
+        "threads-ends",
+        "an end that comes while the loop looks is told",
+        "headgate/_threads.py",
+        "        self._is_woken = False\n        for _ in range",
+        "        for _ in range",
+        ("unit/headgate/test_threads.py::test_all_that_ends_in_one_turn_of_the_loop_is_told_by_one_call",),
+    ),
+    Mutation(
+        "worker-parent",
+        "a process is looked after by its own parent alone",
+        "headgate/_supervisor.py",
+        "return found if os.environ.get(PARENT) == str(found) else None",
+        "return found if PARENT in os.environ else None",
+        ("integration/app/test_processes.py::test_a_process_is_looked_after_by_its_own_parent_alone",),
+    ),
 )
