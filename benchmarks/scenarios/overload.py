@@ -27,7 +27,7 @@ CROWD, CROWD_BATCH, CROWD_S, AGAIN_S, TICK_S = 2_000, 100, 16.0, 1.0, 0.01
 SMALL_CROWD, SMALL_CROWD_S = 300, 2.0
 # In which the process that offers begins.
 START_S = 1.0
-REFUSAL_MS, GOODPUT_RATIO = 100.0, 0.5
+REFUSAL_MS, GOODPUT_RATIO = 100.0, 0.8
 
 METHOD = f"""\
 {CONSUMERS} consumers take up to {COUNT} items at a time and ack them; what of theirs is refused they send again
