@@ -130,7 +130,7 @@ class EdgeSettings(BaseSettings):
 
     standing_wait_s_max: float = 1.0
     # The line in front of the verbs, for when the processor is short; a call counts as one, and those of its body.
-    working_kib_max: Annotated[int, Field(ge=1)] = 256
+    working_kib_max: Annotated[int, Field(ge=1)] = 96
     start_wait_s_max: Annotated[float, Field(gt=0)] = 5.0
     pool_connections_max: int = 6
     command_timeout_s: float = 10.0
