@@ -2,10 +2,12 @@
 
 from tests.mutations.model import Mutation
 
+_BULK = "services/queue/operations/bulk.py"
 _CONNECTIONS = "shared/postgres/connections.py"
 _DELAY = "shared/admission/delay.py"
 _LOOP = "shared/loop.py"
 
+_OPERATIONS = "integration/queue/test_operation_outcomes.py"
 _OUTCOMES = "integration/dag/test_outcomes.py"
 _SOMETHING_DONE = "        with something_done():"
 
@@ -57,6 +59,27 @@ MUTATIONS = (
         "services/dag/read/export.py",
         "  # by another shard",
         f"{_OUTCOMES}::test_what_some_shards_have_taken_is_perhaps_done",
+    ),
+    _told(
+        "outcome-operation-placed",
+        "an operation that one shard has and that cannot be carried to the others now is not told as not begun",
+        _BULK,
+        "\n            written = await",
+        f"{_OPERATIONS}::test_an_operation_that_was_begun_and_cannot_be_shown_is_perhaps_begun",
+    ),
+    _told(
+        "outcome-operation-begun",
+        "an operation that was begun and cannot be shown is not told as not begun",
+        _BULK,
+        "\n            for failure in await",
+        f"{_OPERATIONS}::test_an_operation_that_was_begun_and_cannot_be_shown_is_perhaps_begun",
+    ),
+    _told(
+        "outcome-operation-stopped",
+        "an operation that was stopped on some shards is not told as not stopped",
+        _BULK,
+        "\n            # Twice:",
+        f"{_OPERATIONS}::test_an_operation_that_is_stopped_on_one_shard_is_perhaps_stopped",
     ),
     Mutation(
         "lost-within-a-statement",

@@ -29,7 +29,7 @@ from services.queue.store.operations import NewOperation, OperationRow, Progress
 from services.queue.store.shard_store import Store, refuse_if_standing
 from shared.clock import Clock
 from shared.crash import crash_point
-from shared.errors import Invalid, NotFound, ShardUnavailable, invalid
+from shared.errors import Invalid, NotFound, ShardUnavailable, invalid, something_done
 from shared.ids import canonical, new_id, shard_of, time_ms_of
 from shared.log import log
 from shared.postgres.connections import Transaction
@@ -95,12 +95,13 @@ class Operations:
                 if self._clock.monotonic_s() >= deadline_s:
                     return
 
-        for failure in await asyncio.gather(*map(at, self._stores.values()), return_exceptions=True):
-            if isinstance(failure, ShardUnavailable):
-                log.warning("an operation waits for its shard", operation=operation_id, detail=failure.detail)
-            elif isinstance(failure, BaseException):
-                raise failure
-        return await self._found(namespace, operation_id)
+        with something_done():
+            for failure in await asyncio.gather(*map(at, self._stores.values()), return_exceptions=True):
+                if isinstance(failure, ShardUnavailable):
+                    log.warning("an operation waits for its shard", operation=operation_id, detail=failure.detail)
+                elif isinstance(failure, BaseException):
+                    raise failure
+            return await self._found(namespace, operation_id)
 
     async def preview(self, namespace: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
         """What an operation would take now: a count, exact if a few seconds were enough, and some ids."""
@@ -177,12 +178,14 @@ class Operations:
             ShardUnavailable: a shard does not answer; on the others it is stopped.
         """
         known = await self.get(namespace, operation_id)
-        # Twice: a host may be writing a row to a shard that was away, under the lock of the first's row.
-        for _ in range(2):
-            await asyncio.gather(
-                *(store_operations.stop(store.pool, known["id"], namespace) for store in self._stores.values())
-            )
-        return await self._found(namespace, operation_id)
+        with something_done():
+            # Twice: a host may be writing a row to a shard that was away, under the lock of the first's row.
+            for _ in range(2):
+                stops = [
+                    store_operations.stop(store.pool, known["id"], namespace) for store in self._stores.values()
+                ]
+                await asyncio.gather(*stops)
+            return await self._found(namespace, operation_id)
 
     # -- carrying on --------------------------------------------------------------------------------------
 
@@ -295,14 +298,15 @@ class Operations:
                 "wait for one to end, or cancel one"
             )
         crash_point("operation_placed_once")
-        written = await asyncio.gather(*(write(n, [], NO_LIMIT) for n in rest), return_exceptions=True)
-        for number, result in zip(rest, written, strict=True):
-            if isinstance(result, ShardUnavailable):
-                silent.add(number)
-            elif isinstance(result, BaseException):
-                raise result
-        if missing:
-            await store_operations.set_unplaced(self._stores[first].pool, operation_id, sorted(silent))
+        with something_done():
+            written = await asyncio.gather(*(write(n, [], NO_LIMIT) for n in rest), return_exceptions=True)
+            for number, result in zip(rest, written, strict=True):
+                if isinstance(result, ShardUnavailable):
+                    silent.add(number)
+                elif isinstance(result, BaseException):
+                    raise result
+            if missing:
+                await store_operations.set_unplaced(self._stores[first].pool, operation_id, sorted(silent))
         return operation_id
 
     async def _is_there(self, namespace: str, kind: str, given: dict[str, Any], wanted_id: str) -> bool:
