@@ -31,7 +31,8 @@ class Waker:
 
     def __init__(self) -> None:
         self._kicked = asyncio.Event()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._alarm_at_s = 0.0  # kept here, as uvloop's handles of what is due at once do not tell
 
     def kick(self) -> None:
         """Do the next step now instead of at the end of the pause."""
@@ -42,10 +43,10 @@ class Waker:
         loop = asyncio.get_running_loop()
         at_s = loop.time() + max(0.0, delay_s)
         if self._alarm is not None:
-            if self._alarm.when() <= at_s:
+            if self._alarm_at_s <= at_s:
                 return
             self._alarm.cancel()
-        self._alarm = loop.call_at(at_s, self._ring)
+        self._alarm, self._alarm_at_s = loop.call_at(at_s, self._ring), at_s
 
     def take(self) -> bool:
         """Whether somebody has kicked since this was last asked."""

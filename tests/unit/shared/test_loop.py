@@ -5,12 +5,13 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from shared import loop as module
 from shared import vital
 from shared.errors import ShardUnavailable, Unavailable
-from shared.loop import Loop, part_failed
+from shared.loop import Loop, Waker, part_failed
 from shared.metrics import DUTY_FAILED_ROUNDS
 from shared.vital import Vitals
 
@@ -274,3 +275,18 @@ async def test_the_earliest_time_that_was_asked_for_ends_a_pause() -> None:
     await loop.stop()
 
     assert loop.waker._alarm is not None and loop.waker._alarm.cancelled()
+
+
+def test_a_step_that_is_due_at_once_may_be_asked_for_again() -> None:
+    """On the event loop of the services, whose handle of what is due at once does not say when that is."""
+
+    async def ask() -> None:
+        waker = Waker()
+        for delay_s in (0.0, 0.0, FOREVER_S):
+            waker.kick_in(delay_s)
+        async with asyncio.timeout(5):
+            await waker.wait(FOREVER_S)
+        assert waker.take()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ask())
