@@ -115,7 +115,9 @@ async def _steps(bench: Bench, outcome: Outcome, apart: Bench) -> Outcome:
         steps.setdefault("bare", []).append(await run_chain(bench, nodes))
         bench.progress.step(f"bare: p50 {percentile(steps['bare'][-1], 0.5):.2f} ms")
         for kind in kinds:
-            asked = {"do": "chain", "topic": f"steps-{number}-{KINDS.index(kind)}", "nodes": nodes} | _of(kind)
+            asked = {"do": "chain", "topic": f"steps-{number}-{KINDS.index(kind)}", "nodes": nodes} | _of(
+                bench, kind
+            )
             before = bench.stack.meter.read()
             found = (await _ask(apart if kind == "apart" else bench, **asked))["steps_ms"]
             bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
@@ -137,7 +139,7 @@ async def run_graphs(bench: Bench) -> Outcome:
     """Nodes a second."""
     outcome = Outcome("graphs", GRAPHS_METHOD)
     await _limit(bench, "limited")
-    kinds = SMALL_KINDS if bench.plan.small else KINDS
+    kinds = SMALL_KINDS[::2] if bench.plan.small else KINDS
     bench.progress.begin("graphs", bench.plan.rounds * len(kinds) * len(GRAPHS))
     rates: dict[str, list[float]] = {}
     async with open_site(bench.stack, "graphs_apart", is_apart=True) as site:
@@ -146,7 +148,7 @@ async def run_graphs(bench: Bench) -> Outcome:
                 width, dags = bench.plan.sized(full_width, min(full_width, 98)), bench.plan.sized(full, few)
                 for kind in kinds:
                     asked = {"do": "graphs", "topic": f"graphs-{number}-{width}-{KINDS.index(kind)}", "slots": 100}
-                    asked |= {"width": width, "dags": dags, "callers": callers} | _of(kind)
+                    asked |= {"width": width, "dags": dags, "callers": callers} | _of(bench, kind)
                     before = bench.stack.meter.read()
                     found = await _ask(bench.on(site) if kind == "apart" else bench, **asked)
                     bench.watch(outcome, Meter.between(before, bench.stack.meter.read()))
@@ -157,10 +159,10 @@ async def run_graphs(bench: Bench) -> Outcome:
     return outcome
 
 
-def _of(kind: str) -> dict[str, Any]:
+def _of(bench: Bench, kind: str) -> dict[str, Any]:
     """What a process is asked for one of `KINDS`."""
-    asked: dict[str, Any] = {"settle_s": 1.0, "outputs": kind == "outputs", "priority": kind == "priority"}
-    asked["plain"] = kind == "plain functions"
+    asked: dict[str, Any] = {"settle_s": 0.2 if bench.plan.small else 1.0, "plain": kind == "plain functions"}
+    asked |= {"outputs": kind == "outputs", "priority": kind == "priority"}
     return asked | ({"namespace": "limited"} if kind == "quotas" else {})
 
 

@@ -116,4 +116,12 @@ MUTATIONS = (
         "if now_ms != self._last_ms:\n                self._last_ms, self._counter = now_ms, noise",
         ("unit/headgate/test_ids.py::test_a_clock_that_steps_back_does_not_take_the_order_with_it",),
     ),
+    Mutation(
+        "entrance-shares",
+        "enqueues leave room for acks and dequeues",
+        "shared/admission/fair_queue.py",
+        "_SHARES = (4.0, 3.25, 1.0, 1.0)",
+        "_SHARES = (1.0, 1.0, 1.0, 1.0)",
+        ("unit/shared/admission/test_fair_queue.py::test_acks_overtake_dequeues_overtake_enqueues",),
+    ),
 )
