@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -32,10 +33,11 @@ def this_program(count: int) -> int:
     return Supervisor([sys.executable, *sys.orig_argv[1:]], count).run()
 
 
+@cache
 def parent() -> int | None:
-    """The process that looks after this one, if one does; not the one that looks after whoever has started it."""
-    found = os.getppid()
-    return found if os.environ.get(PARENT) == str(found) else None
+    """The process that looks after this one, if one does; it may be gone. What this process starts is not told."""
+    found = os.environ.pop(PARENT, None)
+    return int(found) if found else None
 
 
 def end_with(parent: int) -> None:

@@ -99,10 +99,10 @@ MUTATIONS = (
     ),
     Mutation(
         "worker-parent",
-        "a process is looked after by its own parent alone",
+        "what a worker starts is not told who looks after the worker",
         "headgate/_supervisor.py",
-        "return found if os.environ.get(PARENT) == str(found) else None",
-        "return found if PARENT in os.environ else None",
-        ("integration/app/test_processes.py::test_a_process_is_looked_after_by_its_own_parent_alone",),
+        "os.environ.pop(PARENT, None)",
+        "os.environ.get(PARENT)",
+        ("integration/app/test_processes.py::test_what_a_worker_starts_is_not_told_who_looks_after_the_worker",),
     ),
 )

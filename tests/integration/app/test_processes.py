@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -256,15 +257,37 @@ def test_a_worker_runs_in_as_many_processes_as_it_asks_for(
                 os.kill(pid, 0)
 
 
-def test_a_process_is_looked_after_by_its_own_parent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a handler starts has the environment of the worker, and is no worker of that parent."""
-    monkeypatch.setenv(_supervisor.PARENT, str(os.getppid()))
-    assert _supervisor.parent() == os.getppid()
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Marks this process as one that another looks after."""
+
+    def mark(parent: int) -> None:
+        monkeypatch.setenv(_supervisor.PARENT, str(parent))
+        _supervisor.parent.cache_clear()
+
+    yield mark
+    _supervisor.parent.cache_clear()
+
+
+def test_what_a_worker_starts_is_not_told_who_looks_after_the_worker(marked: Callable[[int], None]) -> None:
+    """It would take itself for a worker of that parent, or for one whose parent has gone."""
+    assert Worker(name="w").name == "w"
+    marked(os.getppid())
     assert Worker(name="w").name == f"w-{os.getpid()}"
-    monkeypatch.setenv(_supervisor.PARENT, "1")
-    assert os.getppid() == 1 or _supervisor.parent() is None
-    monkeypatch.delenv(_supervisor.PARENT)
-    assert (_supervisor.parent(), Worker(name="w").name) == (None, "w")
+    assert _supervisor.PARENT not in os.environ
+    assert _supervisor.parent() == os.getppid()
+
+
+def test_a_worker_whose_parent_was_gone_before_it_looked_ends(
+    marked: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(os, "kill", lambda pid, number: told.set())
+    marked(1 << 30)
+    parent = _supervisor.parent()
+    assert parent is not None
+    _supervisor.end_with(parent)
+    assert told.wait(5)
 
 
 def test_sources_are_python_files_but_those_of_tools(tmp_path: Path) -> None:
