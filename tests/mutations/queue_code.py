@@ -223,7 +223,9 @@ MUTATIONS = (
         _LINES,
         "return len(self.waiting) + self.woken",
         "return len(self.waiting)",
-        (f"{_EVEN}::test_five_items_for_five_calls_of_five_are_one_each",),
+        (
+            "unit/queue/dispatch/test_key_buffer.py::test_who_has_been_woken_and_has_not_looked_yet_keeps_its_share",
+        ),
     ),
     Mutation(
         "even-offers",

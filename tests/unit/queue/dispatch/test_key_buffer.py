@@ -3,7 +3,7 @@
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 
-from services.queue.dispatch.direct_handoff import LOOK_KEYS_MIN, LOOKS_A_POLL, Line
+from services.queue.dispatch.direct_handoff import LOOK_KEYS_MIN, LOOKS_A_POLL, Line, Place
 from services.queue.dispatch.key_buffer import END, START, Buffer
 from services.queue.dispatch.key_cache import Heads
 from services.queue.model import Key
@@ -145,3 +145,17 @@ def test_a_rewind_takes_back_what_a_look_on_its_way_says_of_the_head() -> None:
     buffer.peeked(0, keys_of(1), limit=LIMIT)
     assert buffer.behind(1) == [(0, START)]
     assert buffer.take(1, END) == []
+
+
+async def test_who_has_been_woken_and_has_not_looked_yet_keeps_its_share() -> None:
+    line = Line("n", "t", Heads([0], lambda _: True, HandClock(), keys_max=100, late_s=1.0))
+    places = [Place(None) for _ in range(5)]
+    line.waiting += places
+    while line.wake_one():
+        pass
+    taken: list[int] = []
+    for place in places:
+        line.leave(place)
+        left = 5 - sum(taken)
+        taken.append(min(left, line.share(5, left)))
+    assert taken == [1] * 5
