@@ -9,6 +9,7 @@ from services.local.settings import LocalSettings
 from services.local.stack import Stack
 from tests.support import apps
 from tests.support.apps import Service
+from tests.support.bytecode import keep_compiled
 from tests.support.databases import Database, Databases
 from tests.support.memory_dir import use_memory
 from tests.support.ports import free_port
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 use_memory()
+keep_compiled()
 
 
 @pytest.fixture(scope="session")

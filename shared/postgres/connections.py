@@ -20,7 +20,7 @@ from shared.errors import Invalid, ShardUnavailable, StorageFull
 from shared.metrics import SHARD_ERRORS, SHARD_QUERY_SECONDS, SHARD_REFUSED
 from shared.postgres import arrays
 from shared.postgres.history import Edition, History, HistoryChanged, Stranger, meet
-from shared.postgres.session import PINNED, SESSION
+from shared.postgres.session import session_of
 from shared.postgres.sql import Statement
 from shared.settings import EdgeSettings, ShardAddress
 
@@ -63,13 +63,13 @@ class Declined(Exception):
         self.detail = detail
 
 
-class _Connection(asyncpg.Connection):  # type: ignore[misc]
+class Connection(asyncpg.Connection):  # type: ignore[misc]
     """A connection that knows before which loss it was opened; see `Pool._forget`."""
 
     __slots__ = ("generation",)
 
     @property
-    def itself(self) -> _Connection:
+    def itself(self) -> Connection:
         """What a pool's proxy stands for. Asking that costs less, and only whoever holds it has it."""
         return self
 
@@ -79,7 +79,7 @@ class _Lent(NamedTuple):
 
     pool: Any
     proxy: Any
-    connection: _Connection
+    connection: Connection
 
 
 class Transaction:
@@ -299,7 +299,7 @@ class Pool:
             finally:
                 self._leave()
 
-    async def _failed(self, connection: _Connection, error: BaseException) -> None:
+    async def _failed(self, connection: Connection, error: BaseException) -> None:
         # asyncpg stumbles over a connection that was lost between two messages of one statement.
         stumbled = isinstance(error, AttributeError) and connection.is_closed()
         if isinstance(error, asyncio.CancelledError):
@@ -362,7 +362,7 @@ class Pool:
         try:
             if self._pool is None:
                 # No connection is opened by this: whoever waits for one waits for itself.
-                made = await self._create()
+                made = await self.open_pool()
                 self._pool = self._pool or made
             pool = self._pool
             proxy = await pool.acquire(timeout=self._settings.acquire_timeout_s)
@@ -412,10 +412,8 @@ class Pool:
         if old is not None:
             old.terminate()
 
-    async def _create(self) -> Any:
-        session = dict(PINNED, **SESSION, search_path=self._address.schema)
-        session["synchronous_commit"] = "off" if self._relaxed else "on"
-        session["application_name"] = f"headgate {self._address.schema}"
+    async def open_pool(self) -> Any:
+        """A pool of asyncpg's, or what stands in for one; it opens connections when they are asked for."""
         return await asyncpg.create_pool(
             self._address.dsn,
             min_size=0,
@@ -423,13 +421,14 @@ class Pool:
             timeout=self._settings.connect_timeout_s,
             command_timeout=self._settings.command_timeout_s,
             max_inactive_connection_lifetime=300.0,
-            server_settings=session,
-            connection_class=_Connection,
-            init=self._opened,
+            server_settings=session_of(self._address.schema, relaxed=self._relaxed),
+            connection_class=Connection,
+            init=self.opened,
             reset=_keep,
         )
 
-    async def _opened(self, connection: Any) -> None:
+    async def opened(self, connection: Any) -> None:
+        """Make a new connection one of this pool's."""
         connection.generation = self._generation
         arrays.use(connection)
         with suppress(asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
@@ -491,7 +490,7 @@ async def _within(connection: Any, work: Callable[[], Awaitable[T]]) -> T:
     return answer
 
 
-def _cut(connection: _Connection) -> None:
+def _cut(connection: Connection) -> None:
     with suppress(asyncpg.InterfaceError):
         connection.terminate()
 

@@ -22,3 +22,14 @@ SESSION = {
     "tcp_keepalives_count": "3",
     "timezone": "UTC",
 }
+
+
+def session_of(schema: str, *, relaxed: bool) -> dict[str, str]:
+    """What a connection to a shard is opened with. `relaxed` commits do not wait for the disk."""
+    return {
+        **PINNED,
+        **SESSION,
+        "search_path": schema,
+        "synchronous_commit": "off" if relaxed else "on",
+        "application_name": f"headgate {schema}",
+    }

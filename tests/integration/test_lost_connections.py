@@ -75,14 +75,14 @@ async def test_a_connection_that_is_lost_within_a_statement_is_a_shard_that_is_a
 ) -> None:
     """Between two messages of it asyncpg does not look whether the connection is still there, and stumbles."""
     await pool.fetch(ONE)
-    original = connections._Connection._get_statement
+    original = connections.Connection._get_statement
 
     async def lost(self: Any, *args: Any, **options: Any) -> Any:
         self.terminate()
         return await original(self, *args, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(connections._Connection, "_get_statement", lost)
+        patched.setattr(connections.Connection, "_get_statement", lost)
         call = (
             (lambda: pool.transaction(lambda tx: tx.row(COUNT))) if is_transaction else (lambda: pool.row(COUNT))
         )

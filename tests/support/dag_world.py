@@ -16,6 +16,7 @@ from tests.support import dag_log
 from tests.support.bounded import steps
 from tests.support.databases import Database
 from tests.support.described import described
+from tests.support.kept_connections import keep, keep_connections, look_through
 from tests.support.queue_fake import FakeQueue
 from tests.support.routes import share_routes
 
@@ -33,7 +34,10 @@ class DagWorld:
         share_routes(self.app)
         self.duties: Orchestrator = self.app.state.orchestrator
         self.loops: Loops = self.app.state.loops
-        self._looking: dict[int, Any] = {}
+        for shard in self.duties.context.shards:
+            if shard.address.dsn == database.dsn:  # not what a test has put between
+                keep_connections(shard)
+        self._looking: dict[str, Any] = {}
         # As over a socket: hot verbs go the short way in.
         self.http = self.client(self.app.state.hot)
 
@@ -133,9 +137,10 @@ class DagWorld:
 
     async def looking_at(self, shard: Shard) -> Any:
         """The plain connection to a shard that everybody here looks through."""
-        if shard.number not in self._looking:
-            self._looking[shard.number] = await self.database.connect(shard.address.schema)
-        return self._looking[shard.number]
+        schema = shard.address.schema
+        if schema not in self._looking:
+            self._looking[schema] = await look_through(self.database.dsn, schema)
+        return self._looking[schema]
 
     async def rows(self, sql: str, *args: Any) -> list[Any]:
         """What a query finds on all shards."""
@@ -160,8 +165,8 @@ class DagWorld:
     async def close(self) -> None:
         await self.loops.relay.close()
         await self.http.aclose()
-        for connection in self._looking.values():
-            await connection.close()
+        for schema, connection in self._looking.items():
+            keep(connection, self.database.dsn, schema)
         await self.duties.context.shards.close()
 
 

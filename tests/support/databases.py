@@ -10,6 +10,7 @@ import asyncpg
 
 from migrations.shard import upgrade
 from shared.settings import ShardAddress, parse_shards
+from tests.support.kept_connections import forget_connections
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Databases:
 
     async def drop(self, database: Database) -> None:
         """Drop a database, whoever is connected to it."""
+        forget_connections(database.dsn)
         await self._execute(f"DROP DATABASE IF EXISTS {database.name} WITH (FORCE)")
 
     async def drop_templates(self) -> None:

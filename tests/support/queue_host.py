@@ -20,6 +20,7 @@ from services.queue.store.shard_store import Store
 from tests.support.apps import DAG_TOKEN
 from tests.support.databases import Database
 from tests.support.described import described
+from tests.support.kept_connections import keep, look_through
 from tests.support.routes import share_routes
 
 # The backoff of items that come back at once.
@@ -153,11 +154,9 @@ class QueueHost:
         found = []
         for store in self.stores.values():
             address = store.shard.address
-            connection = await asyncpg.connect(address.dsn, server_settings={"search_path": address.schema})
-            try:
-                found += await connection.fetch(sql, *args)
-            finally:
-                await connection.close()
+            connection = await look_through(address.dsn, address.schema)
+            found += await connection.fetch(sql, *args)
+            keep(connection, address.dsn, address.schema)
         return found
 
     async def counts(self, *tables: str) -> dict[str, int]:
