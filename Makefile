@@ -7,12 +7,12 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-header --no-emit-package headgate --no-emit-package headgate-server
 SOURCES := headgate server services shared migrations shards audit tests examples benchmarks
 
-# The tests start some hundred processes; each would compile all it imports.
+# Else each process that is started would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo run test worlds soak nightly check bench fmt fmt-check lint types imports tidy test-fast test-contract \
+.PHONY: help setup demo run test coverage worlds soak nightly check bench fmt fmt-check lint types imports tidy test-fast test-contract \
 	test-integration examples migrate openapi schema lock clean
 
 help: ## list the targets
@@ -29,6 +29,12 @@ run: $(READY) ## run Postgres, Valkey and both services on this machine until Ct
 
 test: $(READY) ## run the tests; T=path runs one file or one test
 	@$(BIN)/pytest $(T)
+
+coverage: $(READY) ## run the tests and print which files they reach least, by lines and branches of all processes; T=path as for test
+	@$(BIN)/coverage erase
+	-@$(BIN)/coverage run -m pytest $(T)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --sort=cover --skip-empty | sed -n '1,12p;$$p'
 
 worlds: $(READY) ## random worlds: T=minutes of them, from SEED=n on, or N=how many
 	@$(BIN)/python -m tests.worlds $(if $(T),--minutes $(T)) $(if $(SEED),--seed $(SEED)) $(if $(N),--number $(N)) $(if $(EDITION),--edition $(EDITION))
