@@ -1,7 +1,7 @@
 """Several workers run the tests (pytest-xdist), each with servers of its own: hooks for the suite's conftest.
 
-A file is a unit of work, so what its tests share is made once. Files that start many processes are long, and slow
-each other down: two workers run them, beginning with the first test, while the others run the rest.
+A file is a unit of work, so what its tests share is made once. Files that start many processes are long: they are
+joined to a few units, which begin with the first test, while the other workers run the rest.
 """
 
 import gc
@@ -17,16 +17,15 @@ _WORKERS_PER_PROCESSOR = 2
 _WORKERS_MAX = 6
 
 _WORLDS = "tests/worlds/test_worlds.py"
-# Two parts that take about as long.
+# Who shares the stack is in one unit, or each worker would keep a stack running to the end.
 _WITH_PROCESSES = {
     "on the shared stack": (
-        "tests/integration/app/test_function_examples.py",
-        "tests/integration/app/test_processes.py",
-        "tests/integration/dag/test_crash_points.py",
-        "tests/integration/dag/test_streams_over_http.py",
+        "tests/integration/app/",
         "tests/integration/test_benchmarks.py",
         "tests/integration/test_examples.py",
         "tests/integration/test_kill9.py",
+        "tests/integration/test_recipes.py",
+        "tests/integration/workflows/",
     ),
     "on stacks of their own": (
         "tests/integration/bounds/test_large.py",
@@ -36,11 +35,15 @@ _WITH_PROCESSES = {
         "tests/integration/test_fleet.py",
         "tests/integration/test_local_stack.py",
         "tests/integration/test_wheels.py",
-        "tests/integration/workflows/test_killed_workflows.py",
         "tests/worlds/test_processes.py",
     ),
+    "services of their own": (
+        "tests/integration/dag/test_crash_points.py",
+        "tests/integration/dag/test_streams_over_http.py",
+        "tests/integration/queue/test_operation_races.py",
+    ),
 }
-_UNITS = {file: unit for unit, files in _WITH_PROCESSES.items() for file in files}
+_UNITS = {place: unit for unit, places in _WITH_PROCESSES.items() for place in places}
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -98,4 +101,5 @@ def _unit_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file == _WORLDS:
         return nodeid
-    return _UNITS.get(file, file)
+    folder = file.rpartition("/")[0] + "/"
+    return _UNITS.get(file) or _UNITS.get(folder, file)
