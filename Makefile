@@ -34,7 +34,7 @@ coverage: $(READY) ## run the tests and print which files they reach least, by l
 	@$(BIN)/coverage erase
 	-@$(BIN)/coverage run -m pytest $(T)
 	@$(BIN)/coverage combine --quiet
-	@$(BIN)/coverage report --sort=cover --skip-empty | sed -n '1,12p;$$p'
+	@$(BIN)/coverage report --sort=cover --skip-empty | sed -n '1,12p;/^TOTAL/p'
 
 worlds: $(READY) ## random worlds: T=minutes of them, from SEED=n on, or N=how many
 	@$(BIN)/python -m tests.worlds $(if $(T),--minutes $(T)) $(if $(SEED),--seed $(SEED)) $(if $(N),--number $(N)) $(if $(EDITION),--edition $(EDITION))
