@@ -21,6 +21,7 @@ _CONTENTS = {
     "item": "items",
     "lease": "leases",
     "dedup": "idempotency keys",
+    "acked": "ids that ended within the id window",
     "ended": "ids that ended within the id window",
     "ended_old": "ids that ended within the id window",
     "operation": "running operations",

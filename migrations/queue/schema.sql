@@ -69,6 +69,13 @@ CREATE TABLE item (
 )
 WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='50000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_threshold='1000000');
 
+CREATE TABLE acked (
+    made text NOT NULL,
+    namespace_id integer NOT NULL,
+    ids uuid[] NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_threshold='1000000');
+
 CREATE TABLE alembic_version (
     version_num character varying(32) NOT NULL
 )
@@ -424,6 +431,8 @@ ALTER TABLE ONLY unseen_cancel
 
 ALTER TABLE ONLY worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (namespace, name);
+
+CREATE INDEX acked_made ON acked USING btree (made);
 
 CREATE INDEX attempt_age ON attempt USING btree (ended_at);
 

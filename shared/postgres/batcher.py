@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
+from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -131,8 +132,10 @@ class Batcher(Generic[E, R]):
             self._pool.check()
         if self.is_overloaded:
             raise overloaded(self._level)
-        future: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
-        size = self._limits.size_of(len(entries) if size is None else size, texts)
+        future: asyncio.Future[Sequence[R]] = self._loop.create_future()
+        size = len(entries) if size is None else size
+        if texts:
+            size = self._limits.size_of(size, texts)
         lane = self._light
         tags: Set[Hashable] = _UNTAGGED if self._tags is None else self._tags(entries)
         if size > LIGHT_ENTRIES_MAX or (tags and self._heavy.has(tags)):
@@ -144,6 +147,10 @@ class Batcher(Generic[E, R]):
             self._go_on(lane)
         # A caller that is cancelled takes only its own future with it: the flush that carries it goes on.
         return await future
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()  # until Python 3.12 a system call each time
 
     @property
     def is_overloaded(self) -> bool:
@@ -186,7 +193,7 @@ class Batcher(Generic[E, R]):
 
     def _go_on(self, lane: _Lane[E, R]) -> None:
         if lane.task is None and self._may_start(lane):
-            lane.task = asyncio.create_task(self._run(lane))
+            lane.task = self._loop.create_task(self._run(lane))
 
     async def _run(self, lane: _Lane[E, R]) -> None:
         try:

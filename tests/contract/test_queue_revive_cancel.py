@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from headgate.ids import shard_of
+from services.queue.duties.retention import ENDED_SLACK_S
 from tests.support.queue_host import Api
 
 
@@ -267,12 +268,37 @@ async def test_an_acked_items_id_is_remembered_no_longer_than_it_may_be_new(own_
     old = await own_api.enqueue_one("old", lease_s=window_s + 60)
     await own_api.ack(await own_api.dequeue_one("old"))
     await own_api.host.pass_time(6)
-    assert await own_api.host.count("ended") == 1
+    await own_api.host.retain()
+    assert await own_api.host.count("acked") == 1
 
     await own_api.host.pass_time(window_s + 60)
 
-    assert await own_api.host.count("ended") == 1
+    assert await own_api.host.count("acked") == 1
     assert await own_api.cancel(old) == ["not_found"]
+    await own_api.clock.advance(ENDED_SLACK_S)
+    await own_api.host.retain()
+    assert await own_api.host.counts("acked", "ended") == {"acked": 0, "ended": 0}
+
+
+async def test_many_acked_ids_are_remembered_in_a_few_rows_and_each_is_known(own_api: Api) -> None:
+    """Also what was cancelled under the same lease; and none that is given once more runs a second time."""
+    api, stranger = own_api, Api(own_api.host)
+    await api.enqueue(*({"topic": "t", "id": api.new_id(0)} for _ in range(3)))
+    await api.enqueue(*({"topic": "t"} for _ in range(400)))
+    leased = await api.dequeue("t", 1_000, lease_s=5)
+    ids = [item["id"] for item in leased]
+    assert await api.cancel(ids[1]) == ["cancelled"]
+    assert await api.ack(*(item for item in leased if item["id"] != ids[1])) == ["acked"] * 402
+    await api.host.pass_time(6)
+
+    assert await api.host.count("acked") < 20 and await api.host.count("lease") == 0
+    assert await stranger.cancel(*ids) == ["not_found"] * 403
+    assert await api.cancel(*ids) == ["finished", "already_cancelled", *["finished"] * 401]
+    others = [api.new_id(shard_of(item_id)) for item_id in ids]
+    assert await api.cancel(*others) == ["cancelled"] * 403
+    again = await api.enqueue(*({"topic": "t", "id": item_id} for item_id in ids))
+    assert [result["status"] for result in again] == ["duplicate", "cancelled", *["duplicate"] * 401]
+    assert await api.dequeue("t", 1_000) == []
 
 
 async def test_an_expired_item_with_an_id_made_by_the_service_is_finished(api: Api) -> None:

@@ -51,6 +51,36 @@ MUTATIONS = (
         ("integration/queue/test_void_numbers.py::test_what_is_taken_in_under_a_void_number_has_a_topic",),
     ),
     Mutation(
+        "enqueue-acked-before",
+        "an id that was acked under a lease that ran out since does not run again",
+        _TAKE_BACK_ENDED,
+        "FROM acked_among(wanted) AS a",
+        "FROM acked_among(wanted) AS a WHERE false",
+        (
+            "contract/test_queue_revive_cancel.py::test_many_acked_ids_are_remembered_in_a_few_rows_and_each_is_known",
+        ),
+    ),
+    Mutation(
+        "known-acked",
+        "an id that was acked under a lease that ran out since is known to have ended",
+        _ITEMS,
+        "FROM acked_among($1::uuid[]) AS a",
+        "FROM acked_among($1::uuid[]) AS a WHERE false",
+        (
+            "contract/test_queue_revive_cancel.py::test_many_acked_ids_are_remembered_in_a_few_rows_and_each_is_known",
+        ),
+    ),
+    Mutation(
+        "drop-acked-age",
+        "what was acked is remembered for the id window",
+        _RETENTION,
+        "    WHERE made < (SELECT left(oldest",
+        "    WHERE made <> (SELECT left(oldest",
+        (
+            "contract/test_queue_revive_cancel.py::test_an_acked_items_id_is_remembered_no_longer_than_it_may_be_new",
+        ),
+    ),
+    Mutation(
         "enqueue-ended-before-rotation",
         "an id that ended before the last rotation does not run again",
         _TAKE_BACK_ENDED,
@@ -298,11 +328,11 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "sweep-remembers-cancels",
-        "a cancel that is remembered is not remembered as an ack",
-        _LEASES,
-        "    WHERE old.is_known IS NULL\n    ON CONFLICT (id) DO NOTHING),",
-        "    ON CONFLICT (id) DO NOTHING),",
+        "known-cancelled",
+        "what was cancelled under a lease was not acked, though the sweep of that remembers it",
+        _ITEMS,
+        "FROM ended_old e WHERE e.id = ANY ($1::uuid[]);",
+        "FROM ended_old e WHERE false;",
         (
             "integration/queue/test_late_duties.py::test_a_cancel_before_a_rotation_is_no_ack_for_the_sweep_after_it",
         ),

@@ -30,7 +30,8 @@ SELECT (SELECT count(*) FROM item WHERE id = $1) AS item, (SELECT count(*) FROM 
 """
 PLACE = "SELECT topic_id, priority, deliver_at FROM item WHERE id = $1 AND deliver_at IS NOT NULL"
 EMPTY = (
-    "TRUNCATE item, ready, deferred, parked, lease, ended, ended_old, unseen_cancel, dedup, stat_delta, topic_stat"
+    "TRUNCATE item, ready, deferred, parked, lease, acked, ended, ended_old, unseen_cancel, dedup, stat_delta,"
+    " topic_stat"
 )
 
 

@@ -5,6 +5,8 @@ LANGUAGE plpgsql VOLATILE STRICT AS $$
 BEGIN
     RETURN QUERY
     WITH gone AS MATERIALIZED (
+        SELECT a.id, 'acked'::text AS outcome FROM acked_among(wanted) AS a
+        UNION ALL
         SELECT e.id, e.outcome FROM ended e WHERE e.id = ANY (wanted)
         UNION ALL
         SELECT e.id, e.outcome FROM ended_old e WHERE e.id = ANY (wanted)),

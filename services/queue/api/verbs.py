@@ -16,7 +16,7 @@ from services.queue.api.settling import SettleResults, settle
 from services.queue.leases.ack import plain_acks
 from services.queue.leases.extend import Extension
 from services.queue.leases.nack import Nack
-from services.queue.model import LEASE_S, Demands, Even, NewItem, PlainItem, Result
+from services.queue.model import LEASE_S, Demands, Even, NewItem, PlainItem, Result, Settle
 from services.queue.quotas import Use
 from services.queue.store.dequeue_encoding import Leased
 from shared.admission.connection_priority import Urgency
@@ -92,9 +92,14 @@ class Verbs:
             topics = [demand.topic for demand in wanted.topics]
             self._process.workers.note(call.namespace, wanted.worker, alive_s, topics)
         gone = call.client.gone()
-        if wanted.settle is None:
-            return 200, {"items": (await self._lease(call, wanted, gone)).items()}
-        process, to_settle = self._process, wanted.settle
+        if wanted.settle is not None:
+            return 200, await self._settle_and_lease(call, wanted, wanted.settle, gone)
+        return 200, {"items": (await self._lease(call, wanted, gone)).items()}
+
+    async def _settle_and_lease(
+        self, call: Call, wanted: Demands, to_settle: Settle, gone: asyncio.Future[None]
+    ) -> dict[str, Any]:
+        process = self._process
         leased, results = Leased(0), SettleResults()
 
         async def settles() -> float:
@@ -109,7 +114,7 @@ class Verbs:
         except ServiceError:
             if not results:
                 raise  # else what was settled is to be told
-        return 200, {"items": leased.items(), "results": {"acks": results.acks, "nacks": results.nacks}}
+        return {"items": leased.items(), "results": {"acks": results.acks, "nacks": results.nacks}}
 
     async def _lease(
         self,

@@ -102,8 +102,10 @@ class Claims:
 
     def _room(self, taken: Sequence[list[Key]], leased: Leased, shards: int) -> _Room:
         bytes_left = max(self._settings.answer_bytes_max - leased.bytes, 0)
-        first_id = None if leased else min([keys[0] for keys in taken if keys]).id
-        return _Room(bytes_left // shards, first_id)
+        if leased:
+            return _Room(bytes_left // shards, None)
+        first = taken[0][0] if len(taken) == 1 else min([keys[0] for keys in taken if keys])
+        return _Room(bytes_left // shards, first.id)
 
     async def _claim_at_each(
         self, namespace: str, groups: dict[int, list[tuple[Line, list[Key]]]], holder: Holder, room: _Room
@@ -121,10 +123,13 @@ class Claims:
     async def _claim_at(
         self, namespace: str, shard: int, parts: Sequence[tuple[Line, list[Key]]], holder: Holder, room: _Room
     ) -> Claimed:
-        size = sum([len(keys) for _, keys in parts])
+        size, claims = 0, list[Claim]()
         try:
-            met = [(await self._topic_id(line, shard), keys) for line, keys in parts]
-            claims = [Claim(topic_id, keys, *holder, *room) for topic_id, keys in met if topic_id is not None]
+            for line, keys in parts:
+                topic_id = line.topic_ids.get(shard) or await self._topic_id(line, shard)
+                if topic_id is not None:
+                    size += len(keys)
+                    claims.append(Claim(topic_id, keys, *holder, *room))
             if not claims:
                 return Claimed([], is_known=False)  # another process told of a topic that is not here
             found = await self._flushes[shard, namespace == "_dag"].submit(claims, namespace, size=size)
@@ -133,6 +138,8 @@ class Claims:
                 log.warning("claim failed", shard=shard, detail=error.detail)
             self._rests.rest(shard, LOAD_REST_S if isinstance(error, Overloaded) else REST_S)
             return Claimed([], is_known=False)
+        if len(found) == 1:
+            return found[0]
         groups = [group for claimed in found for group in claimed.groups]
         return Claimed(groups, any(claimed.is_cut for claimed in found))
 

@@ -10,13 +10,16 @@ from services.queue.dispatch.announcements import Announcer
 from shared.clock import Clock
 
 TOPICS_MAX: Final = 10_000
+# A topic that is asked for many times a second is noted once.
+NOTED_S: Final = 1.0
 
 
 class AskedTopic(Protocol):
-    """A topic."""
+    """A topic, and when it was noted last."""
 
     namespace: str
     topic: str
+    noted_s: float
 
 
 class Asked:
@@ -30,7 +33,11 @@ class Asked:
 
     def note(self, lines: Iterable[AskedTopic]) -> None:
         """Somebody asks here for items of these."""
+        now_s = self._clock.monotonic_s()
         for line in lines:
+            if now_s - line.noted_s < NOTED_S:
+                continue
+            line.noted_s = now_s
             self.heard(line.namespace, line.topic)
             self._announcer.ask(line.namespace, line.topic)
 

@@ -89,7 +89,7 @@ class Dequeues:
             wait_s = await self._settle(namespace, demands, holder, gone, tenant, leased, settles)
         if not leased and demands:
             self._dispatch.claims.check(namespace)
-            leased = await self._lease(namespace, demands, holder, wait_s, gone, tenant, waits)
+            await self._lease(namespace, demands, holder, wait_s, gone, tenant, waits, leased)
         if leased.first is not None:
             late_s = self._clock.wall_s() - leased.first.deliver_at.timestamp()
             self._started[shard_of(leased.first.id)].observe(max(late_s, 0.0))
@@ -145,11 +145,11 @@ class Dequeues:
         gone: asyncio.Future[None] | None,
         tenant: Tenant | None,
         waits: Callable[[], None],
-    ) -> Leased:
+        leased: Leased,
+    ) -> None:
         lines = [self._dispatch.line(namespace, demand.topic) for demand in demands]
         self._dispatch.asked.note(lines)
         counts = [demand.count for demand in demands]
-        leased = Leased(len(demands))
         was_leaving = self._dispatch.is_leaving
         deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
         with KeysUse(lines):
@@ -183,7 +183,6 @@ class Dequeues:
         if gone is not None and gone.done():
             for line in lines:
                 line.wake_one()  # the wake-up that this call may have swallowed is passed on
-        return leased
 
     def _take(self, line: Line, count: int) -> list[Key]:
         """The keys to claim next: none of shards that rest. A look will meet those again."""

@@ -92,6 +92,7 @@ class Line:
         "fronts",
         "late",
         "namespace",
+        "noted_s",
         "offered",
         "refreshed_s",
         "taken",
@@ -116,6 +117,7 @@ class Line:
         self.topic_ids: dict[int, TopicId] = {}
         self.refreshed_s = float("-inf")
         self.used_s = 0.0
+        self.noted_s = float("-inf")
         self.filling = asyncio.Lock()
         self.late: dict[int, asyncio.Task[None]] = {}
         self.fronts: dict[int, KeysFront] = {}

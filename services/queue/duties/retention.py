@@ -31,7 +31,7 @@ class Retention:
         self._folds = Pace(FOLD_ROWS_MAX)
         self._paces = {
             name: Pace(settings.chunk_items_max)
-            for name in ("keys", "dead", "operations", "attempts", "logs", "workers", "cancels")
+            for name in ("keys", "acked", "dead", "operations", "attempts", "logs", "workers", "cancels")
         }
 
     def steps(self) -> Mapping[str, Callable[[], Awaitable[int]]]:
@@ -40,6 +40,9 @@ class Retention:
         return {
             "rotation": self.rotate_step,
             "keys": self._dropping("keys", partial(retention.drop_keys, pool)),
+            "acked items": self._dropping(
+                "acked", partial(retention.drop_acked, pool, settings.id_window_s + ENDED_SLACK_S)
+            ),
             "dead items": self._drop_dead_step,
             "old operations": self._dropping(
                 "operations", partial(retention.drop_operations, pool, settings.operation_retention_s)

@@ -51,6 +51,11 @@ async def drop_keys(asked: Asked, limit: int) -> int:
     return len(await asked.fetch(SQL.drop_keys, limit=limit))
 
 
+async def drop_acked(asked: Asked, age_s: float, limit: int) -> int:
+    """Memory of acked items that were made longer ago goes; how many rows."""
+    return len(await asked.fetch(SQL.drop_acked, age_s=age_s, limit=limit))
+
+
 async def drop_operations(asked: Asked, age_s: float, limit: int) -> int:
     """Operations that ended long ago go; how many."""
     return len(await asked.fetch(SQL.drop_operations, age_s=age_s, limit=limit))

@@ -1,6 +1,7 @@
 """Ids sort in the order of their making, whatever the clock and the threads do."""
 
 import itertools
+import os
 import threading
 import uuid
 
@@ -50,7 +51,7 @@ def test_a_batch_keeps_its_order_where_the_low_half_of_the_counter_wraps() -> No
 
 def test_an_id_made_alone_looks_as_it_would_in_a_batch() -> None:
     def maker() -> IdMaker:
-        return IdMaker(now_ms=lambda: 1, entropy=lambda count: bytes(range(7, 7 + count)))
+        return IdMaker(now_ms=lambda: 1, entropy=lambda count: bytes(place % 256 for place in range(7, 7 + count)))
 
     assert maker().make(7) == maker().make(7, 2)[:1]
 
@@ -68,6 +69,22 @@ def test_threads_never_make_the_same_id_and_each_sees_its_own_in_order() -> None
         thread.join()
     assert all(ids == sorted(ids) for ids in made)
     assert len({item_id for ids in made for item_id in ids}) == 4_000
+
+
+def test_each_of_many_ids_made_alone_has_noise_of_its_own_and_a_fork_takes_none_of_its_parents() -> None:
+    asked: list[int] = []
+
+    def entropy(count: int) -> bytes:
+        asked.append(count)
+        return os.urandom(count)
+
+    maker = IdMaker(now_ms=lambda: 1, entropy=entropy)
+    made = [maker.make(0)[0][24:] for _ in range(1_000)]
+    assert len(set(made)) == 1_000 and len(asked) < 100
+    left = set(maker._drawn)
+    maker.unlock()
+    maker.make(0)
+    assert left and not left & set(maker._drawn)
 
 
 def test_two_processes_in_one_millisecond_differ_by_their_random_part() -> None:

@@ -113,9 +113,12 @@ counted AS (
 SELECT at FROM kinds LIMIT 1;
 
 -- name: known(ids)
--- What the shard knows of ids that were not taken in: the living, and those that ended inside the window.
+-- What the shard knows of ids that were not taken in: the living, and those that ended inside the window. The last
+-- row of an id counts: what was cancelled under its lease is among the acked ones too.
 SELECT i.id::text, i.namespace_id, 'living' AS outcome
 FROM item i WHERE i.id = ANY ($1::uuid[])
+UNION ALL
+SELECT a.id::text, a.namespace_id, 'acked' FROM acked_among($1::uuid[]) AS a
 UNION ALL
 SELECT e.id::text, e.namespace_id, e.outcome FROM ended e WHERE e.id = ANY ($1::uuid[])
 UNION ALL

@@ -169,8 +169,8 @@ GROUP BY token, lease_s, namespace_id, topic_id, claimed_at, worker, progress, p
 -- answer are those that have not ended: most were acked. An item that was enqueued after a group was claimed is
 -- another under the id of one that was acked, and not of the group. Among the `look_max` groups that ran out first
 -- namespaces take turns, beginning behind `after_namespace_id`, so that one with many leases does not keep back the
--- others'. What was acked is remembered from here on in `ended`, as long as an id of its age may be taken for one that is still to come;
--- completions for the DAG service are not, which nobody cancels.
+-- others'. What was acked is remembered from here on in `acked`, as long as an id of its age may be taken for one that
+-- is still to come; completions for the DAG service are not, which nobody cancels.
 WITH due AS MATERIALIZED (
     SELECT place, namespace_id, row_number() OVER (PARTITION BY namespace_id ORDER BY expires_at) AS turn
     FROM (
@@ -204,17 +204,16 @@ taken AS MATERIALIZED (
     SELECT place, nth, max(position)::int AS ids_taken,
         coalesce(array_agg(id::text ORDER BY position) FILTER (WHERE is_living), '{}') AS ids
     FROM members GROUP BY place, nth),
+numbered AS (
+    SELECT id, namespace_id, left(id::text, 10) AS made,
+        (row_number() OVER (PARTITION BY namespace_id, left(id::text, 10) ORDER BY id) - 1) / 100 AS part
+    FROM members
+    WHERE is_living IS NULL AND namespace_id <> (SELECT namespace_id FROM namespace WHERE name = '_dag')
+        AND id >= (SELECT (lpad(to_hex((extract(epoch FROM shard_now()) * 1000)::bigint - $7::bigint), 12, '0')
+            || repeat('0', 20))::uuid)),
 remembered AS (
-    INSERT INTO ended (id, namespace_id, outcome)
-    SELECT acked.id, acked.namespace_id, 'acked'
-    FROM (
-        SELECT id, namespace_id FROM members
-        WHERE is_living IS NULL AND namespace_id <> (SELECT namespace_id FROM namespace WHERE name = '_dag')
-            AND id >= (SELECT (lpad(to_hex((extract(epoch FROM shard_now()) * 1000)::bigint - $7::bigint), 12, '0')
-                || repeat('0', 20))::uuid)) AS acked
-    LEFT JOIN LATERAL (SELECT true AS is_known FROM ended_old WHERE ended_old.id = acked.id OFFSET 0) AS old ON true
-    WHERE old.is_known IS NULL
-    ON CONFLICT (id) DO NOTHING),
+    INSERT INTO acked (made, namespace_id, ids)
+    SELECT made, namespace_id, array_agg(id ORDER BY id) FROM numbered GROUP BY namespace_id, made, part),
 shortened AS (
     UPDATE lease SET ids = lease.ids[taken.ids_taken + 1:] FROM taken
     WHERE lease.ctid = taken.place AND cardinality(lease.ids) > taken.ids_taken),
@@ -226,11 +225,8 @@ FROM taken JOIN locked ON locked.place = taken.place ORDER BY taken.nth;
 
 -- name: remember_acked(ids, namespace_ids)
 -- As `take_expired` does for what was acked before it looked: for what was acked between its look and its lock.
-INSERT INTO ended (id, namespace_id, outcome)
-SELECT u.id, u.namespace_id, 'acked' FROM unnest($1::uuid[], $2::int[]) AS u(id, namespace_id)
-LEFT JOIN LATERAL (SELECT true AS is_known FROM ended_old WHERE ended_old.id = u.id OFFSET 0) AS old ON true
-WHERE old.is_known IS NULL
-ON CONFLICT (id) DO NOTHING;
+INSERT INTO acked (made, namespace_id, ids)
+SELECT left(u.id::text, 10), u.namespace_id, ARRAY[u.id] FROM unnest($1::uuid[], $2::int[]) AS u(id, namespace_id);
 
 -- name: acked_lately(ids)
 -- Of ids that have no row any more, those that were acked under a lease that no sweep has taken yet: the groups remember

@@ -47,6 +47,15 @@ DELETE FROM dedup WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM dedup WHERE until <= (SELECT shard_now()) ORDER BY until LIMIT $1::int FOR UPDATE SKIP LOCKED))
 RETURNING 1;
 
+-- name: drop_acked(age_s, limit)
+-- By when their items were made, which is before they were acked: nothing asks for older ids.
+DELETE FROM acked WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM acked
+    WHERE made < (SELECT left(oldest, 8) || '-' || substr(oldest, 9, 1) FROM lpad(
+        to_hex((extract(epoch FROM shard_now()) * 1000)::bigint - ($1::float8 * 1000)::bigint), 12, '0') AS oldest)
+    ORDER BY made LIMIT $2::int FOR UPDATE SKIP LOCKED))
+RETURNING 1;
+
 -- name: far_keys(after_lives_at, after_namespace_id, after_key, limit)
 -- Keys that came here with their slots while their items stayed where they were.
 SELECT lives_at, namespace_id, key, id::text FROM dedup
