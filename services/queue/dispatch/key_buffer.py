@@ -9,7 +9,7 @@ there.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -81,7 +81,8 @@ class Buffer:
         self._shrink()
 
     def put_back(self, shard: int, keys: Sequence[Key]) -> None:
-        """Keys taken before are not claimed after all."""
+        """Keys taken before are not claimed after all; those that were found anew since are there."""
+        keys = [key for key in keys if not self._has(key)]
         self._known.difference_update(map(id_of, keys))
         self.push(shard, keys)
 
@@ -217,6 +218,10 @@ class Buffer:
             behind = bisect_right(self._keys, added[0])
             later = self._keys[behind:]
             self._keys[behind:] = sorted(added + later) if later else added
+
+    def _has(self, key: Key) -> bool:
+        place = bisect_left(self._keys, key)
+        return place < len(self._keys) and self._keys[place] == key
 
     def _holds(self, count: int, bound: Bound) -> bool:
         """Whether `count` keys lie within a bound."""

@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import timedelta
 from typing import NamedTuple
 
-from services.queue.dispatch.limits import AGAIN_S, GRANT_S, Grant, Pair, TopicLimits, filled
+from services.queue.dispatch.limits import AGAIN_S, GRANT_S, Pair, TopicLimits, filled
 from services.queue.model import Key
 from services.queue.store import gates as rows
 from services.queue.store.gates import KeptGate, KeyGateRow
@@ -43,13 +43,21 @@ Granted = dict[str, list[str]]
 
 class Through(NamedTuple):
     """What becomes of items in sight: those to claim, by which gates; those to be put back, since no more are
-    wanted; and those that have no room for so long."""
+    wanted; and those that have no room for so long, or that another call has or is about to have."""
 
     keys: list[Key]
     back: list[Key]
     aside: list[Key]
     again_s: float
     granted: Granted
+
+
+class Let(NamedTuple):
+    """The items of a key that are let through, those that another call has, and how long to wait for more room."""
+
+    ids: list[str]
+    gone: Set[str] = frozenset()
+    again_s: float = AGAIN_S
 
 
 class _Closed(NamedTuple):
@@ -71,23 +79,28 @@ class _KeyGate:
         rate = limits.key_rate
         self.tokens = None if rate is None else filled(row, rate, limits.key_burst)
 
-    def in_doubt(self, wanted: int) -> list[str]:
-        """The items to be asked after before so many more are let through: whose time to be claimed is over."""
+    def in_doubt(self, wanted: Sequence[str]) -> list[str]:
+        """The items to be asked after before these are let through: whose time to be claimed is over. Where there
+        is room, those alone that were let through before: they may have come back."""
         most = self.limits.key_concurrency
-        if most is None or len(self.held) + wanted <= most:
+        if most is None:
             return []
         now_s = self.row.at.timestamp()
-        return [item_id for item_id, until_s in self.held.items() if until_s <= now_s]
+        among = self.held if len(self.held) + len(wanted) > most else self.held.keys() & set(wanted)
+        return [item_id for item_id in among if self.held[item_id] <= now_s]
 
     def drop(self, ids: Iterable[str]) -> None:
         """These are leased no more."""
         for item_id in ids:
             self.held.pop(item_id, None)
 
-    def grant(self, ids: Sequence[str]) -> Grant:
-        """How many of these, from the first, may be claimed now."""
+    def grant(self, ids: Sequence[str]) -> Let:
+        """Which of these may be claimed now. What is held already is another call's: it has the room of it, and a
+        call that did not get it must not give that back."""
+        gone = {item_id for item_id in ids if item_id in self.held}
+        ids = [item_id for item_id in ids if item_id not in gone]
         if self.slow_s > 0:
-            return Grant(0, self.slow_s)
+            return Let([], gone, self.slow_s)
         room, again_s = float(len(ids)), AGAIN_S
         most = self.limits.key_concurrency
         if most is not None:
@@ -103,7 +116,7 @@ class _KeyGate:
         if most is not None:
             until_s = (self.row.at + timedelta(seconds=GRANT_S)).timestamp()
             self.held |= dict.fromkeys(ids[:items], until_s)
-        return Grant(items, max(again_s, 0.001))
+        return Let(ids[:items], gone, max(again_s, 0.001))
 
     def settle(self, granted: Iterable[str], got: set[str]) -> None:
         """Of those that were let through these have been leased: they count as long as they are."""
@@ -172,20 +185,19 @@ class KeyGates:
             if lane := lanes.get(key.id):
                 asked.setdefault(lane, []).append(key.id)
         grants = await self._grants(pair, limits, asked) if asked else {}
-        granted = {lane: ids[: grants[lane].items] for lane, ids in asked.items()}
         for lane, ids in asked.items():
-            if len(granted[lane]) < len(ids):
+            if len(grants[lane].ids) + len(grants[lane].gone) < len(ids):
                 self._close(pair, lane, grants[lane].again_s)
-        through = {item_id for ids in granted.values() for item_id in ids}
+        through = {item_id for let in grants.values() for item_id in let.ids}
+        others = {item_id for let in grants.values() for item_id in let.gone}
         claimed = [key for key in chosen if not lanes.get(key.id, "") or key.id in through]
         taken = set(claimed)
-        back = [key for key in self._open(pair, keys, lanes) if key not in taken]
+        back = [key for key in self._open(pair, keys, lanes) if key not in taken and key.id not in others]
         aside = [key for key in keys if key not in taken and key not in set(back)]
         now_s = self._clock.monotonic_s()
         again_s = min((found.until_s - now_s for found in self._closed.get(pair, {}).values()), default=AGAIN_S)
-        return Through(
-            claimed, back, aside, max(again_s, 0.001), {lane: ids for lane, ids in granted.items() if ids}
-        )
+        granted = {lane: let.ids for lane, let in grants.items() if let.ids}
+        return Through(claimed, back, aside, max(again_s, 0.001), granted)
 
     async def leave(self, pair: Pair, limits: TopicLimits, granted: Granted, got: set[str]) -> None:
         """Of the items that were let through these have been claimed."""
@@ -230,27 +242,27 @@ class KeyGates:
         found = await asyncio.gather(*(at(number, part) for number, part in parts.items()))
         return set().union(*found)
 
-    async def _grants(self, pair: Pair, limits: TopicLimits, asked: Granted) -> dict[str, Grant]:
-        """How many items of each key may be claimed. Where that cannot be known, none."""
+    async def _grants(self, pair: Pair, limits: TopicLimits, asked: Granted) -> dict[str, Let]:
+        """Which items of each key may be claimed. Where that cannot be known, none."""
         try:
             if not limits.are_by_key:  # nothing but throttles: of these nothing is kept
                 slow = await rows.slow_keys(self._home(pair).pool, *pair, list(asked))
                 return {
-                    lane: Grant(0, slow[lane]) if lane in slow else Grant(len(ids)) for lane, ids in asked.items()
+                    lane: Let([], again_s=slow[lane]) if lane in slow else Let(ids) for lane, ids in asked.items()
                 }
             async with self._holding:
                 return await self._home(pair).pool.transaction(lambda tx: self._enter(tx, pair, limits, asked))
         except Unavailable as error:
             log.warning("nothing is handed out of limited keys", topic=pair[1], detail=error.detail)
-            return dict.fromkeys(asked, Grant(0))
+            return dict.fromkeys(asked, Let([]))
 
-    async def _enter(self, tx: Transaction, pair: Pair, limits: TopicLimits, asked: Granted) -> dict[str, Grant]:
+    async def _enter(self, tx: Transaction, pair: Pair, limits: TopicLimits, asked: Granted) -> dict[str, Let]:
         locked = await rows.lock_keys(tx, *pair, list(asked), slot_of(*pair))
         if not locked:
-            return dict.fromkeys(asked, Grant(0))  # the slot has moved, and this process has not heard of it yet
+            return dict.fromkeys(asked, Let([]))  # the slot has moved, and this process has not heard of it yet
         gates = [_KeyGate(row, limits) for row in locked]
         # Only now: what was told of before, and is not leased any more, has ended by then.
-        doubted = [item_id for gate in gates for item_id in gate.in_doubt(len(asked[gate.row.key]))]
+        doubted = [item_id for gate in gates for item_id in gate.in_doubt(asked[gate.row.key])]
         if doubted:
             newest = max(gate.map_version for gate in gates)
             ended = set(doubted) - await self.leased(doubted, self._home(pair), tx, newest)

@@ -9,6 +9,7 @@ import pytest
 
 from services.queue.dispatch.limits import GRANT_S
 from services.queue.duties.idle_gates import IdleGates
+from services.queue.model import Key
 from services.queue.store import gates as rows
 from shared.errors import ShardUnavailable
 from tests.integration.queue.test_topic_limits import limit, lost
@@ -69,6 +70,42 @@ async def test_no_more_of_a_key_are_in_flight_than_its_limit_whoever_takes_them(
         await asyncio.gather(*(consume(api) for api in apis for _ in range(2)))
     assert most <= 2
     assert await own_api.host.count("item") == 0
+
+
+@pytest.mark.parametrize("is_leased", [False, True], ids=["about to be claimed", "leased"])
+async def test_an_item_that_two_processes_have_in_sight_keeps_its_room(
+    own_api: Api, other: QueueHost, is_leased: bool
+) -> None:
+    """Who does not get it must not give back the room of who has it."""
+    await limit([own_api, own_api.on(other)], key_concurrency=2)
+    await spread(own_api, 6, "a")
+    sorted_rows = await own_api.host.rows("SELECT priority, deliver_at, id::text FROM item")
+    sight = sorted(Key(*row) for row in sorted_rows)
+    pair = own_api.namespace, "t"
+    ours, theirs = own_api.host.process.gates, other.process.gates
+    limits = ours.limits[pair]
+    if is_leased:
+        [held] = await own_api.dequeue("t", 1)
+        first = [key for key in sight if key.id == held["id"]]
+    else:
+        first = (await ours.of_keys.enter(pair, limits, sight[:1], 1)).keys
+    sight = [*first, *(key for key in sight if key not in first)]
+
+    through = await theirs.of_keys.enter(pair, limits, sight[:3], 3)
+    assert [key.id for key in through.keys] == [sight[1].id]
+    assert first[0] in through.aside
+    await theirs.of_keys.leave(pair, limits, through.granted, set())
+    theirs.of_keys.forget(pair)
+    again = await theirs.of_keys.enter(pair, limits, sight[1:], 3)
+    assert len(again.keys) == 1, "the first one still takes its room"
+
+
+async def test_an_item_that_came_back_is_let_through_again(own_api: Api) -> None:
+    await limit([own_api], key_concurrency=2)
+    await spread(own_api, 1, "a")
+    for _ in range(3):
+        [held] = await own_api.dequeue("t", 5, wait_s=5)
+        assert await own_api.nack(held, delay_s=0) == ["requeued"]
 
 
 @pytest.mark.parametrize("claims", [False, True], ids=["before the claim", "after the claim"])

@@ -26,6 +26,19 @@ def looked(buffer: Buffer, shard: int, keys: list[Key]) -> None:
     buffer.peeked(shard, keys, limit=LIMIT)
 
 
+def test_what_is_put_back_after_it_was_found_anew_is_there_once() -> None:
+    """Else one call would be given it twice."""
+    keys = keys_of(3)
+    buffer = Buffer([0], keys_max=100)
+    looked(buffer, 0, keys)
+    taken = buffer.take(2)
+    buffer.clear()
+    looked(buffer, 0, keys)
+    buffer.put_back(0, taken)
+
+    assert buffer.take(9) == keys
+
+
 def test_what_was_claimed_while_a_look_was_on_its_way_does_not_come_back() -> None:
     """The look's snapshot may be older than the claim; each such key would be a claim in vain."""
     keys = keys_of(5)
