@@ -93,7 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("number", type=int)
     made = verb("move", _move, "move a whole shard to another server")
     made.add_argument("number", type=int)
-    made.add_argument("--to", required=True, metavar="DSN", help="the database it moves to")
+    where = made.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to", metavar="DSN", help="the database it moves to")
+    where.add_argument("--to-shard", type=int, metavar="N", help="the same: the database of shard N")
     made.add_argument(
         "--abort", action="store_true", help="open it again where it was, if the move is not finished"
     )
@@ -159,6 +161,7 @@ async def _remove(held: Held, options: argparse.Namespace) -> None:
 
 async def _move(held: Held, options: argparse.Namespace) -> None:
     address = held.address(options.number)
+    options.to = options.to or held.address(options.to_shard).dsn
     if server(address.dsn) == server(options.to) and not options.abort:
         print(f"shard {address.number} is at {server(address.dsn)}: nothing to do")
         return

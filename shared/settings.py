@@ -76,6 +76,8 @@ class EdgeSettings(BaseSettings):
     host: str = "127.0.0.1"
     shards: str = ""
     shards_file: Path | None = None
+    # Pages may drain, move and steer shards of a map in a file, by `python -m shards`.
+    shard_commands: bool = False
     # A shard that joins takes nothing new without an id before every process has heard of it.
     shard_join_s: float = 5.0
     redis_url: Annotated[str | None, Field(validation_alias="HEADGATE_REDIS_URL")] = None

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from headgate.wire.base import Response
+from headgate.wire.base import Request, Response
 
 MarkKind = Literal["start", "drain", "move", "failover", "owner", "breaker"]
 
@@ -148,6 +148,35 @@ class ShardServer(Response):
     database_bytes: int
     connections: int
     connections_max: int
+
+
+class ShardCommandSpec(Request):
+    """A change of the shard map. `to` is a shard on the server that a move is to."""
+
+    kind: Literal["drain", "undrain", "rebalance", "move"]
+    to: int | None = Field(default=None, ge=0, le=4_095)
+    dry_run: bool = False
+
+
+class ShardCommand(Response):
+    """A change of the shard map, and what it says; `planned` is what would be done."""
+
+    id: str
+    kind: str
+    shard: int
+    to: int | None = None
+    state: Literal["planned", "running", "done", "failed"]
+    lines: list[str]
+    begun_at: datetime
+    ended_at: datetime | None = None
+    process: str
+
+
+class ShardCommands(Response):
+    """What was begun lately, as far as the processes that did it remember; `enabled`: whether more may be."""
+
+    enabled: bool
+    items: list[ShardCommand]
 
 
 class Inspection(Response):

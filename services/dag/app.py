@@ -203,7 +203,7 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         yield
         await following.stop()
         await watch.loop.stop()
-        await watch.peers.stop()
+        await watch.stop()
         await relay.close()
         await leave()
         await loops.stop()

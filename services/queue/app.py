@@ -149,7 +149,7 @@ def create_app(settings: QueueSettings) -> HotPath:
             await leave()
         for loop in loops:
             await loop.stop()
-        await watch.peers.stop()
+        await watch.stop()
         await relay.close()
         await buckets.close()
         await ownership.stop()

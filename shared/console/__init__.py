@@ -9,7 +9,8 @@ peers        asks every process of a service the same question, over Redis
 merging      the answers of several processes as one
 watch        these, put together for a process
 inspection   a close look at one shard, and how each process sees it
-routes       `GET /v1/history`, `GET /v1/audit`, `GET /v1/shards/{shard}/inspection`
+routes       `GET /v1/history`, `GET /v1/audit`, `/v1/shards/{shard}/inspection`, `/v1/shards/{shard}/commands`
+map_commands changes of the shard map, by `python -m shards`
 audit_log    who did what, kept and listed
 relay        calls of the pages to the other service
 site         both services as one site

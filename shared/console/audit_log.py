@@ -37,6 +37,7 @@ _DAG: Final = rf"{_NS}/dags/(?P<target>[^/]+)"
 # What is kept of both services: verbs of operators. Of those that programs call all the time only a page's are.
 _ALWAYS: Final = [
     ("PUT", re.compile(rf"{_NS}"), "set quotas"),
+    ("POST", re.compile(r"/v1/shards/(?P<target>[^/]+)/commands"), "shard"),
     ("POST", re.compile(rf"{_NS}/topics/(?P<verb>pause|resume|purge|redrive|configure|unthrottle)"), "topic"),
     ("PUT", re.compile(rf"{_NS}/topics/limits"), "limit topic"),
     ("POST", re.compile(rf"{_NS}/operations"), "operation"),
@@ -181,7 +182,7 @@ class Audited:
         client = (scope.get("client") or ("",))[0]
         forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")[:100]
         return {
-            "namespace": parts["ns"],
+            "namespace": parts.get("ns") or "",
             "who": self._who(headers),
             "verb": f"{verb.replace('/', ' ')} {kind}" if verb else kind,
             "target": str(parts.get("target") or asked.get("topic") or (answered.get("id") if verb else "") or ""),

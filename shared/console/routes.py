@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -12,10 +13,10 @@ from shared.admission.connection_priority import Urgency
 from shared.console.audit_log import AuditPlace
 from shared.console.merging import METRICS
 from shared.console.watch import Watch
-from shared.errors import Forbidden, NotFound, invalid
+from shared.errors import Forbidden, invalid
 from shared.http import cursors
 from shared.http.access import Caller
-from shared.http.edge import caller_of, json_response
+from shared.http.edge import body_of, caller_of, json_response
 
 router = APIRouter()
 
@@ -111,12 +112,54 @@ async def inspect_shard(
 ) -> Response:
     """A close look at a shard (scope `ops`): its server's sessions, locks, tables, statements and standbys, and
     how each process of the service sees it."""
-    caller.need("ops")
+    _see_fleet(caller, "ops")
+    return json_response(await watch.inspect(watch.number_of(shard)))
+
+
+@router.get(
+    "/v1/shard-commands", response_model=wire.ShardCommands, operation_id="shard_commands", tags=["console"]
+)
+async def shard_commands(
+    caller: Annotated[Caller, Depends(caller_of)], watch: Annotated[Watch, Depends(watch_of)]
+) -> Response:
+    """The last changes of the shard map that were begun by a call (scope `ops`, a token of all namespaces)."""
+    _see_fleet(caller, "ops")
+    return json_response({"enabled": watch.map_commands.enabled, "items": await watch.commands()})
+
+
+@router.post(
+    "/v1/shards/{shard}/commands",
+    status_code=202,
+    response_model=wire.ShardCommand,
+    responses={200: {"model": wire.ShardCommand, "description": "What it would do (`dry_run`)"}},
+    operation_id="command_shard",
+    tags=["console"],
+)
+async def command_shard(
+    shard: str,
+    caller: Annotated[Caller, Depends(caller_of)],
+    watch: Annotated[Watch, Depends(watch_of)],
+    body: Annotated[wire.ShardCommandSpec, body_of(wire.ShardCommandSpec)],
+) -> Response:
+    """Drain a shard, use it again, even out the slots, or move it to another's server; or say what that does.
+
+    Scope `admin`, a token of all namespaces.
+    """
+    _see_fleet(caller, "admin")
+    number = watch.number_of(shard)
+    if (body.kind == "move") != (body.to is not None):
+        raise invalid("/to", "a move names a shard whose server it is to; other commands do not")
+    if body.dry_run:
+        planned = await watch.map_commands.plan(body.kind, number, body.to)
+        return json_response(asdict(planned) | {"process": watch.peers.name})
+    begun = watch.map_commands.begin(body.kind, number, body.to)
+    return json_response(asdict(begun) | {"process": watch.peers.name}, 202)
+
+
+def _see_fleet(caller: Caller, scope: str) -> None:
+    caller.need(scope)
     if caller.namespaces is not None:
-        raise Forbidden("a shard is every tenant's: a look into it needs a token of all namespaces")
-    if not shard.isdecimal() or not shard.isascii() or len(shard) > 4:
-        raise NotFound("no shard has this number; see GET /v1/shards")
-    return json_response(await watch.inspect(int(shard)))
+        raise Forbidden("a shard is every tenant's: this needs a token of all namespaces")
 
 
 def _may_see(caller: Caller, line: dict[str, Any]) -> bool:

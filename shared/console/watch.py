@@ -13,6 +13,7 @@ from shared.clock import Clock
 from shared.console import inspection, merging
 from shared.console.audit_log import AuditLog
 from shared.console.history import SeriesName, ShardHistory
+from shared.console.map_commands import MapCommands
 from shared.console.merging import Question, Told
 from shared.console.peers import Peers
 from shared.console.sampling import Sampling
@@ -51,10 +52,17 @@ class Watch:
         self.peers = Peers(settings.redis_url, settings.redis_prefix, service, ownership.name)
         self.peers.answerers["history"] = self._answer
         self.peers.answerers["view"] = self._view
+        self.peers.answerers["map_commands"] = self._commands
         self.audit_log = AuditLog(shards, settings.audit_retention_s)
+        self.map_commands = MapCommands(service, settings, clock)
         self._shards = shards
         self._ownership = ownership
         self.loop = Loop("history", self.sampling.step, interval_s=settings.history_point_s)
+
+    async def stop(self) -> None:
+        """Answer nobody any more, and stop what runs beside this process."""
+        await self.map_commands.close()
+        await self.peers.stop()
 
     async def ask(self, question: Question) -> dict[str, Any]:
         """The lines that are asked for, of all processes that answer, and what happened meanwhile."""
@@ -98,6 +106,16 @@ class Watch:
         lines_max = max(1, self._settings.history_values_max // points)
         return Question(metrics, end - points * stride, points, stride, by, shard, namespace, topic, lines_max)
 
+    def number_of(self, text: str) -> int:
+        """The number of a shard that stands in a path.
+
+        Raises:
+            NotFound: the map has no such shard.
+        """
+        if not text.isdecimal() or not text.isascii() or len(text) > 4 or self._shards.get(int(text)) is None:
+            raise NotFound("no shard has this number; see GET /v1/shards")
+        return int(text)
+
     async def inspect(self, number: int) -> dict[str, Any]:
         """One shard: what its server tells, and how each process sees it.
 
@@ -115,6 +133,19 @@ class Watch:
         sides = [{"process": name, **views[name]} for name in sorted(views)]
         silent = heard.asked - len(heard.answers)
         return {"shard": number, "why": inspection.why(shown, views), "views": sides, "silent": silent, **shown}
+
+    async def commands(self) -> list[dict[str, Any]]:
+        """The last changes of the map that pages began, of all processes that answer, newest first."""
+        heard = await self.peers.ask("map_commands", None)
+        own = await self._commands(None)
+        return sorted(
+            (each for part in (own, *heard.answers.values()) for each in part),
+            key=lambda each: str(each["begun_at"]),
+            reverse=True,
+        )
+
+    async def _commands(self, _question: Any) -> Any:
+        return [each | {"process": self.peers.name} for each in msgspec.to_builtins(self.map_commands.known())]
 
     async def _view(self, number: Any) -> dict[str, Any] | None:
         shard = self._shards.get(number) if isinstance(number, int) else None

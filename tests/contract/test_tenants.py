@@ -31,6 +31,8 @@ PROCESS = {
     "/v1/shards/{shard}/inspection",
     "/v1/history",
     "/v1/audit",
+    "/v1/shard-commands",
+    "/v1/shards/{shard}/commands",
 }
 # Tells a caller of the caller alone, whatever its scopes are.
 OWN = {"/v1/me"}
@@ -44,6 +46,7 @@ Route = tuple[str, str]
 
 # A valid body for every route that takes one, aimed at the owner's things.
 QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
+    ("post", "/v1/shards/{shard}/commands"): lambda _: {"kind": "drain"},
     ("put", ""): lambda _: {"enqueues_per_minute": 7},
     ("post", "/enqueue"): lambda t: {"items": [{"topic": "t", "id": t["ready"]}]},
     ("post", "/dequeue"): lambda t: {
@@ -81,6 +84,7 @@ QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
 SCHEDULE = {"spec": {"interval_s": 3600}, "action": {"item": {"topic": "t"}}, "paused": True}
 _NODES = {"nodes": [{"key": "new", "topic": "t", "upstream": ["a"]}]}
 DAG_BODIES: dict[Route, Callable[[Things], Any]] = {
+    ("post", "/v1/shards/{shard}/commands"): lambda _: {"kind": "drain"},
     ("put", ""): lambda _: {"dags_max": 7},
     ("post", "/dags"): lambda _: {"key": "theirs", "nodes": []},
     ("post", "/dags/{dag}/nodes"): lambda _: _NODES,

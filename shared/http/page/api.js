@@ -62,6 +62,10 @@ export const PATHS = {
   queueAudit: ["queue", "/v1/audit"],
   dagAudit: ["dag", "/v1/audit"],
   dagShards: ["dag", "/v1/shards"],
+  queueCommands: ["queue", "/v1/shard-commands"],
+  dagCommands: ["dag", "/v1/shard-commands"],
+  commandQueueShard: ["queue", "/v1/shards/{shard}/commands"],
+  commandDagShard: ["dag", "/v1/shards/{shard}/commands"],
   dagHistory: ["dag", "/v1/history"],
 };
 

@@ -1,6 +1,7 @@
 // The shards of both services: a map of all of them, a table where they are few.
 
-import { PATHS, all, ask, several } from "./api.js";
+import { verb } from "./act.js";
+import { PATHS, all, ask, send, several } from "./api.js";
 import { chart, happened, history, latest, line, millis, perSecond, seconds, spark } from "./chart.js";
 import { ago, badge, bar, bytes, command, fields, h, number, said, span, table } from "./dom.js";
 
@@ -78,8 +79,8 @@ export async function one(page, argument) {
 const QUEUE = "ready,delayed,leased,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked_per_s,errors_per_s,expired_per_s,dead_per_s,db_latency_ms_p50,db_latency_ms_p99,bytes,dead_tuples,waiting_calls";
 
 async function queueShard(page, number_) {
-  const { found: [told, shard, inside, topics], lost } = await several([history("queue", { metrics: QUEUE, by: "shard", shard: number_ }), ask(PATHS.queueShard, { shard: number_ }), inspected("queue", number_),
-    history("queue", { metrics: PLACES.join(","), by: "topic", shard: number_, span_s: 300, step_s: 60 })]);
+  const { found: [told, shard, inside, topics, commands], lost } = await several([history("queue", { metrics: QUEUE, by: "shard", shard: number_ }), ask(PATHS.queueShard, { shard: number_ }), inspected("queue", number_),
+    history("queue", { metrics: PLACES.join(","), by: "topic", shard: number_, span_s: 300, step_s: 60 }), ask(PATHS.queueCommands)]);
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
@@ -104,7 +105,7 @@ async function queueShard(page, number_) {
         { name: "leases expired", values: drawn("expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
         { name: "died", values: drawn("dead_per_s"), colour: "cancelled", state: "cancelled", dash: [2, 2] }], { format: perSecond }),
       chart("s-waits", "Calls that wait for a connection", told, [{ name: "wait", values: drawn("waiting_calls"), colour: "skipped", state: "skipped" }])),
-    happened(told?.marks), work(page, topics), within(inside), drains("queue", number_, shard));
+    happened(told?.marks), work(page, topics), within(inside), drains(page, "queue", number_, shard, commands));
 }
 
 const TOPICS_SHOWN = 12;
@@ -135,7 +136,7 @@ function work(page, told) {
 const DAG = "running_dags,blocked_nodes,released_nodes,outbox,released_per_s,release_lag_s_p99,errors_per_s,db_latency_ms_p50,db_latency_ms_p99,waiting_calls";
 
 async function dagShard(page, number_) {
-  const { found: [told, shards, inside], lost } = await several([history("dag", { metrics: DAG, by: "shard", shard: number_ }), all(PATHS.dagShards), inspected("dag", number_)]);
+  const { found: [told, shards, inside, commands], lost } = await several([history("dag", { metrics: DAG, by: "shard", shard: number_ }), all(PATHS.dagShards), inspected("dag", number_), ask(PATHS.dagCommands)]);
   const shard = shards?.find((each) => each.shard === number_);
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
@@ -154,7 +155,7 @@ async function dagShard(page, number_) {
         { name: "p99", values: drawn("db_latency_ms_p99"), colour: "failed", state: "failed" }], { format: millis }),
       chart("d-faults", "Errors", told, [{ name: "errors", values: drawn("errors_per_s"), colour: "failed", state: "failed" }], { format: perSecond }),
       chart("d-waits", "Calls that wait for a connection", told, [{ name: "wait", values: drawn("waiting_calls"), colour: "skipped", state: "skipped" }])),
-    happened(told?.marks), within(inside), drains("dag", number_, shard));
+    happened(told?.marks), within(inside), drains(page, "dag", number_, shard, commands));
 }
 
 const looks = new Map(); // the last look at each shard's server, to tell how fast it writes
@@ -213,15 +214,40 @@ function within(found) {
     found.untold.map((text) => h("p", { class: "quiet" }, `Not told: ${text}`)));
 }
 
-// The map of the shards is a file that services read and do not write: so the page has the command, and what it does.
-function drains(service, shard, seen) {
+// What is done to the map of the shards: by a click where the service allows it, else by a command that is shown.
+function drains(page, service, shard, seen, commands) {
   if (!seen) return null;
   const draining = seen.state === "draining";
-  return h("section", {}, h("h2", {}, draining ? "Use it again" : "Let it run empty"),
-    h("p", {}, draining
-      ? "From then on what may live anywhere comes here, too; slots that went elsewhere stay there."
-      : service === "queue"
-        ? `Nothing new without an id comes; slots of keys and affinities move to other shards, and what is here (${number(seen.ready + seen.leased + seen.delayed + seen.disabled)} items, ${number(seen.dead)} dead) is worked on until it is gone. Calls with a key whose slot is on its way are refused for a moment, with nothing done.`
-        : `No new DAG comes; the ${number(seen.dags.running || 0)} that run go on here until they have ended. What has ended stays until its retention.`),
-    command(`python -m shards ${service === "dag" ? "--service dag " : ""}${draining ? "undrain" : "drain"} ${shard} --yes`));
+  const meaning = draining
+    ? "From then on what may live anywhere comes here, too; slots that went elsewhere stay there."
+    : service === "queue"
+      ? `Nothing new without an id comes; slots of keys and affinities move to other shards, and what is here (${number(seen.ready + seen.leased + seen.delayed + seen.disabled)} items, ${number(seen.dead)} dead) is worked on until it is gone. Calls with a key whose slot is on its way are refused for a moment, with nothing done.`
+      : `No new DAG comes; the ${number(seen.dags.running || 0)} that run go on here until they have ended. What has ended stays until its retention.`;
+  const flag = service === "dag" ? "--service dag " : "";
+  const mine = (commands?.items || []).filter((each) => each.shard === shard || each.kind === "rebalance");
+  return h("section", {}, h("h2", {}, "The shard map"),
+    commands?.enabled ? h("p", { class: "verbs" },
+      order(page, service, shard, draining ? "undrain" : "drain", draining ? "Use it again" : "Drain", meaning),
+      service === "queue" ? order(page, service, shard, "rebalance", "Even out slots", "Slots of keys and affinities move so that every shard that takes new items has an even share; those of shards that drain go elsewhere. Calls with a key whose slot is on its way are refused for a moment, with nothing done.") : null,
+      order(page, service, shard, "move", "Move", "The whole shard is copied to another server. Until that is done calls to it are refused (503), with nothing done, and all other shards go on.", [["to", "To the server of shard", "", { inputmode: "numeric" }]]))
+      : [h("p", {}, `${draining ? "Use it again" : "Let it run empty"}: ${meaning}`), command(`python -m shards ${flag}${draining ? "undrain" : "drain"} ${shard} --yes`)],
+    mine.length ? table([
+      ["is", (each) => badge({ running: "running", done: "done", failed: "failed" }[each.state], each.state)],
+      ["command", (each) => `${each.kind} ${each.kind === "rebalance" ? "" : each.shard}${each.to === null ? "" : ` to the server of ${each.to}`}`],
+      ["begun", (each) => ago(each.begun_at)],
+      ["said", (each) => each.lines.map((words) => h("div", {}, words)), { wide: true }],
+    ], mine, "") : null);
+}
+
+// The service is asked first what it would do, and that is what the dialog says.
+function order(page, service, shard, kind, label, meaning, fieldsAsked = []) {
+  const path = service === "dag" ? PATHS.commandDagShard : PATHS.commandQueueShard;
+  const body = ({ to } = {}) => ({ kind, ...(to ? { to: Number(to) } : {}) });
+  return verb(page, { label, scope: "admin", danger: kind === "move" || kind === "drain", title: `${label}: ${service} shard ${shard}`, ask: fieldsAsked,
+    say: async (values = {}) => {
+      if (kind === "move" && !/^\d{1,4}$/.test(values.to || "")) return { stop: true, parts: h("p", {}, "Which shard is on the server that it is to move to?") };
+      const planned = await send(path, { shard }, { ...body(values), dry_run: true });
+      return { stop: planned.state === "failed", parts: [h("p", {}, meaning), h("pre", {}, planned.lines.filter((words) => !words.startsWith("nothing was done")).join("\n"))] };
+    },
+    run: async (values = {}) => { await send(path, { shard }, body(values)); return h("p", {}, "It has begun; what it says stands on the page."); } });
 }

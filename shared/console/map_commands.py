@@ -1,0 +1,143 @@
+"""Changes of the shard map from pages: `python -m shards`, run as a process beside this one.
+
+The command is the same as an operator's: it holds the map's lock, says what it would do, and may be killed at any
+moment and run again. So nothing here has to be kept: what this process knows of its commands is lost with it, and
+the map is not. A target server is named by a shard that lives there, so that no password goes through a page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import uuid
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from shared.clock import Clock
+from shared.errors import ServiceError, Unavailable
+from shared.settings import EdgeSettings
+
+_KEPT_MAX: Final = 20
+_LINES_MAX: Final = 200
+_LINE_CHARS_MAX: Final = 500
+_PLAN_S_MAX: Final = 20.0
+
+
+class MapFixed(ServiceError):
+    """The map is not for pages to change."""
+
+    code, status, title = "map_fixed", 409, "The shard map is not changed from here"
+
+
+@dataclass(slots=True)
+class MapCommand:
+    """One run of `python -m shards`. `planned` has only said what it would do."""
+
+    id: str
+    kind: str
+    shard: int
+    to: int | None
+    state: str
+    begun_at: datetime
+    ended_at: datetime | None = None
+    lines: list[str] = field(default_factory=list)
+
+
+class MapCommands:
+    """Runs commands on the map of one service, and remembers what the last ones said."""
+
+    def __init__(self, service: str, settings: EdgeSettings, clock: Clock) -> None:
+        self._service = service
+        self._file = settings.shards_file
+        self._is_on = settings.shard_commands
+        self._clock = clock
+        self._known: deque[MapCommand] = deque(maxlen=_KEPT_MAX)
+        self._running: set[asyncio.Task[None]] = set()
+
+    @property
+    def enabled(self) -> bool:
+        """Whether pages may change the map."""
+        return self._is_on and self._file is not None
+
+    async def plan(self, kind: str, shard: int, to: int | None) -> MapCommand:
+        """What a command would do; nothing is changed.
+
+        Raises:
+            MapFixed
+            Unavailable: a server that it has to ask does not answer in time.
+        """
+        command = self._new(kind, shard, to, "planned")
+        try:
+            async with asyncio.timeout(_PLAN_S_MAX):
+                await self._run(command, acts=False)
+        except TimeoutError:
+            raise Unavailable("the command has not said in time what it would do", retry_after_s=5.0) from None
+        return command
+
+    def begin(self, kind: str, shard: int, to: int | None) -> MapCommand:
+        """Let a command act; it goes on when this is answered.
+
+        Raises:
+            MapFixed
+        """
+        command = self._new(kind, shard, to, "running")
+        self._known.append(command)
+        task = asyncio.create_task(self._run(command, acts=True))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return command
+
+    def known(self) -> list[dict[str, Any]]:
+        """The last commands, newest first."""
+        return [asdict(command) for command in reversed(self._known)]
+
+    async def close(self) -> None:
+        """Stop what runs; it is finished by running it again."""
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _new(self, kind: str, shard: int, to: int | None, state: str) -> MapCommand:
+        if not self.enabled:
+            variable = f"HEADGATE_{self._service.upper()}_SHARD"
+            raise MapFixed(
+                f"pages change a map that stands in a file ({variable}S_FILE) and where {variable}_COMMANDS=true "
+                "allows it; `python -m shards` does the same"
+            )
+        return MapCommand(uuid.uuid4().hex, kind, shard, to, state, self._now())
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall_s(), UTC)
+
+    async def _run(self, command: MapCommand, *, acts: bool) -> None:
+        verb = {"rebalance": ["slots", "--rebalance"]}.get(command.kind, [command.kind, str(command.shard)])
+        if command.to is not None:
+            verb += ["--to-shard", str(command.to)]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "shards", "--service", self._service, "--map", str(self._file), *verb),
+            *(["--yes"] if acts else []),
+            # What the environment says of a map is not meant: the file is named.
+            env={name: value for name, value in os.environ.items() if "_SHARDS" not in name},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert process.stdout is not None
+        try:
+            async for line in process.stdout:
+                if len(command.lines) < _LINES_MAX:
+                    command.lines.append(line.decode(errors="replace").rstrip()[:_LINE_CHARS_MAX])
+            code = await process.wait()
+        except BaseException:
+            process.kill()
+            command.state = "failed"
+            raise
+        finally:
+            command.ended_at = self._now()
+        if code:
+            command.state = "failed"
+        elif acts:
+            command.state = "done"
