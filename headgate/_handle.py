@@ -249,6 +249,11 @@ class DagHandle:
         parse = _calls.page_of(wire.NodeExport)
         return self._client._run(listed(lambda page: self._ask(_calls.DAG_EXPORT, parse, dict(page)), None))
 
+    def why(self, key: NodeRef | None = None) -> wire.Why:
+        """Why the DAG, or one node of it, has not ended: a sentence, and the chain of causes down to its root."""
+        query = {"key": None if key is None else key_of(key)}
+        return self._client._send(self._ask(_calls.DAG_WHY, wire.Why.model_validate, query))
+
     def timelines(self, *, limit: int | None = None) -> list[wire.Timeline]:
         """The lives of all nodes, or of the first `limit`: made, released, tried, ended."""
         parse = _calls.page_of(wire.Timeline)

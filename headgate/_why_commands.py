@@ -5,8 +5,8 @@ import sys
 import time
 from typing import Any, Final
 
-from headgate import _calls, wire
 from headgate import _commands as commands
+from headgate import wire
 from headgate._output import printable, show_json, show_table
 from headgate.client import Client
 from headgate.errors import NotFound
@@ -30,17 +30,18 @@ def why(args: commands.Args) -> int:
     return commands.OK
 
 
-def _why(client: Client, what: str, node: str | None) -> wire.Why:
-    """Of the item or the DAG of that id, else of the topic of that name; of a DAG's node where one is named."""
-    ns, parse = client.namespace, wire.Why.model_validate
+def _why(client: Client, what: str | None, node: str | None) -> wire.Why:
+    """Of the item or the DAG of that id, else of the topic of that name; of a DAG's node; of the namespace."""
+    if what is None:
+        return client.why.namespace()
     if node is None and not _ID(what):
-        return client._send(_calls.call(_calls.WHY, parse, ns=ns, query={"topic": what}))
+        return client.why.topic(what)
     if node is None:
         try:
-            return client._send(_calls.call(_calls.WHY, parse, ns=ns, query={"item": what}))
+            return client.why.item(what)
         except NotFound:
             pass  # a DAG's, then
-    return client._send(_calls.call(_calls.DAG_WHY, parse, ns=ns, dag=what, query={"key": node}))
+    return client.dag(what).why(node)
 
 
 def top(args: commands.Args) -> int:

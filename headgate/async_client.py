@@ -11,6 +11,7 @@ from headgate import _calls, _flows, _settings, wire
 from headgate._async_handle import AsyncDagHandle
 from headgate._async_limits import AsyncLimits
 from headgate._async_logs import AsyncLogs
+from headgate._async_reasons import AsyncReasons
 from headgate._async_schedules import AsyncSchedules
 from headgate._async_workers import AsyncWorkers
 from headgate._async_workflows import AsyncWorkflows
@@ -54,6 +55,7 @@ class AsyncClient:
         self._transport = AsyncTransport(Exchange(self.endpoints, self.retry), transport)
         self._shards = Shards()
         self.schedules, self.workers, self.limits = AsyncSchedules(self), AsyncWorkers(self), AsyncLimits(self)
+        self.why = AsyncReasons(self)
         self.workflows, self.logs = AsyncWorkflows(self), AsyncLogs(self)
 
     async def __aenter__(self) -> Self:

@@ -338,7 +338,7 @@ def _add_topics(root: _Commands) -> None:
         help="like 5=0.1: a tenth for 5 and worse (-- before negative ones); none: take away",
     )
     why = root.add("why", _why_commands.why, "say why a topic, an item, a DAG or a node does not go on")
-    why.add_argument("what", help="a topic, or the id of an item or of a DAG")
+    why.add_argument("what", nargs="?", help="a topic, or the id of an item or of a DAG; else of the namespace")
     why.add_argument("node", nargs="?", help="of a DAG: the key of a node")
     top = root.add("top", _why_commands.top, "show the topics that hold most, again and again")
     top.add_argument("--every", type=float, default=2.0, metavar="SECONDS")

@@ -14,6 +14,7 @@ from headgate._flows import Flow, Shards
 from headgate._handle import DagHandle
 from headgate._limits import Limits
 from headgate._logs import Logs
+from headgate._reasons import Reasons
 from headgate._schedules import Schedules
 from headgate._transport import Exchange, RetryPolicy, SyncTransport
 from headgate._workers import Workers
@@ -54,6 +55,7 @@ class Client:
         self._transport = SyncTransport(Exchange(self.endpoints, self.retry), transport)
         self._shards = Shards()
         self.schedules, self.workers, self.limits = Schedules(self), Workers(self), Limits(self)
+        self.why = Reasons(self)
         self.workflows, self.logs = Workflows(self), Logs(self)
 
     def __enter__(self) -> Self:

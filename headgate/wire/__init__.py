@@ -117,16 +117,7 @@ from headgate.wire.building import (
     TimerSpec,
     WorkflowNode,
 )
-from headgate.wire.console import (
-    AuditEntry,
-    History,
-    Inspection,
-    Me,
-    ShardCommand,
-    ShardCommands,
-    ShardCommandSpec,
-    Why,
-)
+from headgate.wire.console import AuditEntry, History, Inspection, Me, Why
 from headgate.wire.dag import (
     Attempt,
     BlockedBy,
@@ -463,9 +454,6 @@ __all__ = [
     "ScheduledItem",
     "Settle",
     "SettleResults",
-    "ShardCommand",
-    "ShardCommandSpec",
-    "ShardCommands",
     "ShardHealth",
     "ShardProgress",
     "ShardState",

@@ -23,6 +23,14 @@ class AuditEntry(Response):
     detail: str = Field(description="the call's body, cut")
 
 
+class AuditPage(Response):
+    """A page of the log; what is on shards that are `away` is missing."""
+
+    items: list[AuditEntry]
+    next_cursor: str | None = None
+    away: list[int] = Field(default_factory=list)
+
+
 class Cause(Response):
     """One cause; `near` are names like the one that was asked for, `node` is the node that it is about."""
 
@@ -36,7 +44,7 @@ class Cause(Response):
 class Why(Response):
     """Why something does not go on: one sentence, and the chain of causes, the nearest first."""
 
-    about: Literal["topic", "item", "node", "dag"]
+    about: Literal["topic", "item", "node", "dag", "namespace"]
     name: str
     sentence: str
     causes: list[Cause]

@@ -107,10 +107,11 @@ class AuditLog:
 
     async def page(
         self, namespace: str | None, limit: int, after: AuditPlace
-    ) -> tuple[list[tuple[int, AuditEntry]], bool]:
-        """Up to `limit` entries behind a place, newest first, each with its shard; whether there are more."""
+    ) -> tuple[list[tuple[int, AuditEntry]], bool, list[int]]:
+        """Up to `limit` entries behind a place, newest first, each with its shard; whether there are more; which
+        shards did not answer, so that their entries are missing."""
 
-        refusals: list[Unavailable] = []
+        refusals: dict[int, Unavailable] = {}
 
         async def asked(shard: Shard) -> list[tuple[int, AuditEntry]]:
             before_id = after.entry_id if shard.number == after.shard else _LAST_ID * (shard.number < after.shard)
@@ -118,19 +119,19 @@ class AuditLog:
             try:
                 rows = await rows_of(AuditEntry, shard.pool, SQL.audit_entries, **values)
             except Unavailable as refusal:
-                refusals.append(refusal)
+                refusals[shard.number] = refusal
                 return []
             return [(shard.number, row) for row in rows]
 
         parts = await asyncio.gather(*map(asked, self._homes()))
         if len(refusals) == len(parts) > 0:  # one of several that is away takes nothing from what the others keep
-            raise refusals[0]
+            raise next(iter(refusals.values()))
         found = sorted(
             (entry for part in parts for entry in part),
             key=lambda entry: (entry[1].at, entry[0], entry[1].entry_id),
             reverse=True,
         )
-        return found[:limit], len(found) > limit
+        return found[:limit], len(found) > limit, sorted(refusals)
 
     def _homes(self) -> list[Shard]:
         living = (shard for shard in self._shards if not shard.pool.is_retired)

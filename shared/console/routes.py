@@ -60,7 +60,7 @@ async def history(
     return json_response(found)
 
 
-@router.get("/v1/audit", response_model=wire.Page[wire.AuditEntry], operation_id="audit_entries", tags=["console"])
+@router.get("/v1/audit", response_model=wire.console.AuditPage, operation_id="audit_entries", tags=["console"])
 async def audit(
     caller: Annotated[Caller, Depends(caller_of)],
     watch: Annotated[Watch, Depends(watch_of)],
@@ -78,7 +78,7 @@ async def audit(
     if namespace is not None:
         caller.enter(namespace)
     query = f"audit|{namespace}"
-    found, has_more = await watch.audit_log.page(namespace, limit, _audit_place(query, cursor))
+    found, has_more, away = await watch.audit_log.page(namespace, limit, _audit_place(query, cursor))
     items = []
     for _, entry in found:
         shown = entry._asdict()
@@ -88,7 +88,7 @@ async def audit(
     if has_more:
         shard, last = found[-1]
         more = cursors.encode(query, f"{last.at.isoformat()}|{shard}|{last.entry_id}")
-    return json_response({"items": items, "next_cursor": more})
+    return json_response({"items": items, "next_cursor": more, "away": away})
 
 
 def _audit_place(query: str, cursor: str | None) -> AuditPlace:
@@ -117,7 +117,10 @@ async def inspect_shard(
 
 
 @router.get(
-    "/v1/shard-commands", response_model=wire.ShardCommands, operation_id="shard_commands", tags=["console"]
+    "/v1/shard-commands",
+    response_model=wire.console.ShardCommands,
+    operation_id="shard_commands",
+    tags=["console"],
 )
 async def shard_commands(
     caller: Annotated[Caller, Depends(caller_of)], watch: Annotated[Watch, Depends(watch_of)]
@@ -130,8 +133,8 @@ async def shard_commands(
 @router.post(
     "/v1/shards/{shard}/commands",
     status_code=202,
-    response_model=wire.ShardCommand,
-    responses={200: {"model": wire.ShardCommand, "description": "What it would do (`dry_run`)"}},
+    response_model=wire.console.ShardCommand,
+    responses={200: {"model": wire.console.ShardCommand, "description": "What it would do (`dry_run`)"}},
     operation_id="command_shard",
     tags=["console"],
 )
@@ -139,7 +142,7 @@ async def command_shard(
     shard: str,
     caller: Annotated[Caller, Depends(caller_of)],
     watch: Annotated[Watch, Depends(watch_of)],
-    body: Annotated[wire.ShardCommandSpec, body_of(wire.ShardCommandSpec)],
+    body: Annotated[wire.console.ShardCommandSpec, body_of(wire.console.ShardCommandSpec)],
 ) -> Response:
     """Drain a shard, use it again, even out the slots, or move it to another's server; or say what that does.
 

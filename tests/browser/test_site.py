@@ -24,6 +24,8 @@ VIEWS = [
     "dags",
     "dags/{dag}",
     "dags/{dag}?view=nodes",
+    "dags/{dag}?view=timeline",
+    "dags/{dag}?view=grid",
     "schedules",
     "namespaces",
     "shards",
@@ -95,6 +97,7 @@ async def test_pages_say_why(site: Site, browser: Browser) -> None:
     names = await filled(site)
     wanted = {
         "topics/paused": "It is paused; 7 are ready.",
+        "topics": "paused is paused; 7 are ready",
         "items/{item}": "its lease ends in",
         "dags/{dag}": "nodes are queued",
         "dags/{dag}?node=compile 3": "compile 3 has failed: exit 1.",
@@ -106,6 +109,34 @@ async def test_pages_say_why(site: Site, browser: Browser) -> None:
                 "(told) => [...document.querySelectorAll('.why')].some((each) => each.textContent.includes(told))",
                 arg=told,
             )
+
+
+async def test_a_topic_says_what_changed_lately(site: Site, browser: Browser) -> None:
+    await filled(site)
+    await site.post("topics/pause", {"topic": "video"})
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("topics/video")
+        told = (await opened.text()).partition("What changed in the last 10 minutes")[2]
+        assert "pause topic by anybody" in told and "started" in told
+        await opened.go("topics/mail")
+        told = (await opened.text()).partition("What changed in the last 10 minutes")[2]
+        assert "pause topic" not in told
+
+
+async def test_a_grid_has_a_cell_for_each_attempt(site: Site, browser: Browser) -> None:
+    nodes = [{"key": "again", "topic": "twice"}, {"key": "last", "topic": "t", "upstream": ["again"]}]
+    dag = await site.post("dags", {"nodes": nodes}, "dag")
+    [item] = await site.take("twice", 1)
+    await site.post("nack", {"items": [{**console.pair(item), "error": "no <b>luck</b>", "delay_s": 0}]})
+    [item] = await site.take("twice", 1)
+    await site.post("ack", {"items": [console.pair(item)]})
+    async with look(browser, site.dag.url) as opened:
+        await opened.go(f"dags/{dag['id']}?view=grid")
+        cells = await opened.page.locator(".grid .cell").evaluate_all("(all) => all.map((each) => each.title)")
+        assert cells[0].startswith("again, attempt 1: failed") and cells[0].endswith("no <b>luck</b>")
+        assert cells[1].startswith("again, attempt 2:")
+        await opened.page.get_by_role("button", name="again").click()
+        await opened.page.wait_for_selector("aside:not([hidden])")
 
 
 async def test_either_service_shows_all_pages(site: Site, browser: Browser) -> None:

@@ -57,6 +57,27 @@ async def test_topics_that_are_paused_or_over_their_limit_say_so(queue_service: 
     assert (await why(queue_service, topic="mail"))["sentence"] == "It is paused; 2 are ready."
 
 
+async def test_a_namespace_says_what_holds_it_up_the_worst_first(queue_service: Service) -> None:
+    assert (await why(queue_service))["sentence"] == "It holds nothing."
+    await queue_service.client.put(NS, json={"in_flight_max": 1, "items_max": 6})
+    topics = ["mail", "mail", "mail", "paused", "lonely", "lonely"]
+    await post(queue_service, "enqueue", {"items": [{"topic": topic} for topic in topics]})
+    [leased] = (await post(queue_service, "dequeue", {"topics": [{"topic": "mail", "count": 1}]}))["items"]
+    await post(queue_service, "topics/pause", {"topic": "paused"})
+    long_ago(queue_service)
+    await post(queue_service, "dequeue", {"topics": [{"topic": "mail", "count": 1}]})
+    found = await why(queue_service)
+    assert found["about"] == "namespace" and found["name"] == "default"
+    assert kinds(found) == ["in_flight_max", "items_max", "unasked", "paused"]
+    assert "no consumer has asked for lonely in 60 minutes; 2 are ready" in found["sentence"]
+    nack = {"id": leased["id"], "lease_token": leased["lease_token"], "final": True}
+    await post(queue_service, "nack", {"items": [nack]})
+    await post(queue_service, "topics/resume", {"topic": "paused"})
+    found = await why(queue_service)
+    assert kinds(found)[-1] == "dead" and "1 have died, most of them of mail" in found["causes"][-1]["text"]
+    assert (await queue_service.client.get("/v1/namespaces/other/why")).json()["sentence"] == "It holds nothing."
+
+
 async def test_items_say_what_they_wait_for(queue_service: Service) -> None:
     long_ago(queue_service)
     made = await post(
@@ -86,7 +107,6 @@ async def test_items_say_what_they_wait_for(queue_service: Service) -> None:
 @pytest.mark.parametrize(
     ("query", "status"),
     [
-        ({}, 422),
         ({"topic": "a", "item": MISSING}, 422),
         ({"item": MISSING}, 404),
         ({"item": "x"}, 404),

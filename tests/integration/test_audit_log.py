@@ -160,6 +160,7 @@ async def test_a_first_shard_that_is_away_loses_no_entry(
     monkeypatch.setattr(shard.pool, "fetch", away)
     await queue_service.client.post(f"{NS}/topics/pause", json={"topic": "mail"})
     assert [each["verb"] for each in await listed(queue_service)] == ["pause topic"]
+    assert (await queue_service.client.get("/v1/audit")).json()["away"] == [shard.number]
 
 
 async def test_what_is_older_than_its_time_goes(database: Database, redis_url: str) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP shape of why an item or a topic does not go on."""
+"""The HTTP shape of why an item, a topic or a namespace does not go on."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ async def why(
     topic: Annotated[str | None, Query(pattern=wire.TOPIC_PATTERN)] = None,
     item: Annotated[str | None, Query(max_length=100)] = None,
 ) -> Response:
-    """Why a topic's items are not handed out, or an item has not ended: a sentence and the chain of causes."""
+    """Why a topic's items are not handed out, an item has not ended, or, without either, what holds all up."""
     enter(ns, caller, "consume", "ops")
-    if (topic is None) == (item is None):
-        raise invalid("/topic", "name a topic or an item, one of them")
+    if topic is not None and item is not None:
+        raise invalid("/topic", "name a topic or an item, one of them, or neither for the namespace")
     reasons = Reasons(process.topics, process.dispatch.asked, process.shards, SystemClock())
     if topic is not None:
         return json_response(await reasons.of_topic(ns, topic))
-    return json_response(await reasons.of_item(ns, item or ""))
+    if item is not None:
+        return json_response(await reasons.of_item(ns, item))
+    return json_response(await reasons.of_namespace(ns))

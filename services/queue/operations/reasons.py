@@ -1,4 +1,4 @@
-"""Why an item, or a topic, does not go on: the chain of causes, the nearest first, and one sentence.
+"""Why an item, a topic or a namespace does not go on: the chain of causes, the nearest first, and one sentence.
 
 It reads what pages of topics and items read, and what this process has heard of who asks; nothing is changed.
 """
@@ -6,7 +6,7 @@ It reads what pages of topics and items read, and what this process has heard of
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,8 +18,12 @@ from shared.shards.shard_map import ShardMap
 
 # Who polls asks more often.
 _UNASKED_TOLD_S: Final = 15.0
+# So far behind are consumers that do not keep up.
+_BEHIND_TOLD_S: Final = 60.0
+_TOPICS_TOLD_MAX: Final = 5
 _NAMES_PAGES_MAX: Final = 5
 _NAMES_PER_PAGE: Final = 1_000
+_SOME_AWAY: Final = "a shard does not answer; what is there waits"
 
 
 class Reasons:
@@ -39,6 +43,38 @@ class Reasons:
         """
         known = await self._known(namespace)
         return _told("topic", topic, await self._of_topic(namespace, topic, known))
+
+    async def of_namespace(self, namespace: str) -> dict[str, Any]:
+        """What holds a namespace's work up, the worst first.
+
+        Raises:
+            Unavailable: no shard answers.
+        """
+        causes = self._away()
+        known = await self._known(namespace)
+        if known is None:
+            return _told("namespace", namespace, causes or [_cause("shards_away", _SOME_AWAY)])
+        use = await self._topics.namespace(namespace)
+        causes += _quotas_reached(use)
+        unpaused = {name: row for name, row in known.items() if row["ready"] and not row["paused"]}
+        unasked = {name: self._asked.unasked_s(namespace, name) for name in unpaused}
+        for name, row in _most(known, "ready"):
+            if row["paused"] and row["ready"]:
+                causes.append(_cause("paused", f"{name} is paused; {row['ready']} are ready"))
+            elif unasked.get(name, 0.0) >= _UNASKED_TOLD_S:
+                text = f"no consumer has asked for {name} in {_span(unasked[name])}; {row['ready']} are ready"
+                causes.append(_cause("unasked", text))
+        served = {name: row for name, row in unpaused.items() if unasked[name] < _UNASKED_TOLD_S}
+        for name, row in _most(served, "oldest_ready_age_s")[:1]:
+            if (row["oldest_ready_age_s"] or 0) >= _BEHIND_TOLD_S:
+                behind = _span(row["oldest_ready_age_s"])
+                causes.append(_cause("behind", f"consumers of {name} do not keep up: {behind} behind"))
+        if not causes:
+            causes.append(_cause("working", _working(_summed(known.values())) if known else "it holds nothing"))
+        if dead := sum(row["dead"] for row in known.values()):
+            most = _most(known, "dead")[0][0]
+            causes.append(_cause("dead", f"{dead} have died, most of them of {most}"))
+        return _told("namespace", namespace, causes)
 
     async def of_item(self, namespace: str, item_id: str) -> dict[str, Any]:
         """Why an item has not ended.
@@ -79,13 +115,10 @@ class Reasons:
     async def _of_topic(
         self, namespace: str, topic: str, known: dict[str, dict[str, Any]] | None
     ) -> list[dict[str, Any]]:
-        causes: list[dict[str, Any]] = []
-        away = [str(shard.number) for shard in self._shards if shard.breaker.refuses and not shard.pool.is_retired]
-        if away:
-            some = ", ".join(away[:8])
-            causes.append(_cause("shards_away", f"shard {some} does not answer; what is there waits"))
+        away = self._away()
+        causes = list(away)
         if known is None:
-            return causes or [_cause("shards_away", "a shard does not answer; what is there waits")]
+            return causes or [_cause("shards_away", _SOME_AWAY)]
         counts = known.get(topic)
         unasked_s = self._asked.unasked_s(namespace, topic)
         if counts is None and not away:
@@ -94,12 +127,7 @@ class Reasons:
         elif counts is not None and counts["paused"]:
             causes.append(_cause("paused", f"it is paused; {counts['ready']} are ready"))
         if counts is not None and not counts["paused"] and counts["ready"]:
-            use = await self._topics.namespace(namespace)
-            most, held = use.get("in_flight_max"), use.get("in_flight") or 0
-            if most is not None and held >= most:
-                causes.append(
-                    _cause("in_flight_max", f"the namespace has {held} leased, of {most} that it may have")
-                )
+            causes += _over_in_flight(await self._topics.namespace(namespace))
         if (
             unasked_s >= _UNASKED_TOLD_S
             and (counts is None or counts["ready"])
@@ -115,6 +143,12 @@ class Reasons:
                 _cause("dead", f"{counts['dead']} have died, and stay until they are redriven or purged")
             )
         return causes
+
+    def _away(self) -> list[dict[str, Any]]:
+        """Shards that do not answer, as one cause."""
+        away = [str(shard.number) for shard in self._shards if shard.breaker.refuses and not shard.pool.is_retired]
+        some = ", ".join(away[:8])
+        return [_cause("shards_away", f"shard {some} does not answer; what is there waits")] if away else []
 
     async def _known(self, namespace: str) -> dict[str, dict[str, Any]] | None:
         """The topics that hold items; None: not every shard answers."""
@@ -132,6 +166,39 @@ class Reasons:
             if after is None:
                 break
         return found
+
+
+def _most(known: dict[str, dict[str, Any]], name: str) -> list[tuple[str, dict[str, Any]]]:
+    """The topics that have most of something."""
+    return sorted(known.items(), key=lambda pair: -(pair[1][name] or 0))[:_TOPICS_TOLD_MAX]
+
+
+def _summed(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    listed = list(rows)
+    oldest_s = max(row["oldest_ready_age_s"] or 0.0 for row in listed)
+    sums = {state: sum(row[state] for row in listed) for state in ("ready", "leased", "delayed")}
+    return sums | {"oldest_ready_age_s": oldest_s}
+
+
+def _over_in_flight(use: dict[str, Any]) -> list[dict[str, Any]]:
+    most, held = use.get("in_flight_max"), use.get("in_flight") or 0
+    if most is None or held < most:
+        return []
+    return [_cause("in_flight_max", f"the namespace has {held} leased, of {most} that it may have")]
+
+
+def _quotas_reached(use: dict[str, Any]) -> list[dict[str, Any]]:
+    """Limits of the namespace that keep items back, or out."""
+    causes = _over_in_flight(use)
+    for limit, used, text in (
+        ("items_max", "items", "items; enqueues of more are refused"),
+        ("stored_bytes_max", "stored_bytes", "stored bytes; enqueues of more are refused"),
+        ("enqueues_per_minute", "enqueued_last_minute", "enqueues in the last minute; more are refused"),
+    ):
+        most, held = use.get(limit), use.get(used) or 0
+        if most is not None and held >= most:
+            causes.append(_cause(limit, f"it has {held} of {most} {text}"))
+    return causes
 
 
 def _working(counts: dict[str, Any]) -> str:

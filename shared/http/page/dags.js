@@ -2,7 +2,7 @@
 
 import { plainly, verb } from "./act.js";
 import { PATHS, all, ask, follow, send } from "./api.js";
-import { ago, badge, bar, between, command, fields, h, json, number, put, quoted, reason, said, short, span, table } from "./dom.js";
+import { SIGNS, ago, badge, bar, between, command, fields, h, json, number, put, quoted, reason, said, short, span, table } from "./dom.js";
 import { CanvasDrawing } from "./canvas.js";
 import { Drawing } from "./graph.js";
 
@@ -16,6 +16,8 @@ const FRONTIER_NODES = 100, TOLD_NODES = 20;
 const PAGE = 50;
 const TIMED_MAX = 10_000, TIMES_SHOWN = 300;
 
+const OUTCOMES = { acked: "succeeded", running: "running", failed: "failed", lease_expired: "skipped", timed_out: "skipped", cancelled: "cancelled", dead: "failed" };
+const last = (node) => Math.max(0, ...node.attempts.map((each) => each.attempt));
 const finished = (dag) => ["succeeded", "failed", "cancelled"].includes(dag.state);
 
 export async function list(page) {
@@ -64,6 +66,7 @@ export async function one(page, id) {
   async function draw() {
     dag = await ask(PATHS.dag, names);
     if (view === "timeline") return times();
+    if (view === "grid") return grid();
     if (view !== "graph") return nodes();
     if (dag.nodes.total > DRAWN_MAX) return put(body, h("p", { class: "empty" }, `A graph of ${number(dag.nodes.total)} nodes is too large to look at; up to ${number(DRAWN_MAX)} are drawn.`));
     if (!dag.nodes.total) return put(body, h("p", { class: "empty" }, "This DAG has no nodes yet."));
@@ -103,6 +106,25 @@ export async function one(page, id) {
       h("ol", { class: "times" }, shown.map((node) => h("li", {}, h("button", { type: "button", class: "plain", onclick: () => choose(node.key) }, node.key),
         h("span", { class: "lane" }, h("span", { class: `bar s-${node.state}`, title: `${node.state}, ${node.attempts} attempts`, style: { "margin-left": `${((node.from - first) / whole) * 100}%`, width: `${Math.max(0.3, ((node.to - node.from) / whole) * 100)}%` } })),
         h("span", { class: "quiet" }, span((node.to - node.from) / 1000), node.attempts > 1 ? ` in ${node.attempts} attempts` : "")))));
+  }
+
+  // A row for each node, a column for each attempt of its present generation: those that took most attempts first.
+  async function grid() {
+    const found = (await all(PATHS.timelines, names, {}, TIMED_MAX)).map((node, at) => ({ ...node, at }));
+    if (!found.length) return put(body, h("p", { class: "empty" }, "This DAG has no nodes yet."));
+    found.sort((one, other) => other.attempts.length - one.attempts.length || one.at - other.at);
+    const shown = found.slice(0, TIMES_SHOWN), most = Math.max(1, ...shown.map((node) => last(node)));
+    const cell = (node, nth) => {
+      const each = node.attempts.find((one) => one.attempt === nth);
+      if (!each) return h("td", { "data-name": nth });
+      const words = `${node.key}, attempt ${nth}: ${each.outcome.replace("_", " ")}${each.started_at && each.ended_at ? ` after ${between(each.started_at, each.ended_at)}` : ""}${each.worker ? ` at ${each.worker}` : ""}${each.error ? `: ${each.error.trim().split("\n").at(-1)}` : ""}`;
+      return h("td", { "data-name": nth }, h("span", { class: `cell s-${OUTCOMES[each.outcome] || "failed"}`, role: "img", title: words, "aria-label": words }, SIGNS[OUTCOMES[each.outcome] || "failed"]));
+    };
+    put(body, shown.length < found.length ? h("p", { class: "quiet" }, `Of ${number(found.length)} nodes the ${number(TIMES_SHOWN)} with most attempts.`) : null,
+      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "nodes and their attempts" }, h("table", { class: "grid" },
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "node"), h("th", { scope: "col" }, "is"), Array.from({ length: most }, (_, at) => h("th", { scope: "col" }, number(at + 1))))),
+        h("tbody", {}, shown.map((node) => h("tr", {}, h("th", { scope: "row" }, h("button", { type: "button", class: "plain", onclick: () => choose(node.key) }, node.key)), h("td", { "data-name": "is" }, badge(node.state)),
+          Array.from({ length: most }, (_, at) => cell(node, at + 1))))))));
   }
 
   async function choose(key) {
@@ -157,7 +179,7 @@ export async function one(page, id) {
 }
 
 function tabs(page, id, view) {
-  return h("nav", { class: "tabs" }, ["graph", "nodes", "timeline"].map((each) =>
+  return h("nav", { class: "tabs" }, ["graph", "nodes", "timeline", "grid"].map((each) =>
     h("a", { href: page.link(["dags", id], { view: each }), "aria-current": each === view ? "page" : null }, each)));
 }
 

@@ -2,7 +2,7 @@
 
 import { plainly, verb } from "./act.js";
 import { PATHS, all, ask, can, send } from "./api.js";
-import { chart, history, line, seconds, spark } from "./chart.js";
+import { chart, history, latest, line, seconds, spark } from "./chart.js";
 import { pager } from "./dags.js";
 import { ago, badge, bar, bytes, command, fields, h, json, number, quoted, reason, said, short, span, table } from "./dom.js";
 
@@ -10,10 +10,10 @@ const PLACES = ["ready", "leased", "delayed", "disabled", "dead"];
 const PAGE = 50, SPARKS = 100;
 
 export async function topics(page) {
-  const [found, told] = await Promise.all([all(PATHS.topics, { ns: page.ns }), hour(page.ns, "ready")]);
+  const [found, told, why] = await Promise.all([all(PATHS.topics, { ns: page.ns }), hour(page.ns, "ready"), ask(PATHS.why, { ns: page.ns }).catch(() => null)]);
   const sum = (state) => found.reduce((total, topic) => total + topic[state], 0);
   page.show(
-    h("h1", {}, "Topics"),
+    h("h1", {}, "Topics"), reason(why),
     h("div", { class: "tiles" }, PLACES.map((state) => h("div", { class: `tile s-${state}` }, h("b", {}, number(sum(state))), h("span", {}, state)))),
     table([
       ["topic", (topic) => [h("a", { href: page.link(["topics", topic.topic]) }, topic.topic), topic.paused ? h("span", { class: "flag" }, "paused") : null], { wide: true }],
@@ -32,11 +32,12 @@ async function hour(namespace, metrics, topic) {
 
 export async function topic(page, name) {
   const { ns } = page, { state, cursor } = page.query, path = ["topics", name];
-  const [found, told, known, why] = await Promise.all([
+  const [found, told, known, why, audited] = await Promise.all([
     ask(PATHS.items, { ns }, { topic: name, state, cursor, limit: PAGE }),
     hour(ns, "ready,leased,delayed,dead,oldest_ready_age_s", name),
     all(PATHS.topics, { ns }),
     ask(PATHS.why, { ns }, { topic: name }).catch(() => null),
+    can("ops") ? ask(PATHS.queueAudit, {}, { namespace: ns, limit: 100 }).catch(() => null) : null,
   ]);
   const counts = known.find((each) => each.topic === name);
   const where = { namespace: ns, topic: name };
@@ -53,6 +54,7 @@ export async function topic(page, name) {
         { name: "delayed", values: drawn("delayed"), colour: "blocked", state: "delayed", dash: [6, 3] },
         { name: "dead", values: drawn("dead"), colour: "failed", state: "dead", dash: [2, 2] }]),
       chart("topic-age", "Oldest ready", told, [{ name: "age", values: drawn("oldest_ready_age_s"), colour: "skipped", state: "skipped" }], { format: seconds })) : null,
+    changes(told, drawn, audited, name),
     h("div", { class: "choice", role: "group" }, [null, ...PLACES].map((each) => h("a", {
       href: page.link(path, { state: each }), "aria-current": (state || null) === each ? "true" : null }, each || "all"))),
     table([
@@ -66,6 +68,29 @@ export async function topic(page, name) {
       ["DAG", (item) => (item.dag ? [h("a", { href: page.link(["dags", item.dag.id], { node: item.dag.node }) }, item.dag.node)] : null)],
     ], found.items, "No such items.", (item) => page.go(["items", item.id])),
     pager(page, path, page.query, found.next_cursor));
+}
+
+const LATELY_S = 600;
+
+// What is otherwise than ten minutes ago: the counts, what operators did, what happened to shards and processes.
+function changes(told, drawn, audited, name) {
+  if (!told) return null;
+  const back = Math.round(LATELY_S / told.step_s), since_s = Date.now() / 1000 - LATELY_S;
+  const counts = ["ready", "leased", "delayed", "dead", "oldest_ready_age_s"].map((metric) => {
+    const values = drawn(metric) || [], now = latest(values);
+    const before = values.slice(Math.max(0, values.length - back - 4), Math.max(0, values.length - back) + 1).findLast((value) => value !== null) ?? values.find((value) => value !== null) ?? null;
+    return { metric, now, before };
+  }).filter(({ now, before }) => now !== null && before !== null && Math.round(now) !== Math.round(before));
+  const show = (metric, value) => (metric === "oldest_ready_age_s" ? span(value) : number(Math.round(value)));
+  const deeds = (audited?.items || []).filter((each) => each.target === name && Date.parse(each.at) / 1000 >= since_s);
+  const marks = told.marks.filter((mark) => mark.at_s >= since_s);
+  const lines = [
+    ...counts.map(({ metric, now, before }) => [null, `${metric === "oldest_ready_age_s" ? "oldest ready" : metric}: ${show(metric, before)} → ${show(metric, now)}`]),
+    ...deeds.map((each) => [Date.parse(each.at), `${each.verb}${each.changed === null ? "" : `, ${number(each.changed)}`} by ${each.who}`]),
+    ...marks.map((mark) => [mark.at_s * 1000, `${mark.shard === null ? "" : `shard ${mark.shard} `}${mark.text}`]),
+  ].sort(([one], [other]) => (other ?? Infinity) - (one ?? Infinity));
+  return h("section", {}, h("h2", {}, "What changed in the last 10 minutes"),
+    lines.length ? h("ul", { class: "marks" }, lines.slice(0, 12).map(([at, words]) => h("li", {}, at ? h("time", { datetime: new Date(at).toISOString() }, new Date(at).toLocaleTimeString()) : null, words))) : h("p", { class: "quiet" }, "Nothing that was seen."));
 }
 
 function topicVerbs(page, name, counts) {

@@ -20,19 +20,21 @@ FILES = {
     "_async_schedules.py": "_schedules.py",
     "_async_workers.py": "_workers.py",
     "_async_workflows.py": "_workflows.py",
+    "_async_reasons.py": "_reasons.py",
 }
 MADE = "Made from `{source}` by `tests/unit/headgate/unasync.py`; change that one."
 WORDS = [
     (r"await ", ""),
     (r"async (def|with|for) ", r"\1 "),
-    (r"_async_(handle|events|sender|values|limits|logs|schedules|workers|workflows)", r"_\1"),
+    (r"_async_(handle|events|sender|values|limits|logs|schedules|workers|workflows|reasons)", r"_\1"),
     (r"AsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
     (r"AsyncGenerator", "Generator"),
     (r"\baclosing\b", "closing"),
     (r"async_client", "client"),
     (r"httpx\.AsyncBaseTransport", "httpx.BaseTransport"),
     (r"AsyncTransport", "SyncTransport"),
-    (r"Async(Client|DagHandle|Sender|DagValues|Limits|Logs|Schedules|Workers|WorkflowHandle|Workflows)", r"\1"),
+    (r"Async(Client|DagHandle|Sender|DagValues|Limits|Logs|Schedules)", r"\1"),
+    (r"Async(Workers|Reasons|WorkflowHandle|Workflows)", r"\1"),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),
     (r"\baclose\b", "close"),
