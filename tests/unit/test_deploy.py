@@ -2,14 +2,19 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from services.local.stack import ROOT
 from shared import metrics
 
 DEPLOY = ROOT / "deploy"
 ALERTS = (DEPLOY / "prometheus" / "alerts.yaml").read_text()
+ALERT_CASES = (DEPLOY / "prometheus" / "alerts.test.yaml").read_text()
 SCRAPE = (DEPLOY / "prometheus" / "scrape.yaml").read_text()
 KEDA = (DEPLOY / "keda" / "scaledobject.yaml").read_text()
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
@@ -65,6 +70,42 @@ def test_every_label_that_they_group_by_is_one_of_its_metric() -> None:
 def test_jobs_are_called_as_the_scrape_configuration_calls_them() -> None:
     assert set(re.findall(r"job_name: (\S+)", SCRAPE)) == {"headgate-queue", "headgate-dag"}
     assert 'job=~"headgate-.*"' in ALERTS
+
+
+def alerts() -> list[str]:
+    return re.findall(r"^ +- alert: (\w+)$", ALERTS, re.MULTILINE)
+
+
+def promtool(*arguments: str) -> None:
+    """Fails with what promtool says."""
+    if shutil.which("promtool") is None:
+        pytest.skip("no promtool here: apt-get install prometheus")
+    said = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_every_alert_has_a_section_of_what_to_do_and_a_case_that_fires() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert sorted(re.findall(r"^#### (Headgate\w+)$", page, re.MULTILINE)) == sorted(alerts())
+    linked = re.findall(r"runbook: 'docs/operations\.md#(\w+)'", ALERTS)
+    assert linked == [name.lower() for name in alerts()]
+    fires = re.findall(r"alertname: (\w+)\n +exp_alerts:\n", ALERT_CASES)
+    assert sorted(fires) == sorted(alerts())
+
+
+def test_alerts_fire_when_they_should_and_not_before() -> None:
+    promtool("check", "config", "--syntax-only", str(DEPLOY / "prometheus" / "scrape.yaml"))
+    promtool("test", "rules", str(DEPLOY / "prometheus" / "alerts.test.yaml"))
+
+
+def test_every_expression_of_the_dashboard_is_one(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{place}", "expr": text.replace("$__rate_interval", "5m")}
+        for place, text in enumerate(expressions())
+    ]
+    file = tmp_path / "panels.yaml"
+    file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    promtool("check", "rules", str(file))
 
 
 def test_every_alert_says_what_happened_in_labels_that_it_has() -> None:
