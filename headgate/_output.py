@@ -50,6 +50,8 @@ def show_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: T
         max(len(column), *(len(line[at]) for line in cells)) if cells else len(column)
         for at, column in enumerate(columns)
     ]
+    if out.isatty():
+        widths = fitting(widths, [len(column) for column in columns], shutil.get_terminal_size().columns)
     right = [
         any(isinstance(row.get(column), int | float) for row in rows)
         and not any(isinstance(row.get(column), bool) for row in rows)
@@ -57,10 +59,28 @@ def show_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: T
     ]
     for line in ([column.upper() for column in columns], *cells):
         aligned = [
-            text.rjust(width) if at_right else text.ljust(width)
+            text.rjust(width) if at_right else cut(text, width).ljust(width)
             for text, width, at_right in zip(line, widths, right, strict=True)
         ]
         out.write("  ".join(aligned).rstrip() + "\n")
+
+
+def fitting(widths: Sequence[int], least: Sequence[int], columns: int) -> list[int]:
+    """Widths of a table that has room in so many columns: the widest give first, none below its heading."""
+    found = list(widths)
+    over = sum(found) + 2 * (len(found) - 1) - columns
+    while over > 0:
+        widest = max(range(len(found)), key=lambda at: found[at] - least[at])
+        if found[widest] <= least[widest]:
+            break  # the headings alone have no room: lines are wrapped
+        found[widest] -= 1
+        over -= 1
+    return found
+
+
+def cut(text: str, width: int) -> str:
+    """Text of at most so many characters."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 def show_fields(fields: Mapping[str, Any], out: TextIO) -> None:

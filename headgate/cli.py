@@ -11,21 +11,14 @@ from functools import partial
 from typing import Any, Final, NoReturn, get_args
 
 from headgate import _commands as commands
-from headgate import (
-    _explain,
-    _export,
-    _grow_commands,
-    _import_commands,
-    _run_commands,
-    _why_commands,
-    _workflow_commands,
-    wire,
-)
+from headgate import _completion as completion
+from headgate import _explain, _export, _grow_commands, _import_commands, _run_commands, _why_commands, wire
 from headgate import _limits_command as limits
 from headgate import _operation_commands as operations
 from headgate import _quota_commands as quotas
 from headgate import _schedule_commands as schedules
 from headgate import _workers_command as workers
+from headgate import _workflow_commands as workflow_commands
 from headgate._app.command import WORKER, add_worker, worker
 from headgate._dequeue_command import dequeue as dequeue_items
 from headgate._log_commands import LOGS, add_logs, logs
@@ -255,6 +248,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"headgate {VERSION}")
     root = _Commands(parser, shared)
+    made = root.add("completion", partial(completion.completion, build_parser), "write what a shell completes")
+    made.epilog = completion.ABOUT
+    made.add_argument("shell", choices=completion.SHELLS)
     _add_items(root)
     _add_topics(root)
     _add_import(root)
@@ -264,8 +260,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_worker(root.add("worker", worker, "run an app's functions", epilog=WORKER))
     _add_quotas(_Commands(root.add("quotas", None, "what a namespace may use", epilog=quotas.QUOTAS), shared))
     about = "runs of workflows, and their code"
-    workflows = _Commands(root.add("workflow", None, about, epilog=_workflow_commands.WORKFLOWS), shared)
-    _workflow_commands.add_commands(workflows.add)
+    workflows = _Commands(root.add("workflow", None, about, epilog=workflow_commands.WORKFLOWS), shared)
+    workflow_commands.add_commands(workflows.add)
     _run_commands.add_commands(workflows.add)
     schedule = root.add("schedule", None, "runs that begin at times", epilog=schedules.SCHEDULES)
     schedules.add_commands(_Commands(schedule, shared))
