@@ -76,6 +76,7 @@ QUEUE_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("post", "/operations/{operation}/cancel"): lambda _: {},
     ("post", "/topics/pause"): lambda _: {"topic": "t"},
     ("post", "/topics/resume"): lambda _: {"topic": "t"},
+    ("post", "/topics/unthrottle"): lambda _: {"topic": "t"},
     ("post", "/topics/purge"): lambda _: {"topic": "t"},
     ("post", "/topics/redrive"): lambda _: {"topic": "t"},
     ("post", "/topics/configure"): lambda _: {"topic": "t"},
