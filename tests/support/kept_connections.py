@@ -23,6 +23,7 @@ class _Kind(NamedTuple):
     dsn: str
     session: tuple[tuple[str, str], ...]
     command_timeout_s: float
+    loop: asyncio.AbstractEventLoop
 
 
 _kept: dict[_Kind, list[Any]] = defaultdict(list)
@@ -36,19 +37,22 @@ def keep_connections(shard: Shard) -> None:
 
 async def look_through(dsn: str, schema: str) -> Any:
     """A plain connection to one shard, for `keep`."""
-    return await _take(_Kind(dsn, (("search_path", schema),), 60.0), asyncpg.Connection)
+    return await _take(
+        _Kind(dsn, (("search_path", schema),), 60.0, asyncio.get_running_loop()), asyncpg.Connection
+    )
 
 
 def keep(connection: Any, dsn: str, schema: str) -> None:
     """Leave what `look_through` gave to the next."""
-    _give(_Kind(dsn, (("search_path", schema),), 60.0), connection)
+    _give(_Kind(dsn, (("search_path", schema),), 60.0, asyncio.get_running_loop()), connection)
 
 
 def forget_connections(dsn: str) -> None:
     """Close those to a database that goes."""
     for kind in [kind for kind in _kept if kind.dsn == dsn]:
         for connection in _kept.pop(kind):
-            connection.terminate()
+            if not kind.loop.is_closed():
+                connection.terminate()
 
 
 class _KeptPool:
@@ -102,7 +106,8 @@ class _KeptPool:
 async def _opened(pool: Pool) -> _KeptPool:
     address = pool._address
     session = session_of(address.schema, relaxed=pool._relaxed)
-    return _KeptPool(pool, _Kind(address.dsn, tuple(session.items()), pool._settings.command_timeout_s))
+    timeout_s = pool._settings.command_timeout_s
+    return _KeptPool(pool, _Kind(address.dsn, tuple(session.items()), timeout_s, asyncio.get_running_loop()))
 
 
 async def _take(kind: _Kind, connection_class: type) -> Any:

@@ -11,7 +11,7 @@ from shared.clock import Clock
 
 TOPICS_MAX: Final = 10_000
 # A topic that is asked for many times a second is noted once.
-NOTED_S: Final = 1.0
+NOTED_S: Final = 0.1
 
 
 class AskedTopic(Protocol):

@@ -260,6 +260,7 @@ class Gates:
             Unavailable: the home of the topic does not answer; nothing is changed.
         """
         pair = namespace, topic
+        self._home(pair).pool.admit()
         if not await rows.lift(self._home(pair).pool, *pair, slot_of(*pair), key):
             raise moved()
         self._closed.pop(pair, None)

@@ -62,7 +62,7 @@ class ItemStates:
                     answers[position] |= {"status": "found", "attempts": attempts}
 
         await asyncio.gather(*(at(shard, part) for shard, part in self._by_shard(ids).items()))
-        return answers
+        return _unless_overloaded(answers)
 
     def _by_shard(self, ids: Sequence[str]) -> dict[int, list[tuple[int, str]]]:
         """Positions and canonical ids of those whose shard is known."""
@@ -94,9 +94,14 @@ class ItemStates:
                         answers[position]["unasked_s"] = round(unasked_s, 3)
 
         await asyncio.gather(*(at(shard, part) for shard, part in self._by_shard(ids).items()))
-        if all(answer.get("code") == Overloaded.code for answer in answers):
-            raise overloaded(Urgency.LIST)
-        return answers
+        return _unless_overloaded(answers)
+
+
+def _unless_overloaded(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A call of which nothing at all could be looked at for the load is refused as a whole."""
+    if all(answer.get("code") == Overloaded.code for answer in answers):
+        raise overloaded(Urgency.LIST)
+    return answers
 
 
 async def _look_at(store: Store, namespace: str, ids: list[str]) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from tests.support.clocks import ManualClock
 from tests.support.dag_world import BASE, DagWorld
 
 ROOM_KIB = 8
+STEERING_KIB = 26  # of who steers, beside builders
 PATIENCE_S = 0.5
 
 
@@ -138,8 +139,9 @@ async def test_a_crowd_of_builders_is_refused_at_once_and_who_steers_goes_first(
         short.late()
         calls.append(asyncio.ensure_future(build("stands")))
         await short.until(standing=1)
-        calls.append(asyncio.ensure_future(resolve()))
-        await short.until(working=ROOM_KIB + 2, standing=1)
+        for n in range(ROOM_KIB + 2, STEERING_KIB + 1):
+            calls.append(asyncio.ensure_future(resolve()))
+            await short.until(working=n, standing=1)
         calls += map(asyncio.ensure_future, (build("other", "other"), resolve()))
         await short.until(standing=3)
         short.clock.advance(PATIENCE_S)

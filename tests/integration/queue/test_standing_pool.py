@@ -90,6 +90,7 @@ def calls(api: Api, item: str) -> dict[str, tuple[Urgency, str, str, Any]]:
         "resume": (settle, "POST", f"{ns}/topics/resume", {"topic": "t"}),
         "configure": (settle, "POST", f"{ns}/topics/configure", {"topic": "t"}),
         "limit": (settle, "PUT", f"{ns}/topics/limits", {"topic": "t"}),
+        "unthrottle": (settle, "POST", f"{ns}/topics/unthrottle", {"topic": "t"}),
         "stop operation": (settle, "POST", f"{ns}/operations/{item}/cancel", {}),
         "dequeue": (Urgency.DEQUEUE, "POST", f"{ns}/dequeue", {"topics": [{"topic": "t", "count": 1}]}),
         "plain": (enqueue, "POST", f"{ns}/enqueue", {"items": [{"topic": "t"}]}),
@@ -102,6 +103,7 @@ def calls(api: Api, item: str) -> dict[str, tuple[Urgency, str, str, Any]]:
         "items": (look, "GET", f"{ns}/items", None),
         "states": (look, "POST", f"{ns}/items/states", {"ids": [item]}),
         "attempts": (look, "GET", f"{ns}/items/{item}/attempts", None),
+        "attempts of many": (look, "POST", f"{ns}/items/attempts", {"ids": [item]}),
         "logs": (look, "GET", f"{ns}/items/{item}/logs", None),
         "log": (
             look,
@@ -146,6 +148,8 @@ def test_every_call_is_looked_at(own_host: QueueHost) -> None:
         "/v1/shards/{shard}/inspection",  # says how each process sees the shard
         "/v1/namespaces/{ns}/why",  # says that a shard does not answer
         "/v1/audit",  # what other shards keep
+        "/v1/shard-commands",  # what runs beside the service
+        "/v1/shards/{shard}/commands",
     }
     for path, methods in own_host.app.app.openapi()["paths"].items():
         for method in methods:

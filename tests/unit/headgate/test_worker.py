@@ -389,8 +389,3 @@ def test_a_worker_is_checked_before_it_runs() -> None:
 def test_a_time_that_no_topic_can_be_throttled_for_is_refused(retry_after_s: float) -> None:
     with pytest.raises(ValueError, match="retry_after_s="):
         Throttled(retry_after_s)
-
-
-def test_a_key_cannot_be_throttled_yet_and_nothing_else_is_throttled_instead() -> None:
-    with pytest.raises(ValueError, match="comes later"):
-        Throttled(5, key="bank")
