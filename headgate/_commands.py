@@ -175,6 +175,7 @@ def enqueue(args: Args) -> int:
         max_attempts=args.max_attempts,
         id=args.id,
         idempotency_key=args.key,
+        unique=args.unique or None,
         fairness_key=args.fairness_key,
         metadata=parsed(args.metadata) if args.metadata else None,
     )

@@ -36,6 +36,7 @@ class ItemOptions(TypedDict, total=False):
     backoff: `{"base_s": 5}` waits 5, 10, 20, ... up to 300 seconds between them; by default from 1; 0 is at once.
     delivery: `at_least_once` by default, or `at_most_once`.
     id or idempotency_key: the same again adds nothing; an id is made where neither is given.
+    unique: the idempotency key is free again as soon as its item has ended; one at a time is queued or running.
     fairness_key: items of one key take turns with those of others.
     affinity: items of one affinity share a shard.
     disabled: not delivered before it is revived.
@@ -58,6 +59,7 @@ class ItemOptions(TypedDict, total=False):
     max_attempts: int
     backoff: BackoffSpec
     idempotency_key: str
+    unique: bool
     ack_topic: str
     ack_context: dict[str, Any]
     affinity: str

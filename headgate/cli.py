@@ -281,6 +281,7 @@ def _add_items(root: _Commands) -> None:
     enqueue.add_argument("--max-attempts", type=int, metavar="N", help="dead after so many deliveries")
     enqueue.add_argument("--id", help="an id of your own, a UUIDv7")
     enqueue.add_argument("--key", help="an idempotency key: the same key adds nothing")
+    enqueue.add_argument("--unique", action="store_true", help="with --key: only while its item is there")
     enqueue.add_argument("--fairness-key", metavar="KEY", help="take turns with the items of other keys")
     enqueue.add_argument("--metadata", metavar="JSON")
 

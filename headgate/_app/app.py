@@ -119,6 +119,7 @@ class App(Sender):
         key_concurrency: int | None = None,
         lease_s: float | None = None,
         result: bool = True,
+        unique: bool = False,
         topic: str | None = None,
     ) -> JobDecorator: ...
     def job(self, *functions: Any, **settings: Any) -> Any:
@@ -140,6 +141,8 @@ class App(Sender):
             many as a second has), and so many run at a time, over all workers. A worker sets them when it starts.
         key_rate, key_burst, key_concurrency: the same for the jobs of each `fairness_key`, an option of jobs.
         result: whether results are kept; without, a job costs what a bare item costs.
+        unique: with equal arguments, or the same `key`, one job at a time is queued or running; a second `enqueue`
+            answers the first one.
         """
 
         def decorate(function: Callable[..., Any]) -> JobFunction[..., Any, ..., Any]:

@@ -2,11 +2,12 @@
 
 Each job waits for the call that its elements are in. A call that raises fails all of its jobs; a list of
 results, as long as the list of elements, gives each job its own, and an exception in it fails that job alone.
+A call all of whose jobs are cancelled is cancelled, too; while one of them is not it goes on.
 """
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate._app.failures import text_of
@@ -28,6 +29,9 @@ class _Waiting:
     elements: list[Any]
     result: asyncio.Future[Any]
     tries: bool
+    # The call that it is in, and those that are in it with it.
+    call: asyncio.Task[None] | None = None
+    together: "list[_Waiting]" = field(default_factory=list)
 
 
 class Batches:
@@ -53,6 +57,10 @@ class Batches:
             self._gathering = asyncio.create_task(self._gather(name))
         try:
             found = await waiting.result
+        except asyncio.CancelledError:
+            if waiting.call is not None and all(each.result.cancelled() for each in waiting.together):
+                waiting.call.cancel()
+            raise
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
@@ -68,6 +76,8 @@ class Batches:
                 self._free.release()
                 continue
             call = asyncio.create_task(self._call(name, taken))
+            for waiting in taken:
+                waiting.call, waiting.together = call, taken
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
 

@@ -27,6 +27,7 @@ class JobOptions(TypedDict, total=False):
     delay_s, at: not before so many seconds, or that moment (with a time zone); up to 30 days ahead.
     priority: lower is served first; 0 by default.
     key: the same key for the same function again is the same job, as long as its result is kept.
+    unique: with equal arguments (or the same `key`) one job at a time is queued or running; a second is the first.
     unique_for_s: with equal arguments no second job within so many seconds; the first one is answered.
     max_attempts: runs before it has failed.
     backoff: `{"base_s": 5}` waits 5, 10, 20, ... seconds between them.
@@ -41,6 +42,7 @@ class JobOptions(TypedDict, total=False):
     at: datetime
     priority: int
     key: str
+    unique: bool
     unique_for_s: float
     max_attempts: int
     backoff: BackoffSpec

@@ -78,6 +78,7 @@ class Settings:
     batch_wait_s: float = 0.02
     lease_s: float | None = None
     result: bool = True
+    unique: bool = False
     priority: int | None = None
     rate: float | None = None
     burst: int | None = None

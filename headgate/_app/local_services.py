@@ -418,7 +418,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def _create(self, body: dict[str, Any]) -> Any:
         known = self._keys.get(body.get("key") or "")
-        if known is not None:
+        if known is not None and not (body.get("unique") and self._dags[known].finished_at is not None):
             dag = self._dags[known]
             return {**dag.view(), "existing": True, "same": dag.body == body}
         dag = self.dag(body)
@@ -428,8 +428,9 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def _enqueue(self, spec: dict[str, Any]) -> dict[str, Any]:
         key = spec.get("idempotency_key")
-        if key is not None and f"item/{key}" in self._keys:
-            return {"id": self._keys[f"item/{key}"], "status": "duplicate"}
+        holder = self._items.get(self._keys.get(f"item/{key}", ""))
+        if holder is not None and not (spec.get("unique") and holder.state in ("ended", "cancelled", "dead")):
+            return {"id": holder.id, "status": "duplicate"}
         item_id = spec.get("id") or new_id(0)
         if key is not None:
             self._keys[f"item/{key}"] = item_id

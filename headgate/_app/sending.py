@@ -159,15 +159,16 @@ class Sender:
         function, options = call.function, call.options
         payload = call.payload(_no_key)
         key, window_s = options.get("key"), options.get("unique_for_s")
+        unique = options.get("unique", function.settings.unique)
         if window_s is not None:
-            if key is not None:
-                raise ValueError("give a job `key` or `unique_for_s`; a key makes it one already")
+            if key is not None or unique:
+                raise ValueError("give a job `unique_for_s`, or a `key`, which makes it one already, or `unique`")
             held = yield from self._held(function.name, payload, window_s)
             if isinstance(held, wire.Dag):
                 return held.id
             made_key = held
         else:
-            made_key = f"job/{function.name}/{key}" if key is not None else f"{MADE_KEY}{secrets.token_hex(12)}"
+            made_key = self._key(call, payload, unique=unique) or f"{MADE_KEY}{secrets.token_hex(12)}"
         node = {
             "key": function.name,
             "topic": function.topic,
@@ -175,7 +176,8 @@ class Sender:
             **self._options_of(call),
         }
         dag: wire.CreatedDag = yield create(
-            self.namespace, {"name": function.name, "key": made_key, "nodes": [node]}
+            self.namespace,
+            {"name": function.name, "key": made_key, **present(unique=unique or None), "nodes": [node]},
         )
         if key is not None and not dag.same and "delay_s" not in node and carrier is None:
             raise Conflict(
@@ -187,6 +189,15 @@ class Sender:
 
     def _options_of(self, call: JobCall[Any]) -> dict[str, Any]:
         return {**call.function.settings.node_options(), **node_options(call.options, self.now())}
+
+    def _key(self, call: JobCall[Any], payload: Mapping[str, Any], *, unique: bool) -> str | None:
+        """What makes it one job with others: its key, or, of one that is `unique`, its arguments."""
+        key = call.options.get("key")
+        if key is not None:
+            return f"job/{call.function.name}/{key}"
+        return (
+            f"unique/{call.function.name}/{hashlib.sha256(encode(payload)).hexdigest()[:32]}" if unique else None
+        )
 
     def _held(self, name: str, payload: Mapping[str, Any], window_s: float) -> Steps[wire.Dag | str]:
         """The job with these arguments that was sent within the window, or the key for a new one.
@@ -212,14 +223,15 @@ class Sender:
         options = call.options
         if "unique_for_s" in options:
             raise ValueError("unique_for_s needs the job's result to be kept (result=True)")
+        payload, unique = call.payload(_no_key), options.get("unique", call.function.settings.unique)
         item: Any = {
             "topic": call.function.topic,
-            "payload": self.packed(call.payload(_no_key)),
+            "payload": self.packed(payload),
             **self._options_of(call),
             **present(headers={**(options.get("headers") or {}), **(carrier or {})} or None),
         }
-        if "key" in options:
-            item["idempotency_key"] = f"job/{call.function.name}/{options['key']}"
+        if (key := self._key(call, payload, unique=unique)) is not None:
+            item |= {"idempotency_key": key, **present(unique=unique or None)}
         items: list[Item] = [item]
         results = yield from _flows.enqueue(self.namespace, items, self._shards)
         return str(_flows.only(results).id)

@@ -238,16 +238,24 @@ NodeSpec.model_rebuild()
 
 
 class DagSpec(_Build):
-    """A DAG to create. The same `key` again answers the first DAG, and whether this body asks for the same."""
+    """A DAG to create. The same `key` again answers the first DAG, and whether this body asks for the same; with
+    `unique` only while that has not ended."""
 
     name: Label | None = None
     key: Key | None = None
+    unique: bool = False
     open: bool = False
     hold: bool = False
     on_failure: OnFailure = "continue"
     deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
     priority: DagPriority | None = None
     metadata: JsonObject | None = None
+
+    @model_validator(mode="after")
+    def _keyed(self) -> Self:
+        if self.unique and self.key is None:
+            raise fault("/unique", "belongs to key")
+        return self
 
 
 class AddNodes(_Build):

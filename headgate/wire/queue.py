@@ -94,6 +94,7 @@ class Item(Request):
     max_attempts: Attempts = 0
     backoff: Backoff | None = None
     idempotency_key: Key | None = None
+    unique: bool = False
     ack_topic: AckTopic | None = None
     ack_context: JsonObject | None = None
     affinity: Key | None = None
@@ -114,6 +115,8 @@ class Item(Request):
             for field in ("id", "affinity"):
                 if getattr(self, field) is not None:
                     raise fault("/idempotency_key", f"idempotency_key and {field} exclude one another")
+        elif self.unique:
+            raise fault("/unique", "belongs to idempotency_key")
         return self
 
 

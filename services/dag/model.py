@@ -327,6 +327,8 @@ class NewDag:
     path_lift: int | None = None
     # Of one with a key: a digest of the call, by which a later call with the same key is judged.
     content: bytes | None = None
+    # The key is free again as soon as its DAG has ended.
+    unique: bool = False
 
 
 class Parent(NamedTuple):

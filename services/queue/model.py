@@ -71,6 +71,7 @@ class NewItem(msgspec.Struct, forbid_unknown_fields=True):
     max_attempts: int = 0
     backoff: Backoff | None = None
     idempotency_key: str | None = None
+    unique: bool = False
     ack_topic: str | None = None
     ack_context: msgspec.Raw = NULL
     affinity: str | None = None
@@ -91,6 +92,7 @@ def is_simple(item: NewItem) -> bool:
         and item.ttl_s is None
         and item.backoff is None
         and item.idempotency_key is None
+        and not item.unique
         and item.affinity is None
         and item.fairness_key is None
         and item.timeout_s is None

@@ -34,7 +34,8 @@ BEGIN
         WITH key_places AS MATERIALIZED (
             SELECT found.place FROM unnest(acked) AS item CROSS JOIN LATERAL (
                 SELECT dedup.ctid AS place FROM dedup
-                WHERE dedup.namespace_id = item.namespace_id AND dedup.key = item.idempotency_key OFFSET 0) AS found
+                WHERE dedup.namespace_id = item.namespace_id AND dedup.key = item.idempotency_key
+                    AND dedup.id = item.id OFFSET 0) AS found
             WHERE item.idempotency_key IS NOT NULL)
         UPDATE dedup SET until = shard_now() + interval '24 hours' FROM key_places
         WHERE dedup.ctid = key_places.place;

@@ -36,6 +36,7 @@ def new_dag(spec: wire.DagSpec | wire.SubDag, settings: DagSettings) -> NewDag:
         metadata=metadata,
         started_lift=spec.priority.inherit if spec.priority else None,
         path_lift=spec.priority.critical_path if spec.priority else None,
+        unique=whole.unique if whole else False,
     )
 
 

@@ -199,6 +199,8 @@ class Builder:
                 return Created(made, True, True)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, Written | list[Addition]]:
+            if new.unique and new.key is not None:
+                await store.dags.leave_key(tx, namespace, new.key)
             dag = await store.dags.insert_dag(tx, dag_id, namespace, new, parent)
             if dag is None:
                 assert new.key is not None or parent is not None, "nothing else can be taken"

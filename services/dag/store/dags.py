@@ -178,6 +178,11 @@ async def content_of(tx: Transaction, dag_no: DagNo) -> bytes | None:
     return await value_or_none(bytes, tx, SQL.content_of, no=dag_no)
 
 
+async def leave_key(tx: Transaction, namespace: str, key: str) -> None:
+    """A DAG that has ended gives its key up."""
+    await tx.fetch(SQL.leave_key, namespace=namespace, key=key)
+
+
 async def find_dag(tx: Transaction, namespace: str, *, key: str | None, dag_id: str) -> Dag:
     """The DAG of a key; without one, of an id. There is one."""
     if key is not None:

@@ -148,7 +148,11 @@ class GeneralEnqueues:
             rows = await self._rows(store, namespace, [(items[i], ids[i]) for i in unique], caller)
             prints = {i: fingerprint(items[i]) for i in part}
             flushed, holders = await store.enqueue_keyed(
-                rows, list(first), [prints[i] for i in unique], [slot_of(namespace, key) for key in first]
+                rows,
+                list(first),
+                [prints[i] for i in unique],
+                [slot_of(namespace, key) for key in first],
+                [key for key, i in first.items() if items[i].unique],
             )
         except Unavailable as error:
             for i in part:

@@ -98,10 +98,15 @@ class EnqueueStore:
         return await self._named(pairs, ask)
 
     async def enqueue_keyed(
-        self, rows: Sequence[NewRow], keys: Sequence[str], fingerprints: Sequence[bytes], slots: Sequence[int]
+        self,
+        rows: Sequence[NewRow],
+        keys: Sequence[str],
+        fingerprints: Sequence[bytes],
+        slots: Sequence[int],
+        unique_keys: Sequence[str],
     ) -> tuple[Enqueued, list[Holder | None]]:
         """Take in items of one namespace that carry idempotency keys; also who holds each key, None where its slot
-        is not at home here."""
+        is not at home here. `unique_keys` are held by no item that has ended."""
         order = sorted(range(len(rows)), key=keys.__getitem__)
 
         async def ask(refs: Refs) -> tuple[Enqueued, list[Holder | None]]:
@@ -115,6 +120,7 @@ class EnqueueStore:
                     ids=[rows[i].id for i in order],
                     fingerprints=[fingerprints[i] for i in order],
                     slots=[slots[i] for i in order],
+                    unique_keys=unique_keys,
                 )
                 ids = {row["id"] for row in won}
                 taken = [row for row in rows if row.id in ids]

@@ -1,5 +1,6 @@
 """DAGs by the key that they were made with: found again, one at most, and never instead of another."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -50,6 +51,49 @@ async def test_a_key_is_one_namespaces(world: DagWorld) -> None:
             ids.append(made.json()["id"])
     assert ids[:2] == ids[2:]
     assert len(set(ids)) == 2
+
+
+@pytest.mark.parametrize("plain", [True, False])
+async def test_a_unique_key_is_free_once_its_dag_has_ended(world: DagWorld, plain: bool) -> None:
+    fields: dict[str, Any] = {} if plain else {"metadata": {"way": "the long one"}}
+
+    async def made(unique: bool = True) -> tuple[str, bool]:
+        body = {"key": "k", "unique": unique, "nodes": [{"key": "a", "topic": "work"}], **fields}
+        answer = (await world.http.post(BASE, json=body)).json()
+        return answer["id"], answer["existing"]
+
+    first, existing = await made()
+    assert not existing
+    assert await made() == (first, True)
+    await world.settle()
+    world.queue.ack("a")
+    await world.settle()
+    assert (await world.dag(first))["state"] == "succeeded"
+    assert await made(unique=False) == (first, True)
+
+    second, existing = await made()
+    assert (existing, second == first) == (False, False)
+    assert await made() == (second, True)
+    assert (await world.dag(first))["key"] is None
+    listed = (await world.http.get(BASE, params={"key": "k"})).json()["items"]
+    assert [dag["id"] for dag in listed] == [second]
+
+
+async def test_of_many_creates_with_a_unique_key_one_makes_a_dag(world: DagWorld) -> None:
+    first = await world.create({"a": []}, key="k", unique=True)
+    await world.settle()
+    world.queue.ack("a")
+    await world.settle()
+    body = {"key": "k", "unique": True, "nodes": [{"key": "a", "topic": "work"}]}
+    answers = await asyncio.gather(*(world.http.post(BASE, json=body) for _ in range(8)))
+    found = [answer.json() for answer in answers]
+    assert len({dag["id"] for dag in found} - {first}) == 1
+    assert [dag["existing"] for dag in found].count(False) == 1
+
+
+async def test_only_a_key_is_unique(world: DagWorld) -> None:
+    answer = await world.http.post(BASE, json={"unique": True})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/unique")
 
 
 @pytest.mark.parametrize(("method", "path"), named(DAG))

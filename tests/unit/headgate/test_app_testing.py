@@ -435,3 +435,57 @@ def test_functions_of_one_topic_have_one_limit() -> None:
     other.job(name="h", topic="bank", rate=2)(lambda: None)
     with pytest.raises(ValueError, match="different limits"):
         other.worker()
+
+
+def test_a_call_of_a_batch_is_cancelled_once_all_of_its_jobs_are() -> None:
+    other = App("other")
+    ended: list[str] = []
+
+    @other.job(batch=10)
+    async def load(names: list[str]) -> None:
+        try:
+            await asyncio.sleep(1_000)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        ended.append("done")
+
+    with other.testing() as clock:
+        first, second = load.enqueue("a"), load.enqueue("b")
+        clock.advance(seconds=1)
+        first.cancel()
+        clock.advance(seconds=1)
+        assert ended == []
+        second.cancel()
+        clock.advance(seconds=1)
+        assert ended == ["cancelled"]
+        third, fourth = load.enqueue("c"), load.enqueue("d")
+        clock.advance(seconds=1)
+        third.cancel()
+        assert fourth.result() is None
+    assert ended == ["cancelled", "done"]
+
+
+@pytest.mark.parametrize("result", [True, False])
+def test_of_equal_jobs_that_are_unique_one_is_at_work(result: bool) -> None:
+    other = App("other")
+    ran: list[int] = []
+
+    @other.job(unique=True, result=result)
+    async def sync(account: int) -> None:
+        await asyncio.sleep(5)
+        ran.append(account)
+
+    with other.testing() as clock:
+        first, again, third = sync.enqueue(1), sync.enqueue(1), sync.enqueue(2)
+        assert (first.id == again.id, first.id == third.id) == (True, False)
+        clock.run()
+        later = sync.enqueue(1)
+        assert later.id != first.id
+        clock.run()
+        named = sync.options(key="k").enqueue(3)
+        assert sync.options(key="k").enqueue(3).id == named.id
+        clock.run()
+        assert sync.options(unique=False).enqueue(1).id != sync.options(unique=False).enqueue(1).id
+        clock.run()
+    assert ran == [1, 2, 1, 3, 1, 1]

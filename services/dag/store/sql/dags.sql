@@ -46,6 +46,11 @@ CROSS JOIN LATERAL (
 SELECT {dag_columns}
 FROM dag WHERE namespace = $1 AND key = $2 AND key IS NOT NULL;
 
+-- name: leave_key(namespace, key)
+-- A DAG that has ended gives its key up to one that is to be the only one at work.
+UPDATE dag SET key = NULL
+WHERE namespace = $1 AND key = $2 AND key IS NOT NULL AND state IN ('succeeded', 'failed', 'cancelled');
+
 -- name: grow_dag(no, next_n, edges, externals, structure_changed, expanded)
 UPDATE dag SET next_n = $2, edges = $3, externals = $4, expanded = $6,
     structure_version = structure_version + CASE WHEN $5::boolean THEN 1 ELSE 0 END

@@ -127,16 +127,18 @@ SELECT e.id::text, e.namespace_id, e.outcome FROM ended_old e WHERE e.id = ANY (
 -- name: shard_time_ms()
 SELECT (extract(epoch FROM shard_now()) * 1000)::bigint AS time_ms;
 
--- name: take_keys(namespace_ids, keys, ids, fingerprints, slots)
--- Idempotency keys, first come first served; a key whose time ran out is free again. Keys of slots that are not
--- at home here are left alone: whoever takes slots away holds `dedup` locked until that is committed.
+-- name: take_keys(namespace_ids, keys, ids, fingerprints, slots, unique_keys)
+-- Idempotency keys, first come first served; a key whose time ran out is free again, and one of `unique_keys` as soon
+-- as its item has ended or is dead. Keys of slots that are not at home here are left alone: whoever takes slots
+-- away holds `dedup` locked until that is committed.
 INSERT INTO dedup (namespace_id, key, id, fingerprint)
 SELECT namespace_id, key, id, fingerprint
 FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $5::int[]) AS u(namespace_id, key, id, fingerprint, slot)
 WHERE coalesce((SELECT slots FROM shard) @> u.slot, true)
 ON CONFLICT (namespace_id, key) DO UPDATE
     SET id = excluded.id, fingerprint = excluded.fingerprint, until = NULL, lives_at = NULL
-    WHERE dedup.until <= shard_now()
+    WHERE dedup.until <= shard_now() OR (excluded.key = ANY ($6::text[]) AND (dedup.until IS NOT NULL
+        OR EXISTS (SELECT FROM parked WHERE parked.id = dedup.id AND parked.reason = 'dead')))
 RETURNING id::text;
 
 -- name: key_holders(namespace_ids, keys, slots)
@@ -220,7 +222,8 @@ remembered AS (
 key_places AS MATERIALIZED (
     SELECT x.place FROM deleted CROSS JOIN LATERAL (
         SELECT ctid AS place FROM dedup
-        WHERE dedup.namespace_id = deleted.namespace_id AND dedup.key = deleted.idempotency_key OFFSET 0) AS x
+        WHERE dedup.namespace_id = deleted.namespace_id AND dedup.key = deleted.idempotency_key
+            AND dedup.id = deleted.id OFFSET 0) AS x
     WHERE deleted.idempotency_key IS NOT NULL),
 keys_released AS (UPDATE dedup SET until = shard_now() + interval '24 hours' FROM key_places
     WHERE dedup.ctid = key_places.place),
