@@ -1,4 +1,6 @@
-"""What a user of `App` runs, in a process of its own: a worker, flows of ten jobs, single jobs; a JSON line each.
+"""What a user of `App` runs, in a process of its own: a worker, flows of ten jobs, single jobs, cycles.
+
+It says what came of it in a line of JSON.
 
 python -m benchmarks.managed_program '{"do": "flows", "queue_url": ..., ...}'
 """
@@ -8,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import sys
 import time
 from typing import Any
 
-from headgate import App, Client, Worker
+from headgate import App, AsyncClient, Client, Job, Worker
 
 WAIT_S = 120.0
+# Of a cycle: so many senders, each waiting while so many jobs are on their way; and what is logged a second.
+SENDERS, WINDOW, SLOTS = 32, 400, 100
+LINES_PER_S = 1_000
 
 
 def app_of(asked: dict[str, Any]) -> App:
@@ -76,6 +82,59 @@ async def flows(asked: dict[str, Any]) -> dict[str, Any]:
     return {"flows": done, "rate": done / (time.perf_counter() - begun_at)}
 
 
+async def cycle(asked: dict[str, Any]) -> dict[str, Any]:
+    """Jobs a second from being sent to being done, by a worker in the same process: through `App`, also with a
+    thousand lines a second logged, or by a raw `Worker` and `enqueue_one`."""
+    topic, done, sent, lines = f"cycle-{asked['through']}", 0, 0, 0
+    begun_at = time.perf_counter() + asked["warm_s"]
+    where = {"queue_url": asked["queue_url"], "dag_url": asked["dag_url"], "namespace": asked["namespace"]}
+    app = App(asked["namespace"], client=Client(**where))
+    logs = asked["through"] == "logged"
+    logger = logging.getLogger("benchmark")
+    logger.setLevel(logging.INFO)
+
+    @app.job(name=topic, slots=SLOTS, result=False)
+    async def typed(number: int) -> None:
+        nonlocal done, lines
+        if logs and lines < LINES_PER_S * (time.perf_counter() - begun_at):
+            lines += 1
+            logger.info("job %d has come to its end", number)
+        done += 1
+
+    async def raw(_job: Job) -> None:
+        nonlocal done
+        done += 1
+
+    client = AsyncClient(**where)
+    worker: Worker = app.worker(drain_s=5.0, keep_logs=logs)
+    if asked["through"] == "worker":
+        worker = Worker(client, drain_s=5.0, keep_logs=False)
+        worker.task(topic, slots=SLOTS)(raw)
+
+    async def sender() -> None:
+        nonlocal sent
+        while time.perf_counter() < begun_at + asked["seconds"]:
+            if sent - done >= WINDOW:
+                await asyncio.sleep(0.001)
+                continue
+            sent += 1
+            if asked["through"] == "worker":
+                await client.enqueue_one(topic, {"number": sent})
+            else:
+                await typed.enqueue(sent)
+
+    running = asyncio.create_task(worker.run(signals=False))
+    senders = [asyncio.create_task(sender()) for _ in range(SENDERS)]
+    await asyncio.sleep(max(begun_at - time.perf_counter(), 0.0))
+    begun, before = time.perf_counter(), done
+    await asyncio.gather(*senders)
+    rate = (done - before) / (time.perf_counter() - begun)
+    worker.stop()
+    await running
+    await client.aclose()
+    return {"rate": rate, "lines": lines}
+
+
 def results(asked: dict[str, Any]) -> dict[str, Any]:
     """One job after another from `enqueue` to `result`, in turns with a call and with `enqueue` alone."""
     app = app_of(asked)
@@ -104,7 +163,7 @@ def main() -> None:
     if asked["do"] == "results":
         answer = results(asked)
     else:
-        answer = asyncio.run({"serve": serve, "flows": flows}[asked["do"]](asked))
+        answer = asyncio.run({"serve": serve, "flows": flows, "cycle": cycle}[asked["do"]](asked))
     print(json.dumps(answer), flush=True)
 
 

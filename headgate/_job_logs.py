@@ -104,8 +104,10 @@ class JobLogs:
 
     def add(self, job: Job, level: int, logger: str, text: str) -> None:
         """Take a line of a job, in any thread."""
-        text = _clean(text)
-        line = _Line(self._clock(), _level(level), _clean(logger)[:_NAME_CHARS_MAX] or "root", text, _size(text))
+        text = clean(text)
+        line = _Line(
+            self._clock(), level_name(level), clean(logger)[:_NAME_CHARS_MAX] or "root", text, _size(text)
+        )
         with self._lock:
             if job.logs is not self:
                 return  # it has ended meanwhile
@@ -157,7 +159,7 @@ class JobLogs:
         with self._lock:
             if self._logs:
                 self._some.set()
-        with _taking():
+        with taking():
             while True:
                 await self._some.wait()
                 with contextlib.suppress(TimeoutError):
@@ -293,11 +295,11 @@ def _element(job: Job, batch: _Batch, now_s: float) -> dict[str, Any]:
     }
 
 
-def _level(number: int) -> str:
+def level_name(number: int) -> str:
     return next((name for least, name in _LEVELS if number >= least), "debug")
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Text in characters that may be stored; of a long one its beginning and its end."""
     if len(text) > TEXT_CHARS_MAX:
         half = TEXT_CHARS_MAX // 2
@@ -326,7 +328,7 @@ class _Taker(logging.Handler):
             self.handleError(record)
 
 
-class _taking:  # noqa: N801
+class taking:  # noqa: N801 - as a function
     """While workers run, records go to the logs of jobs."""
 
     _taker = _Taker()
@@ -335,13 +337,13 @@ class _taking:  # noqa: N801
 
     def __enter__(self) -> None:
         with self._lock:
-            _taking._users += 1
+            taking._users += 1
             logging.getLogger().addHandler(self._taker)
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            _taking._users -= 1
-            if not _taking._users:
+            taking._users -= 1
+            if not taking._users:
                 logging.getLogger().removeHandler(self._taker)
 
 

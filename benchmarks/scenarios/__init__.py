@@ -85,7 +85,14 @@ _ALL = (
         minutes_with_peers=4,
         rounds=3,
     ),
-    Scenario("managed", "flows of ten jobs through `App`, with results", managed.run_managed, 1.5),
+    Scenario(
+        "managed",
+        "flows of ten jobs through `App`, with results; a result's time; what `App` and its logs cost a worker",
+        managed.run_managed,
+        minutes=1.5,
+        minutes_with_peers=2,
+        rounds=3,
+    ),
     Scenario("cycle", "enqueue, dequeue and ack, against the floors", cycle.run, minutes=4, minutes_with_peers=5),
     Scenario(
         "peers",

@@ -21,9 +21,11 @@ from headgate import wire
 from headgate._app.function import Limits
 from headgate._app.local_dag import LocalDag, LocalNode
 from headgate._app.local_gate import LocalGates
+from headgate._app.local_logs import LocalLogs
 from headgate._app.local_waiting import LocalItem, Waiting
 from headgate._elements import Leased, LeasedDag
 from headgate._job import Handler, Job, run_handler, verdict_of, verdict_of_error
+from headgate._job_logs import taking
 from headgate._virtual_loop import VirtualLoop
 from headgate.async_client import AsyncClient
 from headgate.client import Client
@@ -58,6 +60,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self._waiting: dict[str, Waiting] = {}
         self._running: dict[str, int] = {}
         self._gates = LocalGates({})
+        self._logs = LocalLogs(lambda: self.now)
         self._jobs: set[asyncio.Task[None]] = set()
         self._dags: dict[str, LocalDag] = {}
         self._keys: dict[str, str] = {}
@@ -79,7 +82,8 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         """While the loop runs."""
         self._thread.start()
         try:
-            yield
+            with taking():
+                yield
         finally:
             asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result()
             self.loop.call_soon_threadsafe(self.loop.stop)
@@ -166,6 +170,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
             namespace=self._app.namespace,
         )
         job.task = asyncio.current_task()
+        job.logs = self._logs
         self.ran.append(job)
         try:
             verdict = verdict_of(job, await run_handler(handler, job))
@@ -180,6 +185,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
             self._running[topic] -= 1
             for gate in self._gates.of(topic, item.spec.get("fairness_key")):
                 gate.end()
+            job.logs = None
             self.loop.call_soon(self._deliver, topic)
         if job.lost is None:
             self._settle(item, *verdict)
@@ -312,7 +318,10 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
         body = json.loads(request.content) if request.content else {}
         try:
             _check(request, parts)
-            found = await self._called(request.method, parts, dict(parse_qsl(query)), body)
+            if parts[::2] == ["items", "logs"]:
+                found = self._logs.page(parts[1])
+            else:
+                found = await self._called(request.method, parts, dict(parse_qsl(query)), body)
         except HeadgateError as error:
             problem = {"title": error.code, "code": error.code, "detail": error.detail, "outcome": "none"}
             return httpx.Response(error.status or 400, json={**problem, "status": error.status or 400})

@@ -143,8 +143,8 @@ MUTATIONS = (
         "remove-key-namespace",
         "the end of an item frees its own namespace's key",
         _ITEMS,
-        "WHERE dedup.namespace_id = deleted.namespace_id AND dedup.key = deleted.idempotency_key OFFSET 0",
-        "WHERE dedup.key = deleted.idempotency_key OFFSET 0",
+        "WHERE dedup.namespace_id = deleted.namespace_id AND dedup.key = deleted.idempotency_key\n",
+        "WHERE dedup.key = deleted.idempotency_key\n",
         (f"{_CONTRACT_IDS}::test_an_end_frees_no_key_of_another_namespace",),
     ),
     Mutation(
@@ -294,8 +294,8 @@ MUTATIONS = (
         "ack-key-namespace",
         "the ack of an item frees its own namespace's key",
         _LEAVE_BEHIND,
-        "WHERE dedup.namespace_id = item.namespace_id AND dedup.key = item.idempotency_key OFFSET 0",
-        "WHERE dedup.key = item.idempotency_key OFFSET 0",
+        "WHERE dedup.namespace_id = item.namespace_id AND dedup.key = item.idempotency_key\n",
+        "WHERE dedup.key = item.idempotency_key\n",
         (
             f"{_CONTRACT_IDS}::test_an_end_frees_no_key_of_another_namespace",
             f"{_HANDED}::test_an_ack_frees_no_key_of_another_namespace",

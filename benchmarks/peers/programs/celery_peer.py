@@ -84,6 +84,22 @@ async def chain(request: dict[str, Any]) -> dict[str, Any]:
     return {"stopped": True}
 
 
+async def results(request: dict[str, Any]) -> dict[str, Any]:
+    """One job that does nothing after another, from `delay` to `get`, in ms."""
+    say({"begun": True})
+    found: list[float] = []
+
+    def run() -> None:
+        for _ in range(request["jobs"]):
+            begun = time.perf_counter()
+            node.delay().get(timeout=60, interval=0.005)
+            found.append((time.perf_counter() - begun) * 1000)
+
+    await asyncio.to_thread(run)
+    say({"results_ms": found})
+    return {"stopped": True}
+
+
 async def fan(request: dict[str, Any]) -> dict[str, Any]:
     width, count = request["width"], request.get("count", 1)
     say({"begun": True})
@@ -129,7 +145,7 @@ async def main() -> None:
         await asyncio.to_thread(lambda: node.delay().get(timeout=60))
         await serve(
             {"celery": importlib.metadata.version("celery")},
-            {"chain": chain, "drain": load.drain, "fan": fan, "fill": load.fill},
+            {"chain": chain, "drain": load.drain, "fan": fan, "fill": load.fill, "results": results},
         )
     finally:
         worker.terminate()

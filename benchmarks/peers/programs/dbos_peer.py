@@ -64,6 +64,22 @@ async def chain(request: dict[str, Any]) -> dict[str, Any]:
     return {"stopped": True}
 
 
+async def results(request: dict[str, Any]) -> dict[str, Any]:
+    """One child workflow that does nothing after another, through the queue, from enqueue to result, in ms."""
+    say({"begun": True})
+    found: list[float] = []
+
+    def run() -> None:
+        for number in range(request["jobs"]):
+            begun = time.perf_counter()
+            DBOS.enqueue_workflow(QUEUE, child, number).get_result(polling_interval_sec=0.02)
+            found.append((time.perf_counter() - begun) * 1000)
+
+    await asyncio.to_thread(run)
+    say({"results_ms": found})
+    return {"stopped": True}
+
+
 async def fan(request: dict[str, Any]) -> dict[str, Any]:
     width, count = request["width"], request.get("count", 1)
     say({"begun": True})
@@ -79,7 +95,7 @@ async def main() -> None:
     DBOS(config={"name": "peer", "system_database_url": settings["dsn"], "log_level": "ERROR"})
     DBOS.launch()
     await DBOS.register_queue_async(QUEUE, polling_interval_sec=0.05)
-    await serve({"dbos": importlib.metadata.version("dbos")}, {"chain": chain, "fan": fan})
+    await serve({"dbos": importlib.metadata.version("dbos")}, {"chain": chain, "fan": fan, "results": results})
     DBOS.destroy()
 
 

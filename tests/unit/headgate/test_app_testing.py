@@ -1,6 +1,7 @@
 """`app.testing()`: functions, flows and schedules in memory, by a clock that leaps."""
 
 import asyncio
+import logging
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -342,101 +343,6 @@ def test_throttled_holds_back_all_calls_of_the_function(batch: int | None) -> No
     assert [(at_s - start_s, attempt) for at_s, attempt in begun] == [(0, 1), (60, 1), (60, 1), (60, 1)]
 
 
-def test_a_rate_is_kept_by_the_clock() -> None:
-    other = App("other")
-    begun: list[float] = []
-
-    @other.job(rate=2, burst=3)
-    def slow() -> None:
-        begun.append(clock.now.timestamp())
-
-    with other.testing() as clock:
-        start_s = clock.now.timestamp()
-        for _ in range(7):
-            slow.enqueue()
-        clock.run()
-    assert [round(at_s - start_s, 3) for at_s in begun] == [0, 0, 0, 0.5, 1, 1.5, 2]
-
-
-def test_a_concurrency_is_kept_however_many_slots_there_are() -> None:
-    other = App("other")
-    running, most = 0, 0
-
-    @other.job(slots=8, concurrency=2)
-    async def few() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(1)
-        running -= 1
-
-    with other.testing() as clock:
-        for _ in range(6):
-            few.enqueue()
-        clock.run()
-    assert most == 2
-
-
-def test_a_throttled_key_holds_back_its_own_jobs_only() -> None:
-    other = App("other")
-    begun: list[tuple[float, str]] = []
-
-    @other.job
-    def pay(customer: str) -> None:
-        begun.append((clock.now.timestamp(), customer))
-        if len(begun) == 1:
-            raise Throttled(60, key=customer)
-
-    with other.testing() as clock:
-        for customer in ("a", "b", "a", "b"):
-            pay.options(fairness_key=customer).enqueue(customer)
-        clock.run()
-    start_s = begun[0][0]
-    assert [(at_s - start_s, who) for at_s, who in begun] == [(0, "a"), (0, "b"), (0, "b"), (60, "a"), (60, "a")]
-
-
-def test_limits_of_keys_are_kept_by_the_clock() -> None:
-    other = App("other")
-    begun: list[tuple[float, str]] = []
-
-    @other.job(key_rate=1, key_burst=1, key_concurrency=1)
-    async def pay(customer: str) -> None:
-        begun.append((clock.now.timestamp() - start_s, customer))
-        await asyncio.sleep(3 if customer == "slow" else 0)
-
-    with other.testing() as clock:
-        start_s = clock.now.timestamp()
-        for customer in ("slow", "slow", "b", "b"):
-            pay.options(fairness_key=customer).enqueue(customer)
-        clock.run()
-    assert [(round(at_s, 3), who) for at_s, who in begun] == [(0, "slow"), (0, "b"), (1, "b"), (3, "slow")]
-
-
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [
-        ({"key_burst": 2}, "belongs to key_rate"),
-        ({"key_concurrency": 101}, "up to 100"),
-        ({"rate": 0}, "rate of f"),
-        ({"burst": 2}, "belongs to rate"),
-        ({"concurrency": 0}, "concurrency of f"),
-    ],
-)
-def test_limits_that_make_no_sense_are_refused_where_they_are_written(limits: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        App("other").job(name="f", **limits)(lambda: None)  # type: ignore[call-overload]
-
-
-def test_functions_of_one_topic_have_one_limit() -> None:
-    other = App("other")
-    other.job(name="f", topic="bank", rate=1)(lambda: None)
-    other.job(name="g", topic="bank")(lambda: None)
-    assert other.worker().limits["bank"].rate == 1
-    other.job(name="h", topic="bank", rate=2)(lambda: None)
-    with pytest.raises(ValueError, match="different limits"):
-        other.worker()
-
-
 def test_a_call_of_a_batch_is_cancelled_once_all_of_its_jobs_are() -> None:
     other = App("other")
     ended: list[str] = []
@@ -489,3 +395,31 @@ def test_of_equal_jobs_that_are_unique_one_is_at_work(result: bool) -> None:
         assert sync.options(unique=False).enqueue(1).id != sync.options(unique=False).enqueue(1).id
         clock.run()
     assert ran == [1, 2, 1, 3, 1, 1]
+
+
+@pytest.mark.parametrize("result", [True, False])
+def test_what_jobs_log_is_kept(result: bool) -> None:
+    other = App("other")
+    logger = logging.getLogger("its.own")
+
+    @other.job(max_attempts=2, backoff={"base_s": 5}, result=result)
+    def load(job: Job, row: int) -> None:
+        job.log.info("attempt %d", job.attempt)
+        logger.warning("row %d is odd", row)
+        if job.attempt == 1:
+            raise ValueError("once")
+
+    with other.testing() as clock:
+        start = clock.now
+        first, second = load.enqueue(7), load.enqueue(9)
+        clock.run()
+        logs = first.logs()
+        assert second.logs()[1].text == "row 9 is odd"
+        logger.warning("of no job")
+    assert [(line.level, line.text.partition("\n")[0], line.attempt) for line in logs if "row 7" in line.text] == [
+        ("warning", "row 7 is odd", 1),
+        ("warning", "row 7 is odd", 2),
+    ]
+    assert [line.text for line in logs if line.logger == "headgate.job"] == ["attempt 1", "attempt 2"]
+    assert "ValueError: once" in next(line.text for line in logs if line.logger == "headgate.worker")
+    assert [(line.at - start).total_seconds() for line in logs if "row" in line.text] == [0, 5]

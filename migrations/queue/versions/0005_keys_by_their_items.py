@@ -2,8 +2,8 @@
 
 from migrations.script import create_functions
 
-revision = "0003"
-down_revision = "0002"
+revision = "0005"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 
