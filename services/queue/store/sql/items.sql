@@ -138,7 +138,7 @@ WHERE coalesce((SELECT slots FROM shard) @> u.slot, true)
 ON CONFLICT (namespace_id, key) DO UPDATE
     SET id = excluded.id, fingerprint = excluded.fingerprint, until = NULL, lives_at = NULL
     WHERE dedup.until <= shard_now() OR (excluded.key = ANY ($6::text[]) AND (dedup.until IS NOT NULL
-        OR EXISTS (SELECT FROM parked WHERE parked.id = dedup.id AND parked.reason = 'dead')))
+        OR (SELECT parked.reason = 'dead' FROM parked WHERE parked.id = dedup.id)))
 RETURNING id::text;
 
 -- name: key_holders(namespace_ids, keys, slots)
