@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from services.queue.dispatch.demand import Asked
+from services.queue.leases.shard_groups import by_shard
 from services.queue.settings import QueueSettings
 from services.queue.store import items
 from services.queue.store.items import Standing
@@ -15,7 +16,7 @@ from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.admission.delay import overloaded
 from shared.errors import Overloaded, Unavailable
-from shared.ids import canonical, shard_of
+from shared.ids import canonical, canonicals, shard_of
 
 _TAKEABLE = ("ready", "delayed")
 _ERROR_CHARS = 200
@@ -43,65 +44,52 @@ class ItemStates:
     async def attempts_of_many(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
         """One element per id: `found` with the last of its deliveries that failed, `not_found` where none is on
         record, `refused` where the shard did not answer."""
-        answers: list[dict[str, Any]] = [{"id": item_id, "status": "not_found"} for item_id in ids]
         rows_max = max(1, min(self._settings.logged_attempts_max, self._settings.attempts_shown_max // len(ids)))
 
-        async def at(shard: int, part: list[tuple[int, str]]) -> None:
-            store = self._stores[shard]
-            try:
-                store.pool.admit()
-                known_ids = sorted({known for _, known in part})
-                found = await items.attempts_of_many(store.pool, known_ids, namespace, rows_max, _ERROR_CHARS)
-            except Unavailable as error:
-                for position, _ in part:
-                    answers[position] |= {"status": "refused", "code": error.code, "outcome": error.outcome}
-                return
-            for position, known_id in part:
-                if known_id in found:
-                    attempts = [each._asdict() for each in found[known_id]]
-                    answers[position] |= {"status": "found", "attempts": attempts}
+        async def at(store: Store, known_ids: list[str]) -> dict[str, dict[str, Any]]:
+            found = await items.attempts_of_many(store.pool, known_ids, namespace, rows_max, _ERROR_CHARS)
+            return {
+                item_id: {"status": "found", "attempts": [each._asdict() for each in attempts]}
+                for item_id, attempts in found.items()
+            }
 
-        await asyncio.gather(*(at(shard, part) for shard, part in self._by_shard(ids).items()))
-        return _unless_overloaded(answers)
-
-    def _by_shard(self, ids: Sequence[str]) -> dict[int, list[tuple[int, str]]]:
-        """Positions and canonical ids of those whose shard is known."""
-        groups: dict[int, list[tuple[int, str]]] = {}
-        for position, item_id in enumerate(ids):
-            known_id = canonical(item_id)
-            if known_id is not None and shard_of(known_id) in self._stores:
-                groups.setdefault(shard_of(known_id), []).append((position, known_id))
-        return groups
+        return await self._at_each_shard(ids, at)
 
     async def look(self, namespace: str, ids: Sequence[str]) -> list[dict[str, Any]]:
         """One element per id: `found` with state, attempt and since when, `not_found` for what has ended or is
         another namespace's, `refused` where the shard did not answer."""
+
+        async def at(store: Store, known_ids: list[str]) -> dict[str, dict[str, Any]]:
+            found = await _look_at(store, namespace, known_ids)
+            for view in found.values():
+                if view["state"] in _TAKEABLE:
+                    view["unasked_s"] = round(self._asked.unasked_s(namespace, view["topic"]), 3)
+            return found
+
+        return await self._at_each_shard(ids, at)
+
+    async def _at_each_shard(
+        self, ids: Sequence[str], look: Callable[[Store, list[str]], Awaitable[Mapping[str, dict[str, Any]]]]
+    ) -> list[dict[str, Any]]:
         answers: list[dict[str, Any]] = [{"id": item_id, "status": "not_found"} for item_id in ids]
+        known_ids = canonicals(list(ids))
 
-        async def at(shard: int, part: list[tuple[int, str]]) -> None:
+        async def at(shard: int, places: Sequence[int]) -> None:
+            store = self._stores[shard]
             try:
-                self._stores[shard].pool.admit()
-                found = await _look_at(self._stores[shard], namespace, sorted({known for _, known in part}))
+                store.pool.admit()
+                found = await look(store, sorted({known_ids[i] or "" for i in places}))
             except Unavailable as error:
-                for position, _ in part:
-                    answers[position] |= {"status": "refused", "code": error.code, "outcome": error.outcome}
+                for i in places:
+                    answers[i] |= {"status": "refused", "code": error.code, "outcome": error.outcome}
                 return
-            for position, known_id in part:
-                if known_id in found:
-                    answers[position] |= found[known_id]
-                    if found[known_id]["state"] in _TAKEABLE:
-                        unasked_s = self._asked.unasked_s(namespace, found[known_id]["topic"])
-                        answers[position]["unasked_s"] = round(unasked_s, 3)
+            for i in places:
+                answers[i] |= found.get(known_ids[i] or "", {})
 
-        await asyncio.gather(*(at(shard, part) for shard, part in self._by_shard(ids).items()))
-        return _unless_overloaded(answers)
-
-
-def _unless_overloaded(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A call of which nothing at all could be looked at for the load is refused as a whole."""
-    if all(answer.get("code") == Overloaded.code for answer in answers):
-        raise overloaded(Urgency.LIST)
-    return answers
+        await asyncio.gather(*(at(shard, places) for shard, places in by_shard(known_ids, self._stores).items()))
+        if all(answer.get("code") == Overloaded.code for answer in answers):
+            raise overloaded(Urgency.LIST)
+        return answers
 
 
 async def _look_at(store: Store, namespace: str, ids: list[str]) -> dict[str, dict[str, Any]]:
