@@ -3,7 +3,7 @@
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -101,17 +101,31 @@ class Load:
         """Until so many more items were acked, and DAGs have ended, of each tenant on each of these shards."""
         before = self._counts()
         wanted = {place: number + more for place, number in before.items() if place[1] in shards}
+
+        def missing() -> dict[tuple[str, int, str], int]:
+            return {p: n for p, n in self._counts().items() if n < wanted.get(p, 0)}
+
         try:
-            async with asyncio.timeout(PROGRESS_S):
-                while missing := {p: n for p, n in self._counts().items() if n < wanted.get(p, 0)}:
-                    for task in (*self._tasks, *self._working):
-                        if task.done():
-                            task.result()
-                    await asyncio.sleep(0.05)
+            await self._until(lambda: not missing())
         except TimeoutError as error:
             raise AssertionError(
-                f"no progress: {missing} of {wanted} from {before}; late {self.log.late}"
+                f"no progress: {missing()} of {wanted} from {before}; late {self.log.late}"
             ) from error
+
+    async def until_refused(self, what: str, since: float) -> None:
+        """Until a call that was sent since then was answered as not done."""
+        try:
+            await self._until(lambda: bool(self.log.refused(what, since)))
+        except TimeoutError as error:
+            raise AssertionError(f"no {what} was refused; late {self.log.late}") from error
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PROGRESS_S):
+            while not is_so():
+                for task in (*self._tasks, *self._working):
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0.05)
 
     def _counts(self) -> dict[tuple[str, int, str], int]:
         found = {
