@@ -176,6 +176,14 @@ MUTATIONS = (
         ("unit/queue/dispatch/test_key_buffer.py::test_what_is_put_back_after_it_was_found_anew_is_there_once",),
     ),
     Mutation(
+        "keys-known-since",
+        "a key of another owner's shard that was put back after it was forgotten is known from then on",
+        "services/queue/dispatch/key_cache.py",
+        "self._known_since_s.get(key.id, now_s) for",
+        "self._known_since_s[key.id] for",
+        ("unit/queue/dispatch/test_key_cache.py",),
+    ),
+    Mutation(
         "key-limits-verified",
         "a key's room comes back when its lease ends, whoever ended it",
         "services/queue/dispatch/key_gates.py",

@@ -18,6 +18,9 @@ STEPS = st.lists(
         st.tuples(st.just("own"), st.sets(st.sampled_from(SHARDS))),
         st.tuples(st.just("look"), st.integers(1, 4)),
         st.tuples(st.just("take"), st.integers(1, 5)),
+        st.tuples(st.just("hold"), st.integers(1, 5)),
+        st.tuples(st.just("put back")),
+        st.tuples(st.just("elsewhere"), st.sampled_from(SHARDS)),
         st.tuples(st.just("wait"), st.floats(0, 3)),
         st.tuples(st.just("gone"), st.sampled_from(SHARDS)),
     ),
@@ -32,6 +35,7 @@ def test_every_key_comes_out(steps: list[tuple]) -> None:  # type: ignore[type-a
     shards: dict[int, list[Key]] = {n: [] for n in SHARDS}
     heads = Heads(list(SHARDS), lambda n: n in owned, clock, keys_max=1000, late_s=1.0)
     out: list[Key] = []
+    held: list[Key] = []  # by calls that are to say whether they were claimed
     made = 0
 
     def look(count: int) -> None:
@@ -53,6 +57,11 @@ def test_every_key_comes_out(steps: list[tuple]) -> None:  # type: ignore[type-a
                 out.append(key)
         return keys
 
+    def put_back() -> None:
+        for number in SHARDS:
+            heads.put_back(number, [key for key in held if int(key.id[-3:], 16) == number])
+        held.clear()
+
     for name, *values in steps:
         match name, values:
             case "add", [shard, priority, minute, told]:
@@ -70,10 +79,22 @@ def test_every_key_comes_out(steps: list[tuple]) -> None:  # type: ignore[type-a
             case "take", [count]:
                 look(count)
                 take(count)
+            case "hold", [count]:
+                look(count)
+                held += heads.take(count)
+            case "put back", []:
+                put_back()
+            case "elsewhere", [shard]:
+                # Another process holds what is there, and puts it back after this one has looked.
+                kept, shards[shard] = shards[shard], []
+                heads.rewind()
+                look(1)
+                shards[shard] = kept
             case "wait", [seconds]:
                 clock.now_s += seconds
             case "gone", [shard]:
                 del shards[shard][:1]
+    put_back()
     expected = len(out) + sum(map(len, shards.values()))
     heads.rewind()
     for _ in range(200):

@@ -212,7 +212,9 @@ class Heads:
             self._known_since_s.setdefault(key.id, now_s)
 
     def _forget_gone(self) -> None:
-        self._known_since_s = {key.id: self._known_since_s[key.id] for key in self._rest}
+        """Of keys in no buffer; one that was put back since, or told during a look, is known from now on."""
+        now_s = self._clock.monotonic_s()
+        self._known_since_s = {key.id: self._known_since_s.get(key.id, now_s) for key in self._rest}
 
     def _foreign(self) -> frozenset[int]:
         return frozenset(shard for shard in self._shards if not self._owns(shard)) or _NONE

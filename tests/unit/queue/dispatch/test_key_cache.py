@@ -311,3 +311,30 @@ def test_nothing_is_handed_over_past_what_is_noted(process: Process) -> None:
 
 def test_keys_of_an_own_shard_are_not_merely_noted(process: Process) -> None:
     assert not process.heads.note(0)
+
+
+def test_what_is_put_back_elsewhere_after_it_was_forgotten_is_known_from_then_on(process: Process) -> None:
+    """A call holds a key while a look finds that another process has it: when it was first met is forgotten."""
+    key = process.add(1, 10.0)
+    process.look()
+    taken = process.heads.take(1)
+    process.shards[1].clear()
+    process.look()
+    process.heads.put_back(1, taken)
+
+    process.shards[1].append(key)
+    process.wait(LATE_S)
+    assert process.heads.take(9) == [key]
+
+
+def test_what_was_told_elsewhere_during_a_look_and_forgotten_is_known_from_its_end_on(process: Process) -> None:
+    told = process.add(1, 10.0)
+    process.heads.peeking(1, START)
+    process.heads.push(1, [told])
+    # So many others are met meanwhile that those which are in no buffer are forgotten.
+    for _ in range(3):
+        process.heads.push(1, [process.add(1, 20.0) for _ in range(80)])
+    process.heads.peeked(1, [], limit=LIMIT)
+
+    process.look()
+    assert process.heads.take(1) == [told]
