@@ -108,12 +108,16 @@ def _replay_one(args: commands.Args, file: str, function: Callable[..., Any]) ->
     except TurnFailed as error:
         return _tell(args, file, error)
     state = run.end.spec["state"] if run.end else "waits for " + (", ".join(run.is_waiting_for) or "a signal")
+    failure = run.end.spec.get("error") if run.end else None
     if args.output == "json":
-        show_json({"history": file, "events": run.told_count, "state": state, "where": run.where()}, sys.stdout)
+        fields = {"events": run.told_count, "state": state, "where": run.where()}
+        show_json({"history": file, **fields} | ({} if failure is None else {"error": failure}), sys.stdout)
     else:
         stdout_line(
             printable(f"{file}: the same commands at each of {run.told_count} events; {state} ({run.where()})")
         )
+        for line in (failure or "").splitlines():
+            stdout_line(f"  {printable(line)}")
     return commands.OK
 
 

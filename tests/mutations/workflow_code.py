@@ -140,4 +140,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            if True:",
         (f"{_DRIVER}::test_threads_that_do_not_come_back_are_replaced_up_to_a_cap",),
     ),
+    Mutation(
+        "workflow-collector",
+        "nothing looks for garbage while a history is replayed",
+        f"{_HEADGATE}replay.py",
+        "    gc.disable()\n",
+        "",
+        (f"{_REPLAY}::test_the_collector_is_paused_while_a_history_is_replayed_and_no_longer",),
+    ),
 )

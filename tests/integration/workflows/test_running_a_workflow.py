@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import secrets
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncClient, Dag, Job, NodeFailed, Worker, Workflow, cli
+from headgate._workflow_commands import function_named
 from headgate.testing import replay
 from services.local.stack import Stack
 
@@ -207,34 +211,66 @@ async def test_a_run_goes_on_as_a_new_one_with_what_it_has_not_received(shop: Sh
     assert len(await shop.client.workflows.list(type="counter", state="continued")) == 2
 
 
-async def test_a_run_that_failed_goes_on_with_mended_code(shop: Shop) -> None:
-    """The drill: it stops with a traceback, its history replays to the same here, code is mended, it goes on."""
-    is_mended = False
+DRILL = """
+async def order(wf, count):
+    found = await wf.call("price", count)
+    wf.publish("state", "priced")
+    cents = found["{name}"]
+    return count * int(await wf.call("price", cents) is not None) * cents
+"""
 
-    @shop.worker.task("price")
-    async def price(job: Job) -> dict[str, int]:
-        return {"cents": 250}
 
-    @shop.worker.workflow("order")
-    async def order(wf: Workflow, count: int) -> int:
-        found = await wf.call("price", count)
-        wf.publish("state", "priced")
-        cents = found["cents"] if is_mended else found["price"]
-        return int(await wf.call("price", cents) is not None) * count * int(cents)
+async def test_the_drill_of_a_run_that_failed(shop: Shop, tmp_path: Path) -> None:
+    """It stops with a traceback; its history fails alike where no service is; the code is mended; it goes on."""
+    file, saved = tmp_path / "code.py", tmp_path / "run.json"
 
-    shop.open()
+    async def replayed() -> tuple[int, str]:
+        """By a process that can reach no service."""
+        words = ("-m", "headgate", "workflow", "replay", str(saved), f"{file}:order", "--seeds", "1")
+        nowhere = {f"HEADGATE_{service}_URL": "http://127.0.0.1:1" for service in ("QUEUE", "DAG")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, env={**os.environ, **nowhere}, stdout=PIPE, stderr=STDOUT
+        )
+        said, _ = await process.communicate()
+        return process.returncode or 0, said.decode()
+
+    async def deploy() -> Worker:
+        worker = Worker(shop.client, drain_s=2, wait_s=2)
+        worker.workflow("order")(function_named(f"{file}:order"))
+
+        @worker.task("price")
+        async def price(job: Job) -> dict[str, int]:
+            return {"cents": 250}
+
+        return worker
+
+    file.write_text(DRILL.format(name="price"))
+    first = await deploy()
+    working = asyncio.create_task(first.run(signals=False))
     run = await shop.client.workflows.start("order", 3, id="order-1")
     failed = await run.wait(timeout_s=20)
-    assert failed.state == "failed" and "KeyError: 'price'" in (failed.error or "")
+    assert failed.state == "failed" and failed.published == {"state": "priced"}
+    assert "KeyError: 'price'" in (failed.error or "") and f"{file}" in (failed.error or "")
+    first.stop()
+    await working
     history = await run.history()
-    end = replay(history, order).end
-    assert end is not None and end.spec["state"] == "failed"
-    is_mended = True
+    saved.write_text(json.dumps(history))
+    code, said = await replayed()
+    assert code == 0 and "KeyError: 'price'" in said and "code.py" in said
+    end = replay(history, function_named(f"{file}:order")).end
+    assert end is not None and "KeyError: 'price'" in end.spec["error"]
+    file.write_text(DRILL.format(name="cents"))
+    code, said = await replayed()
+    assert code == 1 and "code.py:6" in said and "price#2" in said, "the mended code does not end there"
+    second = await deploy()
+    working = asyncio.create_task(second.run(signals=False))
     await run.resume("the price is in cents now")
     ended = await run.wait(timeout_s=20)
-    assert (ended.state, ended.output) == ("succeeded", 750)
-    assert ended.published == {"state": "priced"}
-    replay(await run.history(), order)
+    assert (ended.state, ended.output, ended.error) == ("succeeded", 750, None)
+    saved.write_text(json.dumps(await run.history()))
+    assert (await replayed())[0] == 0
+    second.stop()
+    await working
 
 
 async def test_a_run_whose_code_asks_for_nonsense_is_stuck_until_it_is_mended(shop: Shop) -> None:

@@ -1,6 +1,7 @@
 """Code against its history: prefixes, interleavings, edits, other processes and interpreters."""
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -16,7 +17,7 @@ import pytest
 
 from headgate.testing import explore, replay, simulate
 from headgate.workflow import Event, Mismatch, Replay, Workflow
-from headgate.workflow.errors import UnknownEvent
+from headgate.workflow.errors import TurnFailed, UnknownEvent
 from headgate.workflow.events import markers_of
 from headgate.workflow.memory import MemoryRun
 from headgate.workflow.turns import Turn
@@ -159,6 +160,24 @@ def test_commands_are_the_same_under_three_hash_seeds_and_on_each_python_here() 
     assert len(set(outputs.values())) == 1
     refused = json.loads(outputs[sys.executable, "0"])["refused"]
     assert len(refused) > 5 and all(told.startswith("refused: ") for told in refused.values())
+
+
+def test_the_collector_is_paused_while_a_history_is_replayed_and_no_longer() -> None:
+    """With many calls at once it would look at all of them, again and again."""
+    were: list[bool] = []
+
+    async def code(wf: Workflow) -> None:
+        were.append(gc.isenabled())
+        await wf.call("work")
+        raise AssertionError("not before it is told")
+
+    history = [event for event in simulate(original, "x").run().run.events() if event.kind == "run"]
+    assert gc.isenabled()
+    Replay(code).feed_all(history)
+    assert (were, gc.isenabled()) == ([False], True)
+    with pytest.raises(TurnFailed):
+        Replay(code).feed_all([*history, *history])
+    assert gc.isenabled()
 
 
 # Edits
