@@ -201,7 +201,10 @@ class OperationProgress(Progress):
 
 
 def stderr_line(text: str) -> None:
-    sys.stderr.write(text.rstrip("\n") + "\n")
+    """Say a line on the standard error; where that is closed, to nobody."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text.rstrip("\n") + "\n")
 
 
 def silence() -> None:

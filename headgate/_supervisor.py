@@ -1,7 +1,8 @@
 """Workers in processes of their own, which are looked after.
 
 A process that ends by itself is started again, later each time; with `watched` all are, as soon as a source file
-changes. SIGTERM and SIGINT are passed on, so that workers drain; a second one hurries them.
+changes. SIGTERM and SIGINT are passed on, so that workers drain; a second one hurries them. What a handler of
+these signals does takes no lock: it may run at any moment, also while this very thread holds one.
 """
 
 import os
@@ -18,7 +19,7 @@ from typing import Final
 
 from headgate._backoff import ceiling_s
 from headgate._output import stderr_line
-from headgate._signals import NUMBERS
+from headgate._signals import HURRY, NUMBERS
 
 LOOK_S: Final = 0.2
 # A process that has lived so long was well: its end is not taken for one of a row.
@@ -74,17 +75,17 @@ class Supervisor:
         self._start = start
         self._clock = clock
         self._places = [_Place() for _ in range(count)]
-        self._signals: list[int] = []
-        self._wake = threading.Event()
+        # What the workers were told: the first signal, and then that they should hurry.
+        self._told: list[int] = []
         self._seen = watched() if watched is not None else {}
 
     def run(self) -> int:
         """Until a signal, and the workers have ended; the exit code."""
         before = {number: signal.signal(number, self._signalled) for number in NUMBERS}
         try:
-            while not self._signals:
+            while not self._told:
                 self.step()
-                self._wake.wait(LOOK_S)
+                time.sleep(LOOK_S)
             return self._end()
         finally:
             for number, handler in before.items():
@@ -113,18 +114,17 @@ class Supervisor:
             place.due_at = now + pause_s
             stderr_line(f"headgate: a worker has ended ({_said(code)}); the next one starts in {pause_s:g} s")
             place.process = None
-        if place.process is None and place.due_at <= now and not self._signals:
+        if place.process is None and place.due_at <= now and not self._told:
             process = self._start(self._command)
-            missed = self._signals[:]  # they came while it was started, and reached the others
+            missed = self._told[:]  # they came while it was started, and reached the others
             place.process = process
             for number in missed:
                 process.send_signal(number)
             place.started_at = now
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
-        self._signals.append(number)
-        self._stop(number)
-        self._wake.set()
+        self._told.append(HURRY if self._told else number)
+        self._stop(self._told[-1])
 
     def _stop(self, number: int) -> None:
         for place in self._places:
@@ -140,7 +140,7 @@ class Supervisor:
     def _end(self) -> int:
         """The exit code: one that was told to end before it could drain has done as it was told."""
         codes = [place.process.wait() for place in self._places if place.process is not None]
-        return max((abs(code) for code in codes if -code not in self._signals), default=0)
+        return max((abs(code) for code in codes if -code not in self._told), default=0)
 
 
 class _Place:

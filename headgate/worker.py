@@ -225,7 +225,10 @@ class Worker:
         pollers = [asyncio.create_task(self._poll(task)) for task in self._tasks.values()]
         stopped: asyncio.Task[Any] = asyncio.create_task(self._stop.wait())
         try:
-            with on_signals(self._stop_here) if signals else contextlib.nullcontext():
+            heard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if signals:
+                heard = on_signals(self._stop_here, is_looked_after=_supervisor.parent() is not None)
+            with heard:
                 try:
                     await asyncio.wait([stopped, *pollers, *keepers], return_when=asyncio.FIRST_COMPLETED)
                 except asyncio.CancelledError:

@@ -4,6 +4,7 @@ from tests.mutations.model import Mutation
 
 _PROGRESS = "contract/test_queue_progress.py"
 _WORKERS = "contract/test_queue_workers.py"
+_SUPERVISOR = "unit/headgate/test_supervisor.py"
 
 MUTATIONS = (
     Mutation(
@@ -104,5 +105,21 @@ MUTATIONS = (
         "os.environ.pop(PARENT, None)",
         "os.environ.get(PARENT)",
         ("integration/app/test_processes.py::test_what_a_worker_starts_is_not_told_who_looks_after_the_worker",),
+    ),
+    Mutation(
+        "worker-group-signal",
+        "a signal to a whole group is not taken for two by workers to whom it is passed on besides",
+        "headgate/_signals.py",
+        "        if self._is_looked_after:\n",
+        "        if False:\n",
+        (f"{_SUPERVISOR}::test_a_signal_to_the_whole_group_is_one_to_those_who_are_also_told_of_it",),
+    ),
+    Mutation(
+        "worker-second-signal",
+        "the second signal to a supervisor hurries its workers",
+        "headgate/_supervisor.py",
+        "HURRY if self._told else number",
+        "number",
+        (f"{_SUPERVISOR}::test_the_second_signal_is_passed_on_as_such",),
     ),
 )
