@@ -77,9 +77,7 @@ class Voice:
 
     async def stop(self) -> None:
         """Say what is still to be said, then close the connection."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await vital.end([self._task])
         if self._redis is not None:
             while self._names and await self.step():
                 pass

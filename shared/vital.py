@@ -8,11 +8,13 @@ makes the process not ready, and the process goes, for its supervisor to start a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from shared.errors import ShuttingDown
 from shared.log import log
+
+CANCELLED_AGAIN_S = 0.5
 
 
 class Vitals:
@@ -51,6 +53,21 @@ class Vitals:
             self.ended = task.get_name()
             for listener in self._on_end:
                 listener()
+
+
+async def end(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+    """Cancel tasks, again until each has ended, whatever by.
+
+    One cancel is not enough: one that meets the very answer that a task waits for is lost in `asyncio.wait_for` of
+    Python 3.11, by which the client of Redis waits, and the task goes on as if nothing had been said.
+    """
+    ending = [task for task in tasks if task is not None]
+    left = {task for task in ending if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCELLED_AGAIN_S)
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 PROCESS = Vitals()

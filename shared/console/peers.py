@@ -68,10 +68,7 @@ class Peers:
 
     async def stop(self) -> None:
         """Answer no more."""
-        tasks = [*self._answering, *([self._listening] if self._listening is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await vital.end([*self._answering, self._listening])
         for redis in (self._redis, self._ear):
             if redis is not None:
                 await redis.aclose()

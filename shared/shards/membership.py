@@ -64,9 +64,7 @@ class Membership:
 
     async def close(self) -> None:
         """Stop listening and close the connections."""
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        await vital.end([self._listening])
         for redis in (self._redis, self._ear):
             if redis is not None:
                 await redis.aclose()

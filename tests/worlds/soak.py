@@ -187,6 +187,9 @@ async def live(
             next_s = time.monotonic() + round_s
             await world.live(1)
             check()
+            for fault in faults:
+                if fault.done():
+                    fault.result()  # else nothing is hurt any more, unseen
             await asyncio.sleep(max(0.0, next_s - time.monotonic()))
         await asyncio.gather(*faults)
     finally:

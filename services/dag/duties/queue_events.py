@@ -43,11 +43,9 @@ class Hearing:
 
     async def stop(self) -> None:
         """Stop listening and close the connection."""
-        tasks = [task for task in (*self._reads.values(), self._listening, self._following) if task is not None]
+        tasks = [*self._reads.values(), self._listening, self._following]
         self._listening = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await vital.end(tasks)
         if self._ear is not None:
             await self._ear.aclose()
 

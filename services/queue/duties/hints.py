@@ -176,7 +176,7 @@ class Messenger(Announcer):
 
     async def stop(self) -> None:
         """Stop, and close the connection."""
-        await _end(self._speaking)
+        await vital.end([self._speaking])
         await self._redis.aclose()
 
     def _is_alone(self, now_s: float) -> bool:
@@ -252,7 +252,7 @@ class Hearer:
 
     async def stop(self) -> None:
         """Stop, and close the connection."""
-        await _end(self._listening)
+        await vital.end([self._listening])
         await self._redis.aclose()
 
     def heard(self, data: bytes) -> None:
@@ -267,12 +267,6 @@ class Hearer:
                     self._dispatch.hinted(hint.namespace, hint.topic, hint.shard, partial(_read, hint.keys))
                 for namespace, topic in message.asks:
                     self._dispatch.asked.heard(namespace, topic)
-
-
-async def _end(task: asyncio.Task[None] | None) -> None:
-    if task is not None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def _gather(gathered: _Gathered, place: tuple[str, str, int], keys: Sequence[Key]) -> None:
