@@ -8,7 +8,7 @@ call have looked at as many nodes as there are, what is left of the call is sort
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, assert_never
 
 from services.dag.model import Counts, Trigger
@@ -179,9 +179,10 @@ class Order:
         self._ups.add(down, up)
         return []
 
-    def remove(self, edges: Iterable[tuple[int, int]]) -> None:
-        """Take back edges just inserted; an order of more edges is one of fewer."""
-        for up, down in edges:
+    def remove(self, edges: Sequence[tuple[int, int]]) -> None:
+        """Take back edges just inserted; an order of more edges is one of fewer. The last goes first, which is
+        the last of its nodes, too."""
+        for up, down in reversed(edges):
             self._downs.remove(up, down)
             self._ups.remove(down, up)
 
@@ -301,7 +302,11 @@ class _Lists:
         self.late_edges += 1
 
     def remove(self, node: int, target: int) -> None:
-        self._late[node].remove(target)
+        late = self._late[node]
+        if late[-1] == target:
+            late.pop()
+        else:
+            late.remove(target)
         self.late_edges -= 1
-        if not self._late[node]:
+        if not late:
             del self._late[node]

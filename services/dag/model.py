@@ -8,6 +8,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, NewType
 
+import msgspec
+
 DagState = Literal["running", "cancelling", "succeeded", "failed", "cancelled"]
 NodeState = Literal["blocked", "released", "succeeded", "failed", "skipped", "cancelled"]
 Trigger = Literal["all_succeeded", "all_done", "any_succeeded", "any_failed", "none_failed"]
@@ -292,23 +294,23 @@ class NewNode:
         return self.levels > 0
 
 
-class NewEdge(NamedTuple):
-    """An edge of a call, by keys, and where in the body it stands: at a place among the dependencies, in a node's
-    upstream (node, place), or for its node to be expanded."""
+class NewEdge(msgspec.Struct, frozen=True, gc=False):
+    """An edge of a call, by keys, and where in the body it stands: at a place among the dependencies, or in the
+    upstream of the `node` at a place; None for a node that is expanded. A call may bring a million."""
 
     upstream: str
     downstream: str
-    at: int | tuple[int, int] | None
+    place: int | None
+    node: int | None = None
 
     @property
     def pointer(self) -> str:
         """Where it stands, as a JSON pointer."""
-        if self.at is None:
+        if self.place is None:
             return "/node"
-        if isinstance(self.at, int):
-            return f"/dependencies/{self.at}"
-        node, place = self.at
-        return f"/nodes/{node}/upstream/{place}"
+        if self.node is None:
+            return f"/dependencies/{self.place}"
+        return f"/nodes/{self.node}/upstream/{self.place}"
 
 
 @dataclass(slots=True, frozen=True)

@@ -48,6 +48,8 @@ class DagSettings(EdgeSettings):
     value_bytes_max: int = 64 * 1024
     values_per_dag_max: int = 1_000
     dag_values_bytes_max: int = 4 * 1024 * 1024
+    # A call with more edges is read and judged beside the event loop, and no statement writes more.
+    edges_at_once_max: Annotated[int, Field(ge=1)] = 10_000
     # Edges from the children of one expand call to what waits for them.
     expand_edges_max: int = 100_000
     graph_json_nodes_max: int = 100_000

@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 from urllib.parse import unquote
 
 import msgspec
@@ -29,6 +29,7 @@ from headgate import wire
 from headgate.wire import Problem
 from shared import vital
 from shared.admission.delay import LoopLag
+from shared.beside import beside
 from shared.errors import (
     FieldError,
     Invalid,
@@ -123,6 +124,33 @@ def validate(model: type[M], value: Any) -> M:
         raise invalid_body(error.errors(include_url=False, include_input=False), model=model) from None
 
 
+def validate_by_parts(model: type[M], value: Any) -> M:
+    """The same, element by element of the lists that the body is made of: a whole list keeps all threads waiting.
+    What is refused is looked at as a whole, to tell of every fault."""
+    parts = value
+    for name, element in _element_models(model).items() if isinstance(value, dict) else ():
+        if isinstance(given := value.get(name), list):
+            try:
+                parts = {**parts, name: [element.model_validate(each) for each in given]}
+            except ValidationError:
+                return validate(model, value)
+    return validate(model, parts)
+
+
+@cache
+def _element_models(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """What the elements of its lists are, where they are models, by the lists' names."""
+    found = ((name, _element_model(field.annotation)) for name, field in model.model_fields.items())
+    return {name: element for name, element in found if element is not None}
+
+
+def _element_model(annotation: Any) -> type[BaseModel] | None:
+    args = get_args(annotation)
+    if get_origin(annotation) is list:
+        return args[0] if isinstance(args[0], type) and issubclass(args[0], BaseModel) else None
+    return next(filter(None, map(_element_model, args)), None)
+
+
 def invalid_body(faults: Sequence[Any], *, skip: int = 0, model: type[BaseModel] | None = None) -> Invalid:
     """Pydantic's faults as an `Invalid`; `skip` drops leading parts of each location. Input is never echoed.
     Where `model` refused a field, the one is told that it may have meant."""
@@ -179,7 +207,9 @@ def body_of(model: type[M]) -> Any:
     async def parse(request: Request) -> M:
         settings = request.app.state.settings
         body = await read_body(request, settings)
-        return validate(model, json_body.check(body, depth_max=settings.json_depth_max))
+        value = await json_body.read(body, depth_max=settings.json_depth_max)
+        is_large = len(body) > json_body.BYTES_AT_ONCE_MAX
+        return await beside(is_large, validate_by_parts if is_large else validate, model, value)
 
     parse.body_model = model  # type: ignore[attr-defined]
     return Depends(parse)

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from shared.errors import BadRequest, FieldError, Invalid, NotJson, TooDeep, UnsupportedMedia
+from shared.beside import beside
+from shared.errors import BadRequest, FieldError, Invalid, NotJson, ServiceError, TooDeep, UnsupportedMedia
 
 _ESCAPES = re.compile(rb"\\.", re.S)
 _OTHERS = bytes(byte for byte in range(256) if byte not in b'"[]{}')
@@ -24,6 +25,10 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _decode = msgspec.json.decode
 _encode = msgspec.json.encode
 _format = msgspec.json.format
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+# Some milliseconds.
+BYTES_AT_ONCE_MAX = 512 * 1024
 
 
 def check(body: bytes, *, depth_max: int) -> Any:
@@ -45,6 +50,30 @@ def check(body: bytes, *, depth_max: int) -> Any:
     if plain:
         return value
     return _read_slowly(body)
+
+
+async def read(body: bytes, *, depth_max: int) -> Any:
+    """The same of a body of any size: a large one is read beside the event loop."""
+    is_large = len(body) > BYTES_AT_ONCE_MAX
+    return await beside(is_large, check_by_parts if is_large else check, body, depth_max=depth_max)
+
+
+def check_by_parts(body: bytes, *, depth_max: int) -> Any:
+    """As `check`, element by element of the lists that the body is made of: reading one keeps all threads waiting.
+    Where a part looks wrong the whole is read at once, to say what is."""
+    try:
+        members = _decode_members(body)
+        if _format(_encode(members), indent=-1) == _format(body, indent=-1):
+            return {name: _member(bytes(part), depth_max - 1) for name, part in members.items()}
+    except (msgspec.MsgspecError, UnicodeError, ServiceError):
+        pass
+    return check(body, depth_max=depth_max)
+
+
+def _member(text: bytes, depth_max: int) -> Any:
+    if not text.startswith(b"["):
+        return check(text, depth_max=depth_max)
+    return [check(bytes(part), depth_max=depth_max - 1) for part in _decode_elements(text)]
 
 
 def _check_depth(body: bytes, depth_max: int) -> None:

@@ -9,6 +9,7 @@ _CONTROL = "services/dag/run/control.py"
 _EXPANDING = "services/dag/build/expand.py"
 _GRAPH = "services/dag/graph.py"
 _MODEL = "services/dag/model.py"
+_LARGE_CALLS = "integration/dag/test_large_calls.py"
 _ORDERS = "services/dag/build/topological_orders.py"
 _QUOTAS = "services/dag/build/quotas.py"
 _REGISTRATION = "services/dag/build/queue_registration.py"
@@ -256,5 +257,21 @@ MUTATIONS = (
         "self._visited > visits_max and len(edges) - place > 1",
         "False",
         ("unit/dag/test_graph.py::test_a_call_of_many_edges_against_the_order_is_sorted_at_once",),
+    ),
+    Mutation(
+        "large-calls-beside",
+        "what a call brings is gone through beside the event loop, if it is much",
+        "services/dag/build/create.py",
+        "        return len(edges) > self._settings.edges_at_once_max\n",
+        "        return False\n",
+        (f"{_LARGE_CALLS}::test_four_times_the_edges_do_not_keep_the_loop_longer",),
+    ),
+    Mutation(
+        "large-calls-statements",
+        "no statement writes more edges than may be written at once",
+        "services/dag/build/insertion.py",
+        "    at_once_max = context.settings.edges_at_once_max\n",
+        "    at_once_max = 10**9\n",
+        (f"{_LARGE_CALLS}::test_four_times_the_edges_do_not_keep_the_loop_longer",),
     ),
 )

@@ -124,4 +124,12 @@ MUTATIONS = (
         "_SHARES = (1.0, 1.0, 1.0, 1.0)",
         ("unit/shared/admission/test_fair_queue.py::test_acks_overtake_dequeues_overtake_enqueues",),
     ),
+    Mutation(
+        "large-body-names",
+        "a large body, too, names no member twice",
+        "shared/http/json_body.py",
+        "        if _format(_encode(members), indent=-1) == _format(body, indent=-1):\n",
+        "        if True:\n",
+        ("unit/shared/http/test_json_body.py::test_what_is_wrong_in_a_large_body_is_told_as_of_a_small_one",),
+    ),
 )

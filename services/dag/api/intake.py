@@ -40,6 +40,11 @@ def new_dag(spec: wire.DagSpec | wire.SubDag, settings: DagSettings) -> NewDag:
     )
 
 
+def edge_count(nodes: Sequence[wire.NodeSpec]) -> int:
+    """How many edges nodes bring, those of DAGs within them too."""
+    return sum(len(node.upstream or ()) + (edge_count(node.dag.nodes or ()) if node.dag else 0) for node in nodes)
+
+
 def new_nodes(nodes: Sequence[wire.NodeSpec], settings: DagSettings) -> list[NewNode]:
     """Nodes to add.
 

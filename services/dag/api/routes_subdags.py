@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 
 from headgate import wire
-from services.dag.api import intake
+from services.dag.api import intake, verbs
 from services.dag.api.routing import DAG_PATH, Limit, NamespaceOf, OrchestratorOf
 from services.dag.api.views import added_view, raw
 from services.dag.build.expand import Expansion
@@ -30,7 +30,7 @@ async def expand(
     body: Annotated[wire.ExpandNode, body_of(wire.ExpandNode)],
 ) -> Response:
     """Add children to a node that runs; what waits for the node, then or later, waits for them too."""
-    nodes = intake.new_nodes(body.nodes, duties.context.settings)
+    nodes = await verbs.new_nodes(duties, body.nodes)
     edges = intake.new_edges(body.dependencies or ())
     added = await duties.builder.add(ns, dag, nodes, edges, Expansion(body.node, body.generation))
     return json_response({"nodes": added_view(added)}, 201)

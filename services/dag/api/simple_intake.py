@@ -67,9 +67,23 @@ class AdditionBody(msgspec.Struct, forbid_unknown_fields=True):
     dependencies: Annotated[list[_Edge], Meta(max_length=wire.BATCH_MAX)] | None = None
 
 
+def edge_count(value: Any) -> int:
+    """How many edges the nodes of a body's JSON value bring, those of DAGs within them too, if it is any good."""
+    nodes = value.get("nodes") if isinstance(value, dict) else None
+    count = 0
+    for node in nodes if isinstance(nodes, list) else ():
+        if isinstance(node, dict):
+            upstream = node.get("upstream")
+            count += len(upstream) if isinstance(upstream, list) else 0
+            count += edge_count(node.get("dag"))
+    return count
+
+
 def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | Fallback:
     """A DAG to create, from a body's JSON value, with its nodes in the order of the call, which respects their
-    edges; it must be of the common shape."""
+    edges; it must be of the common shape, and not large."""
+    if edge_count(value) > settings.edges_at_once_max:
+        return Fallback("large")
     try:
         spec = msgspec.convert(value, _Spec)
     except msgspec.ValidationError:
@@ -85,8 +99,10 @@ def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | Fallback
     return NewDag(spec.key, spec.name, spec.open, spec.hold, spec.on_failure, None, None), made[0]
 
 
-def read_added(value: Any) -> AdditionBody | Fallback:
-    """Nodes to add, from a body's JSON value; each must be of the common shape."""
+def read_added(value: Any, settings: DagSettings) -> AdditionBody | Fallback:
+    """Nodes to add, from a body's JSON value; each must be of the common shape, and all not large."""
+    if edge_count(value) > settings.edges_at_once_max:
+        return Fallback("large")
     try:
         return msgspec.convert(value, AdditionBody)
     except msgspec.ValidationError:

@@ -8,6 +8,7 @@ here, but for new DAGs of the common shape (see `plain`), which are as that func
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from headgate import wire
@@ -18,9 +19,10 @@ from services.dag.api.views import added_view, dag_view, node_end_view
 from services.dag.build.create import Created
 from services.dag.model import NewEdge, NewNode
 from shared.admission.connection_priority import Urgency
+from shared.beside import beside
 from shared.fallback import Fallback
 from shared.http import json_body
-from shared.http.edge import M, validate
+from shared.http.edge import M, validate, validate_by_parts
 from shared.http.hot_path import Call, Verb
 
 Answer = tuple[int, Any]
@@ -33,13 +35,20 @@ _PLAIN_WAIT = re.compile(
 async def create(duties: Orchestrator, namespace: str, body: wire.DagSpec) -> Answer:
     """201 and the DAG that was made, or 200 and the one of the same key."""
     settings = duties.context.settings
-    created = await duties.builder.create(
-        namespace,
-        intake.new_dag(body, settings),
-        intake.new_nodes(body.nodes or (), settings),
-        intake.new_edges(body.dependencies or ()),
-    )
-    return _created(created)
+    new, edges = intake.new_dag(body, settings), intake.new_edges(body.dependencies or ())
+    nodes = await new_nodes(duties, body.nodes or ())
+    return _created(await duties.builder.create(namespace, new, nodes, edges))
+
+
+async def new_nodes(duties: Orchestrator, nodes: Sequence[wire.NodeSpec]) -> list[NewNode]:
+    """Nodes of a call, of any size.
+
+    Raises:
+        ServiceError: as `intake.new_nodes`.
+    """
+    settings = duties.context.settings
+    is_large = intake.edge_count(nodes) > settings.edges_at_once_max
+    return await beside(is_large, intake.new_nodes, nodes, settings)
 
 
 def _created(created: Created) -> Answer:
@@ -49,7 +58,7 @@ def _created(created: Created) -> Answer:
 
 async def add_nodes(duties: Orchestrator, namespace: str, dag: str, body: wire.AddNodes) -> dict[str, Any]:
     """The call's nodes as they stand now."""
-    nodes = intake.new_nodes(body.nodes, duties.context.settings)
+    nodes = await new_nodes(duties, body.nodes)
     return await _add(duties, namespace, dag, nodes, intake.new_edges(body.dependencies or ()))
 
 
@@ -116,18 +125,18 @@ class Hot:
 
     async def create(self, call: Call) -> Answer:
         """`dag_create`."""
-        value = self._value(call)
+        value = await self._value(call)
         made, builder = simple_intake.read(value, self._settings), self._duties.builder
         dag = made if isinstance(made, Fallback) else await builder.create_plain(call.namespace, *made)
         if not isinstance(dag, Fallback):
             return _created(Created(dag, made=True, same=True))
         dag.counted("dag_create")
-        return await create(self._duties, call.namespace, validate(wire.DagSpec, value))
+        return await create(self._duties, call.namespace, await self._validated(wire.DagSpec, value))
 
     async def add_nodes(self, call: Call) -> Answer:
         """`dag_add_nodes`."""
-        value = self._value(call)
-        added = simple_intake.read_added(value)
+        value = await self._value(call)
+        added = simple_intake.read_added(value, self._settings)
         if isinstance(added, Fallback):
             added.counted("dag_add_nodes")
         else:
@@ -144,16 +153,17 @@ class Hot:
             nodes = simple_intake.nodes_of(added, self._settings)
             if not isinstance(nodes, Fallback):
                 return 201, await _add(self._duties, call.namespace, call.of, *nodes)
-        return 201, await add_nodes(self._duties, call.namespace, call.of, validate(wire.AddNodes, value))
+        body = await self._validated(wire.AddNodes, value)
+        return 201, await add_nodes(self._duties, call.namespace, call.of, body)
 
     async def add_dependencies(self, call: Call) -> Answer:
         """`dag_add_dependencies`."""
-        body = self._body(call, wire.AddDependencies)
+        body = validate(wire.AddDependencies, await self._value(call))
         return 201, await add_dependencies(self._duties, call.namespace, call.of, body)
 
     async def resolve(self, call: Call) -> Answer:
         """`dag_resolve`."""
-        body = self._body(call, wire.ResolveRequest)
+        body = validate(wire.ResolveRequest, await self._value(call))
         return 200, await resolve(self._duties, call.namespace, call.of, body)
 
     async def wait(self, call: Call) -> Answer:
@@ -164,12 +174,13 @@ class Hot:
         call.client.step_aside()
         return 200, await wait(self._duties, call.namespace, call.of, *asked)
 
-    def _body(self, call: Call, model: type[M]) -> M:
-        return validate(model, self._value(call))
+    async def _validated(self, model: type[M], value: Any) -> M:
+        is_large = simple_intake.edge_count(value) > self._settings.edges_at_once_max
+        return await beside(is_large, validate_by_parts if is_large else validate, model, value)
 
-    def _value(self, call: Call) -> Any:
+    async def _value(self, call: Call) -> Any:
         enter(call.namespace, call.caller, reads=False)
-        return json_body.check(call.body, depth_max=self._settings.json_depth_max)
+        return await json_body.read(call.body, depth_max=self._settings.json_depth_max)
 
 
 def is_plain_wait(query: str) -> bool:

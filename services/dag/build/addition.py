@@ -6,7 +6,7 @@ that a DAG built from its roots down has edges that ascend.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
@@ -20,9 +20,12 @@ from services.dag.errors import (
     reopening_error,
 )
 from services.dag.graph import sort
-from services.dag.model import UNDO, Counts, Dag, NewEdge, NewNode, Node
+from services.dag.model import NODE_BITS, UNDO, Counts, Dag, NewEdge, NewNode, Node
 from services.dag.settings import DagSettings
 from shared.errors import FieldError, invalid
+
+_FAULTS_SHOWN_MAX = 20
+_MASK = (1 << NODE_BITS) - 1
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,14 +60,20 @@ class Plan:
 
 def edges_of(nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]) -> list[NewEdge]:
     """All edges that a call names, each once."""
-    found = {
-        (up, node.key): NewEdge(up, node.key, (i, j))
-        for i, node in enumerate(nodes)
-        for j, up in enumerate(node.upstream)
-    }
+    found: list[NewEdge] = []
+    above: dict[str, set[str]] = {}
+    for i, node in enumerate(nodes):
+        known = above.setdefault(node.key, set())
+        for place, up in enumerate(node.upstream):
+            if up not in known:
+                known.add(up)
+                found.append(NewEdge(up, node.key, place, i))
     for edge in dependencies:
-        found.setdefault((edge.upstream, edge.downstream), edge)
-    return list(found.values())
+        known = above.setdefault(edge.downstream, set())
+        if edge.upstream not in known:
+            known.add(edge.upstream)
+            found.append(edge)
+    return found
 
 
 def named(nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> list[str]:
@@ -75,6 +84,12 @@ def named(nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> list[str]:
         keys[edge.upstream] = None
         keys[edge.downstream] = None
     return list(keys)
+
+
+def between_old(edges: Sequence[NewEdge], existing: Existing) -> list[NewEdge]:
+    """Those edges both of whose nodes are there: they may be there, too."""
+    nodes = existing.nodes
+    return [edge for edge in edges if edge.upstream in nodes and edge.downstream in nodes]
 
 
 def plan(
@@ -153,20 +168,22 @@ def _new_nodes(nodes: Sequence[NewNode], existing: Existing) -> dict[str, NewNod
         if known != node.fingerprint:
             taken.append(FieldError(f"/nodes/{i}/key", "another node has this key"))
     if taken:
-        raise NodeExists("a key is taken by another node", errors=taken[:20])
+        raise NodeExists("a key is taken by another node", errors=taken[:_FAULTS_SHOWN_MAX])
     return new
 
 
 def _refuse_unknown(edges: Sequence[NewEdge], known: Set[str]) -> None:
-    errors = []
+    errors: list[FieldError] = []
     for edge in edges:
+        if len(errors) >= _FAULTS_SHOWN_MAX:
+            break
         if edge.upstream not in known:
-            pointer = edge.pointer if isinstance(edge.at, tuple) else f"{edge.pointer}/upstream"
+            pointer = edge.pointer if edge.node is not None else f"{edge.pointer}/upstream"
             errors.append(FieldError(pointer, "there is no node with this key"))
         if edge.downstream not in known:
             errors.append(FieldError(f"{edge.pointer}/downstream", "there is no node with this key"))
     if errors:
-        raise UnknownNode("an edge names a node that the DAG does not have", errors=errors[:20])
+        raise UnknownNode("an edge names a node that the DAG does not have", errors=errors[:_FAULTS_SHOWN_MAX])
 
 
 def _refuse_cleanup(
@@ -203,7 +220,10 @@ def _refuse_cleanup(
 
 def faults(edges: Sequence[NewEdge]) -> list[FieldError]:
     """Where edges stand that come too late."""
-    return [FieldError(edge.pointer, "its downstream node is already released or over") for edge in edges[:20]]
+    return [
+        FieldError(edge.pointer, "its downstream node is already released or over")
+        for edge in edges[:_FAULTS_SHOWN_MAX]
+    ]
 
 
 def cycle_error(keys: Sequence[str]) -> Cycle:
@@ -230,7 +250,10 @@ def check_limits(dag: Dag, adding: Plan, existing: Existing, settings: DagSettin
     ):
         if count > limit:
             raise LimitExceeded(f"the DAG would have {count} {what}; at most {limit} are taken")
-    for key, added in Counter([edge.downstream for edge in adding.edges]).items():
+    above: defaultdict[str, int] = defaultdict(int)
+    for edge in adding.edges:
+        above[edge.downstream] += 1
+    for key, added in above.items():
         old = existing.nodes.get(key)
         if added + (old.upstreams if old else 0) > settings.degree_max:
             raise LimitExceeded(f"a node would have over {settings.degree_max} upstreams")
@@ -254,3 +277,22 @@ def new_counts(adding: Plan, existing: Existing) -> dict[str, Counts]:
             up = existing.nodes.get(edge.upstream)
             counts[edge.downstream].add(up.state if up else "blocked")
     return counts
+
+
+def added_below(adding: Plan, existing: Existing) -> dict[int, int]:
+    """How many new edges leave nodes that are there, by the nodes' numbers."""
+    added: dict[int, int] = {}
+    for edge in adding.edges:
+        if up := existing.nodes.get(edge.upstream):
+            added[up.no] = added.get(up.no, 0) + 1
+    return added
+
+
+def leaves_old(adding: Plan, existing: Existing) -> bool:
+    """Whether a new edge leaves a node that is there."""
+    return any(edge.upstream in existing.nodes for edge in adding.edges)
+
+
+def numbered(edges: Sequence[NewEdge], numbers: dict[str, int]) -> list[tuple[int, int]]:
+    """Edges by the numbers of their nodes within the DAG."""
+    return [(numbers[edge.upstream] & _MASK, numbers[edge.downstream] & _MASK) for edge in edges]

@@ -22,7 +22,6 @@ from services.dag.build.topological_orders import Orders, OrderStale
 from services.dag.errors import LimitExceeded, QueueUnavailable, Upgrading, managed_error
 from services.dag.graph import Order
 from services.dag.model import (
-    NODE_BITS,
     Added,
     Addition,
     Dag,
@@ -39,6 +38,7 @@ from services.dag.run.decisions import Settlement
 from services.dag.store.create import Columns
 from services.dag.store.dags import NodeRow
 from shared import ids
+from shared.beside import beside
 from shared.crash import crash_point
 from shared.errors import ShardUnavailable, Unavailable, something_done
 from shared.fallback import Fallback
@@ -48,7 +48,6 @@ from shared.shards.shard_map import Shard
 
 T = TypeVar("T")
 _ATTEMPTS_MAX = 8
-_MASK = (1 << NODE_BITS) - 1
 
 
 class Created(NamedTuple):
@@ -161,7 +160,7 @@ class Builder:
         if facts:
             await store.edges.resolve_externals(tx, dag.no, facts)
             dag.externals += len(facts)
-        edges = addition.edges_of(made_of.nodes, made_of.dependencies)
+        edges = await self._edges(made_of.nodes, made_of.dependencies)
         return await self._write(tx, shard, dag, made_of.nodes, edges, queue_shard)
 
     async def give_made(self, shard: Shard, made: Written) -> None:
@@ -188,10 +187,10 @@ class Builder:
         dependencies: Sequence[NewEdge],
         parent: Parent | None = None,
     ) -> Created:
-        edges = addition.edges_of(nodes, dependencies)
+        edges = await self._edges(nodes, dependencies)
         queue_shard = await self._queue_shard(shard) if nodes else 0
         await self.quotas.look(namespace)
-        if parent is None and not self.quotas.is_limited(namespace):
+        if parent is None and not self.quotas.is_limited(namespace) and not self._is_large(edges):
             birth = create_batch.plan(dag_id, namespace, new, nodes, edges, queue_shard, self._settings)
             if isinstance(birth, Fallback):
                 birth.counted("dag_create_whole")
@@ -248,7 +247,7 @@ class Builder:
             AddUnfinished: the nodes are written, and are being added by and by.
         """
         shard, dag_id = self._context.shard_of(dag_id)
-        edges = addition.edges_of(nodes, dependencies)
+        edges = await self._edges(nodes, dependencies)
         queue_shard = await self._queue_shard(shard) if nodes else 0
         await self.quotas.look(namespace)
 
@@ -344,7 +343,8 @@ class Builder:
     ) -> tuple[Settlement | None, Written]:
         existing = await self._existing(tx, dag, nodes, edges, expansion)
         known_edges = await self._known_edges(tx, edges, existing)
-        adding = addition.plan(dag, nodes, edges, existing, known_edges)
+        is_large = self._is_large(edges)
+        adding = await beside(is_large, addition.plan, dag, nodes, edges, existing, known_edges)
         found = {
             key: Added(key, node.item_id, node.state)
             for key, node in existing.nodes.items()
@@ -356,7 +356,8 @@ class Builder:
             children = await expand.widen(tx, dag, nodes, adding, existing, expansion, limit)
         if adding.empty and not children:
             return None, Written(dag, True, found)
-        addition.check_limits(dag, adding, existing, self._settings)
+        is_large = self._is_large(adding.edges)
+        await beside(is_large, addition.check_limits, dag, adding, existing, self._settings)
         if any(node.timer for node in adding.nodes) and await store.timers.has_older_owner(tx):
             raise Upgrading("an older process owns the shard; send again once it has gone", retry_after_s=1.0)
         if not dag.depth:
@@ -365,7 +366,7 @@ class Builder:
         numbers = {key: node.no for key, node in existing.nodes.items()}
         numbers |= {node.key: dag.node_no(dag.next_n + i) for i, node in enumerate(adding.nodes)}
         order = await self._check_cycles(tx, shard, dag, adding, existing, numbers)
-        rows = await insertion.insert(self._context.shards, tx, dag, adding, existing, numbers, queue_shard)
+        rows = await insertion.insert(self._context, tx, dag, adding, existing, numbers, queue_shard)
         if expansion is not None and children:
             await expand.record(tx, dag, expansion.node, children, numbers)
         settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
@@ -398,7 +399,7 @@ class Builder:
     ) -> Existing:
         if dag.next_n == 0:
             return Existing({}, {})
-        keys = addition.named(nodes, edges)
+        keys = await beside(self._is_large(edges), addition.named, nodes, edges)
         if expansion is not None:
             keys.append(expansion.node)
         found, fingerprints = await store.dags.nodes_by_key(tx, dag.no, keys)
@@ -412,24 +413,20 @@ class Builder:
     async def _known_edges(
         self, tx: Transaction, edges: Sequence[NewEdge], existing: Existing
     ) -> set[tuple[str, str]]:
-        pairs = {
-            (existing.nodes[edge.upstream].no, existing.nodes[edge.downstream].no): edge
-            for edge in edges
-            if edge.upstream in existing.nodes and edge.downstream in existing.nodes
-        }
-        if not pairs:
-            return set()
-        found = await store.edges.existing_edges(tx, list(pairs))
-        return {(pairs[pair].upstream, pairs[pair].downstream) for pair in found}
+        old = await beside(self._is_large(edges), addition.between_old, edges, existing)
+        known: set[tuple[str, str]] = set()
+        for begin in range(0, len(old), self._settings.edges_at_once_max):
+            some = old[begin : begin + self._settings.edges_at_once_max]
+            pairs = {(existing.nodes[edge.upstream].no, existing.nodes[edge.downstream].no): edge for edge in some}
+            found = await store.edges.existing_edges(tx, list(pairs))
+            known |= {(pairs[pair].upstream, pairs[pair].downstream) for pair in found}
+        return known
 
     async def _check_out_degrees(self, tx: Transaction, dag: Dag, adding: Plan, existing: Existing) -> None:
         limit = self._settings.degree_max
         if dag.edges + len(adding.edges) <= limit:
             return
-        added: dict[int, int] = {}
-        for edge in adding.edges:
-            if up := existing.nodes.get(edge.upstream):
-                added[up.no] = added.get(up.no, 0) + 1
+        added = await beside(self._is_large(adding.edges), addition.added_below, adding, existing)
         degrees = await store.edges.out_degrees(tx, list(added), limit) if added else {}
         if any(degrees[no] + count > limit for no, count in added.items()):
             raise LimitExceeded(f"a node would have over {limit} downstreams")
@@ -452,12 +449,13 @@ class Builder:
         if order is None and dag.edges == 0 and adding.late:
             order = self._orders.empty(shard, dag)
         if order is None:
-            if adding.late and any(edge.upstream in existing.nodes for edge in adding.edges):
+            leaves_old = await beside(self._is_large(adding.edges), addition.leaves_old, adding, existing)
+            if adding.late and leaves_old:
                 raise OrderStale(dag)
             return None
         order.grow(dag.next_n + len(adding.nodes))
         order.version = None
-        edges = [(numbers[edge.upstream] & _MASK, numbers[edge.downstream] & _MASK) for edge in adding.edges]
+        edges = await beside(self._is_large(adding.edges), addition.numbered, adding.edges, numbers)
         cycle = await self._orders.insert(order, edges)
         if cycle:
             order.version = dag.structure_version
@@ -466,6 +464,15 @@ class Builder:
             named |= {node.no: node.key for node in await store.dags.nodes_by_no(tx, nos)}
             raise addition.cycle_error([named[no] for no in nos])
         return order
+
+    def _is_large(self, edges: Sequence[NewEdge]) -> bool:
+        return len(edges) > self._settings.edges_at_once_max
+
+    async def _edges(self, nodes: Sequence[NewNode], dependencies: Sequence[NewEdge]) -> list[NewEdge]:
+        """All edges that a call names, each once."""
+        count = sum(len(node.upstream) for node in nodes) + len(dependencies)
+        is_large = count > self._settings.edges_at_once_max
+        return await beside(is_large, addition.edges_of, nodes, dependencies)
 
     async def _queue_shard(self, shard: Shard) -> int:
         """A queue shard for the items of one call, which keep their order that way."""

@@ -11,15 +11,17 @@ from services.dag.build import addition, run_spec
 from services.dag.build.addition import Existing, Plan
 from services.dag.graph import decide
 from services.dag.model import UNFINISHED, Counts, Dag, Item, NewNode, Node
+from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.store.dags import NodeRow
 from shared import ids
+from shared.beside import beside
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import ShardMap
 
 
 async def insert(
-    shards: ShardMap,
+    context: Context,
     tx: Transaction,
     dag: Dag,
     adding: Plan,
@@ -29,28 +31,28 @@ async def insert(
 ) -> list[NodeRow]:
     """Write the nodes, blocked, their externals and all new edges."""
     externals = await _declare(tx, dag, adding)
-    counts = addition.new_counts(adding, existing)
+    at_once_max = context.settings.edges_at_once_max
+    is_large = len(adding.edges) > at_once_max
+    counts = await beside(is_large, addition.new_counts, adding, existing)
     rows = []
     item_ids = iter(ids.kin(ids.new_ids(queue_shard, len(adding.nodes)), dag.id))
     for node in map(_named, adding.nodes):
         left, failed = externals.get(node.key, (0, False))
         waits = not failed and _waits(dag, node, counts[node.key], left)
-        item_id = ids.new_id(_home(shards, dag, node)) if node.sub else next(item_ids)
+        item_id = ids.new_id(_home(context.shards, dag, node)) if node.sub else next(item_ids)
         no = numbers[node.key]
         is_item = not node.sub and not node.timer and node.run_on is None
         is_ahead = waits and is_item and dag.given_ahead(counts[node.key].left)
         rows.append(NodeRow(no, node, item_id, waits, is_ahead, counts[node.key], left, failed))
     if rows:
         await store.dags.insert_nodes(tx, dag.no, rows)
-    if adding.edges:
-        states = {key: node.state for key, node in existing.nodes.items()}
-        await store.edges.insert_edges(
-            tx,
-            [
-                (numbers[up], numbers[down], states.get(up, "blocked") not in UNFINISHED)
-                for up, down, _ in adding.edges
-            ],
-        )
+    over = {key for key, node in existing.nodes.items() if node.state not in UNFINISHED}
+    for begin in range(0, len(adding.edges), at_once_max):
+        some = adding.edges[begin : begin + at_once_max]
+        rows_of_edges = [
+            (numbers[edge.upstream], numbers[edge.downstream], edge.upstream in over) for edge in some
+        ]
+        await store.edges.insert_edges(tx, rows_of_edges)
     if cleanups := adding.cleanups:
         of_nos = {numbers[n.key]: numbers[n.compensates] if n.compensates else None for n in cleanups}
         await store.cleanup.insert(tx, dag, of_nos)

@@ -77,7 +77,7 @@ class Orders:
 
     async def insert(self, order: Order, edges: Sequence[tuple[int, int]]) -> list[int]:
         """Add edges to an order. Returns [] or, with nothing changed, a cycle that they would close."""
-        is_large = order.edges > _EDGES_AT_ONCE_MAX
+        is_large = order.edges + len(edges) > _EDGES_AT_ONCE_MAX
         cycle = await asyncio.to_thread(order.insert_all, edges) if is_large else order.insert_all(edges)
         self._evict()
         return cycle

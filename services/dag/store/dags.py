@@ -29,6 +29,7 @@ from shared.postgres.sql import load
 from shared.shards.shard_map import Shard
 
 SQL = load(Path(__file__).parent / "sql")
+_KEYS_AT_ONCE_MAX = 5_000
 
 
 class Ended(NamedTuple):
@@ -293,9 +294,15 @@ async def nodes_by_key(
     tx: Transaction, dag_no: DagNo, keys: Iterable[str]
 ) -> tuple[dict[str, Node], dict[str, bytes]]:
     """The nodes that exist among `keys`, and their fingerprints."""
-    rows = await tx.fetch(SQL.nodes_by_key, dag_no=dag_no, keys=list(keys))
-    found = [(Node(*columns), fingerprint) for *columns, fingerprint in rows]
-    return {node.key: node for node, _ in found}, {node.key: fingerprint for node, fingerprint in found}
+    wanted = list(keys)
+    nodes: dict[str, Node] = {}
+    fingerprints: dict[str, bytes] = {}
+    for at in range(0, len(wanted), _KEYS_AT_ONCE_MAX):
+        some = wanted[at : at + _KEYS_AT_ONCE_MAX]
+        for *columns, fingerprint in await tx.fetch(SQL.nodes_by_key, dag_no=dag_no, keys=some):
+            node = Node(*columns)
+            nodes[node.key], fingerprints[node.key] = node, fingerprint
+    return nodes, fingerprints
 
 
 async def nodes_by_no(tx: Transaction, nos: Sequence[int]) -> list[Node]:

@@ -252,7 +252,7 @@ class _Writing:
         if any(node.timer for node in adding.nodes) and await store.timers.has_older_owner(tx):
             raise Upgrading("an older process owns the shard; send again once it has gone", retry_after_s=1.0)
         numbers = {node.key: dag.node_no(dag.next_n + i) for i, node in enumerate(adding.nodes)}
-        rows = await insertion.insert(self._context.shards, tx, dag, adding, nothing, numbers, self._queue_shard)
+        rows = await insertion.insert(self._context, tx, dag, adding, nothing, numbers, self._queue_shard)
         self.settlement.made(dag, (row.no for row in rows))
         nodes = {row.new.key: insertion.node_of(dag, row) for row in rows}
         for node in nodes.values():

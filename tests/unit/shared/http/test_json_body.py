@@ -140,3 +140,41 @@ def test_numbers_that_are_none(body: bytes) -> None:
 
 def test_an_absent_body_is_an_empty_object() -> None:
     assert check(b"") == {}
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=4), st.booleans(), st.sampled_from([None, 1, "\t"]))
+def test_a_large_body_is_read_part_by_part_as_it_is_as_a_whole(
+    value: dict[str, Any], escaped: bool, indent: Any
+) -> None:
+    body = json.dumps(value, ensure_ascii=escaped, indent=indent).encode()
+
+    assert json_body.check_by_parts(body, depth_max=32) == json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"nodes": [1, 2], "nodes": [3]}',
+        b'{"nodes": [{"a": 1, "a": 2}]}',
+        b'{"nodes": [[[[1]]]]}',
+        b'{"nodes": ["\xff"]}',
+        b'{"nodes": ["\\ud800"]}',
+        b'{"nodes": [NaN]}',
+        b'{"nodes": [1',
+        b'{"nodes": [1]} 2',
+        b"[[1], [1",
+        b"nothing",
+    ],
+)
+def test_what_is_wrong_in_a_large_body_is_told_as_of_a_small_one(body: bytes) -> None:
+    refusals = []
+    for read in (json_body.check, json_body.check_by_parts):
+        with pytest.raises((BadRequest, Invalid)) as refused:
+            read(body, depth_max=4)
+        refusals.append((refused.value.code, refused.value.detail, refused.value.errors))
+    assert refusals[0] == refusals[1]
+
+
+@pytest.mark.parametrize("body", [b"[[1, [2]]]", b"5", b'"text"', b'{"a": [], "b": {}}', b""])
+def test_a_large_body_may_be_any_value(body: bytes) -> None:
+    assert json_body.check_by_parts(body, depth_max=4) == check(body)
