@@ -149,6 +149,18 @@ async def test_what_is_handed_to_a_call_that_waits_fits_too(small: Api) -> None:
     assert await taken(small, 10) == ids[8:]
 
 
+async def test_what_is_handed_to_a_call_as_it_comes_fits_too(small: Api) -> None:
+    assert await taken(small, 10) == []
+    await fill(small, 0, 10)
+    await small.ack(await small.dequeue_one("t"))
+    waiting = asyncio.create_task(taken(small, 10, wait_s=20))
+    await until_waiting(small, 1)
+    ids = await fill(small, 0, *[SIZE] * 10)
+
+    assert await waiting == ids[:4]
+    assert await taken(small, 10) == ids[4:8]
+
+
 async def test_a_quota_counts_what_was_given(small: Api) -> None:
     await small.host.client.put(f"/v1/namespaces/{small.namespace}", json={"in_flight_max": 8})
     ids = await fill(small, 0, *[SIZE] * 10)

@@ -6,10 +6,12 @@ _ITEMS = "services/queue/store/sql/items.sql"
 _FOLD_COMPLETIONS = "migrations/queue/functions/fold_completions.sql"
 _HAND_COMPLETIONS = "migrations/queue/functions/hand_completions.sql"
 _REVIVE_HERE = "migrations/queue/functions/revive_here.sql"
+_HAND_ARRIVED = "migrations/queue/functions/hand_arrived.sql"
 _TELL_ACKED = "migrations/queue/functions/tell_acked.sql"
 
 _HANDED = "integration/queue/test_direct_handoff.py"
 _GUARDS = "integration/queue/test_direct_handoff_guards.py"
+_ARRIVING = "integration/queue/test_direct_handoff_enqueue.py"
 
 MUTATIONS = (
     Mutation(
@@ -35,6 +37,38 @@ MUTATIONS = (
         "WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))",
         "WHERE true",
         (f"{_HANDED}::test_nothing_of_a_paused_topic_is_handed_over",),
+    ),
+    Mutation(
+        "handing-paused-arriving",
+        "nothing of a paused topic is handed over by an enqueue",
+        _HAND_ARRIVED,
+        "WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))",
+        "WHERE true",
+        (f"{_ARRIVING}::test_nothing_of_a_paused_topic_is_handed_over",),
+    ),
+    Mutation(
+        "handing-arriving-ready",
+        "what comes disabled or delayed is not handed over",
+        _ITEMS,
+        "FROM taken WHERE is_ready AND topic_id = ANY ($18::int[])) AS r,",
+        "FROM taken WHERE topic_id = ANY ($18::int[])) AS r,",
+        (f"{_ARRIVING}::test_what_is_not_ready_is_not_handed_over",),
+    ),
+    Mutation(
+        "handing-arriving-once",
+        "what is handed over as it comes is not ready as well",
+        _ITEMS,
+        "    WHERE is_ready AND id <> ALL (ARRAY(SELECT id FROM handed))),",
+        "    WHERE is_ready),",
+        (f"{_ARRIVING}::test_an_item_that_comes_while_a_call_waits_needs_no_claim",),
+    ),
+    Mutation(
+        "handing-arriving-bytes",
+        "what is handed over as it comes fits in the answer",
+        _HAND_ARRIVED,
+        "AND (x.nth = 1 OR x.bytes_so_far <= offer_bytes_max)),",
+        "),",
+        ("contract/test_answer_bytes.py::test_what_is_handed_to_a_call_as_it_comes_fits_too",),
     ),
     Mutation(
         "folding-paused",

@@ -8,6 +8,7 @@ from typing import Any
 
 from headgate.ids import new_id
 from services.queue.dispatch.key_buffer import START
+from services.queue.enqueue.item_rows import new_rows
 from services.queue.leases.extend import Extension
 from services.queue.leases.nack import Nack
 from services.queue.model import Backoff, Claim, Key, NewItem, Offer, Settled
@@ -142,6 +143,15 @@ class Scene:
         offer = Offer(found.topic_id, str(uuid.uuid4()), 60.0, 1)
         rows = await actor.store.revive([self.item_id], [found.namespace_id], [None], True, [offer])
         return "handed" if [item.token for item in rows] == [offer.token] else "nothing"
+
+    async def enqueue_for_a_waiter(self, actor: Actor) -> str:
+        """The enqueue's statement with an offer, as of a call that waits for the topic."""
+        found = await actor.store.names.find(NS, "t")
+        assert found is not None
+        offer = Offer(found.topic_id, str(uuid.uuid4()), 60.0, 1)
+        rows = new_rows(actor.store, NS, [(self.item(), self.item_id)], ANYBODY)
+        flushed = await actor.store.enqueue(rows, [offer])
+        return "handed" if [lease.token for _, lease in flushed.handed] == [offer.token] else "nothing"
 
     async def sweep(self, actor: Actor) -> str:
         swept = await actor.process.expiry.sweep(actor.store, SweepBounds(10))

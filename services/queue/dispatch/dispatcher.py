@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from datetime import datetime
 from functools import partial
 
 from services.queue.dispatch.announcements import Announcer
 from services.queue.dispatch.claiming import Claims
 from services.queue.dispatch.demand import Asked
-from services.queue.dispatch.direct_handoff import HANDED_ENTRIES_MAX, Handing, Line
+from services.queue.dispatch.direct_handoff import HANDED_ENTRIES_MAX, HANDED_TOPICS_MAX, Handing, Line
 from services.queue.dispatch.key_budget import KeptKeys
 from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.key_refill import Looking
@@ -126,11 +126,22 @@ class Dispatch:
         """What a flush of so many entries may lease at once to calls that wait, by what became ready before. One
         that itself `waits` for others takes no call along: small flushes would find nobody to hand to."""
         recent = self._recent.setdefault((shard, verb), {})
-        lines: list[tuple[TopicId, Line]] = []
-        if entries <= HANDED_ENTRIES_MAX and not waits and not self.is_leaving and shard not in self.rests.held:
-            known = ((topic_id, self._by_id.get((shard, topic_id))) for topic_id in recent)
-            lines = [(topic_id, line) for topic_id, line in known if line is not None]
+        lines = () if waits else self._offerable(shard, recent, entries)
         return Handing(lines, recent, self.give_back, entries)
+
+    def handing_of(self, shard: int, topics: Set[tuple[str, str]], entries: int) -> Handing:
+        """The same of a flush of which it is known what it makes ready, if it is of few topics."""
+        names = self._stores[shard].names
+        refs = (names.known(*pair) for pair in topics) if len(topics) <= HANDED_TOPICS_MAX else ()
+        lines = self._offerable(shard, [ref.topic_id for ref in refs if ref is not None], entries)
+        return Handing(lines, {}, self.give_back, entries)
+
+    def _offerable(self, shard: int, topic_ids: Iterable[TopicId], entries: int) -> Sequence[tuple[TopicId, Line]]:
+        """The lines of these topics, where a flush of so many entries may lease to who waits there."""
+        if entries > HANDED_ENTRIES_MAX or self.is_leaving or shard in self.rests.held:
+            return ()
+        known = ((topic_id, self._by_id.get((shard, topic_id))) for topic_id in topic_ids)
+        return [(topic_id, line) for topic_id, line in known if line is not None]
 
     async def promote(self, shard: int, limit: int, due_from: datetime = EARLIEST) -> int:
         """Make ready what is due on a shard, so many items at most; how many that were."""

@@ -191,7 +191,10 @@ class GeneralEnqueues:
             for row in rows:
                 first.setdefault(row.id, row)
             unique = list(first.values())
-            flushed = await store.enqueue(unique)
+            topics = {row.kind.topic for row in unique if not row.waits}
+            with self._dispatch.handing_of(store.number, topics, len(unique)) as handing:
+                flushed = await handing.flush(lambda offers: store.enqueue(unique, offers))
+                handing.hand(flushed.handed)
             await self._dispatch.place_lanes(store.number)
             if flushed.taken is None and len(unique) == len(rows):
                 self._tell_enqueued(store, rows, flushed)
@@ -232,8 +235,9 @@ class GeneralEnqueues:
         self._enqueued[store.number].inc(len(rows))
         topics: dict[TopicId, list[Key]] = {}
         at = flushed.at
+        handed = {key.id for key, _ in flushed.handed}
         for row in rows:
-            if not row.waits:
+            if not row.waits and row.id not in handed:
                 kind = row.kind
                 topics.setdefault(flushed.refs[kind.topic].topic_id, []).append(Key(kind.priority, at, row.id))
         for topic_id, keys in topics.items():

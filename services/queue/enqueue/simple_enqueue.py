@@ -79,7 +79,7 @@ class SimpleEnqueues:
             calls = len(entries)
             if len(entries) > 1:
                 entries = _joined(entries)
-            at, _, refs = await store.enqueue_plain(entries)
+            at, _, refs, _ = await store.enqueue_plain(entries)
             topics: dict[TopicId, list[Key]] = {}
             for (namespace, topic, priority, _), ids, _ in entries:
                 enqueued.inc(len(ids))

@@ -13,6 +13,7 @@ job_logs            what jobs log
 workers             workers by name; what was cancelled under leases
 retention           what is kept only for a while; what is due next
 enqueue             the statements of an enqueue flush
+offers              calls that wait as statements are told of them, and what was leased to them
 item_kinds          items of a flush by what they have in common
 dequeue_encoding    a dequeue's answer as JSON text, made by the database
 ready_ages          how long the oldest ready items have been ready

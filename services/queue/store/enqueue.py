@@ -12,10 +12,12 @@ from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from services.queue.model import Kind, NewRow, TopicId
+from services.queue.model import Kind, NewRow, Offer, TopicId
 from services.queue.settings import QueueSettings
+from services.queue.store.dequeue_encoding import Handed
 from services.queue.store.item_kinds import columns, pairs_of
 from services.queue.store.names import SQL, Names, Pair, TopicRef
+from services.queue.store.offers import handed_of, offered
 from shared.errors import ShardUnavailable
 from shared.postgres.connections import Declined, Transaction
 from shared.shards.shard_map import Shard
@@ -30,11 +32,13 @@ NAMING_TRIES_MAX = 4
 
 
 class Enqueued(NamedTuple):
-    """One flush of enqueues: the shard's time, the ids taken in (None: all), and the numbers of the topics."""
+    """One flush of enqueues: the shard's time, the ids taken in (None: all), the numbers of the topics, and what
+    was leased at once."""
 
     at: datetime
     taken: list[str] | None
     refs: Refs
+    handed: Sequence[Handed] = ()
 
 
 class Holder(NamedTuple):
@@ -67,11 +71,11 @@ class EnqueueStore:
             "ahead_ms": int(settings.id_ahead_s_max * 1000),
         }
 
-    async def enqueue(self, rows: Sequence[NewRow]) -> Enqueued:
+    async def enqueue(self, rows: Sequence[NewRow], offers: Sequence[Offer] = ()) -> Enqueued:
         """Take items in; ids that exist, ended or are out of their window are left out of `taken`."""
 
         async def ask(refs: Refs) -> Enqueued:
-            return _enqueued(await self.pool.row(SQL.enqueue, **columns(rows, refs), **self._ages), refs)
+            return _enqueued(await self.pool.row(SQL.enqueue, **self._arguments(rows, refs, offers)), refs)
 
         return await self._named(pairs_of(rows), ask)
 
@@ -124,7 +128,7 @@ class EnqueueStore:
                 )
                 ids = {row["id"] for row in won}
                 taken = [row for row in rows if row.id in ids]
-                flushed = _enqueued(await tx.row(SQL.enqueue, **columns(taken, refs), **self._ages), refs)
+                flushed = _enqueued(await tx.row(SQL.enqueue, **self._arguments(taken, refs)), refs)
                 found = await tx.fetch(SQL.key_holders, namespace_ids=namespace_ids, keys=keys, slots=slots)
                 holders = {row["key"]: Holder(row["id"], row["fingerprint"]) for row in found}
                 return flushed._replace(taken=sorted(ids)), [holders.get(key) for key in keys]
@@ -132,6 +136,9 @@ class EnqueueStore:
             return await self.pool.transaction(work)
 
         return await self._named(pairs_of(rows), ask)
+
+    def _arguments(self, rows: Sequence[NewRow], refs: Refs, offers: Sequence[Offer] = ()) -> dict[str, Any]:
+        return {**columns(rows, refs), **self._ages, **offered(offers, self._answer_bytes_max)}
 
     async def _named(self, pairs: Iterable[Pair], ask: Callable[[Refs], Awaitable[T]]) -> T:
         """Ask with the numbers of topics; where one is void, its names are read, or made, anew."""
@@ -153,4 +160,4 @@ class EnqueueStore:
 def _enqueued(row: Any, refs: Refs) -> Enqueued:
     if row["strangers"] is not None:
         raise Strangers(row["strangers"])
-    return Enqueued(row["at"], row.get("taken"), refs)
+    return Enqueued(row["at"], row["taken"], refs, handed_of(row["handed"]))

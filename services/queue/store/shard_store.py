@@ -12,13 +12,12 @@ from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
 from services.queue.model import Claim, Fold, Key, KeyLook, NamespaceId, Offer, Ready, TopicId, id_of
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Group, Handed, HandedLease, moment
 from services.queue.store.enqueue import EnqueueStore
 from services.queue.store.names import SQL
+from services.queue.store.offers import news_of, offered
 from services.queue.store.ready_ages import ReadyAges
 from shared.admission.connection_priority import current_urgency
 from shared.admission.delay import overloaded
@@ -45,31 +44,6 @@ class Known(NamedTuple):
 
     namespace_id: NamespaceId
     outcome: str
-
-
-class _News(NamedTuple):
-    """What `tell_acked` says of an item that an ack made ready, from `token` on None where it was not leased at
-    once; or, without a topic, of a DAG that has ended."""
-
-    topic_id: TopicId | None
-    priority: int | None
-    deliver_at: datetime | None
-    id: str
-    is_revived: bool | None
-    is_ready: bool | None
-    token: str | None
-    lease_until: datetime | None
-    payload: str | None
-    metadata: str | None
-    inputs: str | None
-    headers: str | None
-    attempt: int | None
-    enqueued_at: datetime | None
-    at_most_once: bool | None
-    dag: str | None
-
-
-_news = msgspec.json.Decoder(list[_News]).decode
 
 
 class AckFlush(NamedTuple):
@@ -283,7 +257,7 @@ class Store(EnqueueStore):
             outputs=json.dumps(outputs) if outputs else "{}",
             asked=len(ids),
             folds=folds,
-            **_offered(offers, self._answer_bytes_max),
+            **offered(offers, self._answer_bytes_max),
         )
         acked = None if row["acked_ids"] is None else set(row["acked_ids"])
         held = None if row["held"] is None else set(row["held"])
@@ -293,8 +267,7 @@ class Store(EnqueueStore):
         handed: list[Handed] = []
         ended: list[str] = []
         told = revived = delayed = 0
-        news: list[Any] = _news(row["news"]) if row["news"] is not None else []
-        for topic_id, priority, at, item_id, is_revived, is_ready, token, *lease in news:
+        for topic_id, priority, at, item_id, is_revived, is_ready, token, *lease in news_of(row["news"]):
             if topic_id is None:
                 ended.append(item_id)
                 continue
@@ -326,7 +299,7 @@ class Store(EnqueueStore):
             namespace_ids=namespace_ids,
             inputs=inputs,
             may_manage=may_manage,
-            **_offered(offers, self._answer_bytes_max),
+            **offered(offers, self._answer_bytes_max),
         )
 
 
@@ -351,19 +324,6 @@ def _by_token(ids: Sequence[str], tokens: Sequence[str], namespace_ids: Sequence
     parts = [sorted(groups[token]) for token in order]
     lasts = list(accumulate(map(len, parts)))
     return _Named(list(chain.from_iterable(parts)), order, _once([namespaces[token] for token in order]), lasts)
-
-
-def _offered(offers: Sequence[Offer], bytes_max: int) -> dict[str, Any]:
-    """Offers as arguments. All of them together are given so many bytes at most."""
-    topic_ids, tokens, lease_ss, maxima, workers = zip(*offers, strict=True) if offers else ((), (), (), (), ())
-    return {
-        "offer_topic_ids": topic_ids,
-        "offer_tokens": tokens,
-        "offer_lease_ss": lease_ss,
-        "offer_maxima": maxima,
-        "offer_workers": workers,
-        "offer_bytes_max": bytes_max // max(len(offers), 1),
-    }
 
 
 def refuse_if_standing(stores: Iterable[Store]) -> None:

@@ -1,7 +1,7 @@
 -- Items come in, come back and go. Membership first, then the item row: every statement that moves an item
 -- takes the row of the narrow table that it leaves before it touches `item`.
 
--- name: enqueue(namespaces, topics, topic_ids, ack_namespaces, ack_topics, ack_topic_ids, priorities, lease_ss, nameds, extras, lasts, payloads, ack_contexts, ids, times_ms, window_ms, ahead_ms)
+-- name: enqueue(namespaces, topics, topic_ids, ack_namespaces, ack_topics, ack_topic_ids, priorities, lease_ss, nameds, extras, lasts, payloads, ack_contexts, ids, times_ms, window_ms, ahead_ms, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max)
 -- One flush of enqueues. A row of the arrays is a kind of item, all that its items have in common: `extra` is a JSON
 -- object of the rarer columns, NULL for a plain item; `last` is where its items end among `ids` and `times_ms`, and
 -- its payloads and contexts are joined by U+001E, contexts NULL where none has any. `times_ms` is the age that an id
@@ -9,6 +9,7 @@
 -- insert, by take_back_ended, with a snapshot of its own: an insert that waited for the transaction that ended the
 -- same id must see that end. An item of a lane is due at once: `promote` gives it its place. Where a number does not
 -- stand for its names any more, or its topic is to be deleted, nothing is taken in, and `strangers` says which.
+-- Offers are as those of `revive`; `handed` is what was leased to them, as JSON arrays of the columns of `told`.
 WITH clock AS MATERIALIZED (
     SELECT at, (extract(epoch FROM at) * 1000)::bigint AS at_ms FROM (SELECT shard_now() AS at OFFSET 0) AS now),
 asked AS MATERIALIZED (
@@ -69,8 +70,13 @@ ended_before AS MATERIALIZED (
     SELECT t.id, t.outcome
     FROM (SELECT array_agg(id) FILTER (WHERE remembered) AS ids FROM inserted) AS r, take_back_ended(r.ids) AS t),
 taken AS MATERIALIZED (SELECT * FROM inserted WHERE id <> ALL (ARRAY(SELECT id FROM ended_before))),
+handed AS MATERIALIZED (
+    SELECT h.*
+    FROM (SELECT array_agg(id) AS ids FROM taken WHERE is_ready AND topic_id = ANY ($18::int[])) AS r,
+        hand_arrived(r.ids, $18::int[], $19::uuid[], $20::float8[], $21::int[], $22::text[], $23::bigint) AS h),
 to_ready AS (
-    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM taken WHERE is_ready),
+    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM taken
+    WHERE is_ready AND id <> ALL (ARRAY(SELECT id FROM handed))),
 to_deferred AS (
     INSERT INTO deferred SELECT deliver_at, id FROM taken WHERE NOT is_ready AND deliver_at IS NOT NULL),
 to_parked AS (
@@ -81,11 +87,15 @@ counted AS (
     SELECT topic_id, count(*) FILTER (WHERE is_ready),
         count(*) FILTER (WHERE NOT is_ready AND deliver_at IS NOT NULL), 0,
         count(*) FILTER (WHERE deliver_at IS NULL), 0, sum(bytes)
-    FROM taken GROUP BY topic_id)
+    FROM taken GROUP BY topic_id),
+counted_handed AS (
+    INSERT INTO stat_delta SELECT topic_id, -count(*), 0, count(*), 0, 0, 0 FROM handed GROUP BY topic_id)
 SELECT (SELECT at FROM clock) AS at,
     CASE WHEN (SELECT count(*) FROM taken) < cardinality($14::uuid[]) THEN ARRAY(SELECT id::text
         FROM taken) END AS taken,
-    (SELECT array_agg(topic_id) FROM strangers) AS strangers;
+    (SELECT array_agg(topic_id) FROM strangers) AS strangers,
+    (SELECT json_agg(json_build_array(topic_id, priority, deliver_at, id, revived, is_ready, token, lease_until, payload,
+        metadata, inputs, headers, attempt, enqueued_at, at_most_once, dag))::text FROM handed) AS handed;
 
 -- name: enqueue_plain(namespaces, topics, topic_ids, priorities, lease_ss, lasts, payloads, ids)
 -- One flush of enqueues whose ids were made here and that give nothing but the common fields: nothing to look up,
