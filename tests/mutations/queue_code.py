@@ -277,8 +277,8 @@ MUTATIONS = (
         "even-share",
         "one call that waits does not take what others wait for",
         _LINES,
-        "        if not self.others:\n            return count",
-        "        if True:\n            return count",
+        "        if count > SHARED_COUNT_MAX or not self.others:",
+        "        if count > 1 or not self.others:",
         (f"{_EVEN}::test_five_items_for_five_calls_of_five_are_one_each",),
     ),
     Mutation(
@@ -298,6 +298,22 @@ MUTATIONS = (
         "terms.reserve(line.share(terms.items_max, entries))",
         "terms.reserve(terms.items_max)",
         (f"{_EVEN}::test_five_items_that_are_revived_together_are_one_each",),
+    ),
+    Mutation(
+        "even-large",
+        "a call for more than share is filled",
+        _LINES,
+        "if count > SHARED_COUNT_MAX or not self.others:",
+        "if not self.others:",
+        (f"{_EVEN}::test_a_call_for_many_is_filled",),
+    ),
+    Mutation(
+        "call-garbage",
+        "what is to be done for an answer that nobody gets does not refer to its call",
+        "services/queue/api/verbs.py",
+        "call.undelivered = partial(self._hand_back, call.namespace, leased)",
+        "call.undelivered = lambda: self._hand_back(call.namespace, leased)",
+        ("integration/queue/test_no_garbage.py",),
     ),
     Mutation(
         "nack-second-look",

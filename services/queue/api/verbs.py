@@ -135,11 +135,15 @@ class Verbs:
             settles=settles,
         )
         if gone.done() and leased:
-            await self._process.nacks.hand_back(call.namespace, leased.returnable())
+            await self._hand_back(call.namespace, leased)
             leased = Leased(0)
         if leased:
-            call.undelivered = lambda: self._process.nacks.hand_back(call.namespace, leased.returnable())
+            # Not by a closure over the call, which would keep both, and the items, for the collector of garbage.
+            call.undelivered = partial(self._hand_back, call.namespace, leased)
         return leased
+
+    async def _hand_back(self, namespace: str, leased: Leased) -> None:
+        await self._process.nacks.hand_back(namespace, leased.returnable())
 
     async def ack(self, call: Call) -> Answer:
         """End leased items as done. One result per item, in order."""

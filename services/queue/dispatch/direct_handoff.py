@@ -39,6 +39,9 @@ AHEAD_POLLS = 5
 CALLS_A_LOOK = 2
 LOOKS_A_POLL = 16
 LOOK_KEYS_MIN = 32
+# Calls for up to so many share what becomes ready. Who asks for more is filled: it works on many at once, and
+# answers of few cost the service, and with it the topic's throughput, as much as answers of many.
+SHARED_COUNT_MAX = 32
 
 
 class Terms(NamedTuple):
@@ -162,7 +165,7 @@ class Line:
     def share(self, count: int, items: int | None = None) -> int:
         """How many a call that wants `count` takes of so many items (of those in sight): where others wait for
         them too, a part of them, so that each has as many."""
-        if not self.others:
+        if count > SHARED_COUNT_MAX or not self.others:
             return count
         return min(count, -(-(len(self.buffer) if items is None else items) // (1 + self.others)))
 

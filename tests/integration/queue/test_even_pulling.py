@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.queue.dispatch.direct_handoff import SHARED_COUNT_MAX
 from tests.integration.queue.test_direct_handoff import disable
 from tests.integration.queue.test_hung_up_consumer import until_waiting
 from tests.support.queue_host import Api
@@ -82,6 +83,17 @@ async def test_what_does_not_divide_is_shared_as_evenly_as_may_be(
 ) -> None:
     calls = await waiting(own_api, *counts)
     await plain(own_api, items)
+
+    assert await shares(calls) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [((SHARED_COUNT_MAX,) * 2, [5, 5]), ((SHARED_COUNT_MAX + 1,) * 2, [10, 0])],
+)
+async def test_a_call_for_many_is_filled(own_api: Api, counts: tuple[int, ...], expected: list[int]) -> None:
+    calls = await waiting(own_api, *counts)
+    await plain(own_api, sum(expected))
 
     assert await shares(calls) == expected
 
