@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
 from functools import cached_property
+from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -39,6 +40,8 @@ _clock = SystemClock()
 LIGHT_ENTRIES_MAX = 32
 # Turns of the event loop that a flush waits for at most, the next one only where the last has brought calls.
 TURNS_MAX = 4
+# For so long after a call was let in others are, too: a look at the shard and the lines costs more than to join.
+LET_IN_S = 0.005
 
 _UNTAGGED: frozenset[Hashable] = frozenset()
 
@@ -111,6 +114,7 @@ class Batcher(Generic[E, R]):
         self._tags = tags
         self._light, self._heavy = _Lane[E, R](), _Lane[E, R]()
         self._standing = Standing(limits.wait_s, _clock)
+        self._let_in_s = -inf  # when a call was let in last, after a look
 
     async def submit(
         self,
@@ -128,10 +132,8 @@ class Batcher(Generic[E, R]):
             Overloaded: too much waits already, or for too long: nothing was done.
             ShardUnavailable: the shard does not answer, or fell silent while they waited: nothing was done.
         """
-        if self._pool is not None:
-            self._pool.check()
-        if self.is_overloaded:
-            raise overloaded(self._level)
+        now_s = _clock.monotonic_s()
+        self._let_in(now_s)
         future: asyncio.Future[Sequence[R]] = self._loop.create_future()
         size = len(entries) if size is None else size
         if texts:
@@ -140,7 +142,7 @@ class Batcher(Generic[E, R]):
         tags: Set[Hashable] = _UNTAGGED if self._tags is None else self._tags(entries)
         if size > LIGHT_ENTRIES_MAX or (tags and self._heavy.has(tags)):
             lane = self._heavy
-        lane.line.push(_Call(entries, future, tags), tenant, size, _clock.monotonic_s())
+        lane.line.push(_Call(entries, future, tags), tenant, size, now_s)
         if tags:
             lane.tags |= tags
         if lane.task is None:
@@ -152,18 +154,32 @@ class Batcher(Generic[E, R]):
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()  # until Python 3.12 a system call each time
 
+    def _let_in(self, now_s: float) -> None:
+        if now_s - self._let_in_s < LET_IN_S and not self._is_full:
+            return
+        if self._pool is not None:
+            self._pool.check()
+        if self._is_overloaded:
+            raise overloaded(self._level)
+        self._let_in_s = now_s
+
     @property
     def is_overloaded(self) -> bool:
-        """Whether a call that came now would be refused."""
-        if self._pool is not None and self._pool.is_standing:
+        """Whether a call that came now would be refused because too much waits."""
+        if _clock.monotonic_s() - self._let_in_s < LET_IN_S and not self._is_full:
+            return False
+        return self._is_overloaded
+
+    @property
+    def _is_full(self) -> bool:
+        return self._light.line.size + self._heavy.line.size >= self._limits.waiting_max
+
+    @property
+    def _is_overloaded(self) -> bool:
+        if self._is_full or (self._pool is not None and self._pool.is_standing):
             return True
-        waiting = self._light.line.size + self._heavy.line.size
-        if not waiting:
-            return False
         oldest_since_s = self._oldest_since_s
-        if oldest_since_s is None:
-            return False
-        return waiting >= self._limits.waiting_max or self._standing.sheds(oldest_since_s, self._level)
+        return oldest_since_s is not None and self._standing.sheds(oldest_since_s, self._level)
 
     @property
     def _oldest_since_s(self) -> float | None:
@@ -182,6 +198,7 @@ class Batcher(Generic[E, R]):
     def _send_away(self) -> None:
         """Refuse whatever waits: the shard is away, or has lost the history that the entries are of."""
         assert self._pool is not None
+        self._let_in_s = -inf
         for lane in (self._light, self._heavy):
             for call in lane.line.clear():
                 _fail(call.future, self._pool.away())

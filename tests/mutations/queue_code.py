@@ -8,8 +8,6 @@ _DEQUEUE = "services/queue/dispatch/dequeue.py"
 _ENQUEUES = "services/queue/enqueue/general_enqueue.py"
 _EXPIRY = "services/queue/leases/expiry.py"
 _FAR_KEYS = "services/queue/duties/far_keys.py"
-_LINES = "services/queue/dispatch/direct_handoff.py"
-_EVEN = "integration/queue/test_even_pulling.py"
 _HELD = "services/queue/leases/held_items.py"
 _NAMES = "services/queue/store/names.py"
 _OPERATIONS = "services/queue/operations/bulk.py"
@@ -272,48 +270,6 @@ MUTATIONS = (
         "key IS NOT NULL AND state IN ('succeeded', 'failed', 'cancelled');",
         "key IS NOT NULL;",
         ("integration/dag/test_keys.py::test_a_unique_key_is_free_once_its_dag_has_ended",),
-    ),
-    Mutation(
-        "even-share",
-        "one call that waits does not take what others wait for",
-        _LINES,
-        "        if count > SHARED_COUNT_MAX or not self.others:",
-        "        if count > 1 or not self.others:",
-        (f"{_EVEN}::test_five_items_for_five_calls_of_five_are_one_each",),
-    ),
-    Mutation(
-        "even-woken",
-        "who has been woken and has not looked yet is counted, too",
-        _LINES,
-        "return len(self.waiting) + self.woken",
-        "return len(self.waiting)",
-        (
-            "unit/queue/dispatch/test_key_buffer.py::test_who_has_been_woken_and_has_not_looked_yet_keeps_its_share",
-        ),
-    ),
-    Mutation(
-        "even-offers",
-        "what is leased to a call by the flush that makes it ready is its share",
-        _LINES,
-        "terms.reserve(line.share(terms.items_max, entries))",
-        "terms.reserve(terms.items_max)",
-        (f"{_EVEN}::test_five_items_that_are_revived_together_are_one_each",),
-    ),
-    Mutation(
-        "even-large",
-        "a call for more than share is filled",
-        _LINES,
-        "if count > SHARED_COUNT_MAX or not self.others:",
-        "if not self.others:",
-        (f"{_EVEN}::test_a_call_for_many_is_filled",),
-    ),
-    Mutation(
-        "call-garbage",
-        "what is to be done for an answer that nobody gets does not refer to its call",
-        "services/queue/api/verbs.py",
-        "call.undelivered = partial(self._hand_back, call.namespace, leased)",
-        "call.undelivered = lambda: self._hand_back(call.namespace, leased)",
-        ("integration/queue/test_no_garbage.py",),
     ),
     Mutation(
         "nack-second-look",

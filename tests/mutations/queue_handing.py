@@ -1,4 +1,7 @@
-"""Guards where an ack or a revive leases what it makes ready to who waits for it, or goes on with a DAG itself."""
+"""Guards where an ack or a revive leases what it makes ready to who waits for it, or goes on with a DAG itself.
+
+And those of how calls that wait share.
+"""
 
 from tests.mutations.model import Mutation
 
@@ -9,6 +12,8 @@ _REVIVE_HERE = "migrations/queue/functions/revive_here.sql"
 _HAND_ARRIVED = "migrations/queue/functions/hand_arrived.sql"
 _TELL_ACKED = "migrations/queue/functions/tell_acked.sql"
 
+_LINES = "services/queue/dispatch/direct_handoff.py"
+_EVEN = "integration/queue/test_even_pulling.py"
 _HANDED = "integration/queue/test_direct_handoff.py"
 _GUARDS = "integration/queue/test_direct_handoff_guards.py"
 _ARRIVING = "integration/queue/test_direct_handoff_enqueue.py"
@@ -121,5 +126,47 @@ MUTATIONS = (
         (
             "integration/dag/test_folding_guards.py::test_of_two_ends_in_one_ack_only_the_one_that_was_not_applied_is_told",
         ),
+    ),
+    Mutation(
+        "even-share",
+        "one call that waits does not take what others wait for",
+        _LINES,
+        "        if count > SHARED_COUNT_MAX or not self.others:",
+        "        if count > 1 or not self.others:",
+        (f"{_EVEN}::test_five_items_for_five_calls_of_five_are_one_each",),
+    ),
+    Mutation(
+        "even-woken",
+        "who has been woken and has not looked yet is counted, too",
+        _LINES,
+        "return len(self.waiting) + self.woken",
+        "return len(self.waiting)",
+        (
+            "unit/queue/dispatch/test_key_buffer.py::test_who_has_been_woken_and_has_not_looked_yet_keeps_its_share",
+        ),
+    ),
+    Mutation(
+        "even-offers",
+        "what is leased to a call by the flush that makes it ready is its share",
+        _LINES,
+        "terms.reserve(line.share(terms.items_max, entries))",
+        "terms.reserve(terms.items_max)",
+        (f"{_EVEN}::test_five_items_that_are_revived_together_are_one_each",),
+    ),
+    Mutation(
+        "even-large",
+        "a call for more than share is filled",
+        _LINES,
+        "if count > SHARED_COUNT_MAX or not self.others:",
+        "if not self.others:",
+        (f"{_EVEN}::test_a_call_for_many_is_filled",),
+    ),
+    Mutation(
+        "call-garbage",
+        "what is to be done for an answer that nobody gets does not refer to its call",
+        "services/queue/api/verbs.py",
+        "call.undelivered = partial(self._hand_back, call.namespace, leased)",
+        "call.undelivered = lambda: self._hand_back(call.namespace, leased)",
+        ("integration/queue/test_no_garbage.py",),
     ),
 )

@@ -132,4 +132,23 @@ MUTATIONS = (
         "        if True:\n",
         ("unit/shared/http/test_json_body.py::test_what_is_wrong_in_a_large_body_is_told_as_of_a_small_one",),
     ),
+    Mutation(
+        "let-in-full",
+        "a full line refuses also who comes soon after another was let in",
+        "shared/postgres/batcher.py",
+        "if now_s - self._let_in_s < LET_IN_S and not self._is_full:",
+        "if now_s - self._let_in_s < LET_IN_S:",
+        ("unit/shared/postgres/test_batcher.py::test_no_more_than_so_many_wait",),
+    ),
+    Mutation(
+        "let-in-away",
+        "a shard that went away lets nobody in, however soon he comes",
+        "shared/postgres/batcher.py",
+        "        self._let_in_s = -inf\n        for lane",
+        "        for lane",
+        (
+            "unit/shared/postgres/test_batcher.py::"
+            "test_who_comes_soon_after_another_was_let_in_is_let_in_unless_the_shard_went_away_meanwhile",
+        ),
+    ),
 )

@@ -83,7 +83,8 @@ async def test_a_shard_whose_line_stands_costs_only_its_own_elements(
     await api.enqueue_one("t")
     process = own_host.process
     slow = (process.enqueues.general.flushes[1], process.enqueues.simple.flushes[1])
-    monkeypatch.setattr(batcher.Batcher, "is_overloaded", property(lambda self: self in slow))
+    monkeypatch.setattr(batcher.Batcher, "_is_overloaded", property(lambda self: self in slow))
+    clock[0] += 2 * batcher.LET_IN_S
 
     results = await api.enqueue(*({"topic": "t", "id": api.new_id(shard)} for shard in (0, 1)))
     assert [(r["status"], r.get("code"), r.get("outcome")) for r in results] == [
@@ -95,6 +96,7 @@ async def test_a_shard_whose_line_stands_costs_only_its_own_elements(
             results = await api.enqueue({"topic": f"t{n}", **plain})
             assert [r["status"] for r in results] == ["enqueued"], "it goes elsewhere"
     slow = (*process.enqueues.general.flushes.values(), *process.enqueues.simple.flushes.values())
+    clock[0] += 2 * batcher.LET_IN_S
     for plain in ({}, {"max_attempts": 3}):
         answer = await api.post("enqueue", {"items": [{"topic": "t", **plain}]})
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from shared.admission.connection_priority import Urgency
 from shared.errors import Invalid, Overloaded, ShardUnavailable
-from shared.postgres.batcher import TURNS_MAX, Batcher, BatcherLimits
+from shared.postgres.batcher import LET_IN_S, TURNS_MAX, Batcher, BatcherLimits
 from shared.postgres.connections import Pool
+from shared.postgres.history import HistoryChanged
 from shared.settings import EdgeSettings, parse_shards
 
 
@@ -210,11 +211,44 @@ async def test_no_more_than_so_many_wait() -> None:
     calls += [asyncio.create_task(batcher.submit([n])) for n in range(3)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded) as caught:
-        await batcher.submit([9])
+        async with asyncio.timeout(10):
+            await batcher.submit([9])
     assert caught.value.outcome == "none"
     flushes.go_on.set()
     assert list(map(list, await asyncio.gather(*calls))) == [[0], [0], [2], [4]]
     assert list(await batcher.submit([4])) == [8]
+
+
+async def test_who_comes_soon_after_another_was_let_in_is_let_in_unless_the_shard_went_away_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("shared.postgres.batcher._clock.monotonic_s", lambda: now_s)
+    pool = Pool(parse_shards("postgresql://x@127.0.0.1:1/n#1", "queue")[0], EdgeSettings())
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    monkeypatch.setattr(pool, "check", look)
+    flushes = Flushes()
+    flushes.go_on.set()
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(4), pool=pool)
+    for _ in range(3):
+        assert list(await batcher.submit([1])) == [2]
+    assert looks == 1
+    pool.breaker._open()
+    await batcher.submit([1])
+    assert looks == 2, "the breaker's word ends it"
+    pool.history.meet("one")
+    with pytest.raises(HistoryChanged):
+        pool.history.meet("another")
+    await batcher.submit([1])
+    assert looks == 3, "so does another history"
+    now_s += 2 * LET_IN_S
+    await batcher.submit([1])
+    assert looks == 4
 
 
 async def test_a_line_behind_a_flush_that_hangs_refuses_enqueues_and_not_acks(
