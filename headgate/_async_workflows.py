@@ -41,7 +41,7 @@ class AsyncWorkflows:
 
         Without an id one is made here, so that the call may be sent again. `reuse` says whether the id of a run
         that is over may have another: never, after one that failed (the default), always. `signal` is a name and
-        data, sent in the same transaction.
+        data, sent in the same transaction. With a `version` only workers of that one go on with the run.
 
         Raises:
             Conflict: the id is in use by another type, or may have no other run.
@@ -150,6 +150,17 @@ class AsyncWorkflowHandle:
         """Go on with a paused run, or with one that is stuck or has failed, whose code was mended."""
         return await self._client._send(
             self._call(verbs.RESUME, WorkflowRun.model_validate, body=present(reason=reason))
+        )
+
+    async def move(self, version: str | None) -> WorkflowRun:
+        """Let workers of this version alone go on with the run, or, with None, workers of any. Whoever has it now
+        loses it; nothing that was written is lost.
+
+        Raises:
+            Conflict: the run is over.
+        """
+        return await self._client._send(
+            self._call(verbs.MOVE, WorkflowRun.model_validate, body={"version": version})
         )
 
     async def history(self) -> dict[str, Any]:

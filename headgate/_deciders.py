@@ -1,6 +1,7 @@
 """Workflows on a worker: a run's deliveries are driven by its core, through the service's turns."""
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -8,6 +9,7 @@ from headgate import _calls
 from headgate import _workflow_calls as verbs
 from headgate._job import Job
 from headgate.errors import BadRequest, Conflict, Fail, Invalid, NotFound, TooLarge
+from headgate.wire.names import WORKFLOW_VERSION_PATTERN
 from headgate.workflow.driver import Driver
 from headgate.workflow.errors import TurnRefused
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 W = TypeVar("W", bound=Callable[..., Any])
 
 TOPIC: Final = "wf/"
+PINNED_TOPIC: Final = "wfv/"
+
+_is_version = re.compile(WORKFLOW_VERSION_PATTERN).fullmatch
 
 
 class RestRuns:
@@ -71,23 +76,36 @@ class Deciders:
         self.workflows: dict[str, Callable[..., Any]] = {}
         self._driver = Driver(self.workflows, RestRuns(client, namespace))
 
-    def add(self, type: str, function: Callable[..., Any], version: str | None = None) -> Callable[[Job], Any]:
-        """Run workflows of this type with this function; the handler of their deciders' items.
+    def add(
+        self, type: str, function: Callable[..., Any], version: str | None = None, *, only_pinned: bool = False
+    ) -> dict[str, Callable[[Job], Any]]:
+        """Run workflows of this type with this function; handlers of their deciders' items, by topic.
 
         Raises:
-            ValueError: the type has a function already.
+            ValueError: the type, or this version of it, has a function already; or that is no version.
             TypeError: it is no `async def`.
         """
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"a workflow is an `async def`, which {function!r} is not")
-        if type in self.workflows:
-            raise ValueError(f"workflow {type!r} has a function already")
-        self.workflows[type] = function
+        if version is not None and not _is_version(version):
+            raise ValueError(f"{version!r} is no version: 1 to 64 letters, digits and . _ -")
+        if only_pinned and version is None:
+            raise ValueError("only runs of which version?")
+        names = {} if only_pinned else {type: f"{TOPIC}{type}"}
         if version is not None:
-            self._driver.versions[type] = version
+            names[f"{type}@{version}"] = f"{PINNED_TOPIC}{version}/{type}"
+        for name in names:
+            if name in self.workflows:
+                raise ValueError(f"workflow {name!r} has a function already")
+        return {topic: self._handler(name, function, version) for name, topic in names.items()}
+
+    def _handler(self, name: str, function: Callable[..., Any], version: str | None) -> Callable[[Job], Any]:
+        self.workflows[name] = function
+        if version is not None:
+            self._driver.versions[name] = version
 
         async def decide(job: Job) -> None:
-            await self._driver.work(type, _lease(job))
+            await self._driver.work(name, _lease(job))
 
         return decide
 

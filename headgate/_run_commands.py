@@ -33,6 +33,7 @@ def add_commands(add: Add) -> None:
     starting.add_argument("type")
     starting.add_argument("input", nargs="?", help="JSON or plain text")
     starting.add_argument("--id", metavar="ID", help="of the workflow; one is made by default")
+    starting.add_argument("--version", metavar="VERSION", help="only workers of this one go on with the run")
     starting.add_argument("--reuse", choices=("never", "failed", "always"), help="where the id's run is over")
     listing = add("list", list_runs, "list runs, newest first")
     listing.add_argument("--type", metavar="TYPE")
@@ -62,6 +63,11 @@ def add_commands(add: Add) -> None:
         ending = add(name, run, about)
         ending.add_argument("id")
         ending.add_argument("--reason", metavar="TEXT")
+    moving = add("move", move, "let workers of another version go on with a run")
+    moving.add_argument("id")
+    pinned = moving.add_mutually_exclusive_group(required=True)
+    pinned.add_argument("version", nargs="?", metavar="VERSION")
+    pinned.add_argument("--unpin", action="store_true", help="workers of any version")
     checking = add("check", check, "replay open runs on this code, before it is deployed", epilog=CHECK)
     checking.add_argument("type")
     checking.add_argument("function", metavar="FUNCTION")
@@ -74,7 +80,7 @@ def start(args: Args) -> int:
     """workflow start."""
     input = None if args.input is None else commands.parsed(args.input)
     with commands.client_of(args) as client:
-        run = client.workflows.start(args.type, input, id=args.id, reuse=args.reuse)
+        run = client.workflows.start(args.type, input, id=args.id, reuse=args.reuse, version=args.version)
         return _show(args, run.show())
 
 
@@ -117,6 +123,12 @@ def signal(args: Args) -> int:
         answer = client.workflows.get(args.id).signal(args.name, data)
     sys.stdout.write(f"{answer.status}\n")
     return commands.OK
+
+
+def move(args: Args) -> int:
+    """workflow move."""
+    with commands.client_of(args) as client:
+        return _show(args, client.workflows.get(args.id).move(args.version))
 
 
 def _verb(name: str) -> Callable[[Args], int]:

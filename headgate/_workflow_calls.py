@@ -20,6 +20,7 @@ CANCEL = Verb("dag", "POST", _WORKFLOW + "/cancel", safe=True)
 TERMINATE = Verb("dag", "POST", _WORKFLOW + "/terminate", safe=True)
 PAUSE = Verb("dag", "POST", _WORKFLOW + "/pause", safe=True)
 RESUME = Verb("dag", "POST", _WORKFLOW + "/resume", safe=True)
+MOVE = Verb("dag", "POST", _WORKFLOW + "/move", safe=True)
 RUN_HISTORY = Verb("dag", "GET", _RUN + "/history", safe=True)
 # The same turn again is answered again.
 RUN_TURN = Verb("dag", "POST", _RUN + "/turn", safe=True)

@@ -33,7 +33,7 @@ from typing import Any, Final, TypeVar
 from headgate import _supervisor
 from headgate._backoff import pause_s
 from headgate._bridge import beside, client_like
-from headgate._deciders import TOPIC, Deciders, W
+from headgate._deciders import Deciders, W
 from headgate._elements import Leased
 from headgate._job import Ending, Handler, Job, run_handler, traced, verdict_of, verdict_of_error
 from headgate._job_logs import JobLogs
@@ -163,18 +163,28 @@ class Worker:
         return register
 
     def workflow(
-        self, type: str, *, version: str | None = None, slots: int = 8, lease_s: float | None = None
+        self,
+        type: str,
+        *,
+        version: str | None = None,
+        only_pinned: bool = False,
+        slots: int = 8,
+        lease_s: float | None = None,
     ) -> Callable[[W], W]:
         """Run workflows of `type` with this async function, up to `slots` at a time; it gets a `Workflow`, and its
-        input. Runs that wait take no slot. `version` names the code in what it writes. See `headgate.workflow`.
+        input. Runs that wait take no slot. See `headgate.workflow`.
+
+        `version` names the code: it takes runs that are pinned to it, up to as many at a time, and those that are
+        pinned to none; with `only_pinned` not those, so that old code ends what it began.
 
         Raises:
-            ValueError: the type has a function already.
+            ValueError: the type, or this version of it, has a function already.
         """
 
         def register(function: W) -> W:
-            decide = self._deciders.add(type, function, version)
-            self.task(f"{TOPIC}{type}", slots=slots, lease_s=lease_s, max_attempts=0)(decide)
+            handlers = self._deciders.add(type, function, version, only_pinned=only_pinned)
+            for topic, decide in handlers.items():
+                self.task(topic, slots=slots, lease_s=lease_s, max_attempts=0)(decide)
             return function
 
         return register

@@ -241,6 +241,7 @@ from headgate.wire.workers import Progress, ProgressView
 from headgate.wire.workflow import OVER as OVER_STATES
 from headgate.wire.workflow import (
     Accepted,
+    MoveRun,
     Reasoned,
     RunEvent,
     RunHistory,
@@ -385,6 +386,7 @@ __all__ = [
     "Me",
     "MinShare",
     "Moment",
+    "MoveRun",
     "NackItem",
     "NackRequest",
     "NackResult",

@@ -31,7 +31,7 @@ from headgate.wire.base import (
     fault,
     label,
 )
-from headgate.wire.names import ParentClose, PathName, WorkflowType
+from headgate.wire.names import ParentClose, PathName, WorkflowType, WorkflowVersion, check_version
 from headgate.wire.queue import Backoff, check_deadline
 
 
@@ -93,16 +93,21 @@ class TimerSpec(Request):
 class WorkflowNode(Request):
     """A run of a workflow: it begins when its node is released, and its end ends the node. `parent_close` says
     what becomes of it when the node is cancelled: it is asked to end, ended, or left to itself. Without an `id`
-    one is made."""
+    one is made; with a `version` only workers of that one go on with it."""
 
     type: WorkflowType
     input: Json = None
     id: PathName | None = None
-    version: Label | None = None
+    version: WorkflowVersion | None = None
     deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
     priority: Priority = 0
     metadata: JsonObject | None = None
     parent_close: ParentClose = "cancel"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        check_version(self.type, self.version)
+        return self
 
 
 class NodeSpec(Request):

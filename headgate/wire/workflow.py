@@ -20,7 +20,7 @@ from headgate.wire.base import (
     Response,
     fault,
 )
-from headgate.wire.names import PathName, WorkflowType
+from headgate.wire.names import PathName, WorkflowType, WorkflowVersion, check_version
 
 # Of the text that a record shows of its command; longer than the SDK makes it, since bytes are not characters.
 SHOWN_CHARS_MAX: Final = 500
@@ -93,21 +93,33 @@ class SignalSpec(Request):
 
 class StartWorkflow(Request):
     """A run to begin. Without an `id` one is made. `reuse` says whether the id of a run that is over may have
-    another one; `signal` is told in the same transaction."""
+    another one; `signal` is told in the same transaction. With a `version` only workers of that one go on with
+    the run."""
 
     type: WorkflowType
     id: PathName | None = None
     input: Json = None
-    version: Label | None = None
+    version: WorkflowVersion | None = None
     deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
     priority: Priority = 0
     metadata: JsonObject | None = None
     reuse: Literal["never", "failed", "always"] = "failed"
     signal: SignalSpec | None = None
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        check_version(self.type, self.version)
+        return self
+
 
 class Reasoned(Request):
     reason: ErrorText | None = None
+
+
+class MoveRun(Request):
+    """Whose runs it is to be: workers of this version go on with it, or, with null, workers of any."""
+
+    version: WorkflowVersion | None
 
 
 class TurnCommand(Request):

@@ -45,7 +45,7 @@ _ALWAYS: Final = [
     ("POST", re.compile(rf"{_DAG}/(?P<verb>cancel|retry|skip|pause|resume|nodes/cancel)"), "DAG"),
     (
         "POST",
-        re.compile(rf"{_NS}/workflows/(?P<target>[^/]+)/(?P<verb>cancel|terminate|pause|resume)"),
+        re.compile(rf"{_NS}/workflows/(?P<target>[^/]+)/(?P<verb>cancel|terminate|pause|resume|move)"),
         "workflow",
     ),
     ("PUT", re.compile(rf"{_NS}/exports/mark"), "mark as exported"),

@@ -8,6 +8,7 @@ _TURNS: Final = "services/dag/workflows/turn_commits.py"
 _RUNS: Final = "integration/dag/test_runs.py"
 _FOLDING: Final = "integration/dag/test_folding_runs.py"
 _TELL_RUNS_HERE: Final = "migrations/dag/functions/tell_runs_here.sql"
+_PINNED: Final = "integration/dag/test_pinned_runs.py"
 _BAD: Final = "integration/dag/test_bad_runs.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -114,6 +115,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if dags[0].workflow is not None and send.no == dags[0].node_no(0):",
         "if False:",
         (f"{_RUNS}::test_a_decider_whose_item_is_lost_has_a_new_secret",),
+    ),
+    Mutation(
+        "run-pinned-topic",
+        "a run that is moved is delivered to workers of its new version",
+        "services/dag/run/deciders.py",
+        "        item=item(run.type, run.version, secret, run.priority, delay_s),",
+        "        item=item(run.type, None, secret, run.priority, delay_s),",
+        (f"{_PINNED}::test_a_parked_run_that_is_moved_is_delivered_to_the_others_when_it_wakes",),
+    ),
+    Mutation(
+        "run-moved-item",
+        "nothing is left in the queue for workers that a run was moved from",
+        "services/dag/workflows/control.py",
+        "            settlement.sends.append(cancel)\n",
+        "",
+        (f"{_PINNED}::test_a_run_that_a_worker_has_is_moved_under_it",),
     ),
     Mutation(
         "run-page-bytes",

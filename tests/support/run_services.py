@@ -85,20 +85,21 @@ class DagRuns:
     def __init__(self, world: DagWorld) -> None:
         self.world = world
         self.id = "order-17"
+        self.topic = f"wf/{TYPE}"
         transport = httpx.ASGITransport(app=world.app.state.hot)
         self.client = AsyncClient(queue_url="http://localhost", dag_url="http://localhost", transport=transport)
         self.runs = RestRuns(self.client, "default")
         self.dag = ""
 
-    async def start(self, input: Any = None) -> None:
-        run = await self.client.workflows.start(TYPE, input, id=self.id)
+    async def start(self, input: Any = None, **options: Any) -> None:
+        run = await self.client.workflows.start(TYPE, input, id=self.id, **options)
         assert run.run is not None
         self.dag = run.run
         await self.world.settle()
 
     async def lease(self) -> Lease | None:
         await self.world.settle()
-        ready = self.world.queue.ready(f"wf/{TYPE}")
+        ready = self.world.queue.ready(self.topic)
         if not ready:
             return None
         last = max(ready, key=lambda item: item.generation)

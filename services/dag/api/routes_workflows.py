@@ -149,6 +149,15 @@ async def resume(
     return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
 
 
+@router.post(_ONE + "/move", status_code=202, response_model=wire.WorkflowRun, operation_id="workflow_move")
+async def move(
+    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, body: Annotated[wire.MoveRun, body_of(wire.MoveRun)]
+) -> Response:
+    """Let workers of another version go on with the run: of this one only, or, with null, of any."""
+    dag_id = await duties.run_control.move(ns, path_name("workflow", workflow), body.version)
+    return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
+
+
 @router.get(DAG_PATH + "/run", response_model=wire.WorkflowRun, operation_id="run_of_dag")
 async def run_of_dag(ns: NamespaceOf, dag: str, duties: OrchestratorOf) -> Response:
     """The run that a DAG is, which need not be the last of its workflow's id."""

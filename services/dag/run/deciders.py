@@ -19,6 +19,7 @@ from shared import ids
 from shared.postgres.connections import Transaction
 
 TOPIC: Final = "wf/"
+PINNED_TOPIC: Final = "wfv/"
 
 _SECRET_BYTES: Final = 16
 _LEASE_S: Final = 60.0
@@ -44,10 +45,16 @@ def knows(run: Run, secret: str) -> bool:
     return secrets.compare_digest(hash_of(secret), bytes(run.secret_hash))
 
 
-def item(type: str, secret: str, priority: int, delay_s: float = 0.0) -> str:
+def topic_of(type: str, version: str | None) -> str:
+    """Where a run's deliveries are: those of a pinned run where only workers of its version look. A version has no
+    slash, so no two types have one topic."""
+    return f"{TOPIC}{type}" if version is None else f"{PINNED_TOPIC}{version}/{type}"
+
+
+def item(type: str, version: str | None, secret: str, priority: int, delay_s: float = 0.0) -> str:
     """The decider's queue item, as its node keeps it."""
     fields = {
-        "topic": TOPIC + type,
+        "topic": topic_of(type, version),
         "payload": {"secret": secret},
         "priority": priority,
         "lease_s": _LEASE_S,
@@ -56,16 +63,16 @@ def item(type: str, secret: str, priority: int, delay_s: float = 0.0) -> str:
     return encode(fields | ({"delay_s": delay_s} if delay_s else {}))
 
 
-def node(type: str, secret: str, priority: int) -> NewNode:
+def node(type: str, version: str | None, secret: str, priority: int) -> NewNode:
     """The first node of a new run."""
     return NewNode(
         key=DECIDER,
-        topic=TOPIC + type,
+        topic=topic_of(type, version),
         trigger="all_succeeded",
         pass_outputs=False,
         upstream=(),
         external=(),
-        item=item(type, secret, priority),
+        item=item(type, version, secret, priority),
         fingerprint=hashlib.blake2b(DECIDER.encode(), digest_size=16).digest(),
     )
 
@@ -97,7 +104,8 @@ async def renew(
         state=state,
         item_id=item_id,
         secret_hash=hash_of(secret),
-        item=item(run.type, secret, run.priority, delay_s),
+        topic=topic_of(run.type, run.version),
+        item=item(run.type, run.version, secret, run.priority, delay_s),
     )
     settlement.decider_renewed(dag, old.state, Ref(dag.node_no(0), generation), item_id, state)
     return Decider(item_id, state, generation)

@@ -226,16 +226,23 @@ async def stick(tx: Transaction, run: Run) -> int:
     return await value_of(int, tx, SQL.stick, **values)
 
 
+async def pin(tx: Transaction, run: Run, version: str | None) -> None:
+    """Only workers of this version go on with a run; with None, those of any."""
+    run.version = version
+    await tx.fetch(SQL.pin_run, dag_no=run.dag_no, version=version)
+
+
 async def unstick(tx: Transaction, run: Run) -> None:
     """A run is to be tried anew; how often it failed is kept until a turn is written."""
     await tx.fetch(SQL.unstick, dag_no=run.dag_no)
 
 
 async def renew_decider(
-    tx: Transaction, dag_no: DagNo, *, state: str, item_id: str, secret_hash: bytes, item: str
+    tx: Transaction, dag_no: DagNo, *, state: str, item_id: str, secret_hash: bytes, topic: str, item: str
 ) -> int:
     """Begin the decider's next generation, in this state; its number."""
-    values = {"dag_no": dag_no, "state": state, "item_id": item_id, "secret_hash": secret_hash, "item": item}
+    values = {"dag_no": dag_no, "state": state, "item_id": item_id, "secret_hash": secret_hash}
+    values |= {"topic": topic, "item": item}
     return await value_of(int, tx, SQL.renew_decider, **values)
 
 

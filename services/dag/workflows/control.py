@@ -1,4 +1,4 @@
-"""What others do with a run: they signal it, ask it to end, end it, pause it, and let it go on."""
+"""What others do with a run: they signal it, ask it to end, end it, pause it, move it, and let it go on."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import TypeVar
 from services.dag import store
 from services.dag.build import run_spec
 from services.dag.errors import DagCancelling, SignalsFull, WorkflowFinished
-from services.dag.model import Dag, Parent
+from services.dag.model import Dag, Parent, Send
 from services.dag.run import deciders, run_ends, unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.control import Controller
 from services.dag.run.decisions import Settlement
 from services.dag.store.runs import Run
 from services.dag.workflows.values import Signal, signal_data
-from shared.errors import NotFound, ShardUnavailable
+from shared.errors import NotFound, ShardUnavailable, invalid
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
 T = TypeVar("T")
 
 _ATTEMPTS_MAX = 8
+_TOPIC_CHARS_MAX = 128
 
 Act = Callable[[Transaction, Settlement, Dag, Run], Awaitable[T]]
 
@@ -116,6 +117,37 @@ class RunControl:
             return dag.id
 
         return await self._change(namespace, workflow_id, act)
+
+    async def move(self, namespace: str, workflow_id: str, version: str | None) -> str:
+        """Let workers of another version go on with a run, or, with None, those of any; its DAG's id. Whoever has
+        it now loses it, with what was not written.
+
+        Raises:
+            WorkflowFinished: the run is over.
+        """
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
+            if run.over:
+                raise WorkflowFinished(f"the run has ended: {run.state}")
+            if run.version == version:
+                return dag.id
+            if version is not None and len(deciders.topic_of(run.type, version)) > _TOPIC_CHARS_MAX:
+                raise invalid("/version", "with the run's type it is too long for a topic")
+            await store.runs.pin(tx, run, version)
+            await self._deliver_anew(tx, settlement, dag, run)
+            return dag.id
+
+        return await self._change(namespace, workflow_id, act)
+
+    async def _deliver_anew(self, tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> None:
+        """The decider's next generation. The item of the one before is cancelled: perhaps nobody would take it."""
+        old = await store.runs.decider(tx, dag.no)
+        await store.duties.drop_sends(tx, [dag.node_no(0)])
+        await store.runs.unstick(tx, run)
+        await deciders.renew(tx, settlement, dag, run, old, state=old.state)
+        if old.state == "released":
+            cancel = Send(dag.node_no(0), old.generation, "cancel", old.item_id, dag.namespace)
+            settlement.sends.append(cancel)
 
     async def _reopen(self, tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> None:
         """A run that has failed goes on, with code that was mended: its end is taken back. What had not ended then

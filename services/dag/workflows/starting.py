@@ -147,7 +147,7 @@ class Starter:
             deadline_s=wanted.deadline_s,
             metadata=wanted.metadata,
         )
-        made_of = SubSpec(new, [deciders.node(wanted.type, secret, wanted.priority)], [])
+        made_of = SubSpec(new, [deciders.node(wanted.type, wanted.version, secret, wanted.priority)], [])
         settlement, written = await self._builder.make_within(
             tx, shard, dag_id, namespace, made_of, (), queue_shard, parent
         )

@@ -91,6 +91,10 @@ class RunScene:
 
         return post
 
+    async def moves(self, actor: Actor) -> int:
+        path = f"{WORKFLOWS}/{self.id}/move"
+        return int((await actor.process.http.post(path, json={"version": "2"})).status_code)
+
     async def fires(self, actor: Actor) -> None:
         await actor.process.loops.timers.step(actor.process.shard)
 
@@ -104,7 +108,8 @@ class RunScene:
         if row["state"] == "running" and row["behind"] and not row["paused"]:
             assert row["decider"] == "released", "an event has left the run parked"
         await self.scene.world.sweep()
-        ready = self.scene.world.queue.ready("wf/order")
+        queue = self.scene.world.queue
+        ready = [*queue.ready("wf/order"), *queue.ready("wfv/2/order")]
         return row["state"], row["behind"], row["decider"], len({each.generation for each in ready})
 
 
@@ -191,6 +196,16 @@ async def test_two_workers_send_the_same_turn_of_other_content(scene: Scene) -> 
             ("parked", "turn_lost"): ("running", False, "blocked"),
             ("turn_lost", "parked"): ("running", False, "blocked"),
         },
+    )
+
+
+async def test_a_run_is_moved_while_a_turn_is_written(scene: Scene) -> None:
+    """Either the turn comes first, and the run is moved parked; or the worker has lost it."""
+    await run_race(
+        scene,
+        "moves",
+        [item(2, after=5)],
+        {("parked", 202): ("running", False, "blocked"), ("turn_lost", 202): AWAKE},
     )
 
 

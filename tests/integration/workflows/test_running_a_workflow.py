@@ -273,6 +273,36 @@ async def test_the_drill_of_a_run_that_failed(shop: Shop, tmp_path: Path) -> Non
     await working
 
 
+async def test_old_code_ends_what_it_began_and_new_code_has_the_rest(shop: Shop) -> None:
+    def worker(version: str, *, is_old: bool) -> Worker:
+        made = Worker(shop.client, drain_s=2, wait_s=2)
+
+        @made.workflow("release", version=version, only_pinned=is_old)
+        async def release(wf: Workflow, _name: str) -> list[str]:
+            first = version
+            await wf.receive("go")
+            return [first, version]
+
+        return made
+
+    old, new = worker("1", is_old=True), worker("2", is_old=False)
+    working = [asyncio.create_task(each.run(signals=False)) for each in (old, new)]
+    ids = {"stays": "1", "moves": "1", "begins": "2", "anyone": None}
+    runs = {id: await shop.client.workflows.start("release", id, id=id, version=pin) for id, pin in ids.items()}
+    for run in runs.values():
+        while not (await run.show()).parked:
+            await asyncio.sleep(0.01)
+    assert (await runs["moves"].move("2")).version == "2"
+    for run in runs.values():
+        await run.signal("go")
+    ends = {id: (await run.wait(timeout_s=20)).output for id, run in runs.items()}
+    # Replayed by the other code, whose first line is another now: as if it had always been that.
+    assert ends == {"stays": ["1", "1"], "moves": ["2", "2"], "begins": ["2", "2"], "anyone": ["2", "2"]}
+    for each in (old, new):
+        each.stop()
+    await asyncio.gather(*working)
+
+
 async def test_a_run_whose_code_asks_for_nonsense_is_stuck_until_it_is_mended(shop: Shop) -> None:
     asked = {"topic": "no topic", "max_attempts": -1}
 

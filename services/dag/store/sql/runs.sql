@@ -88,11 +88,11 @@ UPDATE run SET turn = $2, turn_digest = $3, stuck = $4, stuck_attempts = stuck_a
 WHERE dag_no = $1
 RETURNING stuck_attempts;
 
--- name: renew_decider(dag_no, state, item_id, secret_hash, item)
+-- name: renew_decider(dag_no, state, item_id, secret_hash, topic, item)
 -- The decider's next generation, with an item of its own, which only its secret lets go on with the run.
 WITH hashed AS (UPDATE run SET secret_hash = $4 WHERE dag_no = $1),
-spec AS (UPDATE node_spec SET item = $5 WHERE node_no = $1::bigint << 22)
-UPDATE node SET state = $2, generation = generation + 1, item_id = $3, enqueued = false, attempts = 0,
+spec AS (UPDATE node_spec SET item = $6 WHERE node_no = $1::bigint << 22)
+UPDATE node SET state = $2, generation = generation + 1, item_id = $3, topic = $5, enqueued = false, attempts = 0,
     released_at = CASE WHEN $2 = 'released' THEN shard_now() END, started_at = NULL, finished_at = NULL,
     worker = NULL, output = NULL, error = NULL
 WHERE no = $1::bigint << 22
@@ -198,6 +198,9 @@ UPDATE dag SET ends_as = $2, deadline_at = NULL WHERE no = $1;
 
 -- name: set_decider_end(dag_no, output, error)
 UPDATE node SET output = $2, error = $3 WHERE no = $1::bigint << 22;
+
+-- name: pin_run(dag_no, version)
+UPDATE run SET version = $2 WHERE dag_no = $1;
 
 -- name: unstick(dag_no)
 UPDATE run SET stuck = NULL WHERE dag_no = $1;

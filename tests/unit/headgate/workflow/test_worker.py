@@ -119,6 +119,23 @@ async def test_a_worker_drives_a_run_by_the_services_calls() -> None:
     replay(service.run.events(), order)
 
 
+async def test_code_of_a_version_has_runs_of_it_and_those_of_none() -> None:
+    client = AsyncClient(queue_url="http://q", dag_url="http://d", transport=WorkflowService(MemoryRun("order")))
+    worker = Worker(client, namespace="shop")
+    worker.workflow("order", version="3", slots=4)(order)
+    worker.workflow("order", version="2", only_pinned=True)(order)
+    assert set(worker._tasks) == {"wf/order", "wfv/3/order", "wfv/2/order"}
+    for version, only_pinned, said in (
+        ("3", True, "has a function"),
+        ("4", False, "has a function"),
+        ("a/b", False, "is no version"),
+        (None, True, "of which version"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            worker.workflow("order", version=version, only_pinned=only_pinned)(order)
+    assert set(worker._tasks) == {"wf/order", "wfv/3/order", "wfv/2/order"}
+
+
 async def test_a_turn_whose_answer_was_lost_is_sent_again() -> None:
     service = WorkflowService(MemoryRun("order", ["book"]))
     service.lose_answers = 2
