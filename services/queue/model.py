@@ -256,7 +256,7 @@ class Ready(NamedTuple):
     key: Key
 
 
-class Claim(NamedTuple):
+class Claim(msgspec.Struct):
     """Keys of one topic and shard that a call wants, in its order of service, under its token: as many as have no
     more than `bytes_max` bytes together, and the item `first_id` at any size."""
 
@@ -271,6 +271,8 @@ class Claim(NamedTuple):
     def stretches(self) -> list[tuple[Key, Key]]:
         """First and last of the parts that ascend within one priority: few other ready items lie between them."""
         keys = self.keys
+        if len(keys) == 1:
+            return [(keys[0], keys[0])]
         if keys[0].priority == keys[-1].priority and list(keys) == sorted(keys):
             return [(keys[0], keys[-1])]
         found: list[tuple[Key, Key]] = []

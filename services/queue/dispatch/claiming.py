@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
 from services.queue.dispatch.claim_flushes import by_shard, claimer
 from services.queue.dispatch.direct_handoff import Line
@@ -26,19 +25,14 @@ from shared.postgres.batcher import Batcher
 
 # A call's token, lease_s and worker.
 Holder = tuple[str, float | None, str | None]
+# The bytes that each shard may give of an answer, and the item that is given at any size.
+Room = tuple[int, str | None]
 
 # A shard that takes longer is passed over, so that it holds up nobody who wants items of others.
 CLAIM_S_MAX = 2.0
 # A shard that refused a claim, or was too slow, is asked for nothing for so long; less where it was for the load.
 REST_S = 1.0
 LOAD_REST_S = 0.1
-
-
-class _Room(NamedTuple):
-    """What each shard may give of an answer, and the item that is given at any size."""
-
-    bytes_max: int
-    first_id: str | None
 
 
 class Claims:
@@ -100,15 +94,15 @@ class Claims:
                 leased.is_cut = True
         return [group for claimed in found.values() for group in claimed.groups]
 
-    def _room(self, taken: Sequence[list[Key]], leased: Leased, shards: int) -> _Room:
+    def _room(self, taken: Sequence[list[Key]], leased: Leased, shards: int) -> Room:
         bytes_left = max(self._settings.answer_bytes_max - leased.bytes, 0)
         if leased:
-            return _Room(bytes_left // shards, None)
+            return bytes_left // shards, None
         first = taken[0][0] if len(taken) == 1 else min([keys[0] for keys in taken if keys])
-        return _Room(bytes_left // shards, first.id)
+        return bytes_left // shards, first.id
 
     async def _claim_at_each(
-        self, namespace: str, groups: dict[int, list[tuple[Line, list[Key]]]], holder: Holder, room: _Room
+        self, namespace: str, groups: dict[int, list[tuple[Line, list[Key]]]], holder: Holder, room: Room
     ) -> dict[int, Claimed]:
         flushes = {
             asyncio.create_task(self._claim_at(namespace, shard, parts, holder, room)): shard
@@ -121,7 +115,7 @@ class Claims:
         return {shard: flush.result() for flush, shard in flushes.items() if flush in done}
 
     async def _claim_at(
-        self, namespace: str, shard: int, parts: Sequence[tuple[Line, list[Key]]], holder: Holder, room: _Room
+        self, namespace: str, shard: int, parts: Sequence[tuple[Line, list[Key]]], holder: Holder, room: Room
     ) -> Claimed:
         size, claims = 0, list[Claim]()
         try:

@@ -172,6 +172,8 @@ class Dequeues:
                     counts = tenant.cut(counts)  # others may have taken room while this call looked
                 serve = self._gated.serve if is_limited else self._serve
                 missed, again_s = await serve(lines, counts, holder, leased, tenant)
+                if leased and not missed:
+                    break
                 counts = [demand.count - leased.counts[i] for i, demand in enumerate(demands)]
                 left_s = deadline_s - self._clock.monotonic_s()
                 if missed and any(counts) and self._tries_again(leased, left_s, is_limited):

@@ -185,8 +185,9 @@ class Store(EnqueueStore):
         parts = [(claim.topic_id, first, last) for claim in claims for first, last in claim.stretches()]
         topic_ids, firsts, lasts = zip(*parts, strict=True)
         if len(claims) == 1:
-            [(_, keys, token, lease_s, _, bytes_max, _)] = claims
-            ids, tokens, lease_ss, maxima = sorted(map(id_of, keys)), [token], [lease_s], [bytes_max]
+            [claim] = claims
+            ids, tokens = sorted(map(id_of, claim.keys)), [claim.token]
+            lease_ss, maxima = [claim.lease_s], [claim.bytes_max]
         else:
             wanted = sorted(
                 [(key.id, claim.token, claim.lease_s, claim.bytes_max) for claim in claims for key in claim.keys]
