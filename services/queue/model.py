@@ -208,6 +208,9 @@ class RareKind(NamedTuple):
     lease_s: float
     named: bool  # by its caller
     extra: str | None  # a JSON object of the rarer columns
+    as_of: datetime | None = (
+        None  # for all items of a call that goes to several shards: where they stand in the order
+    )
 
 
 class NewRow(NamedTuple):

@@ -108,8 +108,10 @@ async def read_body(request: Request, settings: EdgeSettings) -> bytes:
             raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
         parts.append(part)
     if size:
-        json_body.check_media(headers.get("content-type", ""))
-    return b"".join(parts)
+        body = b"".join(parts)
+        json_body.check_media(headers.get("content-type", ""), body)
+        return body
+    return b""
 
 
 def validate(model: type[M], value: Any) -> M:

@@ -261,7 +261,7 @@ async def read(receive: Receive, media: str | None, settings: EdgeSettings) -> b
     if len(body) > settings.body_bytes_max:
         raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
     if body and media != "application/json":
-        check_media(media or "")
+        check_media(media or "", body)
     return body
 
 

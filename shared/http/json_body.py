@@ -152,8 +152,10 @@ def _finite(digits: str) -> float:
     return number
 
 
-def check_media(content_type: str) -> None:
-    """Raises UnsupportedMedia unless the type is JSON in UTF-8."""
+def check_media(content_type: str, body: bytes = b"") -> None:
+    """Raises UnsupportedMedia unless the type is JSON in UTF-8; NotJson of a body without any that is none."""
+    if body and not content_type.strip():
+        _read_slowly(body)
     media, _, parameters = content_type.partition(";")
     media = media.strip().lower()
     if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):

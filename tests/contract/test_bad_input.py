@@ -280,6 +280,11 @@ async def test_b32_other_media_types(untouched: Api, verb: str, content_type: st
     refused(await send(untouched, verb, body, content_type), 415, "unsupported_media_type")
 
 
+@pytest.mark.parametrize("verb", POSTS)
+async def test_b14_b32_what_is_not_json_and_has_no_media_type_is_not_json(untouched: Api, verb: str) -> None:
+    refused(await send(untouched, verb, b"{", None), 400, "not_json")
+
+
 @pytest.mark.parametrize(
     "content_type",
     [

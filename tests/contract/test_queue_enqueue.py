@@ -1,10 +1,13 @@
 """Enqueue: what an item is when it was taken in."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from headgate.ids import shard_of
+from services.queue.store.enqueue import EARLY_S_MAX, EnqueueStore
 from tests.support.queue_host import Api
 
 
@@ -98,6 +101,58 @@ async def test_results_are_in_the_order_of_the_call(api: Api) -> None:
     assert [results[i]["id"] for i in (1, 2, 3)] == ids
     assert (results[3]["code"], results[3]["outcome"]) == ("id_too_old", "none")
     assert (await api.topic("t"))["ready"] == 5
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda n: {"idempotency_key": f"k{n}"},
+        lambda n: {"affinity": f"a{n}"},
+        lambda n: {"idempotency_key": f"k{n}"} if n % 2 else {},
+        lambda n: {"affinity": f"a{n}"} if n % 3 else {"idempotency_key": f"k{n}"},
+    ],
+    ids=["keys", "affinities", "some keys", "keys and affinities"],
+)
+async def test_items_of_a_call_that_goes_to_several_shards_keep_their_order(
+    api: Api, given: Callable[[int], dict[str, Any]]
+) -> None:
+    before = [await api.enqueue_one("t", payload=-2, id=api.new_id(shard)) for shard in range(3)]
+    results = await api.enqueue(*({"topic": "t", "payload": n, **given(n)} for n in range(30)))
+    assert {shard_of(result["id"]) for result in results} == {0, 1, 2}
+    after = [await api.enqueue_one("t", payload=99, id=api.new_id(shard)) for shard in range(3)]
+
+    found = await api.dequeue("t", 100)
+    assert [item["payload"] for item in found[3:-3]] == list(range(30))
+    assert ({item["id"] for item in found[:3]}, {item["id"] for item in found[-3:]}) == (set(before), set(after))
+
+
+async def test_items_whose_ids_their_caller_made_come_in_the_order_of_the_ids_from_whatever_shards(
+    api: Api,
+) -> None:
+    ids = [api.new_id(n % 3) for n in range(30)]
+    await api.enqueue(*({"topic": "t", "id": item_id} for item_id in reversed(ids)))
+
+    assert [item["id"] for item in await api.dequeue("t", 100)] == ids
+
+
+async def test_a_shard_that_tells_an_old_time_moves_a_call_ahead_of_little_else(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scans of what lives begin 10 s before what they found last: nothing may come to lie before that."""
+
+    async def an_hour_ago(store: EnqueueStore) -> datetime:
+        return datetime.now(UTC) - timedelta(hours=1)
+
+    monkeypatch.setattr(EnqueueStore, "time", an_hour_ago)
+    await api.enqueue(*({"topic": "t", "payload": n, "affinity": f"a{n}"} for n in range(20)))
+
+    rows = await api.host.rows(
+        "SELECT extract(epoch FROM enqueued_at - deliver_at)::float8 AS early_s"
+        " FROM item JOIN namespace USING (namespace_id) WHERE name = $1",
+        api.namespace,
+    )
+    assert {row["early_s"] for row in rows} == {EARLY_S_MAX}
+    assert len(await api.dequeue("t", 100)) == 20
 
 
 async def test_a_thousand_items_are_one_batch(api: Api) -> None:

@@ -46,6 +46,17 @@ MUTATIONS = (
         (f"{_TIME_LIMITS}::test_past_its_timeout_nothing_is_extended_that_nobody_has_taken_back_yet",),
     ),
     Mutation(
+        "order-over-shards",
+        "items of one call keep their order, on whatever shards they come to live",
+        _ENQUEUES,
+        "            call = call._replace(as_of=await self._as_of({*groups, *keyed}))",
+        "            await self._as_of({*groups, *keyed})",
+        (
+            "contract/test_queue_enqueue.py"
+            "::test_items_whose_ids_their_caller_made_come_in_the_order_of_the_ids_from_whatever_shards",
+        ),
+    ),
+    Mutation(
         "flush-of-one-id",
         "of an id that comes twice in a flush the first is taken",
         _ENQUEUES,

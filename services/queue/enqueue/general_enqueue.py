@@ -6,7 +6,9 @@ Every id may have come before, and have ended since; so a flush asks what became
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
 
 from prometheus_client import Counter
 
@@ -20,11 +22,30 @@ from services.queue.store.shard_store import Known, Store
 from shared.admission.connection_priority import Urgency
 from shared.errors import ShardUnavailable, Unavailable, invalid, something_done
 from shared.http.access import Caller
-from shared.ids import canonical, new_ids, shard_of
+from shared.ids import canonical, new_id, new_ids, shard_of
 from shared.metrics import ENQUEUED
 from shared.postgres.batcher import Batcher
 from shared.shards.map_file import slot_of
 from shared.shards.shard_map import ShardMap
+
+# How long a call that goes to several shards waits for what time it is at one of them.
+TIME_WAIT_S = 0.5
+
+
+class _Call(NamedTuple):
+    """One call: its items, their ids and, as they come, their results."""
+
+    namespace: str
+    items: list[NewItem]
+    ids: list[str]
+    caller: Caller
+    results: list[Result | None]
+    as_of: datetime | None = None
+
+    def refuse(self, part: Sequence[int], error: Unavailable) -> None:
+        """These were not taken."""
+        for i in part:
+            self.results[i] = refused(self.ids[i], error.code, error.outcome)
 
 
 class GeneralEnqueues:
@@ -51,7 +72,6 @@ class GeneralEnqueues:
     async def enqueue(self, namespace: str, items: list[NewItem], caller: Caller) -> list[Result]:
         """Take items in; one result per item, in order."""
         home: Store | None = None
-        results: list[Result | None] = [None] * len(items)
         groups: dict[int, list[int]] = {}
         keyed: dict[int, list[int]] = {}
         ids: list[str] = []
@@ -64,99 +84,83 @@ class GeneralEnqueues:
                     raise invalid(f"/items/{i}/id", "its last 12 bits are no shard of this service")
                 groups.setdefault(shard, []).append(i)
                 continue
+            parts = groups
             if item.idempotency_key is not None:
-                store = self._at(namespace, item.idempotency_key)
-                keyed.setdefault(store.number, []).append(i)
+                store, parts = self._at(namespace, item.idempotency_key), keyed
             elif item.affinity is not None:
                 store = self._at(namespace, item.affinity)
-                groups.setdefault(store.number, []).append(i)
             else:
                 home = home or self._stores[self._placement.choose(namespace, item.topic, len(items))]
                 store = home
-                groups.setdefault(store.number, []).append(i)
-            ids.append("")
-        for shard, part in (*groups.items(), *keyed.items()):
-            unnamed = [i for i in part if not ids[i]]
-            for i, item_id in zip(unnamed, new_ids(shard, len(unnamed)), strict=True):
-                ids[i] = item_id
+            parts.setdefault(store.number, []).append(i)
+            ids.append(new_id(store.number))
+        call = _Call(namespace, items, ids, caller, [None] * len(items))
+        if len(groups) + len(keyed) > 1 and not caller.is_dag_service:
+            call = call._replace(as_of=await self._as_of({*groups, *keyed}))
         flushes = [
-            *(self._enqueue_at(n, namespace, items, ids, part, caller, results) for n, part in groups.items()),
-            *(self._keyed_at(n, namespace, items, ids, part, caller, results) for n, part in keyed.items()),
+            *(self._enqueue_at(shard, call, part) for shard, part in groups.items()),
+            *(self._keyed_at(shard, call, part) for shard, part in keyed.items()),
         ]
         if len(flushes) == 1:
             await flushes[0]
         else:
             await asyncio.gather(*flushes)
-        return [result for result in results if result is not None]
+        return [result for result in call.results if result is not None]
 
-    async def _enqueue_at(
-        self,
-        shard: int,
-        namespace: str,
-        items: Sequence[NewItem],
-        ids: Sequence[str] | dict[int, str],
-        part: Sequence[int],
-        caller: Caller,
-        results: list[Result | None],
-        *,
-        spills: bool = True,
-    ) -> None:
+    async def _as_of(self, shards: Iterable[int]) -> datetime | None:
+        """A time of after the call's arrival that none of these shards is before: what the call brings counts from
+        then, wherever it lives, and so keeps its order. A shard that does not tell its time has no say."""
+        times = await asyncio.gather(*(self._time_of(self._stores[shard]) for shard in shards))
+        return min((time for time in times if time is not None), default=None)
+
+    async def _time_of(self, store: Store) -> datetime | None:
         try:
-            rows = await self._rows(self._stores[shard], namespace, [(items[i], ids[i]) for i in part], caller)
-            flushed = await self.flushes[shard].submit(rows, namespace, texts=texts_of(rows))
+            async with asyncio.timeout(TIME_WAIT_S):
+                return await store.time()
+        except (Unavailable, TimeoutError):
+            return None
+
+    async def _enqueue_at(self, shard: int, call: _Call, part: Sequence[int], *, spills: bool = True) -> None:
+        try:
+            rows = await self._rows(self._stores[shard], call, part)
+            flushed = await self.flushes[shard].submit(rows, call.namespace, texts=texts_of(rows))
         except Unavailable as error:
-            for i in part:
-                results[i] = refused(ids[i], error.code, error.outcome)
+            call.refuse(part, error)
             if spills and error.outcome == "none":
-                await self._spill(shard, namespace, items, part, caller, results)
+                await self._spill(shard, call, part)
             return
         for i, result in zip(part, flushed, strict=True):
-            results[i] = result
+            call.results[i] = result
 
-    async def _spill(
-        self,
-        shard: int,
-        namespace: str,
-        items: Sequence[NewItem],
-        part: Sequence[int],
-        caller: Caller,
-        results: list[Result | None],
-    ) -> None:
+    async def _spill(self, shard: int, call: _Call, part: Sequence[int]) -> None:
         """Items that may live anywhere, and were surely not taken by this shard, go to one that takes items."""
-        free = [i for i in part if items[i].id is None and items[i].affinity is None]
-        other = self._placement.choose(namespace, items[free[0]].topic, 0, but=shard) if free else shard
+        free = [i for i in part if call.items[i].id is None and call.items[i].affinity is None]
+        other = shard
+        if free:
+            other = self._placement.choose(call.namespace, call.items[free[0]].topic, 0, but=shard)
         if other != shard:
-            ids = dict(zip(free, new_ids(other, len(free)), strict=True))
-            await self._enqueue_at(other, namespace, items, ids, free, caller, results, spills=False)
+            for i, item_id in zip(free, new_ids(other, len(free)), strict=True):
+                call.ids[i] = item_id
+            await self._enqueue_at(other, call, free, spills=False)
 
-    async def _keyed_at(
-        self,
-        shard: int,
-        namespace: str,
-        items: Sequence[NewItem],
-        ids: Sequence[str],
-        part: Sequence[int],
-        caller: Caller,
-        results: list[Result | None],
-    ) -> None:
-        store = self._stores[shard]
+    async def _keyed_at(self, shard: int, call: _Call, part: Sequence[int]) -> None:
+        store, items, ids, results = self._stores[shard], call.items, call.ids, call.results
         first: dict[str, int] = {}
         for i in part:
             first.setdefault(items[i].idempotency_key or "", i)
         unique = list(first.values())
         try:
-            rows = await self._rows(store, namespace, [(items[i], ids[i]) for i in unique], caller)
+            rows = await self._rows(store, call, unique)
             prints = {i: fingerprint(items[i]) for i in part}
             flushed, holders = await store.enqueue_keyed(
                 rows,
                 list(first),
                 [prints[i] for i in unique],
-                [slot_of(namespace, key) for key in first],
+                [slot_of(call.namespace, key) for key in first],
                 [key for key, i in first.items() if items[i].unique],
             )
         except Unavailable as error:
-            for i in part:
-                results[i] = refused(ids[i], error.code, error.outcome)
+            call.refuse(part, error)
             return
         await self._dispatch.place_lanes(store.number)
         taken = set(flushed.taken or ())
@@ -174,15 +178,14 @@ class GeneralEnqueues:
             else:
                 results[i] = refused(ids[i], "key_reused")
 
-    async def _rows(
-        self, store: Store, namespace: str, items: Sequence[tuple[NewItem, str]], caller: Caller
-    ) -> list[NewRow]:
+    async def _rows(self, store: Store, call: _Call, part: Sequence[int]) -> list[NewRow]:
         store.pool.admit()
-        pairs = {(namespace, topic) for topic in {item.topic for item, _ in items}}
+        items = [(call.items[i], call.ids[i]) for i in part]
+        pairs = {(call.namespace, topic) for topic in {item.topic for item, _ in items}}
         ack_topics = {item.ack_topic for item, _ in items}
-        pairs |= {ack_pair(namespace, ack_topic) for ack_topic in ack_topics if ack_topic is not None}
+        pairs |= {ack_pair(call.namespace, ack_topic) for ack_topic in ack_topics if ack_topic is not None}
         await store.names.make(pairs)
-        return new_rows(store, namespace, items, caller)
+        return new_rows(store, call.namespace, items, call.caller, call.as_of)
 
     def _enqueuer(self, store: Store) -> Callable[[list[NewRow]], Awaitable[list[Result]]]:
         async def flush(rows: list[NewRow]) -> list[Result]:
@@ -234,12 +237,12 @@ class GeneralEnqueues:
     def _tell_enqueued(self, store: Store, rows: Sequence[NewRow], flushed: Enqueued) -> None:
         self._enqueued[store.number].inc(len(rows))
         topics: dict[TopicId, list[Key]] = {}
-        at = flushed.at
         handed = {key.id for key, _ in flushed.handed}
         for row in rows:
             if not row.waits and row.id not in handed:
                 kind = row.kind
-                topics.setdefault(flushed.refs[kind.topic].topic_id, []).append(Key(kind.priority, at, row.id))
+                key = Key(kind.priority, flushed.since(kind), row.id)
+                topics.setdefault(flushed.refs[kind.topic].topic_id, []).append(key)
         for topic_id, keys in topics.items():
             self._dispatch.ready_in(store.number, topic_id, keys)
 

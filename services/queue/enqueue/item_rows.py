@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +21,13 @@ def ack_pair(namespace: str, ack_topic: str) -> tuple[str, str]:
     return (other, topic) if colon else (namespace, topic)
 
 
-def new_rows(store: Store, namespace: str, items: Sequence[tuple[NewItem, str]], caller: Caller) -> list[NewRow]:
+def new_rows(
+    store: Store,
+    namespace: str,
+    items: Sequence[tuple[NewItem, str]],
+    caller: Caller,
+    as_of: datetime | None = None,
+) -> list[NewRow]:
     """Rows of a flush, of items with their ids. What simple ones have in common is worked out once."""
     kinds: dict[tuple[Any, ...], RareKind] = {}
     found = []
@@ -31,9 +38,9 @@ def new_rows(store: Store, namespace: str, items: Sequence[tuple[NewItem, str]],
             says = (item.topic, item.ack_topic, item.priority, item.lease_s, item.max_attempts, waits, named)
             kind = kinds.get(says)
             if kind is None:
-                kind = kinds[says] = _kind(namespace, item, caller)
+                kind = kinds[says] = _kind(namespace, item, caller, as_of)
         else:
-            kind = _kind(namespace, item, caller)
+            kind = _kind(namespace, item, caller, as_of)
             store.has_lanes = store.has_lanes or item.fairness_key is not None
             is_late = bool(item.delay_s) or item.deliver_after is not None
             waits = item.disabled or is_late or item.fairness_key is not None
@@ -43,25 +50,26 @@ def new_rows(store: Store, namespace: str, items: Sequence[tuple[NewItem, str]],
     return found
 
 
-def _kind(namespace: str, item: NewItem, caller: Caller) -> RareKind:
+def _kind(namespace: str, item: NewItem, caller: Caller, as_of: datetime | None) -> RareKind:
     topic = (namespace, item.topic)
     ack_topic, managed = None, False
     if item.ack_topic is not None:
         ack_topic = ack_pair(namespace, item.ack_topic)
         managed = caller.is_dag_service and item.ack_topic.startswith("_dag:")
-    extra = _extra(item, managed)
-    return RareKind(topic, ack_topic, item.priority, item.lease_s, item.id is not None, extra)
+    extra = _extra(item, managed, as_of)
+    return RareKind(topic, ack_topic, item.priority, item.lease_s, item.id is not None, extra, as_of)
 
 
-def _extra(item: NewItem, managed: bool) -> str | None:
+def _extra(item: NewItem, managed: bool, as_of: datetime | None) -> str | None:
     """The rarer columns of an item but its context as a JSON object, None where it has none."""
-    if is_simple(item):
+    if is_simple(item) and as_of is None:
         return _simple_extra(item.disabled, item.max_attempts, managed)
     backoff = item.backoff
     return _json(
         metadata=_text(item.metadata),
         inputs=_text(item.inputs),
         headers=_text(item.headers),
+        as_of=None if as_of is None else as_of.isoformat(),
         due_at=None if item.deliver_after is None else item.deliver_after.isoformat(),
         delay_s=item.delay_s,
         ttl_s=item.ttl_s if item.deadline_s is None else item.deadline_s,

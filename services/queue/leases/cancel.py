@@ -160,7 +160,8 @@ class Cancel:
         return statuses
 
     async def _unseen(self, ids: list[str]) -> dict[str, str]:
-        oldest_ms = await self._store.time_ms() - int(self._settings.id_window_s * 1000)
+        now = await self._store.time()
+        oldest_ms = int((now.timestamp() - self._settings.id_window_s) * 1000)
         newest_ms = oldest_ms + int((self._settings.id_window_s + self._settings.id_ahead_s_max) * 1000)
         young = [item_id for item_id in ids if oldest_ms <= time_ms_of(item_id) <= newest_ms]
         statuses = {

@@ -8,11 +8,11 @@ nothing where one of them does not fit; then the names are read, or made, anew.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import accumulate, chain
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
-from services.queue.model import Kind, NewRow, Offer, TopicId
+from services.queue.model import Kind, NewRow, Offer, RareKind, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Handed
 from services.queue.store.item_kinds import columns, pairs_of
@@ -29,6 +29,9 @@ Refs: TypeAlias = Mapping[Pair, TopicRef]
 
 # A topic is deleted only after it was empty for long: two such in a row are an accident, more are a fault.
 NAMING_TRIES_MAX = 4
+# How far before now an item may come to lie in the order. Scans of the living begin twice as far before what they
+# found last (`dispatch.scan_floor`).
+EARLY_S_MAX = 5.0
 
 
 class Enqueued(NamedTuple):
@@ -39,6 +42,12 @@ class Enqueued(NamedTuple):
     taken: list[str] | None
     refs: Refs
     handed: Sequence[Handed] = ()
+
+    def since(self, kind: RareKind) -> datetime:
+        """Where items of this kind that are ready stand in the order, as the statement has it."""
+        if kind.as_of is None:
+            return self.at
+        return min(max(kind.as_of, self.at - timedelta(seconds=EARLY_S_MAX)), self.at)
 
 
 class Holder(NamedTuple):
@@ -69,7 +78,13 @@ class EnqueueStore:
         self._ages = {
             "window_ms": int(settings.id_window_s * 1000),
             "ahead_ms": int(settings.id_ahead_s_max * 1000),
+            "early_s": EARLY_S_MAX,
         }
+
+    async def time(self) -> datetime:
+        """The shard's clock."""
+        row = await self.pool.row(SQL.shard_time)
+        return cast("datetime", row["at"])
 
     async def enqueue(self, rows: Sequence[NewRow], offers: Sequence[Offer] = ()) -> Enqueued:
         """Take items in; ids that exist, ended or are out of their window are left out of `taken`."""

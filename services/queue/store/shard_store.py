@@ -128,11 +128,6 @@ class Store(EnqueueStore):
         rows = await self.pool.fetch(SQL.acked_lately, ids=list(ids))
         return {row["id"]: Known(row["namespace_id"], "acked") for row in rows}
 
-    async def time_ms(self) -> int:
-        """The shard's clock."""
-        row = await self.pool.row(SQL.shard_time_ms)
-        return int(row["time_ms"])
-
     # -- dequeue ------------------------------------------------------------------------------------------
 
     async def peek(self, look: KeyLook, limit: int) -> list[Key] | None:

@@ -1,13 +1,14 @@
 -- Items come in, come back and go. Membership first, then the item row: every statement that moves an item
 -- takes the row of the narrow table that it leaves before it touches `item`.
 
--- name: enqueue(namespaces, topics, topic_ids, ack_namespaces, ack_topics, ack_topic_ids, priorities, lease_ss, nameds, extras, lasts, payloads, ack_contexts, ids, times_ms, window_ms, ahead_ms, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max)
+-- name: enqueue(namespaces, topics, topic_ids, ack_namespaces, ack_topics, ack_topic_ids, priorities, lease_ss, nameds, extras, lasts, payloads, ack_contexts, ids, times_ms, window_ms, ahead_ms, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max, early_s)
 -- One flush of enqueues. A row of the arrays is a kind of item, all that its items have in common: `extra` is a JSON
 -- object of the rarer columns, NULL for a plain item; `last` is where its items end among `ids` and `times_ms`, and
 -- its payloads and contexts are joined by U+001E, contexts NULL where none has any. `times_ms` is the age that an id
 -- claims, asked where callers made the ids (`named`). A disabled item has no deliver_at. `ended` is asked after the
 -- insert, by take_back_ended, with a snapshot of its own: an insert that waited for the transaction that ended the
--- same id must see that end. An item of a lane is due at once: `promote` gives it its place. Where a number does not
+-- same id must see that end. An item of a lane is due at once: `promote` gives it its place. Items of a call that goes
+-- to several shards count from `as_of`, the same for all, and by `early_s` at most before now. Where a number does not
 -- stand for its names any more, or its topic is to be deleted, nothing is taken in, and `strangers` says which.
 -- Offers are as those of `revive`; `handed` is what was leased to them, as JSON arrays of the columns of `told`.
 WITH clock AS MATERIALIZED (
@@ -32,13 +33,15 @@ strangers AS MATERIALIZED (
     SELECT ack_topic_id FROM asked WHERE ack_topic_id IS NOT NULL AND acks_here IS NULL),
 kinds AS MATERIALIZED (
     SELECT u.*, clock.*, e.*, CASE WHEN NOT e.disabled THEN greatest(
-            coalesce(e.due_at, clock.at + make_interval(secs => coalesce(e.delay_s, 0))), clock.at) END AS deliver_at,
+            coalesce(e.due_at, e.since + make_interval(secs => coalesce(e.delay_s, 0))), e.since) END AS deliver_at,
         ($14::uuid[])[coalesce(($11::int[])[u.nth - 1], 0) + 1:u.last] AS ids,
         ($15::bigint[])[coalesce(($11::int[])[u.nth - 1], 0) + 1:u.last] AS times_ms
     FROM clock, asked AS u,
         LATERAL (SELECT u.extra::jsonb AS x OFFSET 0) AS j,
         LATERAL (
             SELECT coalesce((x ->> 'disabled')::bool, false) AS disabled, (x ->> 'due_at')::timestamptz AS due_at,
+                CASE WHEN x ? 'as_of' THEN least(greatest((x ->> 'as_of')::timestamptz,
+                    clock.at - make_interval(secs => $24::float8)), clock.at) ELSE clock.at END AS since,
                 (x ->> 'delay_s')::float8 AS delay_s, (x ->> 'ttl_s')::float8 AS ttl_s,
                 coalesce((x ->> 'max_attempts')::int, 0) AS max_attempts,
                 coalesce((x ->> 'at_most_once')::bool, false) AS at_most_once,
@@ -134,8 +137,8 @@ SELECT e.id::text, e.namespace_id, e.outcome FROM ended e WHERE e.id = ANY ($1::
 UNION ALL
 SELECT e.id::text, e.namespace_id, e.outcome FROM ended_old e WHERE e.id = ANY ($1::uuid[]);
 
--- name: shard_time_ms()
-SELECT (extract(epoch FROM shard_now()) * 1000)::bigint AS time_ms;
+-- name: shard_time()
+SELECT shard_now() AS at;
 
 -- name: take_keys(namespace_ids, keys, ids, fingerprints, slots, unique_keys)
 -- Idempotency keys, first come first served; a key whose time ran out is free again, and one of `unique_keys` as soon
