@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 
+from shared.postgres.session import PINNED
 from shared.postgres.sql import Statement, load
 from shared.settings import ShardAddress
 
@@ -63,8 +64,9 @@ class Reader:
 
 @asynccontextmanager
 async def reader(address: ShardAddress) -> AsyncIterator[Reader]:
-    """A connection to one shard, with limits on what a statement may take."""
+    """A connection to one shard, with limits on what a statement may take, and plans as the services have them."""
     session = {
+        **PINNED,
         "search_path": address.schema,
         "lock_timeout": "5s",
         "statement_timeout": "10min",

@@ -680,15 +680,15 @@ CREATE UNIQUE INDEX dag_id ON dag USING btree (id);
 
 CREATE UNIQUE INDEX dag_key ON dag USING btree (namespace, key) WHERE (key IS NOT NULL);
 
-CREATE INDEX dag_listed ON dag USING btree (namespace, id);
+CREATE INDEX dag_listed ON dag USING btree (namespace, id) WHERE (namespace IS NOT NULL);
 
 CREATE INDEX dag_listed_by_name ON dag USING btree (namespace, name, id) WHERE (name IS NOT NULL);
 
-CREATE INDEX dag_listed_by_state ON dag USING btree (namespace, state, id);
+CREATE INDEX dag_listed_by_state ON dag USING btree (namespace, state, id) WHERE (namespace IS NOT NULL);
 
 CREATE INDEX dag_live ON dag USING btree (state) WHERE (state = ANY (ARRAY['running'::text, 'cancelling'::text]));
 
-CREATE INDEX edge_down ON edge USING btree (down, up);
+CREATE INDEX edge_down ON edge USING btree (down, up) WHERE (down IS NOT NULL);
 
 CREATE UNIQUE INDEX event_step ON event USING btree (dag_no, key) WHERE ((after IS NOT NULL) AND (kind = 'step'::text));
 
@@ -698,7 +698,7 @@ CREATE INDEX external_undeclared ON external USING btree (dag_no, node_key, name
 
 CREATE INDEX kept_due ON kept USING btree (due_at) WHERE (phase <> 'kept'::text);
 
-CREATE INDEX kept_edge_down ON kept_edge USING btree (down, up);
+CREATE INDEX kept_edge_down ON kept_edge USING btree (down, up) WHERE (down IS NOT NULL);
 
 CREATE INDEX kept_external_undeclared ON kept_external USING btree (dag_no, node_key, name) WHERE (NOT declared);
 

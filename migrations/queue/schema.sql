@@ -464,7 +464,7 @@ CREATE INDEX namespace_set ON namespace USING btree (namespace_id) WHERE (set_at
 
 CREATE INDEX operation_finished ON operation USING btree (finished_at) WHERE (state <> 'running'::text);
 
-CREATE INDEX operation_listed ON operation USING btree (namespace, id);
+CREATE INDEX operation_listed ON operation USING btree (namespace, id) WHERE (namespace IS NOT NULL);
 
 CREATE INDEX operation_running ON operation USING btree (stepped_at) WHERE (state = 'running'::text);
 

@@ -169,6 +169,15 @@ async def test_r28_a_revive_that_the_queue_lost_is_told_again(both: Both) -> Non
     assert await both.ended(dag) == "succeeded"
 
 
+async def test_a_payload_that_postgres_takes_for_no_json_stops_no_audit(both: Both) -> None:
+    """While the audit looks whether a node's end is on its way, it meets all items of the shard."""
+    await both.make({"a": []})
+    await both.client.enqueue([{"topic": "other", "payload": "a\u0000b"}])
+    await both.sql("queue_000", DISABLE)
+    assert "revive_lost" in await both.kinds()
+    await both.sql("queue_000", FORGET)
+
+
 async def test_r29_an_end_that_a_restored_dag_shard_has_forgotten_is_told_again(both: Both) -> None:
     dag = await both.make({"a": [], "b": ["a"], "c": ["b"]})
     dump = await both.shards["dag_000"].connection.fetch("SELECT no, state, up_left, up_ok FROM node")

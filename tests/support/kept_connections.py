@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from shared.postgres.connections import Connection, Pool
-from shared.postgres.session import session_of
+from shared.postgres.session import PINNED, session_of
 from shared.shards.shard_map import Shard
 
 _STATEMENTS_MAX = 1_000
@@ -36,15 +36,13 @@ def keep_connections(shard: Shard) -> None:
 
 
 async def look_through(dsn: str, schema: str) -> Any:
-    """A plain connection to one shard, for `keep`."""
-    return await _take(
-        _Kind(dsn, (("search_path", schema),), 60.0, asyncio.get_running_loop()), asyncpg.Connection
-    )
+    """A connection to one shard, for `keep`, with plans as the audit's: they are kept with it."""
+    return await _take(_looking(dsn, schema), asyncpg.Connection)
 
 
 def keep(connection: Any, dsn: str, schema: str) -> None:
     """Leave what `look_through` gave to the next."""
-    _give(_Kind(dsn, (("search_path", schema),), 60.0, asyncio.get_running_loop()), connection)
+    _give(_looking(dsn, schema), connection)
 
 
 def forget_connections(dsn: str) -> None:
@@ -101,6 +99,10 @@ class _KeptPool:
             connection.terminate()
         self._lent.clear()
         self._all_back.set()
+
+
+def _looking(dsn: str, schema: str) -> _Kind:
+    return _Kind(dsn, tuple({**PINNED, "search_path": schema}.items()), 60.0, asyncio.get_running_loop())
 
 
 async def _opened(pool: Pool) -> _KeptPool:

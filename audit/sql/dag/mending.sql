@@ -24,40 +24,44 @@ RETURNING dag.no;
 -- name: flag_edges(nos)
 -- Edges into nodes that are not decided yet, by how their upstreams stand now. In a DAG that is being cancelled they
 -- stay as they are: nothing is decided by them there.
-UPDATE edge SET satisfied = u.state NOT IN ('blocked', 'released')
-FROM node c, node u, dag d
-WHERE edge.down = ANY ($1::bigint[]) AND c.no = edge.down AND u.no = edge.up AND d.no = c.dag_no
-    AND c.state = 'blocked' AND d.state = 'running'
-    AND edge.satisfied <> (u.state NOT IN ('blocked', 'released'));
+UPDATE edge SET satisfied = NOT edge.satisfied
+FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT dag_no, state FROM node WHERE node.no = w.no OFFSET 0) AS n
+CROSS JOIN LATERAL (SELECT state FROM dag WHERE dag.no = n.dag_no OFFSET 0) AS d
+CROSS JOIN LATERAL (SELECT ctid AS place, up, satisfied FROM edge WHERE edge.down = w.no OFFSET 0) AS e
+CROSS JOIN LATERAL (SELECT state FROM node WHERE node.no = e.up OFFSET 0) AS u
+WHERE edge.ctid = e.place AND n.state = 'blocked' AND d.state = 'running'
+    AND e.satisfied <> (u.state NOT IN ('blocked', 'released'));
 
 -- name: recount_nodes(nos)
 WITH facts AS MATERIALIZED (
-    SELECT n.no, f.*, x.open FROM node n
+    SELECT n.place, f.*, x.open FROM unnest($1::bigint[]) AS w(no)
+    CROSS JOIN LATERAL (SELECT ctid AS place, no, dag_no, key FROM node WHERE node.no = w.no OFFSET 0) AS n
     CROSS JOIN LATERAL (
         SELECT (count(*) FILTER (WHERE NOT e.satisfied))::int AS unflipped,
             (count(*) FILTER (WHERE e.satisfied AND u.state = 'succeeded'))::int AS ok,
             (count(*) FILTER (WHERE e.satisfied AND u.state = 'failed'))::int AS failed,
             (count(*) FILTER (WHERE e.satisfied AND u.state = 'skipped'))::int AS skipped,
             (count(*) FILTER (WHERE e.satisfied AND u.state = 'cancelled'))::int AS cancelled
-        FROM edge e JOIN node u ON u.no = e.up WHERE e.down = n.no) AS f
+        FROM edge e CROSS JOIN LATERAL (SELECT state FROM node WHERE node.no = e.up OFFSET 0) AS u
+        WHERE e.down = n.no) AS f
     CROSS JOIN LATERAL (
         SELECT (count(*) FILTER (WHERE resolved_at IS NULL))::int AS open FROM external
-        WHERE dag_no = n.dag_no AND node_key = n.key AND declared) AS x
-    WHERE n.no = ANY ($1::bigint[]))
+        WHERE dag_no = n.dag_no AND node_key = n.key AND declared) AS x)
 UPDATE node SET up_left = f.unflipped, ext_left = f.open,
     up_ok = CASE WHEN state = 'blocked' THEN f.ok ELSE up_ok END,
     up_failed = CASE WHEN state = 'blocked' THEN f.failed ELSE up_failed END,
     up_skipped = CASE WHEN state = 'blocked' THEN f.skipped ELSE up_skipped END,
     up_cancelled = CASE WHEN state = 'blocked' THEN f.cancelled ELSE up_cancelled END
-FROM facts f WHERE node.no = f.no
+FROM facts f WHERE node.ctid = f.place
 RETURNING node.no;
 
 -- name: decide_again(no)
 -- The service walks over the DAG's nodes once more: decides each blocked one, or tells the queue to cancel each that
 -- is unfinished; and looks at last whether the DAG has ended.
 INSERT INTO scan (dag_no, kind, after_no)
-SELECT no, CASE state WHEN 'running' THEN 'release' ELSE 'cancel' END, (no << 22) - 1 FROM dag
-WHERE no = $1 AND state IN ('running', 'cancelling')
+SELECT no, CASE state WHEN 'running' THEN 'release' ELSE 'cancel' END, (no << 22) - 1 FROM (SELECT no, state FROM dag WHERE no = $1 OFFSET 0) AS d
+WHERE state IN ('running', 'cancelling')
 ON CONFLICT (dag_no, kind) DO UPDATE SET after_no = excluded.after_no;
 
 -- name: send_again(node_no, generation, item_id, inputs)
@@ -67,8 +71,9 @@ INSERT INTO outbox (node_no, generation, action, item_id, inputs, created_at, du
 SELECT n.no, n.generation, CASE WHEN d.state = 'cancelling' AND n.run_on IS NULL
         THEN CASE WHEN n.sub THEN 'stop' ELSE 'cancel' END
         ELSE CASE WHEN n.sub THEN 'start' ELSE 'revive' END END, n.item_id, $4, shard_now(), shard_now()
-FROM node n JOIN dag d ON d.no = n.dag_no
-WHERE n.no = $1 AND n.generation = $2 AND n.item_id = $3::uuid AND n.state = 'released'
+FROM (SELECT * FROM node WHERE no = $1 OFFSET 0) AS n
+CROSS JOIN LATERAL (SELECT state FROM dag WHERE dag.no = n.dag_no OFFSET 0) AS d
+WHERE n.generation = $2 AND n.item_id = $3::uuid AND n.state = 'released'
 ON CONFLICT (node_no, generation, action) DO NOTHING
 RETURNING node_no;
 

@@ -14,12 +14,13 @@ FROM (SELECT * FROM item WHERE id > $1::uuid ORDER BY id LIMIT $2) AS i ORDER BY
 -- name: empty_places(rows_max)
 (SELECT id::text, 'ready' AS place FROM ready r WHERE NOT EXISTS (
     SELECT FROM item i WHERE i.id = r.id AND i.topic_id = r.topic_id AND i.priority = r.priority
-        AND i.deliver_at = r.deliver_at) LIMIT $1)
+        AND i.deliver_at = r.deliver_at OFFSET 0) LIMIT $1)
 UNION ALL
 (SELECT id::text, 'deferred' FROM deferred d WHERE NOT EXISTS (
-    SELECT FROM item i WHERE i.id = d.id AND i.deliver_at = d.due_at) LIMIT $1)
+    SELECT FROM item i WHERE i.id = d.id AND i.deliver_at = d.due_at OFFSET 0) LIMIT $1)
 UNION ALL
-(SELECT id::text, 'parked' FROM parked p WHERE NOT EXISTS (SELECT FROM item i WHERE i.id = p.id) LIMIT $1);
+(SELECT id::text, 'parked' FROM parked p WHERE NOT EXISTS (
+    SELECT FROM item i WHERE i.id = p.id OFFSET 0) LIMIT $1);
 
 -- name: wrong_counts()
 -- Topics whose counts disagree with the rows, and by how much: what to add to the counts.
@@ -27,13 +28,15 @@ WITH facts AS (
     SELECT topic_id, count(*) AS ready, 0::bigint AS delayed, 0::bigint AS leased, 0::bigint AS disabled,
         0::bigint AS dead, 0::bigint AS bytes FROM ready GROUP BY topic_id
     UNION ALL
-    SELECT i.topic_id, 0, count(*), 0, 0, 0, 0 FROM deferred d JOIN item i ON i.id = d.id GROUP BY i.topic_id
+    SELECT i.topic_id, 0, count(*), 0, 0, 0, 0 FROM deferred d
+    CROSS JOIN LATERAL (SELECT topic_id FROM item WHERE item.id = d.id OFFSET 0) AS i GROUP BY i.topic_id
     UNION ALL
     SELECT topic_id, 0, 0, 0, count(*) FILTER (WHERE reason = 'disabled'), count(*) FILTER (WHERE reason = 'dead'), 0
     FROM parked GROUP BY topic_id
     UNION ALL
     SELECT i.topic_id, 0, 0, count(*), 0, 0, 0
-    FROM (SELECT DISTINCT unnest(ids) AS id FROM lease) AS l JOIN item i ON i.id = l.id GROUP BY i.topic_id
+    FROM (SELECT DISTINCT unnest(ids) AS id FROM lease) AS l
+    CROSS JOIN LATERAL (SELECT topic_id FROM item WHERE item.id = l.id OFFSET 0) AS i GROUP BY i.topic_id
     UNION ALL
     SELECT topic_id, 0, 0, 0, 0, 0, sum(octet_length(payload)) FROM item GROUP BY topic_id),
 sums AS (
@@ -45,7 +48,9 @@ sums AS (
     GROUP BY topic_id)
 SELECT s.topic_id, n.name AS namespace, t.name AS topic, s.ready::bigint, s.delayed::bigint, s.leased::bigint,
     s.disabled::bigint, s.dead::bigint, s.bytes::bigint
-FROM sums s JOIN topic t USING (topic_id) JOIN namespace n USING (namespace_id)
+FROM sums s
+CROSS JOIN LATERAL (SELECT namespace_id, name FROM topic WHERE topic.topic_id = s.topic_id OFFSET 0) AS t
+CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = t.namespace_id OFFSET 0) AS n
 WHERE (s.ready, s.delayed, s.leased, s.disabled, s.dead, s.bytes) <> (0, 0, 0, 0, 0, 0);
 
 -- name: item_facts(ids)
@@ -53,13 +58,21 @@ WHERE (s.ready, s.delayed, s.leased, s.disabled, s.dead, s.bytes) <> (0, 0, 0, 0
 SELECT w.id::text, i.id IS NOT NULL AS lives, p.reason AS parked, i.attempts, i.error,
     (SELECT outcome FROM ended e WHERE e.id = w.id UNION ALL SELECT outcome FROM ended_old e WHERE e.id = w.id LIMIT 1)
         AS outcome
-FROM unnest($1::uuid[]) AS w(id) LEFT JOIN item i ON i.id = w.id LEFT JOIN parked p ON p.id = w.id;
+FROM unnest($1::uuid[]) AS w(id)
+LEFT JOIN LATERAL (SELECT id, attempts, error FROM item WHERE item.id = w.id OFFSET 0) AS i ON true
+LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = w.id OFFSET 0) AS p ON true;
 
 -- name: waiting_completions(ids)
 -- Which of these have a completion that the DAG service has not taken to its end.
-SELECT c.payload::jsonb ->> 'id' AS id, p.reason
-FROM topic t JOIN namespace n USING (namespace_id) JOIN item c USING (topic_id) LEFT JOIN parked p ON p.id = c.id
-WHERE n.name = '_dag' AND t.name LIKE 'acks/%' AND c.payload::jsonb ->> 'id' = ANY ($1::text[]);
+-- A payload of somebody else's may be what Postgres takes for no JSON; a completion's begins with the item's id.
+SELECT c.item_id AS id, p.reason
+FROM (
+    SELECT id, substr(payload, 8, 36) AS item_id FROM item WHERE topic_id = ANY (ARRAY(
+        SELECT topic_id FROM topic
+        WHERE namespace_id = (SELECT namespace_id FROM namespace WHERE name = '_dag') AND name LIKE 'acks/%'))
+    OFFSET 0) AS c
+LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = c.id OFFSET 0) AS p ON true
+WHERE c.item_id = ANY ($1::text[]);
 
 -- name: managed_page(after_id, age_s, since, rows_max)
 -- DAGs' items that can still run, written for long; `last` ends the stretch.
@@ -68,4 +81,6 @@ SELECT i.id::text, i.ack_context, n.name AS namespace,
         AND i.enqueued_at <= shard_now() - make_interval(secs => $2::float8)
         AND ($3::timestamptz IS NULL OR i.enqueued_at >= $3) AS counts
 FROM (SELECT * FROM item WHERE id > $1::uuid ORDER BY id LIMIT $4) AS i
-JOIN namespace n USING (namespace_id) LEFT JOIN parked p ON p.id = i.id ORDER BY i.id;
+CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = i.namespace_id OFFSET 0) AS n
+LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
+ORDER BY i.id;

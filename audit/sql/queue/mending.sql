@@ -9,22 +9,24 @@ SELECT pg_advisory_xact_lock(hashtextextended('headgate audit ' || current_schem
 -- waits for it: the caller holds a lock, and this statement looks again.
 SELECT e.o_id::text AS id FROM emit_completions(
     ARRAY[$1::uuid],
-    ARRAY(SELECT t.topic_id FROM topic t JOIN namespace n USING (namespace_id) WHERE n.name = $3 AND t.name = $2),
-    ARRAY(SELECT t.topic_id FROM topic t JOIN namespace n USING (namespace_id) WHERE n.name = '_dag' AND t.name = $4),
+    ARRAY(SELECT topic_id FROM topic
+        WHERE namespace_id = (SELECT namespace_id FROM namespace n WHERE n.name = $3) AND topic.name = $2),
+    ARRAY(SELECT topic_id FROM topic
+        WHERE namespace_id = (SELECT namespace_id FROM namespace n WHERE n.name = '_dag') AND topic.name = $4),
     ARRAY[$5::text], ARRAY[$6::int], ARRAY[NULL::text], ARRAY[$7::text], ARRAY[$8::text]) AS e;
 
 -- name: place_item(id)
 -- Back among the ready, with its counts; only where it is still nowhere.
 WITH nowhere AS MATERIALIZED (
-    SELECT id, topic_id, priority FROM item i WHERE id = $1::uuid
-        AND NOT EXISTS (SELECT FROM ready r WHERE r.id = i.id AND r.topic_id = i.topic_id)
-        AND NOT EXISTS (SELECT FROM deferred d WHERE d.id = i.id)
-        AND NOT EXISTS (SELECT FROM parked p WHERE p.id = i.id)
-        AND NOT EXISTS (SELECT FROM lease l WHERE i.id = ANY (l.ids))
+    SELECT id FROM item i WHERE id = $1::uuid
+        AND NOT EXISTS (SELECT FROM ready r WHERE r.topic_id = i.topic_id AND r.id = i.id OFFSET 0)
+        AND NOT EXISTS (SELECT FROM deferred d WHERE d.id = i.id OFFSET 0)
+        AND NOT EXISTS (SELECT FROM parked p WHERE p.id = i.id OFFSET 0)
+        AND NOT EXISTS (SELECT FROM lease l WHERE i.id = ANY (l.ids) OFFSET 0)
     FOR UPDATE),
 moved AS (
-    UPDATE item i SET deliver_at = shard_now() FROM nowhere w WHERE i.id = w.id
-    RETURNING i.id, i.topic_id, i.priority, i.deliver_at),
+    UPDATE item SET deliver_at = shard_now() WHERE id = ANY (ARRAY(SELECT id FROM nowhere))
+    RETURNING id, topic_id, priority, deliver_at),
 counted AS (INSERT INTO stat_delta SELECT topic_id, 1, 0, 0, 0, 0 FROM moved)
 INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM moved RETURNING id::text;
 

@@ -16,8 +16,8 @@ CREATE OR REPLACE FUNCTION free_topics(wanted int[]) RETURNS SETOF int LANGUAGE 
             AND ready = 0 AND delayed = 0 AND leased = 0 AND disabled = 0 AND dead = 0 OFFSET 0) AS folded
     WHERE t.topic_id <> ALL (ARRAY(
             SELECT topic_id FROM stat_delta WHERE wanted[width_bucket(topic_id, wanted)] = topic_id))
-        AND NOT EXISTS (SELECT FROM ready WHERE ready.topic_id = t.topic_id)
-        AND NOT EXISTS (SELECT FROM lane WHERE lane.topic_id = t.topic_id)
-        AND NOT EXISTS (SELECT FROM lane_clock WHERE lane_clock.topic_id = t.topic_id)
-        AND NOT EXISTS (SELECT FROM item WHERE item.ack_topic_id = t.topic_id AND NOT managed)
+        AND NOT EXISTS (SELECT FROM ready WHERE ready.topic_id = t.topic_id OFFSET 0)
+        AND NOT EXISTS (SELECT FROM lane WHERE lane.topic_id = t.topic_id OFFSET 0)
+        AND NOT EXISTS (SELECT FROM lane_clock WHERE lane_clock.topic_id = t.topic_id OFFSET 0)
+        AND NOT EXISTS (SELECT FROM item WHERE item.ack_topic_id = t.topic_id AND NOT managed OFFSET 0)
 $$;

@@ -11,7 +11,6 @@ from services.queue.model import Fold
 from shared.errors import ShardUnavailable
 from tests.support.databases import Database, Databases
 from tests.support.folding import Folding, folding_on
-from tests.support.kept_connections import forget_connections
 
 LOG = "SELECT c.last_event, c.nodes, c.dag FROM change c JOIN dag d ON d.no = c.dag_no WHERE d.id = $1 ORDER BY 1"
 COUNTS = "SELECT state, blocked, released, succeeded, last_event FROM dag WHERE id = $1"
@@ -29,14 +28,12 @@ async def database(databases: Databases) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def folding(database: Database) -> AsyncIterator[Folding]:
-    forget_connections(database.dsn)  # what was planned on small tables is slow on wide DAGs
     async with folding_on(database) as made:
         yield made
 
 
 @pytest.fixture
 async def telling(database: Database) -> AsyncIterator[Folding]:
-    forget_connections(database.dsn)  # what was planned on small tables is slow on wide DAGs
     async with folding_on(database, fold_completions=False) as made:
         yield made
 

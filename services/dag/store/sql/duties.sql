@@ -48,9 +48,10 @@ DELETE FROM outbox WHERE ctid = ANY(ARRAY(
 
 -- name: drop_sends(node_nos)
 -- What was to be made or revived of generations that a retry has ended.
-DELETE FROM outbox WHERE action IN ('enqueue', 'revive', 'start') AND ctid = ANY(ARRAY(
+DELETE FROM outbox WHERE ctid = ANY(ARRAY(
     SELECT o.ctid FROM unnest($1::bigint[]) AS w(node_no)
-    CROSS JOIN LATERAL (SELECT ctid FROM outbox WHERE node_no = w.node_no OFFSET 0) AS o));
+    CROSS JOIN LATERAL (SELECT ctid, action FROM outbox WHERE node_no = w.node_no OFFSET 0) AS o
+    WHERE o.action IN ('enqueue', 'revive', 'start')));
 
 -- name: count_outbox(rows_max)
 SELECT count(*)::int AS rows FROM (SELECT 1 FROM outbox LIMIT $1) AS found;

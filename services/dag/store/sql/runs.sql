@@ -109,14 +109,17 @@ WITH ended AS MATERIALIZED (
             WHEN key LIKE 'send:%' THEN 'send' ELSE 'sub' END AS kind
         FROM node WHERE no = w.no OFFSET 0) AS n
     CROSS JOIN LATERAL (
-        SELECT last_event FROM run WHERE dag_no = n.dag_no AND state = 'running' OFFSET 0) AS r),
+        SELECT last_event FROM (
+            SELECT last_event, state FROM run WHERE dag_no = n.dag_no OFFSET 0) AS run
+        WHERE state = 'running') AS r),
 appended AS (
     INSERT INTO event (dag_no, event, kind, key, generation, state, output, error)
     SELECT dag_no, event, kind, key, generation, state, output,
         CASE WHEN state <> 'succeeded' THEN coalesce(error, state) END
     FROM ended)
-UPDATE run SET last_event = c.last, last_told = c.last
-FROM (SELECT dag_no, max(event) AS last FROM ended GROUP BY dag_no) AS c WHERE run.dag_no = c.dag_no;
+UPDATE run SET (last_event, last_told) = (
+    SELECT max(event), max(event) FROM ended WHERE ended.dag_no = run.dag_no)
+WHERE dag_no = ANY (ARRAY(SELECT dag_no FROM ended));
 
 -- name: request_cancel(dag_no, data, grace_s)
 -- Code is told; when the time for cleaning up is over, so is the run.

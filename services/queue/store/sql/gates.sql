@@ -19,8 +19,9 @@ RETURNING g.tokens, g.filled_at, g.slow_until, g.granted, g.leased, shard_now() 
 -- name: leased_of(namespace, topic)
 -- How many items of a topic are leased here, exactly: folded, and appended since.
 WITH here AS MATERIALIZED (
-    SELECT t.topic_id FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id
-    WHERE n.name = $1::text AND t.name = $2::text)
+    SELECT topic_id FROM topic
+    WHERE namespace_id = (SELECT namespace_id FROM namespace WHERE namespace.name = $1::text)
+        AND topic.name = $2::text)
 SELECT coalesce(sum(leased), 0)::bigint AS leased FROM (
     SELECT leased FROM topic_stat WHERE topic_id = (SELECT topic_id FROM here)
     UNION ALL
@@ -72,9 +73,9 @@ CROSS JOIN LATERAL (
     SELECT item.id, item.topic_id, item.priority, item.deliver_at FROM item WHERE item.id = w.id OFFSET 0) AS i
 WHERE NOT EXISTS (
         SELECT FROM ready WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority
-            AND ready.deliver_at = i.deliver_at AND ready.id = i.id)
-    AND NOT EXISTS (SELECT FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id)
-    AND NOT EXISTS (SELECT FROM parked WHERE parked.id = i.id);
+            AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0)
+    AND NOT EXISTS (SELECT FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id OFFSET 0)
+    AND NOT EXISTS (SELECT FROM parked WHERE parked.id = i.id OFFSET 0);
 
 -- name: slow_gate(namespace, topic, slot, slow_s, key)
 -- Nothing of the topic, or of the key of it, is handed out for so long; the later end stands.

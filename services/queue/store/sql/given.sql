@@ -5,7 +5,9 @@
 -- A time later than those of what is set here under these names.
 SELECT greatest(shard_now(), (
     SELECT greatest(n.set_at, t.paused_at, t.min_share_at, t.limits_at) + interval '1 microsecond'
-    FROM namespace n LEFT JOIN topic t ON t.namespace_id = n.namespace_id AND t.name = $2::text
+    FROM namespace n
+    LEFT JOIN LATERAL (
+        SELECT * FROM topic WHERE topic.namespace_id = n.namespace_id AND topic.name = $2::text OFFSET 0) AS t ON true
     WHERE n.name = $1::text)) AS at;
 
 -- name: give_settings(namespaces, settings, set_ats)
@@ -20,7 +22,8 @@ WHERE namespace.set_at IS NULL OR (namespace.set_at, namespace.settings COLLATE 
 INSERT INTO topic (namespace_id, name, paused, paused_at)
 SELECT n.namespace_id, u.topic, u.paused, u.set_at
 FROM unnest($1::text[], $2::text[], $3::bool[], $4::timestamptz[]) AS u(namespace, topic, paused, set_at)
-JOIN namespace n ON n.name = u.namespace ORDER BY n.namespace_id, u.topic
+CROSS JOIN LATERAL (SELECT namespace_id FROM namespace WHERE namespace.name = u.namespace OFFSET 0) AS n
+ORDER BY n.namespace_id, u.topic
 ON CONFLICT (namespace_id, name) DO UPDATE SET paused = excluded.paused, paused_at = excluded.paused_at, retiring = NULL
 WHERE topic.paused_at IS NULL OR (topic.paused_at, topic.paused) < (excluded.paused_at, excluded.paused);
 
@@ -29,7 +32,8 @@ WHERE topic.paused_at IS NULL OR (topic.paused_at, topic.paused) < (excluded.pau
 INSERT INTO topic (namespace_id, name, min_share, min_share_at)
 SELECT n.namespace_id, u.topic, nullif(u.min_share, ''), u.set_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) AS u(namespace, topic, min_share, set_at)
-JOIN namespace n ON n.name = u.namespace ORDER BY n.namespace_id, u.topic
+CROSS JOIN LATERAL (SELECT namespace_id FROM namespace WHERE namespace.name = u.namespace OFFSET 0) AS n
+ORDER BY n.namespace_id, u.topic
 ON CONFLICT (namespace_id, name) DO UPDATE
 SET min_share = excluded.min_share, min_share_at = excluded.min_share_at, retiring = NULL
 WHERE topic.min_share_at IS NULL
@@ -41,7 +45,8 @@ WHERE topic.min_share_at IS NULL
 INSERT INTO topic (namespace_id, name, limits, limits_at)
 SELECT n.namespace_id, u.topic, nullif(u.limits, ''), u.set_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) AS u(namespace, topic, limits, set_at)
-JOIN namespace n ON n.name = u.namespace ORDER BY n.namespace_id, u.topic
+CROSS JOIN LATERAL (SELECT namespace_id FROM namespace WHERE namespace.name = u.namespace OFFSET 0) AS n
+ORDER BY n.namespace_id, u.topic
 ON CONFLICT (namespace_id, name) DO UPDATE
 SET limits = excluded.limits, limits_at = excluded.limits_at, retiring = NULL
 WHERE topic.limits_at IS NULL
@@ -58,4 +63,5 @@ FROM (
     SELECT * FROM topic
     WHERE (paused_at IS NOT NULL OR min_share_at IS NOT NULL OR limits_at IS NOT NULL) AND topic_id > $1::int
     ORDER BY topic_id LIMIT $2::int) AS t
-JOIN namespace n ON n.namespace_id = t.namespace_id ORDER BY t.topic_id;
+CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = t.namespace_id OFFSET 0) AS n
+ORDER BY t.topic_id;

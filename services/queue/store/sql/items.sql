@@ -20,13 +20,15 @@ asked AS MATERIALIZED (
         WITH ORDINALITY AS u(namespace, topic, topic_id, ack_namespace, ack_topic, ack_topic_id, priority, lease_s,
             named, extra, last, payloads, ack_contexts, nth)
     LEFT JOIN LATERAL (
-        SELECT t.namespace_id FROM topic t JOIN namespace s ON s.namespace_id = t.namespace_id
-        WHERE t.topic_id = u.topic_id AND t.name = u.topic AND s.name = u.namespace AND t.retiring IS NULL
-        OFFSET 0) AS here ON true
+        SELECT t.namespace_id FROM (
+            SELECT namespace_id, name FROM topic WHERE topic.topic_id = u.topic_id AND retiring IS NULL OFFSET 0) AS t
+        CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = t.namespace_id OFFSET 0) AS s
+        WHERE t.name = u.topic AND s.name = u.namespace) AS here ON true
     LEFT JOIN LATERAL (
-        SELECT true AS is_here FROM topic t JOIN namespace s ON s.namespace_id = t.namespace_id
-        WHERE t.topic_id = u.ack_topic_id AND t.name = u.ack_topic AND s.name = u.ack_namespace
-            AND t.retiring IS NULL OFFSET 0) AS acks ON true),
+        SELECT true AS is_here FROM (
+            SELECT namespace_id, name FROM topic WHERE topic.topic_id = u.ack_topic_id AND retiring IS NULL OFFSET 0) AS t
+        CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = t.namespace_id OFFSET 0) AS s
+        WHERE t.name = u.ack_topic AND s.name = u.ack_namespace) AS acks ON true),
 strangers AS MATERIALIZED (
     SELECT topic_id FROM asked WHERE namespace_id IS NULL
     UNION ALL
@@ -103,11 +105,13 @@ SELECT (SELECT at FROM clock) AS at,
 -- name: enqueue_plain(namespaces, topics, topic_ids, priorities, lease_ss, lasts, payloads, ids)
 -- One flush of enqueues whose ids were made here and that give nothing but the common fields: nothing to look up,
 -- nothing to conflict with. A row of the arrays is a kind of item: where its ids end among `ids`, and its payloads,
--- joined by U+001E. A number that does not stand for its names is an error that says so, and nothing is taken in.
+-- joined by U+001E. A number that does not stand for its names is an error that says so, and nothing is taken in; the
+-- topic is looked up by that number, since no index serves IS NOT DISTINCT FROM.
 WITH kinds AS MATERIALIZED (
     SELECT u.*, n.at, ($8::uuid[])[coalesce(($6::int[])[u.nth - 1], 0) + 1:u.last] AS ids, coalesce((
             SELECT t.namespace_id FROM topic t
-            WHERE t.topic_id = u.topic_id AND t.name = u.topic AND t.retiring IS NULL AND u.namespace = (
+            WHERE t.topic_id = u.topic_id AND t.name IS NOT DISTINCT FROM u.topic AND t.retiring IS NULL
+                AND u.namespace = (
                 SELECT s.name FROM namespace s WHERE s.namespace_id = t.namespace_id)), refuse_void(u.topic_id)) AS namespace_id
     FROM (SELECT shard_now() AS at OFFSET 0) AS n,
         unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::float8[], $6::int[], $7::text[])

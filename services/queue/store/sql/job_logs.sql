@@ -64,7 +64,7 @@ WITH gone AS (
         ORDER BY received_at LIMIT $2::int FOR UPDATE SKIP LOCKED))
     RETURNING namespace_id, bytes),
 freed AS (
-    UPDATE job_log_use SET bytes = job_log_use.bytes - given.bytes
-    FROM (SELECT namespace_id, sum(bytes) AS bytes FROM gone GROUP BY namespace_id ORDER BY namespace_id) AS given
-    WHERE job_log_use.namespace_id = given.namespace_id)
+    UPDATE job_log_use SET bytes = job_log_use.bytes - (
+        SELECT sum(gone.bytes) FROM gone WHERE gone.namespace_id = job_log_use.namespace_id)
+    WHERE namespace_id = ANY (ARRAY(SELECT DISTINCT namespace_id FROM gone)))
 SELECT 1 FROM gone;

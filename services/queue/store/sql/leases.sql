@@ -137,7 +137,7 @@ WHERE token = ANY ($1::uuid[]) ORDER BY lease.token FOR UPDATE;
 -- name: held_under(tokens, ids)
 -- Which of these pairs, by their places from 1, a lease group names now.
 SELECT asked.place FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS asked(token, id, place)
-WHERE EXISTS (SELECT FROM lease WHERE lease.token = asked.token AND asked.id = ANY (lease.ids));
+WHERE EXISTS (SELECT FROM lease WHERE lease.token = asked.token AND asked.id = ANY (lease.ids) OFFSET 0);
 
 -- name: leave_leases(tokens, ids)
 -- Takes ids out of groups that this transaction has locked; a group left empty is gone.

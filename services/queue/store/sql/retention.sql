@@ -100,9 +100,10 @@ WITH looked AS MATERIALIZED (
 idle AS MATERIALIZED (SELECT array_agg(topic_id ORDER BY topic_id) AS topic_ids FROM looked WHERE is_idle),
 marked AS (
     UPDATE topic SET retiring = gen_random_uuid() WHERE ctid = ANY (ARRAY(
-        SELECT topic.ctid FROM idle CROSS JOIN LATERAL free_topics(idle.topic_ids) AS free(topic_id)
-        JOIN topic ON topic.topic_id = free.topic_id
-        WHERE topic.retiring IS NULL FOR UPDATE OF topic SKIP LOCKED))
+        SELECT t.place FROM idle CROSS JOIN LATERAL free_topics(idle.topic_ids) AS free(topic_id)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM topic WHERE topic.topic_id = free.topic_id AND retiring IS NULL
+            OFFSET 0 FOR UPDATE SKIP LOCKED) AS t))
     RETURNING topic_id)
 SELECT (SELECT count(*) FROM looked) AS looked, (SELECT count(*) FROM marked) AS marked,
     (SELECT topic_id FROM looked ORDER BY looked.topic_id OFFSET $3::int - 1 LIMIT 1) AS last_topic_id;
@@ -126,12 +127,18 @@ asked AS MATERIALIZED (
     FROM unnest($1::int[], $2::uuid[]) AS u(topic_id, mark)),
 gone AS (
     DELETE FROM topic WHERE ctid = ANY (ARRAY(
-        SELECT topic.ctid FROM asked JOIN topic ON topic.topic_id = asked.topic_id
-        WHERE asked.is_free AND topic.retiring = asked.mark FOR UPDATE OF topic SKIP LOCKED))
+        SELECT t.place FROM asked
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM topic WHERE topic.topic_id = asked.topic_id AND retiring = asked.mark
+            OFFSET 0 FOR UPDATE SKIP LOCKED) AS t
+        WHERE asked.is_free))
     RETURNING topic_id),
 totals AS (DELETE FROM topic_stat WHERE topic_id = ANY (ARRAY(SELECT topic_id FROM gone))),
 kept AS (
     UPDATE topic SET retiring = NULL WHERE ctid = ANY (ARRAY(
-        SELECT topic.ctid FROM asked JOIN topic ON topic.topic_id = asked.topic_id
-        WHERE NOT asked.is_free AND topic.retiring = asked.mark FOR UPDATE OF topic SKIP LOCKED)))
+        SELECT t.place FROM asked
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM topic WHERE topic.topic_id = asked.topic_id AND retiring = asked.mark
+            OFFSET 0 FOR UPDATE SKIP LOCKED) AS t
+        WHERE NOT asked.is_free)))
 SELECT topic_id FROM gone;

@@ -57,7 +57,7 @@ FROM counted GROUP BY namespace_id;
 WITH made AS (
     INSERT INTO topic (namespace_id, name)
     SELECT n.namespace_id, u.name FROM unnest($1::text[], $2::text[]) AS u(namespace, name)
-    JOIN namespace n ON n.name = u.namespace
+    CROSS JOIN LATERAL (SELECT namespace_id FROM namespace WHERE namespace.name = u.namespace OFFSET 0) AS n
     ON CONFLICT (namespace_id, name) DO UPDATE SET retiring = NULL WHERE topic.retiring IS NOT NULL
     RETURNING topic_id)
 INSERT INTO topic_stat (topic_id, ready, delayed, leased, disabled, dead) SELECT topic_id, 0, 0, 0, 0, 0 FROM made
@@ -67,13 +67,17 @@ ON CONFLICT (topic_id) DO UPDATE SET folded_at = excluded.folded_at;
 -- Under the number of one that is to be deleted nothing may be written.
 SELECT t.topic_id, t.namespace_id, u.namespace, u.name
 FROM unnest($1::text[], $2::text[]) AS u(namespace, name)
-JOIN namespace n ON n.name = u.namespace
-JOIN topic t ON t.namespace_id = n.namespace_id AND t.name = u.name
+CROSS JOIN LATERAL (SELECT namespace_id FROM namespace WHERE namespace.name = u.namespace OFFSET 0) AS n
+CROSS JOIN LATERAL (
+    SELECT topic_id, namespace_id, retiring FROM topic
+    WHERE topic.namespace_id = n.namespace_id AND topic.name = u.name OFFSET 0) AS t
 WHERE t.retiring IS NULL OR $3::bool;
 
 -- name: name_topics(topic_ids)
 SELECT t.topic_id, n.name AS namespace, t.name AS topic
-FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id WHERE t.topic_id = ANY ($1::int[]);
+FROM unnest($1::int[]) AS asked(topic_id)
+CROSS JOIN LATERAL (SELECT * FROM topic WHERE topic.topic_id = asked.topic_id OFFSET 0) AS t
+CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = t.namespace_id OFFSET 0) AS n;
 
 -- name: min_shares()
 SELECT topic_id, min_share, min_share_at FROM topic WHERE min_share IS NOT NULL;
@@ -170,8 +174,9 @@ SELECT count(*) AS folded FROM deltas;
 -- Keys behind `after`, in order; nothing is claimed, and a paused topic shows nothing. Of the priority of `from` only
 -- what lies behind that (see services.queue.dispatch.scan_floor). A row of NULLs: the number does not stand for these names.
 WITH here AS MATERIALIZED (
-    SELECT t.paused FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id
-    WHERE t.topic_id = $3::int AND t.name = $2::text AND n.name = $1::text)
+    SELECT t.paused FROM (SELECT * FROM topic WHERE topic_id = $3::int OFFSET 0) AS t
+    CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = t.namespace_id OFFSET 0) AS n
+    WHERE t.name = $2::text AND n.name = $1::text)
 SELECT priority, deliver_at, id FROM (
     (SELECT r.priority, r.deliver_at, r.id::text FROM (
         (SELECT priority, deliver_at, id FROM ready
@@ -195,8 +200,9 @@ FROM unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::timestamptz[], $6:
     WITH ORDINALITY AS a(namespace, topic, topic_id, priority, deliver_at, id, from_priority, from_deliver_at,
         from_id, most, nth)
 LEFT JOIN LATERAL (
-    SELECT t.paused FROM topic t JOIN namespace n ON n.namespace_id = t.namespace_id
-    WHERE t.topic_id = a.topic_id AND t.name = a.topic AND n.name = a.namespace OFFSET 0) AS here ON true
+    SELECT t.paused FROM (SELECT * FROM topic WHERE topic.topic_id = a.topic_id OFFSET 0) AS t
+    CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = t.namespace_id OFFSET 0) AS n
+    WHERE t.name = a.topic AND n.name = a.namespace) AS here ON true
 LEFT JOIN LATERAL (
     SELECT * FROM (
         (SELECT ready.priority, ready.deliver_at, ready.id FROM ready
@@ -263,10 +269,10 @@ SELECT {item_columns:i}, t.name AS topic, n.name AS namespace, a.name AS ack_top
     CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
         ELSE coalesce(p.reason, 'leased') END AS state
 FROM item i
-JOIN topic t ON t.topic_id = i.topic_id
-JOIN namespace n ON n.namespace_id = i.namespace_id
-LEFT JOIN topic a ON a.topic_id = i.ack_topic_id
-LEFT JOIN namespace an ON an.namespace_id = a.namespace_id
+CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = i.topic_id OFFSET 0) AS t
+CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = i.namespace_id OFFSET 0) AS n
+LEFT JOIN LATERAL (SELECT name, namespace_id FROM topic WHERE topic.topic_id = i.ack_topic_id OFFSET 0) AS a ON true
+LEFT JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = a.namespace_id OFFSET 0) AS an ON true
 LEFT JOIN LATERAL (
     SELECT id FROM ready WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority
         AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0) AS r ON true
@@ -288,10 +294,10 @@ FROM (SELECT * FROM (
         CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
             ELSE coalesce(p.reason, 'leased') END AS state
     FROM (SELECT * FROM item WHERE id > $4::uuid ORDER BY id LIMIT $6::int) AS i
-    JOIN topic t ON t.topic_id = i.topic_id
-    JOIN namespace n ON n.namespace_id = i.namespace_id
-    LEFT JOIN topic a ON a.topic_id = i.ack_topic_id
-    LEFT JOIN namespace an ON an.namespace_id = a.namespace_id
+    CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = i.topic_id OFFSET 0) AS t
+    CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = i.namespace_id OFFSET 0) AS n
+    LEFT JOIN LATERAL (SELECT name, namespace_id FROM topic WHERE topic.topic_id = i.ack_topic_id OFFSET 0) AS a ON true
+    LEFT JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = a.namespace_id OFFSET 0) AS an ON true
     LEFT JOIN LATERAL (
         SELECT id FROM ready WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority
             AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0) AS r ON true

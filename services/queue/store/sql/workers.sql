@@ -15,7 +15,7 @@ SELECT seen.namespace, seen.name, seen.host, seen.version, seen.topics, seen.run
     clock.at - make_interval(secs => seen.age_s), clock.at - make_interval(secs => seen.seen_age_s),
     clock.at + make_interval(secs => seen.alive_s)
 FROM seen, clock
-WHERE EXISTS (SELECT FROM worker WHERE worker.namespace = seen.namespace AND worker.name = seen.name)
+WHERE EXISTS (SELECT FROM worker WHERE worker.namespace = seen.namespace AND worker.name = seen.name OFFSET 0)
     OR seen.nth + (SELECT count(*) FROM worker WHERE worker.namespace = seen.namespace) <= $11::int
 ORDER BY seen.namespace, seen.name
 ON CONFLICT (namespace, name) DO UPDATE SET host = excluded.host, version = excluded.version,
@@ -46,7 +46,7 @@ SELECT namespace.name AS namespace, c.item_id::text
 FROM (
     SELECT item_id, namespace_id, at FROM cancelled_lease
     WHERE at > (SELECT shard_now()) - make_interval(secs => $1::float8) ORDER BY at DESC LIMIT $2::int) AS c
-JOIN namespace ON namespace.namespace_id = c.namespace_id
+CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = c.namespace_id OFFSET 0) AS namespace
 ORDER BY c.at DESC;
 
 -- name: drop_cancelled(age_s, limit)
