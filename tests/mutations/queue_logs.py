@@ -68,8 +68,8 @@ MUTATIONS = (
         "logs-freed",
         "what is dropped makes room",
         _STATEMENTS,
-        "UPDATE job_log_use SET bytes = job_log_use.bytes - given.bytes",
-        "UPDATE job_log_use SET bytes = job_log_use.bytes",
+        "UPDATE job_log_use SET bytes = job_log_use.bytes - (",
+        "UPDATE job_log_use SET bytes = job_log_use.bytes - 0 * (",
         (f"{_TESTS}::test_logs_of_a_namespace_are_bounded_exactly_and_age_makes_room",),
     ),
 )

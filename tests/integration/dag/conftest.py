@@ -7,6 +7,7 @@ import pytest
 from tests.support.dag_scene import Scene, scene_on
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Database, Databases
+from tests.support.folding import Folding, folding_on
 from tests.support.kept_connections import keep, look_through
 from tests.support.queue_fake import FakeQueue
 
@@ -67,3 +68,25 @@ async def scene(dag_database: Database) -> AsyncIterator[Scene]:
             yield made
     finally:
         await world.close()
+
+
+@pytest.fixture(scope="module")
+async def folding_database(databases: Databases) -> AsyncIterator[Database]:
+    """A queue and a DAG shard side by side."""
+    made = await databases.create(queue_shards=1, dag_shards=1)
+    yield made
+    await databases.drop(made)
+
+
+@pytest.fixture
+async def folding(folding_database: Database) -> AsyncIterator[Folding]:
+    """Acks go on with their DAG."""
+    async with folding_on(folding_database) as made:
+        yield made
+
+
+@pytest.fixture
+async def telling(folding_database: Database) -> AsyncIterator[Folding]:
+    """Acks are told to the DAG service."""
+    async with folding_on(folding_database, fold_completions=False) as made:
+        yield made

@@ -1,7 +1,6 @@
 """Acks that go on with their DAG in the queue's own transaction, on a real queue and DAG shard of one database."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,19 +12,6 @@ from shared.postgres.batcher import LIGHT_ENTRIES_MAX
 from tests.integration.queue.test_hung_up_consumer import spy_on_claims, until_waiting
 from tests.support.databases import Database, Databases
 from tests.support.folding import Folding, folding_on
-
-
-@pytest.fixture(scope="module")
-async def database(databases: Databases) -> AsyncIterator[Database]:
-    made = await databases.create(queue_shards=1, dag_shards=1)
-    yield made
-    await databases.drop(made)
-
-
-@pytest.fixture
-async def folding(database: Database) -> AsyncIterator[Folding]:
-    async with folding_on(database) as made:
-        yield made
 
 
 def acked(item: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -143,8 +129,8 @@ async def test_a_shard_that_is_made_under_another_name_is_folded_into(databases:
     await databases.drop(made)
 
 
-async def test_folding_can_be_switched_off(database: Database) -> None:
-    async with folding_on(database, fold_completions=False) as folding:
+async def test_folding_can_be_switched_off(folding_database: Database) -> None:
+    async with folding_on(folding_database, fold_completions=False) as folding:
         dag = await folding.dags.create({"a": [], "b": ["a"]})
         await folding.queue.ack((await folding.take())["a"])
         assert await folding.completions() == 1

@@ -10,7 +10,7 @@ import pytest
 
 from shared import ids
 from shared.dag_notify import Voice, ended_channel
-from tests.support.databases import Database, Databases
+from tests.support.databases import Database
 from tests.support.folding import Folding, folding_on
 
 LOG = "SELECT c.last_event, c.nodes, c.dag FROM change c JOIN dag d ON d.no = c.dag_no WHERE d.id = $1 ORDER BY 1"
@@ -33,25 +33,6 @@ class Heard:
 
     def tell(self, dag_ids: Any) -> None:
         self.ended += dag_ids
-
-
-@pytest.fixture(scope="module")
-async def database(databases: Databases) -> AsyncIterator[Database]:
-    made = await databases.create(queue_shards=1, dag_shards=1)
-    yield made
-    await databases.drop(made)
-
-
-@pytest.fixture
-async def folding(database: Database) -> AsyncIterator[Folding]:
-    async with folding_on(database) as made:
-        yield made
-
-
-@pytest.fixture
-async def telling(database: Database) -> AsyncIterator[Folding]:
-    async with folding_on(database, fold_completions=False) as made:
-        yield made
 
 
 @pytest.fixture
@@ -283,10 +264,10 @@ async def waiting(folding: Folding, dag: str) -> asyncio.Task[Any]:
 
 
 @pytest.fixture
-async def speaking(database: Database, redis_url: str) -> AsyncIterator[Folding]:
+async def speaking(folding_database: Database, redis_url: str) -> AsyncIterator[Folding]:
     """Queue and DAG service have a Redis; the DAG process listens, none of its loops runs."""
     settings = {"HEADGATE_REDIS_URL": redis_url, "HEADGATE_REDIS_PREFIX": "folding-ends"}
-    async with folding_on(database, dag_settings=settings, **settings) as made:
+    async with folding_on(folding_database, dag_settings=settings, **settings) as made:
         endings = made.host.process.dag_news.endings
         made.dags.loops.hearing.start()
         while not await endings.step():

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.dag.test_folding_ends import Heard, create, database, folding, heard
+from tests.integration.dag.test_folding_ends import Heard, create, heard
 from tests.support.folding import Folding
 
-__all__ = ["database", "folding", "heard"]
+__all__ = ["heard"]
 
 NODES = (
     "SELECT node.key, node.state, error, output, attempts, up_left, up_ok, up_failed "

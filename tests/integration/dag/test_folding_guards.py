@@ -1,27 +1,12 @@
 """What an ack that goes on with its DAG leaves alone: what is paused or delayed, and what is not its own."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.integration.queue.test_hung_up_consumer import until_waiting
-from tests.support.databases import Database, Databases
-from tests.support.folding import Folding, folding_on
-
-
-@pytest.fixture(scope="module")
-async def database(databases: Databases) -> AsyncIterator[Database]:
-    made = await databases.create(queue_shards=1, dag_shards=1)
-    yield made
-    await databases.drop(made)
-
-
-@pytest.fixture
-async def folding(database: Database) -> AsyncIterator[Folding]:
-    async with folding_on(database) as made:
-        yield made
+from tests.support.folding import Folding
 
 
 async def second_and_who_waits(folding: Folding, **third: Any) -> tuple[dict[str, Any], asyncio.Task[Any], str]:

@@ -8,31 +8,12 @@ import pytest
 
 from shared.postgres.batcher import LIGHT_ENTRIES_MAX
 from tests.integration.queue.test_hung_up_consumer import spy_on_claims, until_waiting
-from tests.support.databases import Database, Databases
+from tests.support.databases import Database
 from tests.support.folding import Folding, folding_on
 from tests.support.locks import locked
 
 LOG = "SELECT c.last_event, c.nodes, c.dag FROM change c JOIN dag d ON d.no = c.dag_no WHERE d.id = $1 ORDER BY 1"
 COUNTS = "SELECT blocked, released, succeeded, last_event FROM dag WHERE id = $1"
-
-
-@pytest.fixture(scope="module")
-async def database(databases: Databases) -> AsyncIterator[Database]:
-    made = await databases.create(queue_shards=1, dag_shards=1)
-    yield made
-    await databases.drop(made)
-
-
-@pytest.fixture
-async def folding(database: Database) -> AsyncIterator[Folding]:
-    async with folding_on(database) as made:
-        yield made
-
-
-@pytest.fixture
-async def telling(database: Database) -> AsyncIterator[Folding]:
-    async with folding_on(database, fold_completions=False) as made:
-        yield made
 
 
 async def acked_at_once(way: Folding, nodes: dict[str, Any]) -> tuple[str, int]:
@@ -71,8 +52,8 @@ async def test_many_ends_are_logged_as_they_are_told(folding: Folding, telling: 
 
 
 @pytest.mark.parametrize("ends", [2_000, 2_001])
-async def test_ends_beyond_those_of_one_ack_are_told(database: Database, ends: int) -> None:
-    async with folding_on(database, flush_items_max=3_000) as folding:
+async def test_ends_beyond_those_of_one_ack_are_told(folding_database: Database, ends: int) -> None:
+    async with folding_on(folding_database, flush_items_max=3_000) as folding:
         names = [f"n{n}" for n in range(ends + 40)]
         dag = await folding.dags.create({name: [] for name in names[:1_000]})
         for at in range(1_000, len(names), 1_000):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,23 +9,10 @@ import asyncpg
 import pytest
 
 from tests.integration.queue.test_hung_up_consumer import until_waiting
-from tests.support.databases import Database, Databases
+from tests.support.databases import Databases
 from tests.support.folding import Folding, folding_on
 
 ROLE = "folding_narrow"
-
-
-@pytest.fixture(scope="module")
-async def database(databases: Databases) -> AsyncIterator[Database]:
-    made = await databases.create(queue_shards=1, dag_shards=1)
-    yield made
-    await databases.drop(made)
-
-
-@pytest.fixture
-async def folding(database: Database) -> AsyncIterator[Folding]:
-    async with folding_on(database) as made:
-        yield made
 
 
 async def timeline(folding: Folding, dag: str, key: str) -> Any:

@@ -4,11 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.dag.test_folding import database, folding
 from tests.support.databases import Database
 from tests.support.folding import Folding, folding_on
-
-__all__ = ["database", "folding"]
 
 # Two ways from `a`: the longer one goes first.
 GRAPH: dict[str, list[str]] = {
@@ -52,9 +49,9 @@ async def test_what_is_added_to_a_started_dag_is_released_by_acks(folding: Foldi
     await folding.cancel(dag)
 
 
-async def test_a_dag_whose_nodes_cannot_be_ranked_yet_takes_the_ordinary_way(database: Database) -> None:
+async def test_a_dag_whose_nodes_cannot_be_ranked_yet_takes_the_ordinary_way(folding_database: Database) -> None:
     """Those of an open DAG: what comes behind `b` when it is released counts, also what was added since."""
-    async with folding_on(database, dag_settings={"priority_refresh_s": 0.0}) as folding:
+    async with folding_on(folding_database, dag_settings={"priority_refresh_s": 0.0}) as folding:
         dag = await folding.dags.create({"a": [], "b": ["a"]}, open=True, priority={"critical_path": 5})
         await folding.dags.add(dag, {"c": ["b"], "d": ["c"]})
         await folding.queue.ack((await folding.take())["a"])

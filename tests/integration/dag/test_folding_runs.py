@@ -7,23 +7,9 @@ from typing import Any
 import pytest
 
 from tests.integration.queue.test_hung_up_consumer import spy_on_claims, waiters
-from tests.support.databases import Database, Databases
-from tests.support.folding import Folding, folding_on
+from tests.support.folding import Folding
 from tests.support.folding_runs import FoldedRun
 from tests.support.traffic import traffic
-
-
-@pytest.fixture(scope="module")
-async def database(databases: Databases) -> AsyncIterator[Database]:
-    made = await databases.create(queue_shards=1, dag_shards=1)
-    yield made
-    await databases.drop(made)
-
-
-@pytest.fixture
-async def folding(database: Database) -> AsyncIterator[Folding]:
-    async with folding_on(database) as made:
-        yield made
 
 
 @pytest.fixture

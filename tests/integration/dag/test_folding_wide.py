@@ -1,7 +1,6 @@
 """Acks that release many nodes of a DAG: folded too, in flushes that small ones do not wait for."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -9,33 +8,13 @@ import pytest
 from services.queue.leases.ack_flushes import WIDE_DAGS_MAX
 from services.queue.model import Fold
 from shared.errors import ShardUnavailable
-from tests.support.databases import Database, Databases
-from tests.support.folding import Folding, folding_on
+from tests.support.folding import Folding
 
 LOG = "SELECT c.last_event, c.nodes, c.dag FROM change c JOIN dag d ON d.no = c.dag_no WHERE d.id = $1 ORDER BY 1"
 COUNTS = "SELECT state, blocked, released, succeeded, last_event FROM dag WHERE id = $1"
 EDGES_SATISFIED = """
 SELECT count(*)::int FROM edge e JOIN dag d ON d.no = e.up >> 22 WHERE d.id = $1 AND e.satisfied
 """
-
-
-@pytest.fixture(scope="module")
-async def database(databases: Databases) -> AsyncIterator[Database]:
-    made = await databases.create(queue_shards=1, dag_shards=1)
-    yield made
-    await databases.drop(made)
-
-
-@pytest.fixture
-async def folding(database: Database) -> AsyncIterator[Folding]:
-    async with folding_on(database) as made:
-        yield made
-
-
-@pytest.fixture
-async def telling(database: Database) -> AsyncIterator[Folding]:
-    async with folding_on(database, fold_completions=False) as made:
-        yield made
 
 
 class Spy:
