@@ -263,9 +263,11 @@ class HeadgateQueue:
                 return [Answer("refused", refusal.code, final=True)]
             middle = len(elements) // 2
             return await self._each(send, elements[:middle]) + await self._each(send, elements[middle:])
-        return [self._answer(result) for result in results]
+        return [
+            Answer(found.status, found.code) if found.code is None else self._refused(found) for found in results
+        ]
 
-    def _answer(self, result: Result) -> Answer:
+    def _refused(self, result: Result) -> Answer:
         """A process that has seen a shard leave the map says that it is away; one that began later does not know
         it."""
         is_away = result.code == "shard_unavailable" and result.id is not None and self._listed

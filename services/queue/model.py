@@ -58,47 +58,37 @@ class NewItem(msgspec.Struct, forbid_unknown_fields=True):
     topic: str
     id: str | None = None
     payload: msgspec.Raw = NULL
+    priority: int = 0
+    lease_s: float = LEASE_S
+    max_attempts: int = 0
+    disabled: bool = False
+    ack_topic: str | None = None
+    ack_context: msgspec.Raw = NULL
+    # Those above make simple items.
     metadata: msgspec.Raw = NULL
     inputs: msgspec.Raw = NULL
     headers: msgspec.Raw = NULL
-    priority: int = 0
     deliver_after: datetime | None = None
     delay_s: float | None = None
-    lease_s: float = LEASE_S
     ttl_s: float | None = None
-    disabled: bool = False
     delivery: str = "at_least_once"
-    max_attempts: int = 0
     backoff: Backoff | None = None
     idempotency_key: str | None = None
     unique: bool = False
-    ack_topic: str | None = None
-    ack_context: msgspec.Raw = NULL
     affinity: str | None = None
     fairness_key: str | None = None
     timeout_s: float | None = None
     deadline_s: float | None = None
 
 
+_SIMPLE_FIELDS = NewItem.__struct_fields__.index("metadata")
+_NOT_GIVEN = astuple(NewItem("t"))[_SIMPLE_FIELDS:]
+
+
 def is_simple(item: NewItem) -> bool:
     """True for an item that uses only topic, id, payload, priority, lease_s, max_attempts, disabled, ack_topic and
     ack_context: what a DAG's items are made of."""
-    return (
-        item.metadata is NULL
-        and item.inputs is NULL
-        and item.headers is NULL
-        and item.deliver_after is None
-        and item.delay_s is None
-        and item.ttl_s is None
-        and item.backoff is None
-        and item.idempotency_key is None
-        and not item.unique
-        and item.affinity is None
-        and item.fairness_key is None
-        and item.timeout_s is None
-        and item.deadline_s is None
-        and item.delivery == "at_least_once"
-    )
+    return astuple(item)[_SIMPLE_FIELDS:] == _NOT_GIVEN
 
 
 class NewItems(msgspec.Struct, forbid_unknown_fields=True):

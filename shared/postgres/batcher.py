@@ -58,7 +58,7 @@ class BatcherLimits(NamedTuple):
     def size_of(self, entries: int, texts: Sequence[str | None]) -> int:
         """What a call of so many entries, with these texts, counts for in a flush: their number or their bytes, by
         which of the two it fills more of one."""
-        chars = sum([len(text) for text in texts if text is not None])
+        chars = sum(map(len, filter(None, texts)))
         if 4 * chars * self.items_max <= entries * self.bytes_max:
             return entries  # no character takes more than four bytes
         bytes_all = sum([len(text if text.isascii() else text.encode()) for text in texts if text is not None])

@@ -67,23 +67,25 @@ class AdditionBody(msgspec.Struct, forbid_unknown_fields=True):
     dependencies: Annotated[list[_Edge], Meta(max_length=wire.BATCH_MAX)] | None = None
 
 
-def edge_count(value: Any) -> int:
-    """How many edges the nodes of a body's JSON value bring, those of DAGs within them too, if it is any good."""
+def has_many_edges(body: bytes, value: Any, edges_max: int) -> bool:
+    """Whether a body, whose JSON value this is, brings more edges: each is a text of it."""
+    return body.count(b'"') // 2 > edges_max and _edge_count(value) > edges_max
+
+
+def _edge_count(value: Any) -> int:
     nodes = value.get("nodes") if isinstance(value, dict) else None
     count = 0
     for node in nodes if isinstance(nodes, list) else ():
         if isinstance(node, dict):
             upstream = node.get("upstream")
             count += len(upstream) if isinstance(upstream, list) else 0
-            count += edge_count(node.get("dag"))
+            count += _edge_count(node.get("dag"))
     return count
 
 
 def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | Fallback:
     """A DAG to create, from a body's JSON value, with its nodes in the order of the call, which respects their
-    edges; it must be of the common shape, and not large."""
-    if edge_count(value) > settings.edges_at_once_max:
-        return Fallback("large")
+    edges; it must be of the common shape."""
     try:
         spec = msgspec.convert(value, _Spec)
     except msgspec.ValidationError:
@@ -99,10 +101,8 @@ def read(value: Any, settings: DagSettings) -> tuple[NewDag, Columns] | Fallback
     return NewDag(spec.key, spec.name, spec.open, spec.hold, spec.on_failure, None, None), made[0]
 
 
-def read_added(value: Any, settings: DagSettings) -> AdditionBody | Fallback:
-    """Nodes to add, from a body's JSON value; each must be of the common shape, and all not large."""
-    if edge_count(value) > settings.edges_at_once_max:
-        return Fallback("large")
+def read_added(value: Any) -> AdditionBody | Fallback:
+    """Nodes to add, from a body's JSON value; each must be of the common shape."""
     try:
         return msgspec.convert(value, AdditionBody)
     except msgspec.ValidationError:

@@ -125,18 +125,20 @@ class Hot:
 
     async def create(self, call: Call) -> Answer:
         """`dag_create`."""
-        value = await self._value(call)
-        made, builder = simple_intake.read(value, self._settings), self._duties.builder
+        value, builder = await self._value(call), self._duties.builder
+        is_large = self._is_large(call, value)
+        made = Fallback("large") if is_large else simple_intake.read(value, self._settings)
         dag = made if isinstance(made, Fallback) else await builder.create_plain(call.namespace, *made)
         if not isinstance(dag, Fallback):
             return _created(Created(dag, made=True, same=True))
         dag.counted("dag_create")
-        return await create(self._duties, call.namespace, await self._validated(wire.DagSpec, value))
+        return await create(self._duties, call.namespace, await _validated(wire.DagSpec, value, is_large))
 
     async def add_nodes(self, call: Call) -> Answer:
         """`dag_add_nodes`."""
         value = await self._value(call)
-        added = simple_intake.read_added(value, self._settings)
+        is_large = self._is_large(call, value)
+        added = Fallback("large") if is_large else simple_intake.read_added(value)
         if isinstance(added, Fallback):
             added.counted("dag_add_nodes")
         else:
@@ -153,7 +155,7 @@ class Hot:
             nodes = simple_intake.nodes_of(added, self._settings)
             if not isinstance(nodes, Fallback):
                 return 201, await _add(self._duties, call.namespace, call.of, *nodes)
-        body = await self._validated(wire.AddNodes, value)
+        body = await _validated(wire.AddNodes, value, is_large)
         return 201, await add_nodes(self._duties, call.namespace, call.of, body)
 
     async def add_dependencies(self, call: Call) -> Answer:
@@ -174,13 +176,16 @@ class Hot:
         call.client.step_aside()
         return 200, await wait(self._duties, call.namespace, call.of, *asked)
 
-    async def _validated(self, model: type[M], value: Any) -> M:
-        is_large = simple_intake.edge_count(value) > self._settings.edges_at_once_max
-        return await beside(is_large, validate_by_parts if is_large else validate, model, value)
+    def _is_large(self, call: Call, value: Any) -> bool:
+        return simple_intake.has_many_edges(call.body, value, self._settings.edges_at_once_max)
 
     async def _value(self, call: Call) -> Any:
         enter(call.namespace, call.caller, reads=False)
         return await json_body.read(call.body, depth_max=self._settings.json_depth_max)
+
+
+async def _validated(model: type[M], value: Any, is_large: bool) -> M:
+    return await beside(is_large, validate_by_parts if is_large else validate, model, value)
 
 
 def is_plain_wait(query: str) -> bool:

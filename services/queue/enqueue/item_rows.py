@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from services.queue.model import NULL, NewItem, NewRow, RareKind, is_simple
@@ -100,12 +101,12 @@ def _json(**columns: Any) -> str | None:
     return json.dumps(found) if found else None
 
 
+_payload, _ack_context, _extra_of = map(attrgetter, ("payload", "ack_context", "kind.extra"))
+
+
 def texts_of(rows: Sequence[NewRow]) -> list[str | None]:
     """The texts that rows of a flush bring; what each has besides is a few hundred bytes."""
-    texts: list[str | None] = [row.payload for row in rows]
-    texts += [row.ack_context for row in rows]
-    texts += [row.kind.extra for row in rows]
-    return texts
+    return [*map(_payload, rows), *map(_ack_context, rows), *map(_extra_of, rows)]
 
 
 def _text(raw: Any) -> str | None:

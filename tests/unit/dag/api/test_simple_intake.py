@@ -197,7 +197,7 @@ def check_nodes(body: dict[str, Any], settings: DagSettings = SETTINGS) -> bool:
     """Whether the short way takes nodes to add; then they are what the long way makes of them."""
     value = json_body.check(json.dumps(body).encode(), depth_max=settings.json_depth_max)
     untouched = copy.deepcopy(value)
-    added = simple_intake.read_added(value, settings)
+    added = simple_intake.read_added(value)
     short = added if isinstance(added, Fallback) else simple_intake.nodes_of(added, settings)
     assert value == untouched
     if not isinstance(short, Fallback):
