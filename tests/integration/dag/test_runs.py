@@ -14,6 +14,7 @@ from headgate.testing import replay
 from headgate.workflow.driver import Driver
 from headgate.workflow.turns import Diverged, Lease, RunFinished, Turn, TurnLost
 from services.dag.model import Send
+from tests.support.bounded import steps
 from tests.support.dag_world import DagWorld
 from tests.support.run_services import TYPE, DagRuns, MemoryRuns, RunService, drive
 
@@ -92,6 +93,26 @@ async def test_a_decider_whose_item_is_lost_has_a_new_secret(world: DagWorld) ->
     with pytest.raises(TurnLost):
         await runs.turn(old, turn(Lease(old.run, new.generation, old.secret)))
     assert (await runs.turn(new, turn(new))).parked
+    await runs.close()
+
+
+async def test_turns_of_a_run_whose_dag_was_moved_away_are_answered_as_before_that(world: DagWorld) -> None:
+    """A worker that stood still comes back with its turn long after the run has ended."""
+    world.settings.__dict__["ended_dag_grace_s"] = 0.0
+    runs = DagRuns(world)
+    await runs.start()
+    lease = await leased(runs)
+    last = turn(lease, 1, 1, 1, command("end", state="succeeded", output=1))
+    assert (await runs.turn(lease, last)).ended
+    await runs.acked(lease)
+    for _ in steps():
+        if not await world.loops.retention.step(world.shard):
+            break
+    assert await world.rows("SELECT FROM node") == [] and await world.rows("SELECT FROM kept")
+    assert (await runs.turn(lease, last)).ended
+    for late in (turn(lease, 1, 1, 1, item(1)), turn(lease, 2)):
+        with pytest.raises(RunFinished):
+            await runs.turn(lease, late)
     await runs.close()
 
 

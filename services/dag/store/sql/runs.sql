@@ -48,8 +48,10 @@ LEFT JOIN LATERAL (SELECT state FROM node WHERE no = d.no << 22 OFFSET 0) AS n O
 SELECT item_id::text, state, generation FROM node WHERE no = $1::bigint << 22;
 
 -- name: run_for_turn(dag_no, keys)
--- With its decider, and what of these it has asked for already, as nodes or as steps.
-SELECT r.*, n.item_id, n.state AS decider_state, n.generation, ARRAY(
+-- With its decider, and what of these it has asked for already, as nodes or as steps. A run that is over may have no
+-- decider: nodes of ended DAGs are moved away.
+SELECT r.*, coalesce(n.item_id, '') AS item_id, coalesce(n.state, 'moved') AS decider_state,
+    coalesce(n.generation, 0) AS generation, ARRAY(
     SELECT w.key FROM unnest($2::text[]) AS w(key)
     WHERE coalesce(
         (SELECT true FROM node WHERE dag_no = $1 AND node.key = w.key),
@@ -57,8 +59,8 @@ SELECT r.*, n.item_id, n.state AS decider_state, n.generation, ARRAY(
         WHERE dag_no = $1 AND event.key = w.key AND after IS NOT NULL AND kind = 'step' LIMIT 1))
     ) AS known
 FROM (SELECT {run_columns} FROM run WHERE dag_no = $1 OFFSET 0) AS r
-CROSS JOIN LATERAL (
-    SELECT item_id::text, state, generation FROM node WHERE no = $1::bigint << 22 OFFSET 0) AS n;
+LEFT JOIN LATERAL (
+    SELECT item_id::text, state, generation FROM node WHERE no = $1::bigint << 22 OFFSET 0) AS n ON true;
 
 -- name: deciders(dag_nos)
 SELECT n.*, r.behind FROM unnest($1::bigint[]) AS w(no)
