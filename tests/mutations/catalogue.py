@@ -5,6 +5,7 @@ from tests.mutations import (
     dag_code,
     dag_statements,
     dag_times,
+    mends,
     outcomes,
     queue_code,
     queue_handing,
@@ -33,4 +34,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *run_code.MUTATIONS,
     *rechecks.MUTATIONS,
     *outcomes.MUTATIONS,
+    *mends.MUTATIONS,
 )

@@ -76,9 +76,38 @@ NAMES = (
     "trigger-again",
     "tokens-secret",
     "tokens-namespaces",
+    "claim-shown",
+    "known-cancelled",
+    "renewed-add-id",
+    "outputs-of-others",
+    "set-on-new-shards",
+    "cancel-acked-lately",
+    "dead-of-a-retry",
+    "default-backoff",
+    "share-of-the-best",
+    "expand-binds-the-ended",
+    "adopt-with-children",
+    "cleanup-deadline-early",
+    "cleanup-deadline-forgotten",
+    "first-reason",
+    "deadline-reason",
+    "compensation-inputs",
+    "tolerated-verdict",
+    "node-goes-along",
+    "unknown-parameters",
+    "tokens-bad-line",
+    "run-secret",
+    "run-generation",
+    "run-parks",
+    "run-wakes",
+    "run-known-keys",
+    "run-signal-id",
+    "run-managed",
+    "run-folded-over",
+    "run-folded-once",
 )
 WORLDS_MAX = 8
-_TIME_S_MAX = 400
+_TIME_S_MAX = 1_200
 _PAGE = ROOT / "docs" / "testing.md"
 _BEGIN = "<!-- worlds: written by `python -m tests.mutations --worlds --write` -->"
 _END = "<!-- end of worlds -->"

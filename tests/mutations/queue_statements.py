@@ -140,14 +140,6 @@ MUTATIONS = (
         ("integration/queue/test_idle_owner.py::test_the_dead_are_not_looked_at_for_their_ttl",),
     ),
     Mutation(
-        "remove-key-namespace",
-        "the end of an item frees its own namespace's key",
-        _ITEMS,
-        "WHERE dedup.namespace_id = deleted.namespace_id AND dedup.key = deleted.idempotency_key\n",
-        "WHERE dedup.key = deleted.idempotency_key\n",
-        (f"{_CONTRACT_IDS}::test_an_end_frees_no_key_of_another_namespace",),
-    ),
-    Mutation(
         "remove-dead-once",
         "a dead item that leaves is told of no second time",
         _ITEMS,
@@ -289,17 +281,6 @@ MUTATIONS = (
         "IF ends.remembered > 0 THEN",
         "IF false THEN",
         (f"{_CONTRACT_IDS}::test_a_duplicate_never_runs_again_after_its_end",),
-    ),
-    Mutation(
-        "ack-key-namespace",
-        "the ack of an item frees its own namespace's key",
-        _LEAVE_BEHIND,
-        "WHERE dedup.namespace_id = item.namespace_id AND dedup.key = item.idempotency_key\n",
-        "WHERE dedup.key = item.idempotency_key\n",
-        (
-            f"{_CONTRACT_IDS}::test_an_end_frees_no_key_of_another_namespace",
-            f"{_HANDED}::test_an_ack_frees_no_key_of_another_namespace",
-        ),
     ),
     Mutation(
         "ack-bytes",

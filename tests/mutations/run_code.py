@@ -109,6 +109,18 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_FOLDING}::test_a_topic_that_is_gone_is_made_anew_by_the_ordinary_way",),
     ),
     Mutation(
+        "run-moved-away",
+        "a turn of a run whose DAG was moved away is answered",
+        "services/dag/store/sql/runs.sql",
+        "LEFT JOIN LATERAL (\n    SELECT item_id::text, state, generation FROM node "
+        "WHERE no = $1::bigint << 22 OFFSET 0) AS n ON true;\n",
+        "CROSS JOIN LATERAL (\n    SELECT item_id::text, state, generation FROM node "
+        "WHERE no = $1::bigint << 22 OFFSET 0) AS n;\n",
+        (
+            "integration/dag/test_runs.py::test_turns_of_a_run_whose_dag_was_moved_away_are_answered_as_before_that",
+        ),
+    ),
+    Mutation(
         "run-lost-secret",
         "a decider whose item is lost has a new secret",
         "services/dag/run/completions.py",

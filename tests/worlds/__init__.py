@@ -20,11 +20,13 @@ Where to look
     control_verbs    verbs that steer them
     value_verbs      verbs of values that a DAG's jobs share
     schedule_verbs   verbs of schedules
+    run_verbs        verbs of runs of workflows, and a worker that replays their code
     token_verbs      verbs of callers who may not; `tokens` is their file
     faults           what befalls processes and shards
     facts, dag_facts what clients know of items and of DAGs
     value_facts      what they wrote and read of values, and what that may not show
     schedule_facts   what they asked of schedules, and what their ticks may not show
+    run_facts        what they asked of runs, and what those may not show
     queue_oracle     what no history of items may show
     dag_oracle       what no history of DAGs may show; `replay` reads their events
     leftovers        what no world may leave behind

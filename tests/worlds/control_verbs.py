@@ -63,7 +63,8 @@ async def cancel_nodes(world: Any, rng: Random) -> None:
 
 @verb(0.7, has_dags)
 async def cancel_dag(world: Any, rng: Random) -> None:
-    await steer(world, rng, pick(world, rng), "cancel", {"reason": "a whim"} if rng.random() < 0.5 else {})
+    body = {"reason": f"whim {world.serial()}"} if rng.random() < 0.5 else {}
+    await steer(world, rng, pick(world, rng), "cancel", body)
 
 
 @verb(5, has_dags)

@@ -32,7 +32,7 @@ class _Seen:
     """One DAG with what was delivered and said of its nodes' items."""
 
     def __init__(self, dag: Dag, facts: DagFacts, history: History) -> None:
-        self.dag, self.history = dag, history
+        self.dag, self.history, self.facts = dag, history, facts
         self.deliveries: dict[_Generation, list[Delivery]] = {
             (key, generation): came
             for (dag_id, key, generation), came in facts.deliveries.items()
@@ -312,8 +312,65 @@ def _ends(seen: _Seen) -> Iterator[str]:
         yield f"it failed, and no node of it did: {dag.shown}"
 
 
+def _reasons(seen: _Seen) -> Iterator[str]:
+    """The reason of an end is that of the first cancel, of a deadline, or of a failure that cancelled the rest."""
+    dag, shown = seen.dag, seen.dag.shown
+    reason, state = shown["reason"], shown["state"]
+    if reason and reason.startswith("whim "):
+        asked = [act for act in dag.did("cancel") if act.body.get("reason") == reason]
+        if not asked:
+            yield f"its reason is {reason}, which nobody gave"
+        # A retry begins anew, so what was asked for before the last one says nothing.
+        since = max((act.done for act in dag.did("retry")), default=0.0)
+        first = [act for act in dag.did("cancel") if act.known == "ok" and act.status < 300 and act.sent > since]
+        if asked and first and min(act.done for act in first) < min(act.sent for act in asked):
+            yield f"its reason is {reason}, and it was being cancelled before: {first}"
+    cancelled = [key for key, view in dag.views.items() if view["state"] == "cancelled"]
+    if state == "failed" and cancelled and not reason and not any(dag.did("cancel", "nodes/cancel")):
+        yield f"it failed, {cancelled} were cancelled with it, and no reason is told: {shown}"
+
+
+def _parents(seen: _Seen) -> Iterator[str]:
+    """A node in whose place a DAG runs ends as that does; one that was cancelled under it has failed."""
+    for key, view in seen.dag.views.items():
+        below = seen.facts.by_id.get(view["dag"] or "")
+        if below is None or not below.shown or view["state"] not in ("succeeded", "failed", "cancelled"):
+            continue
+        ends = (view["state"], below.shown["state"])
+        if ends[0] != ends[1] and ends != ("failed", "cancelled"):
+            yield f"{key} {ends[0]}, and the DAG in its place, {below.id}, {ends[1]}"
+
+
+def _undoing(seen: _Seen) -> Iterator[str]:
+    """A compensation is given what the node gave that it undoes."""
+    for (key, generation), came in seen.deliveries.items():
+        node = seen.node(key)
+        if node is None or not node.spec.get("pass_outputs") or "compensates" not in node.spec:
+            continue
+        undone = node.spec["compensates"]
+        acks = [word for n in range(1, seen.newest.get(undone, 0) + 1) for word in seen.acked((undone, n))]
+        given = [word.given.get("output") for word in acks]
+        for one in came:
+            inputs = one.inputs or {}
+            if "$ref" in inputs:
+                continue
+            told = inputs.get(undone)
+            if f"payload:{undone}" not in inputs or (told not in given and seen.node(undone) is not None):
+                yield f"generation {generation} of {key} undoes {undone} ({given}), and was given {inputs}"
+
+
+def _dead(seen: _Seen) -> Iterator[str]:
+    """Of what was retried and has succeeded no dead item is left."""
+    for (key, generation), came in seen.deliveries.items():
+        view = seen.dag.views.get(key)
+        left = {one.id for one in came if seen.history.left.get(one.id) == "dead"}
+        if left and view is not None and (view["state"], view["generation"]) != ("failed", generation):
+            yield f"{key} {view['state']} in generation {view['generation']}, and {left} of {generation} lie dead"
+
+
 def _values(seen: _Seen) -> Iterator[str]:
     return judge_values(seen.dag.values)
 
 
 _LOOKS = [_nodes_hold, _edges_hold, _explained, _deliveries, _outputs, _cancel_is_final, _ends, _values]
+_LOOKS += [_reasons, _parents, _undoing, _dead]

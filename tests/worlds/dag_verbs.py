@@ -76,6 +76,8 @@ def _for_the_end(world: Any, rng: Random, tag: str, keys: list[str]) -> dict[str
     spec = {"key": f"z{world.serial()}"} | item_spec(rng, f"{tag}/end")
     if keys and rng.random() < 0.5:
         return spec | {"compensates": rng.choice(keys)}
+    if world.edition >= 3 and rng.random() < 0.5:
+        spec["external"] = [{"name": "x", "deadline_s": rng.choice((2.0, 15.0))}]
     return spec | {"run_on": rng.choice(("always", "succeeded", "failed", "cancelled", "unsuccessful"))}
 
 
@@ -91,6 +93,8 @@ async def create(world: Any, rng: Random) -> None:
         nodes.append(_for_the_end(world, rng, name, plain))
         if "compensates" in nodes[-1]:
             plain.remove(nodes[-1]["compensates"])
+    if world.edition >= 3 and not nodes and rng.random() < 0.5:
+        nodes.append(_for_the_end(world, rng, name, []))
     body: dict[str, Any] = {"name": name, "nodes": nodes}
     options = [
         ("key", name, 0.7),
@@ -113,6 +117,8 @@ async def make(world: Any, rng: Random, dag: Dag) -> None:
     if answer.code == "add_unfinished":
         answer = Answer("info", answer.sent, answer.done)
     dag.add(dag.body["nodes"], answer)
+    if answer.code == "invalid":
+        world.fault(f"{dag.name} is refused as {answer}: {dag.body}")
     if answer.known != "ok":
         return
     if answer.body["namespace"] != dag.namespace or (dag.id or answer.body["id"]) != answer.body["id"]:

@@ -127,6 +127,27 @@ class Bulk:
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """A topic was paused, or went on."""
+
+    is_paused: bool
+    namespace: str
+    topic: str
+    known: Known
+    sent: float
+    done: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """A dequeue of these topics that was not answered: who knows what it was given."""
+
+    namespace: str
+    topics: frozenset[str]
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """A completion item that came: its own id, and what it says."""
 
@@ -135,6 +156,7 @@ class End:
     namespace: str
     outcome: str
     output: Any
+    attempt: int = 1
 
 
 class History:
@@ -146,7 +168,8 @@ class History:
         self.words: dict[str, list[Word]] = defaultdict(list)
         self.ends: dict[str, list[End]] = defaultdict(list)
         self.bulks: list[Bulk] = []
-        self.unheard: set[str] = set()  # namespaces of which a dequeue was not answered
+        self.unheard: list[Unheard] = []
+        self.gates: list[Gate] = []
         self.left: dict[str, str] = {}  # what is there in the end, in which state
         self.made: set[str] = set()  # of what was there, items that the services made: of nodes, and of ends
         self.counts: Counter[str] = Counter()
@@ -162,6 +185,13 @@ class History:
 
     def told(self, end: End) -> None:
         self.ends[end.of].append(end)
+
+    def may_have_come(self, sent: Sent) -> bool:
+        """Whether an item came, or may have come in an answer that nobody has read."""
+        return any(self.deliveries.get(item_id) for item_id in sent.ids) or any(
+            call.namespace == sent.namespace and sent.topic in call.topics and call.sent >= sent.first_sent
+            for call in self.unheard
+        )
 
     def acts(self, item_id: str, *verbs: str) -> list[Word]:
         """What was said to the item with these verbs and may have had its effect."""

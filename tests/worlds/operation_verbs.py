@@ -7,6 +7,8 @@ from tests.worlds.facts import Bulk
 from tests.worlds.registry import verb
 from tests.worlds.world_names import NAMESPACES, TOPICS
 
+_MISSPELT = ({"stat": "failed"}, {"kee": "a"}, {"name_": "a"})
+
 
 @verb(0.7)
 async def operate(world: Any, rng: Random) -> None:
@@ -38,3 +40,23 @@ async def stop_operations(world: Any, rng: Random) -> None:
 @verb(0.5)
 async def list_the_dead(world: Any, rng: Random) -> None:
     await world.pages(rng, world.queue, rng.choice(NAMESPACES), "/dead")
+
+
+@verb(0.5, since=3)
+async def misspell(world: Any, rng: Random) -> None:
+    """What nobody knows is not passed over: who asks for the failed alone is not shown all."""
+    call, path = rng.choice(((world.dag, "/dags"), (world.queue, "/items"), (world.queue, "/topics")))
+    answer = await call(rng, rng.choice(NAMESPACES), path, method="GET", **rng.choice(_MISSPELT))
+    if answer.known == "ok":
+        world.fault(f"{path} with a parameter that there is not was answered {answer}")
+
+
+@verb(0.5, since=3)
+async def find_by_key(world: Any, rng: Random) -> None:
+    """Of a key there is one DAG at most, and none that has another."""
+    namespace = rng.choice(NAMESPACES)
+    keys = [dag.body["key"] for dag in world.dags.all if "key" in dag.body and dag.namespace == namespace]
+    key = rng.choice([*keys, "nobody's"])
+    found = await world.pages(rng, world.dag, namespace, "/dags", key=key) or []
+    if [dag["key"] for dag in found] not in ([], [key]):
+        world.fault(f"the DAGs with key {key} are {found}")

@@ -9,6 +9,9 @@ from math import inf
 
 from tests.worlds.facts import DID, TICK_S, Delivery, History, Sent, Word
 
+_REMEMBERED_S = 600.0  # an id's end, for longer than this by any clock
+_BACKOFF_S = 1.0
+
 
 def judge(history: History) -> list[str]:
     """Every violation, as a sentence."""
@@ -24,6 +27,7 @@ def judge(history: History) -> list[str]:
         words = history.words.get(item_id, [])
         item = _Item(item_id, deliveries, words, owner.get(item_id), history)
         found += [fault for look in _BY_ITEM for fault in look(item)]
+    found += _paused(history)
     found += [
         f"{item_id} was left behind {state} by nobody"
         for item_id, state in history.left.items()
@@ -65,9 +69,7 @@ def _fate(history: History, sent: Sent) -> str:
         return "cancelled"
     ttl_s = sent.body.get("ttl_s")
     is_late = ttl_s is not None and history.ended_s >= sent.first_sent + ttl_s
-    # Perhaps it came in an answer that nobody has read.
-    has_come = item_id in history.deliveries or sent.namespace in history.unheard
-    return "expired" if is_late or (sent.is_once and has_come) else ""
+    return "expired" if is_late or (sent.is_once and history.may_have_come(sent)) else ""
 
 
 def _not_lost(history: History, sent: Sent) -> Iterator[str]:
@@ -131,9 +133,34 @@ def _told_once(history: History, sent: Sent) -> Iterator[str]:
         }
         if not possible[end.outcome]:
             yield f"the end of {sent.tag} ({item_id}) was told as {end.outcome}, which nobody brought about"
+        if end.attempt and not history.may_have_come(sent):
+            yield f"the end of {sent.tag} ({item_id}) tells of attempt {end.attempt}, and it never came"
         told = [word.given.get("output") for word in acks]
         if end.outcome == "acked" and end.output not in told:
             yield f"{sent.tag} ({item_id}) was acked with {told}, and {end.output!r} was told"
+
+
+def _paused(history: History) -> Iterator[str]:
+    """Of a paused topic nothing is handed out until it may have gone on."""
+    for pause in history.gates:
+        if not pause.is_paused or pause.known != "ok":
+            continue
+        resumed_s = min(
+            (
+                gate.sent
+                for gate in history.gates
+                if (gate.namespace, gate.topic) == (pause.namespace, pause.topic)
+                and not gate.is_paused
+                and gate.known != "fail"
+                and gate.done >= pause.sent
+            ),
+            default=inf,
+        )
+        for came in history.deliveries.values():
+            for one in came:
+                is_its = (one.namespace, one.topic) == (pause.namespace, pause.topic)
+                if is_its and pause.done < one.sent and one.done < resumed_s:
+                    yield f"{one.id} of {one.topic} came, which was paused at {pause.done}: {one}"
 
 
 def _leases_exclude(item: _Item) -> Iterator[str]:
@@ -165,6 +192,17 @@ def _ack_is_final(item: _Item) -> Iterator[str]:
             for delivery in item.deliveries:
                 if delivery.sent > word.done:
                     yield f"{item.id} was {word.status}, and came again: {delivery}"
+        acks = [
+            other for other in item.words if other.verb == "ack" and other is not word and other.may_have_acted
+        ]
+        if word.verb == "ack" and word.status == "already_acked" and word.is_own and not acks:
+            yield f"{item.id} was already acked, by nobody: {word}"
+        if word.verb == "cancel" and word.status == "cancelled" and word.is_own:
+            yield from (
+                f"{item.id} was cancelled, and had been acked: {ack}"
+                for ack in acks
+                if ack.status == "acked" and ack.done < word.sent < ack.done + _REMEMBERED_S
+            )
 
 
 def _tokens_count(item: _Item) -> Iterator[str]:
@@ -234,8 +272,15 @@ def _not_before_its_delay(item: _Item) -> Iterator[str]:
         cost = 0 if word.given.get("costs_attempt") is False else 1
         for delivery in item.deliveries:
             is_next = delivery.attempt == attempts[word.token] + cost and delivery.token != word.token
-            if is_next and word.sent < delivery.done < word.sent + word.number("delay_s", 0) - TICK_S:
+            if is_next and word.sent < delivery.done < word.sent + _pause_s(item, word) - TICK_S:
                 yield f"{item.id} was given back for {word.given} and came before: {delivery}"
+
+
+def _pause_s(item: _Item, word: Word) -> float:
+    """For how long at least what was given back stays away."""
+    if "delay_s" in word.given or item.sent is None or word.given.get("costs_attempt") is False:
+        return word.number("delay_s", 0.0)
+    return float(item.sent.body.get("backoff", {}).get("base_s", _BACKOFF_S))
 
 
 _BY_SENT: list[Callable[[History, Sent], Iterator[str]]] = [_not_lost, _not_from_nowhere, _not_early, _told_once]

@@ -5,12 +5,13 @@ from random import Random
 from typing import Any
 
 from headgate.ids import shard_of
-from tests.worlds.facts import Bulk, Delivery, End, Sent, Word
+from tests.worlds.facts import Bulk, Delivery, End, Gate, Sent, Unheard, Word
 from tests.worlds.registry import verb
 from tests.worlds.stage import SHARDS_MAX
 from tests.worlds.wire import Answer, Known
 from tests.worlds.world_names import ENDS, NAMESPACES, NODE_TOPICS, TOPICS
 
+_BEST_PRIORITY = -(2**31)
 GUESSED = "01234567-89ab-4cde-8f01-23456789abcd"
 _LEASES_S = (1.0, 2.0, 5.0, 60.0)
 # A delivery, the token that is said, and what else.
@@ -87,6 +88,25 @@ async def enqueue(world: Any, rng: Random) -> None:
     await send(world, rng, namespace, items)
 
 
+@verb(1, since=3)
+async def enqueue_one_id_twice(world: Any, rng: Random) -> None:
+    """Two contents under one id, in one call: the first wins."""
+    namespace = rng.choice(NAMESPACES)
+    sent = new_item(world, rng, namespace)
+    if sent.id is None:
+        sent.body.pop("idempotency_key", None)
+        sent.body.pop("affinity", None)
+        sent.id = sent.body["id"] = world.ids.make(rng.choice(world.stage.shard_numbers()))[0]
+        sent.ids.add(sent.id)
+    later = {**sent.body, "payload": {"tag": f"{sent.tag} later"}}
+    answer = await world.queue(rng, namespace, "/enqueue", {"items": [sent.body, later]})
+    (known, result), (of_later, told) = answer.results(2)
+    sent.first_sent, _ = answer.sent, sent.known.add(known)
+    if of_later == "ok" and (known != "ok" or told["status"] == "enqueued"):
+        world.fault(f"of {sent.id} twice in a call the later was {told} and the first {known} {result}")
+    sent.met_cancel |= known == "ok" and result["status"] == "cancelled"
+
+
 @verb(14)
 async def dequeue(world: Any, rng: Random) -> None:
     await take(world, rng, rng.choice(NAMESPACES), rng.choice((1, 2, 5, 10)))
@@ -107,7 +127,7 @@ async def take(
         body["settle"] = {f"{name}s": _named(said) for name, said in settle.items()}
     answer = await world.queue(rng, namespace, "/dequeue", body)
     if answer.known == "info":
-        world.history.unheard.add(namespace)
+        world.history.unheard.append(Unheard(namespace, frozenset(chosen), answer.sent))
     for name, said in (settle or {}).items():
         _note(world, name, namespace, said, answer, answer.results(len(said), f"{name}s"))
     found = []
@@ -137,9 +157,12 @@ def delivery_of(world: Any, leased: dict[str, Any], answer: Answer, namespace: s
     world.history.delivered(delivery)
     world.held.append(delivery)
     if leased["topic"] == ENDS:
-        world.history.told(End(leased["id"], payload["id"], namespace, payload["outcome"], payload.get("output")))
+        said = payload["outcome"], payload.get("output"), payload["attempt"]
+        world.history.told(End(leased["id"], payload["id"], namespace, *said))
     elif dag is None and (sent is None or sent.namespace != namespace):
         world.fault(f"{namespace} was given {payload}")
+    elif dag is not None and "run" in payload:
+        world.runs.delivered(delivery)
     elif dag is not None:
         world.dags.delivered(delivery, world.fault)
     return delivery
@@ -320,8 +343,14 @@ async def meddle(world: Any, rng: Random) -> None:
 
 @verb(1)
 async def pause(world: Any, rng: Random) -> None:
-    body = {"topic": rng.choice((*TOPICS, *NODE_TOPICS))}
-    await world.queue(rng, rng.choice(NAMESPACES), f"/topics/{rng.choice(('pause', 'resume', 'resume'))}", body)
+    topic, namespace = rng.choice((*TOPICS, *NODE_TOPICS)), rng.choice(NAMESPACES)
+    await gate(world, rng, namespace, topic, rng.choice(("pause", "resume", "resume")))
+
+
+async def gate(world: Any, rng: Random, namespace: str, topic: str, what: str) -> None:
+    answer = await world.queue(rng, namespace, f"/topics/{what}", {"topic": topic})
+    made = Gate(what == "pause", namespace, topic, answer.known, answer.sent, answer.done)
+    world.history.gates.append(made)
 
 
 @verb(0.7)
@@ -343,6 +372,8 @@ async def quota(world: Any, rng: Random) -> None:
 @verb(0.5)
 async def configure(world: Any, rng: Random) -> None:
     shares = rng.choice(([], [{"priority": 1, "share": 0.3}]))
+    if shares and world.edition >= 3:
+        shares[0]["priority"] = rng.choice((1, _BEST_PRIORITY))
     await world.queue(rng, rng.choice(NAMESPACES), "/topics/configure", {"topic": "a", "min_share": shares})
 
 
@@ -362,7 +393,7 @@ async def open_all(world: Any, rng: Random) -> None:
     """No pause and no quota keeps an item any more."""
     for namespace in NAMESPACES:
         for topic in (*TOPICS, *NODE_TOPICS):
-            await world.queue(rng, namespace, "/topics/resume", {"topic": topic})
+            await gate(world, rng, namespace, topic, "resume")
         await world.queue(rng, namespace, "", {}, method="PUT")
 
 

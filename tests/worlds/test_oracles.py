@@ -8,7 +8,7 @@ import pytest
 
 from tests.worlds import dag_oracle, queue_oracle, replay
 from tests.worlds.dag_facts import Act, Dag, DagFacts, Edge, Node
-from tests.worlds.facts import Bulk, Delivery, End, History, Sent, Word
+from tests.worlds.facts import Bulk, Delivery, End, Gate, History, Sent, Unheard, Word
 
 HALF = 0.0005
 
@@ -165,6 +165,31 @@ def output_of_another(history: History) -> None:
     history.ends["A"] = [End("E", "A", "red", "acked", "evil")]
 
 
+def came_though_paused(history: History) -> None:
+    history.gates += [
+        Gate(True, "red", "a", "ok", 1.9, 1.9 + HALF),
+        Gate(False, "red", "a", "fail", 2.0, 2.0),
+        Gate(False, "red", "a", "ok", 3.0, 3.0),
+    ]
+
+
+def cancelled_after_its_ack(history: History) -> None:
+    history.said(word("cancel", "A", 0, 5.0, "cancelled"))
+
+
+def already_acked_by_nobody(history: History) -> None:
+    history.said(word("ack", "C", 1, 3.0, "already_acked"))
+
+
+def back_without_its_backoff(history: History) -> None:
+    history.words["A"][0] = word("nack", "A", 1, 1.7, "requeued")
+
+
+def told_of_an_attempt_that_never_was(history: History) -> None:
+    history.sent["c"].body |= {"ack_topic": "ends", "ttl_s": 1.0}
+    history.told(End("E2", "C", "red", "expired", None, attempt=1))
+
+
 def twice_of_once(history: History) -> None:
     history.sent["a"].body["delivery"] = "at_most_once"
 
@@ -199,6 +224,11 @@ def twice_of_once(history: History) -> None:
         (end_told_twice, "told by 2 items"),
         (end_told_wrong, "which nobody brought about"),
         (output_of_another, "'evil' was told"),
+        (came_though_paused, "which was paused"),
+        (cancelled_after_its_ack, "and had been acked"),
+        (already_acked_by_nobody, "already acked, by nobody"),
+        (back_without_its_backoff, "came before"),
+        (told_of_an_attempt_that_never_was, "and it never came"),
         (twice_of_once, "at most once, and came again"),
     ],
 )
@@ -207,6 +237,20 @@ def test_a_broken_promise_is_told(fault: Callable[[History], None], says: str) -
     fault(history)
     found = queue_oracle.judge(history)
     assert any(says in line for line in found), found
+
+
+def test_what_a_pause_that_was_lifted_meanwhile_lets_go_is_no_fault() -> None:
+    history = sound()
+    came_though_paused(history)
+    history.gates.append(Gate(False, "red", "a", "info", 1.9, 1.9 + HALF))
+    assert queue_oracle.judge(history) == []
+
+
+def test_what_may_have_come_in_an_answer_that_nobody_read_has_had_an_attempt() -> None:
+    history = sound()
+    told_of_an_attempt_that_never_was(history)
+    history.unheard.append(Unheard("red", frozenset({"a"}), 1.0))
+    assert not [line for line in queue_oracle.judge(history) if "never came" in line]
 
 
 def test_what_nobody_was_answered_for_is_allowed_for() -> None:
@@ -254,9 +298,16 @@ class World:
         states += [("down", "released", 3.0), ("down", "succeeded", 5.0), ("", "succeeded", 5.0)]
         dag.events = [event(number, *of) for number, of in enumerate(states, 1)]
         for key, output, ups in (("up", "right", []), ("down", None, ["up"])):
-            dag.views[key] = {"state": "succeeded", "generation": 1, "upstream": ups, "output": output}
+            dag.views[key] = {
+                "state": "succeeded",
+                "generation": 1,
+                "upstream": ups,
+                "output": output,
+                "dag": None,
+            }
         dag.shown = {
             "state": "succeeded",
+            "reason": None,
             "last_event_id": "7",
             "nodes": {"total": 2, "succeeded": 2, "blocked": 0},
         }

@@ -21,6 +21,12 @@ async def give_token_anew(world: Any, rng: Random) -> None:
     world.stage.tokens.give_anew(rng.choice(NAMESPACES))
 
 
+@verb(0.5, has_tokens, since=3)
+async def spoil_tokens(world: Any, rng: Random) -> None:
+    """Somebody makes a mistake in the file, and takes it back."""
+    world.stage.tokens.spoil()
+
+
 @verb(2, has_tokens, since=2)
 async def enqueue_without_leave(world: Any, rng: Random) -> None:
     """What is refused for certain never comes."""

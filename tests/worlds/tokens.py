@@ -16,6 +16,7 @@ class Tokens:
         self._lines: dict[str, str] = {}
         self._to_come: dict[str, tuple[str, float]] = {}
         self._revoked: list[tuple[str, float]] = []
+        self._is_spoilt = False
         self._of = {namespace: self._made(namespace, GIVEN_SCOPES) for namespace in namespaces}
         self._lacking = {
             (namespace, scope): self._made(namespace, {scope})
@@ -47,6 +48,11 @@ class Tokens:
             self._revoked.append((former, time.monotonic()))
         self._write()
 
+    def spoil(self) -> None:
+        """A line that says nothing comes in, or goes."""
+        self._is_spoilt = not self._is_spoilt
+        self._write()
+
     def _made(self, namespace: str, scopes: frozenset[str] | set[str]) -> str:
         token, line = make_token([namespace if self.is_confined else "*"], sorted(scopes), None)
         self._lines[token] = line
@@ -54,5 +60,6 @@ class Tokens:
 
     def _write(self) -> None:
         made = self.path.with_suffix(".new")
-        made.write_text("".join(f"{line}\n" for line in self._lines.values()))
+        lines = [*(["no token"] if self._is_spoilt else []), *self._lines.values()]
+        made.write_text("".join(f"{line}\n" for line in lines))
         made.replace(self.path)

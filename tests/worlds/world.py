@@ -20,6 +20,7 @@ from tests.worlds import (
     faults,
     operation_verbs,
     queue_verbs,
+    run_verbs,
     schedule_verbs,
     token_verbs,
     value_verbs,
@@ -30,6 +31,7 @@ from tests.worlds.facts import TICK_S, Delivery, History
 from tests.worlds.leftovers import left_behind
 from tests.worlds.limits import limits_of
 from tests.worlds.registry import EDITION, VERBS, Verb
+from tests.worlds.run_facts import RunFacts
 from tests.worlds.schedule_facts import Schedule
 from tests.worlds.stage import stage_on
 from tests.worlds.wire import Answer, Known
@@ -44,6 +46,7 @@ MODULES = (
     value_verbs,
     token_verbs,
     schedule_verbs,
+    run_verbs,
 )
 
 ROUNDS = 60
@@ -82,6 +85,7 @@ class World:
         self._verbs = [verb for verb in VERBS if verb.since <= edition]
         self.history, self.dags = History(), DagFacts()
         self.schedules: list[Schedule] = []
+        self.runs = RunFacts()
         self.held: list[Delivery] = []  # leases that nobody is through with
         self.stale: deque[Delivery] = deque(maxlen=40)
         self.leaps: list[float] = []  # by how much the clock is to go on after this round
@@ -252,6 +256,7 @@ class World:
                 await queue_verbs.open_all(self, rng)
             await schedule_verbs.let_go(self, rng)
             await control_verbs.let_go(self, rng)
+            await run_verbs.let_go(self, rng)
             await queue_verbs.finish(self, rng)
             await self._rest()
             if await self._is_over(rng):
@@ -265,9 +270,10 @@ class World:
             return
         left = [f"{dag.name} ({dag.id}) {dag.shown.get('state')}" for dag in self.dags.all if not over(dag)]
         items = {item_id: state for item_id, state in self.history.left.items() if state != "dead"}
+        runs = [(run.id, run.shown) for run in self.runs.all if run.is_possible and not run.is_over]
         made = [(schedule.name, schedule.ticks[:3]) for schedule in self.schedules if schedule.is_made]
         self.faults.append(
-            f"after {_DRAIN_ROUNDS_MAX} rounds there are left: {left} {items} {self.held}, of {made}"
+            f"after {_DRAIN_ROUNDS_MAX} rounds there are left: {left} {items} {self.held}, of {made}, runs {runs}"
         )
 
     async def _rest(self) -> None:
@@ -276,7 +282,7 @@ class World:
 
     async def _is_over(self, rng: Random) -> bool:
         nothing_comes = await schedule_verbs.read(self, rng)
-        dags_are = nothing_comes and await control_verbs.all_ended(self, rng)
+        dags_are = nothing_comes and await control_verbs.all_ended(self, rng) and await run_verbs.read(self, rng)
         # What is disabled has to be seen to be revived.
         is_near = dags_are and not self.held
         return (is_near or self.round % 8 == 0) and await queue_verbs.look(self, rng) and is_near
@@ -289,8 +295,9 @@ class World:
         ticks = sum(len(schedule.ticks) for schedule in self.schedules)
         writes = sum(len(cell.writes) for dag in self.dags.all for cell in dag.values.values())
         moved = sum("shards move" in step and " 0 " in step for step in self.steps)
+        runs = sum(run.is_over for run in self.runs.all)
         there = f"{len(self.history.sent)} items, {len(self.dags.all)} DAGs of {nodes} nodes, {ticks} ticks"
-        return f"{there}, {writes} writes of values, {moved} moves; {said}"
+        return f"{there}, {runs} runs, {writes} writes of values, {moved} moves; {said}"
 
     def story(self, found: Sequence[str]) -> str:
         """What went wrong, the steps that it speaks of, the last ones, and how to see it again."""
@@ -365,6 +372,7 @@ async def judge(world: World) -> None:
 async def judgement(world: World) -> list[str]:
     """All that the oracles have to say."""
     from tests.worlds import dag_oracle, queue_oracle, replay
+    from tests.worlds.run_facts import judge as judge_runs
     from tests.worlds.schedule_facts import judge as judge_schedules
 
     if not world.is_drained:
@@ -373,4 +381,6 @@ async def judgement(world: World) -> list[str]:
     found += await replay.read(world)
     found += dag_oracle.judge(world.dags, world.history)
     found += judge_schedules(world.schedules)
+    found += await run_verbs.read_histories(world)
+    found += judge_runs(world.runs, world.history)
     return found + await left_behind(world, Random(world.seed))

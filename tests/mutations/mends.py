@@ -1,0 +1,154 @@
+"""Mends of faults that were met on running services, taken out again: what worlds can meet they are to find."""
+
+from tests.mutations.model import Mutation
+
+_EXPAND = "services/dag/build/expand.py"
+_CONTROL = "services/dag/run/control.py"
+_DECISIONS = "services/dag/run/decisions.py"
+_DAG = "integration/dag"
+
+MUTATIONS = (
+    Mutation(
+        "outputs-of-others",
+        "what an ack gives is told of its own item under its own token",
+        "services/queue/leases/ack_flushes.py",
+        "            given.setdefault(token, {})[item_id] = output\n",
+        "            for other, named in first:\n"
+        "                if named == item_id:\n"
+        "                    given.setdefault(other, {})[item_id] = output\n",
+        ("integration/queue/test_shared_flush.py::test_the_output_of_an_ack_that_is_lost_is_nobodys",),
+    ),
+    Mutation(
+        "set-on-new-shards",
+        "pauses hold on a shard that is added later",
+        "services/queue/operations/agreement.py",
+        "            if row.paused_at is not None:\n",
+        "            if row.paused_at is not None and not self._stores:\n",
+        ("integration/test_settings_everywhere.py",),
+    ),
+    Mutation(
+        "cancel-acked-lately",
+        "what was acked, under an id that the service made, is finished and not cancelled",
+        "services/queue/leases/cancel.py",
+        "            found |= await self._store.acked_lately(unknown)\n",
+        "",
+        ("contract/test_queue_revive_cancel.py",),
+    ),
+    Mutation(
+        "dead-of-a-retry",
+        "a retry takes away the dead item that it supersedes",
+        "services/queue/leases/cancel.py",
+        "superseded = {item_id for item_id in dead if states[item_id].managed}",
+        "superseded: set[str] = set()",
+        ("contract/test_queue_managed.py",),
+    ),
+    Mutation(
+        "default-backoff",
+        "an item without a backoff that failed waits for a second and more",
+        "services/queue/model.py",
+        "    base_s: float = 1.0\n",
+        "    base_s: float = 0.0\n",
+        ("contract/test_queue_leases.py",),
+    ),
+    Mutation(
+        "share-of-the-best",
+        "the best priority there is may have a share",
+        "services/queue/dispatch/priority_shares.py",
+        "        self._starts, self._shares = list(share_from), list(share_from.values())\n",
+        "        self._starts = [_BEST, *(priority for priority, _ in shares)]\n"
+        "        self._shares = [0.0, *(share for _, share in shares)]\n",
+        ("unit/queue/dispatch/test_priority_shares.py",),
+    ),
+    Mutation(
+        "expand-binds-the-ended",
+        "what waited for a node and has ended waits for its children once it is retried",
+        _EXPAND,
+        "if node.key not in children]",
+        'if node.key not in children and node.state in ("blocked", "skipped", "cancelled")]',
+        (f"{_DAG}/test_expand.py::test_children_bind_a_waiter_that_has_ended_for_when_it_is_retried",),
+    ),
+    Mutation(
+        "adopt-with-children",
+        "a child that is adopted brings its own children",
+        _EXPAND,
+        "        family |= {key: None} | below.get(key, {})\n",
+        "        family |= {key: None}\n",
+        (f"{_DAG}/test_expand.py::test_an_adopted_child_brings_its_own_children",),
+    ),
+    Mutation(
+        "cleanup-deadline-early",
+        "the deadline of a cleanup node's external has no part in how its DAG ends",
+        _CONTROL,
+        "                if node.run_on is not None:\n"
+        "                    settlement.consider(node, why)\n"
+        '                elif node.state == "blocked":\n',
+        '                if node.state == "blocked":\n',
+        (f"{_DAG}/test_external_deadlines.py::test_a_cleanup_nodes_deadline_has_no_part_in_how_the_dag_ends",),
+    ),
+    Mutation(
+        "cleanup-deadline-forgotten",
+        "a cleanup node's deadline that passes amid a cancel is not forgotten",
+        _CONTROL,
+        '    return not dag.over if node.run_on is not None else dag.state == "running"\n',
+        '    return dag.state == "running"\n',
+        (
+            f"{_DAG}/test_external_deadlines.py::test_a_cancelled_dag_ends_when_the_deadline_of_its_cleanup_has_passed",
+        ),
+    ),
+    Mutation(
+        "first-reason",
+        "the first cancel's reason stays",
+        _DECISIONS,
+        '        if dag.concluded or dag.cancel_cause == "call":\n',
+        "        if dag.concluded:\n",
+        (f"{_DAG}/test_reasons.py::test_a_second_cancel_changes_nothing",),
+    ),
+    Mutation(
+        "deadline-reason",
+        "a DAG that its deadline ended says so",
+        _CONTROL,
+        'settlement.cancel_rest(dag, "deadline", f"its deadline of {dag.deadline_s:g} s passed")',
+        'settlement.cancel_rest(dag, "deadline")',
+        (f"{_DAG}/test_reasons.py",),
+    ),
+    Mutation(
+        "compensation-inputs",
+        "a compensation is given what it undoes",
+        _DECISIONS,
+        "        if undoing:\n",
+        "        if undoing and not self._passing:\n",
+        (f"{_DAG}/test_compensation_input.py",),
+    ),
+    Mutation(
+        "tolerated-verdict",
+        "a failure that is tolerated fails no DAG",
+        _DECISIONS,
+        'return "failed" if dag.failed > dag.tolerated else "succeeded"',
+        'return "failed" if dag.failed else "succeeded"',
+        (f"{_DAG}/test_tolerance.py",),
+    ),
+    Mutation(
+        "node-goes-along",
+        "a DAG that failed in the place of a node and is retried by itself takes the node along",
+        "services/dag/run/retry.py",
+        '        if alone and was == "failed" and dag.verdict is None',
+        '        if alone and was == "none" and dag.verdict is None',
+        (f"{_DAG}/test_sub_dag_retries.py::test_a_failed_child_that_is_retried_by_itself_takes_its_node_along",),
+    ),
+    Mutation(
+        "unknown-parameters",
+        "a query parameter that there is not is refused",
+        "shared/http/edge.py",
+        "        if name not in known:\n",
+        "        if name is None:\n",
+        ("contract/test_query_parameters.py",),
+    ),
+    Mutation(
+        "tokens-bad-line",
+        "a line of the tokens file that is none keeps no other from coming or going",
+        "shared/http/tokens.py",
+        "        self._tokens = tokens\n        TOKENS_LINES",
+        "        self._tokens = self._tokens if refused else tokens\n        TOKENS_LINES",
+        ("unit/shared/http/test_access.py",),
+    ),
+)

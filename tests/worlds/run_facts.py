@@ -1,0 +1,160 @@
+"""What clients know of runs of workflows, and what no run may show: its history is what its code does, each of its
+calls is one task, and it ends as its code does."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate import NodeFailed, Workflow
+from headgate.testing import replay
+from headgate.workflow.errors import TurnFailed
+from headgate.workflow.events import ENDS, Event
+from tests.worlds.facts import Delivery, History
+from tests.worlds.wire import Known
+
+TYPE = "stroll"
+TOPIC = f"wf/{TYPE}"
+OVER = ("succeeded", "failed", "cancelled")
+
+
+async def stroll(wf: Workflow, wanted: dict[str, Any]) -> list[Any]:
+    """Calls one after another, a signal for each that is wanted, and a sleep; what came of each."""
+    found: list[Any] = []
+    for number, topic in enumerate(wanted["topics"]):
+        payload = {"tag": f"{wanted['tag']}/{number}", "node": True, "run": True}
+        try:
+            found.append(await wf.call(topic, payload, max_attempts=3))
+        except NodeFailed as error:
+            found.append(error.state)
+    for _ in range(wanted["signals"]):
+        found.append(await wf.receive("go"))
+    await wf.sleep(wanted["sleep_s"])
+    return found
+
+
+@dataclass(slots=True)
+class Signal:
+    """One that was sent, perhaps several times; `known` is what is known of each time."""
+
+    id: str
+    data: str
+    known: set[Known] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Run:
+    """One run, by the id that its caller gave it, and what is known of it."""
+
+    id: str
+    namespace: str
+    input: dict[str, Any]
+    is_promised: bool = False
+    is_possible: bool = False
+    is_stopped: bool = False  # somebody has asked it to end
+    dag: str | None = None
+    shown: dict[str, Any] = field(default_factory=dict)
+    signals: list[Signal] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    seen: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.shown.get("state") in OVER
+
+
+class RunFacts:
+    """All runs, and the items that came of their tasks, by DAG, key and generation."""
+
+    def __init__(self) -> None:
+        self.all: list[Run] = []
+        self.deliveries: dict[tuple[str, str, int], list[Delivery]] = defaultdict(list)
+
+    def delivered(self, delivery: Delivery) -> None:
+        assert delivery.dag is not None
+        place = delivery.dag["id"], delivery.dag["node"], delivery.dag["generation"]
+        self.deliveries[place].append(delivery)
+
+
+def judge(facts: RunFacts, history: History) -> list[str]:
+    """Every violation, as a sentence."""
+    known = {run.dag: run for run in facts.all}
+    found = [
+        f"{came[0].namespace} was given {came[0]} of a run that nobody began"
+        for (dag_id, _, _), came in facts.deliveries.items()
+        if dag_id not in known
+    ]
+    for run in facts.all:
+        if run.events:
+            faults = [*_replayed(run), *_once(run, facts), *_outputs(run, facts, history), *_signals(run)]
+            found += [f"run {run.id} ({run.dag}): {fault}" for fault in faults]
+    return found
+
+
+def _replayed(run: Run) -> Iterator[str]:
+    state = run.shown["state"]
+    if state == "failed" or (state == "cancelled" and not run.is_stopped):
+        yield f"it {state}, and nobody had asked for it: {run.shown}"
+    try:
+        core = replay({"events": run.events, "seen": run.seen}, stroll)
+    except TurnFailed as error:
+        yield f"its history does not replay: {error}"
+        return
+    if state == "succeeded" and (left := core.unrecorded()):
+        yield f"it succeeded, and its code asks for {left}"
+    [started, *_] = run.events
+    if started["data"]["input"] != run.input:
+        yield f"it began with {started['data']['input']}, and was given {run.input}"
+    if state == "succeeded" and run.shown["output"] != (told := _told(run)):
+        yield f"its output is {run.shown['output']}, and its history tells {told}"
+
+
+def _told(run: Run) -> list[Any]:
+    """What the code was told of calls and signals, in the order in which it asks."""
+    ends = {event["key"]: event for event in run.events if event.get("state") in ENDS}
+    keys = [event["key"] for event in run.events if event["kind"] == "item" and event["state"] == "added"]
+    calls = [ends[key].get("output") if ends[key]["state"] == "succeeded" else ends[key]["state"] for key in keys]
+    signals = [event["data"].get("data") for event in run.events if event["kind"] == "signal"]
+    return calls + signals[: run.input["signals"]]
+
+
+def _once(run: Run, facts: RunFacts) -> Iterator[str]:
+    for state in ("added", "ended"):
+        keys = [
+            event["key"]
+            for event in run.events
+            if event["kind"] == "item" and (event["state"] == "added") == (state == "added")
+        ]
+        if len(keys) != len(set(keys)):
+            yield f"calls were {state} twice: {keys}"
+    added = {event["key"] for event in run.events if event["kind"] == "item" and event["state"] == "added"}
+    for (dag_id, key, generation), came in facts.deliveries.items():
+        if dag_id == run.dag and key not in added:
+            yield f"{key} came, which its code has not asked for: {came[0]}"
+        if dag_id == run.dag and len(ids := {one.id for one in came}) > 1:
+            yield f"generation {generation} of {key} is {len(ids)} items: {sorted(ids)}"
+
+
+def _outputs(run: Run, facts: RunFacts, history: History) -> Iterator[str]:
+    for event in map(Event.parse, run.events):
+        if event.kind != "item" or event.state != "succeeded":
+            continue
+        ids = {
+            one.id
+            for (dag_id, key, _), came in facts.deliveries.items()
+            if (dag_id, key) == (run.dag, event.key)
+            for one in came
+        }
+        given = [word.given.get("output") for word in history.acked(ids)]
+        if event.output not in given:
+            yield f"{event.key} gave {event.output}, and was acked with {given}"
+
+
+def _signals(run: Run) -> Iterator[str]:
+    came = [event["data"].get("data") for event in run.events if event["kind"] == "signal"]
+    for signal in run.signals:
+        count = came.count(signal.data)
+        if count > 1 or (count == 1 and signal.known == {"fail"}) or (not count and "ok" in signal.known):
+            yield f"signal {signal.data} ({signal.known}) came {count} times"
+    if strange := set(came) - {signal.data for signal in run.signals}:
+        yield f"it was given signals that nobody sent: {strange}"

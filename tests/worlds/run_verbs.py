@@ -1,0 +1,190 @@
+"""Verbs of runs of workflows: begin, signal, cancel; and a worker that replays their code and dies at times."""
+
+from random import Random
+from typing import Any
+
+from headgate._workflow_calls import page, turn_answer
+from headgate.errors import HeadgateError
+from headgate.workflow.driver import Driver
+from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
+from tests.worlds.facts import Delivery
+from tests.worlds.faults import is_inside
+from tests.worlds.queue_verbs import say
+from tests.worlds.registry import verb
+from tests.worlds.run_facts import TOPIC, TYPE, Run, Signal, stroll
+from tests.worlds.wire import Answer
+from tests.worlds.world_names import NAMESPACES, NODE_TOPICS
+
+# What an event's code may take on a machine that is busy.
+_EVENT_S = 120.0
+
+
+class Unanswered(HeadgateError):
+    """The decider does not know what became of its call: it dies, and is delivered again."""
+
+
+class _Calls:
+    """A decider's calls in a world."""
+
+    def __init__(self, world: Any, rng: Random, namespace: str) -> None:
+        self._world, self._rng, self._namespace = world, rng, namespace
+
+    async def history(self, lease: Lease, after: int, wait_s: float = 0.0) -> Page:
+        path = f"/dags/{lease.run}/history"
+        answer = await self._world.dag(self._rng, self._namespace, path, method="GET", after=after)
+        return page(_known(answer))
+
+    async def turn(self, lease: Lease, turn: Turn) -> TurnAnswer:
+        path = f"/dags/{lease.run}/turn"
+        for _ in range(self._rng.choice((1, 1, 1, 2))):  # the same again is answered again
+            answer = await self._world.dag(self._rng, self._namespace, path, turn.body())
+        return turn_answer(_known(answer))
+
+
+def _known(answer: Answer) -> Any:
+    if answer.known == "ok":
+        return answer.body
+    match answer.code:
+        case "turn_lost":
+            raise TurnLost(answer.code)
+        case "workflow_finished":
+            raise RunFinished(answer.code)
+        case "history_mismatch":
+            raise Diverged(str(answer.body))
+    if answer.status == 404:
+        raise RunFinished("it is gone")
+    raise Unanswered(str(answer))
+
+
+def _made(world: Any) -> list[Run]:
+    return [run for run in world.runs.all if run.is_possible]
+
+
+def has_runs(world: Any) -> bool:
+    return bool(_made(world))
+
+
+@verb(1.5, is_inside, since=3)
+async def begin_run(world: Any, rng: Random) -> None:
+    run_id = f"run{world.serial()}"
+    namespace = rng.choice(NAMESPACES)
+    topics = [rng.choice(NODE_TOPICS) for _ in range(rng.randint(0, 3))]
+    wanted = {"topics": topics, "signals": rng.choice((0, 0, 1, 2)), "sleep_s": rng.choice((0.0, 0.0, 3.0, 40.0))}
+    run = Run(run_id, namespace, {"tag": f"{namespace}/{run_id}", **wanted})
+    world.runs.all.append(run)
+    for _ in range(rng.choice((1, 1, 2))):
+        await _begin(world, rng, run)
+
+
+async def _begin(world: Any, rng: Random, run: Run) -> None:
+    body = {"type": TYPE, "id": run.id, "input": run.input}
+    answer = await world.dag(rng, run.namespace, "/workflows", body)
+    run.is_possible |= answer.known != "fail"
+    if answer.known == "ok":
+        run.is_promised, found = True, answer.body["run"]
+        if run.dag not in (None, found):
+            world.fault(f"run {run.id} is {run.dag} and {found}")
+        run.dag = found
+
+
+@verb(1.5, has_runs, since=3)
+async def signal_run(world: Any, rng: Random) -> None:
+    """New ones, and some that were sent before."""
+    run = rng.choice(_made(world))
+    if not run.signals or rng.random() < 0.7:
+        run.signals.append(Signal(f"s{world.serial()}", f"data {world.serial()}"))
+    await _signal(world, rng, run, rng.choice(run.signals))
+
+
+async def _signal(world: Any, rng: Random, run: Run, signal: Signal) -> None:
+    body = {"name": "go", "id": signal.id, "data": signal.data}
+    answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/signals", body)
+    signal.known.add(answer.known)
+
+
+@verb(0.5, has_runs, since=3)
+async def stop_run(world: Any, rng: Random) -> None:
+    run = rng.choice(_made(world))
+    answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/{rng.choice(('cancel', 'terminate'))}")
+    run.is_stopped |= answer.known != "fail"
+
+
+@verb(0.5, has_runs, since=3)
+async def pause_run(world: Any, rng: Random) -> None:
+    run = rng.choice(_made(world))
+    await world.dag(rng, run.namespace, f"/workflows/{run.id}/{rng.choice(('pause', 'resume', 'resume'))}")
+
+
+@verb(6, has_runs, since=3)
+async def decide(world: Any, rng: Random) -> None:
+    await work(world, rng, rng.choice(NAMESPACES), rng.choice((1, 3)))
+
+
+async def work(world: Any, rng: Random, namespace: str, count: int) -> None:
+    """Take deciders and let their code go on; some workers die before they say so, or give the item back."""
+    body = {"topics": [{"topic": TOPIC, "count": count}], "lease_s": rng.choice((2.0, 60.0))}
+    answer = await world.queue(rng, namespace, "/dequeue", body)
+    for leased in answer.body["items"] if answer.known == "ok" else ():
+        dag, token = leased["dag"], leased["lease_token"]
+        held = Delivery(
+            f"decider of {dag['id']}", namespace, leased["topic"], leased["id"], token,
+            leased["attempt"], body["lease_s"], answer.sent, answer.done, dag,
+        )  # fmt: skip
+        world.history.delivered(held)
+        fate = 1.0 if world.draining else rng.random()
+        if fate < 0.1:
+            continue
+        driver = Driver({TYPE: stroll}, _Calls(world, rng, namespace), event_limit_s=_EVENT_S, replay_rate=0.3)
+        try:
+            await driver.work(TYPE, Lease(dag["id"], dag["generation"], leased["payload"]["secret"]))
+        except Unanswered as error:
+            world.note(f"  decider of {dag['id']} dies: {error}")
+            continue
+        if fate >= 0.2:
+            await say(world, rng, namespace, "nack" if 0.2 <= fate < 0.3 else "ack", [(held, token, {})])
+
+
+# -- the way to the end
+
+
+async def let_go(world: Any, rng: Random) -> None:
+    """Nothing keeps any run but its work."""
+    for run in [run for run in world.runs.all if run.is_possible and not run.is_over]:
+        if not run.is_promised:
+            await _begin(world, rng, run)
+        await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume")
+        for signal in run.signals:
+            if "ok" not in signal.known and "info" in signal.known:
+                await _signal(world, rng, run, signal)
+        if sum("ok" in signal.known for signal in run.signals) < run.input["signals"]:
+            run.signals.append(Signal(f"s{world.serial()}", f"data {world.serial()}"))
+            await _signal(world, rng, run, run.signals[-1])
+    if world.runs.all:
+        for namespace in NAMESPACES:
+            await work(world, rng, namespace, 100)
+
+
+async def read(world: Any, rng: Random) -> bool:
+    """Learn how each run stands; whether all are over."""
+    for run in world.runs.all:
+        if run.is_possible and not run.is_over:
+            answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}", method="GET")
+            run.shown = answer.body if answer.known == "ok" else {}
+    return all(run.is_over for run in world.runs.all if run.is_possible)
+
+
+async def read_histories(world: Any) -> list[str]:
+    """The events of each run, from its first; what cannot be read."""
+    rng, found = Random(world.seed), []
+    for run in world.runs.all:
+        more = run.is_possible and run.dag is not None
+        while more:
+            after = run.events[-1]["event"] if run.events else 0
+            path = f"/workflows/{run.id}/history"
+            answer = await world.dag(rng, run.namespace, path, method="GET", after=after)
+            if answer.known != "ok":
+                found.append(f"run {run.id} cannot be read: {answer}")
+                break
+            run.events += answer.body["events"]
+            run.seen, more = answer.body["seen"], answer.body.get("more", False)
+    return found

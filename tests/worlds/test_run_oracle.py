@@ -1,0 +1,133 @@
+"""Runs of workflows are judged: their history is what their code does, and each call of it is one task."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate.workflow.events import Event
+from headgate.workflow.replay import Replay
+from tests.worlds.facts import Delivery, History, Word
+from tests.worlds.run_facts import Run, RunFacts, Signal, judge, stroll
+
+AT = "2030-01-01T00:00:00+00:00"
+INPUT = {"tag": "red/r", "topics": ["n"], "signals": 1, "sleep_s": 0.0}
+
+
+def recorded(*told: dict[str, Any]) -> list[dict[str, Any]]:
+    """A history: what the code is told, and what it asks for, written down behind it."""
+    core, events = Replay(stroll), []
+    for of in told:
+        event = {"event": len(events) + 1, "at": AT, "key": "", "generation": 1, **of}
+        events.append(event)
+        for command in core.feed(Event.parse(event)):
+            asked = command.body()
+            record = {name: asked[name] for name in ("kind", "key", "after")}
+            data = {"fingerprint": asked["fingerprint"]}
+            made = {"event": len(events) + 1, "at": AT, "generation": 1, "state": "added", **record, "data": data}
+            events.append(made)
+            core.feed(Event.parse(made))
+    core.close()
+    return events
+
+
+class World:
+    """A run that makes one call, is sent one signal, and ends."""
+
+    def __init__(self, output: str = "done") -> None:
+        self.facts, self.history = RunFacts(), History()
+        self.run = Run("r", "red", INPUT, is_promised=True, is_possible=True, dag="D")
+        self.facts.all.append(self.run)
+        self.run.signals.append(Signal("s", "go!", {"ok"}))
+        self.deliver("I")
+        self.history.said(Word("ack", "red", "I", "token I", "ok", "acked", 2.0, 2.1, {"output": "done"}))
+        self.run.events = recorded(
+            {"kind": "run", "state": "started", "data": {"id": "r", "run": "D", "type": "stroll", "input": INPUT}},
+            {"kind": "item", "key": "n#1", "state": "succeeded", "output": output},
+            {"kind": "signal", "key": "signal:go#1", "state": "received", "data": {"name": "go", "data": "go!"}},
+        )
+        self.run.seen = len(self.run.events)
+        self.run.shown = {"state": "succeeded", "output": [output, "go!"]}
+
+    def deliver(self, item_id: str, key: str = "n#1", dag_id: str = "D") -> None:
+        of = {"id": dag_id, "node": key, "generation": 1}
+        one = Delivery("red/r/0", "red", "n", item_id, f"token {item_id}", 1, 60.0, 1.0, 1.1, of)
+        self.history.delivered(one)
+        self.facts.delivered(one)
+
+
+def test_a_sound_run_is_sound() -> None:
+    world = World()
+    assert judge(world.facts, world.history) == []
+
+
+def _two_items(world: World) -> None:
+    world.deliver("J")
+
+
+def _asked_by_nobody(world: World) -> None:
+    world.deliver("J", "n#2")
+
+
+def _of_no_run(world: World) -> None:
+    world.deliver("J", dag_id="E")
+
+
+def _another_call(world: World) -> None:
+    world.run.events[1]["key"] = world.run.events[2]["key"] = "m#1"
+
+
+def _another_output(world: World) -> None:
+    world.run.shown["output"] = ["evil"]
+
+
+def _output_of_nobody(world: World) -> None:
+    world.run.events[2]["output"] = "evil"
+
+
+def _told_twice(world: World) -> None:
+    world.run.events.append(dict(world.run.events[2]))
+
+
+def _signal_lost(world: World) -> None:
+    world.run.signals.append(Signal("t", "on!", {"ok"}))
+
+
+def _signal_of_nobody(world: World) -> None:
+    world.run.signals.clear()
+
+
+def _failed(world: World) -> None:
+    world.run.shown["state"] = "failed"
+
+
+def _cancelled(world: World) -> None:
+    world.run.shown["state"] = "cancelled"
+
+
+def _another_input(world: World) -> None:
+    world.run.input = {**INPUT, "tag": "blue/r"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (_two_items, "is 2 items"),
+        (_asked_by_nobody, "which its code has not asked for"),
+        (_of_no_run, "of a run that nobody began"),
+        (_another_call, "does not replay"),
+        (_another_output, "its history tells"),
+        (_output_of_nobody, "gave evil"),
+        (_told_twice, "ended twice"),
+        (_signal_lost, "came 0 times"),
+        (_signal_of_nobody, "that nobody sent"),
+        (_failed, "nobody had asked for it"),
+        (_cancelled, "nobody had asked for it"),
+        (_another_input, "it began with"),
+    ],
+)
+def test_a_broken_run_is_told(fault: Callable[[World], None], says: str) -> None:
+    world = World()
+    fault(world)
+    found = judge(world.facts, world.history)
+    assert any(says in line for line in found), found
