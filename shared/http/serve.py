@@ -25,6 +25,7 @@ from httptools import HttpParserInvalidMethodError, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from shared import vital
+from shared.errors import ServiceError
 from shared.http.draining import DrainingServer, Leave, listen_on
 from shared.http.fast_http import Exchange
 from shared.http.head_cache import KnownHeads, Plain
@@ -404,7 +405,7 @@ def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Leave | None = 
     """
     shared = listen_on(settings.host, port, shared=settings.port_shared)
     config = uvicorn.Config(
-        app,
+        starting_in_a_line(app),
         host=settings.host,
         port=port,
         http=guarded(settings, app),
@@ -428,6 +429,21 @@ def serve(app: Any, settings: EdgeSettings, *, port: int, leave: Leave | None = 
         sys.exit(_DUTY_ENDED)
     if not server.started:
         sys.exit(_STARTUP_FAILURE)
+
+
+def starting_in_a_line(app: Any) -> Any:
+    """The app; what it cannot start without is said as callers are told of it, and not as a mistake of ours."""
+
+    async def started(scope: Any, receive: Any, send: Any) -> None:
+        async def tell(message: Any) -> None:
+            error = sys.exc_info()[1]
+            if message["type"] == "lifespan.startup.failed" and isinstance(error, ServiceError):
+                message = {**message, "message": f"it cannot start: {error.detail}"}
+            await send(message)
+
+        await app(scope, receive, tell if scope["type"] == "lifespan" else send)
+
+    return started
 
 
 def _go(server: DrainingServer, go_s_max: float) -> None:
