@@ -41,7 +41,8 @@ class Workflows:
 
         Without an id one is made here, so that the call may be sent again. `reuse` says whether the id of a run
         that is over may have another: never, after one that failed (the default), always. `signal` is a name and
-        data, sent in the same transaction. With a `version` only workers of that one go on with the run.
+        data, sent in the same transaction, or to the run that is there. With a `version` only workers of that one
+        go on with the run.
 
         Raises:
             Conflict: the id is in use by another type, or may have no other run.
@@ -55,7 +56,7 @@ class Workflows:
             **present(version=version, deadline_s=deadline_s, priority=priority, metadata=metadata, reuse=reuse),
         }
         if signal is not None:
-            body["signal"] = {"name": signal[0], "data": signal[1]}
+            body["signal"] = {"name": signal[0], "data": signal[1], "id": f"sdk-{uuid.uuid4().hex}"}
         call = _calls.call(verbs.START, WorkflowRun.model_validate, ns=ns, body=body, safe=True)
         run = self._client._send(call)
         return WorkflowHandle(self._client, run.id, ns, run=run.run, existing=run.existing)

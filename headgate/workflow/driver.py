@@ -14,6 +14,7 @@ import random
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 from headgate.workflow.commands import Command, canonical
@@ -26,6 +27,11 @@ from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Runs, Tu
 # Changes when the same history may make an older core ask for something else.
 CORE_VERSION: Final = 1
 COMMANDS_MAX: Final = 1_000
+RESULTS_MAX: Final = 1_000
+# Of the commands of a turn, and of its results, so that both together are far below what a service takes.
+PART_BYTES_MAX: Final = 4 * 1024 * 1024
+# What a command takes in a turn beside its key and its spec.
+_COMMAND_BYTES: Final = 512
 EVENT_LIMIT_S: Final = 2.0
 CORES_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_S: Final = 20.0
@@ -88,6 +94,7 @@ class Driver:
         replay_rate: float = 0.0,
         event_limit_s: float = EVENT_LIMIT_S,
         commands_max: int = COMMANDS_MAX,
+        part_bytes_max: int = PART_BYTES_MAX,
     ) -> None:
         self.workflows = workflows
         self.versions: dict[str, str] = {}
@@ -97,6 +104,7 @@ class Driver:
         self.replay_rate = replay_rate
         self.event_limit_s = event_limit_s
         self.commands_max = commands_max
+        self.part_bytes_max = part_bytes_max
 
     def by(self, type: str) -> dict[str, Any]:
         """What a run's turns are made by, for people who look at one that does not replay."""
@@ -265,10 +273,16 @@ class _Driving:
         driver = self.driver
         if driver.replay_rate and random.random() < driver.replay_rate:  # noqa: S311 (a sample)
             await self._doubt(core, asked)
-        sent, left = asked[: driver.commands_max], asked[driver.commands_max :]
+        sizes = [_COMMAND_BYTES + len(command.key.encode()) + len(command.text.encode()) for command in asked]
+        count = _fitting(sizes, driver.commands_max, driver.part_bytes_max)
+        sent, left = asked[:count], asked[count:]
         seen = left[0].after - 1 if left else core.told
         known = {command.key for command in left}
         ended = [key for key, step in self.steps.items() if step.done() and key not in known]
+        # Those that there is no room for go with the next turn: until then the run waits for them.
+        results = [self.steps[key].result() for key in ended]
+        sizes = [len(canonical(result, "a result").encode()) for result in results]
+        ended = ended[: _fitting(sizes, RESULTS_MAX, driver.part_bytes_max)]
         turn = Turn(
             self.lease.generation,
             self.lease.secret,
@@ -276,7 +290,7 @@ class _Driving:
             core.last,
             seen,
             [command.body() for command in sent],
-            [self.steps[key].result() for key in ended],
+            results[: len(ended)],
             dict(core.received),
             driver.by(self.type),
         )
@@ -304,6 +318,12 @@ class _Driving:
         if first != second:
             differ = [str(pair) for pair in (set(first) ^ set(second))][:4]
             raise Nondeterministic(f"the run asks for something else when it is replayed: {', '.join(differ)}")
+
+
+def _fitting(sizes: Sequence[int], count_max: int, bytes_max: int) -> int:
+    """How many go in one turn, from the first on: one at least, if there is any."""
+    totals = accumulate(sizes[:count_max])
+    return max(sum(total <= bytes_max for total in totals), min(len(sizes), 1))
 
 
 async def _ended(task: "asyncio.Task[Any]") -> None:

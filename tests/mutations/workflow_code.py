@@ -148,4 +148,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "",
         (f"{_REPLAY}::test_the_collector_is_paused_while_a_history_is_replayed_and_no_longer",),
     ),
+    Mutation(
+        "workflow-turn-bytes",
+        "results of steps go in turns of bounded bytes",
+        f"{_HEADGATE}driver.py",
+        "        ended = ended[: _fitting(sizes, RESULTS_MAX, driver.part_bytes_max)]",
+        "        ended = ended[: len(sizes)]",
+        (f"{_DRIVER}::test_results_of_steps_go_in_turns_of_bounded_bytes_and_no_step_runs_twice",),
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Query, Response
 
 from headgate import wire
 from services.dag.api import workflow_intake
+from services.dag.api.parts import Orchestrator
 from services.dag.api.routing import (
     DAG_PATH,
     Limit,
@@ -20,14 +22,19 @@ from services.dag.api.routing import (
     path_name,
 )
 from services.dag.api.views import raw
+from services.dag.errors import WorkflowFinished
 from services.dag.store.runs import ShownRun, StoredEvent
 from services.dag.workflows.reading import History
+from services.dag.workflows.starting import Started
+from services.dag.workflows.values import NewRun
+from shared.errors import ShardUnavailable
 from shared.http.edge import body_of, json_response
 
 router = APIRouter(tags=["workflows"])
 
 _PATH = "/v1/namespaces/{ns}/workflows"
 _ONE = _PATH + "/{workflow}"
+_STARTS_MAX = 8
 
 After = Annotated[int, Query(ge=0, le=2**53)]
 WaitS = Annotated[float, Query(ge=0, le=wire.WAIT_S_MAX)]
@@ -46,9 +53,7 @@ async def start(
     """Start a run, or find the living one of this id; `existing` tells which. Give an id, and the call may be sent
     again."""
     wanted = workflow_intake.new_run(body, duties.context.settings)
-    started = await duties.starter.start(ns, wanted)
-    if started.existing and wanted.signal is not None:
-        await duties.run_control.signal_or_ignore(ns, wanted.workflow_id, wanted.signal)
+    started = await _started(ns, duties, wanted)
     found = await duties.runs.of_dag(ns, started.dag_id)
     return json_response(_view(found) | {"existing": started.existing}, 200 if started.existing else 201)
 
@@ -185,6 +190,18 @@ async def take_turn(
     if answer.parked or answer.ended:
         return json_response(told | ({"parked": True} if answer.parked else {"ended": True}))
     return json_response(told | {"events": list(map(_event_view, answer.events)), "more": answer.more})
+
+
+async def _started(ns: str, duties: Orchestrator, wanted: NewRun) -> Started:
+    """A run that was there already is sent the call's signal; if it ends before that, its id may mean another."""
+    for _ in range(_STARTS_MAX):
+        started = await duties.starter.start(ns, wanted)
+        if wanted.signal is None or not started.existing or started.over:
+            return started
+        with suppress(WorkflowFinished):
+            await duties.run_control.signal(ns, wanted.workflow_id, wanted.signal)
+            return started
+    raise ShardUnavailable("the runs of this id end too fast; send the call again", retry_after_s=1.0)
 
 
 def _history_view(history: History) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TypeVar
 
 from services.dag import store
@@ -59,11 +58,6 @@ class RunControl:
             return True
 
         return await self._change(namespace, workflow_id, act)
-
-    async def signal_or_ignore(self, namespace: str, workflow_id: str, signal: Signal) -> None:
-        """The same of a run that was found in place of a new one; one that is over needs nothing more."""
-        with suppress(WorkflowFinished):
-            await self.signal(namespace, workflow_id, signal)
 
     async def cancel(self, namespace: str, workflow_id: str, reason: str | None) -> str:
         """Ask a run to end; its DAG's id. One that is over is left as it is."""

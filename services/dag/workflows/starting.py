@@ -27,10 +27,11 @@ from shared.shards.shard_map import Shard
 
 
 class Started(NamedTuple):
-    """The run that an id means now, and whether it was there before."""
+    """The run that an id means now, whether it was there before, and whether it is over."""
 
     dag_id: str
     existing: bool
+    over: bool = False
 
 
 class Begun(NamedTuple):
@@ -62,8 +63,9 @@ class Starter:
             dag_id = ids.new_id(shard.number)
             if not await store.runs.take_id(tx, namespace, wanted.workflow_id, dag_id):
                 old = await store.runs.lock_id(tx, namespace, wanted.workflow_id)
-                if not await self._is_free(tx, old, wanted):
-                    return None, (Started(old, True), None)
+                found = await self._in_place(tx, old, wanted)
+                if found is not None:
+                    return None, (found, None)
                 await store.runs.point_id(tx, namespace, wanted.workflow_id, dag_id)
             begun = await self.begin(tx, shard, namespace, dag_id, wanted, queue_shard)
             return begun.settlement, (Started(dag_id, False), begun.written)
@@ -105,23 +107,23 @@ class Starter:
         if made is not None:
             await self._builder.give_made(shard, made)
 
-    async def _is_free(self, tx: Transaction, dag_id: str, wanted: NewRun) -> bool:
-        """Whether an id may mean another run; False where the one that it means is what is asked for.
+    async def _in_place(self, tx: Transaction, dag_id: str, wanted: NewRun) -> Started | None:
+        """The run that an id means, where that is what is asked for; None: it may mean another.
 
         Raises:
             IdInUse
         """
         found = await store.runs.started(tx, dag_id)
         if found is None:
-            return True  # it ended long ago, and is dropped
+            return None  # it ended long ago, and is dropped
         if found.state == "running":
             if found.type != wanted.type:
                 raise IdInUse(f"a run of {found.type!r} has this id")
-            return False
+            return Started(dag_id, existing=True)
         if wanted.reuse == "always" or (wanted.reuse == "failed" and found.state in ("failed", "cancelled")):
-            return True
+            return None
         if (found.type, found.input) == (wanted.type, wanted.input):
-            return False  # the same call again
+            return Started(dag_id, existing=True, over=True)  # the same call again
         raise IdInUse(f"the run of this id has {found.state}, and `reuse` allows no other")
 
     async def begin(

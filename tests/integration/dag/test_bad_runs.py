@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from services.dag.workflows.control import RunControl
+from services.dag.workflows.values import Signal
 from tests.support.dag_world import DagWorld
 
 BASE = "/v1/namespaces/default/workflows"
@@ -222,6 +224,27 @@ async def test_an_id_means_one_run_at_a_time(world: DagWorld) -> None:
     ):
         await post(world, f"/order-17/{verb}", body, 202)
         await post(world, f"/nobody/{verb}", body, 404)
+
+
+async def test_a_signal_that_comes_with_a_start_is_not_lost_where_the_run_that_was_found_ends_before_it(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = await begun(world)
+    signal = RunControl.signal
+
+    async def too_late(control: RunControl, namespace: str, workflow_id: str, told: Signal) -> bool:
+        monkeypatch.setattr(RunControl, "signal", signal)
+        await control.terminate(namespace, workflow_id, None)
+        return await signal(control, namespace, workflow_id, told)
+
+    monkeypatch.setattr(RunControl, "signal", too_late)
+    body = {"type": "order", "id": "order-17", "signal": {"name": "go", "data": 7, "id": "s-1"}}
+    made = await post(world, "", body, 201)
+    assert made["run"] != first and not made["existing"]
+    again = await post(world, "", body, 200)
+    assert (again["run"], again["existing"]) == (made["run"], True)
+    told = await world.rows("SELECT data::json ->> 'data' AS data FROM event WHERE kind = 'signal'")
+    assert [row["data"] for row in told] == ["7"], "once, and to the run that lives"
 
 
 async def test_signals_are_bounded_and_bad_ones_change_nothing(world: DagWorld) -> None:

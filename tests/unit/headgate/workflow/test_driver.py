@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.workflow import Workflow
+from headgate.workflow.commands import canonical
 from headgate.workflow.driver import Cores, Driver
 from headgate.workflow.memory import MemoryRun
 from headgate.workflow.simulation import replay
@@ -314,3 +315,40 @@ async def test_an_event_that_makes_3000_commands_takes_several_turns_also_with_a
         service.run.finish(key)
     await driver_of(service, many).work("order", service.run.lease)
     assert service.run.output == 3_000
+
+
+async def test_what_is_asked_for_at_one_event_goes_in_turns_of_bounded_bytes(service: Service) -> None:
+    async def asks(wf: Workflow, cart: str) -> int:
+        tasks = [await wf.fork("store", cart * 200) for _ in range(10)]
+        return len([await wf.join(task) for task in tasks])
+
+    await to_the_end(service, driver_of(service, asks, part_bytes_max=5_000))
+    assert service.run.output == 10
+    first, *_ = service.turns
+    assert [command["key"] for command in first.commands] == ["store#1", "store#2", "store#3"]
+    assert max(len(canonical(turn.body())) for turn in service.turns) < 6_000
+    check_history(service, asks)
+
+
+async def test_a_command_that_is_larger_than_a_turn_is_to_be_goes_alone(service: Service) -> None:
+    async def asks(wf: Workflow, cart: str) -> None:
+        for task in [await wf.fork("store", cart) for _ in range(3)]:
+            await wf.join(task)
+
+    await to_the_end(service, driver_of(service, asks, part_bytes_max=1))
+    assert [len(turn.commands) for turn in service.turns[:3]] == [1, 1, 1]
+    check_history(service, asks)
+
+
+async def test_results_of_steps_go_in_turns_of_bounded_bytes_and_no_step_runs_twice(service: Service) -> None:
+    async def weighs(wf: Workflow, cart: str) -> int:
+        return len(await asyncio.gather(*(wf.run(large, cart) for _ in range(10))))
+
+    def large(cart: str) -> str:
+        weighed.append(cart)
+        return cart * 300
+
+    await to_the_end(service, driver_of(service, weighs, part_bytes_max=6_400))
+    assert (service.run.output, len(weighed)) == (10, 10)
+    assert [len(turn.results) for turn in service.turns if turn.results] == [4, 4, 2]
+    check_history(service, weighs)

@@ -112,6 +112,7 @@ class World:
             threads=THREADS,
             replay_rate=self.chance.choice([0.0, 1.0]),
             commands_max=self.chance.randint(1, 4),
+            part_bytes_max=self.chance.choice([1, 1_200, 1_000_000]),
             event_limit_s=30.0,
         )
 

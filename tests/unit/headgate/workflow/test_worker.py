@@ -200,6 +200,8 @@ def test_a_run_is_started_signalled_and_waited_for() -> None:
     assert run.signal("approval", {"by": "ada"}).status == "accepted"
     ended = run.wait()
     assert ended.finished and ended.output == {"label": "L"}
+    told = service.calls[0][2]["signal"].pop("id")
+    assert told.startswith("sdk-"), "sent again the call is known again"
     assert service.calls[0] == (
         "POST",
         "/v1/namespaces/shop/workflows",
