@@ -139,7 +139,8 @@ async def _bring(
     keys = 0
     async with here.transaction(isolation="repeatable_read", readonly=True), there.transaction():
         rows = here.cursor(
-            f"SELECT n.name, d.key, d.id::text, d.fingerprint, d.until FROM {source.schema}.dedup d "
+            "SELECT n.name, d.key, d.id::text, d.fingerprint, nullif(d.until, 'infinity') AS until "
+            f"FROM {source.schema}.dedup d "
             f"JOIN {source.schema}.namespace n USING (namespace_id)",
             prefetch=BATCH_ROWS,
         )

@@ -200,6 +200,36 @@ async def test_a_key_whose_item_stayed_is_kept_until_that_has_ended_and_a_day_mo
     assert {r["status"] for r in await api.enqueue(*keyed())} == {"duplicate"}
 
 
+async def test_a_unique_key_of_a_dead_item_is_free_also_where_its_slot_has_moved(
+    world: World, host: QueueHost
+) -> None:
+    """And held again where that item is put back. A key that is not unique is held meanwhile."""
+    api = Api(host, "default")
+    unique = [{**item, "unique": True} for item in keyed()]
+    await api.enqueue(*unique)
+    assert set(await api.nack(*await api.dequeue("t", 99), final=True)) == {"dead"}
+    await world.run("add", "2", "--dsn", world.other.dsn, "--yes")
+    await world.run("drain", "0", "--yes")
+    await follow(host)
+
+    async def step() -> None:
+        for store in host.stores.values():
+            await FarKeys(store, host.stores, host.settings).step()
+
+    await step()
+    far = await host.count("dedup", "until = 'infinity'")
+    assert 0 < far == await host.count("dedup", "lives_at IS NOT NULL")
+    assert {r["status"] for r in await api.enqueue(*keyed())} == {"duplicate"}
+    assert (await api.post("topics/redrive", {"topic": "t"})).status_code == 200
+    await step()
+    assert await host.count("dedup", "until IS NOT NULL") == 0
+    assert {r["status"] for r in await api.enqueue(*unique)} == {"duplicate"}
+    assert set(await api.nack(*await api.dequeue("t", 99), final=True)) == {"dead"}
+    await step()
+    assert {r["status"] for r in await api.enqueue(*unique)} == {"enqueued"}
+    assert await host.count("dedup", "until IS NOT NULL OR lives_at IS NOT NULL") == 0
+
+
 async def test_a_draining_shard_runs_empty_and_says_so(world: World, host: QueueHost) -> None:
     api = Api(host, "default")
     there = [await api.enqueue_one("t", id=api.new_id(0)) for _ in range(5)]

@@ -134,6 +134,8 @@ class Retrier:
         if dag.cleanup_phase and not dag.over:
             raise DagCancelling("the DAG is cleaning up; retry it when it has ended")
         await unarchive.check(tx, dag)
+        if dag.over and dag.key is None and await store.dags.content_of(tx, dag.no) is not None:
+            raise DagFinished("another DAG has taken its key since, as `unique` lets it; create one of that key")
         found = await self._wanted(tx, dag, wanted)
         was = dag.state
         if isinstance(found, RetryPlan):

@@ -1,8 +1,8 @@
 """Idempotency keys whose items live on another shard: their slots moved here, the items stayed.
 
 The end of an item frees its key in the same transaction only where both are on one shard. For the others this
-duty looks from time to time whether the item is gone. A key that is kept a while too long is a duplicate that
-is still known, never an item that runs twice.
+duty looks from time to time whether the item is gone, or dead. A key that is kept a while too long is a duplicate
+that is still known, never an item that runs twice.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ class FarKeys:
         self._after = _BEGIN
 
     async def step(self) -> int:
-        """Look at a page of keys and let those go whose items are gone."""
+        """Look at a page of keys, and let those go whose items are gone, or dead."""
         page = await retention.far_keys(self._store.pool, self._after, self._limit)
-        gone = []
+        news: list[tuple[FarKey, str]] = []
         for number in {key.lives_at for key in page}:
-            gone += await self._gone(number, [key for key in page if key.lives_at == number])
-        if gone:
-            await retention.end_far_keys(self._store.pool, gone)
+            news += await self._news(number, [key for key in page if key.lives_at == number])
+        if news:
+            await retention.note_far_keys(self._store.pool, *zip(*news, strict=True))
         full = len(page) == self._limit
         self._after = (page[-1].lives_at, page[-1].namespace_id, page[-1].key) if full else _BEGIN
         return len(page) if full else 0
 
-    async def _gone(self, number: int, keys: list[FarKey]) -> list[FarKey]:
+    async def _news(self, number: int, keys: list[FarKey]) -> list[tuple[FarKey, str]]:
+        """Those of whose items there is news, and what it is."""
         home = self._stores.get(number)
         if home is None:
             return []
@@ -47,4 +48,5 @@ class FarKeys:
             living = await items.states(home.pool, [key.id for key in keys])
         except ShardUnavailable:
             return []  # another look will come
-        return [key for key in keys if key.id not in living]
+        found = [(key, living[key.id].state if key.id in living else "gone") for key in keys]
+        return [(key, state) for key, state in found if state == "gone" or (state == "dead") != key.is_free]

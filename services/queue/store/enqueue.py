@@ -16,6 +16,7 @@ from services.queue.model import Kind, NewRow, Offer, RareKind, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Handed
 from services.queue.store.item_kinds import columns, pairs_of
+from services.queue.store.items import lock_keys
 from services.queue.store.names import SQL, Names, Pair, TopicRef
 from services.queue.store.offers import handed_of, offered
 from shared.errors import ShardUnavailable
@@ -132,6 +133,8 @@ class EnqueueStore:
             namespace_ids = [refs[rows[0].kind.topic].namespace_id] * len(rows)
 
             async def work(tx: Transaction) -> tuple[Enqueued, list[Holder | None]]:
+                if unique_keys:
+                    await lock_keys(tx, namespace_ids[: len(unique_keys)], unique_keys)
                 won = await tx.fetch(
                     SQL.take_keys,
                     namespace_ids=namespace_ids,

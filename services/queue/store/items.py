@@ -17,6 +17,12 @@ from shared.postgres.connections import Transaction
 from shared.postgres.rows import Asked, row_of, rows_of
 
 
+async def lock_keys(tx: Transaction, namespace_ids: Sequence[NamespaceId], keys: Sequence[str]) -> None:
+    """Hold idempotency keys, so that nobody else takes them or puts their dead items back meanwhile."""
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    await tx.fetch(SQL.lock_keys, namespace_ids=[namespace_ids[i] for i in order], keys=[keys[i] for i in order])
+
+
 class LockedItem(NamedTuple):
     """An item whose row the transaction holds."""
 

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from services.queue.model import NamespaceId, Ready, TopicId
-from services.queue.store.items import MadeReady
+from services.queue.store.items import MadeReady, lock_keys
 from services.queue.store.names import SQL
 from shared.postgres.connections import Transaction
-from shared.postgres.rows import Asked, only_row_of, row_of, rows_of
+from shared.postgres.rows import Asked, column_of, only_row_of, row_of, rows_of
+from shared.shards.map_file import slot_of
 
 
 class TopicScope(NamedTuple):
@@ -240,7 +241,38 @@ async def take(tx: Transaction, ids: Sequence[str], states: Sequence[str]) -> li
     return await rows_of(TakenOrNot, tx, SQL.take, ids=ids, states=list(states))
 
 
+class DeadWithKey(NamedTuple):
+    """A dead item that was made with an idempotency key."""
+
+    id: str
+    namespace_id: NamespaceId
+    namespace: str
+    key: str
+
+    @property
+    def slot(self) -> int:
+        """Where the key has its home."""
+        return slot_of(self.namespace, self.key)
+
+
+async def _without_keys(tx: Transaction, ids: Sequence[str]) -> set[str]:
+    """Dead items whose keys others have taken since, as `unique` lets them; the others' keys are held."""
+    held = await rows_of(DeadWithKey, tx, SQL.hold_dead, ids=sorted(ids))
+    if not held:
+        return set()
+    namespace_ids, keys = [item.namespace_id for item in held], [item.key for item in held]
+    await lock_keys(tx, namespace_ids, keys)
+    item_ids, slots = [item.id for item in held], [item.slot for item in held]
+    without = await column_of(
+        str, tx, SQL.without_keys, ids=item_ids, namespace_ids=namespace_ids, keys=keys, slots=slots
+    )
+    return set(without)
+
+
 async def redrive(tx: Transaction, ids: Sequence[str]) -> tuple[int, list[Ready]]:
-    """Put dead items back, with fresh attempts; how many, and those that are ready now."""
+    """Put dead items back, with fresh attempts, but those that would be the second ones of their unique keys; how
+    many, and those that are ready now."""
+    without = await _without_keys(tx, ids)
+    ids = [item_id for item_id in ids if item_id not in without]
     back = await rows_of(_Redriven, tx, SQL.redrive, ids=list(ids))
     return len(back), [MadeReady(*item[:4]).ready for item in back if item.is_ready]

@@ -29,6 +29,7 @@ class FarKey(NamedTuple):
     namespace_id: NamespaceId
     key: str
     id: str
+    is_free: bool
 
 
 async def next_due(
@@ -77,10 +78,11 @@ async def far_keys(asked: Asked, after: tuple[int, int, str], limit: int) -> lis
     return await rows_of(FarKey, asked, SQL.far_keys, **values)
 
 
-async def end_far_keys(asked: Asked, keys: Sequence[FarKey]) -> None:
-    """Their items are gone: they are kept as long as any other's."""
+async def note_far_keys(asked: Asked, keys: Sequence[FarKey], states: Sequence[str]) -> None:
+    """Their items are gone, dead, or living again."""
     await asked.fetch(
-        SQL.end_far_keys,
+        SQL.note_far_keys,
+        states=states,
         namespace_ids=[key.namespace_id for key in keys],
         keys=[key.key for key in keys],
         ids=[key.id for key in keys],

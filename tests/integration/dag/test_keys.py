@@ -79,6 +79,28 @@ async def test_a_unique_key_is_free_once_its_dag_has_ended(world: DagWorld, plai
     assert [dag["id"] for dag in listed] == [second]
 
 
+@pytest.mark.parametrize("first", ["retry", "create"])
+async def test_a_dag_whose_unique_key_another_has_by_now_is_not_retried(world: DagWorld, first: str) -> None:
+    async def create() -> tuple[int, bool]:
+        body = {"key": "k", "unique": True, "nodes": [{"key": "a", "topic": "work"}]}
+        answer = await world.http.post(BASE, json=body)
+        return answer.status_code, answer.json()["existing"]
+
+    failed = await world.create({"a": []}, key="k", unique=True)
+    await world.settle()
+    world.queue.die("a")
+    await world.settle()
+    assert (await world.dag(failed))["state"] == "failed"
+    if first == "create":
+        assert await create() == (201, False)
+        answer = await world.http.post(f"{BASE}/{failed}/retry", json={})
+        assert (answer.status_code, answer.json()["code"]) == (409, "dag_finished")
+        assert (await world.dag(failed))["state"] == "failed"
+    else:
+        assert (await world.http.post(f"{BASE}/{failed}/retry", json={})).status_code == 200
+        assert await create() == (200, True)
+
+
 async def test_of_many_creates_with_a_unique_key_one_makes_a_dag(world: DagWorld) -> None:
     first = await world.create({"a": []}, key="k", unique=True)
     await world.settle()

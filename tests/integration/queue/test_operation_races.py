@@ -14,10 +14,10 @@ import pytest
 from services.queue.operations import bulk
 from services.queue.store.names import SQL
 from tests.support.databases import Database, Databases
-from tests.support.interleave import Actor, actor_on
+from tests.support.interleave import Actor, actor_on, explore
 from tests.support.ports import free_port
 from tests.support.queue_host import Api, QueueHost, queue_host
-from tests.support.queue_scene import NS, Scene, race
+from tests.support.queue_scene import ANYBODY, EMPTY, NS, Scene, race
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +174,29 @@ async def test_a_purge_of_dead_items_against_their_redrive(scene: Scene) -> None
         (scene.carry_on, redrive),
         {("changed 1", "redriven 0"): "cancelled", ("changed 0", "redriven 1"): "ready"},
     )
+
+
+async def test_a_redrive_against_an_enqueue_of_the_same_unique_key(scene: Scene) -> None:
+    """Either the dead item holds the key again, or it has lost it and stays dead."""
+    seen = set()
+    unique = {"id": None, "idempotency_key": "k", "unique": True}
+
+    async def begin() -> list[Any]:
+        await scene.watcher.execute(EMPTY)
+        [made] = await scene.a.process.enqueues.enqueue(NS, [scene.item(**unique)], ANYBODY)
+        scene.item_id = made.id
+        await scene.lease()
+        await scene.nack(scene.a, final=True)
+        await scene.place("redrive")
+        return [lambda: scene.carry_on(scene.a), lambda: scene.enqueue_again(scene.b, **unique)]
+
+    async def check(results: list[Any]) -> None:
+        assert tuple(results) in {("changed 1", "duplicate"), ("changed 0", "enqueued")}, results
+        seen.add(tuple(results))
+        assert await scene.watcher.fetchval("SELECT count(*) FROM ready JOIN dedup USING (id)") == 1
+
+    await explore(scene.watcher, [scene.a, scene.b], begin, check, whole=True)
+    assert len(seen) == 2
 
 
 async def test_stopping_an_operation_against_a_chunk(scene: Scene) -> None:

@@ -144,9 +144,16 @@ SELECT e.id::text, e.namespace_id, e.outcome FROM ended_old e WHERE e.id = ANY (
 -- name: shard_time()
 SELECT shard_now() AS at;
 
+-- name: lock_keys(namespace_ids, keys)
+-- Holds keys, in the order in which they are given: what is looked at next is how they stand.
+SELECT d.key FROM unnest($1::int[], $2::text[]) AS u(namespace_id, key)
+CROSS JOIN LATERAL (
+    SELECT dedup.key FROM dedup WHERE dedup.namespace_id = u.namespace_id AND dedup.key = u.key FOR UPDATE) AS d;
+
 -- name: take_keys(namespace_ids, keys, ids, fingerprints, slots, unique_keys)
 -- Idempotency keys, first come first served; a key whose time ran out is free again, and one of `unique_keys` as soon
--- as its item has ended or is dead. Keys of slots that are not at home here are left alone: whoever takes slots
+-- as its item has ended or is dead (they are locked before, by `lock_keys`: what is dead may just be put back).
+-- Keys of slots that are not at home here are left alone: whoever takes slots
 -- away holds `dedup` locked until that is committed.
 INSERT INTO dedup (namespace_id, key, id, fingerprint)
 SELECT namespace_id, key, id, fingerprint

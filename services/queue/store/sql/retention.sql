@@ -58,19 +58,22 @@ RETURNING 1;
 
 -- name: far_keys(after_lives_at, after_namespace_id, after_key, limit)
 -- Keys that came here with their slots while their items stayed where they were.
-SELECT lives_at, namespace_id, key, id::text FROM dedup
+SELECT lives_at, namespace_id, key, id::text, until IS NOT NULL AS is_free FROM dedup
 WHERE lives_at IS NOT NULL AND (lives_at, namespace_id, key) > ($1::int, $2::int, $3::text)
 ORDER BY dedup.lives_at, dedup.namespace_id, dedup.key LIMIT $4::int;
 
--- name: end_far_keys(namespace_ids, keys, ids)
--- Their items are gone: the keys are kept as long as any other's.
-UPDATE dedup SET lives_at = NULL, until = coalesce(until, shard_now() + interval '24 hours')
-FROM (SELECT q.place FROM unnest($1::int[], $2::text[], $3::uuid[]) AS w(namespace_id, key, id)
+-- name: note_far_keys(namespace_ids, keys, ids, states)
+-- What became of their items. The keys of those that are gone are kept as long as any other's. Those of dead ones are
+-- free for ever: that is, for unique items; to all others they are held until the item is gone. A dead item may live again.
+UPDATE dedup SET lives_at = CASE WHEN f.state <> 'gone' THEN dedup.lives_at END, until = CASE f.state
+    WHEN 'gone' THEN shard_now() + interval '24 hours' WHEN 'dead' THEN 'infinity'::timestamptz END
+FROM (SELECT q.place, w.id, w.state
+    FROM unnest($1::int[], $2::text[], $3::uuid[], $4::text[]) AS w(namespace_id, key, id, state)
     CROSS JOIN LATERAL (
         SELECT ctid AS place, id FROM dedup
         WHERE dedup.namespace_id = w.namespace_id AND dedup.key = w.key OFFSET 0) AS q
     WHERE q.id = w.id OFFSET 0) AS f
-WHERE dedup.ctid = f.place;
+WHERE dedup.ctid = f.place AND dedup.id = f.id;
 
 -- name: old_dead(age_s, limit)
 SELECT id::text FROM parked

@@ -314,6 +314,26 @@ WHERE nth = 1 OR bytes_so_far <= $7::bigint ORDER BY id;
 -- The last id that a page of scan_max rows looks at, NULL when the table ends before.
 SELECT id::text FROM item WHERE id > $1::uuid ORDER BY item.id OFFSET $2::int - 1 LIMIT 1;
 
+-- name: hold_dead(ids)
+-- Dead items that have keys, held where they are.
+WITH held AS MATERIALIZED (
+    SELECT p.* FROM unnest($1::uuid[]) AS w(id)
+    CROSS JOIN LATERAL (
+        SELECT parked.id, parked.reason, parked.managed FROM parked WHERE parked.id = w.id FOR UPDATE) AS p)
+SELECT i.id::text, i.namespace_id, n.name AS namespace, i.idempotency_key AS key
+FROM held
+CROSS JOIN LATERAL (SELECT id, namespace_id, idempotency_key FROM item WHERE item.id = held.id OFFSET 0) AS i
+CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = i.namespace_id OFFSET 0) AS n
+WHERE held.reason = 'dead' AND NOT held.managed AND i.idempotency_key IS NOT NULL;
+
+-- name: without_keys(ids, namespace_ids, keys, slots)
+-- Items whose keys are at home here, and are not theirs any more.
+SELECT u.id::text
+FROM unnest($1::uuid[], $2::int[], $3::text[], $4::int[]) AS u(id, namespace_id, key, slot)
+LEFT JOIN LATERAL (
+    SELECT dedup.id FROM dedup WHERE dedup.namespace_id = u.namespace_id AND dedup.key = u.key OFFSET 0) AS d ON true
+WHERE coalesce((SELECT slots FROM shard) @> u.slot, true) AND d.id IS DISTINCT FROM u.id;
+
 -- name: redrive(ids)
 -- Dead items with fresh attempts, put back.
 WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
