@@ -12,6 +12,7 @@ import os
 import sys
 import uuid
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -21,6 +22,8 @@ from shared.errors import ServiceError, Unavailable
 from shared.settings import EdgeSettings
 
 _KEPT_MAX: Final = 20
+# Processes at a time, those that only say what a command would do included: each is a program of its own.
+_AT_ONCE_MAX: Final = 4
 _LINES_MAX: Final = 200
 _LINE_CHARS_MAX: Final = 500
 _PLAN_S_MAX: Final = 20.0
@@ -67,12 +70,12 @@ class MapCommands:
 
         Raises:
             MapFixed
-            Unavailable: a server that it has to ask does not answer in time.
+            Unavailable: a server that it has to ask does not answer in time, or too many commands are at work.
         """
         command = self._new(kind, shard, to, "planned")
         try:
             async with asyncio.timeout(_PLAN_S_MAX):
-                await self._run(command, acts=False)
+                await self._start(command, acts=False)
         except TimeoutError:
             raise Unavailable("the command has not said in time what it would do", retry_after_s=5.0) from None
         return command
@@ -82,12 +85,11 @@ class MapCommands:
 
         Raises:
             MapFixed
+            Unavailable: too many commands are at work.
         """
         command = self._new(kind, shard, to, "running")
+        self._start(command, acts=True)
         self._known.append(command)
-        task = asyncio.create_task(self._run(command, acts=True))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
         return command
 
     def known(self) -> list[dict[str, Any]]:
@@ -109,10 +111,37 @@ class MapCommands:
             )
         return MapCommand(uuid.uuid4().hex, kind, shard, to, state, self._now())
 
+    def _start(self, command: MapCommand, *, acts: bool) -> asyncio.Task[None]:
+        if len(self._running) >= _AT_ONCE_MAX:
+            raise Unavailable(
+                "other commands on the map are at work; try again when they have ended", retry_after_s=5.0
+            )
+        task = asyncio.create_task(self._run(command, acts=acts))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall_s(), UTC)
 
     async def _run(self, command: MapCommand, *, acts: bool) -> None:
+        try:
+            code = await self._said(command, acts=acts)
+        except OSError as error:
+            command.lines.append(f"it could not be started: {error.strerror or error}")
+            code = 1
+        except BaseException:
+            command.state = "failed"
+            raise
+        finally:
+            command.ended_at = self._now()
+        if code:
+            command.state = "failed"
+        elif acts:
+            command.state = "done"
+
+    async def _said(self, command: MapCommand, *, acts: bool) -> int:
+        """The exit code of a command, whose words are kept."""
         verb = {"rebalance": ["slots", "--rebalance"]}.get(command.kind, [command.kind, str(command.shard)])
         if command.to is not None:
             verb += ["--to-shard", str(command.to)]
@@ -130,14 +159,8 @@ class MapCommands:
             async for line in process.stdout:
                 if len(command.lines) < _LINES_MAX:
                     command.lines.append(line.decode(errors="replace").rstrip()[:_LINE_CHARS_MAX])
-            code = await process.wait()
+            return await process.wait()
         except BaseException:
-            process.kill()
-            command.state = "failed"
+            with suppress(ProcessLookupError):  # it has just ended
+                process.kill()
             raise
-        finally:
-            command.ended_at = self._now()
-        if code:
-            command.state = "failed"
-        elif acts:
-            command.state = "done"
