@@ -48,10 +48,12 @@ class Birth(NamedTuple):
     @property
     def given(self) -> list[int]:
         """The places of the nodes whose items the queue is given now: of what is released, and others ahead."""
-        lefts, is_releasing = self.columns.lefts, self.dag.releasing
-        is_born = self.first_n == 0
-        ahead = [self.dag.given_ahead(left, is_born=is_born) for left in (0, 1)]
-        return [n for n, left in enumerate(lefts) if (is_releasing and not left) or ahead[left > 0]]
+        lefts, is_born = self.columns.lefts, self.first_n == 0
+        free = self.dag.releasing or self.dag.given_ahead(0, is_born=is_born)
+        blocked = self.dag.given_ahead(1, is_born=is_born)
+        if free and blocked:
+            return list(range(len(lefts)))
+        return [n for n, left in enumerate(lefts) if (blocked if left else free)]
 
     @property
     def addition(self) -> Addition:
