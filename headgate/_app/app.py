@@ -12,6 +12,7 @@ from headgate import wire
 from headgate._app.call import AddOptions, JobCall
 from headgate._app.flow import Flow
 from headgate._app.function import (
+    SETTINGS,
     C,
     JobDecorator,
     JobFunction,
@@ -20,6 +21,7 @@ from headgate._app.function import (
     R,
     Settings,
     default_name,
+    is_generator,
 )
 from headgate._app.handle import JobHandle, Sent
 from headgate._app.in_process import InProcess, in_process
@@ -243,7 +245,11 @@ class App(Sender):
     def _register(self, function: Any, settings: Mapping[str, Any]) -> JobFunction[..., Any, ..., Any]:
         if not callable(function) or isinstance(function, type):
             raise TypeError(f"@app.job decorates a function, not {function!r}")
+        if is_generator(function):
+            raise TypeError(f"{function!r} is a generator: a job returns its result, `yield` gives it none")
         given = {**settings, "name": settings.get("name") or default_name(function)}
+        if unknown := sorted(given.keys() - set(SETTINGS)):
+            raise TypeError(f"@app.job has no option {unknown[0]!r}; there are {', '.join(SETTINGS)}")
         made: JobFunction[..., Any, ..., Any] = JobFunction(self, function, Settings(**given))
         if not re.fullmatch(wire.TOPIC_PATTERN, made.topic):
             raise ValueError(

@@ -8,6 +8,8 @@ import contextlib
 import json
 import sys
 import traceback
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from headgate._job import ERROR_CHARS_MAX, traced
@@ -79,9 +81,17 @@ def raised_by(text: str | None, where: str) -> BaseException:
     return error
 
 
+def _module(name: str) -> ModuleType | None:
+    """A module that is imported here, also as the program that runs: `python media.py` is the worker's `media`."""
+    program = sys.modules.get("__main__")
+    file, spec = getattr(program, "__file__", None), getattr(program, "__spec__", None)
+    is_program = name == (spec.name if spec is not None else file is not None and Path(file).stem)
+    return program if is_program else sys.modules.get(name)
+
+
 def _made(name: str, args: list[Any], state: dict[str, Any], said: str) -> BaseException | None:
     module, _, path = name.partition(":")
-    found: Any = builtins if module == "builtins" else sys.modules.get(module)
+    found: Any = builtins if module == "builtins" else _module(module)
     for part in path.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, Exception)):

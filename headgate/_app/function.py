@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import (
     TYPE_CHECKING,
@@ -110,6 +110,9 @@ class Settings:
         return None if found == Limits() else found
 
     def __post_init__(self) -> None:
+        if unknown := sorted(set(self.backoff or ()) - set(BackoffSpec.__annotations__)):
+            known = ", ".join(BackoffSpec.__annotations__)
+            raise ValueError(f"backoff of {self.name} has no {unknown[0]!r}; there are {known}")
         for name in _WHOLE:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -124,6 +127,9 @@ class Settings:
                 raise ValueError(f"{rate} of {self.name} must be from 0.001 to 1,000,000, not {value!r}")
             if getattr(self, burst) is not None and value is None:
                 raise ValueError(f"{burst} of {self.name} belongs to {rate}")
+
+
+SETTINGS: Final = tuple(one.name for one in fields(Settings) if one.name != "defaults")
 
 
 class JobFunction(Generic[P, R, Q, C]):
@@ -252,7 +258,17 @@ class JobFunction(Generic[P, R, Q, C]):
         Raises:
             WrongArguments: the function cannot be called so.
         """
-        arguments = self.signature.bind(args, kwargs)
+        try:
+            arguments = self.signature.bind(args, kwargs)
+        except WrongArguments as error:
+            if options_given := sorted(
+                (kwargs.keys() & JobOptions.__annotations__.keys()) - set(self.signature.given.parameters)
+            ):
+                name = options_given[0]
+                raise WrongArguments(
+                    f"{error}. `{name}` is an option: {self.name}.options({name}=...).enqueue(...)"
+                ) from None
+            raise
         kind = {}
         if self.settings.batch is not None and arguments:
             arguments, one = self._elements(arguments)
@@ -338,6 +354,11 @@ def default_name(function: Callable[..., Any]) -> str:
     """The name of a function that is given none: its own, without where it is defined."""
     name = getattr(function, "__qualname__", None) or type(function).__name__
     return str(name).rsplit("<locals>.", 1)[-1]
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    whole = inspect.unwrap(function)
+    return inspect.isgeneratorfunction(whole) or inspect.isasyncgenfunction(whole)
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:

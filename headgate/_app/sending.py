@@ -194,6 +194,8 @@ class Sender:
         """What makes it one job with others: its key, or, of one that is `unique`, its arguments."""
         key = call.options.get("key")
         if key is not None:
+            if not (isinstance(key, str) and key):
+                raise ValueError(f"key must be a text that names the job, not {key!r}; leave it out for a new job")
             return f"job/{call.function.name}/{key}"
         return (
             f"unique/{call.function.name}/{hashlib.sha256(encode(payload)).hexdigest()[:32]}" if unique else None

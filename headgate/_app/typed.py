@@ -145,9 +145,11 @@ class Signature:
     @property
     def result(self) -> Fields:
         if self._result is None:
-            annotation = with_codecs(self.hints.get("return", Any), self._codecs)
-            if self._batch:  # a job of one element has a result of its own
+            annotation = self.hints.get("return", Any)
+            if self._batch:  # a job of one element has a result of its own, and an exception is none
+                annotation = without_exceptions(annotation)
                 annotation = Union[annotation, None, *typing.get_args(annotation)[:1]]
+            annotation = with_codecs(annotation, self._codecs)
             self._result = Fields(f"the result of {self.name}", {"value": annotation})
         return self._result
 
@@ -244,6 +246,16 @@ def _in_words(fault: Any) -> str:
             shown = repr(fault["input"])
             message = str(fault["msg"])
             return f"{message[0].lower()}{message[1:]}, not {shown if len(shown) <= 80 else shown[:77] + '...'}"
+
+
+def without_exceptions(annotation: Any) -> Any:
+    """`list[int | ValueError]`, which a function of a batch may be annotated with, as `list[int]`."""
+    if typing.get_origin(annotation) is not list:
+        return annotation
+    (element,) = typing.get_args(annotation)
+    kinds = typing.get_args(element) if typing.get_origin(element) in (Union, UnionType) else (element,)
+    kept = [kind for kind in kinds if not (isinstance(kind, type) and issubclass(kind, BaseException))]
+    return list[Union[tuple(kept)]] if kept else list[None]  # type: ignore[misc]  # noqa: UP007 (at run time)
 
 
 def with_codecs(annotation: Any, codecs: Mapping[type[Any], Codec]) -> Any:

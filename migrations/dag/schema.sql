@@ -125,7 +125,8 @@ CREATE TABLE dag_value (
     value text NOT NULL,
     version bigint NOT NULL,
     writes uuid[] NOT NULL,
-    updated_at timestamp with time zone NOT NULL
+    updated_at timestamp with time zone NOT NULL,
+    prints uuid[] DEFAULT '{}'::uuid[] NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 

@@ -8,6 +8,7 @@ ServiceError
 ├── DagCancelling         409   a cancel has not been confirmed yet
 ├── NothingToRetry        409   no node failed
 ├── VersionConflict       409   a value has another version than the write expects
+├── WriteReused           409   the write's id stands for another value
 ├── Managed               409   a run of a workflow has verbs of its own
 ├── TurnLost              409   another generation of the decider, or another worker, goes on with the run
 ├── HistoryMismatch       409   a turn asks for what the run has otherwise
@@ -58,6 +59,10 @@ class NothingToRetry(ServiceError):
 
 class VersionConflict(ServiceError):
     code, status, title = "version_conflict", 409, "The value was written meanwhile"
+
+
+class WriteReused(ServiceError):
+    code, status, title = "key_reused", 409, "The write_id stands for another value"
 
 
 class Managed(ServiceError):

@@ -102,14 +102,15 @@ async def test_a_deadline_ends_an_item_that_is_leased_and_extended(api: Api) -> 
     assert await api.ack(leased) != ["acked"]
     assert await api.state(item_id) == "gone"
     end = (await api.dequeue_one("ends"))["payload"]
-    assert (end["id"], end["outcome"]) == (item_id, "expired")
+    assert (end["id"], end["outcome"], end["error"]) == (item_id, "expired", "its deadline passed")
 
 
 async def test_a_deadline_ends_an_item_that_waits_and_counts_from_revive(api: Api) -> None:
-    waiting = await api.enqueue_one("t", deadline_s=30)
+    waiting = await api.enqueue_one("t", deadline_s=30, ack_topic="ends")
     disabled = await api.enqueue_one("t", deadline_s=30, disabled=True)
     await api.host.pass_time(31)
     assert await api.state(waiting) == "gone"
+    assert (await api.dequeue_one("ends"))["payload"]["error"] == "its deadline passed"
     assert await api.revive(disabled) == ["revived"]
     await api.host.pass_time(20)
 

@@ -26,6 +26,14 @@ MUTATIONS = (
         (f"{_VALUE_TESTS}::test_sixteen_writers_lose_no_update",),
     ),
     Mutation(
+        "values-reused",
+        "the id of a write stands for what it wrote",
+        _PUT_VALUE,
+        "IF place IS NOT NULL AND old.prints[place] <> print THEN",
+        "IF false THEN",
+        (f"{_VALUE_TESTS}::test_another_value_under_the_id_of_a_write_is_refused",),
+    ),
+    Mutation(
         "value-lock",
         "writes of values look behind one another's locks",
         _PUT_VALUE,
@@ -37,8 +45,8 @@ MUTATIONS = (
         "value-again",
         "a write that is sent again is applied once",
         _PUT_VALUE,
-        "    IF place IS NOT NULL THEN",
-        "    IF place IS NOT NULL AND false THEN",
+        "    ELSIF place IS NOT NULL THEN",
+        "    ELSIF place IS NOT NULL AND false THEN",
         (f"{_VALUE_TESTS}::test_a_write_sent_again_is_applied_once",),
     ),
     Mutation(

@@ -28,7 +28,7 @@ async def put_value(
 ) -> Response:
     """Write a value of the DAG. With `version` only where it still has that one (0: where there is none), else 409
     `version_conflict`; the answer's `version` is one more. Send a call again with the same `write_id`, and it is
-    applied once."""
+    applied once; another value under it is refused, `key_reused`."""
     written = await duties.values.put(
         ns,
         dag,

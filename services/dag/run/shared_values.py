@@ -10,7 +10,7 @@ import uuid
 from typing import Final
 
 from services.dag import store
-from services.dag.errors import DagFinished, LimitExceeded, VersionConflict
+from services.dag.errors import DagFinished, LimitExceeded, VersionConflict, WriteReused
 from services.dag.run.context import Context
 from services.dag.store.shared_values import Value, ValueWritten
 from shared.errors import NotFound
@@ -34,6 +34,7 @@ class SharedValues:
 
         Raises:
             VersionConflict: it has another one.
+            WriteReused: another value was written under this id.
             DagFinished: the DAG has ended.
             LimitExceeded: the DAG would have too many values, or too large ones.
         """
@@ -56,6 +57,8 @@ class SharedValues:
                 return written
             case "not_found":
                 raise NotFound("there is no such DAG in this namespace")
+            case "reused":
+                raise WriteReused("another value was written under this write_id; use a new one for a new value")
             case "over":
                 raise DagFinished("the DAG has ended; its values stay as they are")
             case "conflict":

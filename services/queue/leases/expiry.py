@@ -24,7 +24,7 @@ from shared.postgres.connections import Transaction
 
 PUT_OFF_S = 60.0
 
-_PAST_TTL = "its time to live passed"
+_PAST_TTL, _PAST_DEADLINE = "its time to live passed", "its deadline passed"
 
 
 class Expiry:
@@ -59,7 +59,7 @@ class Expiry:
 
         async def work(tx: Transaction) -> tuple[int, list[Ready]]:
             left = await rows.leave_past_ttl(tx, ids)
-            past = [Removal(item.id, "expired", item.state, why=_PAST_TTL) for item in left]
+            past = [Removal(item.id, "expired", item.state, why=_past(item.is_deadline)) for item in left]
             ready = await rows.remove(tx, past)
             return len(left), ready
 
@@ -96,11 +96,11 @@ class Expiry:
         back, dead, gone = [], [], []
         for item_id, item in items.items():
             if not holdings[item_id].was_shown:
-                gone.append(Removal(item_id, "expired", "leased", why=_PAST_TTL))
+                gone.append(Removal(item_id, "expired", "leased", why=_past(item.deadline_at is not None)))
             elif item.at_most_once:
                 gone.append(Removal(item_id, "expired", "leased", 1, "the lease of its only delivery ran out"))
             elif item.ttl_passed:
-                gone.append(Removal(item_id, "expired", "leased", 1, _PAST_TTL))
+                gone.append(Removal(item_id, "expired", "leased", 1, _past(item.deadline_at is not None)))
             elif is_last_attempt(item):
                 why = _too_long(item, holdings[item_id]) or "the lease ran out"
                 dead.append(Requeue(item_id, 1, 0, f"{why} on the last attempt"))
@@ -114,6 +114,10 @@ class Expiry:
         ready = await rows.requeue(tx, back)
         buried = await rows.bury(tx, dead, self._dag_news.folds())
         return ready + await rows.remove(tx, gone), buried
+
+
+def _past(is_deadline: bool) -> str:
+    return _PAST_DEADLINE if is_deadline else _PAST_TTL
 
 
 def _too_long(item: LockedItem, holding: Holding) -> str | None:

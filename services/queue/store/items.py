@@ -99,6 +99,14 @@ class Left(NamedTuple):
     state: str
 
 
+class LeftPastTtl(NamedTuple):
+    """The same of one whose TTL, or whose deadline, has passed."""
+
+    id: str
+    state: str
+    is_deadline: bool
+
+
 class _Completion(NamedTuple):
     """A completion item that is ready."""
 
@@ -131,9 +139,9 @@ async def leave_queues(tx: Transaction, ids: Sequence[str]) -> dict[str, str]:
     return {left.id: left.state for left in await rows_of(Left, tx, SQL.leave_queues, ids=list(ids))}
 
 
-async def leave_past_ttl(tx: Transaction, ids: Sequence[str]) -> list[Left]:
+async def leave_past_ttl(tx: Transaction, ids: Sequence[str]) -> list[LeftPastTtl]:
     """As `leave_queues`, of items that are ready or delayed and whose TTL has passed."""
-    return await rows_of(Left, tx, SQL.leave_past_ttl, ids=list(ids))
+    return await rows_of(LeftPastTtl, tx, SQL.leave_past_ttl, ids=list(ids))
 
 
 async def leave_dead(tx: Transaction, ids: Sequence[str]) -> list[str]:

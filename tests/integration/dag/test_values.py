@@ -101,6 +101,22 @@ async def test_a_write_sent_again_is_applied_once(world: DagWorld) -> None:
     assert late["code"] == "version_conflict", "it is no longer remembered, and not applied a second time"
 
 
+async def test_another_value_under_the_id_of_a_write_is_refused(world: DagWorld) -> None:
+    """Also where others have written since, and where the DAG has ended: nobody is told that it was written."""
+    dag = await world.create({"a": []})
+    write_id = str(uuid.uuid4())
+    await put(world, dag, "n", 1, write_id=write_id)
+    assert (await put(world, dag, "n", 2, write_id=write_id, expect=409))["code"] == "key_reused"
+    await put(world, dag, "n", 3)
+    assert (await put(world, dag, "n", 3, write_id=write_id, expect=409))["code"] == "key_reused"
+    assert (await put(world, dag, "n", 1, write_id=write_id))["version"] == 1
+    assert (await get(world, dag, "n"))["value"] == 3
+    for _ in range(63):
+        await put(world, dag, "n", 3)
+    assert (await put(world, dag, "n", 4, write_id=write_id))["version"] == 66, "it is no longer remembered"
+    assert (await put(world, dag, "n", 5, write_id=write_id, expect=409))["code"] == "key_reused"
+
+
 async def test_a_write_without_version_goes_over_whatever_is_there(world: DagWorld) -> None:
     dag = await world.create({"a": []})
     assert [(await put(world, dag, "n", value))["version"] for value in ("x", None, [1])] == [1, 2, 3]

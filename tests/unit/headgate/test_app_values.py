@@ -2,9 +2,13 @@
 
 import asyncio
 import dataclasses
+import importlib.machinery
+import json
 import math
 import re
+import sys
 import threading
+import types
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import pytest
 
 import headgate
 from headgate import App, Invalid, JobFailed, WrongArguments
+from headgate._app.failures import raised_by
 
 # No text, text, and text that is base64 of something else.
 BINARY = (b"\xff\x00\xfe", b"", b"text", b"abcd")
@@ -211,3 +216,77 @@ def test_a_batch_that_takes_no_one_list_is_refused_at_the_caller_and_by_the_work
         made.enqueue(*([1] if function.__code__.co_varnames else []))
     with pytest.raises(TypeError, match="takes one list of elements"):
         made.signature.check()
+
+
+@app.job(batch=5)
+def judged(numbers: list[int]) -> list[int | ValueError]:
+    return [number if number % 2 else ValueError(f"{number} is even") for number in numbers]
+
+
+def test_a_batch_may_be_annotated_with_the_exceptions_that_it_returns() -> None:
+    judged.signature.check()
+    with app.testing():
+        even, odd = judged.enqueue(2), judged.enqueue(3)
+        assert odd.result() == 3
+        with pytest.raises(ValueError, match="2 is even"):
+            even.result()
+
+
+@pytest.mark.parametrize("key", ["", 7])
+def test_a_key_that_names_no_job_is_refused(key: Any) -> None:
+    with app.testing() as tests:
+        for kept in (True, False):
+            with pytest.raises(ValueError, match="key must be a text that names the job"):
+                add.options(key=key, result=kept).enqueue(1)
+        assert not tests.run()
+
+
+@pytest.mark.parametrize(
+    "send", [lambda: add.enqueue(1, max_attempts=3), lambda: add.options().enqueue(1, max_attempts=3)]
+)  # type: ignore[call-arg]
+def test_an_option_given_as_an_argument_is_told_how(send: Any) -> None:
+    with pytest.raises(
+        WrongArguments, match=r"`max_attempts` is an option: add\.options\(max_attempts=\.\.\.\)\.enqueue"
+    ):
+        send()
+
+
+class Declined(Exception):
+    pass
+
+
+def test_an_exception_of_the_program_that_runs_is_raised_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python media.py` is `__main__`, and the worker's module `media`."""
+    program = types.ModuleType("__main__")
+    program.__file__ = "/srv/media.py"
+    program.Declined = Declined  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", program)
+    text = json.dumps({"type": "media:Declined", "args": ["no funds"]})
+
+    assert type(raised_by(text, "job")) is Declined
+    program.__spec__ = importlib.machinery.ModuleSpec("shop.media", None)  # as by `python -m shop.media`
+    assert type(raised_by(text, "job")) is JobFailed
+    assert type(raised_by(text.replace("media", "shop.media"), "job")) is Declined
+
+
+def numbers_one_by_one() -> Any:
+    yield 1
+
+
+async def numbers_as_they_come() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "said"),
+    [
+        (lambda: None, {"max_attempt": 3}, "@app.job has no option 'max_attempt'; there are name, version, "),
+        (lambda: None, {"defaults": {}}, "@app.job has no option 'defaults'"),
+        (lambda: None, {"backoff": {"base": 5}}, "backoff of odd has no 'base'; there are base_s, factor, "),
+        (numbers_one_by_one, {}, "is a generator: a job returns its result"),
+        (numbers_as_they_come, {}, "is a generator: a job returns its result"),
+    ],
+)
+def test_a_definition_that_cannot_be_meant_is_refused(function: Any, settings: Any, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+        App("odd").job(name="odd", **settings)(function)

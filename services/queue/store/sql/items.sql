@@ -366,7 +366,8 @@ WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
 found AS MATERIALIZED (
     SELECT i.* FROM clock, unnest($1::uuid[]) AS w(id)
     CROSS JOIN LATERAL (
-        SELECT id, topic_id, priority, deliver_at, expires_at FROM item WHERE item.id = w.id OFFSET 0) AS i
+        SELECT id, topic_id, priority, deliver_at, expires_at, is_deadline IS TRUE AS is_deadline
+        FROM item WHERE item.id = w.id OFFSET 0) AS i
     WHERE i.expires_at <= clock.at),
 ready_places AS MATERIALIZED (
     SELECT q.place FROM found CROSS JOIN LATERAL (
@@ -382,8 +383,9 @@ deferred_places AS MATERIALIZED (
 left_ready AS (DELETE FROM ready USING ready_places WHERE ready.ctid = ready_places.place RETURNING ready.id),
 left_deferred AS (DELETE FROM deferred USING deferred_places
     WHERE deferred.ctid = deferred_places.place RETURNING deferred.id)
-SELECT id::text, 'ready' AS state FROM left_ready
-UNION ALL SELECT id::text, 'delayed' FROM left_deferred;
+SELECT gone.id::text, gone.state, found.is_deadline
+FROM (SELECT id, 'ready' AS state FROM left_ready UNION ALL SELECT id, 'delayed' FROM left_deferred) AS gone
+JOIN found ON found.id = gone.id;
 
 -- name: leave_dead(ids)
 DELETE FROM parked USING (
