@@ -12,8 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo run test coverage worlds soak nightly check bench fmt fmt-check lint types imports tidy test-fast test-contract \
-	test-integration examples migrate openapi schema lock clean
+.PHONY: help setup demo run test coverage docs pictures worlds soak nightly check bench fmt fmt-check lint types imports tidy test-fast test-contract \
+	test-integration examples migrate openapi runbooks schema lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,8 +88,19 @@ migrate: $(READY) ## bring all shards named by the environment to the newest sch
 openapi: $(READY) ## write the OpenAPI documents of both services to docs/openapi/
 	@$(BIN)/python -m tests.support.openapi docs/openapi
 
+runbooks: $(READY) ## write what docs/operations.md says of alerts to where the pages find it
+	@$(BIN)/python -m tests.support.runbooks
+
 schema: $(READY) ## write the schema of a migrated shard of each service to migrations/*/schema.sql
 	@$(BIN)/python -m tests.support.schema
+
+docs: $(READY) ## build the site of the documentation in build/site, SHOW=PORT: and show it there
+	@$(BIN)/python -m tests.support.docs_site build/docs
+	@$(BIN)/zensical build --strict
+	@$(if $(SHOW),$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site $(SHOW))
+
+pictures: $(READY) ## take the pictures of docs/pictures.md anew, in a Chromium that is here
+	@HEADGATE_PICTURES=docs/pictures $(BIN)/pytest -n 0 tests/browser/pictures.py
 
 lock: $(READY) ## resolve the dependencies again: requirements.lock, and deploy/requirements.lock for the image
 	@$(LOCK) --all-extras --output-file requirements.lock pyproject.toml

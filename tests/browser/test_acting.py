@@ -4,7 +4,9 @@ from typing import Any
 
 from playwright.async_api import Browser
 
+from tests.support import console
 from tests.support.console import Look, Site, furnish, look
+from tests.support.databases import Database
 
 
 async def act(opened: Look, name: str, /, *, within: str = "#main", told: str, **fields: str) -> None:
@@ -103,7 +105,7 @@ async def test_verbs_of_dags_and_nodes(site: Site, browser: Browser) -> None:
         await act(opened, "Resume", told="released again")
         assert not (await state())["paused"]
         await opened.drawn()
-        await act(opened, "Retry failed", told="1 failed nodes")
+        await act(opened, "Retry failed", told="1 failed node runs again")
         assert (await state())["nodes"]["failed"] == 0
         await opened.go(f"dags/{dag}?node=approve")
         await opened.page.wait_for_selector("aside:not([hidden])")
@@ -116,3 +118,32 @@ async def test_verbs_of_dags_and_nodes(site: Site, browser: Browser) -> None:
         await opened.go(f"dags/{dag}")
         await act(opened, "Cancel", told="unfinished nodes", reason="not needed")
         assert (await state())["state"] in ("cancelling", "cancelled")
+
+
+async def test_a_shard_is_drained_and_used_again_from_its_page(
+    database: Database, redis_url: str, of_queue: dict[str, Any], browser: Browser
+) -> None:
+    async with console.site(database, redis_url, of_queue) as site, look(browser, site.queue.url) as opened:
+        await opened.go("shards/queue-1")
+        await act(opened, "Drain", told="1024 slots call it home")
+        await opened.page.wait_for_function(
+            "() => document.querySelector('#main .head .badge')?.textContent.includes('draining')"
+        )
+        await opened.page.wait_for_function("() => document.body.textContent.includes('drain 1')")
+        await opened.drawn()
+        await act(opened, "Use it again", told="From then on what may live anywhere comes here")
+        await opened.page.wait_for_function(
+            "() => document.querySelector('#main .head .badge')?.textContent.includes('healthy')"
+        )
+        await opened.drawn()
+        await opened.page.locator("#main").get_by_role("button", name="Move", exact=True).click()
+        await opened.page.locator("dialog input[name=to]").fill("1")
+        await opened.page.locator("dialog pre", has_text="nothing to do").wait_for()
+        assert await opened.page.locator("dialog button[type=submit]").is_disabled()
+
+
+async def test_without_the_setting_a_shards_page_shows_the_command(site: Site, browser: Browser) -> None:
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("shards/queue-1")
+        assert "python -m shards drain 1 --yes" in await opened.text()
+        assert await opened.page.locator("#main").get_by_role("button", name="Drain").count() == 0

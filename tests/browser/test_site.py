@@ -33,6 +33,8 @@ VIEWS = [
     "shards/queue-0",
     "shards/dag-0",
     "audit",
+    "runbooks",
+    "runbooks/HeadgateShardAway",
     "workers",
     "search?q=mail",
     "items/{item}",
@@ -97,7 +99,7 @@ async def test_pages_say_why(site: Site, browser: Browser) -> None:
     names = await filled(site)
     wanted = {
         "topics/paused": "It is paused; 7 are ready.",
-        "topics": "paused is paused; 7 are ready",
+        "topics": "Topic paused is paused; 7 are ready",
         "items/{item}": "its lease ends in",
         "dags/{dag}": "nodes are queued",
         "dags/{dag}?node=compile 3": "compile 3 has failed: exit 1.",
@@ -318,3 +320,17 @@ async def test_a_page_of_another_origin_changes_nothing(site: Site, browser: Bro
         assert (answer.status_code, answer.json()["code"]) == (403, "unknown_host")
     left = await site.queue.client.get("/v1/namespaces/default/topics")
     assert next(topic for topic in left.json()["items"] if topic["topic"] == "mail")["ready"] == 34
+
+
+async def test_what_is_wrong_leads_to_what_to_do(site: Site, browser: Browser) -> None:
+    await filled(site)
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("overview")
+        row = opened.page.locator("tr", has_text="is paused; 7 are ready")
+        await row.get_by_role("link", name="what to do").click()
+        await opened.page.wait_for_function("() => location.hash.endsWith('runbooks/HeadgateItemsWait')")
+        await opened.drawn()
+        told = await opened.text()
+        assert "start more" in told and "headgate_oldest_ready_age_seconds" in told
+        await opened.go("runbooks/Nothing")
+        assert "There is no such alert" in await opened.text()

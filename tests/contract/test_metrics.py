@@ -103,6 +103,38 @@ async def test_topics_beyond_the_limit_are_counted_together(own_api: Api, own_ho
     assert items(found, REST[0]) == {(REST[1], "ready"): 2}
 
 
+async def test_a_topic_that_was_emptied_is_told_as_empty_not_as_unknown(own_api: Api, own_host: QueueHost) -> None:
+    """Else a chart of it has a gap, which reads as an outage."""
+    for topic in ("first", "stays"):
+        await own_api.enqueue({"topic": topic, "id": own_api.new_id(1)})
+    sampler = gauges(own_host)
+    await sampler.step()
+    [item] = await own_api.dequeue("first", 1)
+    await own_api.ack(item)
+    await sampler.step()
+
+    def ready() -> dict[str, float]:
+        told = {series: value for series, value in sampler.latest() if series.namespace == own_api.namespace}
+        return {series.topic: value for series, value in told.items() if series.metric == "ready"}
+
+    assert ready() == {"first": 0.0, "stays": 1.0}
+    await sampler.step()
+    assert ready() == {"first": 0.0, "stays": 1.0}
+    await own_api.enqueue(*({"topic": "first", "id": own_api.new_id(1)} for _ in range(2)))
+    await sampler.step()
+    assert ready() == {"first": 2.0, "stays": 1.0}
+    await sampler_of_few(own_host, own_api)
+
+
+async def sampler_of_few(own_host: QueueHost, own_api: Api) -> None:
+    """A topic that is not named any more, because others hold more, is not known to be empty."""
+    sampler = gauges(own_host, topics_max=1)
+    await sampler.step()
+    await own_api.enqueue(*({"topic": "stays", "id": own_api.new_id(1)} for _ in range(9)))
+    await sampler.step()
+    assert {series.topic for series, _ in sampler.latest() if series.namespace == own_api.namespace} == {"stays"}
+
+
 def work(found: dict[str, list[Any]], namespace: str) -> dict[str, float]:
     """What autoscalers go by: over all shards, by topic."""
     sums: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 from tests.mutations.model import Mutation
 
+_COMMANDS = "integration/test_map_commands.py"
 _AUDIT = "integration/test_audit_log.py"
 _HISTORY = "unit/shared/console/test_history.py"
 _RELAY = "unit/shared/console/test_relay.py"
@@ -55,5 +56,29 @@ MUTATIONS = (
         'if is_done or answered.get("outcome") == "unknown":',
         "if is_done:",
         (f"{_AUDIT}::test_a_call_of_which_nobody_knows_whether_it_was_done_is_kept",),
+    ),
+    Mutation(
+        "map-by-a-tenant",
+        "the map of the shards is not a tenant's to change, nor to see",
+        "shared/console/routes.py",
+        "    if caller.namespaces is not None:\n        raise Forbidden(\"a shard is every tenant's",
+        "    if False:\n        raise Forbidden(\"a shard is every tenant's",
+        (f"{_COMMANDS}::test_calls_that_are_refused",),
+    ),
+    Mutation(
+        "map-without-the-setting",
+        "pages change the map only where a setting allows it",
+        "shared/console/map_commands.py",
+        "return self._is_on and self._file is not None",
+        "return self._file is not None",
+        (f"{_COMMANDS}::test_calls_that_are_refused",),
+    ),
+    Mutation(
+        "empty-or-unnamed",
+        "a topic that is not named any more, because others hold more, is not told as empty",
+        "services/queue/duties/gauges.py",
+        "if REST in there or before is None:",
+        "if before is None:",
+        ("contract/test_metrics.py::test_a_topic_that_was_emptied_is_told_as_empty_not_as_unknown",),
     ),
 )

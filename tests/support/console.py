@@ -54,11 +54,13 @@ class Site:
 
 
 @asynccontextmanager
-async def site(database: Database, redis_url: str, **settings: Any) -> AsyncIterator[Site]:
+async def site(
+    database: Database, redis_url: str, of_queue: dict[str, Any] | None = None, **settings: Any
+) -> AsyncIterator[Site]:
     """Both services, each knowing where the other one is."""
     port = free_port()
     addresses = {"HEADGATE_DAG_URL": f"http://127.0.0.1:{port}"}
-    quick = {"metrics_interval_s": 0.5, **QUICK, **settings}
+    quick = {"metrics_interval_s": 0.5, **QUICK, **settings, **(of_queue or {})}
     async with apps.queue_service(database, redis_url, **addresses, **quick) as queue:
         given = {"port": port, **QUICK, **settings}
         async with apps.dag_service(database, redis_url, queue.url, **given) as dag:

@@ -11,6 +11,7 @@ import pytest
 
 from services.local.stack import ROOT
 from shared import metrics
+from tests.support import runbooks
 
 DEPLOY = ROOT / "deploy"
 ALERTS = (DEPLOY / "prometheus" / "alerts.yaml").read_text()
@@ -91,6 +92,10 @@ def test_every_alert_has_a_section_of_what_to_do_and_a_case_that_fires() -> None
     assert linked == [name.lower() for name in alerts()]
     fires = re.findall(r"alertname: (\w+)\n +exp_alerts:\n", ALERT_CASES)
     assert sorted(fires) == sorted(alerts())
+
+
+def test_the_pages_have_the_runbooks_as_they_stand_in_operations() -> None:
+    assert runbooks.FILE.read_text() == runbooks.runbooks(), "make runbooks"
 
 
 def test_alerts_fire_when_they_should_and_not_before() -> None:

@@ -45,6 +45,8 @@ class Gauges:
         self._ages: dict[int, set[Labels]] = {}
         self._work: dict[int, set[Labels]] = {}
         self._found: dict[int, _Found] = {}
+        # Topics that held something and hold nothing now, those last so in the end: a line of them goes on at 0.
+        self._emptied: dict[int, dict[tuple[str, str], None]] = {}
 
     def latest(self) -> Iterator[tuple[SeriesName, float]]:
         """What the last samples have found, by shard and by topic."""
@@ -60,6 +62,9 @@ class Gauges:
                         yield SeriesName(state, number, *pair), float(getattr(row, state))
             for pair, age_s in found.ages.items():
                 yield SeriesName("oldest_ready_age_s", number, *pair), age_s
+            for pair in self._emptied.get(number, ()):
+                for name in (*STATES, "oldest_ready_age_s"):
+                    yield SeriesName(name, number, *pair), 0.0
 
     async def step(self) -> int:
         """Take one sample; a shard that does not answer keeps its last."""
@@ -67,13 +72,13 @@ class Gauges:
             SHARD_UP.labels(number).set(store.shard.breaker.takes_items)
             if not self._owns(number):
                 self._say(number, [], {})
-                self._found.pop(number, None)
+                self._forget(number)
                 continue
             try:
                 await self._sample(store)
             except ShardUnavailable:
                 SHARD_UP.labels(number).set(0)
-                self._found.pop(number, None)
+                self._forget(number)
         return 0
 
     async def _sample(self, store: Store) -> None:
@@ -86,10 +91,25 @@ class Gauges:
         counts += [(REST, row) for row in rows if row.topic_id is None]
         named_ages = {names[topic_id]: age_s for topic_id, age_s in ages.items() if topic_id in names}
         self._say(store.number, counts, named_ages)
+        self._note_emptied(store.number, {pair for pair, _ in counts})
         self._found[store.number] = _Found(counts, named_ages, server)
         SHARD_BYTES.labels(store.number).set(server.bytes)
         SHARD_DEAD_TUPLES.labels(store.number).set(server.dead_tuples)
         SHARD_OLDEST_TRANSACTION_SECONDS.labels(store.number).set(server.oldest_transaction_age_s)
+
+    def _forget(self, number: int) -> None:
+        self._found.pop(number, None)
+        self._emptied.pop(number, None)
+
+    def _note_emptied(self, number: int, there: set[tuple[str, str]]) -> None:
+        """Which topics hold nothing any more; nobody knows where the sample does not name every topic."""
+        before = self._found.get(number)
+        if REST in there or before is None:
+            self._emptied.pop(number, None)
+            return
+        gone = dict.fromkeys(pair for pair, _ in before.counts if pair not in there)
+        kept = {pair: None for pair in self._emptied.get(number, {}) if pair not in there} | gone
+        self._emptied[number] = dict.fromkeys(list(kept)[-self._topics_max :])
 
     def _say(
         self, number: int, counts: Sequence[tuple[tuple[str, str], Counts]], ages: dict[tuple[str, str], float]

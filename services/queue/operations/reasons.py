@@ -60,7 +60,7 @@ class Reasons:
         unasked = {name: self._asked.unasked_s(namespace, name) for name in unpaused}
         for name, row in _most(known, "ready"):
             if row["paused"] and row["ready"]:
-                causes.append(_cause("paused", f"{name} is paused; {row['ready']} are ready"))
+                causes.append(_cause("paused", f"topic {name} is paused; {row['ready']} are ready"))
             elif unasked.get(name, 0.0) >= _UNASKED_TOLD_S:
                 text = f"no consumer has asked for {name} in {_span(unasked[name])}; {row['ready']} are ready"
                 causes.append(_cause("unasked", text))

@@ -44,6 +44,9 @@ function times(told) {
   return Array.from({ length: told.points }, (_, at) => told.begins_at_s + at * told.step_s);
 }
 
+// A point between two gaps has no line: it is drawn as a dot.
+const alone = (plot, at) => plot.data[at].flatMap((value, place, all) => (value !== null && all[place - 1] == null && all[place + 1] == null ? [place] : []));
+
 // A small line without axes; its words are what a reader that cannot see it is told.
 export function spark(key, told, values, name, format = number) {
   if (!told || !values || !values.some((value) => value !== null)) return null;
@@ -61,7 +64,7 @@ export function spark(key, told, values, name, format = number) {
     width: 110, height: 26, legend: { show: false }, cursor: { show: false }, padding: [2, 0, 2, 0],
     axes: [{ show: false }, { show: false }],
     scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high || 1] } },
-    series: [{}, { stroke: colour("released"), fill: `${colour("released")}22`, width: 1.2, points: { show: false } }],
+    series: [{}, { stroke: colour("released"), fill: `${colour("released")}22`, width: 1.2, points: { show: true, filter: alone, size: 3, fill: colour("released") } }],
   }, data, box);
   drawn.set(key, { plot, box });
   return box;
@@ -82,12 +85,12 @@ export function chart(key, title, told, lines, { format = number } = {}) {
     const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     known = { box, marks: [] };
     known.plot = new uPlot({
-      width: 400, height: 130, legend: { show: false }, padding: [6, 8, 0, 0],
+      width: 400, height: 130, legend: { show: false }, padding: [6, 18, 0, 0],
       cursor: { points: { show: false }, y: false, sync: { key: "hour" } },
-      axes: [{ ...axis, size: 22, space: 60, values: (_, at) => at.map((s) => new Date(s * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })) },
+      axes: [{ ...axis, size: 22, space: 60, values: (_, at) => at.map((s) => new Date(s * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" })) },
         { ...axis, size: 52, space: 28, values: (_, at) => at.map(format) }],
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high ? high * 1.05 : 1] } },
-      series: [{}, ...shown.map((each) => ({ stroke: colour(each.colour), width: 1.5, dash: each.dash, points: { show: (plot, at) => plot.data[at].filter((value) => value !== null).length < 2, size: 5 } }))],
+      series: [{}, ...shown.map((each) => ({ stroke: colour(each.colour), width: 1.5, dash: each.dash, points: { show: true, filter: alone, size: 5, fill: colour(each.colour) } }))],
       hooks: { draw: [(plot) => drawMarks(plot, known.marks)] },
     }, data, box);
     new ResizeObserver(([entry]) => { if (entry.contentRect.width > 40) known.plot.setSize({ width: Math.floor(entry.contentRect.width), height: 130 }); }).observe(box);
@@ -127,6 +130,7 @@ export function happened(told, most = 8) {
     mark.kind === "start" ? "" : h("span", { class: "quiet" }, ` seen by ${mark.process}`)))));
 }
 
-export const perSecond = (value) => `${number(Math.round(value * 10) / 10)}/s`;
-export const millis = (value) => `${number(Math.round(value * 100) / 100)} ms`;
+export const perSecond = (value) => `${number(value < 1 ? Math.round(value * 100) / 100 : Math.round(value * 10) / 10)}/s`;
+export const millis = (value) => (value >= 1000 ? span(value / 1000) : `${number(Math.round(value * 100) / 100)} ms`);
+export const latencies = (p50, p99) => (p50 === null ? null : `${millis(p50)} · ${millis(p99)}`);
 export const seconds = (value) => span(value);

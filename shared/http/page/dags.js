@@ -122,8 +122,8 @@ export async function one(page, id) {
     };
     put(body, shown.length < found.length ? h("p", { class: "quiet" }, `Of ${number(found.length)} nodes the ${number(TIMES_SHOWN)} with most attempts.`) : null,
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "nodes and their attempts" }, h("table", { class: "grid" },
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "node"), h("th", { scope: "col" }, "is"), Array.from({ length: most }, (_, at) => h("th", { scope: "col" }, number(at + 1))))),
-        h("tbody", {}, shown.map((node) => h("tr", {}, h("th", { scope: "row" }, h("button", { type: "button", class: "plain", onclick: () => choose(node.key) }, node.key)), h("td", { "data-name": "is" }, badge(node.state)),
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "node"), h("th", { scope: "col" }, "state"), Array.from({ length: most }, (_, at) => h("th", { scope: "col" }, at ? number(at + 1) : "attempt 1")))),
+        h("tbody", {}, shown.map((node) => h("tr", {}, h("th", { scope: "row" }, h("button", { type: "button", class: "plain", onclick: () => choose(node.key) }, node.key)), h("td", { "data-name": "state" }, badge(node.state)),
           Array.from({ length: most }, (_, at) => cell(node, at + 1))))))));
   }
 
@@ -210,7 +210,7 @@ function verbs(page, dag) {
   const unfinished = nodes.blocked + nodes.released;
   const plain = (label, path, text) => verb(page, { label, scope: "enqueue", title: `${label} ${dag.name || dag.key || dag.id}`, say: async () => plainly(text), run: async () => { await send(path, names); } });
   return h("p", { class: "verbs" },
-    nodes.failed ? verb(page, { label: "Retry failed", scope: "enqueue", title: "Retry what failed", say: async () => plainly(`${number(nodes.failed)} failed nodes run again in a new generation, and what was skipped or cancelled because of them. What succeeded is kept.`), run: async () => { await send(PATHS.retryDag, names); } }) : null,
+    nodes.failed ? verb(page, { label: "Retry failed", scope: "enqueue", title: "Retry what failed", say: async () => plainly(`${number(nodes.failed)} failed ${nodes.failed === 1 ? "node runs" : "nodes run"} again in a new generation, and what was skipped or cancelled because of them. What succeeded is kept.`), run: async () => { await send(PATHS.retryDag, names); } }) : null,
     dag.held ? plain("Release", PATHS.releaseDag, `The hold is lifted: of ${number(unfinished)} unfinished nodes those that wait for nothing else are released.`) : null,
     dag.open && !ended ? plain("Close", PATHS.closeDag, "It ends when its nodes have ended; nodes that run may still add some.") : null,
     ended ? null : dag.paused ? plain("Resume", PATHS.resumeDag, "Nodes are released again.") : plain("Pause", PATHS.pauseDag, `Of ${number(nodes.blocked)} blocked nodes none is released until it is resumed. The ${number(nodes.released)} that are released go on.`),
@@ -261,9 +261,9 @@ function waitsFor(waits, frontier, choose) {
   put(waits,
     h("h2", {}, "What it waits for"),
     frontier.waits_for.map((each) => h("p", {}, `${obstacle(each)}, for `, ago(each.since))),
-    chain?.nodes ? h("p", { class: "quiet" }, `Longest chain left: ${number(chain.nodes)} nodes${chain.expected_s === null ? "" : `, about ${span(chain.expected_s)}`}: ${chain.keys.slice(0, 8).join(" → ")}${chain.nodes > 8 ? " → …" : ""}`) : null,
+    chain?.nodes ? h("p", { class: "quiet" }, `Longest chain left: ${number(chain.nodes)} ${chain.nodes === 1 ? "node" : "nodes"}${chain.expected_s === null ? "" : `, about ${span(chain.expected_s)}`}: ${chain.keys.slice(0, 8).join(" → ")}${chain.nodes > 8 ? " → …" : ""}`) : null,
     table([
-      ["is", (node) => badge({ kept: "blocked", running: "running" }[node.standing] || "released", node.standing)],
+      ["state", (node) => badge({ kept: "blocked", running: "running" }[node.standing] || "released", node.standing)],
       ["node", (node) => node.key, { wide: true }],
       ["topic", (node) => node.topic || (node.dag ? "a DAG" : "a timer")],
       ["for", (node) => between(node.since), { right: true }],

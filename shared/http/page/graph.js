@@ -93,7 +93,7 @@ export class Drawing {
     const edges = graph.edges.map((edge) => [places.get(edge.upstream), places.get(edge.downstream)])
       .filter(([up, down]) => up !== undefined && down !== undefined);
     const small = graph.nodes.length > 120;
-    this.box = small ? { w: 16, h: 16, dx: 24, dy: 24 } : { w: 168, h: 30, dx: 222, dy: 42 };
+    this.box = small ? { w: 16, h: 16, dx: 24, dy: 24 } : { w: 168, h: 30, dx: 204, dy: 42 };
     this.elements = new Map();
     this.held = new Set(); // released nodes that a worker has
     const laid = layout(graph.nodes.length, edges, small);

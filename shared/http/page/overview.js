@@ -3,6 +3,7 @@
 import { PATHS, all, ask, several } from "./api.js";
 import { chart, happened, history, latest, line, millis, perSecond, seconds } from "./chart.js";
 import { badge, h, number, span, table } from "./dom.js";
+import { whatToDo } from "./runbook.js";
 
 const QUEUE = "ready,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked_per_s,errors_per_s,expired_per_s,dead_per_s,db_latency_ms_p50,db_latency_ms_p99,up";
 const DAG = "running_dags,blocked_nodes,released_per_s,outbox,release_lag_s_p99,db_latency_ms_p99,up";
@@ -23,13 +24,13 @@ export async function overview(page) {
   const shards = count(queueShards), others = count(dagShards);
   const away = shards.away.length + others.away.length;
   const troubles = [
-    ...shards.away.map((shard) => ["failed", h("a", { href: page.link(["shards", `queue-${shard}`]) }, `Queue shard ${shard}`), "takes nothing: it does not answer, or has no room"]),
-    ...others.away.map((shard) => ["failed", h("a", { href: page.link(["shards", `dag-${shard}`]) }, `DAG shard ${shard}`), "does not answer"]),
-    ...(topics || []).filter((topic) => topic.paused && topic.ready).map((topic) => ["skipped", topicLink(page, topic.topic), `is paused; ${number(topic.ready)} are ready`]),
+    ...shards.away.map((shard) => ["failed", h("a", { href: page.link(["shards", `queue-${shard}`]) }, `Queue shard ${shard}`), "takes nothing: it does not answer, or has no room", "HeadgateShardAway"]),
+    ...others.away.map((shard) => ["failed", h("a", { href: page.link(["shards", `dag-${shard}`]) }, `DAG shard ${shard}`), "does not answer", "HeadgateShardAway"]),
+    ...(topics || []).filter((topic) => topic.paused && topic.ready).map((topic) => ["skipped", topicLink(page, topic.topic), `is paused; ${number(topic.ready)} are ready`, "HeadgateItemsWait"]),
     ...(topics || []).filter((topic) => !topic.paused && topic.oldest_ready_age_s > OLD_S).sort((one, other) => other.oldest_ready_age_s - one.oldest_ready_age_s)
-      .map((topic) => ["skipped", topicLink(page, topic.topic), `its oldest ready item waits for ${span(topic.oldest_ready_age_s)}; ${number(topic.ready)} are ready`]),
-    ...(failed?.items || []).map((each) => ["failed", h("a", { href: page.link(["dags", each.id]) }, each.name || each.key || each.id), `failed; ${number(each.nodes.failed)} of ${number(each.nodes.total)} nodes`]),
-    ...(dead?.items || []).slice(0, SHOWN).map((group) => ["failed", topicLink(page, group.topic), `${number(group.count)} dead: ${group.error || "without a word"}`]),
+      .map((topic) => ["skipped", topicLink(page, topic.topic), `its oldest ready item waits for ${span(topic.oldest_ready_age_s)}; ${number(topic.ready)} are ready`, "HeadgateItemsWait"]),
+    ...(failed?.items || []).map((each) => ["failed", h("a", { href: page.link(["dags", each.id]) }, each.name || each.key || each.id), `failed; ${number(each.nodes.failed)} of ${number(each.nodes.total)} nodes`, "HeadgateDagsFail"]),
+    ...(dead?.items || []).slice(0, SHOWN).map((group) => ["failed", topicLink(page, group.topic), `${number(group.count)} dead: ${group.error || "without a word"}`, group.managed ? "HeadgateDagsFail" : "HeadgateItemsDie"]),
   ];
   const marks = [...(queue?.marks || []), ...(dag?.marks || [])];
   const both = [...new Set([...(queue?.processes || []), ...(dag?.processes || [])])];
@@ -47,7 +48,8 @@ export async function overview(page) {
       ["", ([state]) => badge(state, { failed: "wrong", skipped: "waits" }[state])],
       ["what", ([, what]) => what, { wide: true }],
       ["why", ([, , why]) => why, { wide: true }],
-    ], troubles.sort((one, other) => (other[0] === "failed") - (one[0] === "failed")).slice(0, 20), lost.length ? "Nothing, of what could be asked." : "Nothing. All shards answer, no topic waits, nothing has failed.")),
+      ["", ([, , , alert]) => whatToDo(page, alert), { right: true }],
+    ], troubles.sort((one, other) => (other[0] === "failed") - (one[0] === "failed")).slice(0, 20), lost.length ? "Nothing, of what could be asked." : "Nothing. All shards answer, no topic waits, nothing has failed."), h("p", {}, h("a", { class: "quiet", href: page.link(["runbooks"]) }, "All runbooks"))),
     h("section", {}, h("h2", {}, "The last hour"), h("div", { class: "charts" },
       chart("flow", "Items", queue, [
         { name: "in", values: line(queue, "enqueued_per_s"), colour: "released", state: "ready" },
@@ -60,7 +62,7 @@ export async function overview(page) {
         { name: "p99", values: line(queue, "db_latency_ms_p99"), colour: "failed", state: "failed" }], { format: millis }),
       chart("faults", "What went wrong", queue, [
         { name: "errors", values: line(queue, "errors_per_s"), colour: "failed", state: "failed" },
-        { name: "leases expired", values: line(queue, "expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
+        { name: "expired", values: line(queue, "expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
         { name: "died", values: line(queue, "dead_per_s"), colour: "cancelled", state: "cancelled", dash: [2, 2] }], { format: perSecond }),
       chart("dags", "DAGs", dag, [
         { name: "run", values: line(dag, "running_dags"), colour: "released", state: "ready" },

@@ -8,13 +8,14 @@ import * as dags from "./dags.js";
 import { h, put } from "./dom.js";
 import * as queue from "./queue.js";
 import { overview } from "./overview.js";
+import * as runbook from "./runbook.js";
 import * as runs from "./runs.js";
 import { schedules } from "./schedules.js";
 import { search } from "./search.js";
 import { workers } from "./workers.js";
 import * as shards from "./shards.js";
 
-// A view: its name, its list, the page of one of it, and the scope that it needs.
+// A view: its name, its list, the page of one of it, the scope that it needs, and why it is not at the top.
 const VIEWS = {
   overview: ["Overview", overview, null, "ops"],
   topics: ["Topics", queue.topics, queue.topic],
@@ -27,6 +28,7 @@ const VIEWS = {
   namespaces: ["Namespaces", queue.namespaces, null, "ops"],
   shards: ["Shards", shards.list, shards.one, "ops"],
   audit: ["Audit", audit, null, "ops"],
+  runbooks: ["Runbooks", runbook.list, runbook.one, null, "reached by links"],
   items: [null, queue.topics, queue.item],
   search: [null, search],
 };
@@ -150,7 +152,7 @@ function header(ns, view, query) {
   const top = document.getElementById("top");
   if (top.contains(document.activeElement) && document.activeElement.matches("input") && top.dataset.view === view) return;
   top.dataset.view = view;
-  const shown = Object.keys(VIEWS).filter((each) => VIEWS[each][0] && (!VIEWS[each][3] || can(VIEWS[each][3])));
+  const shown = Object.keys(VIEWS).filter((each) => VIEWS[each][0] && !VIEWS[each][4] && (!VIEWS[each][3] || can(VIEWS[each][3])));
   const field = h("input", { value: ns, "aria-label": "namespace", spellcheck: "false", onchange: (event) => { location.hash = link(event.target.value.trim() || "default", [view || "topics"]); } });
   const find = h("input", { type: "search", name: "q", placeholder: "id, key, topic, DAG", "aria-label": "search", "aria-keyshortcuts": "/", value: query.q || "", spellcheck: "false" });
   put(top,

@@ -1,5 +1,6 @@
 // The queue: topics and their items, the dead, operations and namespaces.
 
+import { whatToDo } from "./runbook.js";
 import { plainly, verb } from "./act.js";
 import { PATHS, all, ask, can, send } from "./api.js";
 import { chart, history, latest, line, seconds, spark } from "./chart.js";
@@ -166,7 +167,7 @@ export async function dead(page) {
   }
   const rows = [...groups.values()].sort((one, other) => other.count - one.count);
   page.show(
-    h("h1", {}, "Dead"),
+    h("h1", {}, "Dead"), rows.length ? h("p", {}, whatToDo(page, "HeadgateItemsDie")) : null,
     table([
       ["count", (group) => group.count, { right: true }],
       ["of DAGs", (group) => group.managed || null, { right: true }],

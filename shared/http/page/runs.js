@@ -194,7 +194,7 @@ function timeline(run, { lanes: every, marks, turns, begins, ends }, found, choo
       shown.map((lane) => h("li", {}, h("button", { type: "button", class: "plain", title: lane.key, onclick: () => choose(lane) }, lane.key), bars(lane, begins, whole, ends),
         h("span", { class: "quiet" }, span(((lane.ended ?? ends) - lane.made) / 1000), lane.life?.attempts.length > 1 ? ` · ${lane.life.attempts.length} tries` : "")))),
     every.length ? null : h("p", { class: "empty" }, "Its code has asked for nothing yet."),
-    marks.length ? [h("h2", {}, "What it was told, and told"), h("ul", { class: "marks" }, marks.slice(-50).reverse().map((each) => h("li", {}, h("time", { datetime: new Date(each.at).toISOString() }, clock(each.at)), h("span", { class: "badge s-blocked" }, each.kind), each.words)))] : null];
+    marks.length ? [h("h2", {}, "What it was told, and what it published"), h("ul", { class: "marks" }, marks.slice(-50).reverse().map((each) => h("li", {}, h("time", { datetime: new Date(each.at).toISOString() }, clock(each.at)), h("span", { class: "badge s-blocked" }, each.kind), each.words)))] : null];
 }
 
 function bars(lane, begins, whole, ends) {

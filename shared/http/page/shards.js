@@ -2,7 +2,8 @@
 
 import { verb } from "./act.js";
 import { PATHS, all, ask, send, several } from "./api.js";
-import { chart, happened, history, latest, line, millis, perSecond, seconds, spark } from "./chart.js";
+import { chart, happened, history, latencies, latest, line, millis, perSecond, seconds, spark } from "./chart.js";
+import { whatToDo } from "./runbook.js";
 import { ago, badge, bar, bytes, command, fields, h, number, said, span, table } from "./dom.js";
 
 const PLACES = ["ready", "leased", "delayed", "disabled", "dead"];
@@ -34,7 +35,7 @@ export async function list(page) {
       ["", (shard) => bar(shard, PLACES), { wide: true }],
       ...PLACES.filter((state) => state !== "disabled").map((state) => [state, (shard) => shard[state] || null, { right: true }]),
       ["in · out · acked, per s", (shard) => [shard.enqueued_per_s, shard.dequeued_per_s, shard.acked_per_s].map((rate) => number(Math.round(rate * 10) / 10)).join(" · "), { right: true }],
-      ["database p50 · p99", (shard) => `${said(shard.db_latency_ms_p50)} · ${said(shard.db_latency_ms_p99)} ms`, { right: true }],
+      ["database p50 · p99", (shard) => latencies(shard.db_latency_ms_p50, shard.db_latency_ms_p99), { right: true }],
       ["p99, last hour", (shard) => spark(`queue ${shard.shard}`, queue, line(queue, "db_latency_ms_p99", { shard: shard.shard }), "p99", millis)],
       ["size", (shard) => bytes(shard.bytes), { right: true }],
     ], queueRows, "No shards.", (shard) => page.go(["shards", `queue-${shard.shard}`]))] : null,
@@ -47,7 +48,7 @@ export async function list(page) {
       ["released nodes", (shard) => shard.nodes.released, { right: true }],
       ["outbox", (shard) => shard.outbox, { right: true }],
       ["release lag p99", (shard) => (shard.release_lag_s_p99 === null ? null : span(shard.release_lag_s_p99)), { right: true }],
-      ["database p50 · p99", (shard) => `${said(shard.db_latency_ms_p50)} · ${said(shard.db_latency_ms_p99)} ms`, { right: true }],
+      ["database p50 · p99", (shard) => latencies(shard.db_latency_ms_p50, shard.db_latency_ms_p99), { right: true }],
       ["p99, last hour", (shard) => spark(`dag ${shard.shard}`, dag, line(dag, "db_latency_ms_p99", { shard: shard.shard }), "p99", millis)],
     ], dagRows, "No shards.", (shard) => page.go(["shards", `dag-${shard.shard}`]))] : null,
     happened([...(queue?.marks || []), ...(dag?.marks || [])]));
@@ -62,12 +63,20 @@ function heat(page, service, told, measure, numbers) {
     if (each.metric === "up") answers.set(each.shard, latest(each.values));
   }
   const most = Math.max(1e-9, ...[...values.values()].map((value) => value ?? 0));
-  return h("div", { class: "heat", role: "group", "aria-label": `${SERVICES[service]} shards by ${text}` }, numbers.map((shard) => {
+  const peak = [...values].reduce((best, each) => ((each[1] ?? 0) > (best?.[1] ?? 0) ? each : best), null);
+  return [h("div", { class: "heat", role: "group", "aria-label": `${SERVICES[service]} shards by ${text}` }, numbers.map((shard) => {
     const value = values.get(shard) ?? null, away = answers.get(shard) === 0;
     const words = `${service} shard ${shard}: ${away ? "does not answer" : "answers"}${measure === "up" || value === null ? "" : `, ${text} ${format(value)}`}`;
     const step = measure === "up" ? 0 : Math.ceil(4 * Math.sqrt((value ?? 0) / most));
     return h("a", { href: page.link(["shards", `${service}-${shard}`]), class: away ? "away" : `step-${step}`, title: words, "aria-label": words }, away ? "✕" : "");
-  }));
+  })), scale(page, service, peak, format, [...answers.values()].filter((answer) => answer === 0).length)];
+}
+
+// What the shades mean: from nothing to the most, and where that is.
+function scale(page, service, peak, format, away) {
+  return h("p", { class: "scale" },
+    peak ? ["0", h("span", { class: "heat", "aria-hidden": "true" }, [0, 1, 2, 3, 4].map((step) => h("i", { class: `step-${step}` }))), `${format(peak[1])}, the most: `, h("a", { href: page.link(["shards", `${service}-${peak[0]}`]) }, `shard ${peak[0]}`)] : null,
+    away ? h("span", { class: "heat" }, h("i", { class: "away", "aria-hidden": "true" }, "✕"), `${number(away)} ${away === 1 ? "does" : "do"} not answer`) : null);
 }
 
 export async function one(page, argument) {
@@ -84,7 +93,7 @@ async function queueShard(page, number_) {
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
-    shard ? h("section", { class: "head" }, h("h1", {}, badge(shard.state), ` Queue shard ${number_}`), inside ? h("p", { class: "why" }, inside.why) : null, bar(shard, PLACES), fields([
+    shard ? h("section", { class: "head" }, h("h1", {}, badge(shard.state), ` Queue shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, troubled(page, shard)) : null, bar(shard, PLACES), orders(page, "queue", number_, shard, commands), fields([
       ["owner", shard.owner], ["epoch", shard.epoch ? number(shard.epoch) : null], ["size", bytes(shard.bytes)], ["dead tuples", number(shard.dead_tuples)],
       ["oldest transaction", shard.oldest_transaction_age_s === null ? null : span(shard.oldest_transaction_age_s)]])) : null,
     h("div", { class: "charts" },
@@ -102,10 +111,10 @@ async function queueShard(page, number_) {
         { name: "p99", values: drawn("db_latency_ms_p99"), colour: "failed", state: "failed" }], { format: millis }),
       chart("s-faults", "What went wrong", told, [
         { name: "errors", values: drawn("errors_per_s"), colour: "failed", state: "failed" },
-        { name: "leases expired", values: drawn("expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
+        { name: "expired", values: drawn("expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
         { name: "died", values: drawn("dead_per_s"), colour: "cancelled", state: "cancelled", dash: [2, 2] }], { format: perSecond }),
       chart("s-waits", "Calls that wait for a connection", told, [{ name: "wait", values: drawn("waiting_calls"), colour: "skipped", state: "skipped" }])),
-    happened(told?.marks), work(page, topics), within(inside), drains(page, "queue", number_, shard, commands));
+    ordered("queue", number_, shard, commands), happened(told?.marks), work(page, topics), within(inside));
 }
 
 const TOPICS_SHOWN = 12;
@@ -141,7 +150,7 @@ async function dagShard(page, number_) {
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
-    shard ? h("section", { class: "head" }, h("h1", {}, badge(shard.state), ` DAG shard ${number_}`), inside ? h("p", { class: "why" }, inside.why) : null, fields([
+    shard ? h("section", { class: "head" }, h("h1", {}, badge(shard.state), ` DAG shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, troubled(page, shard)) : null, orders(page, "dag", number_, shard, commands), fields([
       ["owner", shard.owner], ["epoch", number(shard.epoch)], ["running DAGs", number(shard.dags.running || 0)], ["outbox", number(shard.outbox)]])) : h("p", { class: "empty" }, "There is no such shard."),
     h("div", { class: "charts" },
       chart("d-dags", "DAGs and nodes", told, [
@@ -155,7 +164,7 @@ async function dagShard(page, number_) {
         { name: "p99", values: drawn("db_latency_ms_p99"), colour: "failed", state: "failed" }], { format: millis }),
       chart("d-faults", "Errors", told, [{ name: "errors", values: drawn("errors_per_s"), colour: "failed", state: "failed" }], { format: perSecond }),
       chart("d-waits", "Calls that wait for a connection", told, [{ name: "wait", values: drawn("waiting_calls"), colour: "skipped", state: "skipped" }])),
-    happened(told?.marks), within(inside), drains(page, "dag", number_, shard, commands));
+    ordered("dag", number_, shard, commands), happened(told?.marks), within(inside));
 }
 
 const looks = new Map(); // the last look at each shard's server, to tell how fast it writes
@@ -188,7 +197,7 @@ function within(found) {
       ["owner", cell("owner")], ["epoch", cell("owner_epoch")], ["map", cell("map_version")],
       ["connections", (view) => `${view.connections_in_use} of ${view.connections_max}`, { right: true }],
       ["waiting", (view) => view.calls_waiting || null, { right: true }],
-      ["p50 · p99", (view) => `${said(view.latency_ms_p50)} · ${said(view.latency_ms_p99)} ms`, { right: true }],
+      ["p50 · p99", (view) => latencies(view.latency_ms_p50, view.latency_ms_p99), { right: true }],
     ], found.views, ""),
     server ? [h("h2", {}, "Its server"), h("div", { class: "head" }, fields([
       ["Postgres", server.version], ["role", server.is_standby ? "standby" : "primary"], ["up", span(server.up_s)], ["database", bytes(server.database_bytes)],
@@ -214,23 +223,41 @@ function within(found) {
     found.untold.map((text) => h("p", { class: "quiet" }, `Not told: ${text}`)));
 }
 
-// What is done to the map of the shards: by a click where the service allows it, else by a command that is shown.
-function drains(page, service, shard, seen, commands) {
-  if (!seen) return null;
+// Where a shard is not as it should be, what to do about it.
+const RUNBOOK = { open: "HeadgateShardAway", half_open: "HeadgateShardAway", degraded: "HeadgateShardAway", unowned: "HeadgateShardUnowned" };
+const LONG_S = 300;
+
+function troubled(page, shard) {
+  const name = RUNBOOK[shard.state] || (shard.oldest_transaction_age_s > LONG_S ? "HeadgateLongTransaction" : null);
+  return name ? [" ", whatToDo(page, name)] : null;
+}
+
+// What a drain, or its end, means for who calls.
+function meaning(service, seen) {
+  if (seen.state === "draining") return "From then on what may live anywhere comes here, too; slots that went elsewhere stay there.";
+  return service === "queue"
+    ? `Nothing new without an id comes; slots of keys and affinities move to other shards, and what is here (${number(seen.ready + seen.leased + seen.delayed + seen.disabled)} items, ${number(seen.dead)} dead) is worked on until it is gone. Calls with a key whose slot is on its way are refused for a moment, with nothing done.`
+    : `No new DAG comes; the ${number(seen.dags.running || 0)} that run go on here until they have ended. What has ended stays until its retention.`;
+}
+
+// What is done to the map of the shards by a click, where the service allows it.
+function orders(page, service, shard, seen, commands) {
+  if (!commands?.enabled) return null;
   const draining = seen.state === "draining";
-  const meaning = draining
-    ? "From then on what may live anywhere comes here, too; slots that went elsewhere stay there."
-    : service === "queue"
-      ? `Nothing new without an id comes; slots of keys and affinities move to other shards, and what is here (${number(seen.ready + seen.leased + seen.delayed + seen.disabled)} items, ${number(seen.dead)} dead) is worked on until it is gone. Calls with a key whose slot is on its way are refused for a moment, with nothing done.`
-      : `No new DAG comes; the ${number(seen.dags.running || 0)} that run go on here until they have ended. What has ended stays until its retention.`;
-  const flag = service === "dag" ? "--service dag " : "";
+  return h("p", { class: "verbs" },
+    order(page, service, shard, draining ? "undrain" : "drain", draining ? "Use it again" : "Drain", meaning(service, seen)),
+    service === "queue" ? order(page, service, shard, "rebalance", "Even out slots", "Slots of keys and affinities move so that every shard that takes new items has an even share; those of shards that drain go elsewhere. Calls with a key whose slot is on its way are refused for a moment, with nothing done.") : null,
+    order(page, service, shard, "move", "Move", "The whole shard is copied to another server. Until that is done calls to it are refused (503), with nothing done, and all other shards go on.", [["to", "To the server of shard", "", { inputmode: "numeric" }]]));
+}
+
+// What was begun from pages, and what it says; where nothing can be, the command.
+function ordered(service, shard, seen, commands) {
+  if (!seen) return null;
   const mine = (commands?.items || []).filter((each) => each.shard === shard || each.kind === "rebalance");
+  if (commands?.enabled && !mine.length) return null;
+  const draining = seen.state === "draining", flag = service === "dag" ? "--service dag " : "";
   return h("section", {}, h("h2", {}, "The shard map"),
-    commands?.enabled ? h("p", { class: "verbs" },
-      order(page, service, shard, draining ? "undrain" : "drain", draining ? "Use it again" : "Drain", meaning),
-      service === "queue" ? order(page, service, shard, "rebalance", "Even out slots", "Slots of keys and affinities move so that every shard that takes new items has an even share; those of shards that drain go elsewhere. Calls with a key whose slot is on its way are refused for a moment, with nothing done.") : null,
-      order(page, service, shard, "move", "Move", "The whole shard is copied to another server. Until that is done calls to it are refused (503), with nothing done, and all other shards go on.", [["to", "To the server of shard", "", { inputmode: "numeric" }]]))
-      : [h("p", {}, `${draining ? "Use it again" : "Let it run empty"}: ${meaning}`), command(`python -m shards ${flag}${draining ? "undrain" : "drain"} ${shard} --yes`)],
+    commands?.enabled ? null : [h("p", {}, `${draining ? "Use it again" : "Let it run empty"}: ${meaning(service, seen)}`), command(`python -m shards ${flag}${draining ? "undrain" : "drain"} ${shard} --yes`)],
     mine.length ? table([
       ["is", (each) => badge({ running: "running", done: "done", failed: "failed" }[each.state], each.state)],
       ["command", (each) => `${each.kind} ${each.kind === "rebalance" ? "" : each.shard}${each.to === null ? "" : ` to the server of ${each.to}`}`],
@@ -247,7 +274,8 @@ function order(page, service, shard, kind, label, meaning, fieldsAsked = []) {
     say: async (values = {}) => {
       if (kind === "move" && !/^\d{1,4}$/.test(values.to || "")) return { stop: true, parts: h("p", {}, "Which shard is on the server that it is to move to?") };
       const planned = await send(path, { shard }, { ...body(values), dry_run: true });
-      return { stop: planned.state === "failed", parts: [h("p", {}, meaning), h("pre", {}, planned.lines.filter((words) => !words.startsWith("nothing was done")).join("\n"))] };
+      const idle = planned.lines.some((words) => words.endsWith(": nothing to do"));
+      return { stop: planned.state === "failed" || idle, parts: [h("p", {}, meaning), h("pre", {}, planned.lines.filter((words) => !words.startsWith("nothing was done")).join("\n"))] };
     },
     run: async (values = {}) => { await send(path, { shard }, body(values)); return h("p", {}, "It has begun; what it says stands on the page."); } });
 }
