@@ -15,6 +15,7 @@ from headgate._elements import Result
 from headgate._handle import DagHandle
 from headgate._output import Progress, gist, plain, printable, show_fields, show_json, show_table, stderr_line
 from headgate._settings import endpoints
+from headgate._submitting import submit
 from headgate._transport import RetryPolicy
 from headgate.async_client import AsyncClient
 from headgate.client import Client
@@ -309,13 +310,13 @@ def _dag_shard(shard: DagShardHealth) -> dict[str, Any]:
 def dag_submit(args: Args) -> int:
     dag = Dag.from_spec(read_spec(args.file))
     with _client(args) as client:
-        handle = client.submit(dag)
-        if handle.same is False:
+        made = submit(client, dag)
+        if made.same is False:
             stderr_line(f"a DAG of the key {dag.key!r} was there, made of something else; this is that one")
         if not args.watch:
-            _dag(args, handle.show())
+            _dag(args, client.dag(made.dag.id).show())
             return OK
-    return asyncio.run(_watch(args, handle.id))
+    return asyncio.run(_watch(args, made.dag.id))
 
 
 def dag_list(args: Args) -> int:

@@ -3,19 +3,15 @@
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from headgate import _commands as commands
-from headgate._calls import Call
-from headgate._flows import Flow
-from headgate._output import bar, printable, show_json, show_table, stderr_line
-from headgate.dag import Submitted, submission
+from headgate._output import printable, show_json, show_table, stderr_line
+from headgate._submitting import submit
 from headgate.errors import HeadgateError, Invalid
 from headgate.importing import READERS, Found, Options
 from headgate.importing.found import FILE_BYTES_MAX
-from headgate.wire import NodeAdded
 
 IMPORT: Final = """\
 FORMAT is
@@ -53,9 +49,7 @@ def import_file(args: commands.Args) -> int:
     dag = found.dag
     dag.key, dag.made_key, dag.hold = args.key or _key(args, text), False, args.hold
     with commands.client_of(args) as client:
-        progress = _Progress(len(dag.nodes))
-        made: Submitted = client._run(_told(submission(client.namespace, dag), progress.add))
-        progress.close()
+        made = submit(client, dag)
     commands.show_dag(args, made.dag)
     return commands.OK
 
@@ -129,41 +123,3 @@ def _rows(found: Found) -> list[dict[str, Any]]:
         }
         for entry in found.unmapped
     ]
-
-
-def _told(flow: Flow[Any], tell: Callable[[Any], None]) -> Flow[Any]:
-    """The same flow, telling each answer."""
-    answer, error = None, None
-    while True:
-        try:
-            call: Call[Any] = flow.send(answer) if error is None else flow.throw(error)
-        except StopIteration as stop:
-            return stop.value
-        try:
-            answer, error = (yield call), None
-        except HeadgateError as failure:
-            answer, error = None, failure
-        else:
-            tell(answer)
-
-
-class _Progress:
-    """Nodes brought to the service: one live line on a terminal, nothing elsewhere."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = 0
-        self._live = sys.stderr.isatty()
-
-    def add(self, answer: Any) -> None:
-        if isinstance(answer, list):
-            self._done += sum(isinstance(element, NodeAdded) for element in answer)
-        if self._live:
-            shown = bar(self._done, self._total, sys.stderr)
-            sys.stderr.write(f"\r\x1b[K{shown} {self._done}/{self._total} nodes")
-            sys.stderr.flush()
-
-    def close(self) -> None:
-        if self._live:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

@@ -25,6 +25,7 @@ from headgate._log_commands import LOGS, add_logs, logs
 from headgate._output import printable, silence, stderr_line
 from headgate._transport import VERSION
 from headgate._up_command import UP, up
+from headgate._watch_command import EVERY_S, watch
 from headgate.errors import (
     BadRequest,
     Conflict,
@@ -46,6 +47,7 @@ examples:
   headgate ack ID LEASE_TOKEN                         done: it is never delivered again
   headgate topics                                     what is waiting where
   headgate dead                                       what died, by error
+  headgate watch --every 5 shards                     how the shards are, every five seconds
   headgate redrive --topic mail                       put dead items back
   headgate quotas set shop --in-flight-max 200        what a namespace may use
   headgate dag submit graph.json --watch              submit a DAG and follow it
@@ -223,6 +225,10 @@ class _Commands:
         parser.set_defaults(command=run)
 
 
+def _parsed(words: list[str], given: argparse.Namespace) -> argparse.Namespace:
+    return build_parser().parse_args(words, given)
+
+
 def build_parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     where = shared.add_argument_group("where and how")
@@ -341,6 +347,9 @@ def _add_topics(root: _Commands) -> None:
     top.add_argument("--every", type=float, default=2.0, metavar="SECONDS")
     top.add_argument("--rows", type=int, default=20, metavar="N")
     top.add_argument("--once", action="store_true", help="show it once")
+    watched = root.add("watch", partial(watch, _parsed), "run a command that only looks, again and again")
+    watched.add_argument("--every", type=float, default=EVERY_S, metavar="SECONDS")
+    watched.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND ...")
     root.add("namespaces", commands.namespaces, "list namespaces with quotas and use")
     shards = root.add("shards", commands.shards, "show the health of the shards")
     shards.add_argument("--dag", action="store_true", help="those of the DAG service")

@@ -66,8 +66,9 @@ def resolved(source: str, target: str) -> str:
     """The file of the repository that a link of a file means; of a folder, the one that tells of it."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
     if (ROOT / path).is_dir():
-        tells = ("README.md", "__init__.py", "index.html", "queue.json")
-        return posixpath.join(path, next(name for name in tells if (ROOT / path / name).exists()))
+        tells = ("README.md", "__init__.py", "index.html", "values.yaml", "queue.json")
+        there = [name for name in tells if (ROOT / path / name).is_file()]
+        return posixpath.join(path, there[0])
     return path
 
 
