@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,12 @@ async def empty(databases: Databases) -> AsyncIterator[Database]:
     made = await databases.create_empty(queue_shards=2, dag_shards=1)
     yield made
     await databases.drop(made)
+
+
+@pytest.fixture
+def migrated(database: Database) -> Database:
+    """2 queue shards and a dag shard at head, copied and not made here."""
+    return replace(database, queue_shards=f"{database.dsn}#2", dag_shards=f"{database.dsn}#1")
 
 
 @pytest.fixture
@@ -156,35 +163,34 @@ async def test_a_shard_that_is_down_does_not_hold_up_the_others(empty: Database)
     assert "unreachable" in output and "secret" not in output
 
 
-async def test_a_revision_holds_many_statements_and_is_all_or_nothing(empty: Database, tree: Path) -> None:
-    await migrate("up", empty)
+async def test_a_revision_holds_many_statements_and_is_all_or_nothing(migrated: Database, tree: Path) -> None:
     number = add_revision(tree, "queue", "CREATE TABLE first (n int); INSERT INTO first VALUES (1), (2)")
-    assert (await migrate("up", empty, tree))[0] == 0
-    assert await revisions(empty) == [number, number, head("dag")]
+    assert (await migrate("up", migrated, tree))[0] == 0
+    assert await revisions(migrated) == [number, number, head("dag")]
 
     last_whole = add_revision(tree, "queue", "CREATE TABLE second (n int)")
     add_revision(tree, "queue", "CREATE TABLE third (n int); INSERT INTO third VALUES (1)", "SELECT 1 / 0")
-    code, _, errors = await migrate("up", empty, tree)
+    code, _, errors = await migrate("up", migrated, tree)
 
     assert code == 1
     assert errors.splitlines() == [f"queue_00{n}  failed: division by zero" for n in (0, 1)]
-    assert await revisions(empty) == [last_whole, last_whole, head("dag")]
-    connection = await empty.connect("queue_000")
+    assert await revisions(migrated) == [last_whole, last_whole, head("dag")]
+    connection = await migrated.connect("queue_000")
     assert await connection.fetchval("SELECT count(*) FROM first") == 2
     assert await connection.fetchval("SELECT to_regclass('second')") is not None
     assert await connection.fetchval("SELECT to_regclass('third')") is None
     await connection.close()
 
 
-async def test_new_writes_a_revision_that_applies(empty: Database, tree: Path) -> None:
+async def test_new_writes_a_revision_that_applies(migrated: Database, tree: Path) -> None:
     code, _, errors = await run("migrations", "new", "dag", "Nothing yet", cwd=tree)
     assert (code, errors) == (0, "")
     number = f"{int(head('dag')) + 1:04d}"
     assert (tree / "migrations" / "dag" / "versions" / f"{number}_nothing_yet.py").exists()
 
-    assert (await migrate("up", empty, tree))[0] == 0
+    assert (await migrate("up", migrated, tree))[0] == 0
 
-    assert await revisions(empty) == [head("queue"), head("queue"), number]
+    assert await revisions(migrated) == [head("queue"), head("queue"), number]
 
 
 @pytest.mark.parametrize("shards", ["", "0=", "postgresql://a#x", "0=postgresql://a 0=postgresql://b"])
@@ -217,8 +223,7 @@ async def test_every_function_of_a_shard_is_that_of_its_file(database: Database,
     assert [name for name, body in found.items() if body not in files[name]] == []
 
 
-async def test_a_revision_brings_functions_that_were_changed(empty: Database, tree: Path) -> None:
-    await migrate("up", empty)
+async def test_a_revision_brings_functions_that_were_changed(migrated: Database, tree: Path) -> None:
     function = tree / "migrations" / "dag" / "functions" / "verdict.sql"
     function.write_text(function.read_text().replace("'wait'", "'later'"))
     number = add_revision(tree, "dag")
@@ -226,9 +231,9 @@ async def test_a_revision_brings_functions_that_were_changed(empty: Database, tr
     text = "from migrations.script import create_functions\n" + revision.read_text()
     revision.write_text(text + "    create_functions('dag')\n")
 
-    assert (await migrate("up", empty, tree))[0] == 0
+    assert (await migrate("up", migrated, tree))[0] == 0
 
-    connection = await empty.connect("dag_000")
+    connection = await migrated.connect("dag_000")
     assert await connection.fetchval("SELECT verdict('all_done', 1, 0, 0, 0, 0)") == "later"
     await connection.close()
 
@@ -241,14 +246,14 @@ def test_heads_are_the_newest_file_names() -> None:
 @pytest.mark.parametrize("service", ["queue", "dag"])
 @pytest.mark.parametrize("state", ["never migrated", "behind"])
 async def test_a_service_refuses_a_schema_it_was_not_written_for(
-    empty: Database, redis_url: str, service: str, state: str
+    empty: Database, migrated: Database, redis_url: str, service: str, state: str
 ) -> None:
+    found = migrated if state == "behind" else empty
     if state == "behind":
-        await migrate("up", empty)
-        await execute(empty, f"{service}_000", "UPDATE alembic_version SET version_num = '0000'")
+        await execute(found, f"{service}_000", "UPDATE alembic_version SET version_num = '0000'")
     upper = service.upper()
     environment = {
-        f"HEADGATE_{upper}_SHARDS": empty.queue_shards if service == "queue" else empty.dag_shards,
+        f"HEADGATE_{upper}_SHARDS": found.queue_shards if service == "queue" else found.dag_shards,
         f"HEADGATE_{upper}_PORT": str(free_port()),
         "HEADGATE_REDIS_URL": redis_url,
         "HEADGATE_QUEUE_URL": "http://127.0.0.1:1",

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+
+from msgspec import Raw
 
 from services.queue.model import NULL, NewItem, NewRow, RareKind, is_simple
 from services.queue.store.shard_store import Store
@@ -30,7 +31,7 @@ def new_rows(
     as_of: datetime | None = None,
 ) -> list[NewRow]:
     """Rows of a flush, of items with their ids. What simple ones have in common is worked out once."""
-    kinds: dict[tuple[Any, ...], RareKind] = {}
+    kinds: dict[tuple[object, ...], RareKind] = {}
     found = []
     for item, item_id in items:
         named = item.id is not None
@@ -96,7 +97,7 @@ def _simple_extra(disabled: bool, max_attempts: int, managed: bool) -> str | Non
     )
 
 
-def _json(**columns: Any) -> str | None:
+def _json(**columns: object) -> str | None:
     found = {name: value for name, value in columns.items() if value is not None}
     return json.dumps(found) if found else None
 
@@ -109,7 +110,7 @@ def texts_of(rows: Sequence[NewRow]) -> list[str | None]:
     return [*map(_payload, rows), *map(_ack_context, rows), *map(_extra_of, rows)]
 
 
-def _text(raw: Any) -> str | None:
+def _text(raw: Raw) -> str | None:
     return None if raw == NULL else bytes(raw).decode()
 
 

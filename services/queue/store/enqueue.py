@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import accumulate, chain
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
+
+from asyncpg import Record
 
 from services.queue.model import Kind, NewRow, Offer, RareKind, TopicId
 from services.queue.settings import QueueSettings
@@ -155,7 +157,7 @@ class EnqueueStore:
 
         return await self._named(pairs_of(rows), ask)
 
-    def _arguments(self, rows: Sequence[NewRow], refs: Refs, offers: Sequence[Offer] = ()) -> dict[str, Any]:
+    def _arguments(self, rows: Sequence[NewRow], refs: Refs, offers: Sequence[Offer] = ()) -> dict[str, object]:
         return {**columns(rows, refs), **self._ages, **offered(offers, self._answer_bytes_max)}
 
     async def _named(self, pairs: Iterable[Pair], ask: Callable[[Refs], Awaitable[T]]) -> T:
@@ -175,7 +177,7 @@ class EnqueueStore:
         raise ShardUnavailable(f"topics on shard {self.number} come and go too fast; send the call again")
 
 
-def _enqueued(row: Any, refs: Refs) -> Enqueued:
+def _enqueued(row: Record, refs: Refs) -> Enqueued:
     if row["strangers"] is not None:
         raise Strangers(row["strangers"])
     return Enqueued(row["at"], row["taken"], refs, handed_of(row["handed"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
-from typing import Any, cast
+from typing import cast
 
 from services.queue.model import SEPARATOR, NewRow, RareKind
 from services.queue.store.names import Pair, TopicRef
@@ -18,7 +18,7 @@ def pairs_of(rows: Sequence[NewRow]) -> set[Pair]:
     return {kind.topic for kind in kinds} | {kind.ack_topic for kind in kinds if kind.ack_topic is not None}
 
 
-def columns(rows: Sequence[NewRow], refs: Mapping[Pair, TopicRef]) -> dict[str, Any]:
+def columns(rows: Sequence[NewRow], refs: Mapping[Pair, TopicRef]) -> dict[str, object]:
     """The arguments of `enqueue` that rows are given as: of kinds, an element each, and of their items in turn.
     `refs` has their topics."""
     members: dict[tuple[RareKind, bool], list[NewRow]] = {}

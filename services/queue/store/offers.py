@@ -50,7 +50,7 @@ def handed_of(text: str | None) -> list[Handed]:
     ]
 
 
-def offered(offers: Sequence[Offer], bytes_max: int) -> dict[str, Any]:
+def offered(offers: Sequence[Offer], bytes_max: int) -> dict[str, object]:
     """Offers as arguments. All of them together are given so many bytes at most."""
     topic_ids, tokens, lease_ss, maxima, workers = zip(*offers, strict=True) if offers else ((), (), (), (), ())
     return {

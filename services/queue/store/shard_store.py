@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from itertools import accumulate, chain
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from services.queue.model import Claim, Fold, Key, KeyLook, NamespaceId, Offer, Ready, TopicId, id_of
 from services.queue.settings import QueueSettings
@@ -189,7 +189,7 @@ class Store(EnqueueStore):
             )
             ids, tokens, lease_ss, maxima = map(list, zip(*wanted, strict=True))
         workers = {claim.token: claim.worker for claim in claims if claim.worker is not None}
-        asked: dict[str, Any] = {
+        asked: dict[str, object] = {
             "topic_ids": topic_ids,
             "priorities": [key.priority for key in firsts],
             "from_ats": [key.deliver_at for key in firsts],
