@@ -93,7 +93,7 @@ _ALL = (
         minutes_with_peers=2,
         rounds=3,
     ),
-    Scenario("cycle", "enqueue, dequeue and ack, against the floors", cycle.run, minutes=4, minutes_with_peers=5),
+    Scenario("cycle", "enqueue, dequeue and ack, against the floors", cycle.run, minutes=4, minutes_with_peers=7),
     Scenario(
         "peers",
         "pgqueuer, procrastinate, graphile-worker and BullMQ beside ours",

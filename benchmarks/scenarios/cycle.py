@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,8 @@ from benchmarks.floors import CONNECTIONS, Cycle, OwnStatements, Reference
 from benchmarks.load import PAYLOAD, Http
 from benchmarks.outcome import Outcome
 from benchmarks.peers import open_pgmq
-from benchmarks.turns import Cycles, in_turns
+from benchmarks.peers.process import DURABLE_QUEUES, PeerSide, open_peers
+from benchmarks.turns import Cycles, Side, in_turns
 from headgate import AsyncClient
 from headgate.ids import new_ids
 
@@ -24,6 +26,7 @@ REFERENCE, OWN, PGMQ, RAW, OWN_IDS, SDK = (
     "through HTTP, ids by the caller",
     "through HTTP, SDK",
 )
+BULLMQ = "BullMQ, fsync always"
 
 METHOD = """\
 A worker enqueues a batch, dequeues up to a batch and acks what it got, over and over; items acked are
@@ -32,7 +35,9 @@ topic, 4 shards. Client, service and Postgres share the machine. In every round 
 slice, in an order that rotates; a ratio is taken within a round. The reference inserts by `unnest`, leases
 with `UPDATE ... WHERE id = ANY(ARRAY(SELECT ... FOR UPDATE SKIP LOCKED LIMIT n))` and deletes by id, in one
 table, over asyncpg; both floors use the sessions' pinned planner settings of the service. pgmq (with `--peers` or
-`--pgmq-sql`) is its own SQL functions over asyncpg on 4 connections: send_batch, read, delete."""
+`--pgmq-sql`) is its own SQL functions over asyncpg on 4 connections: send_batch, read, delete. Where our SDK has a
+side, so have (with `--peers`) pgqueuer, procrastinate, graphile-worker and BullMQ, by their own SDKs and workers,
+as in `peers`: as many producers as ours has clients, batches of the same size, and as durable as ours."""
 
 
 @dataclass(frozen=True)
@@ -65,29 +70,37 @@ async def run(bench: Bench) -> Outcome:
     """Measure every cell."""
     outcome = Outcome("cycle", METHOD)
     cells = CELLS if bench.pgmq else [cell.without(PGMQ) for cell in CELLS]
-    bench.progress.begin("cycle", sum(len(cell.sides) for cell in cells) * bench.plan.rounds)
     async with (
+        AsyncExitStack() as stack,
         await Reference.open(bench.stack) as reference,
         await OwnStatements.open(bench.stack) as own,
         open_pgmq(bench) as pgmq,
     ):
+        peers = await open_peers(bench, DURABLE_QUEUES, outcome, stack)
+        sides_count = sum(len(cell.sides) + len(peers) * (SDK in cell.sides) for cell in cells)
+        bench.progress.begin("cycle", sides_count * bench.plan.rounds)
         if pgmq is not None:
-            outcome.details["versions"] = {"pgmq": pgmq.version}
+            outcome.details["versions"]["pgmq"] = pgmq.version
         for cell in cells:
             async with Clients(bench.stack.queue_url, cell) as clients:
-                sides: dict[str, Cycles] = {
+                sides: dict[str, Side] = {
                     REFERENCE: Cycles(reference.cycles(cell.batch)),
                     OWN: Cycles(own.cycles(cell.batch)),
                     **{name: Cycles(cycles) for name, cycles in clients.sides().items()},
                 }
                 if pgmq is not None:
                     sides[PGMQ] = Cycles(pgmq.cycles(cell.batch))
-                await _measure(bench, outcome, cell, {name: sides[name] for name in cell.sides if name in sides})
+                libraries = peers if SDK in cell.sides else {}
+                wanted = {name: sides[name] for name in cell.sides if name in sides}
+                wanted |= {name: PeerSide(peer, cell.batch, cell.clients) for name, peer in libraries.items()}
+                await _measure(bench, outcome, cell, wanted, libraries)
                 await clients.drain()
     return outcome
 
 
-async def _measure(bench: Bench, outcome: Outcome, cell: Cell, sides: Mapping[str, Cycles]) -> None:
+async def _measure(
+    bench: Bench, outcome: Outcome, cell: Cell, sides: Mapping[str, Side], peers: Collection[str]
+) -> None:
     found = await in_turns(bench, outcome, cell.name, sides)
     for name, measured in found.items():
         if name != REFERENCE:
@@ -96,6 +109,13 @@ async def _measure(bench: Bench, outcome: Outcome, cell: Cell, sides: Mapping[st
         ratio = found[RAW].over(found[REFERENCE])
         name = f"full cycle, {cell.name}, through HTTP / reference"
         outcome.require_at_least(name, ratio, REQUIRED_RATIO)
+    for peer in peers:
+        if peer in found:
+            for ours in (RAW, SDK):
+                ratio = found[ours].over(found[peer])
+                outcome.add(f"{cell.name}: {ours} / {peer}", "ratio", ratio.values)
+                if (cell.batch, ours, peer) == (1, RAW, BULLMQ):
+                    outcome.require_at_least(f"{cell.name}: {ours} / {peer}, at equal durability", ratio, 1.0)
     for floor in (OWN, PGMQ):
         if floor in found:
             ratio = found[RAW].over(found[floor])

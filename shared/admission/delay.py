@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from math import inf
 
-from shared.admission.connection_priority import Urgency
+from shared.admission.connection_priority import Urgency, set_urgency
 from shared.clock import Clock, SystemClock
 from shared.errors import Overloaded
 from shared.metrics import LOOP_LAG_SECONDS, LOOP_STALL_SECONDS, SHED
@@ -76,6 +76,15 @@ class LoopLag:
         """Raises Overloaded while the loop has been late, for a whole interval, by more than this may wait."""
         if self._standing_s >= self._target_s and self._standing_s >= self._target_s * PATIENCE[level]:
             raise overloaded(level)
+
+    def let_in(self, level: Urgency) -> None:
+        """The running task begins a call of this urgency: what it asks of shards is as urgent.
+
+        Raises:
+            Overloaded: as `check`.
+        """
+        self.check(level)
+        set_urgency(level)
 
     def sample(self, lag_s: float) -> None:
         """A round of the loop took so long."""

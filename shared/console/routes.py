@@ -27,7 +27,7 @@ _END = datetime(9999, 1, 1, tzinfo=UTC)
 async def watch_of(request: Request) -> Watch:
     """A dependency: what this process shows operators."""
     watch: Watch = request.app.state.watch
-    request.app.state.lag.check(Urgency.LIST)
+    request.app.state.lag.let_in(Urgency.LIST)
     return watch
 
 

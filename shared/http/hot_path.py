@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 from fastapi import Request, Response
 
-from shared.admission.connection_priority import Urgency, set_urgency, urgency
+from shared.admission.connection_priority import Urgency, urgency
 from shared.admission.delay import RETRY_S, TOO_MUCH, LoopLag
 from shared.admission.fair_queue import Entrance, weigh
 from shared.clock import SystemClock
@@ -173,10 +173,9 @@ class HotPath:
         """Do what a call that came at `since_s` asks for. To be run in a task of its own: its urgency is set."""
         verb = target.verb
         try:
-            self._lag.check(verb.urgency)
+            self._lag.let_in(verb.urgency)
             caller = self._access.caller(authorization)
             call = Call(target.namespace, body, caller, client, target.of, target.query)
-            set_urgency(verb.urgency)
             status, value = await verb.serve(call)
             headers: Sequence[tuple[bytes, bytes]] = JSON
             if call.retry_after_s is not None:

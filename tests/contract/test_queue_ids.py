@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.ids import shard_of
+from services.queue.duties.retention import ENDED_SLACK_S, PACKED_AGE_S
 from tests.support.queue_host import Api
 
 
@@ -66,6 +67,47 @@ async def test_a_duplicate_never_runs_again_after_its_end(api: Api) -> None:
     assert await api.dequeue("t") == []
     assert await api.topic("t") == {}
     assert await api.host.count("item", f"id = '{item_id}'") == 0
+
+
+@pytest.mark.parametrize("later", ["at once", "lease over", "rotated"])
+async def test_ids_that_are_acked_together_never_run_again(own_api: Api, later: str) -> None:
+    """They are remembered many a row; another namespace is not told of them."""
+    api, stranger = own_api, Api(own_api.host)
+    items = [{"topic": "t", "id": api.new_id(0)} for _ in range(250)]
+    await api.enqueue(*items)
+    assert set(await api.ack(*await api.dequeue("t", 250, lease_s=5))) == {"acked"}
+    if later == "lease over":
+        await api.host.pass_time(6)
+    elif later == "rotated":
+        await api.clock.advance(api.host.settings.id_window_s - 30)
+        await api.host.retain()
+
+    known = ("refused", "id_unavailable")
+    assert {(r["status"], r.get("code")) for r in await stranger.enqueue(*items)} == {known}
+    assert {r["status"] for r in await api.enqueue(*items)} == {"duplicate"}
+    assert await api.dequeue("t", 250) == await stranger.dequeue("t", 250) == []
+    assert await api.cancel(items[7]["id"]) == ["finished"]
+    assert await api.host.count("ended") == 0
+    assert 3 <= await api.host.count("acked") < 50, "a row each would be 250"
+
+
+async def test_ids_that_are_acked_together_are_known_for_the_window_after_their_end(own_api: Api) -> None:
+    """Whatever their age was then: what is kept by when it was made was made lately."""
+    api, window_s = own_api, own_api.host.settings.id_window_s
+    ages_s = [window_s - 60, PACKED_AGE_S + 20, PACKED_AGE_S - 20, 0]
+    items = [{"topic": "t", "id": api.new_id(0, age_s=age_s)} for age_s in ages_s for _ in range(5)]
+    await api.enqueue(*items)
+    await api.ack(*await api.dequeue("t", 20))
+    await api.host.retain()
+
+    await api.clock.advance(window_s - 10)
+    await api.host.retain()
+    assert [r["status"] for r in await api.enqueue(*items)] == ["duplicate"] * 20
+    for _ in range(2):
+        await api.clock.advance(window_s + PACKED_AGE_S + ENDED_SLACK_S)
+        await api.host.retain()
+    assert await api.host.counts("acked", "ended", "ended_old") == {"acked": 0, "ended": 0, "ended_old": 0}
+    assert {r.get("code") for r in await api.enqueue(*items)} == {"id_too_old"}
 
 
 @pytest.mark.parametrize("end", ["expired", "final"])

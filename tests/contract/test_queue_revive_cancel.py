@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headgate.ids import shard_of
-from services.queue.duties.retention import ENDED_SLACK_S
+from services.queue.duties.retention import ENDED_SLACK_S, PACKED_AGE_S
 from tests.support.queue_host import Api
 
 
@@ -275,7 +275,7 @@ async def test_an_acked_items_id_is_remembered_no_longer_than_it_may_be_new(own_
 
     assert await own_api.host.count("acked") == 1
     assert await own_api.cancel(old) == ["not_found"]
-    await own_api.clock.advance(ENDED_SLACK_S)
+    await own_api.clock.advance(ENDED_SLACK_S + PACKED_AGE_S)
     await own_api.host.retain()
     assert await own_api.host.counts("acked", "ended") == {"acked": 0, "ended": 0}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.dag_world import DagWorld
 
-_WAITING = """
+WAITING = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock' AND cardinality(pg_blocking_pids(pid)) > 0
 """
@@ -24,7 +24,7 @@ async def locked(world: DagWorld, dag: str) -> AsyncIterator[Any]:
 
     async def until_waiting(count: int) -> None:
         async with asyncio.timeout(60):
-            while await watcher.fetchval(_WAITING) < count:
+            while await watcher.fetchval(WAITING) < count:
                 await asyncio.sleep(0.005)
 
     try:

@@ -3,7 +3,7 @@ CREATE OR REPLACE FUNCTION acked_among(wanted uuid[]) RETURNS TABLE (id uuid, na
     SELECT asked.id, packed.namespace_id
     FROM (
         SELECT each.made, array_agg(each.id) AS ids
-        FROM (SELECT w.id, left(w.id::text, 10) AS made FROM unnest(wanted) AS w(id)) AS each GROUP BY each.made) AS times
+        FROM (SELECT w.id, left(w.id::text, 12) AS made FROM unnest(wanted) AS w(id)) AS each GROUP BY each.made) AS times
     CROSS JOIN LATERAL (
         SELECT acked.namespace_id, acked.ids FROM acked WHERE acked.made = times.made OFFSET 0) AS packed
     CROSS JOIN LATERAL unnest(times.ids) AS asked(id)

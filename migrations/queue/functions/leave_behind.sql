@@ -1,12 +1,14 @@
 -- What acked items leave behind, beside a count: that their ids have ended, when their keys are free again, and the ends
 -- that somebody wants to hear of. How many of these there are; and of `tell_acked`, what that made ready, and which DAGs
--- have ended, as JSON arrays of its columns. `tokens` are those that the ack has locked, `outputs` as it was given them.
+-- have ended, as JSON arrays of its columns. Ids are remembered in a row each of `ended`; where they are several, the
+-- young ones many a row of `acked`, in which they are kept by when they were made (see `drop_acked`). `tokens` are those that the ack has locked, `outputs` as it was given them.
 CREATE OR REPLACE FUNCTION leave_behind(
     acked acked_item[], tokens uuid[], outputs jsonb, folds int, offer_topic_ids int[], offer_tokens uuid[],
     offer_lease_ss float8[], offer_maxima int[], offer_workers text[], offer_bytes_max bigint)
 RETURNS TABLE (o_ends int, o_news text) LANGUAGE plpgsql VOLATILE STRICT AS $$
 DECLARE
     ends record;
+    packed_from uuid;
 BEGIN
     WITH lease_groups AS MATERIALIZED (
         SELECT lease.token, lease.ids, lease.claimed_at, lease.worker FROM lease WHERE lease.token = ANY (tokens))
@@ -25,9 +27,21 @@ BEGIN
         SELECT lease_groups.token, lease_groups.claimed_at, lease_groups.worker FROM lease_groups
         WHERE told AND item.id = ANY (lease_groups.ids)
         ORDER BY lease_groups.claimed_at DESC LIMIT 1) AS holder ON true;
+    IF ends.remembered >= 8 THEN
+        packed_from := (lpad(to_hex((extract(epoch FROM shard_now() - interval '5 minutes') * 1000)::bigint), 12, '0')
+            || repeat('0', 20))::uuid;
+        INSERT INTO acked (made, namespace_id, ids)
+        SELECT part.made, part.namespace_id, array_agg(part.id ORDER BY part.id)
+        FROM (
+            SELECT item.id, item.namespace_id, left(item.id::text, 12) AS made, (row_number() OVER (
+                PARTITION BY item.namespace_id, left(item.id::text, 12) ORDER BY item.id) - 1) / 100 AS nth
+            FROM unnest(acked) AS item WHERE item.remembered AND item.id >= packed_from) AS part
+        GROUP BY part.namespace_id, part.made, part.nth;
+    END IF;
     IF ends.remembered > 0 THEN
         INSERT INTO ended (id, namespace_id, outcome)
-        SELECT item.id, item.namespace_id, 'acked' FROM unnest(acked) AS item WHERE item.remembered
+        SELECT item.id, item.namespace_id, 'acked' FROM unnest(acked) AS item
+        WHERE item.remembered AND (packed_from IS NULL OR item.id < packed_from)
         ON CONFLICT (id) DO NOTHING;
     END IF;
     IF ends.keyed > 0 THEN

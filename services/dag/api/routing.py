@@ -9,7 +9,7 @@ from fastapi import Depends, Query, Request
 
 from headgate import wire
 from services.dag.api.parts import Orchestrator
-from shared.admission.connection_priority import Urgency, set_urgency
+from shared.admission.connection_priority import Urgency
 from shared.errors import invalid
 from shared.http.access import Caller
 from shared.http.edge import caller_of
@@ -27,9 +27,7 @@ Key = Annotated[str, Query(min_length=1, max_length=wire.KEY_BYTES_MAX)]
 
 async def orchestrator_of(request: Request) -> Orchestrator:
     """A dependency: this process's duties, for a call that is not turned away. Queries and building go first."""
-    level = _urgency(request)
-    request.app.state.lag.check(level)
-    set_urgency(level)
+    request.app.state.lag.let_in(_urgency(request))
     orchestrator: Orchestrator = request.app.state.orchestrator
     return orchestrator
 

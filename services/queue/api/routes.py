@@ -17,7 +17,7 @@ from services.queue.dispatch.limits import TopicLimits
 from services.queue.model import NULL
 from services.queue.operations.topics import ShownItem
 from services.queue.store.dequeue_encoding import dag_of
-from shared.admission.connection_priority import Urgency, set_urgency
+from shared.admission.connection_priority import Urgency
 from shared.errors import Forbidden, NotFound, invalid
 from shared.http import cursors
 from shared.http.access import Caller
@@ -39,16 +39,14 @@ State = Literal["ready", "delayed", "leased", "disabled", "dead"]
 async def process_of(request: Request) -> QueueProcess:
     """A dependency: this process's parts."""
     process: QueueProcess = request.app.state.process
-    request.app.state.lag.check(Urgency.LIST)
-    set_urgency(Urgency.LIST)
+    request.app.state.lag.let_in(Urgency.LIST)
     return process
 
 
 async def steered_of(request: Request) -> QueueProcess:
     """A dependency: this process's parts, for calls by which operators end an overload."""
     process: QueueProcess = request.app.state.process
-    request.app.state.lag.check(Urgency.SETTLE)
-    set_urgency(Urgency.SETTLE)
+    request.app.state.lag.let_in(Urgency.SETTLE)
     return process
 
 

@@ -18,6 +18,8 @@ FOLD_ROWS_MAX = 20_000
 # What was cancelled under a lease is read for a few seconds.
 CANCELS_S = 60.0
 ENDED_SLACK_S = 120.0
+# Ids that are younger when they are acked may be remembered by when they were made (see `leave_behind`).
+PACKED_AGE_S = 300.0
 # While the rotation waits for a lock that somebody holds, every statement on `ended` waits behind it.
 ROTATION_LOCK = "50ms"
 
@@ -41,7 +43,7 @@ class Retention:
             "rotation": self.rotate_step,
             "keys": self._dropping("keys", partial(retention.drop_keys, pool)),
             "acked items": self._dropping(
-                "acked", partial(retention.drop_acked, pool, settings.id_window_s + ENDED_SLACK_S)
+                "acked", partial(retention.drop_acked, pool, settings.id_window_s + PACKED_AGE_S + ENDED_SLACK_S)
             ),
             "dead items": self._drop_dead_step,
             "old operations": self._dropping(

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.support.locks import WAITING
 from tests.support.queue_host import AT_ONCE, Api
 
 
@@ -22,6 +23,35 @@ async def test_a_retried_enqueue_of_an_item_that_was_acked_meanwhile(own_api: Ap
 
     assert await own_api.enqueue({"topic": "t", "id": item_id}) == [{"id": item_id, "status": "duplicate"}]
     assert await own_api.dequeue("t") == []
+
+
+async def test_a_retry_that_waits_for_the_ack_of_several_sees_what_it_leaves(own_api: Api) -> None:
+    """The ack has deleted the items and is not committed when the retry meets them."""
+    host = own_api.host
+    items = [{"topic": "t", "id": own_api.new_id(0)} for _ in range(20)]
+    await own_api.enqueue(*items)
+    leased = await own_api.dequeue("t", 20)
+    between, watcher = await host.database.connect("queue_000"), await host.database.connect("queue_000")
+    transaction = between.transaction()
+    await transaction.start()
+    await between.execute("LOCK TABLE acked IN EXCLUSIVE MODE")
+
+    async def until_waiting(count: int) -> None:
+        async with asyncio.timeout(60):
+            while await watcher.fetchval(WAITING) < count:
+                await asyncio.sleep(0.005)
+
+    ack = asyncio.create_task(own_api.ack(*leased))
+    await until_waiting(1)
+    retry = asyncio.create_task(own_api.enqueue(*items))
+    await until_waiting(2)
+    await transaction.rollback()
+
+    assert set(await ack) == {"acked"}
+    assert {result["status"] for result in await retry} == {"duplicate"}
+    assert await own_api.dequeue("t", 20) == []
+    await between.close()
+    await watcher.close()
 
 
 async def test_what_was_forgotten_is_too_old_to_come_back(own_api: Api) -> None:

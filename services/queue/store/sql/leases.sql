@@ -205,8 +205,8 @@ taken AS MATERIALIZED (
         coalesce(array_agg(id::text ORDER BY position) FILTER (WHERE is_living), '{}') AS ids
     FROM members GROUP BY place, nth),
 numbered AS (
-    SELECT id, namespace_id, left(id::text, 10) AS made,
-        (row_number() OVER (PARTITION BY namespace_id, left(id::text, 10) ORDER BY id) - 1) / 100 AS part
+    SELECT id, namespace_id, left(id::text, 12) AS made,
+        (row_number() OVER (PARTITION BY namespace_id, left(id::text, 12) ORDER BY id) - 1) / 100 AS part
     FROM members
     WHERE is_living IS NULL AND namespace_id <> (SELECT namespace_id FROM namespace WHERE name = '_dag')
         AND id >= (SELECT (lpad(to_hex((extract(epoch FROM shard_now()) * 1000)::bigint - $7::bigint), 12, '0')
@@ -226,7 +226,7 @@ FROM taken JOIN locked ON locked.place = taken.place ORDER BY taken.nth;
 -- name: remember_acked(ids, namespace_ids)
 -- As `take_expired` does for what was acked before it looked: for what was acked between its look and its lock.
 INSERT INTO acked (made, namespace_id, ids)
-SELECT left(u.id::text, 10), u.namespace_id, ARRAY[u.id] FROM unnest($1::uuid[], $2::int[]) AS u(id, namespace_id);
+SELECT left(u.id::text, 12), u.namespace_id, ARRAY[u.id] FROM unnest($1::uuid[], $2::int[]) AS u(id, namespace_id);
 
 -- name: acked_lately(ids)
 -- Of ids that have no row any more, those that were acked under a lease that no sweep has taken yet: the groups remember

@@ -51,7 +51,7 @@ RETURNING 1;
 -- By when their items were made, which is before they were acked: nothing asks for older ids.
 DELETE FROM acked WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM acked
-    WHERE made < (SELECT left(oldest, 8) || '-' || substr(oldest, 9, 1) FROM lpad(
+    WHERE made < (SELECT left(oldest, 8) || '-' || substr(oldest, 9, 3) FROM lpad(
         to_hex((extract(epoch FROM shard_now()) * 1000)::bigint - ($1::float8 * 1000)::bigint), 12, '0') AS oldest)
     ORDER BY made LIMIT $2::int FOR UPDATE SKIP LOCKED))
 RETURNING 1;
