@@ -81,4 +81,12 @@ MUTATIONS = (
         "if before is None:",
         ("contract/test_metrics.py::test_a_topic_that_was_emptied_is_told_as_empty_not_as_unknown",),
     ),
+    Mutation(
+        "watch-what-changes",
+        "a command that changes something is not repeated by `headgate watch`",
+        "headgate/_watch_command.py",
+        'if not (_LOOKS & {" ".join(words[:1]), " ".join(words[:2])}):',
+        "if not words:",
+        ("unit/headgate/test_watch_command.py::test_what_changes_something_is_not_repeated",),
+    ),
 )
