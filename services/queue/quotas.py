@@ -14,6 +14,7 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from services.queue.model import Even, NamespaceId, NewItem, PlainItem, Result, refused
@@ -157,6 +158,7 @@ class Quotas:
         self._clock = clock
         self._tenants: dict[str, Tenant] = {}
         self._settings: dict[int, list[Limited]] = {}
+        self._silent: set[int] = set()
         self._uses: dict[tuple[int, str], Use] = {}
 
     def of(self, namespace: str) -> Tenant | None:
@@ -172,7 +174,9 @@ class Quotas:
         """Read quotas, and the use of those who have any; a shard that is away counts as it was last seen."""
         living = {number: store for number, store in self._stores.items() if not store.pool.is_retired}
         self._settings = {number: rows for number, rows in self._settings.items() if number in living}
+        self._silent &= living.keys()
         await asyncio.gather(*map(self._read_settings, living.values()))
+        await self._forget_lifted([store for number, store in living.items() if number not in self._silent])
         self._tenants = self._merged()
         if self._tenants:
             marks = {name: tenant.marked() for name, tenant in self._tenants.items()}
@@ -218,8 +222,26 @@ class Quotas:
         return results + rest, retry_after_s
 
     async def _read_settings(self, store: Store) -> None:
+        self._silent.add(store.number)
         with suppress(ShardUnavailable):
             self._settings[store.number] = await topics.limited(store.pool)
+            self._silent.discard(store.number)
+
+    async def _forget_lifted(self, answering: Sequence[Store]) -> None:
+        """What a silent shard had said of a namespace is void where another was told later that it has none."""
+        names = sorted({row.name for number in self._silent for row in self._settings.get(number, ())})
+        if not names:
+            return
+        lifted: dict[str, datetime] = {}
+        for store in answering:
+            with suppress(ShardUnavailable):
+                for row in await topics.namespaces(store.pool, names):
+                    if row.settings == "{}" and row.set_at is not None:
+                        lifted[row.name] = max(row.set_at, lifted.get(row.name, row.set_at))
+        for number in self._silent & self._settings.keys():
+            self._settings[number] = [
+                row for row in self._settings[number] if row.name not in lifted or row.set_at > lifted[row.name]
+            ]
 
     def _merged(self) -> dict[str, Tenant]:
         newest: dict[str, Limited] = {}

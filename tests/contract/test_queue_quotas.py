@@ -254,3 +254,26 @@ async def test_use_is_known_while_a_shard_is_away(own_host: QueueHost, monkeypat
     monkeypatch.setattr(own_host.stores[1].shard.breaker, "_retry_at_s", float("inf"))
     await own_host.process.quotas.step()
     assert statuses(await api.enqueue({"topic": "t"})) == [OVER]
+
+
+async def test_quotas_that_are_lifted_while_a_shard_is_away_are_lifted(
+    own_host: QueueHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever remembers what that shard had knows by the others that it is over."""
+    api = Api(own_host)
+    async with queue_host(own_host.database, own_host.clock) as other:
+        there, quotas = api.on(other), other.process.quotas
+        await put(api, items_max=1)
+        await quotas.step()
+        monkeypatch.setattr(other.stores[1].shard.breaker, "state", "open")
+        monkeypatch.setattr(other.stores[1].shard.breaker, "_retry_at_s", float("inf"))
+        await quotas.step()
+        assert quotas.of(api.namespace) is not None
+        await put(api)
+        await quotas.step()
+        assert quotas.of(api.namespace) is None
+        ids = [there.new_id(0) for _ in range(2)]
+        assert statuses(await there.enqueue(*({"topic": "t", "id": item_id} for item_id in ids))) == [TAKEN, TAKEN]
+        await put(api, items_max=1)
+        await quotas.step()
+        assert quotas.of(api.namespace) is not None

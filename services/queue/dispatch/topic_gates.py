@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 
 from services.queue.dispatch.key_gates import KeyGates
 from services.queue.dispatch.limits import AGAIN_S, GRANT_S, Grant, Pair, TopicLimits, filled
+from services.queue.model import EARLIEST
 from services.queue.store import gates as rows
 from services.queue.store.gates import GateRow, Throttle
 from services.queue.store.shard_store import Store
@@ -113,6 +114,7 @@ class Gates:
         self._wake = wake
         self.limits: dict[Pair, TopicLimits] = {}
         self._topics: dict[str, list[str]] = {}
+        self._set_at: dict[Pair, datetime] = {}
         self._slow: set[Pair] = set()  # throttled as a whole, or a moment ago
         self._slow_keys: set[Pair] = set()
         self.of_keys = KeyGates(stores, shards, self._home, clock)
@@ -145,12 +147,17 @@ class Gates:
                     found[pair] = max(given, found.get(pair, given))
                     slow |= {pair} if row.topic_slow else set()
                     slow_keys |= {pair} if row.key_slow else set()
-        kept = {} if is_whole else self.limits
+        lifted = {} if is_whole else await self._lifted([pair for pair in self.limits if pair not in found])
         slow_before = self._slow_keys
         self._slow = slow if is_whole else self._slow | slow
         self._slow_keys = slow_keys if is_whole else self._slow_keys | slow_keys
         before = self.limits
-        self._follow(kept | {pair: TopicLimits.of(text) for pair, (_, text) in found.items()})
+        kept = {} if is_whole else {pair: self._standing(pair, lifted.get(pair, EARLIEST)) for pair in before}
+        here = {pair: TopicLimits.of(text) for pair, (_, text) in found.items()}
+        self._set_at = {
+            pair: found[pair][0] if pair in found else self._set_at.get(pair, EARLIEST) for pair in kept | here
+        }
+        self._follow({pair: limits for pair, limits in (kept | here).items() if limits is not None})
         for pair in before.keys() | self.limits.keys():
             if before.get(pair) != self.limits.get(pair) or (pair in slow_before) != (pair in self._slow_keys):
                 self._closed.pop(pair, None)
@@ -162,6 +169,27 @@ class Gates:
         for pair in before.keys() - self.limits.keys():
             self.of_keys.drop(pair)
         return 0
+
+    async def _lifted(self, pairs: Sequence[Pair]) -> dict[Pair, datetime]:
+        """Of topics of which no shard tells any limits the latest time at which one says that they were lifted. A
+        shard that is away may be all that has had them; one that answers may have been told of their end."""
+        found: dict[Pair, datetime] = {}
+        asked = (rows.lifted(store.pool, pairs) for store in self._living()) if pairs else ()
+        for part in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(part, Unavailable):
+                continue
+            if isinstance(part, BaseException):
+                raise part
+            for row in part:
+                pair = (row.namespace, row.topic)
+                found[pair] = max(row.limits_at, found.get(pair, EARLIEST))
+        return found
+
+    def _standing(self, pair: Pair, lifted_at: datetime) -> TopicLimits | None:
+        """The limits known of a topic, unless they were lifted since; None where it is not throttled either."""
+        if lifted_at <= self._set_at.get(pair, EARLIEST):
+            return self.limits[pair]
+        return TopicLimits() if pair in self._slow or pair in self._slow_keys else None
 
     def _follow(self, limits: dict[Pair, TopicLimits]) -> None:
         self.limits = limits

@@ -53,6 +53,14 @@ class KeptGate(NamedTuple):
     idle_at: datetime
 
 
+class LiftedRow(NamedTuple):
+    """A topic whose limits were taken away, and when."""
+
+    namespace: str
+    topic: str
+    limits_at: datetime
+
+
 class Throttle(NamedTuple):
     """A throttle of a topic (`key` is empty) or of a key of it."""
 
@@ -72,6 +80,12 @@ class IdleGate(NamedTuple):
 async def limits(asked: Asked) -> list[LimitsRow]:
     """The topics that have limits."""
     return await rows_of(LimitsRow, asked, SQL.topic_limits)
+
+
+async def lifted(asked: Asked, pairs: Sequence[tuple[str, str]]) -> list[LiftedRow]:
+    """Those of some (namespace, topic) whose limits were taken away."""
+    namespaces, topics = zip(*pairs, strict=True)
+    return await rows_of(LiftedRow, asked, SQL.lifted_limits, namespaces=namespaces, topics=topics)
 
 
 async def lock(tx: Transaction, namespace: str, topic: str, slot: int) -> GateRow | None:

@@ -139,6 +139,32 @@ async def test_a_shard_that_is_silent_counts_as_it_was_counted_last(
     assert await own_api.dequeue("t", 10) == []
 
 
+async def test_limits_that_are_lifted_while_a_shard_is_silent_are_lifted(
+    own_api: Api, other: QueueHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever remembers what that shard had knows by the others that it is over."""
+    await limit([own_api, own_api.on(other)], concurrency=1)
+    pair, gates = (own_api.namespace, "t"), other.process.gates
+    home = gates._home(pair)
+    away = next(store for store in other.stores.values() if store is not home)
+    read = rows.limits
+
+    async def limits(asked: Any) -> Any:
+        if asked is away.pool:
+            raise ShardUnavailable("silent", retry_after_s=1.0)
+        return await read(asked)
+
+    monkeypatch.setattr(rows, "limits", limits)
+    await gates.read()
+    assert gates.limits[pair].concurrency == 1
+    await limit([own_api])
+    await gates.read()
+    assert pair not in gates.limits
+    await limit([own_api], concurrency=2)
+    await gates.read()
+    assert gates.limits[pair].concurrency == 2
+
+
 async def test_a_process_with_an_old_map_is_granted_nothing(own_api: Api) -> None:
     await limit([own_api], concurrency=3)
     await spread(own_api, 4)

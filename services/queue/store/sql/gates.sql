@@ -9,6 +9,16 @@ UNION ALL
 SELECT namespace, topic, '{}', 'epoch', bool_or(key = ''), bool_or(key <> '')
 FROM topic_gate WHERE slow_until > (SELECT shard_now()) GROUP BY topic_gate.namespace, topic_gate.topic;
 
+-- name: lifted_limits(namespaces, topics)
+-- Of these topics those whose limits were taken away, and when.
+SELECT w.namespace, w.topic, t.limits_at
+FROM unnest($1::text[], $2::text[]) AS w(namespace, topic)
+CROSS JOIN LATERAL (SELECT namespace_id FROM namespace WHERE namespace.name = w.namespace OFFSET 0) AS n
+CROSS JOIN LATERAL (
+    SELECT limits_at FROM topic
+    WHERE topic.namespace_id = n.namespace_id AND topic.name = w.topic AND limits IS NULL AND limits_at IS NOT NULL
+    OFFSET 0) AS t;
+
 -- name: lock_gate(namespace, topic, slot)
 -- The gate of a topic, made where there is none; nothing where the slot is not at home here (any more).
 INSERT INTO topic_gate AS g (namespace, topic, filled_at)
