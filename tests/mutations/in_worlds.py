@@ -105,6 +105,7 @@ NAMES = (
     "run-managed",
     "run-folded-over",
     "run-folded-once",
+    "run-moved-away",
 )
 WORLDS_MAX = 8
 _TIME_S_MAX = 1_200
