@@ -24,9 +24,9 @@ from services.dag.api import (
 )
 from services.dag.api.parts import Orchestrator
 from services.dag.duties.completion_poll import Results
-from services.dag.duties.duty_poll import Lookout
+from services.dag.duties.duty_poll import DutyPoll
 from services.dag.duties.long_steps import Walker
-from services.dag.duties.queue_events import Hearing
+from services.dag.duties.queue_events import QueueEvents
 from services.dag.duties.relay import Relay
 from services.dag.duties.retention import Retention
 from services.dag.duties.slots import Slots
@@ -67,10 +67,10 @@ class Loops:
         self._settings = context.settings
         self.results: dict[int, Results] = {}
         self.relay = Relay(context, orchestrator.completer, orchestrator.sub_dags, self._drain)
-        self.sweeper = Sweeper(context, orchestrator.giver, orchestrator.controller)
+        self.sweeper = Sweeper(context, orchestrator.registrar, orchestrator.controller)
         self.retention = Retention(context)
         self.walker = Walker(context)
-        self.hearing = Hearing(context)
+        self.queue_events = QueueEvents(context)
         self.timers = Timers(context)
         self.slots = Slots(context, orchestrator.ticker)
         self._polls: list[Loop] = []
@@ -87,7 +87,7 @@ class Loops:
         """Start all loops."""
         for loop in (*self._polls, *self._walks.values(), *self._others):
             loop.start()
-        self.hearing.start()
+        self.queue_events.start()
 
     def join(self, shard: Shard) -> None:
         """Serve a shard that is new in the map."""
@@ -110,13 +110,13 @@ class Loops:
         timers = self._loop("timers", shard, self.timers.step, wakers.timers)
         slots = self._loop("slots", shard, self.slots.step, wakers.slots)
         woken = {"walks": walks, "outbox": outbox, "sweep": sweeper, "timers": timers, "slots": slots}
-        lookout = Lookout(context, shard, woken)
+        poll = DutyPoll(context, shard, woken)
         others = [
             outbox,
             sweeper,
             timers,
             slots,
-            self._ownership.duty("lookout", number, lookout.step, interval_s=self._settings.sweep_s),
+            self._ownership.duty("duty_poll", number, poll.step, interval_s=self._settings.sweep_s),
             Loop("watches", partial(context.watches.step, shard), interval_s=self._settings.watch_s, shard=number),
             self._loop("retention", shard, self.retention.step, interval_s=self._settings.keep_interval_s),
         ]
@@ -133,7 +133,7 @@ class Loops:
         """Stop taking completions, finish what is at hand, then stop the rest."""
         self.stop_polling()
         self.walker.leave()
-        await self.hearing.stop()
+        await self.queue_events.stop()
         await asyncio.gather(*(loop.stop() for loop in self._polls))
         await asyncio.gather(*(loop.stop() for loop in (*self._walks.values(), *self._others)))
         # The last that is applied is still told to the queue.

@@ -63,7 +63,7 @@ class Log:
         return rows
 
 
-def of_birth(dag: Dag, lefts: Sequence[int], first_n: int = 0) -> list[Change]:
+def of_creation(dag: Dag, lefts: Sequence[int], first_n: int = 0) -> list[Change]:
     """The log's rows of new nodes, from the number `first_n` on, and of their DAG if it is new, as `Log` writes
     them: a node with no upstream left is released, if any is."""
     released = "released" if dag.releasing else "blocked"

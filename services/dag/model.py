@@ -163,11 +163,11 @@ class Dag:
         """True once any node has ended; what runs in a node's place has begun with its parent."""
         return self.depth > 0 or self.total > self.unfinished
 
-    def given_ahead(self, waits_for: int, *, is_born: bool = False) -> bool:
+    def given_ahead(self, waits_for: int, *, is_new: bool = False) -> bool:
         """True when the queue is given the item of a blocked node, which waits for so many upstreams, before it
         is released. Its priority has to be known by then: what waits for an upstream is released in a DAG that has
-        started; how much comes behind a node is known where the DAG is born with all its nodes."""
-        is_ranked = not self.path_lift or (is_born and not self.open and not self.held)
+        started; how much comes behind a node is known where the DAG is created with all its nodes."""
+        is_ranked = not self.path_lift or (is_new and not self.open and not self.held)
         return not self.lifted or (waits_for > 0 and is_ranked)
 
     @property

@@ -119,9 +119,9 @@ class DagSettings(EdgeSettings):
     bulk_endings_min: int = 50
 
     # New DAGs that one statement makes, and how many nodes one may have to share it.
-    births_per_flush_max: int = 32
-    birth_nodes_max: int = 100
-    birth_bytes_max: int = 256 * 1024
+    creates_per_flush_max: int = 32
+    create_batch_nodes_max: int = 100
+    create_batch_bytes_max: int = 256 * 1024
 
     send_items_max: int = 1_000
     # What a transaction decided of so many nodes at once is told in calls of its own, of so many.

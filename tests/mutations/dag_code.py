@@ -219,8 +219,8 @@ MUTATIONS = (
         "priority-ahead-ranked",
         "a node behind which more may come is ranked when it is released",
         _MODEL,
-        "(is_born and not self.open and not self.held)",
-        "is_born",
+        "(is_new and not self.open and not self.held)",
+        "is_new",
         (
             f"{_PRIORITY}::test_what_will_be_sent_with_a_known_priority_is_given_to_the_queue_before",
             "integration/dag/test_folding_priority.py::test_a_dag_whose_nodes_cannot_be_ranked_yet_takes_the_ordinary_way",

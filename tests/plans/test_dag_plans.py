@@ -33,7 +33,7 @@ WALKS = {
     "count_outbox": {"outbox"},
     "claim_stopped_adds": {"adding"},
     "walks": {"spread", "scan", "reopening"},
-    "look_out": {"adding", "spread", "scan"},
+    "poll_duties": {"adding", "spread", "scan"},
     "health": {"dag"},
     "fold_tally": set(),
     "count_tally": set(),

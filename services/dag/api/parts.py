@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.dag.build.create import Builder
-from services.dag.build.queue_registration import Giver
+from services.dag.build.queue_registration import QueueRegistrar
 from services.dag.build.subdags import SubDags
 from services.dag.read.event_streams import Streams
 from services.dag.read.explain import Explainer
@@ -29,8 +29,8 @@ class Orchestrator:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.giver = Giver(context)
-        self.builder = Builder(context, self.giver)
+        self.registrar = QueueRegistrar(context)
+        self.builder = Builder(context, self.registrar)
         self.completer = Completer(context)
         self.controller = Controller(context)
         self.retrier = Retrier(context)

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from services.dag import changes, store
-from services.dag.build.queue_registration import Giver
+from services.dag.build.queue_registration import QueueRegistrar
 from services.dag.build.topological_orders import Orders
 from services.dag.model import Added, Dag, Node
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
-from services.dag.store.create import Birth, Columns
+from services.dag.store.create import NodeBatch, Columns
 from shared import ids
 from shared.crash import crash_point
 from shared.fallback import Fallback
@@ -31,22 +31,22 @@ _COUNTED = frozenset({"blocked", "released", "succeeded"})
 class Growth:
     """Adds nodes to DAGs."""
 
-    def __init__(self, context: Context, giver: Giver, orders: Orders) -> None:
+    def __init__(self, context: Context, registrar: QueueRegistrar, orders: Orders) -> None:
         self._context = context
         self._settings = context.settings
-        self._giver = giver
+        self._registrar = registrar
         self._orders = orders
 
     async def write(
         self, shard: Shard, dag_id: str, namespace: str, columns: Columns, above: Sequence[str], queue_shard: int
-    ) -> Birth | Fallback:
+    ) -> NodeBatch | Fallback:
         """Write nodes, which wait for each other and for those of the keys `above`; a fallback: nothing was done.
 
         Raises:
             NotFound: there is no such DAG.
         """
 
-        async def work(tx: Transaction) -> tuple[Settlement | None, Birth | Fallback]:
+        async def work(tx: Transaction) -> tuple[Settlement | None, NodeBatch | Fallback]:
             dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
             if self._orders.fresh(shard, dag) is not None:
                 return None, Fallback("order_known")
@@ -56,19 +56,19 @@ class Growth:
             if upper is None:
                 return None, Fallback("upstreams")
             satisfied = [node.state == "succeeded" for node in upper]
-            birth = self._lay_out(dag, columns, satisfied, queue_shard)
-            if birth is None:
+            batch = self._lay_out(dag, columns, satisfied, queue_shard)
+            if batch is None:
                 return None, Fallback("outputs")
-            is_large = len(columns.keys) > self._settings.birth_nodes_max
+            is_large = len(columns.keys) > self._settings.create_batch_nodes_max
             delay_s = self._settings.stopped_add_s if is_large else self._settings.overdue_s
-            await store.create.bear_nodes(tx, birth, [node.no for node in upper], satisfied, delay_s=delay_s)
+            await store.create.insert_node_batch(tx, batch, [node.no for node in upper], satisfied, delay_s=delay_s)
             settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
-            settlement.grown(dag, len(birth.released))
-            return settlement, birth
+            settlement.grown(dag, len(batch.released))
+            return settlement, batch
 
         return await self._context.settle(shard, work)
 
-    async def give(self, shard: Shard, birth: Birth) -> list[Added]:
+    async def give(self, shard: Shard, batch: NodeBatch) -> list[Added]:
         """Give the queue the items of nodes just written; how they stand then, in the call's order.
 
         Raises:
@@ -76,14 +76,14 @@ class Growth:
             AddUnfinished: they are written, and are being added by and by.
         """
         crash_point("after_add")
-        released = set(birth.released)
-        keys = birth.columns.keys
-        if await self._giver.give_born(shard, birth):
+        released = set(batch.released)
+        keys = batch.columns.keys
+        if await self._registrar.give_batch(shard, batch):
             return [
                 Added(key, item_id, "released" if n in released else "blocked")
-                for n, (key, item_id) in enumerate(zip(keys, birth.item_ids, strict=True))
+                for n, (key, item_id) in enumerate(zip(keys, batch.item_ids, strict=True))
             ]
-        found = await self._giver.look_again(shard, birth.addition)
+        found = await self._registrar.look_again(shard, batch.addition)
         return [found[key] for key in keys]
 
     def _has_room(self, dag: Dag, columns: Columns) -> bool:
@@ -115,7 +115,7 @@ class Growth:
                 return None
         return upper
 
-    def _lay_out(self, dag: Dag, columns: Columns, satisfied: Sequence[bool], queue_shard: int) -> Birth | None:
+    def _lay_out(self, dag: Dag, columns: Columns, satisfied: Sequence[bool], queue_shard: int) -> NodeBatch | None:
         """The DAG and its new nodes as they will stand; None when one is to be passed outputs now."""
         lefts = list(columns.lefts)
         for up, down in zip(columns.ups, columns.downs, strict=True) if any(satisfied) else ():
@@ -129,5 +129,5 @@ class Growth:
         dag.move(None, "blocked", count - len(fires))
         dag.move(None, "released", len(fires))
         item_ids = ids.kin(ids.new_ids(queue_shard, count), dag.id)
-        news = changes.of_birth(dag, lefts, first_n)
-        return Birth(dag, columns._replace(lefts=lefts), item_ids, news, first_n)
+        news = changes.of_creation(dag, lefts, first_n)
+        return NodeBatch(dag, columns._replace(lefts=lefts), item_ids, news, first_n)

@@ -15,7 +15,7 @@ from services.dag.build import addition, content_digest, create_batch, expand, i
 from services.dag.build.add_batch import Growth
 from services.dag.build.addition import Existing, Plan
 from services.dag.build.expand import Expansion
-from services.dag.build.queue_registration import Given, Giver, Ungiven, unfinished_error
+from services.dag.build.queue_registration import Given, QueueRegistrar, Ungiven, unfinished_error
 from services.dag.build.quotas import Quotas
 from services.dag.build.subdag_spec import SubSpec, given
 from services.dag.build.topological_orders import Orders, OrderStale
@@ -78,13 +78,13 @@ class Written(NamedTuple):
 class Builder:
     """Creates DAGs and adds nodes and edges."""
 
-    def __init__(self, context: Context, giver: Giver) -> None:
+    def __init__(self, context: Context, registrar: QueueRegistrar) -> None:
         self._context = context
-        self._giver = giver
+        self._registrar = registrar
         self._settings = context.settings
         self._orders = Orders(context.settings.order_bytes_max)
-        self._births = create_batch.Births(context, giver)
-        self._growth = Growth(context, giver, self._orders)
+        self._batches = create_batch.CreateBatches(context, registrar)
+        self._growth = Growth(context, registrar, self._orders)
         self.quotas = Quotas(context.shards, context.settings, context.clock)
 
     async def create(
@@ -108,8 +108,8 @@ class Builder:
             await self.quotas.look(namespace)
             if self.quotas.is_limited(namespace):
                 return Fallback("quota")
-            birth = create_batch.lay_out(ids.new_id(shard.number), namespace, new, columns, queue_shard)
-            return await self._births.make(shard, birth) or Fallback("key_taken")
+            batch = create_batch.lay_out(ids.new_id(shard.number), namespace, new, columns, queue_shard)
+            return await self._batches.make(shard, batch) or Fallback("key_taken")
 
         return await self._placed(namespace, new.key, make)
 
@@ -123,8 +123,8 @@ class Builder:
         if self.quotas.is_limited(namespace):
             return Fallback("quota")
         async with self._orders.gate(dag_id):
-            birth = await self._growth.write(shard, dag_id, namespace, columns, above, queue_shard)
-        return birth if isinstance(birth, Fallback) else await self._growth.give(shard, birth)
+            batch = await self._growth.write(shard, dag_id, namespace, columns, above, queue_shard)
+        return batch if isinstance(batch, Fallback) else await self._growth.give(shard, batch)
 
     async def _placed(self, namespace: str, key: str | None, make: Callable[[Shard], Awaitable[T]]) -> T:
         """Make a DAG where its key has its home; without a key on the next shard, or on one after it where that
@@ -191,10 +191,10 @@ class Builder:
         queue_shard = await self._queue_shard(shard) if nodes else 0
         await self.quotas.look(namespace)
         if parent is None and not self.quotas.is_limited(namespace) and not self._is_large(edges):
-            birth = create_batch.plan(dag_id, namespace, new, nodes, edges, queue_shard, self._settings)
-            if isinstance(birth, Fallback):
-                birth.counted("dag_create_whole")
-            elif (made := await self._births.make(shard, birth)) is not None:
+            batch = create_batch.plan(dag_id, namespace, new, nodes, edges, queue_shard, self._settings)
+            if isinstance(batch, Fallback):
+                batch.counted("dag_create_whole")
+            elif (made := await self._batches.make(shard, batch)) is not None:
                 return Created(made, True, True)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, Written | list[Addition]]:
@@ -220,7 +220,7 @@ class Builder:
             if isinstance(written, Written):
                 break
             for unfinished in written:
-                await self._giver.drive(shard, unfinished)
+                await self._registrar.drive(shard, unfinished)
         else:
             raise unfinished_error()
         if await self._give(shard, written):
@@ -261,7 +261,7 @@ class Builder:
         written = await self._write_until_clear(shard, dag_id, work)
         found = written.nodes
         if not await self._give(shard, written):
-            found |= await self._giver.look_again(shard, written.addition)
+            found |= await self._registrar.look_again(shard, written.addition)
         return [found[node.key] for node in nodes]
 
     async def _give(self, shard: Shard, written: Written) -> bool:
@@ -287,7 +287,7 @@ class Builder:
             for row in waiting
         ]
         given = Given(ids.shard_of(waiting[0].item_id), texts)
-        return await self._giver.give(shard, dag, written.addition, given)
+        return await self._registrar.give(shard, dag, written.addition, given)
 
     async def _pass_on(self, tx: Transaction, dag: Dag, nodes: Sequence[NewNode], parent: Parent) -> None:
         """What the parent node was given is an external of those nodes that ask for it."""
@@ -313,11 +313,11 @@ class Builder:
                     return written
             except Ungiven as ungiven:
                 for unfinished in ungiven.additions:
-                    await self._giver.drive(shard, unfinished)
+                    await self._registrar.drive(shard, unfinished)
                 refusal = unfinished_error()
             except unarchive.Archived as archived:
-                await unarchive.thaw(self._context, shard, archived.dag)
-                refusal = unarchive.thawing_error()
+                await unarchive.bring_back(self._context, shard, archived.dag)
+                refusal = unarchive.unarchiving_error()
         raise refusal
 
     async def _settle_with_order(

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from services.dag import changes, store
 from services.dag.build import addition
 from services.dag.build.addition import Existing
-from services.dag.build.queue_registration import Giver
+from services.dag.build.queue_registration import QueueRegistrar
 from services.dag.graph import decide
 from services.dag.model import Dag, DagNo, NewDag, NewEdge, NewNode
 from services.dag.run.context import Context
 from services.dag.settings import DagSettings
-from services.dag.store.create import Birth, Born, Columns
+from services.dag.store.create import NodeBatch, CreatedDag, Columns
 from shared import ids
 from shared.admission.connection_priority import Urgency
 from shared.crash import crash_point
@@ -40,14 +40,14 @@ def plan(
     edges: Sequence[NewEdge],
     queue_shard: int,
     settings: DagSettings,
-) -> Birth | Fallback:
+) -> NodeBatch | Fallback:
     """A new DAG as it will stand. A fallback where the long way is to tell: of what is there already (externals
     may be resolved, a key may be taken), of nodes that are no items, of none, and of what is wrong in the call."""
     if not nodes:
         return Fallback("empty")
     if not all(map(_is_common, nodes)):
         return Fallback("shape")
-    dag = _unborn(dag_id, namespace, new)
+    dag = _unsaved_dag(dag_id, namespace, new)
     try:
         adding = addition.plan(dag, nodes, edges, _NOTHING, set())
         addition.check_limits(dag, adding, _NOTHING, settings)
@@ -75,74 +75,74 @@ def _is_common(node: NewNode) -> bool:
     return not (node.sub or node.timer or node.run_on is not None or node.external or node.tolerate)
 
 
-def lay_out(dag_id: str, namespace: str, new: NewDag, columns: Columns, queue_shard: int) -> Birth:
+def lay_out(dag_id: str, namespace: str, new: NewDag, columns: Columns, queue_shard: int) -> NodeBatch:
     """A new DAG as it will stand: what has no upstream is released, unless the DAG keeps it."""
-    dag = _unborn(dag_id, namespace, new)
+    dag = _unsaved_dag(dag_id, namespace, new)
     count, roots = len(columns.keys), columns.lefts.count(0)
     dag.next_n, dag.edges = count, len(columns.ups)
     dag.structure_version = min(dag.edges, 1)
     dag.released = roots if dag.releasing else 0
     dag.blocked = count - dag.released
     item_ids = ids.kin(ids.new_ids(queue_shard, count), dag_id)
-    return Birth(dag, columns, item_ids, changes.of_birth(dag, columns.lefts), content=new.content)
+    return NodeBatch(dag, columns, item_ids, changes.of_creation(dag, columns.lefts), content=new.content)
 
 
-class Births:
+class CreateBatches:
     """Makes new DAGs; those that several callers want at once share a statement and a call."""
 
-    def __init__(self, context: Context, giver: Giver) -> None:
+    def __init__(self, context: Context, registrar: QueueRegistrar) -> None:
         self._context = context
         self._settings = context.settings
-        self._giver = giver
-        self._bearing: dict[int, Batcher[Birth, Born | None]] = {}
+        self._registrar = registrar
+        self._batchers: dict[int, Batcher[NodeBatch, CreatedDag | None]] = {}
 
-    async def make(self, shard: Shard, birth: Birth) -> Dag | None:
+    async def make(self, shard: Shard, batch: NodeBatch) -> Dag | None:
         """Make a DAG and give the queue its items; None when its key is taken.
 
         Raises:
             AddUnfinished: the DAG is there, and the queue will be given its items by and by.
         """
-        is_small = sum(map(len, birth.columns.items)) <= self._settings.birth_bytes_max
-        if birth.dag.next_n > self._settings.birth_nodes_max or not is_small:
+        is_small = sum(map(len, batch.columns.items)) <= self._settings.create_batch_bytes_max
+        if batch.dag.next_n > self._settings.create_batch_nodes_max or not is_small:
             # Its items are a call of their own. One that went ahead, as overdue, would be acked before the queue
             # has those that wait for it.
-            [born] = await store.create.bear_dags(shard, [birth], delay_s=self._settings.stopped_add_s)
+            [created] = await store.create.insert_dags(shard, [batch], delay_s=self._settings.stopped_add_s)
         else:
-            [born] = await self._bearer(shard).submit([birth], birth.dag.namespace)
-        if born is None:
+            [created] = await self._batcher_of(shard).submit([batch], batch.dag.namespace)
+        if created is None:
             return None
-        crash_point("after_birth")
-        dag = birth.dag
-        dag.no, dag.created_at, dag.deadline_at = born
+        crash_point("after_create")
+        dag = batch.dag
+        dag.no, dag.created_at, dag.deadline_at = created
         if dag.released:
             RELEASED.labels(shard.number).inc(dag.released)
-        if await self._giver.give_born(shard, birth):
+        if await self._registrar.give_batch(shard, batch):
             return dag
         with something_done():
             return await store.reads.get_dag(shard, dag.id, dag.namespace) or dag
 
-    def _bearer(self, shard: Shard) -> Batcher[Birth, Born | None]:
-        if shard.number not in self._bearing:
+    def _batcher_of(self, shard: Shard) -> Batcher[NodeBatch, CreatedDag | None]:
+        if shard.number not in self._batchers:
 
-            async def flush(births: list[Birth]) -> list[Born | None]:
+            async def flush(batches: list[NodeBatch]) -> list[CreatedDag | None]:
                 # In the order of their keys: two processes that make DAGs of the same keys wait in one order.
                 order = sorted(
-                    range(len(births)), key=lambda i: (births[i].dag.namespace, births[i].dag.key or "")
+                    range(len(batches)), key=lambda i: (batches[i].dag.namespace, batches[i].dag.key or "")
                 )
                 begun_s = self._context.clock.monotonic_s()
-                found = await store.create.bear_dags(
-                    shard, [births[i] for i in order], delay_s=self._settings.overdue_s
+                found = await store.create.insert_dags(
+                    shard, [batches[i] for i in order], delay_s=self._settings.overdue_s
                 )
                 self._context.gauges[shard.number].db_latency_s.add(self._context.clock.monotonic_s() - begun_s)
-                born = dict(zip(order, found, strict=True))
-                return [born[i] for i in range(len(births))]
+                created = dict(zip(order, found, strict=True))
+                return [created[i] for i in range(len(batches))]
 
-            limits = BatcherLimits(self._settings.births_per_flush_max, wait_s=self._settings.standing_wait_s_max)
-            self._bearing[shard.number] = Batcher(flush, limits, Urgency.ENQUEUE, shard.pool)
-        return self._bearing[shard.number]
+            limits = BatcherLimits(self._settings.creates_per_flush_max, wait_s=self._settings.standing_wait_s_max)
+            self._batchers[shard.number] = Batcher(flush, limits, Urgency.ENQUEUE, shard.pool)
+        return self._batchers[shard.number]
 
 
-def _unborn(dag_id: str, namespace: str, new: NewDag) -> Dag:
+def _unsaved_dag(dag_id: str, namespace: str, new: NewDag) -> Dag:
     return Dag(
         no=DagNo(0),
         id=dag_id,

@@ -19,7 +19,7 @@ from services.dag.model import TRANSITIONS, Added, Addition, Dag, Item, Lifts, N
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.run.priority import Ranks, ranks_of
-from services.dag.store.create import Birth
+from services.dag.store.create import NodeBatch
 from services.dag.store.dags import WaitingItem
 from shared import ids
 from shared.crash import crash_point
@@ -55,7 +55,7 @@ class _Items(NamedTuple):
     texts: list[str]
 
 
-class Giver:
+class QueueRegistrar:
     """Gives the queue what new nodes need, its own process's and what was left."""
 
     def __init__(self, context: Context) -> None:
@@ -112,22 +112,22 @@ class Giver:
                 raise DagFinished("the DAG was cancelled while nodes were added to it; they are cancelled too")
         return {node.key: Added(node.key, node.item_id, node.state) for node in nodes}
 
-    async def give_born(self, shard: Shard, birth: Birth) -> bool:
+    async def give_batch(self, shard: Shard, batch: NodeBatch) -> bool:
         """Give the queue the items of nodes just written, also of those that are released; otherwise as `give`."""
-        dag = birth.dag
-        sends = [_send(birth, n) for n in birth.released]
-        given_now = birth.given
+        dag = batch.dag
+        sends = [_send(batch, n) for n in batch.released]
+        given_now = batch.given
         if len(sends) == len(given_now):
             # The queue need not know of anything first.
             self._context.dispatch(shard, sends)
             return True
-        lifts = self._lifts(birth) if dag.lifted else {}
-        given = Given(ids.shard_of(birth.item_ids[0]), _texts(shard, birth, given_now, lifts))
-        return await self.give(shard, dag, birth.addition, given, sends)
+        lifts = self._lifts(batch) if dag.lifted else {}
+        given = Given(ids.shard_of(batch.item_ids[0]), _texts(shard, batch, given_now, lifts))
+        return await self.give(shard, dag, batch.addition, given, sends)
 
-    def _lifts(self, birth: Birth) -> Mapping[int, int]:
+    def _lifts(self, batch: NodeBatch) -> Mapping[int, int]:
         """By how much the priorities of these items are lowered, by their places."""
-        dag, columns = birth.dag, birth.columns
+        dag, columns = batch.dag, batch.columns
         lifts = {n: dag.started_lift for n, left in enumerate(columns.lefts) if left or dag.started}
         if dag.path_lift and len(columns.ups) <= self._settings.priority_edges_max:
             for n, rank in ranks_of(zip(columns.ups, columns.downs, strict=True)).items():
@@ -277,23 +277,23 @@ def unfinished_error() -> AddUnfinished:
     )
 
 
-def _send(birth: Birth, n: int) -> Send:
+def _send(batch: NodeBatch, n: int) -> Send:
     """The outbox row of a node that is released at once."""
-    dag, item_id = birth.dag, birth.item_ids[n]
+    dag, item_id = batch.dag, batch.item_ids[n]
     # A node that asks for outputs and has nothing above it is given none.
-    inputs = "{}" if birth.columns.passes[n] else None
+    inputs = "{}" if batch.columns.passes[n] else None
     # Sent by itself, a lifted item is worked out by how its DAG stands then.
-    item = None if dag.lifted else Item(dag.id, birth.columns.keys[n], birth.columns.items[n])
-    return Send(dag.node_no(birth.first_n + n), 1, "enqueue", item_id, dag.namespace, inputs, item)
+    item = None if dag.lifted else Item(dag.id, batch.columns.keys[n], batch.columns.items[n])
+    return Send(dag.node_no(batch.first_n + n), 1, "enqueue", item_id, dag.namespace, inputs, item)
 
 
-def _texts(shard: Shard, birth: Birth, places: Iterable[int], lifts: Mapping[int, int]) -> list[str]:
+def _texts(shard: Shard, batch: NodeBatch, places: Iterable[int], lifts: Mapping[int, int]) -> list[str]:
     """What the queue is given."""
-    dag, columns, released = birth.dag, birth.columns, set(birth.released)
+    dag, columns, released = batch.dag, batch.columns, set(batch.released)
     return [
         queue_items.item_text(
             Item(dag.id, columns.keys[n], columns.items[n]),
-            birth.item_ids[n],
+            batch.item_ids[n],
             1,
             shard.number,
             disabled=n not in released,

@@ -15,7 +15,7 @@ from shared.loop import Loop
 from shared.shards.shard_map import Shard
 
 
-class Lookout:
+class DutyPoll:
     """Looks at one shard and wakes its duties: `outbox`, `walks`, `sweep`, `timers` and `slots`."""
 
     def __init__(self, context: Context, shard: Shard, duties: Mapping[str, Loop]) -> None:
@@ -26,7 +26,7 @@ class Lookout:
 
     async def step(self) -> int:
         """Wake who has something to do; 0, since that goes on by itself."""
-        found = await store.duties.look_out(
+        found = await store.duties.poll_duties(
             self._shard,
             stopped_s=self._settings.stopped_add_s,
             tally_rows_min=TALLY_ROWS_MIN,

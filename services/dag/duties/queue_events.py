@@ -21,7 +21,7 @@ from shared.redis import connect, listen
 _DAGS_PER_READ = 1_000
 
 
-class Hearing:
+class QueueEvents:
     """Listens, and reads what somebody waits for."""
 
     def __init__(self, context: Context) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from services.dag import store
-from services.dag.build.queue_registration import Giver
+from services.dag.build.queue_registration import QueueRegistrar
 from services.dag.model import DagNo
 from services.dag.run.context import Context
 from services.dag.run.control import Controller
@@ -24,10 +24,10 @@ _TALLY_ROWS_MAX = 5_000
 class Sweeper:
     """Looks after one process's share of what was left; two sweepers at once do no harm."""
 
-    def __init__(self, context: Context, giver: Giver, controller: Controller) -> None:
+    def __init__(self, context: Context, registrar: QueueRegistrar, controller: Controller) -> None:
         self._context = context
         self._settings = context.settings
-        self._giver = giver
+        self._registrar = registrar
         self._controller = controller
 
     async def step(self, shard: Shard) -> int:
@@ -41,7 +41,7 @@ class Sweeper:
         done = 0
         for unfinished in stopped:
             try:
-                await self._giver.drive(shard, unfinished)
+                await self._registrar.drive(shard, unfinished)
                 done += 1
             except ServiceError as error:
                 log.warning("a stopped add could not be finished", dag_no=unfinished.dag_no, error=error.detail)

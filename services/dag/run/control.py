@@ -318,8 +318,8 @@ class Controller:
             try:
                 return await self._context.settle(shard, work)
             except unarchive.Archived as archived:
-                await unarchive.thaw(self._context, shard, archived.dag)
-        raise unarchive.thawing_error()
+                await unarchive.bring_back(self._context, shard, archived.dag)
+        raise unarchive.unarchiving_error()
 
 
 def _minds_deadlines(dag: Dag, node: Node) -> bool:

@@ -71,7 +71,7 @@ class Retrier:
             await settlement.run()
             return settlement, dag
 
-        return await self._thawed(shard, work)
+        return await self._unarchived(shard, work)
 
     async def follow_child(self, shard: Shard, child: Dag) -> bool:
         """Let the node that a child runs for be in the generation that the child runs for; False when it runs for
@@ -109,7 +109,7 @@ class Retrier:
 
         reached: int | None = 0
         while reached is not None and reached < generation:
-            reached = await self._thawed(shard, step)
+            reached = await self._unarchived(shard, step)
         return reached == generation
 
     async def _begin(
@@ -153,15 +153,15 @@ class Retrier:
             await store.subdags.adopt(tx, dag, _next_generation(dag))
             settlement.report(dag)
 
-    async def _thawed(
+    async def _unarchived(
         self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, T]]]
     ) -> T:
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return await self._context.settle(shard, work)
             except unarchive.Archived as archived:
-                await unarchive.thaw(self._context, shard, archived.dag)
-        raise unarchive.thawing_error()
+                await unarchive.bring_back(self._context, shard, archived.dag)
+        raise unarchive.unarchiving_error()
 
     async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[int] | RetryPlan:
         """All nodes that are to run again, ascending; or how to find them, when they are too many for one

@@ -1,7 +1,7 @@
 """Ended DAGs whose rows were moved out of the hot tables: who wants to change one brings it back first.
 
 Readers need not know: of a DAG that has ended they read both places. A call that needs a kept DAG's nodes
-under its lock raises `Archived` there, nothing done; whoever catches it calls `thaw` and begins again.
+under its lock raises `Archived` there, nothing done; whoever catches it calls `bring_back` and begins again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def check(tx: Transaction, dag: Dag) -> None:
             raise Archived(dag)
 
 
-async def thaw(context: Context, shard: Shard, dag: Dag) -> None:
+async def bring_back(context: Context, shard: Shard, dag: Dag) -> None:
     """Bring a kept DAG's rows back, step by step; anybody may go on with what another began.
 
     Raises:
@@ -51,7 +51,7 @@ async def thaw(context: Context, shard: Shard, dag: Dag) -> None:
         noted = await store.archive.kept_of(tx, [dag.no])
         if not dags or dag.no not in noted or noted[dag.no].phase == "due":
             return True
-        done = await store.archive.thaw_rows(tx, dag.no, settings.keep_rows_max, settings.keep_bytes_max)
+        done = await store.archive.unarchive_rows(tx, dag.no, settings.keep_rows_max, settings.keep_bytes_max)
         if done:
             # It is moved out again in time, unless it is made to run again.
             await store.archive.set_phase(tx, [dag.no], "due", due_in_s=max(settings.ended_dag_grace_s, _QUIET_S))
@@ -61,9 +61,9 @@ async def thaw(context: Context, shard: Shard, dag: Dag) -> None:
 
     while not await shard.pool.transaction(step):
         if context.clock.monotonic_s() > until_s:
-            raise thawing_error()
+            raise unarchiving_error()
 
 
-def thawing_error() -> DagThawing:
+def unarchiving_error() -> DagThawing:
     """What a call answers when a DAG's rows could not be brought back, or were taken away again, in its time."""
     return DagThawing("the DAG is being brought back from the archive; try again", retry_after_s=1.0)

@@ -99,9 +99,9 @@ async def keep_rows(tx: Transaction, dag_nos: Sequence[DagNo], rows_max: int, by
     return await _move(tx, statements, rows_max, {"dag_nos": dag_nos, "bytes_max": bytes_max})
 
 
-async def thaw_rows(tx: Transaction, dag_no: DagNo, rows_max: int, bytes_max: int) -> bool:
+async def unarchive_rows(tx: Transaction, dag_no: DagNo, rows_max: int, bytes_max: int) -> bool:
     """Move up to about so many rows and bytes back; True when that was all."""
-    statements = (SQL.thaw_changes, SQL.thaw_externals, SQL.thaw_nodes, SQL.thaw_edges)
+    statements = (SQL.unarchive_changes, SQL.unarchive_externals, SQL.unarchive_nodes, SQL.unarchive_edges)
     return await _move(tx, statements, rows_max, {"dag_no": dag_no, "bytes_max": bytes_max})
 
 

@@ -28,7 +28,7 @@ class Columns(NamedTuple):
     downs: list[int]
 
 
-class Birth(NamedTuple):
+class NodeBatch(NamedTuple):
     """A new DAG as it will stand, its own number still 0; or a DAG with more nodes, as both will stand."""
 
     dag: Dag
@@ -48,9 +48,9 @@ class Birth(NamedTuple):
     @property
     def given(self) -> list[int]:
         """The places of the nodes whose items the queue is given now: of what is released, and others ahead."""
-        lefts, is_born = self.columns.lefts, self.first_n == 0
-        free = self.dag.releasing or self.dag.given_ahead(0, is_born=is_born)
-        blocked = self.dag.given_ahead(1, is_born=is_born)
+        lefts, is_new = self.columns.lefts, self.first_n == 0
+        free = self.dag.releasing or self.dag.given_ahead(0, is_new=is_new)
+        blocked = self.dag.given_ahead(1, is_new=is_new)
         if free and blocked:
             return list(range(len(lefts)))
         return [n for n, left in enumerate(lefts) if (blocked if left else free)]
@@ -62,7 +62,7 @@ class Birth(NamedTuple):
         return Addition(first_no, first_no + len(self.columns.keys) - 1)
 
 
-class Born(NamedTuple):
+class CreatedDag(NamedTuple):
     """What the shard adds to a DAG that it has made."""
 
     no: DagNo
@@ -70,22 +70,22 @@ class Born(NamedTuple):
     deadline_at: datetime | None
 
 
-async def bear_dags(shard: Shard, births: Sequence[Birth], *, delay_s: float) -> list[Born | None]:
+async def insert_dags(shard: Shard, batches: Sequence[NodeBatch], *, delay_s: float) -> list[CreatedDag | None]:
     """Make DAGs whole, with outbox rows for what is released (due for others in `delay_s`) and an `adding` row
     for what the queue is to be given disabled; None for each whose key is taken."""
-    dags = [birth.dag for birth in births]
-    changes = [(place, change) for place, birth in enumerate(births, 1) for change in birth.changes]
+    dags = [batch.dag for batch in batches]
+    changes = [(place, change) for place, batch in enumerate(batches, 1) for change in batch.changes]
 
     def every(column: Callable[[Columns], Iterable[Any]]) -> list[Any]:
-        return list(chain.from_iterable([column(birth.columns) for birth in births]))
+        return list(chain.from_iterable([column(batch.columns) for batch in batches]))
 
     def placed(column: Callable[[Columns], Iterable[int]]) -> list[int]:
         """Numbers of nodes, with the place of their DAG in front where its number will be."""
-        places = [place << NODE_BITS for place in range(1, len(births) + 1)]
-        return [place + n for place, birth in zip(places, births, strict=True) for n in column(birth.columns)]
+        places = [place << NODE_BITS for place in range(1, len(batches) + 1)]
+        return [place + n for place, batch in zip(places, batches, strict=True) for n in column(batch.columns)]
 
     rows = await shard.pool.fetch(
-        SQL.bear_dags,
+        SQL.insert_dags,
         ids=[dag.id for dag in dags],
         namespaces=[dag.namespace for dag in dags],
         keys=[dag.key for dag in dags],
@@ -104,7 +104,7 @@ async def bear_dags(shard: Shard, births: Sequence[Birth], *, delay_s: float) ->
         last_events=[dag.last_event for dag in dags],
         nos=placed(lambda columns: range(len(columns.keys))),
         node_keys=_lines(every(lambda columns: columns.keys)),
-        item_ids=list(chain.from_iterable([birth.item_ids for birth in births])),
+        item_ids=list(chain.from_iterable([batch.item_ids for batch in batches])),
         topics=_lines(every(lambda columns: columns.topics)),
         triggers=_lines(every(lambda columns: columns.triggers)),
         passes=every(lambda columns: columns.passes),
@@ -118,21 +118,21 @@ async def bear_dags(shard: Shard, births: Sequence[Birth], *, delay_s: float) ->
         change_nodes=[change.nodes for _, change in changes],
         change_dags=[change.dag for _, change in changes],
         delay_s=delay_s,
-        contents=[birth.content for birth in births],
+        contents=[batch.content for batch in batches],
     )
-    born: list[Born | None] = [None] * len(births)
+    created: list[CreatedDag | None] = [None] * len(batches)
     for place, *row in rows:
-        born[place - 1] = Born(*row)
-    return born
+        created[place - 1] = CreatedDag(*row)
+    return created
 
 
-async def bear_nodes(
-    tx: Transaction, birth: Birth, old_nos: Sequence[int], satisfied: Sequence[bool], *, delay_s: float
+async def insert_node_batch(
+    tx: Transaction, batch: NodeBatch, old_nos: Sequence[int], satisfied: Sequence[bool], *, delay_s: float
 ) -> None:
-    """Add nodes to a DAG: with them everything that `bear_dags` writes of a DAG's first ones. In `ups` -1, -2, ...
-    stand for nodes that were there, numbered `old_nos`; edges from those that are `satisfied` are flipped."""
-    dag, columns = birth.dag, birth.columns
-    first_no, _ = birth.addition
+    """Add nodes to a DAG: with them everything that `insert_dags` writes of a DAG's first ones. In `ups` -1, -2,
+    ... stand for nodes that were there, numbered `old_nos`; edges from those that are `satisfied` are flipped."""
+    dag, columns = batch.dag, batch.columns
+    first_no, _ = batch.addition
     count = len(columns.keys)
     oks = [0] * count
     flipped = [False] * len(columns.ups)
@@ -143,11 +143,11 @@ async def bear_nodes(
     # A place is that from behind, where it is below 0.
     nos = [*range(first_no, first_no + count), *reversed(old_nos)]
     await tx.fetch(
-        SQL.bear_nodes,
+        SQL.insert_node_batch,
         dag_no=dag.no,
         first_no=first_no,
         node_keys=_lines(columns.keys),
-        item_ids=birth.item_ids,
+        item_ids=batch.item_ids,
         topics=_lines(columns.topics),
         triggers=_lines(columns.triggers),
         passes=columns.passes,
@@ -164,9 +164,9 @@ async def bear_nodes(
         blocked=dag.blocked,
         released=dag.released,
         last_event=dag.last_event,
-        change_lasts=[change.last_event for change in birth.changes],
-        change_nodes=[change.nodes for change in birth.changes],
-        change_dags=[change.dag for change in birth.changes],
+        change_lasts=[change.last_event for change in batch.changes],
+        change_nodes=[change.nodes for change in batch.changes],
+        change_dags=[change.dag for change in batch.changes],
         delay_s=delay_s,
     )
 

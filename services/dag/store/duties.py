@@ -30,10 +30,10 @@ class ToDo(NamedTuple):
     slots: bool
 
 
-async def look_out(shard: Shard, *, stopped_s: float, tally_rows_min: int, ahead_s: float) -> ToDo:
+async def poll_duties(shard: Shard, *, stopped_s: float, tally_rows_min: int, ahead_s: float) -> ToDo:
     """What there is to do, by the duties whose it is."""
     values = {"stopped_s": stopped_s, "tally_rows_min": tally_rows_min, "ahead_s": ahead_s}
-    return await only_row_of(ToDo, shard.pool, SQL.look_out, **values)
+    return await only_row_of(ToDo, shard.pool, SQL.poll_duties, **values)
 
 
 # Outbox

@@ -186,7 +186,7 @@ class RunControl:
             try:
                 done = await self._attempt(shard, namespace, dag_id, act)
             except unarchive.Archived as archived:
-                await unarchive.thaw(self._context, shard, archived.dag)
+                await unarchive.bring_back(self._context, shard, archived.dag)
                 continue
             if done is not None:
                 return done[0]

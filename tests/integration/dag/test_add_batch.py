@@ -274,13 +274,13 @@ async def test_what_many_nodes_release_is_nobody_elses_while_the_queue_is_given_
     world: DagWorld, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     delays: list[float] = []
-    bear = store.create.bear_nodes
+    bear = store.create.insert_node_batch
 
     async def watched(*args: Any, delay_s: float) -> None:
         delays.append(delay_s)
         await bear(*args, delay_s=delay_s)
 
-    monkeypatch.setattr(store.create, "bear_nodes", watched)
+    monkeypatch.setattr(store.create, "insert_node_batch", watched)
     dag = await world.create(open=True)
-    await world.add(dag, {f"n{i}": [] for i in range(world.settings.birth_nodes_max + more)})
+    await world.add(dag, {f"n{i}": [] for i in range(world.settings.create_batch_nodes_max + more)})
     assert delays == [world.settings.stopped_add_s if more else world.settings.overdue_s]

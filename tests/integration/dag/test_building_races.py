@@ -79,13 +79,13 @@ async def test_a_create_repeated_is_answered_when_the_queue_has_its_nodes(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"key": "k", "nodes": specs({"a": [], "b": ["a"]})}
-    drive, waits = world.duties.giver.drive, asyncio.Event()
+    drive, waits = world.duties.registrar.drive, asyncio.Event()
 
     async def driving(*given: Any) -> None:
         waits.set()
         await drive(*given)
 
-    monkeypatch.setattr(world.duties.giver, "drive", driving)
+    monkeypatch.setattr(world.duties.registrar, "drive", driving)
     async with world.queue.hold("enqueue") as hold:
         creating = asyncio.create_task(world.call("POST", "", body, expect=201))
         await hold.reached()

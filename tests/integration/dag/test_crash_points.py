@@ -38,7 +38,7 @@ POINTS = [
 ]
 
 # Where a new DAG that is made whole is left.
-BIRTH_POINTS = ["after_birth", "after_give", "after_relay_before_delete", "after_commit_before_ack"]
+CREATE_POINTS = ["after_create", "after_give", "after_relay_before_delete", "after_commit_before_ack"]
 
 # What the steps before left of a retry that is too large for one transaction.
 RETRY_POINTS = ["before_reopening_named", "before_reopening_roots", "before_reopening_count"]
@@ -191,7 +191,7 @@ async def consume(client: AsyncClient, topic: str, delivered: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("point", "external"), [*((point, ["go"]) for point in POINTS), *((point, []) for point in BIRTH_POINTS)]
+    ("point", "external"), [*((point, ["go"]) for point in POINTS), *((point, []) for point in CREATE_POINTS)]
 )
 async def test_a_service_that_dies_at_a_crash_point_leaves_nothing_undone(
     mortal: MortalDag, point: str, external: list[str]

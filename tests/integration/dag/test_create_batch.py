@@ -13,7 +13,7 @@ from services.dag import store
 from services.dag.api import simple_intake
 from services.dag.api.views import dag_view
 from services.dag.build import create_batch
-from services.dag.build.queue_registration import Giver
+from services.dag.build.queue_registration import QueueRegistrar
 from services.dag.model import Addition
 from services.dag.queue_client import Answer
 from shared.fallback import Fallback
@@ -165,14 +165,14 @@ async def test_many_dags_at_once_share_statements_and_calls_and_one_key_is_one_d
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushes: list[int] = []
-    bear = store.create.bear_dags
+    bear = store.create.insert_dags
 
     async def counted(shard: Any, made: Any, **more: Any) -> Any:
         flushes.append(len(made))
         return await bear(shard, made, **more)
 
-    monkeypatch.setattr(store.create, "bear_dags", counted)
-    most = world.settings.births_per_flush_max
+    monkeypatch.setattr(store.create, "insert_dags", counted)
+    most = world.settings.creates_per_flush_max
     bodies = [{"key": f"k{i % 60}", "nodes": specs(DIAMOND)} for i in range(70)]
     answers = await asyncio.gather(*(world.http.post(BASE, json=body) for body in bodies))
     assert Counter(answer.status_code for answer in answers) == {201: 60, 200: 10}
@@ -190,14 +190,14 @@ async def test_a_dag_over_the_limit_of_nodes_has_a_statement_of_its_own(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     shared: list[int] = []
-    bearer = create_batch.Births._bearer
+    bearer = create_batch.CreateBatches._batcher_of
 
     def watched(self: Any, shard: Any) -> Any:
         shared.append(shard.number)
         return bearer(self, shard)
 
-    monkeypatch.setattr(create_batch.Births, "_bearer", watched)
-    nodes = specs({f"n{i}": [] for i in range(world.settings.birth_nodes_max + more)})
+    monkeypatch.setattr(create_batch.CreateBatches, "_batcher_of", watched)
+    nodes = specs({f"n{i}": [] for i in range(world.settings.create_batch_nodes_max + more)})
     await world.create(nodes)
     assert bool(shared) == (more == 0)
 
@@ -297,7 +297,9 @@ async def test_two_who_drive_an_add_whose_ids_grew_too_old_give_what_the_nodes_h
     world.queue.down.clear()
     world.queue.too_old = set(old.values())
     async with world.queue.hold("enqueue", 2) as hold:
-        works = [asyncio.create_task(giver(world).drive(world.shard, await unfinished(world))) for _ in range(2)]
+        works = [
+            asyncio.create_task(registrar(world).drive(world.shard, await unfinished(world))) for _ in range(2)
+        ]
         async with asyncio.timeout(60):
             while hold.calls:
                 await asyncio.sleep(0)
@@ -317,7 +319,7 @@ async def test_a_node_that_was_cancelled_before_its_id_was_renewed_is_not_given(
     world.queue.down.clear()
     world.queue.too_old = {old["b"], old["c"]}
     async with world.queue.hold("enqueue", 1) as hold:
-        work = asyncio.create_task(giver(world).drive(world.shard, await unfinished(world)))
+        work = asyncio.create_task(registrar(world).drive(world.shard, await unfinished(world)))
         await hold.reached()
         await world.verb(dag["id"], "nodes/cancel", {"nodes": ["b"]})
     await work
@@ -333,7 +335,7 @@ async def test_a_node_whose_item_the_queue_was_told_to_cancel_before_is_cancelle
     [old] = await world.rows("SELECT item_id::text AS b FROM node WHERE key = 'b'")
     world.queue.down.clear()
     world.queue.ended[old["b"]] = "cancelled"
-    await giver(world).drive(world.shard, await unfinished(world))
+    await registrar(world).drive(world.shard, await unfinished(world))
     assert (await world.states(dag["id"]))["b"] == "cancelled"
 
 
@@ -347,7 +349,7 @@ async def test_a_node_that_runs_again_does_not_end_by_what_the_queue_said_of_its
     world.queue.down.clear()
     world.queue.ended[old["b"]] = "cancelled"
     async with world.queue.hold("enqueue", 1) as hold:
-        work = asyncio.create_task(giver(world).drive(world.shard, await unfinished(world)))
+        work = asyncio.create_task(registrar(world).drive(world.shard, await unfinished(world)))
         await hold.reached()
         await world.verb(dag["id"], "nodes/cancel", {"nodes": ["b"]})
         await world.verb(dag["id"], "retry", {"nodes": ["b"]})
@@ -356,9 +358,9 @@ async def test_a_node_that_runs_again_does_not_end_by_what_the_queue_said_of_its
     assert (node["state"], node["generation"]) == ("blocked", 2)
 
 
-def giver(world: DagWorld) -> Giver:
+def registrar(world: DagWorld) -> QueueRegistrar:
     """One of another process, which drives what somebody else drives too."""
-    return Giver(world.duties.context)
+    return QueueRegistrar(world.duties.context)
 
 
 async def unfinished(world: DagWorld) -> Addition:

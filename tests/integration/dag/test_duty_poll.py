@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.dag.duties.duty_poll import Lookout
+from services.dag.duties.duty_poll import DutyPoll
 from services.dag.duties.sweeper import TALLY_ROWS_MIN
 from tests.support.dag_world import DagWorld
 
@@ -57,7 +57,7 @@ async def test_what_is_left_to_do_wakes_whose_duty_it_is(world: DagWorld, sql: s
     try:
         await connection.execute("TRUNCATE tally")
         await connection.execute(sql)
-        await Lookout(world.duties.context, world.shard, duties).step()
+        await DutyPoll(world.duties.context, world.shard, duties).step()
     finally:
         await connection.execute("TRUNCATE outbox, spread, scan, reopening, adding, external, tally")
         await connection.execute("DELETE FROM dag")
@@ -69,4 +69,4 @@ async def test_a_look_wakes_the_loops_of_its_shard(world: DagWorld) -> None:
     """By name: a duty that the look does not know would wait for its own pause."""
     names = [loop.name for loop in (*world.loops._others, *world.loops._walks.values())]
     for shard in world.duties.context.shards:
-        assert {f"{name} {shard.number}" for name in ("lookout", "outbox", "sweeper", "walks")} <= set(names)
+        assert {f"{name} {shard.number}" for name in ("duty_poll", "outbox", "sweeper", "walks")} <= set(names)

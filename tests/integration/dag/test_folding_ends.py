@@ -269,13 +269,13 @@ async def speaking(folding_database: Database, redis_url: str) -> AsyncIterator[
     settings = {"HEADGATE_REDIS_URL": redis_url, "HEADGATE_REDIS_PREFIX": "folding-ends"}
     async with folding_on(folding_database, dag_settings=settings, **settings) as made:
         endings = made.host.process.dag_news.endings
-        made.dags.loops.hearing.start()
+        made.dags.loops.queue_events.start()
         while not await endings.step():
             await asyncio.sleep(0.01)
         try:
             yield made
         finally:
-            await made.dags.loops.hearing.stop()
+            await made.dags.loops.queue_events.stop()
             await endings.stop()
 
 
@@ -335,7 +335,7 @@ async def test_a_stream_is_told_of_changes_over_redis(speaking: Folding) -> None
 
 async def test_of_changes_only_streams_are_read(speaking: Folding) -> None:
     """A kin is that of many DAGs; who waits for an end is not told of changes."""
-    hearing, watches = speaking.dags.loops.hearing, speaking.dags.duties.context.watches
+    hearing, watches = speaking.dags.loops.queue_events, speaking.dags.duties.context.watches
     shard, reads, followed = speaking.dags.shard, list[list[str]](), list[bool]()
 
     async def read(_shard: Any, dag_ids: Any) -> None:
@@ -363,7 +363,7 @@ async def test_of_changes_only_streams_are_read(speaking: Folding) -> None:
 
 async def test_only_what_somebody_waits_for_is_read(speaking: Folding) -> None:
     """What is named more than once, once; and nonsense is dropped."""
-    hearing, watches = speaking.dags.loops.hearing, speaking.dags.duties.context.watches
+    hearing, watches = speaking.dags.loops.queue_events, speaking.dags.duties.context.watches
     dag, other = await speaking.dags.create({"a": []}), await speaking.dags.create({"b": []})
     reads: list[list[str]] = []
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from services.dag.build.queue_registration import Giver
+from services.dag.build.queue_registration import QueueRegistrar
 from services.dag.model import Addition
 from shared.errors import ServiceError
 from shared.postgres.history import HistoryChanged
@@ -53,7 +53,7 @@ async def test_an_add_that_is_driven_meanwhile_is_left_as_it_is(world: DagWorld)
     [row] = await world.rows("SELECT first_no, last_no FROM adding")
     async with world.queue.hold("enqueue", 1) as held:
         driving = asyncio.create_task(
-            Giver(world.duties.context).drive(world.shard, Addition(row["first_no"], row["last_no"]))
+            QueueRegistrar(world.duties.context).drive(world.shard, Addition(row["first_no"], row["last_no"]))
         )
         await held.reached()
         changes(world.shard)

@@ -159,14 +159,14 @@ async def test_new_dags_with_large_payloads_share_no_statement(
     world: DagWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    submit = store.create.bear_dags
+    submit = store.create.insert_dags
 
-    async def counting(shard: Any, births: Any, *, delay_s: float) -> Any:
+    async def counting(shard: Any, batches: Any, *, delay_s: float) -> Any:
         asked.append(delay_s)
-        return await submit(shard, births, delay_s=delay_s)
+        return await submit(shard, batches, delay_s=delay_s)
 
-    monkeypatch.setattr(store.create, "bear_dags", counting)
-    world.settings.__dict__.update(birth_bytes_max=400)
+    monkeypatch.setattr(store.create, "insert_dags", counting)
+    world.settings.__dict__.update(create_batch_bytes_max=400)
     await world.create(chained(1))
     await world.create(chained(4))
     await world.settle()
@@ -174,10 +174,10 @@ async def test_new_dags_with_large_payloads_share_no_statement(
 
 
 async def test_items_of_new_nodes_fill_a_call_by_their_bytes(world: DagWorld) -> None:
-    giver = world.duties.giver
+    registrar = world.duties.registrar
     world.settings.__dict__.update(send_items_max=100, send_bytes_max=10_000)
-    assert giver._size(["x"] * 5) == 5
-    assert giver._size(["x" * 1_000] * 5) == 50
+    assert registrar._size(["x"] * 5) == 5
+    assert registrar._size(["x" * 1_000] * 5) == 50
 
 
 async def test_events_that_nothing_waits_for_are_fewer_of_each_dag_where_many_are_listed(

@@ -220,14 +220,14 @@ async def test_a_retry_is_not_outrun_by_a_mover_with_an_old_list(
 ) -> None:
     dag = await ended(world)
     await keep(world)
-    thaw = unarchive.thaw
+    thaw = unarchive.bring_back
 
     async def thaw_and_be_too_late(context: Any, shard: Any, found: Any) -> None:
         await thaw(context, shard, found)
         for _ in range(5):
             await world.loops.retention._move(world.shard, [found.no])
 
-    monkeypatch.setattr(unarchive, "thaw", thaw_and_be_too_late)
+    monkeypatch.setattr(unarchive, "bring_back", thaw_and_be_too_late)
     await world.verb(dag, "retry")
     assert ((await world.dag(dag))["state"], len(await world.states(dag))) == ("running", 4)
 
@@ -280,7 +280,7 @@ async def test_a_dag_that_is_moved_away_again_and_again_is_told_from_an_unfinish
     async def thaw_to_no_avail(*_: Any) -> None:
         pass
 
-    monkeypatch.setattr(unarchive, "thaw", thaw_to_no_avail)
+    monkeypatch.setattr(unarchive, "bring_back", thaw_to_no_avail)
     found = await world.verb(dag, verb, body, expect=503)
     assert (found["code"], found["outcome"]) == ("dag_thawing", "none")
 

@@ -172,7 +172,7 @@ async def test_stopped_adds_that_cannot_be_finished_do_not_stop_the_next(
         raise RuntimeError("this add is beyond help")
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.duties.giver, "drive", never)
+        patched.setattr(world.duties.registrar, "drive", never)
         await world.loops.sweeper.step(world.shard)
         await world.loops.sweeper.step(world.shard)
     assert len(driven) == len(dags)

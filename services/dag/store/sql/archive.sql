@@ -104,7 +104,7 @@ WITH taken AS (
 put AS (INSERT INTO kept_change SELECT * FROM taken)
 SELECT count(*)::int AS rows, count(*)::int AS found FROM taken;
 
--- name: thaw_edges(dag_no, rows_max)
+-- name: unarchive_edges(dag_no, rows_max)
 WITH taken AS (
     DELETE FROM kept_edge WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM kept_edge WHERE up >= $1::bigint << 22 AND up < ($1::bigint + 1) << 22
@@ -112,7 +112,7 @@ WITH taken AS (
 put AS (INSERT INTO edge SELECT * FROM taken)
 SELECT count(*)::int AS rows, count(*)::int AS found FROM taken;
 
--- name: thaw_nodes(dag_no, rows_max, bytes_max)
+-- name: unarchive_nodes(dag_no, rows_max, bytes_max)
 WITH found AS (
     SELECT ctid AS tid, no, coalesce(octet_length(output), 0) AS bytes
     FROM kept_node WHERE no >= $1::bigint << 22 AND no < ($1::bigint + 1) << 22 ORDER BY no LIMIT $2),
@@ -131,7 +131,7 @@ specs AS (
 put_specs AS (INSERT INTO node_spec SELECT * FROM specs)
 SELECT (SELECT count(*) FROM taken)::int AS rows, (SELECT count(*) FROM found)::int AS found;
 
--- name: thaw_externals(dag_no, rows_max, bytes_max)
+-- name: unarchive_externals(dag_no, rows_max, bytes_max)
 WITH found AS (
     SELECT ctid AS tid, coalesce(octet_length(data), 0) AS bytes
     FROM kept_external WHERE dag_no = $1 ORDER BY node_key, name LIMIT $2),
@@ -141,7 +141,7 @@ taken AS (
 put AS (INSERT INTO external SELECT * FROM taken)
 SELECT (SELECT count(*) FROM taken)::int AS rows, (SELECT count(*) FROM found)::int AS found;
 
--- name: thaw_changes(dag_no, rows_max)
+-- name: unarchive_changes(dag_no, rows_max)
 WITH taken AS (
     DELETE FROM kept_change WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM kept_change WHERE dag_no = $1 ORDER BY last_event LIMIT $2)) RETURNING *),

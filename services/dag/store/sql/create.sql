@@ -1,6 +1,6 @@
 -- Whole new DAGs, several in one statement, and more nodes of one; all decided as they are written.
 
--- name: bear_dags(ids, namespaces, keys, names, opens, helds, on_failures, deadlines_s, metadatas, started_lifts, path_lifts, next_ns, edge_counts, blockeds, releaseds, last_events, nos, node_keys, item_ids, topics, triggers, passes, fingerprints, lefts, items, ups, downs, change_places, change_lasts, change_nodes, change_dags, delay_s, contents)
+-- name: insert_dags(ids, namespaces, keys, names, opens, helds, on_failures, deadlines_s, metadatas, started_lifts, path_lifts, next_ns, edge_counts, blockeds, releaseds, last_events, nos, node_keys, item_ids, topics, triggers, passes, fingerprints, lefts, items, ups, downs, change_places, change_lasts, change_nodes, change_dags, delay_s, contents)
 -- Changes name their DAG by its place among those of the call; numbers of nodes have that place where the DAG's
 -- number will be. Texts of nodes come as lines, prints one after another. A DAG whose key is taken is left out with
 -- all that is its own. Nothing here was there before, so there is nothing to lock or to look at.
@@ -41,7 +41,7 @@ node_rows AS MATERIALIZED (
             WITH ORDINALITY AS w(no, key, item_id, topic, trigger, pass, l, item, nth) OFFSET 0) AS n
     WHERE dag_no IS NOT NULL),
 specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM node_rows),
-born AS (
+created AS (
     INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
         up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, created_at, released_at)
     SELECT dag_no, no, key, item_id, CASE WHEN released THEN 'released' ELSE 'blocked' END, topic, trigger, pass,
@@ -71,7 +71,7 @@ waiting AS (
     SELECT min(no), max(no) FROM node_rows GROUP BY dag_no HAVING bool_or(ahead))
 SELECT w.place::int, m.no, m.created_at, m.deadline_at FROM made m JOIN want w ON w.id = m.id;
 
--- name: bear_nodes(dag_no, first_no, node_keys, item_ids, topics, triggers, passes, fingerprints, lefts, oks, items, releasing, ups, downs, flipped, next_n, edges, blocked, released, last_event, change_lasts, change_nodes, change_dags, delay_s)
+-- name: insert_node_batch(dag_no, first_no, node_keys, item_ids, topics, triggers, passes, fingerprints, lefts, oks, items, releasing, ups, downs, flipped, next_n, edges, blocked, released, last_event, change_lasts, change_nodes, change_dags, delay_s)
 -- More nodes of a DAG whose row is locked, with its totals as they stand then. Texts as above.
 WITH node_rows AS MATERIALIZED (
     SELECT $2::bigint + nth - 1 AS no, key, item_id, topic, trigger, pass,
@@ -81,7 +81,7 @@ WITH node_rows AS MATERIALIZED (
         string_to_array($6::text, E'\n'), $7::boolean[], $9::int[], $10::int[], string_to_array($11::text, E'\n'))
         WITH ORDINALITY AS w(key, item_id, topic, trigger, pass, l, ok, item, nth)),
 specs AS (INSERT INTO node_spec (node_no, item) SELECT no, item FROM node_rows),
-born AS (
+created AS (
     INSERT INTO node (dag_no, no, key, item_id, state, topic, trigger, pass_outputs, fingerprint, enqueued,
         up_left, up_ok, up_failed, up_skipped, up_cancelled, ext_left, ext_failed, created_at, released_at)
     SELECT $1, no, key, item_id, CASE WHEN released THEN 'released' ELSE 'blocked' END, topic, trigger, pass,

@@ -5,7 +5,7 @@
 -- Numbers of the queue's shards in this very database.
 SELECT substring(nspname FROM '[0-9]+$')::int AS number FROM pg_namespace WHERE nspname ~ '^queue_[0-9]+$';
 
--- name: look_out(stopped_s, tally_rows_min, ahead_s)
+-- name: poll_duties(stopped_s, tally_rows_min, ahead_s)
 -- What there is to do here, for whichever duty: the one look that an idle shard costs its owner.
 SELECT EXISTS (SELECT FROM outbox WHERE due_at <= n.at) AS outbox,
     EXISTS (SELECT FROM spread) OR EXISTS (SELECT FROM scan) OR EXISTS (SELECT FROM reopening) AS walks,

@@ -14,7 +14,7 @@ from headgate import wire
 from services.dag.api import intake, simple_intake
 from services.dag.build import addition, create_batch
 from services.dag.settings import DagSettings
-from services.dag.store.create import Birth
+from services.dag.store.create import NodeBatch
 from shared import ids
 from shared.errors import ServiceError
 from shared.fallback import Fallback
@@ -83,9 +83,9 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     return body | draw(some(WHOLE, 2))
 
 
-def long_way(value: Any, settings: DagSettings = SETTINGS) -> Birth | None:
-    """The DAG that the wire models, `intake` and `births.plan` make of a body's value; None when they refuse it,
-    or leave it to what looks at the shard."""
+def long_way(value: Any, settings: DagSettings = SETTINGS) -> NodeBatch | None:
+    """The DAG that the wire models, `intake` and `create_batch.plan` make of a body's value; None when they refuse
+    it, or leave it to what looks at the shard."""
     try:
         spec = wire.DagSpec.model_validate(value)
         new = intake.new_dag(spec, settings)
@@ -96,12 +96,12 @@ def long_way(value: Any, settings: DagSettings = SETTINGS) -> Birth | None:
     return None if isinstance(planned, Fallback) else planned
 
 
-def short_way(value: Any, settings: DagSettings = SETTINGS) -> Birth | None:
+def short_way(value: Any, settings: DagSettings = SETTINGS) -> NodeBatch | None:
     made = simple_intake.read(value, settings)
     return None if isinstance(made, Fallback) else create_batch.lay_out(DAG, "ns", *made, 5)
 
 
-def check(body: Any, settings: DagSettings = SETTINGS) -> Birth | None:
+def check(body: Any, settings: DagSettings = SETTINGS) -> NodeBatch | None:
     """What the short way makes of a body, which is what the long way makes of it."""
     value = json_body.check(json.dumps(body).encode(), depth_max=settings.json_depth_max)
     untouched = copy.deepcopy(value)
