@@ -17,7 +17,7 @@ from uuid import UUID
 from benchmarks.direct import DirectShard
 from benchmarks.load import PAYLOAD
 from benchmarks.stack import BenchStack
-from headgate.ids import new_ids, time_ms_of
+from headgate._ids import new_ids, time_ms_of
 from services.queue.model import SEPARATOR, Claim, Key, NewRow, RareKind
 from services.queue.store.shard_store import Store
 from shared.postgres.session import PINNED

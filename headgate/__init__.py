@@ -5,8 +5,9 @@
     with Client() as client:
         client.enqueue_one("mail", {"to": "ada@example.org"})
 
-What is named here is the whole public interface, with `headgate.wire` for the bodies as they travel and
-`headgate.testing` for tests of handlers.
+What is named here is the public interface, with `headgate.errors`, `headgate.importing` for graphs of other tools,
+`headgate.testing` for tests of handlers, `headgate.wire` for the bodies as they travel and `headgate.workflow` for
+the core of workflows. All other modules begin with an underscore, and change without notice.
 """
 
 from headgate._app.app import App
@@ -16,18 +17,20 @@ from headgate._app.function import JobFunction
 from headgate._app.handle import FlowRun, JobHandle
 from headgate._app.stores import FileStore, S3Store, Store
 from headgate._app.worker import AppWorker
+from headgate._async_client import AsyncClient
 from headgate._async_handle import AsyncDagHandle
 from headgate._async_schedules import AsyncSchedules
 from headgate._async_values import AsyncDagValues
+from headgate._client import Client
+from headgate._dag import Dag, Node
 from headgate._elements import Ack, Dequeued, Extend, Item, ItemFilter, Leased, LeasedDag, Nack, Result, Revive
 from headgate._handle import DagHandle
 from headgate._http1 import Http1Transport
+from headgate._ids import new_id, shard_of, time_ms_of
 from headgate._schedules import Schedules
 from headgate._transport import RetryPolicy
 from headgate._values import DagValues
-from headgate.async_client import AsyncClient
-from headgate.client import Client
-from headgate.dag import Dag, Node
+from headgate._worker import Job, Worker
 from headgate.errors import (
     BadAnswer,
     BadRequest,
@@ -68,8 +71,6 @@ from headgate.errors import (
     VersionConflict,
     WrongArguments,
 )
-from headgate.ids import new_id, shard_of, time_ms_of
-from headgate.worker import Job, Worker
 from headgate.workflow import NodeFailed, Workflow
 
 __all__ = [

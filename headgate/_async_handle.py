@@ -11,8 +11,7 @@ from headgate._async_events import follow
 from headgate._async_sender import AsyncSender
 from headgate._async_values import AsyncDagValues
 from headgate._calls import Call, Verb, present
-from headgate._flows import batches_of, listed
-from headgate.dag import (
+from headgate._dag import (
     Dag,
     External,
     Node,
@@ -27,6 +26,7 @@ from headgate.dag import (
     keys_of,
     timer_node,
 )
+from headgate._flows import batches_of, listed
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 
 import httpx
 
-from headgate.async_client import AsyncClient
-from headgate.client import Client
+from headgate._async_client import AsyncClient
+from headgate._client import Client
 
 T = TypeVar("T")
 

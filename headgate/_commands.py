@@ -10,16 +10,16 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from headgate import _local_run
+from headgate._async_client import AsyncClient
 from headgate._calls import present
+from headgate._client import Client
+from headgate._dag import MADE_KEY, Dag
 from headgate._elements import Result
 from headgate._handle import DagHandle
 from headgate._output import Progress, gist, plain, printable, show_fields, show_json, show_table, stderr_line
 from headgate._settings import endpoints
 from headgate._submitting import submit
 from headgate._transport import RetryPolicy
-from headgate.async_client import AsyncClient
-from headgate.client import Client
-from headgate.dag import MADE_KEY, Dag
 from headgate.errors import Invalid
 from headgate.wire import Dag as DagView
 from headgate.wire import DagEvent, DagShardHealth, NodeView

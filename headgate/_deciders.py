@@ -15,7 +15,7 @@ from headgate.workflow.errors import TurnRefused
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
 
 if TYPE_CHECKING:
-    from headgate.async_client import AsyncClient
+    from headgate._async_client import AsyncClient
 
 W = TypeVar("W", bound=Callable[..., Any])
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from headgate._client import Client
 from headgate._commands import CONFLICT, FAILURE, OK, client_of, show_rows
 from headgate._elements import Leased
 from headgate._output import silence, stderr_line
-from headgate.client import Client
 from headgate.errors import HeadgateError
 
 _COLUMNS = ("id", "topic", "attempt", "payload", "lease_token", "lease_expires_at")

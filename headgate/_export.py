@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from headgate import _commands as commands
 from headgate import wire
 from headgate._calls import present
+from headgate._client import Client
 from headgate._output import plain, stderr_line
-from headgate.client import Client
 from headgate.errors import Invalid, NotFound
 
 PAGE_DAGS: Final = 100

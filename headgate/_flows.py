@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 from headgate import _calls
 from headgate._calls import Call
 from headgate._elements import Item, Result
+from headgate._ids import new_ids
 from headgate.errors import FOR_NOW, Forbidden, HeadgateError, NotFound, from_refusal
-from headgate.ids import new_ids
 from headgate.wire import BATCH_MAX, BODY_BYTES_MAX, PAGE_LIMIT_MAX, DeadGroup, ShardHealth
 
 T = TypeVar("T")

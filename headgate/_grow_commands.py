@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from headgate import _commands as commands
+from headgate._dag import Dag, Node
 from headgate._output import show_json
-from headgate.dag import Dag, Node
 from headgate.errors import Invalid
 
 ADD: Final = """\

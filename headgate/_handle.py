@@ -8,11 +8,7 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from headgate import _calls, wire
 from headgate._calls import Call, Verb, present
-from headgate._events import follow
-from headgate._flows import batches_of, listed
-from headgate._sender import Sender
-from headgate._values import DagValues
-from headgate.dag import (
+from headgate._dag import (
     Dag,
     External,
     Node,
@@ -27,6 +23,10 @@ from headgate.dag import (
     keys_of,
     timer_node,
 )
+from headgate._events import follow
+from headgate._flows import batches_of, listed
+from headgate._sender import Sender
+from headgate._values import DagValues
 
 T = TypeVar("T")
 

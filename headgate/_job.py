@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from headgate._app.call import AddOptions, JobCall
     from headgate._app.flow import Plan
+    from headgate._async_client import AsyncClient
     from headgate._async_values import AsyncDagValues
-    from headgate.async_client import AsyncClient
-    from headgate.client import Client
-    from headgate.dag import Dag, Node
+    from headgate._client import Client
+    from headgate._dag import Dag, Node
 
 ERROR_CHARS_MAX: Final = 4_000
 

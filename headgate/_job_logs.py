@@ -23,9 +23,9 @@ from headgate.errors import HeadgateError
 from headgate.wire import BATCH_MAX, LOG_AGE_S_MAX
 
 if TYPE_CHECKING:
-    from headgate.async_client import AsyncClient
+    from headgate._async_client import AsyncClient
 
-log = logging.getLogger("headgate.worker")
+log = logging.getLogger("headgate._worker")
 
 # How long lines gather before they are sent.
 GATHER_S: Final = 0.5

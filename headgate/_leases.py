@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from headgate._async_client import AsyncClient
 from headgate._elements import Extend
+from headgate._ids import place_of
 from headgate._job import Job
-from headgate.async_client import AsyncClient
 from headgate.errors import HeadgateError, Invalid
-from headgate.ids import place_of
 from headgate.wire import BATCH_MAX
 
-log = logging.getLogger("headgate.worker")
+log = logging.getLogger("headgate._worker")
 
 IDLE_S: Final = 3_600.0
 # What jobs tell of how far they have come goes so often, of all of them together.

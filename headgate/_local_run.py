@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Final, TypeVar
 
 from headgate import wire
+from headgate._async_client import AsyncClient
 from headgate._async_handle import AsyncDagHandle
+from headgate._dag import Dag
 from headgate._output import Progress
 from headgate._shell import Shell
-from headgate.async_client import AsyncClient
-from headgate.dag import Dag
+from headgate._worker import Fail, Job, Retry, Worker
 from headgate.errors import HeadgateError, Invalid, NoAnswer, Unavailable
-from headgate.worker import Fail, Job, Retry, Worker
 
 T = TypeVar("T")
 

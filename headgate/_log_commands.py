@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from headgate import _commands as commands
 from headgate import wire
+from headgate._client import Client
 from headgate._output import json_text, printable
-from headgate.client import Client
 from headgate.errors import NotFound
 
 LOGS: Final = """\

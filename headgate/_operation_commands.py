@@ -9,8 +9,8 @@ from typing import Any, Final, get_args
 from headgate import _commands as commands
 from headgate import wire
 from headgate._calls import present
+from headgate._client import Client
 from headgate._output import OperationProgress, printable, show_fields, show_json, stderr_line
-from headgate.client import Client
 from headgate.errors import Invalid
 
 POLL_S: Final = 0.5

@@ -13,13 +13,13 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from headgate._async_client import AsyncClient
 from headgate._leases import Leases
 from headgate._task import Task
-from headgate.async_client import AsyncClient
 from headgate.errors import HeadgateError
 from headgate.wire.workers import WORKER_TOPICS_MAX
 
-log = logging.getLogger("headgate.worker")
+log = logging.getLogger("headgate._worker")
 
 REPORT_S: Final = 5.0
 # After a call that failed, and after one that was refused, the next one is made later.

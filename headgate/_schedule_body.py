@@ -6,8 +6,8 @@ from typing import Any, TypedDict
 
 from headgate import wire
 from headgate._calls import present
+from headgate._dag import Dag
 from headgate._elements import BackoffSpec
-from headgate.dag import Dag
 
 
 class ScheduleOptions(TypedDict, total=False):

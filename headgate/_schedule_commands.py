@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from headgate import _commands as commands
 from headgate import wire
+from headgate._dag import Dag
 from headgate._output import show_fields, show_json, show_table
-from headgate.dag import Dag
 
 SCHEDULES: Final = """\
 examples:

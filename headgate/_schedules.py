@@ -7,10 +7,10 @@ from typing import Any, TypeVar, Unpack
 
 from headgate import _calls, wire
 from headgate._calls import Call, Verb, present
+from headgate._dag import Dag
 from headgate._flows import listed
 from headgate._schedule_body import ScheduleOptions, dag_of, schedule_body
 from headgate._sender import Sender
-from headgate.dag import Dag
 
 T = TypeVar("T")
 

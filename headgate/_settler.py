@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headgate._async_client import AsyncClient
 from headgate._backoff import pause_s
 from headgate._elements import Result
+from headgate._ids import place_of
 from headgate._job import Job
 from headgate._leases import Leases
-from headgate.async_client import AsyncClient
 from headgate.errors import BadAnswer, HeadgateError, ServerError
-from headgate.ids import place_of
 from headgate.wire import BATCH_MAX
 
-log = logging.getLogger("headgate.worker")
+log = logging.getLogger("headgate._worker")
 
 # What goes with one dequeue; and for how long a verdict waits for a dequeue to go with.
 CARRIED_MAX: Final = 500

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate._calls import Call
+from headgate._client import Client
+from headgate._dag import Dag, Submitted, submission
 from headgate._flows import Flow
 from headgate._output import bar
-from headgate.client import Client
-from headgate.dag import Dag, Submitted, submission
 from headgate.errors import HeadgateError
 from headgate.wire import NodeAdded
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from headgate import _commands as commands
 from headgate import wire
+from headgate._client import Client
 from headgate._output import printable, show_json, show_table
-from headgate.client import Client
 from headgate.errors import NotFound
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch

@@ -27,13 +27,13 @@ from typing import Any
 import httpx
 
 from headgate import wire
+from headgate._async_client import AsyncClient
+from headgate._client import Client
+from headgate._dag import Dag, Node
 from headgate._elements import Leased, LeasedDag
+from headgate._ids import new_id
 from headgate._job import Job
-from headgate.async_client import AsyncClient
-from headgate.client import Client
-from headgate.dag import Dag, Node
 from headgate.errors import HeadgateError
-from headgate.ids import new_id
 from headgate.workflow.simulation import Explored, Played, Simulation, Stalled, explore, replay, simulate
 
 __all__ = ["Explored", "LooseJob", "Played", "Simulation", "Stalled", "explore", "job", "replay", "simulate"]

@@ -1,6 +1,6 @@
 """Ids that carry their shard: UUIDv7 whose last 12 bits are a shard number.
 
-The generator is the SDK's (`headgate.ids`); this module adds what the services need to judge ids that
+The generator is the SDK's (`headgate._ids`); this module adds what the services need to judge ids that
 callers send. An id is opaque to callers, so a malformed one is never an error here: it is `None`.
 
 Items of one DAG are of one kin: three of the random digits of their ids are those of the DAG's own. So it is seen
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from struct import Struct
 
-from headgate.ids import new_id, new_ids
+from headgate._ids import new_id, new_ids
 
 SHARDS_MAX = 4096
 

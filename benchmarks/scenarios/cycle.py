@@ -15,7 +15,7 @@ from benchmarks.peers import open_pgmq
 from benchmarks.peers.process import DURABLE_QUEUES, PeerSide, open_peers
 from benchmarks.turns import Cycles, Side, in_turns
 from headgate import AsyncClient
-from headgate.ids import new_ids
+from headgate._ids import new_ids
 
 REQUIRED_RATIO, PGMQ_RATIO, SINGLE_RATIO = 0.6, 0.6, 2.0
 REFERENCE, OWN, PGMQ, RAW, OWN_IDS, SDK = (

@@ -17,7 +17,7 @@ import asyncpg
 from benchmarks.direct import DirectShard
 from benchmarks.floors import new_row
 from benchmarks.load import PAYLOAD
-from headgate.ids import new_ids
+from headgate._ids import new_ids
 from services.queue.dispatch.key_buffer import START, Buffer
 from services.queue.model import Claim, Key, KeyLook
 from services.queue.store.leases import SweepBounds, take_expired

@@ -15,7 +15,7 @@ from headgate._app.call import (
 )
 from headgate._app.handle import FlowRun
 from headgate._calls import present
-from headgate.dag import Dag, External, Node
+from headgate._dag import Dag, External, Node
 
 if TYPE_CHECKING:
     from headgate._app.app import App

@@ -26,15 +26,15 @@ from headgate._app.sending import in_loop
 from headgate._app.tracing import Carrier, tell, upstream_of
 from headgate._app.typed import StateOf, faults
 from headgate._calls import encode, present
+from headgate._dag import Node
 from headgate._job import Job, _in_thread, traced
-from headgate.dag import Node
 from headgate.errors import Fail, Invalid, JobTimedOut, NodeExists, Retry, TooLarge
 from headgate.wire import OUTPUT_BYTES_MAX
 
 if TYPE_CHECKING:
     from headgate._app.app import App
 
-log = logging.getLogger("headgate.worker")
+log = logging.getLogger("headgate._worker")
 
 AnyFunction = JobFunction[..., Any, ..., Any]
 # How long a worker leaves jobs of a newer version than its own to others, and how often it looks at them.
@@ -96,7 +96,7 @@ class Runner:
             return contextlib.nullcontext()
         told = {"messaging.message.id": job.id, "headgate.attempt": job.attempt}
         if job.dag is not None:
-            told |= {"headgate.dag": job.dag.id, "headgate.node": job.dag.node}
+            told |= {"headgate._dag": job.dag.id, "headgate.node": job.dag.node}
         sent_with = payload.get("trace") or job.headers
         return tracing.running(function.name, sent_with, upstream_of(job.inputs, MARK), told)
 

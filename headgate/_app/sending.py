@@ -21,11 +21,11 @@ from headgate._app.handle import FlowRun, JobHandle, Sent, Steps
 from headgate._app.results import MARK
 from headgate._app.stores import Store
 from headgate._app.tracing import Carrier, Tracing, tell, told_with
+from headgate._async_client import AsyncClient
 from headgate._calls import Call, encode, present
+from headgate._client import Client
+from headgate._dag import MADE_KEY, Dag, create, submission
 from headgate._elements import Item
-from headgate.async_client import AsyncClient
-from headgate.client import Client
-from headgate.dag import MADE_KEY, Dag, create, submission
 from headgate.errors import Conflict, TooLarge
 
 if TYPE_CHECKING:

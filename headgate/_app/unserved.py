@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from headgate._app.function import TOPIC_PREFIX
+from headgate._async_client import AsyncClient
 from headgate._backoff import pause_s
-from headgate.async_client import AsyncClient
 from headgate.errors import HeadgateError
 
-log = logging.getLogger("headgate.worker")
+log = logging.getLogger("headgate._worker")
 
 LOOK_S: Final = 5.0
 ENDED_AT_ONCE: Final = 100

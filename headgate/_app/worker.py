@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from headgate._app.function import Limits
 from headgate._app.running import Runner
 from headgate._app.unserved import Unserved
+from headgate._async_client import AsyncClient
 from headgate._backoff import pause_s
-from headgate.async_client import AsyncClient
+from headgate._worker import Worker
 from headgate.errors import HeadgateError
 from headgate.wire import BATCH_MAX
-from headgate.worker import Worker
 
 if TYPE_CHECKING:
     from headgate._app.app import App
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     AnyFunction = JobFunction[..., Any, ..., Any]
 
-log = logging.getLogger("headgate.worker")
+log = logging.getLogger("headgate._worker")
 
 LEASE_S: Final = 30.0
 

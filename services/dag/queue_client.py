@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate import AsyncClient, Nack, Result, RetryPolicy, wire
 from headgate import errors as sdk
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from services.dag.errors import QueueUnavailable
 from services.dag.model import SYSTEM_NAMESPACE
 from shared.clock import Clock

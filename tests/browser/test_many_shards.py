@@ -5,7 +5,7 @@ from typing import Any
 
 from playwright.async_api import Browser, Route
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from tests.support.console import Site, look
 
 SHARDS = 1_000

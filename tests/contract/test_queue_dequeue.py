@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from tests.support.queue_host import AT_ONCE, Api
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from services.queue.leases import expiry
 from services.queue.store.leases import SweepBounds
 from tests.support.queue_host import AT_ONCE, Api

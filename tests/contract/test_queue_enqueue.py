@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from services.queue.store.enqueue import EARLY_S_MAX, EnqueueStore
 from tests.support.queue_host import Api
 

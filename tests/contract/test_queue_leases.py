@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from tests.support.queue_host import AT_ONCE, Api, QueueHost
 
 NO_TOKEN = "00000000-0000-4000-8000-000000000000"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import wire
-from headgate.ids import new_id
+from headgate._ids import new_id
 from services.queue.operations import bulk
 from services.queue.store.names import SQL
 from tests.contract.test_queue_topics import one_in_each_state, pages

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from services.queue.duties.retention import ENDED_SLACK_S, PACKED_AGE_S
 from tests.support.queue_host import Api
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from tests.support.queue_host import AT_ONCE, Api, QueueHost
 
 COUNTS = ("ready", "delayed", "leased", "disabled", "dead")

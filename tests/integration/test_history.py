@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ids import new_id
+from headgate._ids import new_id
 from tests.support import apps
 from tests.support.apps import Service
 from tests.support.databases import Database

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ids import new_id
+from headgate._ids import new_id
 from services.dag.queue_client import HeadgateQueue
 from shared.clock import SystemClock
 from shared.errors import ShardUnavailable

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from tests.property.test_queue_machine import World
 from tests.support.databases import Database
 from tests.support.examples import examples

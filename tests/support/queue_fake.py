@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Any
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from services.dag.errors import QueueUnavailable
 from services.dag.queue_client import SHARD_REMOVED, Answer, Attempt, Completion, Standing
 

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import httpx
 
-from headgate.ids import IdMaker
+from headgate._ids import IdMaker
 from services.queue.app import create_app
 from services.queue.duties.empty_topics import EmptyTopics
 from services.queue.duties.reaper import Reaper

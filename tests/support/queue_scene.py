@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.ids import new_id
+from headgate._ids import new_id
 from services.queue.dispatch.key_buffer import START
 from services.queue.enqueue.item_rows import new_rows
 from services.queue.leases.extend import Extension

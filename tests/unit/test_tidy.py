@@ -148,3 +148,11 @@ def test_a_class_has_a_name_of_its_own_in_its_package(package: str) -> None:
         if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_public_modules_of_the_sdk_are_those_that_its_docstring_names() -> None:
+    import headgate
+
+    found = {path.stem for path in (ROOT / "headgate").iterdir() if path.suffix == ".py" or path.is_dir()}
+    public = {f"headgate.{name}" for name in found if not name.startswith("_")}
+    assert public == set(re.findall(r"`(headgate\.\w+)`", str(headgate.__doc__)))

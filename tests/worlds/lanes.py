@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from headgate.ids import IdMaker
+from headgate._ids import IdMaker
 from tests.worlds import queue_oracle
 from tests.worlds.facts import Delivery, History, Word
 from tests.worlds.wire import Answer

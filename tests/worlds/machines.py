@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 
-from headgate import ids
-from headgate.ids import IdMaker
+from headgate import _ids as ids
+from headgate._ids import IdMaker
 
 _MAKER: ContextVar[IdMaker | None] = ContextVar("maker", default=None)
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from tests.worlds.facts import Bulk, Delivery, End, Gate, Sent, Unheard, Word
 from tests.worlds.registry import verb
 from tests.worlds.stage import SHARDS_MAX

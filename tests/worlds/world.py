@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from headgate.ids import IdMaker
+from headgate._ids import IdMaker
 from tests.support.databases import Databases
 from tests.worlds import (
     control_verbs,

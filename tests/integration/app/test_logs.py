@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate import App, Client, Job, cli
+from headgate import App, Client, Job
+from headgate import _cli as cli
 from services.local.stack import Stack
 
 log = logging.getLogger("shop")

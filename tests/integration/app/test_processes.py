@@ -15,10 +15,10 @@ import pytest
 
 from headgate import _supervisor
 from headgate._app.processes import loaded, sources
+from headgate._cli import main
+from headgate._client import Client
 from headgate._supervisor import Supervisor
-from headgate.cli import main
-from headgate.client import Client
-from headgate.worker import Worker
+from headgate._worker import Worker
 from services.local.stack import ROOT, Stack
 
 CODE = """\

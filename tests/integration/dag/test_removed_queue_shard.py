@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from tests.support.dag_world import DagWorld, specs
 
 

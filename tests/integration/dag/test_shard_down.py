@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from shared.shards.map_file import SLOTS
 from tests.support.dag_world import BASE, DagWorld
 from tests.support.databases import Database, Databases

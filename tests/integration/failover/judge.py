@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from tests.integration.failover.load import DIAMOND, LEASE_S, Delivery, Log, Sent
 
 LOSSY = 1

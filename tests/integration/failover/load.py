@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from headgate import AsyncClient, ids
+from headgate import AsyncClient
+from headgate import _ids as ids
+from headgate._ids import shard_of
 from headgate.errors import HeadgateError
-from headgate.ids import shard_of
 from shared.shards.map_file import SLOTS
 
 LEASE_S = 10.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.ids import IdMaker
+from headgate._ids import IdMaker
 from tests.integration.failover.judge import judge, missing
 from tests.integration.failover.load import LEASE_S, Delivery, Log, Sent
 

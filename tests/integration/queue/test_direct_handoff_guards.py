@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from tests.contract.test_queue_managed import managed
 from tests.integration.queue.test_direct_handoff import FIVE, ONE, api, disable, items_of, waiting
 from tests.support.queue_host import Api

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from headgate.ids import new_id
+from headgate._ids import new_id
 from services.queue.model import Claim, Key
 from services.queue.store import items
 from shared.http.access import Caller

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from services.queue.dispatch import dequeue
 from services.queue.dispatch.claiming import REST_S
 from tests.support.clocks import ManualClock

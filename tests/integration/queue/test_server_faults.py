@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from services.local.postgres import VOLATILE, Postgres, PostgresSettings
 from tests.support.databases import Database, Databases
 from tests.support.ports import free_port

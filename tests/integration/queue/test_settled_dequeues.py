@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from tests.integration.queue.test_hung_up_consumer import Connection, until_waiting, waiters
 from tests.integration.queue.test_shard_down import AWAY, element
 from tests.support.ports import free_port

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headgate import wire
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from shared.postgres.sql import Statement
 from tests.support.ports import free_port
 from tests.support.queue_host import Api, QueueHost, queue_host

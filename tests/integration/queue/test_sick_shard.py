@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from headgate.ids import shard_of
+from headgate._ids import shard_of
 from services.queue.dispatch import claiming, key_refill
 from shared.admission import breaker
 from shared.errors import ShardUnavailable

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.ids import IdMaker
+from headgate._ids import IdMaker
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency, set_urgency
 from shared.errors import ShardUnavailable

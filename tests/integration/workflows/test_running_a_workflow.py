@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncClient, Dag, Job, NodeFailed, Worker, Workflow, cli
+from headgate import AsyncClient, Dag, Job, NodeFailed, Worker, Workflow
+from headgate import _cli as cli
 from headgate._workflow_commands import function_named
 from headgate.testing import replay
 from services.local.stack import Stack

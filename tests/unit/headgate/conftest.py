@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate import _commands, cli
+from headgate import _cli as cli
+from headgate import _commands
+from headgate._async_client import AsyncClient
+from headgate._client import Client
 from headgate._transport import RetryPolicy
-from headgate.async_client import AsyncClient
-from headgate.client import Client
 from tests.unit.headgate.fakes import Service, problem
 
 ONCE = RetryPolicy(attempts_max=1)

@@ -421,5 +421,5 @@ def test_what_jobs_log_is_kept(result: bool) -> None:
         ("warning", "row 7 is odd", 2),
     ]
     assert [line.text for line in logs if line.logger == "headgate.job"] == ["attempt 1", "attempt 2"]
-    assert "ValueError: once" in next(line.text for line in logs if line.logger == "headgate.worker")
+    assert "ValueError: once" in next(line.text for line in logs if line.logger == "headgate._worker")
     assert [(line.at - start).total_seconds() for line in logs if "row" in line.text] == [0, 5]

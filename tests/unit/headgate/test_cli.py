@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate import _output, cli, wire
+from headgate import _cli as cli
+from headgate import _output, wire
 from headgate._transport import VERSION
 from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service, enqueued, problem, shards

@@ -10,8 +10,8 @@ import pytest
 
 import headgate
 from headgate import AsyncClient, Client, errors, wire
+from headgate._ids import new_id, shard_of
 from headgate._transport import RetryPolicy
-from headgate.ids import new_id, shard_of
 from tests.unit.headgate import unasync
 from tests.unit.headgate.fakes import Service, enqueued, problem, shards
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from headgate._cli import build_parser
 from headgate._completion import SHELLS, commands_of
 from headgate._output import fitting, show_table
-from headgate.cli import build_parser
 from tests.unit.headgate.conftest import Run
 
 COMMANDS = list(commands_of(build_parser(), ("headgate",), ""))

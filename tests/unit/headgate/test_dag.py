@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from headgate import Client, Dag, errors
+from headgate._async_client import AsyncClient
 from headgate._async_handle import AsyncDagHandle
 from headgate._transport import RetryPolicy
-from headgate.async_client import AsyncClient
 from tests.unit.headgate.fakes import Service, problem
 
 

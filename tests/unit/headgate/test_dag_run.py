@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from headgate import _commands, _local_run, errors
-from headgate.async_client import AsyncClient
+from headgate._async_client import AsyncClient
 from tests.unit.headgate.conftest import ONCE, Run
 from tests.unit.headgate.fakes import Service
 from tests.unit.headgate.test_cli import DAG

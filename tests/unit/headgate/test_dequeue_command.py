@@ -8,8 +8,9 @@ from typing import Any, TextIO
 
 import pytest
 
-from headgate import _commands, cli
-from headgate.client import Client
+from headgate import _cli as cli
+from headgate import _commands
+from headgate._client import Client
 from tests.unit.headgate.conftest import ONCE
 from tests.unit.headgate.fakes import Service
 from tests.unit.headgate.test_client import leased

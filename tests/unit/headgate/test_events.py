@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from headgate import errors, wire
+from headgate._async_client import AsyncClient
 from headgate._calls import DAG_EVENTS, Call, call
 from headgate._events import follow
 from headgate._transport import Endpoints, Exchange, RetryPolicy, SyncTransport
-from headgate.async_client import AsyncClient
 from tests.unit.headgate.fakes import Service, problem
 
 

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from headgate.ids import IdMaker, new_id, new_ids, shard_of, time_ms_of
+from headgate._ids import IdMaker, new_id, new_ids, shard_of, time_ms_of
 
 
 def test_an_id_is_a_uuid7_that_carries_time_and_shard() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from headgate import Job, _job_logs
 from headgate._job_logs import JobLogs, current_job
-from headgate.worker import Worker
+from headgate._worker import Worker
 from tests.unit.headgate.fakes import problem
 from tests.unit.headgate.test_client import leased
 from tests.unit.headgate.test_worker import Queue, worker_on, working

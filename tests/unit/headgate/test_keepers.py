@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from headgate import AsyncClient, Job, Leased
+from headgate._ids import new_id, shard_of
 from headgate._leases import Leases
 from headgate._settler import Settler
 from headgate._transport import RetryPolicy
-from headgate.ids import new_id, shard_of
 from tests.unit.headgate.fakes import problem
 from tests.unit.headgate.test_client import leased
 from tests.unit.headgate.test_worker import Queue

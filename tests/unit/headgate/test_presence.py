@@ -9,7 +9,7 @@ import pytest
 
 from headgate import AsyncClient, Job
 from headgate._transport import RetryPolicy
-from headgate.worker import Worker
+from headgate._worker import Worker
 from tests.unit.headgate.fakes import problem
 from tests.unit.headgate.test_client import leased
 from tests.unit.headgate.test_worker import Queue

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from headgate import wire
-from headgate.ids import new_id
+from headgate._ids import new_id
 
 NEAR = {"nodes": [{"key": "b", "topic": "t", "trigger": "any_failed"}]}
 

@@ -15,7 +15,7 @@ import pytest
 
 from headgate import AsyncClient, Throttled, errors
 from headgate._transport import RetryPolicy
-from headgate.worker import Fail, Job, Retry, Worker
+from headgate._worker import Fail, Job, Retry, Worker
 from tests.unit.headgate.fakes import problem
 from tests.unit.headgate.test_client import leased
 
@@ -198,7 +198,7 @@ async def test_what_became_of_an_item_is_logged_by_what_the_service_says(
     async def handler(_job: Job) -> None:
         raise ValueError("a bug")
 
-    caplog.set_level("INFO", "headgate.worker")
+    caplog.set_level("INFO", "headgate._worker")
     queue = Queue(leased("a"))
     queue.statuses["a"] = status
     await working(queue, handler, lambda: queue.heard("nack", 1))
@@ -227,7 +227,7 @@ async def test_a_bug_in_a_handler_is_logged_with_its_traceback(caplog: pytest.Lo
 async def test_a_bug_in_a_handler_is_told_with_its_traceback_and_without_what_cannot_be_stored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.CRITICAL, logger="headgate.worker")  # such a line is more than a report can hold
+    caplog.set_level(logging.CRITICAL, logger="headgate._worker")  # such a line is more than a report can hold
 
     async def handler(_job: Job) -> None:
         raise ValueError("bad \x00 \ud800 value" + "x" * 10_000 + "the end")

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.worker import ATTEMPTS_MAX, Fail, Job, Retry
+from headgate._worker import ATTEMPTS_MAX, Fail, Job, Retry
 from tests.unit.headgate.fakes import problem
 from tests.unit.headgate.test_client import leased
 from tests.unit.headgate.test_worker import Queue, worker_on, working

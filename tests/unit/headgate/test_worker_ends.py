@@ -14,7 +14,7 @@ from headgate import Client, Job, Node, errors
 from headgate._backoff import ceiling_s
 from headgate._backoff import pause_s as real_pause_s
 from headgate._transport import RetryPolicy
-from headgate.worker import Fail, Worker
+from headgate._worker import Fail, Worker
 from tests.unit.headgate.fakes import problem
 from tests.unit.headgate.test_client import leased
 from tests.unit.headgate.test_keepers import Held
@@ -114,7 +114,7 @@ async def test_an_outage_of_any_length_is_outlived(monkeypatch: pytest.MonkeyPat
     """2**1024 is no float: workers ended after some 45 minutes, and settlers unseen."""
     queue = Queue(leased("a"))
     queue.failing = [httpx.ConnectError("refused")] * 1_100 + [None] + [httpx.ConnectError("refused")] * 1_100
-    monkeypatch.setattr("headgate.worker.pause_s", lambda failures: real_pause_s(failures) * 0)
+    monkeypatch.setattr("headgate._worker.pause_s", lambda failures: real_pause_s(failures) * 0)
     monkeypatch.setattr("headgate._settler.pause_s", lambda failures: real_pause_s(failures) * 0)
     await working(queue, lambda _job: "done", lambda: queue.heard("ack", 1))
     assert queue.said["ack"] == [{"id": "a", "lease_token": "token-a", "output": "done"}]

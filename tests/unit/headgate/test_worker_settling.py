@@ -9,7 +9,7 @@ import pytest
 from headgate import Job
 from headgate._settler import CARRIED_BYTES_MAX, CARRIED_MAX
 from headgate._task import ANSWER_S, PREFETCH_S, PREFETCH_SLOTS_MAX, Task
-from headgate.worker import Worker
+from headgate._worker import Worker
 from tests.unit.headgate.fakes import problem
 from tests.unit.headgate.test_client import leased
 from tests.unit.headgate.test_keepers import Held

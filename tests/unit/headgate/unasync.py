@@ -10,7 +10,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[3] / "headgate"
 FILES = {
-    "async_client.py": "client.py",
+    "_async_client.py": "_client.py",
     "_async_handle.py": "_handle.py",
     "_async_sender.py": "_sender.py",
     "_async_events.py": "_events.py",

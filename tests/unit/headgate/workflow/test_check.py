@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate import Workflow, _run_commands, cli
+from headgate import Workflow, _run_commands
+from headgate import _cli as cli
 from headgate.testing import simulate
 
 BEFORE = """

@@ -16,10 +16,10 @@ from headgate._async_schedules import AsyncSchedules
 from headgate._async_workers import AsyncWorkers
 from headgate._async_workflows import AsyncWorkflows
 from headgate._calls import Call, Verb, present
+from headgate._dag import Dag, create, submission
 from headgate._elements import Ack, Dequeued, Extend, Item, ItemFilter, ItemOptions, Leased, Nack, Result, Revive
 from headgate._flows import Flow, Shards
 from headgate._transport import AsyncTransport, Exchange, RetryPolicy
-from headgate.dag import Dag, create, submission
 from headgate.errors import HeadgateError, NotFound
 
 T = TypeVar("T")

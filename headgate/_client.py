@@ -1,4 +1,4 @@
-"""Made from `async_client.py` by `tests/unit/headgate/unasync.py`; change that one."""
+"""Made from `_async_client.py` by `tests/unit/headgate/unasync.py`; change that one."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -9,6 +9,7 @@ import httpx
 
 from headgate import _calls, _flows, _settings, wire
 from headgate._calls import Call, Verb, present
+from headgate._dag import Dag, create, submission
 from headgate._elements import Ack, Dequeued, Extend, Item, ItemFilter, ItemOptions, Leased, Nack, Result, Revive
 from headgate._flows import Flow, Shards
 from headgate._handle import DagHandle
@@ -19,7 +20,6 @@ from headgate._schedules import Schedules
 from headgate._transport import Exchange, RetryPolicy, SyncTransport
 from headgate._workers import Workers
 from headgate._workflows import Workflows
-from headgate.dag import Dag, create, submission
 from headgate.errors import HeadgateError, NotFound
 
 T = TypeVar("T")

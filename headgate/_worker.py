@@ -15,7 +15,7 @@ which the item's backoff and attempts decide (`Retry` and `Fail` say more). An i
 is given up with its 20th, or as many as the task says. A worker outlives restarts of the services. SIGTERM and
 SIGINT drain it: it takes nothing more, hands back what it has not begun, lets handlers finish for `drain_s`, and
 hands back what is left, both at no cost of an attempt. A second signal does not wait. What goes wrong is logged
-as `headgate.worker`; `headgate.testing` has jobs for tests.
+as `headgate._worker`; `headgate.testing` has jobs for tests.
 """
 
 import asyncio
@@ -31,8 +31,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from headgate import _supervisor
+from headgate._async_client import AsyncClient
 from headgate._backoff import pause_s
 from headgate._bridge import beside, client_like
+from headgate._client import Client
 from headgate._deciders import Deciders, W
 from headgate._elements import Leased
 from headgate._job import Ending, Handler, Job, run_handler, traced, verdict_of, verdict_of_error
@@ -42,8 +44,6 @@ from headgate._presence import Presence
 from headgate._settler import Settler, Verdict
 from headgate._signals import on_signals
 from headgate._task import Task, check_prefetch, in_loop
-from headgate.async_client import AsyncClient
-from headgate.client import Client
 from headgate.errors import (
     BadRequest,
     Conflict,
@@ -60,7 +60,7 @@ from headgate.wire import BATCH_MAX, WAIT_S_MAX
 
 __all__ = ["Fail", "Job", "Retry", "Worker"]
 
-log = logging.getLogger("headgate.worker")
+log = logging.getLogger("headgate._worker")
 
 F = TypeVar("F", bound=Handler)
 SETTLE_S_MAX: Final = 10.0
