@@ -471,7 +471,8 @@ WITH (fillfactor='70', autovacuum_analyze_threshold='1000000');
 
 CREATE TABLE signal_id (
     dag_no bigint NOT NULL,
-    id text NOT NULL
+    id text NOT NULL,
+    at timestamp with time zone DEFAULT shard_now() NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 

@@ -83,10 +83,12 @@ class DagSettings(EdgeSettings):
     # Outputs and errors of a page of nodes; beside them what surrounds these nodes; payloads of an exported page.
     page_bytes_max: int = 4 * 1024 * 1024
 
-    # Of a run of a workflow: nodes that have not ended, signals that it has not received, events of a page, and
-    # how long its code may clean up before it is ended.
+    # Of a run of a workflow: nodes that have not ended, signals that it has not received, for how long the ids of
+    # those are known where it goes on as a new one, events of a page, and how long its code may clean up before it
+    # is ended.
     run_unfinished_max: int = 100_000
     unread_signals_max: int = 10_000
+    signal_ids_kept_s: float = 86_400.0
     history_events_max: int = 1_000
     cancel_grace_s: float = 3_600.0
     # Events that nothing waits for, of one DAG, in an answer.

@@ -266,9 +266,11 @@ async def add_signal(tx: Transaction, dag_no: DagNo, name: str, signal_id: str, 
     await tx.fetch(SQL.add_signal, dag_no=dag_no, name=name, id=signal_id, data=data)
 
 
-async def move_signals(tx: Transaction, run: Run, dag_no: DagNo) -> None:
+async def move_signals(tx: Transaction, run: Run, dag_no: DagNo, ids_kept_s: float) -> None:
     """Tell a run that has just begun what another one has not received, in the order in which that was told."""
-    await tx.fetch(SQL.move_signals, dag_no=run.dag_no, received=run.received, to_dag_no=dag_no)
+    await tx.fetch(
+        SQL.move_signals, dag_no=run.dag_no, received=run.received, to_dag_no=dag_no, ids_kept_s=ids_kept_s
+    )
 
 
 async def set_continued(tx: Transaction, run: Run, dag_id: str) -> None:

@@ -196,7 +196,7 @@ class Starter:
             # The next one tells the parent how it ends.
             dag.parent_dag = None
         begun = await self.begin(tx, shard, run.namespace, dag_id, wanted, queue_shard, parent)
-        await store.runs.move_signals(tx, run, begun.written.dag.no)
+        await store.runs.move_signals(tx, run, begun.written.dag.no, self._context.settings.signal_ids_kept_s)
         await store.runs.set_continued(tx, run, dag_id)
         await store.runs.point_id(tx, run.namespace, run.workflow_id, dag_id)
         return begun

@@ -247,6 +247,41 @@ async def test_a_signal_that_comes_with_a_start_is_not_lost_where_the_run_that_w
     assert [row["data"] for row in told] == ["7"], "once, and to the run that lives"
 
 
+async def test_a_run_that_goes_on_as_a_new_one_takes_along_ids_of_signals_that_may_still_come_again(
+    world: DagWorld,
+) -> None:
+    """Each run knows those of its own time: else one that goes on for ever writes more with each that follows."""
+    await begun(world)
+    for name in ("old", "late", "unread"):
+        await post(world, "/order-17/signals", {"name": name, "id": name}, 202)
+    await world.rows("UPDATE signal_id SET at = at - interval '2 days' WHERE id <> 'late'")
+    for received in ({"old": 1, "late": 1}, {}):
+        await continued(world, received)
+        known = await world.rows("SELECT id FROM signal_id WHERE dag_no = (SELECT max(dag_no) FROM run)")
+        assert {row["id"] for row in known} == {"late", "unread"}
+    assert (await post(world, "/order-17/signals", {"name": "late", "id": "late"}, 202))["status"] == "duplicate"
+    assert (await post(world, "/order-17/signals", {"name": "unread", "id": "unread"}, 202))[
+        "status"
+    ] == "duplicate"
+
+
+async def continued(world: DagWorld, received: dict[str, int]) -> None:
+    """The run ends, and goes on as a new one."""
+    await world.settle()
+    [run] = await world.rows("SELECT dag_id::text AS dag, last_event FROM run WHERE state = 'running'")
+    [item] = [item for item in world.queue.ready("wf/order") if item.body["ack_context"]["dag"] == run["dag"]]
+    end = {**command("end", "", after=1, state="continued", input=1), "after": run["last_event"]}
+    said = {
+        "generation": item.generation,
+        "secret": item.body["payload"]["secret"],
+        "turn": 1,
+        "received": received,
+    }
+    said |= {"last": run["last_event"], "seen": run["last_event"], "commands": [end]}
+    answer = await world.http.post(f"/v1/namespaces/default/dags/{run['dag']}/turn", json=said)
+    assert answer.json() == {"turn": 1, "ended": True}, answer.text
+
+
 async def test_signals_are_bounded_and_bad_ones_change_nothing(world: DagWorld) -> None:
     world.duties.context.settings.__dict__["unread_signals_max"] = 5
     try:

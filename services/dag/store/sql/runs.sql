@@ -148,8 +148,9 @@ appended AS (
 UPDATE run SET signals = signals + 1, last_event = last_event + 1, last_told = last_event + 1
 WHERE dag_no = $1;
 
--- name: move_signals(dag_no, received, to_dag_no)
--- Signals that a run has not received are the first that another one is told, in their order, with their ids.
+-- name: move_signals(dag_no, received, to_dag_no, ids_kept_s)
+-- Signals that a run has not received are the first that another one is told, in their order, with their ids; and so are
+-- the ids of those that came lately, to whichever run.
 WITH unread AS MATERIALIZED (
     SELECT e.data, e.at, s.name, s.id,
         row_number() OVER (ORDER BY e.event) AS place, row_number() OVER (PARTITION BY s.name ORDER BY e.event) AS nth
@@ -157,7 +158,10 @@ WITH unread AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT e.data::json ->> 'name' AS name, e.data::json ->> 'id' AS id) AS s
     WHERE e.dag_no = $1 AND e.kind = 'signal'
         AND substring(e.key FROM '[0-9]+$')::int > coalesce(($2::json ->> s.name)::int, 0)),
-noted AS (INSERT INTO signal_id (dag_no, id) SELECT $3, id FROM signal_id WHERE dag_no = $1),
+noted AS (
+    INSERT INTO signal_id (dag_no, id, at)
+    SELECT $3, id, at FROM signal_id
+    WHERE dag_no = $1 AND (at > shard_now() - make_interval(secs => $4::float8) OR id IN (SELECT id FROM unread))),
 counted AS (INSERT INTO signal_count (dag_no, name, sent) SELECT $3, name, count(*) FROM unread GROUP BY name),
 appended AS (
     INSERT INTO event (dag_no, event, at, kind, key, state, data)
