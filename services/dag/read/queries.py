@@ -202,6 +202,12 @@ class Queries:
         if len(specs) < len(nos):
             reached = max(specs)
             more = cursors.encode(f"nodes|{dag.id}|{None}", str(reached - dag.node_no(0)))
+        if dag.workflow is not None and dag.node_no(0) in specs:
+            # With the secret in a decider's payload anybody could go on with the run.
+            decider = json.loads(specs[dag.node_no(0)])
+            specs[dag.node_no(0)] = queue_items.encode(
+                {name: value for name, value in decider.items() if name != "payload"}
+            )
         return [(each, specs[each.row.no]) for each in details if each.row.no in specs], more
 
     async def graph(self, namespace: str, dag_id: str, nodes_max: int, form_of: Callable[[Dag], Form]) -> bytes:

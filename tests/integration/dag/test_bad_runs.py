@@ -265,6 +265,17 @@ async def test_a_run_that_goes_on_as_a_new_one_takes_along_ids_of_signals_that_m
     ] == "duplicate"
 
 
+async def test_who_may_look_at_a_run_is_not_told_its_deciders_secret(world: DagWorld) -> None:
+    run, good = await begun(world)
+    dag = f"/v1/namespaces/default/dags/{run}"
+    paths = ("", "/export", "/nodes", "/node?key=decider", "/node/inputs?key=decider", "/frontier", "/timelines")
+    for path in (*paths, "/timeline?key=decider", "/why", "/graph", "/history", "/run", "/outputs"):
+        answer = await world.http.get(f"{dag}{path}")
+        assert answer.status_code == 200 and good["secret"] not in answer.text, path
+    [decider] = (await world.http.get(f"{dag}/export")).json()["items"]
+    assert decider["item"]["topic"] == "wf/order" and "payload" not in decider["item"]
+
+
 async def continued(world: DagWorld, received: dict[str, int]) -> None:
     """The run ends, and goes on as a new one."""
     await world.settle()

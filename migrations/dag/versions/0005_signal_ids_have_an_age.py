@@ -2,8 +2,8 @@
 
 from migrations.script import run_sql
 
-revision = "0004"
-down_revision = "0003"
+revision = "0005"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 
