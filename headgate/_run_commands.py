@@ -55,6 +55,12 @@ def add_commands(add: Add) -> None:
     telling.add_argument("id")
     telling.add_argument("name")
     telling.add_argument("data", nargs="?", help="JSON or plain text")
+    asking = add("update", update, "tell a run something, and show what its code answers")
+    asking.add_argument("id")
+    asking.add_argument("name")
+    asking.add_argument("data", nargs="?", help="JSON or plain text")
+    asking.add_argument("--id", dest="update_id", metavar="UPDATE", help="of the update; one is made by default")
+    asking.add_argument("--wait-s", type=float, default=20.0, metavar="S", help="for the answer (default 20)")
     for name, run, about in (
         ("cancel", cancel, "ask a run to end; its code may clean up"),
         ("terminate", terminate, "end a run"),
@@ -123,6 +129,19 @@ def signal(args: Args) -> int:
         answer = client.workflows.get(args.id).signal(args.name, data)
     sys.stdout.write(f"{answer.status}\n")
     return commands.OK
+
+
+def update(args: Args) -> int:
+    """workflow update."""
+    data = None if args.data is None else commands.parsed(args.data)
+    with commands.client_of(args) as client:
+        handle = client.workflows.get(args.id)
+        found = handle.update(args.name, data, id=args.update_id, wait_s=args.wait_s)
+    if args.output == "json":
+        show_json(found, sys.stdout)
+    else:
+        show_fields(found.model_dump(exclude_none=True), sys.stdout)
+    return commands.OK if found.status in ("done", "pending") else commands.FAILURE
 
 
 def move(args: Args) -> int:

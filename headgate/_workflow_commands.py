@@ -24,6 +24,7 @@ examples:
   headgate workflow start order '{"items": ["book"]}' --id order-17
   headgate workflow list --type order --stuck           runs whose code cannot go on
   headgate workflow signal order-17 approval '{"by": "ada"}'
+  headgate workflow update order-17 address '"Rue 1"'   and what its code answers
   headgate workflow move order-17 4                     workers of version 4 go on with it
   headgate workflow history order-17 --to run.json      as `replay` takes it
   headgate workflow check order shop.orders:order       open runs against this code

@@ -3,17 +3,19 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from headgate import _calls, wire
 from headgate import _workflow_calls as verbs
 from headgate._calls import Call, Verb, present
 from headgate._flows import listed
 from headgate._sender import Sender
-from headgate.wire.workflow import Accepted, RunState, WorkflowRun
+from headgate.wire.workflow import Accepted, RunState, RunUpdate, WorkflowRun
 
 T = TypeVar("T")
 
+# For how long `update` waits for its answer unless it is told otherwise.
+UPDATE_WAIT_S: Final = 5.0
 Reuse = Literal["never", "failed", "always"]
 
 
@@ -131,6 +133,34 @@ class WorkflowHandle:
         body = {"name": name, "data": data, "id": id or f"sdk-{uuid.uuid4().hex}"}
         return self._client._send(self._call(verbs.SIGNAL, Accepted.model_validate, body=body))
 
+    def update(
+        self, name: str, data: Any = None, *, id: str | None = None, wait_s: float = UPDATE_WAIT_S
+    ) -> RunUpdate:
+        """Tell the run something that its code answers (`wf.on_update`), and wait for the answer, up to `wait_s`;
+        after that it is `pending`: ask `update_state`. The same `id` again adds nothing; one is made here, so that
+        the call may be sent again.
+
+        Raises:
+            Conflict: the run is over.
+            OverQuota: it has as many unread signals as it may.
+        """
+        sent_s = round(min(wait_s, wire.WAIT_S_MAX), 3)
+        body = {"name": name, "data": data, "id": id or f"sdk-{uuid.uuid4().hex}", "wait_s": sent_s}
+        call = self._call(verbs.UPDATE, RunUpdate.model_validate, body=body, wait_s=sent_s)
+        return self._client._send(call)
+
+    def update_state(self, id: str, *, wait_s: float = 0.0) -> RunUpdate:
+        """What became of an update, once it is answered or after `wait_s`.
+
+        Raises:
+            NotFound: the run was sent no such update.
+        """
+        asked_s = round(min(wait_s, wire.WAIT_S_MAX), 3)
+        call = self._call(
+            verbs.UPDATE_STATE, RunUpdate.model_validate, query={"wait_s": asked_s}, wait_s=asked_s, update=id
+        )
+        return self._client._send(call)
+
     def cancel(self, reason: str | None = None) -> WorkflowRun:
         """Ask the run to end; its code may clean up."""
         return self._client._send(
@@ -174,6 +204,14 @@ class WorkflowHandle:
         return found
 
     def _call(
-        self, verb: Verb, parse: Callable[[Any], T], *, body: Any = None, query: Any = None, wait_s: float = 0.0
+        self,
+        verb: Verb,
+        parse: Callable[[Any], T],
+        *,
+        body: Any = None,
+        query: Any = None,
+        wait_s: float = 0.0,
+        **names: str,
     ) -> Call[T]:
-        return _calls.call(verb, parse, ns=self.namespace, workflow=self.id, body=body, query=query, wait_s=wait_s)
+        names |= {"ns": self.namespace, "workflow": self.id}
+        return _calls.call(verb, parse, body=body, query=query, wait_s=wait_s, **names)

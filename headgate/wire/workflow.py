@@ -26,7 +26,7 @@ from headgate.wire.names import PathName, WorkflowType, WorkflowVersion, check_v
 SHOWN_CHARS_MAX: Final = 500
 EVENTS_MAX: Final = 2**53
 CommandKind = Literal[
-    "item", "sub", "child", "start", "send", "timer", "step", "marker", "cancel", "publish", "end"
+    "item", "sub", "child", "start", "send", "timer", "step", "marker", "cancel", "publish", "answer", "end"
 ]
 
 RunState = Literal["running", "succeeded", "failed", "cancelled", "continued"]
@@ -89,6 +89,22 @@ class SignalSpec(Request):
     name: Key
     data: Json = None
     id: Key | None = None
+
+
+class UpdateSpec(SignalSpec):
+    """A signal that the run's code is to answer; `wait_s`: for so long the call waits for the answer."""
+
+    id: PathName | None = None
+    wait_s: Annotated[float, Field(ge=0, le=WAIT_S_MAX)] = 0.0
+
+
+class RunUpdate(Response):
+    """What became of an update. It has failed, too, if its run ended before it was answered."""
+
+    id: str
+    status: Literal["pending", "done", "failed", "rejected"]
+    output: Any = None
+    error: str | None = None
 
 
 class StartWorkflow(Request):

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from headgate.workflow.commands import Place, canonical
 from headgate.workflow.errors import Refused
+from headgate.workflow.updates import Handler, Validator
 
 if TYPE_CHECKING:
     from headgate.workflow.replay import Replay
@@ -260,6 +261,24 @@ class Workflow:
     async def receive(self, name: str) -> Any:
         """The data of the next signal of that name; those that came before are kept, in order."""
         return await self._run.receive(name)
+
+    def on_update(self, name: str, handler: Handler, *, validator: Validator | None = None) -> None:
+        """Answer updates of that name from now on, and those that came before: what `handler(data)` returns is the
+        answer, what it raises is a failure of the update, not of the run. Each runs in a task of its own, and may
+        await what the workflow may. Where `validator(data)` raises, the update is rejected, and not handled.
+
+        What is not answered when the run ends has failed; see `updates_done`. Signals of that name are handled
+        too, and nobody is told; a `receive` of an update's name answers it with nothing.
+
+        Raises:
+            ValueError: the name has a handler already.
+        """
+        self._run.on_update(name, handler, validator)
+
+    async def updates_done(self) -> None:
+        """Wait until no handler of an update runs."""
+        self._run.check_in_task()
+        await self._run.updates.done()
 
     def publish(self, key: str, value: Any) -> None:
         """Show a value to whoever looks at the run."""

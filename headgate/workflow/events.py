@@ -9,7 +9,7 @@ from headgate.workflow.errors import UnknownEvent
 # Kinds of nodes that end, and are then told to the code.
 NODES: Final = frozenset({"item", "sub", "child", "timer", "step", "send", "start"})
 # Records without an end of their own.
-RECORDS: Final = frozenset({"marker", "cancel", "publish", "end"})
+RECORDS: Final = frozenset({"marker", "cancel", "publish", "answer", "end"})
 ENDS: Final = frozenset({"succeeded", "failed", "cancelled", "skipped"})
 
 

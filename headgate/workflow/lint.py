@@ -69,7 +69,7 @@ _METHODS: Final = {
     "run_in_executor": _THREAD,
 }
 _AWAITED: Final = frozenset(
-    {"call", "fork", "join", "run", "dag", "child", "start", "signal", "sleep", "until", "receive"}
+    {"call", "fork", "join", "run", "dag", "child", "start", "signal", "sleep", "until", "receive", "updates_done"}
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

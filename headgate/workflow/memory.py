@@ -42,6 +42,8 @@ class MemoryRun:
         self.stuck: Mapping[str, Any] | None = None
         self.stuck_attempts = 0
         self.published: dict[str, Any] = {}
+        # Of updates, by their ids; None until code has answered.
+        self.answers: dict[str, dict[str, Any] | None] = {}
         self.received: dict[str, int] = {}
         # Each node's kind, spec and state, by key.
         self.nodes: dict[str, dict[str, Any]] = {}
@@ -86,14 +88,21 @@ class MemoryRun:
         self.running_steps.discard(key)
         return self._append(node["kind"], key, state, output=output, error=error)
 
-    def signal(self, name: str, data: Any = None, id: str | None = None) -> Event | None:
+    def update(self, name: str, data: Any = None, *, id: str) -> Event | None:
+        """A signal whose sender waits for `answers[id]`."""
+        event = self.signal(name, data, id, asks=True)
+        if event is not None:
+            self.answers[id] = None
+        return event
+
+    def signal(self, name: str, data: Any = None, id: str | None = None, *, asks: bool = False) -> Event | None:
         """None where a signal of this id is there already, or the run has ended."""
         if self.is_ended or (id is not None and id in self._signal_ids):
             return None
         if id is not None:
             self._signal_ids.add(id)
         number = self._signals[name] = self._signals.get(name, 0) + 1
-        told = {"name": name, "data": data, "id": id}
+        told = {"name": name, "data": data, "id": id, "asks": asks or None}
         told = {key: value for key, value in told.items() if value is not None}
         return self._append("signal", f"signal:{name}#{number}", "received", data=told)
 
@@ -187,6 +196,8 @@ class MemoryRun:
             self.finish(key, "cancelled")
         elif kind == "publish":
             self.published[key] = spec["value"]
+        elif kind == "answer":
+            self.answers[spec["id"]] = {name: value for name, value in spec.items() if name != "id"}
         elif kind == "end":
             self._end(spec)
 

@@ -21,39 +21,19 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from headgate.workflow.asked import Asked, nearest
 from headgate.workflow.commands import Command, Place, canonical
 from headgate.workflow.context import TIMER, ContinueAsNew, Workflow, refuse_outside
-from headgate.workflow.errors import Mismatch, NodeFailed, Nondeterministic, Refused, UnknownEvent
+from headgate.workflow.errors import Mismatch, Nondeterministic, Refused, UnknownEvent
 from headgate.workflow.events import ENDS, NODES, RECORDS, Event
 from headgate.workflow.lines import last_line, raised_at, text_of, user_place, where_waits
 from headgate.workflow.loop import TimerHandle, new_loop
-from headgate.workflow.mailbox import Mailbox
+from headgate.workflow.mailbox import Mailbox, Told
+from headgate.workflow.updates import Handler, Updates, Validator, answered
 
 SIGNAL: Final = "signal"
 
 log = logging.getLogger("headgate.workflow")
-
-
-class Asked:
-    """A node that the code has asked for and that has not ended, or was forked."""
-
-    __slots__ = ("ended", "error", "forked", "key", "kind", "output", "state", "timer", "waiters")
-
-    def __init__(self, kind: str, key: str, forked: bool = False, timer: TimerHandle | None = None) -> None:
-        self.kind = kind
-        self.key = key
-        self.forked = forked
-        self.timer = timer
-        self.ended = False
-        self.state = ""
-        self.output: Any = None
-        self.error: str | None = None
-        self.waiters: list[asyncio.Future[Any]] = []
-
-    def outcome(self) -> Any:
-        if self.state == "succeeded":
-            return self.output
-        raise NodeFailed(self.key, self.state, self.error)
 
 
 class Replay:
@@ -96,6 +76,7 @@ class Replay:
         self._unrecorded: dict[int, dict[tuple[str, str], Command]] = {}
         self._steps: dict[str, Command] = {}
         self._mailbox = Mailbox(self.loop.create_future)
+        self.updates = Updates(self.loop, self._answer)
 
     # Events in
 
@@ -202,7 +183,7 @@ class Replay:
         if command is None:
             if event.kind == "marker":
                 return  # of code that has been removed since; it meant nothing but the answer
-            other = _nearest(event, made)
+            other = nearest(event, made)
             line = other.line if other else self.where()
             raise Mismatch(event.after, event.describe(), other.describe() if other else None, line)
         if event.fingerprint != command.fingerprint:
@@ -286,6 +267,8 @@ class Replay:
             with self._guard():
                 self._run_loop()
         assert self._main is not None
+        if (refused := self.updates.refused) is not None:
+            raise Nondeterministic(f"{refused} ({last_line(refused)})") from refused
         if self._main.done() and self.end is None:
             self.end = self._ended(self._main)
             self._made["end", ""] = self.end
@@ -434,13 +417,35 @@ class Replay:
 
     async def receive(self, name: str) -> Any:
         self.check_in_task()
-        return await self._mailbox.receive(name)
+        if self.updates.handles(name):
+            raise Refused(f"signals of the name {name!r} go to the handler that `on_update` was given")
+        told = await self._mailbox.receive(name)
+        self._answer(told, *answered(told, "done"), None)
+        return told.data
+
+    def on_update(self, name: str, handler: Handler, validator: Validator | None) -> None:
+        self.check_in_task()
+        self.updates.add(name, handler, validator)
+        for told in self._mailbox.take(name):
+            self.updates.begin(told)
+
+    def _answer(self, told: Told, text: str, compared: str | None, place: Place) -> None:
+        """Tell whoever sent it, if that one waits to be told."""
+        if told.id is not None:
+            self._made["answer", told.key] = Command("answer", told.key, text, self.told, place, compared)
 
     def _hand_over(self, event: Event) -> None:
         self._check_started(event)
         self._advance(event.at)
         data = _data_of(event)
-        self._mailbox.offer(data.get("name", ""), data.get("data"))
+        told = Told(
+            event.key, data.get("name", ""), data.get("data"), data.get("id") if data.get("asks") else None
+        )
+        if self.updates.handles(told.name):
+            self._mailbox.count(told.name)
+            self.updates.begin(told)
+        else:
+            self._mailbox.offer(told)
 
     def publish(self, key: str, text: str, place: Place) -> None:
         self.check_in_task()
@@ -483,12 +488,6 @@ def _data_of(event: Event) -> Mapping[str, Any]:
 def _wake(waiter: "asyncio.Future[Any]") -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _nearest(event: Event, made: Mapping[tuple[str, str], Command]) -> Command | None:
-    """What the code asks for in the place of what the history has."""
-    same_kind = [command for command in made.values() if command.kind == event.kind]
-    return next(iter(same_kind or made.values()), None)
 
 
 def _takes_input(function: Callable[..., Any]) -> bool:

@@ -101,6 +101,13 @@ class Simulation:
         self._played = None
         return self
 
+    def update(self, name: str, data: Any = None, *, id: str | None = None, at_s: float = 0.0) -> "Simulation":
+        """An update comes so long after the start; `answers` has its answer by its id, which is its name by
+        default."""
+        self._from_outside.append((at_s, f"update {id or name}", name, data))
+        self._played = None
+        return self
+
     def cancel(self, reason: str | None = None, *, at_s: float = 0.0) -> "Simulation":
         """Somebody cancels the run so long after its start."""
         self._from_outside.append((at_s, "cancel", "", reason))
@@ -154,6 +161,11 @@ class Simulation:
     @property
     def published(self) -> dict[str, Any]:
         return self.run().run.published
+
+    @property
+    def answers(self) -> dict[str, dict[str, Any] | None]:
+        """What updates were answered, by their ids: `{state, output | error}`, None where nothing was."""
+        return self.run().run.answers
 
     @property
     def elapsed_s(self) -> float:
@@ -306,7 +318,11 @@ class _Play:
 
     def play(self) -> Played:
         for at_s, verb, name, data in self.simulation.from_outside:
-            happen = partial(self.run.signal, name, data) if verb == "signal" else partial(self.run.cancel, data)
+            happen: Callable[[], Any] = partial(self.run.signal, name, data)
+            if verb == "cancel":
+                happen = partial(self.run.cancel, data)
+            elif verb != "signal":
+                happen = partial(self.run.update, name, data, id=verb.removeprefix("update "))
             self.comes(at_s, happen)
         self.turns()
         while not self.run.is_ended:

@@ -472,7 +472,9 @@ WITH (fillfactor='70', autovacuum_analyze_threshold='1000000');
 CREATE TABLE signal_id (
     dag_no bigint NOT NULL,
     id text NOT NULL,
-    at timestamp with time zone DEFAULT shard_now() NOT NULL
+    at timestamp with time zone DEFAULT shard_now() NOT NULL,
+    asks boolean DEFAULT false NOT NULL,
+    answer text
 )
 WITH (autovacuum_analyze_threshold='1000000');
 

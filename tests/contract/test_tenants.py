@@ -106,6 +106,7 @@ DAG_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("post", "/dags/{dag}/turn"): lambda _: {"generation": 1, "secret": "s", "turn": 1, "last": 1},
     ("post", "/workflows"): lambda _: {"type": "order", "id": "order-18"},
     ("post", "/workflows/{workflow}/signals"): lambda _: {"name": "go"},
+    ("post", "/workflows/{workflow}/updates"): lambda _: {"name": "go", "id": "theirs"},
     ("post", "/workflows/{workflow}/cancel"): lambda _: {},
     ("post", "/workflows/{workflow}/terminate"): lambda _: {},
     ("post", "/workflows/{workflow}/pause"): lambda _: {},

@@ -9,6 +9,7 @@ _RUNS: Final = "integration/dag/test_runs.py"
 _FOLDING: Final = "integration/dag/test_folding_runs.py"
 _TELL_RUNS_HERE: Final = "migrations/dag/functions/tell_runs_here.sql"
 _PINNED: Final = "integration/dag/test_pinned_runs.py"
+_UPDATES: Final = "integration/dag/test_run_updates.py"
 _BAD: Final = "integration/dag/test_bad_runs.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -143,6 +144,30 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            settlement.sends.append(cancel)\n",
         "",
         (f"{_PINNED}::test_a_run_that_a_worker_has_is_moved_under_it",),
+    ),
+    Mutation(
+        "run-update-first",
+        "the first answer to an update stands",
+        "services/dag/store/sql/runs.sql",
+        "WHERE signal_id.ctid = found.tid AND found.waits)",
+        "WHERE signal_id.ctid = found.tid)",
+        (f"{_UPDATES}::test_the_first_answer_stands_and_a_turn_that_was_answered_is_answered_again",),
+    ),
+    Mutation(
+        "run-update-asked",
+        "what nobody has asked is not answered",
+        "services/dag/workflows/turn_commits.py",
+        "if answers and not await store.runs.answer_updates(self._tx, self._dag.no, answers):",
+        "if not await store.runs.answer_updates(self._tx, self._dag.no, answers) and False:",
+        (f"{_UPDATES}::test_an_answer_to_what_was_not_asked_writes_nothing",),
+    ),
+    Mutation(
+        "run-update-left",
+        "an update that a run has taken and not answered as it goes on is not open for ever",
+        "services/dag/store/sql/runs.sql",
+        "CASE WHEN asks AND id NOT IN (SELECT id FROM unread WHERE id IS NOT NULL)",
+        "CASE WHEN answer IS NOT NULL",
+        (f"{_UPDATES}::test_updates_that_were_not_received_go_on_with_the_next_run_and_others_fail",),
     ),
     Mutation(
         "run-page-bytes",

@@ -141,6 +141,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_DRIVER}::test_threads_that_do_not_come_back_are_replaced_up_to_a_cap",),
     ),
     Mutation(
+        "workflow-update-refused",
+        "a handler of an update that does what a workflow may not leaves its run stuck",
+        f"{_HEADGATE}replay.py",
+        "        if (refused := self.updates.refused) is not None:",
+        "        if (refused := self.updates.refused) is not None and self._guard is self:",
+        (f"{_TESTS}test_updates.py::test_a_handler_that_does_what_a_workflow_may_not_leaves_the_run_stuck",),
+    ),
+    Mutation(
         "workflow-collector",
         "nothing looks for garbage while a history is replayed",
         f"{_HEADGATE}replay.py",

@@ -10,6 +10,7 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 
 from headgate import wire
+from headgate.wire.workflow import RunUpdate, UpdateSpec
 from services.dag.api import workflow_intake
 from services.dag.api.parts import Orchestrator
 from services.dag.api.routing import (
@@ -26,7 +27,7 @@ from services.dag.errors import WorkflowFinished
 from services.dag.store.runs import ShownRun, StoredEvent
 from services.dag.workflows.reading import History
 from services.dag.workflows.starting import Started
-from services.dag.workflows.values import NewRun
+from services.dag.workflows.values import NewRun, Update
 from shared.errors import ShardUnavailable
 from shared.http.edge import body_of, json_response
 
@@ -116,6 +117,27 @@ async def signal(
     return json_response({"status": "accepted" if is_new else "duplicate"}, 202)
 
 
+@router.post(_ONE + "/updates", response_model=RunUpdate, operation_id="workflow_update")
+async def update(
+    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, body: Annotated[UpdateSpec, body_of(UpdateSpec)]
+) -> Response:
+    """Tell the run something that its code answers, and wait for that up to `wait_s`. The same `id` again adds
+    nothing, and is answered alike."""
+    told = workflow_intake.signal(body, duties.context.settings)
+    workflow_id = path_name("workflow", workflow)
+    await duties.run_control.signal(ns, workflow_id, told)
+    return json_response(_update_view(await duties.runs.update(ns, workflow_id, told.id, body.wait_s)))
+
+
+@router.get(_ONE + "/updates/{update}", response_model=RunUpdate, operation_id="workflow_update_state")
+async def show_update(
+    ns: NamespaceOf, workflow: str, update: str, duties: OrchestratorOf, wait_s: WaitS = 0.0
+) -> Response:
+    """What became of an update, once it is answered or after `wait_s`."""
+    found = await duties.runs.update(ns, path_name("workflow", workflow), path_name("update", update), wait_s)
+    return json_response(_update_view(found))
+
+
 @router.post(_ONE + "/cancel", status_code=202, response_model=wire.WorkflowRun, operation_id="workflow_cancel")
 async def cancel(
     ns: NamespaceOf, workflow: str, duties: OrchestratorOf, body: Annotated[wire.Reasoned, body_of(wire.Reasoned)]
@@ -202,6 +224,10 @@ async def _started(ns: str, duties: Orchestrator, wanted: NewRun) -> Started:
             await duties.run_control.signal(ns, wanted.workflow_id, wanted.signal)
             return started
     raise ShardUnavailable("the runs of this id end too fast; send the call again", retry_after_s=1.0)
+
+
+def _update_view(update: Update) -> dict[str, Any]:
+    return {"id": update.id, "status": update.status, "output": raw(update.output), "error": update.error}
 
 
 def _history_view(history: History) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 from typing import Any, Final
 
 from headgate import wire
+from headgate.wire.workflow import UpdateSpec
 from services.dag.api import intake
 from services.dag.build import run_spec
 from services.dag.build.run_spec import RunSpec
@@ -37,6 +38,7 @@ _FIELDS: Final = {
     "marker": frozenset[str](),
     "cancel": frozenset[str](),
     "publish": frozenset({"value"}),
+    "answer": frozenset({"id", "state", "output", "error"}),
 }
 # Kinds whose spec is one field of a node.
 _WITHIN: Final = {"timer": "timer", "child": "workflow"}
@@ -56,7 +58,9 @@ _PREFIXES: Final = {
     "child": "child:",
     "start": "start:",
     "send": "send:",
+    "answer": "signal:",
 }
+_ANSWERS: Final = frozenset({"done", "failed", "rejected"})
 
 
 def new_run(body: wire.StartWorkflow, settings: DagSettings) -> NewRun:
@@ -88,7 +92,8 @@ def signal(body: wire.SignalSpec, settings: DagSettings, at: str = "/data") -> S
     Raises:
         ValueTooLarge: its data is over the limit.
     """
-    return Signal(body.name, body.id or new_signal_id(), intake.checked(body.data, settings.data_bytes_max, at))
+    data = intake.checked(body.data, settings.data_bytes_max, at)
+    return Signal(body.name, body.id or new_signal_id(), data, asks=isinstance(body, UpdateSpec))
 
 
 def turn(body: wire.TakeTurn, settings: DagSettings) -> Turn:
@@ -136,6 +141,8 @@ def _command(i: int, command: wire.TurnCommand, settings: DagSettings) -> Comman
     if kind == "publish":
         value = intake.checked(spec.get("value"), settings.value_bytes_max, f"{at}/spec/value")
         return made._replace(value=value)
+    if kind == "answer":
+        return made._replace(answer=_answer(spec, at, settings))
     if kind in ("item", "sub", "timer", "child", "start", "send"):
         return made._replace(node=_node(command, at, settings))
     return made
@@ -223,6 +230,31 @@ def _sent(spec: dict[str, Any], at: str, settings: DagSettings) -> str:
     return run_spec.dump(RunSpec("send", to, name=told.name, data=data))
 
 
+def _answer(spec: dict[str, Any], at: str, settings: DagSettings) -> tuple[str, str]:
+    """An update's id, and what it is answered, as JSON text."""
+    update_id, state = spec.get("id"), spec.get("state")
+    if not isinstance(update_id, str) or not _PATH_NAME(update_id):
+        raise _bad(f"{at}/spec/id", "must be the id of an update")
+    if not isinstance(state, str) or state not in _ANSWERS:
+        raise _bad(f"{at}/spec/state", f"must be one of {', '.join(sorted(_ANSWERS))}")
+    told: dict[str, Any] = {"state": state}
+    if spec.get("output") is not None:
+        intake.checked(spec["output"], settings.payload_bytes_max, f"{at}/spec/output")
+        told["output"] = spec["output"]
+    if (error := _error(spec, at)) is not None:
+        told["error"] = error
+    return update_id, encode(told)
+
+
+def _error(spec: dict[str, Any], at: str) -> str | None:
+    error = spec.get("error")
+    if error is not None and (not isinstance(error, str) or wire.unclean(error)):
+        raise _bad(f"{at}/spec/error", "must be a text")
+    if error is not None and len(error) > wire.ERROR_CHARS_MAX:
+        raise ValueTooLarge(f"{at}/spec/error: it has over {wire.ERROR_CHARS_MAX} characters")
+    return error
+
+
 def _end(spec: dict[str, Any], at: str, settings: DagSettings) -> RunEnd:
     state = spec.get("state")
     if not isinstance(state, str) or state not in _END_FIELDS:
@@ -234,11 +266,7 @@ def _end(spec: dict[str, Any], at: str, settings: DagSettings) -> RunEnd:
     for name in values:
         if spec.get(name) is not None:
             values[name] = intake.checked(spec[name], settings.payload_bytes_max, f"{at}/spec/{name}")
-    error = spec.get("error")
-    if error is not None and (not isinstance(error, str) or wire.unclean(error)):
-        raise _bad(f"{at}/spec/error", "must be a text")
-    if error is not None and len(error) > wire.ERROR_CHARS_MAX:
-        raise ValueTooLarge(f"{at}/spec/error: it has over {wire.ERROR_CHARS_MAX} characters")
+    error = _error(spec, at)
     if state == "failed" and error is None:
         error = "it failed"
     return RunEnd(state, values["output"], error, values["input"])

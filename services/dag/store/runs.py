@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -261,9 +261,30 @@ async def has_signal(tx: Transaction, run: Run, signal_id: str) -> bool:
     return await tx.row(SQL.has_signal, dag_no=run.dag_no, id=signal_id) is not None
 
 
-async def add_signal(tx: Transaction, dag_no: DagNo, name: str, signal_id: str, data: str) -> None:
-    """Tell a run a signal whose id is new."""
-    await tx.fetch(SQL.add_signal, dag_no=dag_no, name=name, id=signal_id, data=data)
+async def add_signal(
+    tx: Transaction, dag_no: DagNo, name: str, signal_id: str, data: str, *, asks: bool = False
+) -> None:
+    """Tell a run a signal whose id is new; if it `asks`, its sender waits for an answer."""
+    await tx.fetch(SQL.add_signal, dag_no=dag_no, name=name, id=signal_id, data=data, asks=asks)
+
+
+async def answer_updates(tx: Transaction, dag_no: DagNo, answers: Mapping[str, str]) -> bool:
+    """Keep the first answer to each of these updates (JSON text by id); False where one was never sent."""
+    values = {"ids": list(answers), "answers": list(answers.values())}
+    return await value_of(int, tx, SQL.answer_updates, dag_no=dag_no, **values) == len(answers)
+
+
+class SentSignal(NamedTuple):
+    """Whether a signal's sender waits for an answer, and what that is, as JSON text."""
+
+    asks: bool
+    answer: str | None
+
+
+async def update_of(shard: Shard, dag_no: DagNo, signal_id: str) -> SentSignal | None:
+    """The signal of this id that a run was sent; None where there is none."""
+    row = await shard.pool.row(SQL.update_of, dag_no=dag_no, id=signal_id)
+    return None if row is None else SentSignal(*row)
 
 
 async def move_signals(tx: Transaction, run: Run, dag_no: DagNo, ids_kept_s: float) -> None:

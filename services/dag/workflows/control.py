@@ -53,7 +53,7 @@ class RunControl:
             limit = self._settings.unread_signals_max
             if run.signals - run.received_total >= limit:
                 raise SignalsFull(f"the run has {limit} signals that it has not received", retry_after_s=1.0)
-            await store.runs.add_signal(tx, dag.no, signal.name, signal.id, signal_data(signal))
+            await store.runs.add_signal(tx, dag.no, signal.name, signal.id, signal_data(signal), asks=signal.asks)
             settlement.wake(dag)
             return True
 

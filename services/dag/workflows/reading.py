@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from services.dag import store
 from services.dag.build import run_spec
+from services.dag.queue_items import encode
 from services.dag.run.context import Context, shutting_down
-from services.dag.store.runs import Run, ShownRun, StoredEvent
+from services.dag.store.runs import Run, SentSignal, ShownRun, StoredEvent
 from services.dag.workflows.control import unknown
+from services.dag.workflows.values import Update
 from shared.errors import NotFound, invalid
 from shared.http import cursors
 from shared.shards.shard_map import Shard
 
 T = TypeVar("T")
 
+# Only what this process hears of wakes: whatever is told of the DAG, and its end.
+_NOT_BY_CHANGES: Final = 1 << 61
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
@@ -83,6 +88,35 @@ class RunReader:
                     raise shutting_down()
                 if not found.run.over:
                     await _or_timeout(watch.event, left_s)
+
+    async def update(self, namespace: str, workflow_id: str, update_id: str, wait_s: float = 0.0) -> Update:
+        """What became of an update, once it is answered or after `wait_s`; of a run that goes on as new, the next
+        one's answer.
+
+        Raises:
+            NotFound: the run was sent no such update.
+            ShuttingDown: before either, the process does.
+        """
+        clock = self._context.clock
+        until_s = clock.monotonic_s() + wait_s
+        while True:
+            run = (await self.run(namespace, workflow_id)).run
+            shard, dag_id = self._context.shard_of(run.dag_id)
+            with self._context.watches.watching(shard, dag_id, _NOT_BY_CHANGES) as watch:
+                # The run first: what is over by then is answered no more.
+                run = (await self._shown(shard, namespace, dag_id)).run
+                sent = await store.runs.update_of(shard, run.dag_no, update_id)
+                left_s = until_s - clock.monotonic_s()
+                if run.state == "continued":
+                    continue
+                if sent is None or not sent.asks:
+                    raise NotFound("the run was sent no such update")
+                if sent.answer is not None or run.over or left_s <= 0:
+                    return _update(update_id, sent, run)
+                if self._context.watches.leaving:
+                    raise shutting_down()
+                # An answer is no change of the DAG, by which the turns of other processes are seen.
+                await _or_timeout(watch.event, min(left_s, self._settings.watch_s))
 
     async def history(self, namespace: str, dag_id: str, after: int, wait_s: float = 0.0) -> History:
         """A page of a run's log behind `after`; where there is none, after up to `wait_s`.
@@ -165,6 +199,15 @@ class RunReader:
 
     async def _of_each_shard(self, part: Callable[[Shard], Awaitable[T]]) -> list[T]:
         return await asyncio.gather(*(part(shard) for shard in self._context.shards))
+
+
+def _update(update_id: str, sent: SentSignal, run: Run) -> Update:
+    if sent.answer is None:
+        ended = f"the run has ended before it was answered: {run.state}" if run.over else None
+        return Update(update_id, "failed" if ended else "pending", error=ended)
+    answer: dict[str, Any] = json.loads(sent.answer)
+    output = encode(answer["output"]) if "output" in answer else None
+    return Update(update_id, answer["state"], output, answer.get("error"))
 
 
 def _fitting(dag_ids: Sequence[str], sizes: Mapping[str, int], bytes_max: int) -> list[str]:

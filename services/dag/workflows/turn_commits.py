@@ -29,7 +29,7 @@ from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
 # Records that may come more than once under a key.
-_REPEATED: Final = frozenset({"cancel", "publish", "marker", "end"})
+_REPEATED: Final = frozenset({"cancel", "publish", "answer", "marker", "end"})
 _OVER_REASON: Final = "the workflow has ended"
 
 
@@ -193,6 +193,9 @@ class _Writing:
             if result.key in open_steps:
                 del open_steps[result.key]
                 self._append("step", result.key, result.state, output=result.output, error=result.error)
+        answers = dict(command.answer for command in turn.commands if command.answer is not None)
+        if answers and not await store.runs.answer_updates(self._tx, self._dag.no, answers):
+            raise HistoryMismatch("it answers an update that the run was not sent")
         await self._cancel(nodes)
         run.open_steps, run.markers = list(open_steps), encode(markers)
         run.seen, run.turn, run.turn_digest = turn.seen, turn.turn, turn.digest

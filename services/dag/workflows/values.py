@@ -29,7 +29,7 @@ class RunEnd(NamedTuple):
 
 class Command(NamedTuple):
     """What code asks for at event `after`: a `node` of the DAG, a `value` to show, the run's `end`, or else what
-    its kind says. `data` is what the record of it holds."""
+    its kind says. `data` is what the record of it holds, `answer` an update's id and what it is answered."""
 
     kind: str
     key: str
@@ -38,6 +38,7 @@ class Command(NamedTuple):
     node: NewNode | None = None
     value: str | None = None
     end: RunEnd | None = None
+    answer: tuple[str, str] | None = None
 
 
 class Result(NamedTuple):
@@ -76,11 +77,21 @@ class TurnAnswer(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Something that a run is told; `data` is JSON text."""
+    """Something that a run is told; `data` is JSON text. If it `asks`, its sender waits for an answer."""
 
     name: str
     id: str
     data: str
+    asks: bool = False
+
+
+class Update(NamedTuple):
+    """What became of a signal that asks: pending, done, failed or rejected; `output` is JSON text."""
+
+    id: str
+    status: str
+    output: str | None = None
+    error: str | None = None
 
 
 class NewRun(NamedTuple):
@@ -99,5 +110,5 @@ class NewRun(NamedTuple):
 
 def signal_data(signal: Signal) -> str:
     """What a signal's event says, as JSON text."""
-    head = encode({"name": signal.name, "id": signal.id})
+    head = encode({"name": signal.name, "id": signal.id} | ({"asks": True} if signal.asks else {}))
     return f'{head[:-1]},"data":{signal.data}}}'

@@ -165,7 +165,7 @@ function lanes(events, nodes, run) {
     if (event.after !== undefined && turns.at(-1) !== at) turns.push(at);
     if (kind === "run" || kind === "end") marks.push({ at, kind, words: kind === "end" ? "its code ended" : state.replace("_", " ") });
     else if (kind === "signal") marks.push({ at, kind, words: `signal ${event.data?.name ?? event.key}` });
-    else if (["marker", "cancel", "publish"].includes(kind)) marks.push({ at, kind, words: event.key.replace(/^marker:/, "") });
+    else if (["marker", "cancel", "publish", "answer"].includes(kind)) marks.push({ at, kind, words: event.key.replace(/^marker:/, "") });
     else {
       const lane = found.get(event.key) || { key: event.key, kind, made: at, state, ended: null, life: lives.get(event.key) };
       lane.state = state;

@@ -91,6 +91,10 @@ class RunScene:
 
         return post
 
+    async def updates(self, actor: Actor) -> int:
+        path = f"{WORKFLOWS}/{self.id}/updates"
+        return int((await actor.process.http.post(path, json={"name": "go", "id": "one"})).status_code)
+
     async def moves(self, actor: Actor) -> int:
         path = f"{WORKFLOWS}/{self.id}/move"
         return int((await actor.process.http.post(path, json={"version": "2"})).status_code)
@@ -159,6 +163,10 @@ async def test_a_turn_parks_while_the_ack_of_its_task_is_folded(scene: Scene) ->
 
 async def test_a_turn_parks_while_a_signal_comes(scene: Scene) -> None:
     await run_race(scene, "signals", [], {("parked", 202): AWAKE, ("told 1", 202): AWAKE})
+
+
+async def test_a_turn_parks_while_an_update_comes(scene: Scene) -> None:
+    await run_race(scene, "updates", [], {("parked", 200): AWAKE, ("told 1", 200): AWAKE})
 
 
 async def test_a_turn_parks_while_a_timer_fires(scene: Scene) -> None:

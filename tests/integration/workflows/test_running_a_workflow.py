@@ -274,6 +274,42 @@ async def test_the_drill_of_a_run_that_failed(shop: Shop, tmp_path: Path) -> Non
     await working
 
 
+async def test_an_update_is_answered(shop: Shop, stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    @shop.worker.task("stock")
+    async def stock(job: Job) -> int:
+        return int(job.payload)
+
+    @shop.worker.workflow("cart")
+    async def cart(wf: Workflow) -> list[int]:
+        counts: list[int] = []
+
+        def some(count: int) -> None:
+            if count < 1:
+                raise ValueError("at least one")
+
+        async def add(count: int) -> int:
+            counts.append(await wf.call("stock", count))
+            return sum(counts)
+
+        wf.on_update("add", add, validator=some)
+        await wf.receive("order")
+        await wf.updates_done()
+        return counts
+
+    shop.open()
+    run = await shop.client.workflows.start("cart", id="cart-1")
+    first = await run.update("add", 2, id="one", wait_s=20)
+    assert (first.status, first.output) == ("done", 2)
+    urls = ["--queue-url", stack.queue_url, "--dag-url", stack.dag_url, "-n", shop.client.namespace]
+    for words, code, said in ((["3"], 0, "5"), (["0"], 1, "at least one")):
+        done = await asyncio.to_thread(cli.main, ["workflow", "update", "cart-1", "add", *words, *urls])
+        assert done == code and said in capsys.readouterr().out
+    assert (await run.update_state("one")).output == 2
+    await run.signal("order")
+    assert (await run.wait(timeout_s=20)).output == [2, 3]
+    replay(await run.history(), cart)
+
+
 async def test_old_code_ends_what_it_began_and_new_code_has_the_rest(shop: Shop) -> None:
     def worker(version: str, *, is_old: bool) -> Worker:
         made = Worker(shop.client, drain_s=2, wait_s=2)

@@ -136,8 +136,8 @@ WHERE dag_no = $1;
 -- name: has_signal(dag_no, id)
 SELECT true AS found FROM signal_id WHERE dag_no = $1 AND id = $2;
 
--- name: add_signal(dag_no, name, id, data)
-WITH noted AS (INSERT INTO signal_id (dag_no, id) VALUES ($1, $3)),
+-- name: add_signal(dag_no, name, id, data, asks)
+WITH noted AS (INSERT INTO signal_id (dag_no, id, asks) VALUES ($1, $3, $5)),
 counted AS (
     INSERT INTO signal_count AS c (dag_no, name, sent) VALUES ($1, $2, 1)
     ON CONFLICT (dag_no, name) DO UPDATE SET sent = c.sent + 1 RETURNING sent),
@@ -148,9 +148,22 @@ appended AS (
 UPDATE run SET signals = signals + 1, last_event = last_event + 1, last_told = last_event + 1
 WHERE dag_no = $1;
 
+-- name: answer_updates(dag_no, ids, answers)
+-- Those that nobody has answered yet; how many of them the run was sent at all.
+WITH found AS MATERIALIZED (
+    SELECT s.tid, w.answer, s.answer IS NULL AS waits
+    FROM unnest($2::text[], $3::text[]) AS w(id, answer)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid, answer FROM signal_id WHERE dag_no = $1 AND id = w.id AND asks OFFSET 0) AS s),
+written AS (UPDATE signal_id SET answer = found.answer FROM found WHERE signal_id.ctid = found.tid AND found.waits)
+SELECT count(*) AS found FROM found;
+
+-- name: update_of(dag_no, id)
+SELECT asks, answer FROM signal_id WHERE dag_no = $1 AND id = $2;
+
 -- name: move_signals(dag_no, received, to_dag_no, ids_kept_s)
 -- Signals that a run has not received are the first that another one is told, in their order, with their ids; and so are
--- the ids of those that came lately, to whichever run.
+-- the ids of those that came lately, to whichever run. What it has received and not answered nobody answers any more.
 WITH unread AS MATERIALIZED (
     SELECT e.data, e.at, s.name, s.id,
         row_number() OVER (ORDER BY e.event) AS place, row_number() OVER (PARTITION BY s.name ORDER BY e.event) AS nth
@@ -159,8 +172,11 @@ WITH unread AS MATERIALIZED (
     WHERE e.dag_no = $1 AND e.kind = 'signal'
         AND substring(e.key FROM '[0-9]+$')::int > coalesce(($2::json ->> s.name)::int, 0)),
 noted AS (
-    INSERT INTO signal_id (dag_no, id, at)
-    SELECT $3, id, at FROM signal_id
+    INSERT INTO signal_id (dag_no, id, at, asks, answer)
+    SELECT $3, id, at, asks, CASE WHEN asks AND id NOT IN (SELECT id FROM unread WHERE id IS NOT NULL)
+        THEN coalesce(answer, json_build_object(
+            'state', 'failed', 'error', 'the run went on as a new one before it had answered')::text) END
+    FROM signal_id
     WHERE dag_no = $1 AND (at > shard_now() - make_interval(secs => $4::float8) OR id IN (SELECT id FROM unread))),
 counted AS (INSERT INTO signal_count (dag_no, name, sent) SELECT $3, name, count(*) FROM unread GROUP BY name),
 appended AS (
