@@ -213,7 +213,8 @@ class AsyncWorkflowHandle:
         body: Any = None,
         query: Any = None,
         wait_s: float = 0.0,
-        **names: str,
+        update: str = "",
     ) -> Call[T]:
-        names |= {"ns": self.namespace, "workflow": self.id}
-        return _calls.call(verb, parse, body=body, query=query, wait_s=wait_s, **names)
+        return _calls.call(
+            verb, parse, ns=self.namespace, workflow=self.id, update=update, body=body, query=query, wait_s=wait_s
+        )

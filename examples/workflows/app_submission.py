@@ -1,10 +1,7 @@
-"""An app's version on its way into a store: checks, review, a roll-out in stages that can be halted, and a newer
-version that supersedes it at any time.
+"""An app on its way into a store: checks, review, a roll-out in stages, and newer versions at any time; tried by
+`python -m examples.workflows.app_submission`.
 
-    python -m examples.workflows.app_submission
-
-One run is one app. Signals are `update` (a newer version), `review` (what the reviewers say), `halt` and `go on`.
-Cancel withdraws what is out, whatever stage it has come to.
+Signals: `update` (a newer version), `review`, `halt`, `go on`. Cancel withdraws what is out, at any stage.
 """
 
 import asyncio
@@ -13,8 +10,7 @@ from typing import Any
 from headgate import NodeFailed, Workflow
 from headgate.testing import Simulation, simulate
 
-STAGES = (1, 10, 50, 100)
-STAGE_S = 6 * 3_600
+STAGES, STAGE_S = (1, 10, 50, 100), 6 * 3_600
 
 
 async def app_submission(wf: Workflow, version: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,3 +61,11 @@ def text_of(error: BaseException) -> str:
     lines = traceback.format_exception(type(error), error, trace or error.__traceback__)
     text = "".join(lines)[-ERROR_CHARS_MAX:]
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+
+
+def takes_input(function: Callable[..., Any]) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return sum(parameter.kind in kinds for parameter in parameters) > 1 or any(
+        parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters
+    )

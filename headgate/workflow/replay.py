@@ -26,7 +26,7 @@ from headgate.workflow.commands import Command, Place, canonical
 from headgate.workflow.context import TIMER, ContinueAsNew, Workflow, refuse_outside
 from headgate.workflow.errors import Mismatch, Nondeterministic, Refused, UnknownEvent
 from headgate.workflow.events import ENDS, NODES, RECORDS, Event
-from headgate.workflow.lines import last_line, raised_at, text_of, user_place, where_waits
+from headgate.workflow.lines import last_line, raised_at, takes_input, text_of, user_place, where_waits
 from headgate.workflow.loop import TimerHandle, new_loop
 from headgate.workflow.mailbox import Mailbox, Told
 from headgate.workflow.updates import Handler, Updates, Validator, answered
@@ -224,7 +224,7 @@ class Replay:
         self.version = data.get("version")
         self.started = self.now = event.at
         workflow = Workflow(self, self._logger)
-        arguments = (workflow, data.get("input")) if _takes_input(self.function) else (workflow,)
+        arguments = (workflow, data.get("input")) if takes_input(self.function) else (workflow,)
         coroutine = self.function(*arguments)
         if not inspect.iscoroutine(coroutine):
             raise TypeError(f"a workflow is an `async def`, which {self.function!r} is not")
@@ -246,6 +246,9 @@ class Replay:
         if asked.timer is not None and asked.timer.when is not None and event.state == "succeeded":
             self._advance(self._due(asked.timer.when))
             self.loop.fire(asked.timer)
+        elif asked.timer is not None and not asked.timer.cancelled():
+            # It was cancelled as the run failed, and mended code still waits for its time.
+            self._ask_for_timer(asked.timer, None)
         for waiter in asked.waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -326,6 +329,18 @@ class Replay:
     ) -> str:
         """Ask for a node, of the next number of this name; its key."""
         self.check_in_task()
+        return self._add(kind, base, text, place, call, forked=forked)
+
+    def _add(
+        self,
+        kind: str,
+        base: str,
+        text: str,
+        place: Place,
+        call: Callable[[], Any] | None = None,
+        *,
+        forked: bool = False,
+    ) -> str:
         number = self._counts[base] = self._counts.get(base, 0) + 1
         key = f"{base}#{number}"
         command = Command(kind, key, text, self.told, place)
@@ -402,12 +417,16 @@ class Replay:
         return self.started + timedelta(microseconds=math.ceil(round(when * 1e6, 3)))
 
     def _start_timer(self, handle: TimerHandle) -> None:
+        self.check_in_task()
+        self._ask_for_timer(handle, user_place())
+
+    def _ask_for_timer(self, handle: TimerHandle, place: Place) -> None:
         assert handle.when is not None
         try:
             text = canonical({"at": self._due(handle.when).isoformat()})
         except (OverflowError, ValueError):
             raise ValueError(f"a delay of {handle.when - self.loop.now_s:g} s is no time to wait for") from None
-        handle.key = self.ask("timer", TIMER, text, user_place())
+        handle.key = self._add("timer", TIMER, text, place)
         self._asked[handle.key].timer = handle
 
     def _drop_timer(self, handle: TimerHandle) -> None:
@@ -488,11 +507,3 @@ def _data_of(event: Event) -> Mapping[str, Any]:
 def _wake(waiter: "asyncio.Future[Any]") -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _takes_input(function: Callable[..., Any]) -> bool:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    return sum(parameter.kind in kinds for parameter in parameters) > 1 or any(
-        parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters
-    )

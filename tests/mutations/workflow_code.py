@@ -141,6 +141,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_DRIVER}::test_threads_that_do_not_come_back_are_replaced_up_to_a_cap",),
     ),
     Mutation(
+        "workflow-timer-again",
+        "a timeout that mended code is in still comes",
+        f"{_HEADGATE}replay.py",
+        "            self._ask_for_timer(asked.timer, None)\n",
+        "            pass\n",
+        ("integration/dag/test_runs.py::test_a_run_that_failed_within_a_timeout_goes_on_within_it",),
+    ),
+    Mutation(
         "workflow-update-refused",
         "a handler of an update that does what a workflow may not leaves its run stuck",
         f"{_HEADGATE}replay.py",

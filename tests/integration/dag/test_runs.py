@@ -116,6 +116,46 @@ async def test_turns_of_a_run_whose_dag_was_moved_away_are_answered_as_before_th
     await runs.close()
 
 
+async def test_a_run_that_failed_within_a_timeout_goes_on_within_it(world: DagWorld) -> None:
+    """Code that fails leaves its timeouts: what that cancelled, mended code does not, and still waits for."""
+    is_mended = False
+
+    async def code(wf: Workflow) -> str:
+        try:
+            async with asyncio.timeout(3_600):
+                await wf.call("pack", 1)
+                wf.publish("state", "mended" if is_mended else "old")
+                assert is_mended
+                await wf.receive("nothing")
+        except TimeoutError:
+            return "late"
+        return "never"
+
+    runs = DagRuns(world)
+    await runs.start()
+    driver = Driver({TYPE: code}, runs.runs)
+    await drive(runs, driver)
+    await runs.finish("pack#1")
+    await drive(runs, driver)
+    assert (await runs.shown())["state"] == "failed"
+    is_mended = True
+    await runs.resume()
+    await drive(runs, driver)
+    shown = await runs.shown()
+    assert (shown["state"], shown["stuck"], shown["published"]) == ("running", None, {"state": "mended"})
+    timers = [(event.key, event.state) for event in await runs.events() if event.kind == "timer"]
+    assert timers == [("timer#1", "added"), ("timer#1", "cancelled"), ("timer#2", "added")]
+    await world.rows(
+        "CREATE OR REPLACE FUNCTION shard_now() RETURNS timestamptz LANGUAGE sql VOLATILE "
+        "AS $$ SELECT clock_timestamp() + interval '3601 s' $$"
+    )
+    assert await world.loops.timers.step(world.shard) == 1
+    await drive(runs, driver)
+    assert (await runs.shown())["output"] == "late"
+    replay(await runs.events(), code)
+    await runs.close()
+
+
 async def test_a_task_of_topic_timer_is_no_timer(service: RunService) -> None:
     async def code(wf: Workflow) -> list[Any]:
         first = await wf.call("timer", 1)

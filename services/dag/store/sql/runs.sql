@@ -189,8 +189,13 @@ FROM (SELECT count(*) AS count FROM unread) AS u WHERE run.dag_no = $3;
 UPDATE run SET continued_as = $2 WHERE dag_no = $1;
 
 -- name: take_back_end(dag_no)
--- What was asked for at the same event is a part of what mended code asks for there.
-WITH taken AS (DELETE FROM event WHERE dag_no = $1 AND kind = 'end' RETURNING after),
+-- What was asked for at the same event is a part of what mended code asks for there, but for what makes no node: code
+-- that fails leaves its timeouts, which cancels their timers.
+WITH ended AS MATERIALIZED (SELECT after FROM event WHERE dag_no = $1 AND kind = 'end'),
+taken AS (
+    DELETE FROM event WHERE dag_no = $1 AND after = (SELECT min(after) FROM ended)
+        AND kind IN ('end', 'cancel', 'publish', 'answer')
+    RETURNING after),
 cleared AS (UPDATE dag SET ends_as = NULL WHERE no = $1)
 UPDATE run SET state = 'running', output = NULL, error = NULL, seen = least(seen, t.after - 1)
 FROM (SELECT coalesce(min(after), 1) AS after FROM taken) AS t WHERE dag_no = $1;
