@@ -11,17 +11,17 @@ event the set of (kind, key, fingerprint).
 
 import asyncio
 import contextvars
-import gc
 import inspect
 import logging
 import math
 from asyncio import events as asyncio_events
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from headgate.workflow.asked import Asked, nearest
+from headgate.workflow.collector import collector_paused
 from headgate.workflow.commands import Command, Place, canonical
 from headgate.workflow.context import TIMER, ContinueAsNew, Workflow, refuse_outside
 from headgate.workflow.errors import Mismatch, Nondeterministic, Refused, UnknownEvent
@@ -483,19 +483,6 @@ class Replay:
             key = f"marker:{name}"
             self._made["marker", key] = Command("marker", key, "{}", self.told, place)
         return self.told >= marked
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """What waits in a run is no garbage. A long history makes so much of it that the collector, which looks at all
-    of it whenever it has grown by a quarter, would take a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _data_of(event: Event) -> Mapping[str, Any]:

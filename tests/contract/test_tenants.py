@@ -176,7 +176,7 @@ class Tenancy:
         made = bodies.get((method, short))
         if made is None and method in ("post", "put"):
             raise AssertionError(f"write down a body for {method} {path} of the {service} service")
-        for name in ("dag", "operation", "shard", "key", "schedule", "workflow"):
+        for name in ("dag", "operation", "shard", "key", "schedule", "workflow", "update"):
             path = path.replace(f"{{{name}}}", str(self.things.get(name, 0)))
         path = path.replace("{ns}", namespace).replace("{item_id}", self.things["ready"]) + QUERIES.get(short, "")
         headers = {} if who is None else {"Authorization": f"Bearer {self.tokens[who]}"}

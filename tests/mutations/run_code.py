@@ -146,14 +146,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_PINNED}::test_a_run_that_a_worker_has_is_moved_under_it",),
     ),
     Mutation(
-        "run-resumed-within",
-        "mended code need not leave a timeout because code that failed left it",
-        "services/dag/store/sql/runs.sql",
-        "AND kind IN ('end', 'cancel', 'publish', 'answer')",
-        "AND kind IN ('end', 'publish', 'answer')",
-        (f"{_RUNS}::test_a_run_that_failed_within_a_timeout_goes_on_within_it",),
-    ),
-    Mutation(
         "run-update-first",
         "the first answer to an update stands",
         "services/dag/store/sql/runs.sql",

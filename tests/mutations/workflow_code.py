@@ -149,17 +149,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("integration/dag/test_runs.py::test_a_run_that_failed_within_a_timeout_goes_on_within_it",),
     ),
     Mutation(
-        "workflow-update-refused",
-        "a handler of an update that does what a workflow may not leaves its run stuck",
-        f"{_HEADGATE}replay.py",
-        "        if (refused := self.updates.refused) is not None:",
-        "        if (refused := self.updates.refused) is not None and self._guard is self:",
-        (f"{_TESTS}test_updates.py::test_a_handler_that_does_what_a_workflow_may_not_leaves_the_run_stuck",),
-    ),
-    Mutation(
         "workflow-collector",
         "nothing looks for garbage while a history is replayed",
-        f"{_HEADGATE}replay.py",
+        f"{_HEADGATE}collector.py",
         "    gc.disable()\n",
         "",
         (f"{_REPLAY}::test_the_collector_is_paused_while_a_history_is_replayed_and_no_longer",),
