@@ -325,7 +325,8 @@ def _reasons(seen: _Seen) -> Iterator[str]:
         first = [act for act in dag.did("cancel") if act.known == "ok" and act.status < 300 and act.sent > since]
         if asked and first and min(act.done for act in first) < min(act.sent for act in asked):
             yield f"its reason is {reason}, and it was being cancelled before: {first}"
-    cancelled = [key for key, view in dag.views.items() if view["state"] == "cancelled"]
+    # A node with a DAG in its place may have been cancelled by that one's own id.
+    cancelled = [key for key, view in dag.views.items() if view["state"] == "cancelled" and view["dag"] is None]
     if state == "failed" and cancelled and not reason and not any(dag.did("cancel", "nodes/cancel")):
         yield f"it failed, {cancelled} were cancelled with it, and no reason is told: {shown}"
 
