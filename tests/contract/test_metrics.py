@@ -72,7 +72,8 @@ async def test_items_are_counted_by_topic_and_state(own_api: Api, own_host: Queu
 
     found = await scrape(own_host)
     assert items(found, own_api.namespace) == {("t", "ready"): 1, ("t", "leased"): 1, ("t", "disabled"): 1}
-    ages = [s.value for s in found["headgate_oldest_ready_age_seconds"] if s.labels["topic"] == "t"]
+    here = {"namespace": own_api.namespace, "topic": "t"}
+    ages = [s.value for s in found["headgate_oldest_ready_age_seconds"] if here.items() <= s.labels.items()]
     assert len(ages) == 1 and ages[0] >= 0
     await gauges(own_host, owns=False).step()
 

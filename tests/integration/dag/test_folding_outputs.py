@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.dag.test_folding import folding
 from tests.support.folding import Folding
-
-__all__ = ["folding"]
 
 
 async def fan_in(folding: Folding, *keys: str, **fields: Any) -> tuple[str, dict[str, Any]]:

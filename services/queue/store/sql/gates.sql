@@ -15,9 +15,9 @@ SELECT w.namespace, w.topic, t.limits_at
 FROM unnest($1::text[], $2::text[]) AS w(namespace, topic)
 CROSS JOIN LATERAL (SELECT namespace_id FROM namespace WHERE namespace.name = w.namespace OFFSET 0) AS n
 CROSS JOIN LATERAL (
-    SELECT limits_at FROM topic
-    WHERE topic.namespace_id = n.namespace_id AND topic.name = w.topic AND limits IS NULL AND limits_at IS NOT NULL
-    OFFSET 0) AS t;
+    SELECT limits, limits_at FROM topic WHERE topic.namespace_id = n.namespace_id AND topic.name = w.topic
+    OFFSET 0) AS t
+WHERE t.limits IS NULL AND t.limits_at IS NOT NULL;
 
 -- name: lock_gate(namespace, topic, slot)
 -- The gate of a topic, made where there is none; nothing where the slot is not at home here (any more).

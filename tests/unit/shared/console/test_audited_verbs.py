@@ -31,6 +31,7 @@ PROGRAMS = {
         "dags/{dag}/values/{key}",
         "workflows",
         "workflows/{workflow}/signals",
+        "workflows/{workflow}/updates",
     },
 }
 
