@@ -164,6 +164,7 @@ class World:
         self.hosts = hosts
         self.tenants = ("one", "two")
         self.duties = {host: EmptyTopics(host.stores[0], host.settings) for host in hosts}
+        self.stepping = {host: asyncio.Lock() for host in hosts}
         self.taken: Counter[str] = Counter()
         self.acked: Counter[str] = Counter()
         self.told: Counter[str] = Counter()
@@ -208,7 +209,9 @@ class World:
             self.told[told["id"]] += 1
 
     async def delete(self, api: Api) -> None:
-        self.deleted += await self.duties[api.host].step()
+        # A process' loop makes one step of it at a time.
+        async with self.stepping[api.host]:
+            self.deleted += await self.duties[api.host].step()
 
     async def crash(self, api: Api) -> None:
         """A process ends with what its duty remembers, and another comes."""
