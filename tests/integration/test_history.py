@@ -44,7 +44,7 @@ async def seen(service: Service, wanted: Any, **query: Any) -> dict[str, Any]:
 async def test_items_of_all_shards_of_each_and_of_topics(quick: Service) -> None:
     items = [{"id": new_id(shard), "topic": "mail"} for shard in (0, 1, 1)]
     await quick.client.post("/v1/namespaces/default/enqueue", json={"items": items})
-    query = {"metrics": "ready,enqueued_per_s", "span_s": 5, "step_s": 0.1}
+    query = {"metrics": "ready,enqueued_per_s", "span_s": 60, "step_s": 0.1}
 
     def both(found: dict[str, Any]) -> bool:
         lines = {line["metric"]: line["values"] for line in found["series"]}
@@ -53,10 +53,10 @@ async def test_items_of_all_shards_of_each_and_of_topics(quick: Service) -> None
 
     found = await seen(quick, both, **query)
     assert {line["shard"] for line in found["series"]} == {None}
-    assert found["points"] == 50 and all(len(line["values"]) == 50 for line in found["series"])
-    by_shard = await asked(quick, metrics="ready", by="shard", span_s=5, step_s=0.1)
+    assert found["points"] == 600 and all(len(line["values"]) == 600 for line in found["series"])
+    by_shard = await asked(quick, metrics="ready", by="shard", span_s=60, step_s=0.1)
     assert [last(line["values"]) for line in by_shard["series"]] == [1, 2, 0, 0]
-    topics = await asked(quick, metrics="ready", by="topic", span_s=5, step_s=0.1)
+    topics = await asked(quick, metrics="ready", by="topic", span_s=60, step_s=0.1)
     assert [(line["namespace"], line["topic"], last(line["values"])) for line in topics["series"]] == [
         ("default", "mail", 3)
     ]
@@ -71,7 +71,7 @@ async def test_two_processes_tell_as_one(quick: Service, database: Database, red
         def whole(found: dict[str, Any]) -> bool:
             return last(found["series"][0]["values"]) == 10 if found["series"] else False
 
-        found = await seen(quick, whole, metrics="ready", span_s=5, step_s=0.1)
+        found = await seen(quick, whole, metrics="ready", span_s=60, step_s=0.1)
         assert len(found["processes"]) == 2 and found["silent"] == 0
         told = await asked(other, metrics="ready", span_s=60, step_s=0.1)
         assert {mark["process"] for mark in told["marks"] if mark["kind"] == "start"} == set(found["processes"])
