@@ -7,7 +7,8 @@
 
 What is named here is the public interface, with `headgate.errors`, `headgate.importing` for graphs of other tools,
 `headgate.testing` for tests of handlers, `headgate.wire` for the bodies as they travel and `headgate.workflow` for
-the core of workflows. All other modules begin with an underscore, and change without notice.
+the core of workflows. All other modules begin with an underscore, and change without notice: `_calls` is what is
+sent, `_http` sends it, `_client` has the clients, `_worker` workers, `_app` typed functions, `_cli` the commands.
 """
 
 from headgate._app.app import App
@@ -17,20 +18,31 @@ from headgate._app.function import JobFunction
 from headgate._app.handle import FlowRun, JobHandle
 from headgate._app.stores import FileStore, S3Store, Store
 from headgate._app.worker import AppWorker
-from headgate._async_client import AsyncClient
-from headgate._async_handle import AsyncDagHandle
-from headgate._async_schedules import AsyncSchedules
-from headgate._async_values import AsyncDagValues
-from headgate._client import Client
-from headgate._dag import Dag, Node
-from headgate._elements import Ack, Dequeued, Extend, Item, ItemFilter, Leased, LeasedDag, Nack, Result, Revive
-from headgate._handle import DagHandle
-from headgate._http1 import Http1Transport
+from headgate._calls.dag import Dag, Node
+from headgate._calls.elements import (
+    Ack,
+    Dequeued,
+    Extend,
+    Item,
+    ItemFilter,
+    Leased,
+    LeasedDag,
+    Nack,
+    Result,
+    Revive,
+)
+from headgate._client.async_client import AsyncClient
+from headgate._client.async_handle import AsyncDagHandle
+from headgate._client.async_schedules import AsyncSchedules
+from headgate._client.async_values import AsyncDagValues
+from headgate._client.client import Client
+from headgate._client.handle import DagHandle
+from headgate._client.schedules import Schedules
+from headgate._client.values import DagValues
+from headgate._http.http1 import Http1Transport
+from headgate._http.transport import RetryPolicy
 from headgate._ids import new_id, shard_of, time_ms_of
-from headgate._schedules import Schedules
-from headgate._transport import RetryPolicy
-from headgate._values import DagValues
-from headgate._worker import Job, Worker
+from headgate._worker.worker import Job, Worker
 from headgate.errors import (
     BadAnswer,
     BadRequest,

@@ -27,12 +27,12 @@ from typing import Any
 import httpx
 
 from headgate import wire
-from headgate._async_client import AsyncClient
-from headgate._client import Client
-from headgate._dag import Dag, Node
-from headgate._elements import Leased, LeasedDag
+from headgate._calls.dag import Dag, Node
+from headgate._calls.elements import Leased, LeasedDag
+from headgate._client.async_client import AsyncClient
+from headgate._client.client import Client
 from headgate._ids import new_id
-from headgate._job import Job
+from headgate._worker.job import Job
 from headgate.errors import HeadgateError
 from headgate.workflow.simulation import Explored, Played, Simulation, Stalled, explore, replay, simulate
 

@@ -32,10 +32,10 @@ from headgate._app.stores import Store
 from headgate._app.tracing import Tracing
 from headgate._app.typed import Codec, Signature, StateOf
 from headgate._app.worker import AppWorker
-from headgate._client import Client
-from headgate._deciders import W
-from headgate._elements import BackoffSpec
-from headgate._job import Handler, Job
+from headgate._calls.elements import BackoffSpec
+from headgate._client.client import Client
+from headgate._worker.deciders import W
+from headgate._worker.job import Handler, Job
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Handler)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate._app.failures import text_of
-from headgate._job import Job
+from headgate._worker.job import Job
 from headgate.errors import Fail, Retry, Throttled
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypedDict, TypeVar
 
 from headgate._app.typed import loose
-from headgate._elements import BackoffSpec
+from headgate._calls.elements import BackoffSpec
 from headgate.errors import WrongArguments
 from headgate.wire import Trigger
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate._app.processes import loaded, run_here, sources
-from headgate._calls import present
-from headgate._supervisor import Supervisor
+from headgate._calls.verbs import present
+from headgate._worker.supervisor import Supervisor
 
 WORKER: Final = """\
 TARGET is module:name of an App (or a Worker), like media:app; name is `app` if it is left out.

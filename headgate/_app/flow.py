@@ -14,8 +14,8 @@ from headgate._app.call import (
     without_calls,
 )
 from headgate._app.handle import FlowRun
-from headgate._calls import present
-from headgate._dag import Dag, External, Node
+from headgate._calls.dag import Dag, External, Node
+from headgate._calls.verbs import present
 
 if TYPE_CHECKING:
     from headgate._app.app import App

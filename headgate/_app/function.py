@@ -25,9 +25,9 @@ from headgate import wire
 from headgate._app.call import JobCall, JobOptions, references, without_calls
 from headgate._app.handle import JobHandle
 from headgate._app.typed import Signature, faults
-from headgate._calls import present
-from headgate._elements import BackoffSpec
-from headgate._job import Job
+from headgate._calls.elements import BackoffSpec
+from headgate._calls.verbs import present
+from headgate._worker.job import Job
 from headgate.errors import JobFailed, WrongArguments
 
 if TYPE_CHECKING:

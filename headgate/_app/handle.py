@@ -7,11 +7,12 @@ or in a coroutine.
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
-from headgate import _calls, wire
+from headgate import wire
 from headgate._app.failures import raised_by
 from headgate._app.results import filled
-from headgate._calls import Call, present
-from headgate._flows import listed
+from headgate._calls import verbs
+from headgate._calls.flows import listed
+from headgate._calls.verbs import Call, present
 from headgate.errors import JobCancelled, JobSkipped, NoResult, NotDone, NotFound, ResultGone
 
 if TYPE_CHECKING:
@@ -58,14 +59,14 @@ class Sent(Generic[R_co]):
             raise RuntimeError(f"{self!r} is still being sent: `await` what enqueue or start returned")
         return self._id
 
-    def _call(self, verb: _calls.Verb, body: Any = None, **query: Any) -> Call[wire.Dag]:
+    def _call(self, verb: verbs.Verb, body: Any = None, **query: Any) -> Call[wire.Dag]:
         parse = wire.Dag.model_validate
         wait_s = query.get("timeout_s", 0.0)
-        return _calls.call(verb, parse, body=body, query=query, wait_s=wait_s, ns=self.app.namespace, dag=self.id)
+        return verbs.call(verb, parse, body=body, query=query, wait_s=wait_s, ns=self.app.namespace, dag=self.id)
 
     def _show(self) -> Steps[wire.Dag]:
         try:
-            dag: wire.Dag = yield self._call(_calls.DAG)
+            dag: wire.Dag = yield self._call(verbs.DAG)
         except NotFound:
             raise ResultGone(f"there is no {self!r}; what has ended is kept for a while only") from None
         return dag
@@ -75,8 +76,8 @@ class Sent(Generic[R_co]):
         query = {"timeout_s": round(wait_s, 3), "node": node}
         parse, ns = wire.WaitedDag.model_validate, self.app.namespace
         try:
-            dag: wire.WaitedDag = yield _calls.call(
-                _calls.DAG_WAIT, parse, query=query, wait_s=wait_s, ns=ns, dag=self.id
+            dag: wire.WaitedDag = yield verbs.call(
+                verbs.DAG_WAIT, parse, query=query, wait_s=wait_s, ns=ns, dag=self.id
             )
         except NotFound:
             raise ResultGone(f"there is no {self!r}; what has ended is kept for a while only") from None
@@ -156,9 +157,9 @@ class Sent(Generic[R_co]):
 
     def _nodes(self) -> Steps[dict[str, wire.NodeView]]:
         """All nodes of the DAG, by key: a result of many is read page by page."""
-        parse = _calls.page_of(wire.NodeView)
+        parse = verbs.page_of(wire.NodeView)
         ns, dag_id = self.app.namespace, self.id
-        nodes = yield from listed(lambda page: _calls.call(_calls.DAG_NODES, parse, query=page, ns=ns, dag=dag_id))
+        nodes = yield from listed(lambda page: verbs.call(verbs.DAG_NODES, parse, query=page, ns=ns, dag=dag_id))
         return {node.key: node for node in nodes}
 
     def _output_of(self, node: wire.NodeView | wire.NodeEnd) -> Steps[Any]:
@@ -171,7 +172,7 @@ class Sent(Generic[R_co]):
 
     def _node_call(self, key: str) -> Call[wire.NodeView]:
         parse = wire.NodeView.model_validate
-        return _calls.call(_calls.DAG_NODE, parse, query={"key": key}, ns=self.app.namespace, dag=self.id)
+        return verbs.call(verbs.DAG_NODE, parse, query={"key": key}, ns=self.app.namespace, dag=self.id)
 
     def _raise(self, node: wire.NodeView | wire.NodeEnd) -> Steps[None]:
         """Raise what a node has come to that has no result."""
@@ -182,8 +183,8 @@ class Sent(Generic[R_co]):
         if node.state == "cancelled":
             raise JobCancelled(f"{where} was cancelled{f': {dag.reason}' if dag.reason else ''}")
         query = {"state": "failed", "limit": 20}
-        parse = _calls.page_of(wire.NodeView)
-        call = _calls.call(_calls.DAG_NODES, parse, query=query, ns=self.app.namespace, dag=self.id)
+        parse = verbs.page_of(wire.NodeView)
+        call = verbs.call(verbs.DAG_NODES, parse, query=query, ns=self.app.namespace, dag=self.id)
         failed: list[wire.NodeView] = (yield call)[0]
         counting = [one for one in failed if not one.tolerate] or failed
         if counting:
@@ -204,8 +205,8 @@ class Sent(Generic[R_co]):
         return (yield from self._standing(node.item_id))
 
     def _standing(self, item_id: str) -> Steps[JobStatus]:
-        parse = _calls.results_of(wire.ItemStanding)
-        states = yield _calls.call(_calls.ITEM_STATES, parse, ns=self.app.namespace, body={"ids": [item_id]})
+        parse = verbs.results_of(wire.ItemStanding)
+        states = yield verbs.call(verbs.ITEM_STATES, parse, ns=self.app.namespace, body={"ids": [item_id]})
         match states[0].state:
             case "leased":
                 return "running"
@@ -328,26 +329,26 @@ class JobHandle(Sent[R_co]):
         if self.kept:
             node: wire.NodeView = yield self._node_call((yield from self._key()))
             item_id = node.item_id
-        ns, parse = self.app.namespace, _calls.page_of(wire.LogEntry)
+        ns, parse = self.app.namespace, verbs.page_of(wire.LogEntry)
         return (
-            yield from listed(lambda page: _calls.call(_calls.ITEM_LOGS, parse, query=page, ns=ns, item=item_id))
+            yield from listed(lambda page: verbs.call(verbs.ITEM_LOGS, parse, query=page, ns=ns, item=item_id))
         )
 
     def _cancelled(self, reason: str | None) -> Steps[None]:
         if not self.kept:
-            yield _calls.batch(_calls.CANCEL, self.app.namespace, [self.id], field="ids")
+            yield verbs.batch(verbs.CANCEL, self.app.namespace, [self.id], field="ids")
         elif self._alone:
-            yield self._call(_calls.DAG_CANCEL, present(reason=reason))
+            yield self._call(verbs.DAG_CANCEL, present(reason=reason))
         else:
             body = {"nodes": [self._node], **present(reason=reason)}
-            yield _calls.call(_calls.DAG_NODES_CANCEL, _calls.as_is, body=body, ns=self.app.namespace, dag=self.id)
+            yield verbs.call(verbs.DAG_NODES_CANCEL, verbs.as_is, body=body, ns=self.app.namespace, dag=self.id)
 
     def _retried(self) -> Steps[None]:
         if not self.kept:
             raise NoResult(
                 f"{self!r} was sent without keeping its result: `headgate redrive` runs dead items again"
             )
-        yield self._call(_calls.DAG_RETRY, {} if self._alone else {"nodes": [self._node]})
+        yield self._call(verbs.DAG_RETRY, {} if self._alone else {"nodes": [self._node]})
 
 
 class FlowRun(Sent[Any]):
@@ -387,11 +388,11 @@ class FlowRun(Sent[Any]):
 
     def cancel(self, reason: str | None = None) -> None:
         """Stop it; what its calls have done is taken back where they have an undo."""
-        self.app.drive(self._done(_calls.DAG_CANCEL, present(reason=reason)))
+        self.app.drive(self._done(verbs.DAG_CANCEL, present(reason=reason)))
 
     async def acancel(self, reason: str | None = None) -> None:
         await self._be_sent()
-        await self.app.adrive(self._done(_calls.DAG_CANCEL, present(reason=reason)))
+        await self.app.adrive(self._done(verbs.DAG_CANCEL, present(reason=reason)))
 
     def retry(self) -> None:
         """Run what failed again, and what did not run because of it; what succeeded is kept.
@@ -399,11 +400,11 @@ class FlowRun(Sent[Any]):
         Raises:
             NothingToRetry: nothing failed.
         """
-        self.app.drive(self._done(_calls.DAG_RETRY, {}))
+        self.app.drive(self._done(verbs.DAG_RETRY, {}))
 
     async def aretry(self) -> None:
         await self._be_sent()
-        await self.app.adrive(self._done(_calls.DAG_RETRY, {}))
+        await self.app.adrive(self._done(verbs.DAG_RETRY, {}))
 
-    def _done(self, verb: _calls.Verb, body: Any) -> Steps[None]:
+    def _done(self, verb: verbs.Verb, body: Any) -> Steps[None]:
         yield self._call(verb, body)

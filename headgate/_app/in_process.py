@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from headgate._app.local_services import LocalServices
 from headgate._app.schedules import Every, ticks
 from headgate._app.worker import AppWorker
-from headgate._client import Client
-from headgate._job import Job
+from headgate._client.client import Client
+from headgate._worker.job import Job
 
 if TYPE_CHECKING:
     from headgate._app.app import App

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
-from headgate._job_logs import Job, JobLogs, clean, level_name
+from headgate._worker.job_logs import Job, JobLogs, clean, level_name
 
 LINES_MAX: Final = 10_000
 

@@ -23,13 +23,13 @@ from headgate._app.local_dag import LocalDag, LocalNode
 from headgate._app.local_gate import LocalGates
 from headgate._app.local_logs import LocalLogs
 from headgate._app.local_waiting import LocalItem, Waiting
-from headgate._async_client import AsyncClient
-from headgate._client import Client
-from headgate._elements import Leased, LeasedDag
+from headgate._calls.elements import Leased, LeasedDag
+from headgate._client.async_client import AsyncClient
+from headgate._client.client import Client
 from headgate._ids import new_id
-from headgate._job import Handler, Job, run_handler, verdict_of, verdict_of_error
-from headgate._job_logs import taking
-from headgate._virtual_loop import VirtualLoop
+from headgate._worker.job import Handler, Job, run_handler, verdict_of, verdict_of_error
+from headgate._worker.job_logs import taking
+from headgate._worker.virtual_loop import VirtualLoop
 from headgate.errors import HeadgateError, Invalid, NotFound
 
 if TYPE_CHECKING:

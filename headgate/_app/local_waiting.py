@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate._app.local_dag import LocalNode
 from headgate._app.local_gate import LocalGates
-from headgate._job import Job
+from headgate._worker.job import Job
 
 Entry = tuple[float, int, int, "LocalItem"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate._app.app import App
-from headgate._worker import Worker
+from headgate._worker.worker import Worker
 
 _SKIPPED: Final = {".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache"}
 

@@ -25,9 +25,9 @@ from headgate._app.results import MARK, Opening, filled, opened, sealed, series
 from headgate._app.sending import in_loop
 from headgate._app.tracing import Carrier, tell, upstream_of
 from headgate._app.typed import StateOf, faults
-from headgate._calls import encode, present
-from headgate._dag import Node
-from headgate._job import Job, _in_thread, traced
+from headgate._calls.dag import Node
+from headgate._calls.verbs import encode, present
+from headgate._worker.job import Job, _in_thread, traced
 from headgate.errors import Fail, Invalid, JobTimedOut, NodeExists, Retry, TooLarge
 from headgate.wire import OUTPUT_BYTES_MAX
 
@@ -96,7 +96,7 @@ class Runner:
             return contextlib.nullcontext()
         told = {"messaging.message.id": job.id, "headgate.attempt": job.attempt}
         if job.dag is not None:
-            told |= {"headgate._dag": job.dag.id, "headgate.node": job.dag.node}
+            told |= {"headgate.dag": job.dag.id, "headgate.node": job.dag.node}
         sent_with = payload.get("trace") or job.headers
         return tracing.running(function.name, sent_with, upstream_of(job.inputs, MARK), told)
 

@@ -15,17 +15,19 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from headgate import _calls, _flows, _settings, wire
+from headgate import wire
 from headgate._app.call import JobCall, node_options
 from headgate._app.handle import FlowRun, JobHandle, Sent, Steps
 from headgate._app.results import MARK
 from headgate._app.stores import Store
 from headgate._app.tracing import Carrier, Tracing, tell, told_with
-from headgate._async_client import AsyncClient
-from headgate._calls import Call, encode, present
-from headgate._client import Client
-from headgate._dag import MADE_KEY, Dag, create, submission
-from headgate._elements import Item
+from headgate._calls import flows, verbs
+from headgate._calls.dag import MADE_KEY, Dag, create, submission
+from headgate._calls.elements import Item
+from headgate._calls.verbs import Call, encode, present
+from headgate._client import settings
+from headgate._client.async_client import AsyncClient
+from headgate._client.client import Client
 from headgate.errors import Conflict, TooLarge
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class Sender:
     def __init__(
         self, namespace: str | None, *, client: Client | None, store: Store | None, tracing: Tracing | None = None
     ) -> None:
-        self.namespace = namespace or (client.namespace if client is not None else _settings.namespace(None))
+        self.namespace = namespace or (client.namespace if client is not None else settings.namespace(None))
         self.store = store
         self.tracing = tracing
         self.monotonic_s: Callable[[], float] = time.monotonic
@@ -54,7 +56,7 @@ class Sender:
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = (
             weakref.WeakKeyDictionary()
         )
-        self._shards = _flows.Shards()
+        self._shards = flows.Shards()
         self._sending: set[asyncio.Task[str]] = set()
         self._lock = threading.Lock()
 
@@ -213,10 +215,10 @@ class Sender:
         digest = hashlib.sha256(encode(payload)).hexdigest()[:32]
         now = self.now().timestamp()
         number = int(now // window_s)
-        parse = _calls.page_of(wire.Dag)
+        parse = verbs.page_of(wire.Dag)
         key = f"unique/{name}/{digest}/{window_s:g}/"
         query = {"key": f"{key}{number - 1}"}
-        found: list[wire.Dag] = (yield _calls.call(_calls.DAGS, parse, query=query, ns=self.namespace))[0]
+        found: list[wire.Dag] = (yield verbs.call(verbs.DAGS, parse, query=query, ns=self.namespace))[0]
         if found and now - found[0].created_at.timestamp() < window_s:
             return found[0]
         return f"{key}{number}"
@@ -235,8 +237,8 @@ class Sender:
         if (key := self._key(call, payload, unique=unique)) is not None:
             item |= {"idempotency_key": key, **present(unique=unique or None)}
         items: list[Item] = [item]
-        results = yield from _flows.enqueue(self.namespace, items, self._shards)
-        return str(_flows.only(results).id)
+        results = yield from flows.enqueue(self.namespace, items, self._shards)
+        return str(flows.only(results).id)
 
     def _submitted(self, dag: Dag) -> Steps[str]:
         return (yield from submission(self.namespace, dag)).dag.id

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from headgate._dag import Node
+from headgate._calls.dag import Node
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

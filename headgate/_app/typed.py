@@ -14,7 +14,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from headgate._job import Job
+from headgate._worker.job import Job
 from headgate.errors import WrongArguments
 
 _CONFIG: Final = ConfigDict(

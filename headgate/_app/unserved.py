@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from headgate._app.function import TOPIC_PREFIX
-from headgate._async_client import AsyncClient
 from headgate._backoff import pause_s
+from headgate._client.async_client import AsyncClient
 from headgate.errors import HeadgateError
 
 log = logging.getLogger("headgate._worker")

@@ -3,6 +3,8 @@
 Each reader takes a file's text and gives a `Found`: a `Dag` and the list of what did not map, with where it
 stands in the file. `left out` is information that is gone; `changed` is meaning: the DAG does not do what the
 original did. `docs/importing.md` has the tables.
+
+airflow, make, states, wfformat: a reader each; found: what they share.
 """
 
 from headgate.importing.airflow import read_airflow

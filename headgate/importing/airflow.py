@@ -6,7 +6,7 @@
 
 from typing import Any, Final
 
-from headgate._dag import Dag
+from headgate._calls.dag import Dag
 from headgate.importing.found import (
     Fault,
     Found,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from headgate._dag import Dag, Node
+from headgate._calls.dag import Dag, Node
 from headgate.errors import Invalid
 from headgate.wire import (
     DELAY_S_MAX,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from headgate._dag import Dag
+from headgate._calls.dag import Dag
 from headgate.importing.found import EDGES_MAX, NODES_MAX, Fault, Found, Options, shown
 from headgate.wire import PAYLOAD_BYTES_MAX
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from headgate._dag import CYCLE_SHOWN_MAX, Dag
+from headgate._calls.dag import CYCLE_SHOWN_MAX, Dag
 from headgate.importing.found import (
     EDGES_MAX,
     Fault,

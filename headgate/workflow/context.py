@@ -36,7 +36,7 @@ class Backoff(TypedDict, total=False):
 
 
 class CallOptions(TypedDict, total=False):
-    """What a call may carry besides topic and payload, as a graph's node may; see `headgate._dag.NodeOptions`.
+    """What a call may carry besides topic and payload, as a graph's node may; see `_calls.dag.NodeOptions`.
 
     start_to_close_s: for one attempt; then it has failed.
     schedule_to_start_s: within which it must be taken, counted from when it may be; an attempt that would begin

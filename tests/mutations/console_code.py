@@ -84,9 +84,9 @@ MUTATIONS = (
     Mutation(
         "watch-what-changes",
         "a command that changes something is not repeated by `headgate watch`",
-        "headgate/_watch_command.py",
+        "headgate/_cli/watch.py",
         'if not (_LOOKS & {" ".join(words[:1]), " ".join(words[:2])}):',
         "if not words:",
-        ("unit/headgate/test_watch_command.py::test_what_changes_something_is_not_repeated",),
+        ("unit/headgate/cli/test_watch_command.py::test_what_changes_something_is_not_repeated",),
     ),
 )

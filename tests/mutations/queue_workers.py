@@ -4,7 +4,7 @@ from tests.mutations.model import Mutation
 
 _PROGRESS = "contract/test_queue_progress.py"
 _WORKERS = "contract/test_queue_workers.py"
-_SUPERVISOR = "unit/headgate/test_supervisor.py"
+_SUPERVISOR = "unit/headgate/worker/test_supervisor.py"
 
 MUTATIONS = (
     Mutation(
@@ -18,10 +18,12 @@ MUTATIONS = (
     Mutation(
         "progress-told-again",
         "progress that could not be told goes with the next extension",
-        "headgate/_leases.py",
+        "headgate/_worker/leases.py",
         "                job.is_untold = True\n",
         "                job.is_untold = False\n",
-        ("unit/headgate/test_keepers.py::test_progress_that_could_not_be_told_is_told_with_the_next_extension",),
+        (
+            "unit/headgate/worker/test_keepers.py::test_progress_that_could_not_be_told_is_told_with_the_next_extension",
+        ),
     ),
     Mutation(
         "workers-reported",
@@ -58,11 +60,11 @@ MUTATIONS = (
     Mutation(
         "cancels-doubted",
         "an extension that was on its way when a cancel was heard of is made again",
-        "headgate/_leases.py",
+        "headgate/_worker/leases.py",
         "                self._doubted.add(job)",
         "                pass",
         (
-            "unit/headgate/test_keepers.py"
+            "unit/headgate/worker/test_keepers.py"
             "::test_news_of_a_job_that_is_just_asked_for_or_on_its_way_here_is_not_lost",
         ),
     ),
@@ -85,23 +87,23 @@ MUTATIONS = (
     Mutation(
         "threads-wait",
         "what is given to a thread waits behind no other",
-        "headgate/_threads.py",
+        "headgate/_worker/threads.py",
         "            self._idle -= not is_new\n",
         "",
-        ("unit/headgate/test_threads.py::test_nothing_waits_behind_one_that_goes_on",),
+        ("unit/headgate/worker/test_threads.py::test_nothing_waits_behind_one_that_goes_on",),
     ),
     Mutation(
         "threads-ends",
         "an end that comes while the loop looks is told",
-        "headgate/_threads.py",
+        "headgate/_worker/threads.py",
         "        self._is_woken = False\n        for _ in range",
         "        for _ in range",
-        ("unit/headgate/test_threads.py::test_all_that_ends_in_one_turn_of_the_loop_is_told_by_one_call",),
+        ("unit/headgate/worker/test_threads.py::test_all_that_ends_in_one_turn_of_the_loop_is_told_by_one_call",),
     ),
     Mutation(
         "worker-parent",
         "what a worker starts is not told who looks after the worker",
-        "headgate/_supervisor.py",
+        "headgate/_worker/supervisor.py",
         "os.environ.pop(PARENT, None)",
         "os.environ.get(PARENT)",
         ("integration/app/test_processes.py::test_what_a_worker_starts_is_not_told_who_looks_after_the_worker",),
@@ -109,7 +111,7 @@ MUTATIONS = (
     Mutation(
         "worker-group-signal",
         "a signal to a whole group is not taken for two by workers to whom it is passed on besides",
-        "headgate/_signals.py",
+        "headgate/_worker/signals.py",
         "        if self._is_looked_after:\n",
         "        if False:\n",
         (f"{_SUPERVISOR}::test_a_signal_to_the_whole_group_is_one_to_those_who_are_also_told_of_it",),
@@ -117,7 +119,7 @@ MUTATIONS = (
     Mutation(
         "worker-second-signal",
         "the second signal to a supervisor hurries its workers",
-        "headgate/_supervisor.py",
+        "headgate/_worker/supervisor.py",
         "HURRY if self._told else number",
         "number",
         (f"{_SUPERVISOR}::test_the_second_signal_is_passed_on_as_such",),

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import httpx
 
 from headgate import AsyncClient
-from headgate._deciders import RestRuns
+from headgate._worker.deciders import RestRuns
 from headgate.workflow.driver import Driver
 from headgate.workflow.events import Event
 from headgate.workflow.memory import MemoryRun

@@ -131,7 +131,14 @@ def test_a_todo_names_what_it_waits_for() -> None:
     assert loose == []
 
 
-@pytest.mark.parametrize("room", sorted({path.parent for path in python_files("services", "shared")}), ids=name_of)
+# `headgate` names its public modules; what `headgate.wire` imports is all that it has.
+ROOMS = {path.parent for path in python_files("services", "shared", "headgate")} - {
+    ROOT / "headgate",
+    ROOT / "headgate/wire",
+}
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS), ids=name_of)
 def test_a_room_names_its_modules(room: Path) -> None:
     says = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
     inside = {path.stem for path in room.glob("*.py")} | {path.parent.name for path in room.glob("*/__init__.py")}

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from headgate._workflow_calls import page, turn_answer
+from headgate._calls.run_verbs import page, turn_answer
 from headgate.errors import HeadgateError
 from headgate.workflow.driver import Driver
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from headgate import _supervisor
 from headgate._app.processes import loaded, sources
-from headgate._cli import main
-from headgate._client import Client
-from headgate._supervisor import Supervisor
-from headgate._worker import Worker
+from headgate._cli.main import main
+from headgate._client.client import Client
+from headgate._worker import supervisor
+from headgate._worker.supervisor import Supervisor
+from headgate._worker.worker import Worker
 from services.local.stack import ROOT, Stack
 
 CODE = """\
@@ -262,11 +262,11 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """Marks this process as one that another looks after."""
 
     def mark(parent: int) -> None:
-        monkeypatch.setenv(_supervisor.PARENT, str(parent))
-        _supervisor.parent.cache_clear()
+        monkeypatch.setenv(supervisor.PARENT, str(parent))
+        supervisor.parent.cache_clear()
 
     yield mark
-    _supervisor.parent.cache_clear()
+    supervisor.parent.cache_clear()
 
 
 def test_what_a_worker_starts_is_not_told_who_looks_after_the_worker(marked: Callable[[int], None]) -> None:
@@ -274,8 +274,8 @@ def test_what_a_worker_starts_is_not_told_who_looks_after_the_worker(marked: Cal
     assert Worker(name="w").name == "w"
     marked(os.getppid())
     assert Worker(name="w").name == f"w-{os.getpid()}"
-    assert _supervisor.PARENT not in os.environ
-    assert _supervisor.parent() == os.getppid()
+    assert supervisor.PARENT not in os.environ
+    assert supervisor.parent() == os.getppid()
 
 
 def test_a_worker_whose_parent_was_gone_before_it_looked_ends(
@@ -284,9 +284,9 @@ def test_a_worker_whose_parent_was_gone_before_it_looked_ends(
     told = threading.Event()
     monkeypatch.setattr(os, "kill", lambda pid, number: told.set())
     marked(1 << 30)
-    parent = _supervisor.parent()
+    parent = supervisor.parent()
     assert parent is not None
-    _supervisor.end_with(parent)
+    supervisor.end_with(parent)
     assert told.wait(5)
 
 

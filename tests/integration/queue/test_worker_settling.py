@@ -44,8 +44,8 @@ async def test_every_job_ends_once_however_many_answers_are_lost(
     own_api: Api, monkeypatch: pytest.MonkeyPatch, prefetch: int | None
 ) -> None:
     """A lost dequeue costs its items a lease: they are delivered again, and told to be ended once."""
-    monkeypatch.setattr("headgate._worker.pause_s", lambda _failures: 0.0)
-    monkeypatch.setattr("headgate._settler.pause_s", lambda _failures: 0.0)
+    monkeypatch.setattr("headgate._worker.worker.pause_s", lambda _failures: 0.0)
+    monkeypatch.setattr("headgate._worker.settler.pause_s", lambda _failures: 0.0)
     ids = {await own_api.enqueue_one("t", backoff=AT_ONCE, ack_topic="done") for _ in range(60)}
     way = Lossy(own_api, seed=7)
     worker = worker_of(own_api, way, prefetch=prefetch, lease_s=30, drain_s=5, wait_s=0.05)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate import _cli as cli
-from headgate import _commands
-from headgate._async_client import AsyncClient
-from headgate._client import Client
-from headgate._transport import RetryPolicy
+from headgate._cli import commands
+from headgate._cli import main as cli
+from headgate._client.async_client import AsyncClient
+from headgate._client.client import Client
+from headgate._http.transport import RetryPolicy
 from tests.unit.headgate.fakes import Service, problem
 
 ONCE = RetryPolicy(attempts_max=1)
@@ -25,9 +25,9 @@ def service() -> Service:
 def run(service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command against `service`: exit code, standard output, standard error."""
     client = Client(queue_url="http://q", dag_url="http://d", transport=service, retry=ONCE)
-    monkeypatch.setattr(_commands, "_client", lambda _args: client)
+    monkeypatch.setattr(commands, "_client", lambda _args: client)
     monkeypatch.setattr(
-        _commands, "_async_client", lambda _args: AsyncClient(dag_url="http://d", transport=service, retry=ONCE)
+        commands, "_async_client", lambda _args: AsyncClient(dag_url="http://d", transport=service, retry=ONCE)
     )
 
     def run(*argv: str) -> tuple[int, str, str]:

@@ -8,25 +8,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[3] / "headgate"
+PACKAGE = Path(__file__).parents[3] / "headgate" / "_client"
 FILES = {
-    "_async_client.py": "_client.py",
-    "_async_handle.py": "_handle.py",
-    "_async_sender.py": "_sender.py",
-    "_async_events.py": "_events.py",
-    "_async_values.py": "_values.py",
-    "_async_limits.py": "_limits.py",
-    "_async_logs.py": "_logs.py",
-    "_async_schedules.py": "_schedules.py",
-    "_async_workers.py": "_workers.py",
-    "_async_workflows.py": "_workflows.py",
-    "_async_reasons.py": "_reasons.py",
+    "async_client.py": "client.py",
+    "async_handle.py": "handle.py",
+    "async_sender.py": "sender.py",
+    "async_events.py": "events.py",
+    "async_values.py": "values.py",
+    "async_limits.py": "limits.py",
+    "async_logs.py": "logs.py",
+    "async_schedules.py": "schedules.py",
+    "async_workers.py": "workers.py",
+    "async_workflows.py": "workflows.py",
+    "async_reasons.py": "reasons.py",
 }
 MADE = "Made from `{source}` by `tests/unit/headgate/unasync.py`; change that one."
 WORDS = [
     (r"await ", ""),
     (r"async (def|with|for) ", r"\1 "),
-    (r"_async_(handle|events|sender|values|limits|logs|schedules|workers|workflows|reasons)", r"_\1"),
+    (r"\basync_(handle|events|sender|values|limits|logs|schedules|workers|workflows|reasons)", r"\1"),
     (r"AsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
     (r"AsyncGenerator", "Generator"),
     (r"\baclosing\b", "closing"),

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate import Workflow, _run_commands
-from headgate import _cli as cli
+from headgate import Workflow
+from headgate._cli import main as cli
+from headgate._cli import runs
 from headgate.testing import simulate
 
 BEFORE = """
@@ -68,7 +69,7 @@ class Open:
 def five_hundred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     one = json.dumps(history_of(1, tmp_path))
     histories = {f"order-{number}": json.loads(one.replace("order-1", f"order-{number}")) for number in range(500)}
-    monkeypatch.setattr(_run_commands.commands, "client_of", lambda _: Open(histories))
+    monkeypatch.setattr(runs.commands, "client_of", lambda _: Open(histories))
     return histories
 
 

@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from headgate import App, AppWorker, AsyncClient, Client, Conflict, NodeFailed, Worker, Workflow
-from headgate._transport import RetryPolicy
+from headgate._http.transport import RetryPolicy
 from headgate.testing import replay
 from headgate.workflow.memory import MemoryRun
 from headgate.workflow.turns import Diverged, Lease, RunFinished, Turn, TurnAnswer, TurnLost
+from tests.unit.headgate.client.test_client import leased
 from tests.unit.headgate.fakes import Service, problem
-from tests.unit.headgate.test_client import leased
-from tests.unit.headgate.test_worker import Queue
+from tests.unit.headgate.worker.test_worker import Queue
 
 
 class WorkflowService(Queue):

@@ -1,0 +1,209 @@
+"""What the command line shows: aligned tables, JSON, and a DAG's progress."""
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from pydantic import BaseModel
+
+from headgate import wire
+
+CELL_CHARS_MAX: Final = 60
+LINE_EVERY_S: Final = 2.0
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: models and typed tuples become objects."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, list):
+        return [plain(element) for element in value]
+    if isinstance(value, dict):
+        return {name: plain(element) for name, element in value.items()}
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def show_json(value: Any, out: TextIO) -> None:
+    out.write(json_text(value, indent=2) + "\n")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A value as JSON in which what would steer a terminal, or turn the direction of writing, is escaped."""
+    text = json.dumps(plain(value), ensure_ascii=False, indent=indent, default=str)
+    return "".join(char if char.isprintable() or char == "\n" else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return json.dumps(char)[1:-1]
+
+
+def show_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: TextIO) -> None:
+    """Rows under upper-case headings; numbers to the right."""
+    cells = [[cell(row.get(column)) for column in columns] for row in rows]
+    widths = [
+        max(len(column), *(len(line[at]) for line in cells)) if cells else len(column)
+        for at, column in enumerate(columns)
+    ]
+    if out.isatty():
+        widths = fitting(widths, [len(column) for column in columns], shutil.get_terminal_size().columns)
+    right = [
+        any(isinstance(row.get(column), int | float) for row in rows)
+        and not any(isinstance(row.get(column), bool) for row in rows)
+        for column in columns
+    ]
+    for line in ([column.upper() for column in columns], *cells):
+        aligned = [
+            text.rjust(width) if at_right else cut(text, width).ljust(width)
+            for text, width, at_right in zip(line, widths, right, strict=True)
+        ]
+        out.write("  ".join(aligned).rstrip() + "\n")
+
+
+def fitting(widths: Sequence[int], least: Sequence[int], columns: int) -> list[int]:
+    """Widths of a table that has room in so many columns: the widest give first, none below its heading."""
+    found = list(widths)
+    over = sum(found) + 2 * (len(found) - 1) - columns
+    while over > 0:
+        widest = max(range(len(found)), key=lambda at: found[at] - least[at])
+        if found[widest] <= least[widest]:
+            break  # the headings alone have no room: lines are wrapped
+        found[widest] -= 1
+        over -= 1
+    return found
+
+
+def cut(text: str, width: int) -> str:
+    """Text of at most so many characters."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def show_fields(fields: Mapping[str, Any], out: TextIO) -> None:
+    """One object, a field to a line; empty ones are left out."""
+    shown = {name: value for name, value in fields.items() if value not in (None, [], {})}
+    width = max(map(len, shown), default=0)
+    for name, value in shown.items():
+        out.write(f"{name.ljust(width)}  {cell(value, chars_max=None)}\n")
+
+
+def cell(value: Any, *, chars_max: int | None = CELL_CHARS_MAX) -> str:
+    match value:
+        case None:
+            text = "-"
+        case bool():
+            text = "yes" if value else "no"
+        case float():
+            text = f"{value:.3f}".rstrip("0").rstrip(".")
+        case datetime():
+            text = value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        case str():
+            text = printable(value)
+        case _:
+            text = json_text(value)
+    return text if chars_max is None or len(text) <= chars_max else text[: chars_max - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """Text without control characters: what others stored must not steer this terminal."""
+    return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
+
+
+def gist(error: str | None) -> str | None:
+    """Of an error the line that says what happened, in tables: the last one, as in a traceback."""
+    return error.strip().splitlines()[-1] if error and error.strip() else None
+
+
+def counts_text(dag: wire.Dag) -> str:
+    counts = dag.nodes.model_dump()
+    parts = [f"{counts[state]} {state}" for state in counts if state != "total" and counts[state]]
+    return ", ".join(parts) or "no nodes"
+
+
+def bar(done: int, total: int, out: TextIO, width: int = 24) -> str:
+    """How much is done, as far as `out` can show it."""
+    full, empty = ("█", "░") if "utf" in (getattr(out, "encoding", "") or "").lower() else ("#", ".")
+    filled = width * done // total if total else 0
+    return full * filled + empty * (width - filled)
+
+
+class Progress:
+    """A DAG's progress: one live line on a terminal, else a line whenever it has changed, at most every 2 s."""
+
+    unit = "nodes"
+
+    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out = out
+        self._live = out.isatty()
+        self._clock = clock
+        self._began: tuple[float, int] | None = None
+        self._last = ""
+        self._spoke_at = -LINE_EVERY_S
+
+    def update(self, dag: Any) -> None:
+        text, counts = self._text(dag), self._counts(dag)
+        if self._live:
+            columns = shutil.get_terminal_size().columns
+            self._out.write("\r\x1b[K" + text[: columns - 1])
+        elif counts != self._last and (dag.finished or self._clock() - self._spoke_at >= LINE_EVERY_S):
+            self._last, self._spoke_at = counts, self._clock()
+            self._out.write(text + "\n")
+        self._out.flush()
+
+    def note(self, text: str) -> None:
+        """Something besides the counts, like a service that is away."""
+        self._out.write(("\r\x1b[K" if self._live else "") + printable(text) + ("" if self._live else "\n"))
+        self._out.flush()
+
+    def close(self) -> None:
+        if self._live:
+            self._out.write("\n")
+            self._out.flush()
+
+    def _text(self, dag: Any) -> str:
+        done, total = dag.nodes.finished, dag.nodes.total
+        paused = " (paused)" if dag.paused else " (held)" if dag.held else ""
+        return (
+            f"{dag.state}{paused} {self._bar(done, total)} {done}/{total}  {counts_text(dag)}{self._speed(done)}"
+        )
+
+    def _counts(self, dag: Any) -> str:
+        return counts_text(dag)
+
+    def _speed(self, done: int) -> str:
+        self._began = self._began or (self._clock(), done)
+        elapsed_s = self._clock() - self._began[0]
+        rate = (done - self._began[1]) / elapsed_s if elapsed_s > 0.2 else 0.0
+        return f"  {rate:.1f} {self.unit}/s" if rate else ""
+
+    def _bar(self, done: int, total: int) -> str:
+        return bar(done, total, self._out)
+
+
+class OperationProgress(Progress):
+    """The same, of what is done to many items at once."""
+
+    unit = "items"
+
+    def _text(self, operation: Any) -> str:
+        done, total = operation.scanned, max(operation.total, operation.scanned)
+        bar = self._bar(total if operation.state == "done" else done, total)
+        return f"{operation.kind} {operation.state} {bar} {self._counts(operation)}{self._speed(done)}"
+
+    def _counts(self, operation: Any) -> str:
+        parts = [f"{operation.changed} changed"]
+        parts += [f"{operation.skipped} left alone"] if operation.skipped else []
+        return ", ".join([*parts, f"{operation.scanned}/{max(operation.total, operation.scanned)} looked at"])
+
+
+def silence() -> None:
+    """What cannot be written to the standard output is not tried again when the interpreter ends."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,287 @@
+"""The commands about runs of workflows, which ask the service."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from headgate import wire
+from headgate._cli import commands
+from headgate._cli.output import printable, show_fields, show_json, show_table
+from headgate._cli.workflow import SEEDS_MAX, Add, function_named, history_in
+from headgate._stderr import stderr_line
+from headgate.errors import Invalid
+from headgate.workflow.errors import Mismatch, TurnFailed
+from headgate.workflow.simulation import replay
+
+Args = argparse.Namespace
+
+CHECK: Final = r"""\ Replays open runs of a type on this code, before it is deployed: FUNCTION is module:name, or
+path/file.py:name. Exit code 1 where one of them parts from its history: the run, the event, what the
+history has, what the code asks for, and at which line. Each hash seed is a process of its own.
+"""
+_COLUMNS: Final = ["id", "type", "version", "state", "parked", "stuck", "last_event", "run"]
+_TIMELINE: Final = ["key", "kind", "made", "ended", "state"]
+
+
+def add_commands(add: Add) -> None:
+    starting = add("start", start, "start a run, or find the living one of its id")
+    starting.add_argument("type")
+    starting.add_argument("input", nargs="?", help="JSON or plain text")
+    starting.add_argument("--id", metavar="ID", help="of the workflow; one is made by default")
+    starting.add_argument("--version", metavar="VERSION", help="only workers of this one go on with the run")
+    starting.add_argument("--reuse", choices=("never", "failed", "always"), help="where the id's run is over")
+    listing = add("list", list_runs, "list runs, newest first")
+    listing.add_argument("--type", metavar="TYPE")
+    listing.add_argument("--state", choices=("running", *sorted(wire.OVER_STATES)))
+    listing.add_argument("--version", metavar="VERSION")
+    listing.add_argument("--stuck", action="store_true", help="those whose code cannot go on")
+    listing.add_argument("--limit", type=int, default=100, metavar="N")
+    for name, run, about in (
+        ("show", show, "show a run"),
+        ("query", query, "what a run has published, as JSON"),
+        ("timeline", timeline, "what a run asked for, and when each ended"),
+        ("pause", pause, "release nothing more of a run"),
+    ):
+        add(name, run, about).add_argument("id")
+    saving = add("history", history, "a run's history, as `replay` takes it")
+    saving.add_argument("id")
+    saving.add_argument("--to", metavar="FILE", help="write it there")
+    telling = add("signal", signal, "tell a run something")
+    telling.add_argument("id")
+    telling.add_argument("name")
+    telling.add_argument("data", nargs="?", help="JSON or plain text")
+    asking = add("update", update, "tell a run something, and show what its code answers")
+    asking.add_argument("id")
+    asking.add_argument("name")
+    asking.add_argument("data", nargs="?", help="JSON or plain text")
+    asking.add_argument("--id", dest="update_id", metavar="UPDATE", help="of the update; one is made by default")
+    asking.add_argument("--wait-s", type=float, default=20.0, metavar="S", help="for the answer (default 20)")
+    for name, run, about in (
+        ("cancel", cancel, "ask a run to end; its code may clean up"),
+        ("terminate", terminate, "end a run"),
+        ("resume", resume, "go on with a run that is paused, stuck or has failed"),
+    ):
+        ending = add(name, run, about)
+        ending.add_argument("id")
+        ending.add_argument("--reason", metavar="TEXT")
+    moving = add("move", move, "let workers of another version go on with a run")
+    moving.add_argument("id")
+    pinned = moving.add_mutually_exclusive_group(required=True)
+    pinned.add_argument("version", nargs="?", metavar="VERSION")
+    pinned.add_argument("--unpin", action="store_true", help="workers of any version")
+    checking = add("check", check, "replay open runs on this code, before it is deployed", epilog=CHECK)
+    checking.add_argument("type")
+    checking.add_argument("function", metavar="FUNCTION")
+    checking.add_argument("--sample", type=int, default=500, metavar="N", help="so many open runs (default 500)")
+    checking.add_argument("--corpus", metavar="DIR", help="and the histories (*.json) that are kept there")
+    checking.add_argument("--seeds", type=int, default=3, metavar="N", help="under so many hash seeds (default 3)")
+
+
+def start(args: Args) -> int:
+    """workflow start."""
+    input = None if args.input is None else commands.parsed(args.input)
+    with commands.client_of(args) as client:
+        run = client.workflows.start(args.type, input, id=args.id, reuse=args.reuse, version=args.version)
+        return _show(args, run.show())
+
+
+def list_runs(args: Args) -> int:
+    """workflow list."""
+    with commands.client_of(args) as client:
+        found = client.workflows.list(
+            type=args.type,
+            state=args.state,
+            version=args.version,
+            stuck=True if args.stuck else None,
+            limit=args.limit,
+        )
+    if args.output == "json":
+        show_json(list(found), sys.stdout)
+    elif found:
+        show_table([_row(run) for run in found], _COLUMNS, sys.stdout)
+    else:
+        sys.stdout.write("no such runs\n")
+    return commands.OK
+
+
+def show(args: Args) -> int:
+    """workflow show."""
+    with commands.client_of(args) as client:
+        return _show(args, client.workflows.get(args.id).show())
+
+
+def query(args: Args) -> int:
+    """workflow query."""
+    with commands.client_of(args) as client:
+        show_json(client.workflows.get(args.id).show().published, sys.stdout)
+    return commands.OK
+
+
+def signal(args: Args) -> int:
+    """workflow signal."""
+    data = None if args.data is None else commands.parsed(args.data)
+    with commands.client_of(args) as client:
+        answer = client.workflows.get(args.id).signal(args.name, data)
+    sys.stdout.write(f"{answer.status}\n")
+    return commands.OK
+
+
+def update(args: Args) -> int:
+    """workflow update."""
+    data = None if args.data is None else commands.parsed(args.data)
+    with commands.client_of(args) as client:
+        handle = client.workflows.get(args.id)
+        found = handle.update(args.name, data, id=args.update_id, wait_s=args.wait_s)
+    if args.output == "json":
+        show_json(found, sys.stdout)
+    else:
+        show_fields(found.model_dump(exclude_none=True), sys.stdout)
+    return commands.OK if found.status in ("done", "pending") else commands.FAILURE
+
+
+def move(args: Args) -> int:
+    """workflow move."""
+    with commands.client_of(args) as client:
+        return _show(args, client.workflows.get(args.id).move(args.version))
+
+
+def _verb(name: str) -> Callable[[Args], int]:
+    def run(args: Args) -> int:
+        with commands.client_of(args) as client:
+            handle = client.workflows.get(args.id)
+            reasons = (args.reason,) if hasattr(args, "reason") else ()
+            return _show(args, getattr(handle, name)(*reasons))
+
+    return run
+
+
+cancel, terminate, pause, resume = map(_verb, ("cancel", "terminate", "pause", "resume"))
+
+
+def history(args: Args) -> int:
+    """workflow history."""
+    with commands.client_of(args) as client:
+        found = client.workflows.get(args.id).history()
+    if args.to is None:
+        show_json(found, sys.stdout)
+    else:
+        Path(args.to).write_text(json.dumps(found))
+        stderr_line(f"{len(found['events'])} events in {args.to}")
+    return commands.OK
+
+
+def timeline(args: Args) -> int:
+    """workflow timeline."""
+    with commands.client_of(args) as client:
+        found = client.workflows.get(args.id).history()
+    rows = lanes(found["events"])
+    if args.output == "json":
+        show_json(rows, sys.stdout)
+    else:
+        show_table(rows, _TIMELINE, sys.stdout)
+    return commands.OK
+
+
+def lanes(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a run asked for and was told, each with its times, in the order of their beginnings."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        kind, key, state = event["kind"], event.get("key", ""), event["state"]
+        if kind in ("cancel", "publish"):
+            key = f"{kind} {key}"
+        lane = found.setdefault(key or f"{kind} {state}", {"key": key or kind, "kind": kind, "made": event["at"]})
+        lane["state"] = state
+        if state != "added":
+            lane["ended"] = event["at"]
+    return list(found.values())
+
+
+def check(args: Args) -> int:
+    """workflow check."""
+    if args.sample < 0 or (args.sample == 0 and args.corpus is None):
+        raise Invalid("--sample is at least 1, or 0 with --corpus")
+    if not 1 <= args.seeds <= SEEDS_MAX:
+        raise Invalid(f"--seeds is 1 to {SEEDS_MAX}")
+    function = function_named(args.function)
+    with tempfile.TemporaryDirectory() as directory:
+        kept = [Path(args.corpus)] if args.corpus else []
+        if args.sample:
+            _save_open_runs(args, Path(directory))
+            kept.append(Path(directory))
+        files = [file for place in kept for file in sorted(place.glob("*.json"))]
+        if args.seeds == 1:
+            parted = [found for file in files if (found := _parted_from(file, function))]
+        else:
+            parted = _parted_under_seeds(args, kept)
+    if args.output == "json":
+        show_json({"runs": len(files), "parted": parted}, sys.stdout)
+    else:
+        for one in parted:
+            fields = [f"{name}: {one[name]}" for name in ("event", "expected", "got", "line") if one.get(name)]
+            for line in (f"{one['id']}: {one['code']}", *(f"  {each}" for each in fields or [one["error"]])):
+                sys.stdout.write(printable(line) + "\n")
+        sys.stdout.write(f"{len(files) - len(parted)} of {len(files)} runs replay to the same\n")
+    return commands.FAILURE if parted else commands.OK
+
+
+def _save_open_runs(args: Args, directory: Path) -> None:
+    with commands.client_of(args) as client:
+        for number, run in enumerate(client.workflows.list(type=args.type, state="running", limit=args.sample)):
+            found = client.workflows.get(run.id).history()
+            (directory / f"{number:06d}.json").write_text(json.dumps(found))
+
+
+def _parted_under_seeds(args: Args, kept: Sequence[Path]) -> list[dict[str, Any]]:
+    """Each hash seed in a process of its own, since it holds for a whole one; what parts under the first that any
+    part under."""
+    for seed in range(args.seeds):
+        parted: list[dict[str, Any]] = []
+        for place in kept:
+            options = ["--sample", "0", "--corpus", str(place), "--seeds", "1", "-o", "json"]
+            run = subprocess.run(  # noqa: S603 (this very program)
+                [sys.executable, "-m", "headgate", "workflow", "check", args.type, args.function, *options],
+                env={**os.environ, "PYTHONHASHSEED": str(seed)},
+                capture_output=True,
+                check=False,
+            )
+            if run.returncode not in (commands.OK, commands.FAILURE) or not run.stdout:
+                raise Invalid(run.stderr.decode(errors="replace").strip())
+            parted += json.loads(run.stdout)["parted"]
+        if parted:
+            return [{**one, "hash_seed": seed} for one in parted]
+    return []
+
+
+def _parted_from(file: Path, function: Callable[..., Any]) -> dict[str, Any] | None:
+    found = history_in(str(file))
+    try:
+        replay(found, function)
+    except TurnFailed as error:
+        first: dict[str, Any] = next(iter(found["events"]), {})
+        return _parted(str((first.get("data") or {}).get("id", file.stem)), error)
+    return None
+
+
+def _parted(id: str, error: TurnFailed) -> dict[str, Any]:
+    found: dict[str, Any] = {"id": id, "code": error.code, "error": str(error)}
+    if isinstance(error, Mismatch):
+        found |= {"event": error.event, "expected": error.expected, "got": error.got, "line": error.line}
+    return found
+
+
+def _row(run: wire.WorkflowRun) -> dict[str, Any]:
+    return {**run.model_dump(), "stuck": run.stuck.code if run.stuck else None}
+
+
+def _show(args: Args, run: wire.WorkflowRun) -> int:
+    if args.output == "json":
+        show_json(run, sys.stdout)
+    else:
+        show_fields(run.model_dump(exclude_none=True), sys.stdout)
+    return commands.OK

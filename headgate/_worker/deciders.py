@@ -1,0 +1,116 @@
+"""Workflows on a worker: a run's deliveries are driven by its core, through the service's turns."""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from headgate._calls import run_verbs, verbs
+from headgate._worker.job import Job
+from headgate.errors import BadRequest, Conflict, Fail, Invalid, NotFound, TooLarge
+from headgate.wire.names import WORKFLOW_VERSION_PATTERN
+from headgate.workflow.driver import Driver
+from headgate.workflow.errors import TurnRefused
+from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
+
+if TYPE_CHECKING:
+    from headgate._client.async_client import AsyncClient
+
+W = TypeVar("W", bound=Callable[..., Any])
+
+TOPIC: Final = "wf/"
+PINNED_TOPIC: Final = "wfv/"
+
+_is_version = re.compile(WORKFLOW_VERSION_PATTERN).fullmatch
+
+
+class RestRuns:
+    """The service's calls of a decider."""
+
+    def __init__(self, client: "AsyncClient", namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def history(self, lease: Lease, after: int, wait_s: float = 0.0) -> Page:
+        query = {"after": after, "wait_s": wait_s or None}
+        call = verbs.call(
+            run_verbs.RUN_HISTORY, run_verbs.page, ns=self._namespace, run=lease.run, query=query, wait_s=wait_s
+        )
+        try:
+            return await self._client._send(call)
+        except NotFound as error:
+            raise RunFinished(f"the run is gone: {error}") from error
+
+    async def turn(self, lease: Lease, turn: Turn) -> TurnAnswer:
+        call = verbs.call(
+            run_verbs.RUN_TURN,
+            run_verbs.turn_answer,
+            ns=self._namespace,
+            run=lease.run,
+            body=turn.body(),
+            wait_s=turn.wait_s,
+        )
+        try:
+            return await self._client._send(call)
+        except NotFound as error:
+            raise RunFinished(f"the run is gone: {error}") from error
+        except (BadRequest, Invalid, TooLarge) as error:
+            # Sent again it would be refused again; mended code asks for something else.
+            raise TurnRefused(str(error)) from error
+        except Conflict as error:
+            match error.code:
+                case "turn_lost":
+                    raise TurnLost(str(error)) from error
+                case "workflow_finished":
+                    raise RunFinished(str(error)) from error
+                case "history_mismatch":
+                    raise Diverged(str(error)) from error
+            raise
+
+
+class Deciders:
+    """The workflows of one worker, and what they share."""
+
+    def __init__(self, client: "AsyncClient", namespace: str) -> None:
+        self.workflows: dict[str, Callable[..., Any]] = {}
+        self._driver = Driver(self.workflows, RestRuns(client, namespace))
+
+    def add(
+        self, type: str, function: Callable[..., Any], version: str | None = None, *, only_pinned: bool = False
+    ) -> dict[str, Callable[[Job], Any]]:
+        """Run workflows of this type with this function; handlers of their deciders' items, by topic.
+
+        Raises:
+            ValueError: the type, or this version of it, has a function already; or that is no version.
+            TypeError: it is no `async def`.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"a workflow is an `async def`, which {function!r} is not")
+        if version is not None and not _is_version(version):
+            raise ValueError(f"{version!r} is no version: 1 to 64 letters, digits and . _ -")
+        if only_pinned and version is None:
+            raise ValueError("only runs of which version?")
+        names = {} if only_pinned else {type: f"{TOPIC}{type}"}
+        if version is not None:
+            names[f"{type}@{version}"] = f"{PINNED_TOPIC}{version}/{type}"
+        for name in names:
+            if name in self.workflows:
+                raise ValueError(f"workflow {name!r} has a function already")
+        return {topic: self._handler(name, function, version) for name, topic in names.items()}
+
+    def _handler(self, name: str, function: Callable[..., Any], version: str | None) -> Callable[[Job], Any]:
+        self.workflows[name] = function
+        if version is not None:
+            self._driver.versions[name] = version
+
+        async def decide(job: Job) -> None:
+            await self._driver.work(name, _lease(job))
+
+        return decide
+
+
+def _lease(job: Job) -> Lease:
+    secret = job.payload.get("secret") if isinstance(job.payload, dict) else None
+    if job.dag is None or not isinstance(secret, str):
+        raise Fail(f"this is no delivery of a workflow's decider; topics that begin with {TOPIC!r} are for those")
+    return Lease(job.dag.id, job.dag.generation, secret)

@@ -1,0 +1,485 @@
+"""A worker: takes items of some topics, runs a handler on each, and tells the service how it ended.
+
+    worker = Worker()
+
+    @worker.task("mail", slots=8)
+    async def send(job: Job) -> None:
+        ...
+
+    worker.main()
+
+Items are taken for free slots, and before a backlog for those that will be free in a moment (`prefetch`);
+how a job ended goes with the next dequeue, where one is about to be made. Leases are extended while handlers
+run and while items wait for them; what a handler returns is the item's output; what it raises is a nack, after
+which the item's backoff and attempts decide (`Retry` and `Fail` say more). An item that says nothing of attempts
+is given up with its 20th, or as many as the task says. A worker outlives restarts of the services. SIGTERM and
+SIGINT drain it: it takes nothing more, hands back what it has not begun, lets handlers finish for `drain_s`, and
+hands back what is left, both at no cost of an attempt. A second signal does not wait. What goes wrong is logged
+as `headgate._worker`; `headgate.testing` has jobs for tests.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from headgate._backoff import pause_s
+from headgate._calls.elements import Leased
+from headgate._client.async_client import AsyncClient
+from headgate._client.client import Client
+from headgate._worker import supervisor
+from headgate._worker.bridge import beside, client_like
+from headgate._worker.deciders import Deciders, W
+from headgate._worker.job import Ending, Handler, Job, run_handler, traced, verdict_of, verdict_of_error
+from headgate._worker.job_logs import JobLogs
+from headgate._worker.leases import Leases
+from headgate._worker.presence import Presence
+from headgate._worker.settler import Settler, Verdict
+from headgate._worker.signals import on_signals
+from headgate._worker.task import Task, check_prefetch, in_loop
+from headgate.errors import (
+    BadRequest,
+    Conflict,
+    Fail,
+    Forbidden,
+    HeadgateError,
+    Invalid,
+    NotFound,
+    Retry,
+    TooLarge,
+    Unauthorized,
+)
+from headgate.wire import BATCH_MAX, WAIT_S_MAX
+
+__all__ = ["Fail", "Job", "Retry", "Worker"]
+
+log = logging.getLogger("headgate._worker")
+
+F = TypeVar("F", bound=Handler)
+SETTLE_S_MAX: Final = 10.0
+# Attempts at an item that says nothing of them itself.
+ATTEMPTS_MAX: Final = 20
+# What a dequeue is refused for that waiting does not mend; 404: the token does not lead to the namespace.
+_ENDS: Final = (BadRequest, Unauthorized, Forbidden, NotFound, Conflict, TooLarge, Invalid)
+
+
+# A dequeue that settles is answered within a second: it is waited for so long when the worker stops.
+ASKED_S_MAX: Final = 2.0
+
+
+class Worker:
+    """Runs handlers on leased items.
+
+    `name` tells workers apart; `version` is that of the code, shown with it (or `HEADGATE_CODE_VERSION`).
+    `lease_s` is how long a killed worker's items are held back, and twice the time between extensions. `wait_s`
+    is how long one dequeue waits for items. With `keep_logs` the service keeps what handlers log, with each job.
+    With `processes` `main` runs this program so many times, each with the slots of its tasks: for plain functions
+    that need the processor. A process that ends is started again; all end with this one.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient | Client | None = None,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+        lease_s: float = 60.0,
+        drain_s: float = 30.0,
+        wait_s: float = 20.0,
+        prefetch: int | None = None,
+        keep_logs: bool = True,
+        processes: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not 0 <= wait_s <= WAIT_S_MAX:
+            raise ValueError(f"wait_s must be 0 to {WAIT_S_MAX}")
+        if processes < 1:
+            raise ValueError("processes must be 1 or more")
+        check_prefetch(prefetch)
+        self.processes = processes
+        self._own = not isinstance(client, AsyncClient)
+        self.client = client if isinstance(client, AsyncClient) else beside(client)
+        self.namespace = namespace or self.client.namespace
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        if name and supervisor.parent() is not None:
+            self.name = f"{name}-{os.getpid()}"
+        self.lease_s, self.drain_s, self.wait_s, self.prefetch = lease_s, drain_s, wait_s, prefetch
+        self.finished = 0
+        self._clock = clock
+        self._tasks: dict[str, Task] = {}
+        self._jobs: set[asyncio.Task[Ending]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._blocking_client: Client | None = client if isinstance(client, Client) else None
+        self._lock = threading.Lock()
+        self._deciders = Deciders(self.client, self.namespace)
+        self._leases = Leases(self.client, self.namespace, clock, partial(in_loop, self._tasks))
+        self._presence = Presence(
+            self.client, self.namespace, self.name, version, self._tasks, self._leases, clock
+        )
+        self._logs = JobLogs(self.client, self.namespace) if keep_logs else None
+        self._settler = Settler(self.client, self.namespace, self._leases, rides=self._asks_soon)
+
+    def task(
+        self,
+        topic: str,
+        *,
+        slots: int = 1,
+        lease_s: float | None = None,
+        max_attempts: int = ATTEMPTS_MAX,
+        prefetch: int | None = None,
+    ) -> Callable[[F], F]:
+        """Handle items of `topic` with this function, up to `slots` at a time.
+
+        A coroutine function runs in the event loop, any other in a thread. It gets the `Job`.
+        `max_attempts` is for items that have none of their own: after so many failures one is dead. 0 is no end.
+        `prefetch` is how many items may wait here for a slot while others work; by default the worker's, else as
+        many as handlers will begin within a moment.
+        """
+        if not 1 <= slots <= BATCH_MAX:
+            raise ValueError(f"slots must be 1 to {BATCH_MAX}")
+        if max_attempts < 0:
+            raise ValueError("max_attempts must not be negative; 0 is no end")
+        check_prefetch(prefetch)
+        ahead = self.prefetch if prefetch is None else prefetch
+        if ahead is not None:
+            ahead = min(ahead, BATCH_MAX - slots)
+
+        def register(handler: F) -> F:
+            if topic in self._tasks:
+                raise ValueError(f"topic {topic!r} has a handler already")
+            self._tasks[topic] = Task(topic, handler, slots, lease_s or self.lease_s, max_attempts, ahead)
+            return handler
+
+        return register
+
+    def workflow(
+        self,
+        type: str,
+        *,
+        version: str | None = None,
+        only_pinned: bool = False,
+        slots: int = 8,
+        lease_s: float | None = None,
+    ) -> Callable[[W], W]:
+        """Run workflows of `type` with this async function, up to `slots` at a time; it gets a `Workflow`, and its
+        input. Runs that wait take no slot. See `headgate.workflow`.
+
+        `version` names the code: it takes runs that are pinned to it, up to as many at a time, and those that are
+        pinned to none; with `only_pinned` not those, so that old code ends what it began.
+
+        Raises:
+            ValueError: the type, or this version of it, has a function already.
+        """
+
+        def register(function: W) -> W:
+            handlers = self._deciders.add(type, function, version, only_pinned=only_pinned)
+            for topic, decide in handlers.items():
+                self.task(topic, slots=slots, lease_s=lease_s, max_attempts=0)(decide)
+            return function
+
+        return register
+
+    def main(self) -> None:
+        """Run until a signal, in an event loop of its own; with `processes`, start this program in so many.
+
+        What a program does before it calls this each process does, too.
+        """
+        if (parent := supervisor.parent()) is not None:
+            supervisor.end_with(parent)
+        elif self.processes > 1:
+            sys.exit(supervisor.this_program(self.processes))
+        asyncio.run(self.run())
+
+    def stop(self) -> None:
+        """Drain, then let `run` return. The second call hurries. From any thread."""
+        loop = self._loop
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if loop is None or loop is here:
+            self._stop_here()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: so has the worker
+                loop.call_soon_threadsafe(self._stop_here)
+
+    def _stop_here(self) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self, *, signals: bool = True) -> None:
+        """Work until `stop` or a signal.
+
+        Raises:
+            HeadgateError: the services refuse this worker (token, namespace or topic); it has drained.
+            Exception: the part that keeps leases, or the one that tells how jobs ended, has ended by a defect;
+                what was running has been cut off, and comes again when its lease has run out.
+        """
+        if not self._tasks:
+            raise ValueError("this worker has no task; add one with @worker.task(topic)")
+        log.info("%s takes items of %s in %s", self.name, ", ".join(self._tasks), self.namespace)
+        self._loop = asyncio.get_running_loop()
+        keeping = (self._leases, self._presence, self._logs, self._settler)
+        keepers = [asyncio.create_task(keeper.run()) for keeper in keeping if keeper is not None]
+        pollers = [asyncio.create_task(self._poll(task)) for task in self._tasks.values()]
+        stopped: asyncio.Task[Any] = asyncio.create_task(self._stop.wait())
+        try:
+            heard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if signals:
+                heard = on_signals(self._stop_here, is_looked_after=supervisor.parent() is not None)
+            with heard:
+                try:
+                    await asyncio.wait([stopped, *pollers, *keepers], return_when=asyncio.FIRST_COMPLETED)
+                except asyncio.CancelledError:
+                    self._hurry.set()
+                    raise
+                finally:
+                    self._stop.set()
+                    await self._drain(pollers, keepers)
+        finally:
+            ended = [keeper for keeper in keepers if keeper.done()]
+            await _end([*pollers, *keepers, stopped, *self._jobs])
+            if self._own:
+                await self.client.aclose()
+            self._loop = None
+        for task in (*ended, *pollers):
+            if not task.cancelled() and (error := task.exception()):
+                raise error
+
+    async def _poll(self, task: Task) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            count = task.room()
+            if not count:
+                task.freed.clear()
+                await task.freed.wait()
+                continue
+            settling = self._settler.take()
+            task.asked_s, task.is_settling = self._clock(), bool(settling)
+            try:
+                items = await self._ask(task, count, settling)
+            except _ENDS:
+                raise
+            except HeadgateError as error:
+                failures += 1
+                log.warning("cannot dequeue %s, trying again: %s", task.topic, error)
+                await asyncio.sleep(pause_s(failures))
+                continue
+            finally:
+                task.asked_s, task.is_settling = None, False
+            failures = 0
+            task.has_backlog = len(items) >= count
+            for leased in items:
+                self._hold(task, leased)
+            self._begin(task)
+
+    async def _ask(self, task: Task, count: int, settling: Sequence[Verdict]) -> list[Leased]:
+        """Dequeue, and settle what goes along. Of an error that may be because of that nothing is concluded."""
+        topics = {task.topic: count}
+        if not settling:
+            return await self.client.dequeue(
+                topics, wait_s=self.wait_s, lease_s=task.lease_s, worker=self.name, namespace=self.namespace
+            )
+        of_verb: dict[str, list[Any]] = {"ack": [], "nack": []}
+        for verdict in settling:
+            of_verb[verdict.verb].append(verdict.element)
+        try:
+            found = await self.client.settle_and_dequeue(
+                topics,
+                acks=of_verb["ack"],
+                nacks=of_verb["nack"],
+                wait_s=self.wait_s,
+                lease_s=task.lease_s,
+                worker=self.name,
+                namespace=self.namespace,
+            )
+        except BaseException as error:
+            self._settler.untold(settling)
+            if not isinstance(error, Exception):
+                raise
+            log.warning("could not dequeue %s with what %d jobs ended with: %s", task.topic, len(settling), error)
+            return []
+        self._settler.told(settling, found.acks, found.nacks)
+        return found.items
+
+    def _hold(self, task: Task, leased: Leased) -> None:
+        """Keep an item's lease until a slot is free for it."""
+        job = Job(
+            leased,
+            client=self.client,
+            blocking=self._blocking,
+            lease_s=task.lease_s,
+            lease_ends_at=self._clock() + task.lease_s,
+            namespace=self.namespace,
+        )
+        job.logs = self._logs
+        self._leases.hold(job)
+        task.waiting.append(job)
+
+    def _begin(self, task: Task) -> None:
+        """Start handlers on what waits, as slots are free; once the worker stops, hand it back."""
+        while task.waiting and (task.running < task.slots or self._stop.is_set()):
+            job = task.waiting.popleft()
+            if job.lost is not None:
+                continue
+            if self._stop.is_set():
+                self._settler.add(job, *self._handed_back(job))
+            else:
+                self._start(task, job)
+
+    def _start(self, task: Task, job: Job) -> None:
+        task.running += 1
+        begun_s = self._clock()
+        job.task = working = asyncio.create_task(self._work(task, job))
+        self._jobs.add(working)
+        # Whatever becomes of the task, even if it is cancelled before it begins, the job gets a verdict.
+        working.add_done_callback(lambda _: self._ended(task, job, working, begun_s))
+
+    async def _work(self, task: Task, job: Job) -> Ending:
+        spent = job.attempt - 1
+        if await self._ends_with(spent, task, job):  # the last one ended with its worker, or its lease
+            error = (
+                f"given up: {spent} deliveries have failed, and its task allows {task.max_attempts}; where no "
+                f"error was told, the worker died, or a coroutine blocked its event loop for longer than the lease"
+            )
+            return "nack", job.nack(error=error, final=True)
+        # In this very coroutine: a GeneratorExit passes those that it awaits, whatever they catch.
+        try:
+            verdict = verdict_of(job, await run_handler(task.handler, job))
+        except asyncio.CancelledError as error:
+            if job.lost is not None or self._hurry.is_set():
+                return self._handed_back(job)
+            log.warning("the handler of %r was cancelled", job)
+            verdict = verdict_of_error(job, error)
+        except (Retry, Fail) as error:
+            log.info("%r: %r", job, error)
+            verdict = verdict_of_error(job, error)
+        except BaseException as error:
+            # `sys.exit` too, and a panic of an extension: it is the end of the job, not of the worker.
+            log.warning("the handler of %r raised %r", job, error, exc_info=traced(error))
+            if isinstance(error, KeyboardInterrupt):
+                self._stop_here()
+            verdict = verdict_of_error(job, error)
+        return await self._last(verdict, task, job)
+
+    async def _last(self, verdict: Ending, task: Task, job: Job) -> Ending:
+        """What is told: a failure is final where it was that of the last attempt."""
+        verb, nack = verdict
+        fails = verb == "nack" and nack.get("costs_attempt", True) and not nack.get("final")
+        if fails and await self._ends_with(job.attempt, task, job):
+            log.warning("%r is given up: its task allows %d attempts", job, task.max_attempts)
+            return verb, {**nack, "final": True}
+        return verdict
+
+    async def _ends_with(self, attempts: int, task: Task, job: Job) -> bool:
+        """Whether so many failed attempts are the end, which the service is asked for only where they might be."""
+        if not 0 < task.max_attempts <= attempts:
+            return False
+        try:
+            (item,) = await self.client.item_states([job.id], namespace=self.namespace)
+        except Exception as error:
+            log.warning("cannot tell whether %r is to be given up, so it is not: %s", job, error)
+            return False
+        return item.status == "found" and item.max_attempts == 0
+
+    def _ended(self, task: Task, job: Job, working: asyncio.Task[Ending], begun_s: float) -> None:
+        self._jobs.discard(working)
+        task.running -= 1
+        self.finished += 1
+        task.handled(self._clock() - begun_s)
+        if job.lost is None:
+            ending = self._handed_back(job) if working.cancelled() else working.result()
+            self._tell(job, ending)
+        elif self._logs is not None:
+            self._logs.drop(job)
+        self._begin(task)
+        if task.room():
+            task.freed.set()
+
+    def _tell(self, job: Job, ending: Ending) -> None:
+        """Say how a job ended; what gives up the lease, behind the job's log, which is its holder's to write."""
+        if self._logs is not None and ending[0] == "nack":
+            self._logs.end(job, lambda: self._settler.add(job, *ending))
+            return
+        self._settler.add(job, *ending)
+        if self._logs is not None:
+            self._logs.end(job)
+
+    def _asks_soon(self) -> bool:
+        """Whether what is to be settled may go with a dequeue."""
+        now_s = self._clock()
+        return not self._stop.is_set() and any(task.asks_soon(now_s) for task in self._tasks.values())
+
+    @staticmethod
+    def _handed_back(job: Job) -> Ending:
+        return "nack", job.nack(error="the worker stopped", costs_attempt=False)
+
+    async def _end_asking(self, pollers: Sequence[asyncio.Task[None]]) -> None:
+        """Take nothing more. What a dequeue settles is worth its answer, which comes soon."""
+        tasks = zip(self._tasks.values(), pollers, strict=True)
+        settling = [poller for task, poller in tasks if task.is_settling and not poller.done()]
+        if settling:
+            hurry: asyncio.Task[Any] = asyncio.create_task(self._hurry.wait())
+            answered: asyncio.Task[Any] = asyncio.create_task(asyncio.wait(settling))
+            await _first([hurry, answered], ASKED_S_MAX)
+            await _end([hurry, answered])
+        await _end(pollers)
+        for task in self._tasks.values():
+            self._begin(task)
+
+    async def _drain(self, pollers: Sequence[asyncio.Task[None]], keepers: Sequence[asyncio.Task[None]]) -> None:
+        """Let jobs end and be settled. Without its keepers a worker neither holds nor settles anything."""
+        for task in self._tasks.values():
+            self._begin(task)
+        self._settler.hurry()
+        await self._end_asking(pollers)
+        if any(keeper.done() for keeper in keepers):
+            log.critical("a keeper of this worker has ended; so does the worker")
+            self._hurry.set()
+        if self._jobs:
+            log.info("draining: %d jobs are running", len(self._jobs))
+            hurry: asyncio.Task[Any] = asyncio.create_task(self._hurry.wait())
+            finished: asyncio.Task[Any] = asyncio.create_task(_finished(self._jobs))
+            await _first([hurry, finished, *keepers], self.drain_s)
+            await _end([hurry, finished])
+        self._hurry.set()
+        await _end(list(self._jobs))
+        if self._logs is not None:
+            logged: asyncio.Task[Any] = asyncio.create_task(self._logs.sent())
+            await _first([logged, *keepers], SETTLE_S_MAX)
+            await _end([logged])
+        settled: asyncio.Task[Any] = asyncio.create_task(self._settler.settled())
+        await _first([settled, keepers[-1]], SETTLE_S_MAX)  # the settler
+        await _end([settled])
+
+    def _blocking(self) -> Client:
+        with self._lock:
+            if self._blocking_client is None:
+                self._blocking_client = client_like(self.client, self._loop)
+            return self._blocking_client
+
+
+async def _finished(jobs: set[asyncio.Task[Ending]]) -> None:
+    while jobs:
+        await asyncio.wait(list(jobs))
+
+
+async def _first(tasks: Sequence[asyncio.Task[Any]], timeout_s: float) -> None:
+    await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,128 @@
+"""`headgate dequeue --ack`: only what was printed is acked."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import pytest
+
+from headgate._cli import commands
+from headgate._cli import main as cli
+from headgate._client.client import Client
+from tests.unit.headgate.client.test_client import leased
+from tests.unit.headgate.conftest import ONCE
+from tests.unit.headgate.fakes import Service
+
+MANY = 2_000  # more than a pipe, or a buffer, takes
+
+
+@contextmanager
+def full() -> Iterator[TextIO]:
+    """A disk without room."""
+    with open("/dev/full", "w") as out:  # noqa: PTH123
+        yield out
+        silenced(out)
+
+
+@contextmanager
+def unread() -> Iterator[TextIO]:
+    """A pipe whose reader has gone."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as out:
+        yield out
+        silenced(out)
+
+
+def silenced(out: TextIO) -> None:
+    """As the interpreter does at its end; it would complain."""
+    out.flush()
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    found = Service(lambda _method, path, body: answer(path, body))
+    client = Client(queue_url="http://q", transport=found, retry=ONCE)
+    monkeypatch.setattr(commands, "_client", lambda _args: client)
+    return found
+
+
+def answer(path: str, body: Any) -> Any:
+    if path.endswith("/dequeue"):
+        return {"items": [leased(f"item-{number}", payload="x" * 100) for number in range(MANY)]}
+    status = "acked" if path.endswith("/ack") else "requeued"
+    return {"results": [{"id": item["id"], "status": status} for item in body["items"]]}
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.mark.parametrize("broken", [full, unread])
+def test_what_could_not_be_printed_is_handed_back_and_not_acked(
+    broken: Callable[[], Any],
+    form: str,
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with broken() as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        code = cli.main(["dequeue", "t", "--ack", "--count", str(MANY), "-o", form])
+    assert code == 1
+    assert service.asked("/ack") == []
+    given_back = [item for body in service.asked("/nack") for item in body["items"]]
+    assert len(given_back) == MANY
+    assert {item["costs_attempt"] for item in given_back} == {False}
+    assert "nothing was acked" in capsys.readouterr().err
+
+
+def test_a_little_that_a_buffer_holds_is_pushed_out_before_the_ack(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A few rows are written nowhere until the interpreter ends: long after the ack."""
+    one = {"items": [leased("only")]}
+    service.reply = lambda _m, path, body: one if path.endswith("/dequeue") else answer(path, body)
+    for broken in (full, unread):
+        with broken() as out, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", out)
+            assert cli.main(["dequeue", "t", "--ack"]) == 1
+    assert service.asked("/ack") == []
+    assert len(service.asked("/nack")) == 2
+
+
+def test_a_reader_that_goes_after_it_was_written_to_is_noticed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`| true`: the pipe took it, and nobody will read it."""
+    one = {"items": [leased("only")]}
+    service.reply = lambda _m, path, body: one if path.endswith("/dequeue") else answer(path, body)
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as out:
+
+        class Leaving:
+            def flush(self) -> None:
+                out.flush()
+                if reading in open_ends:
+                    os.close(open_ends.pop())
+
+            write, fileno, isatty = out.write, out.fileno, out.isatty
+
+        open_ends = [reading]
+        monkeypatch.setattr(sys, "stdout", Leaving())
+        assert cli.main(["dequeue", "t", "--ack"]) == 1
+        monkeypatch.undo()
+    assert service.asked("/ack") == [] and len(service.asked("/nack")) == 1
+
+
+def test_what_was_printed_is_acked_and_what_was_not_acked_is_told(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["dequeue", "t", "--ack", "--count", "2"]) == 0
+    assert sum(len(body["items"]) for body in service.asked("/ack")) == MANY
+    assert service.asked("/nack") == []
+    lost = {"results": [{"id": "only", "status": "lease_lost"}]}
+    one = {"items": [leased("only")]}
+    service.reply = lambda _m, path, _b: one if path.endswith("/dequeue") else lost
+    capsys.readouterr()
+    assert cli.main(["dequeue", "t", "--ack"]) == 4
+    assert "only was not acked: lease_lost" in capsys.readouterr().err

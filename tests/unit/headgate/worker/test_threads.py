@@ -1,0 +1,167 @@
+"""Threads that are used again: never by two at once, never lost, and gone when nothing comes."""
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from functools import partial
+from typing import Any
+
+import pytest
+
+from headgate._worker.threads import Ends, Threads, Work
+
+
+def run(threads: Threads, done: threading.Event, seen: list[threading.Thread]) -> None:
+    def work(is_done: Work) -> None:
+        seen.append(threading.current_thread())
+        is_done()
+        done.set()
+
+    threads.run("headgate-t", work)
+
+
+def test_one_after_another_runs_in_one_thread() -> None:
+    threads, seen = Threads(), list[threading.Thread]()
+    for _ in range(20):
+        done = threading.Event()
+        run(threads, done, seen)
+        assert done.wait(5)
+    assert len(set(seen)) == 1
+    assert (seen[0].name, seen[0].daemon) == ("headgate-t", True)
+
+
+def test_as_many_run_at_once_as_are_given() -> None:
+    threads, barrier, used = Threads(), threading.Barrier(9, timeout=5), set[threading.Thread]()
+
+    def work(is_done: Work) -> None:
+        used.add(threading.current_thread())
+        barrier.wait()
+        is_done()
+
+    for _ in range(2):
+        for _ in range(8):
+            threads.run("t", work)
+        barrier.wait()
+    assert len(used) >= 8
+
+
+def test_nothing_waits_behind_one_that_goes_on() -> None:
+    """However many threads are free: each that is given work has a thread of its own."""
+    threads, goes_on, done = Threads(), threading.Event(), threading.Event()
+    run(threads, done, [])
+    assert done.wait(5)
+
+    def work(is_done: Work) -> None:
+        goes_on.wait(60)
+        is_done()
+
+    threads.run("t", work)
+    for _ in range(20):
+        done = threading.Event()
+        run(threads, done, [])
+        waits_behind = not done.wait(5)
+        if waits_behind:
+            break
+    goes_on.set()
+    assert not waits_behind
+
+
+def test_idle_ones_end_and_nothing_that_is_given_meanwhile_is_lost() -> None:
+    """Each end meets, at some time, somebody who gives the thread work."""
+    threads, seen = Threads(idle_s_max=0.0001), list[threading.Thread]()
+    for turn in range(300):
+        done = threading.Event()
+        run(threads, done, seen)
+        assert done.wait(5)
+        if turn % 60 == 59:
+            seen[-1].join(5)
+    assert len(seen) == 300
+    assert len(set(seen)) >= 5
+    assert not any(thread.is_alive() for thread in seen)
+    assert threads._idle == 0
+
+
+def test_an_idle_thread_keeps_nothing_of_what_it_did() -> None:
+    class Big:
+        pass
+
+    threads, done = Threads(), threading.Event()
+    big = Big()
+    kept = weakref.ref(big)
+
+    def work(is_done: Work, held: Big = big) -> None:
+        assert held is not None
+        is_done()
+        done.set()
+
+    threads.run("t", work)
+    del big, work
+    assert done.wait(5)
+    ends_by = time.monotonic() + 5
+    while kept() is not None and time.monotonic() < ends_by:
+        time.sleep(0.001)
+    assert kept() is None
+
+
+def test_the_child_of_a_fork_begins_with_none() -> None:
+    threads, seen = Threads(), list[threading.Thread]()
+    for _ in range(2):
+        done = threading.Event()
+        run(threads, done, seen)
+        assert done.wait(5)
+        threads.forget()
+    assert seen[0] is not seen[1]
+
+
+async def test_all_that_ends_in_one_turn_of_the_loop_is_told_by_one_call() -> None:
+    loop, ended, wakes = asyncio.get_running_loop(), list[int](), list[Any]()
+    ends = Ends(loop)
+    with pytest.MonkeyPatch.context() as patch:
+        wake = loop.call_soon_threadsafe
+        patch.setattr(loop, "call_soon_threadsafe", lambda *call: (wakes.append(call), wake(*call)))
+        for n in range(10):
+            ends.tell(partial(ended.append, n))
+        assert not ended, "the loop calls them"
+        await asyncio.sleep(0)
+        assert ended == list(range(10))
+        assert len(wakes) == 1
+        ends.tell(partial(ended.append, 10))
+        await asyncio.sleep(0)
+    assert (ended[-1], len(wakes)) == (10, 2)
+
+
+async def test_no_end_is_lost_between_a_thread_and_its_loop() -> None:
+    """Ends come while the loop looks, too; `told` counts down to the event."""
+    loop = asyncio.get_running_loop()
+    ends, left, done = Ends(loop), 4 * 5_000, asyncio.Event()
+
+    def told() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done.set()
+
+    def tell() -> None:
+        for _ in range(5_000):
+            ends.tell(told)
+
+    tellers = [threading.Thread(target=tell) for _ in range(4)]
+    for teller in tellers:
+        teller.start()
+    await asyncio.wait_for(done.wait(), 10)
+    for teller in tellers:
+        teller.join(5)
+
+
+async def test_what_ends_when_its_loop_is_closed_is_nobodys() -> None:
+    ended = list[int]()
+
+    async def make() -> Ends:
+        return Ends(asyncio.get_running_loop())
+
+    ends = await asyncio.to_thread(asyncio.run, make())
+    gc.collect()
+    ends.tell(partial(ended.append, 1))
+    assert not ended
