@@ -40,6 +40,12 @@ class Quota(NamedTuple):
     stored_bytes_max: int | None = None
 
 
+def quota_of(settings: str) -> Quota:
+    """What a namespace's settings, as JSON, say of its quota."""
+    found = json.loads(settings)
+    return Quota(**{field: found.get(field) for field in Quota._fields})
+
+
 class Use(NamedTuple):
     """What a namespace holds."""
 
@@ -252,8 +258,7 @@ class Quotas:
         tenants = {}
         for name, row in newest.items():
             tenant = self._tenants.get(name) or Tenant(name, self._clock)
-            found = json.loads(row.settings)
-            tenant.quota = Quota(**{field: found.get(field) for field in Quota._fields})
+            tenant.quota = quota_of(row.settings)
             tenants[name] = tenant
         return tenants
 

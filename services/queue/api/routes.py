@@ -16,6 +16,7 @@ from services.queue.dispatch.key_buffer import START
 from services.queue.dispatch.limits import TopicLimits
 from services.queue.model import NULL
 from services.queue.operations.topics import ShownItem
+from services.queue.quotas import Quota
 from services.queue.store.dequeue_encoding import dag_of
 from shared.admission.connection_priority import Urgency
 from shared.errors import Forbidden, NotFound, invalid
@@ -26,8 +27,6 @@ from shared.http.hot_path import Verb, documented
 
 router = APIRouter()
 
-# What a namespace without quotas says of them.
-_UNSET: dict[str, Any] = dict.fromkeys((*wire.NamespaceSpec.model_fields, "enqueued_last_minute"))
 _PLACE = re.compile(r"[0-9a-f]{3}[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 CallerOf = Annotated[Caller, Depends(caller_of)]
@@ -214,7 +213,7 @@ async def put_namespace(
 ) -> Response:
     """Declare a namespace and set its quotas."""
     enter(ns, caller, "admin")
-    return json_response(_UNSET | await process.topics.set_namespace(ns, body.model_dump(exclude_none=True)))
+    return json_response(await process.topics.set_namespace(ns, Quota(**body.model_dump())))
 
 
 @router.get("/v1/namespaces", response_model=wire.Page[wire.Namespace], tags=["namespaces"])
@@ -228,19 +227,15 @@ async def list_namespaces(
     caller.need("ops")
     after = name_in("namespaces", cursor)
     found, rest = await process.topics.namespaces(limit, after, caller.namespaces)
-    return json_response(
-        {
-            "items": [_UNSET | entry for entry in found],
-            "next_cursor": None if rest is None else cursors.encode("namespaces", rest),
-        }
-    )
+    next_cursor = None if rest is None else cursors.encode("namespaces", rest)
+    return json_response({"items": found, "next_cursor": next_cursor})
 
 
 @router.get("/v1/namespaces/{ns}", response_model=wire.Namespace, tags=["namespaces"])
 async def get_namespace(ns: str, caller: CallerOf, process: ProcessOf) -> Response:
     """One namespace with quota and use."""
     enter(ns, caller, "consume", "ops")
-    return json_response(_UNSET | await process.topics.namespace(ns))
+    return json_response(await process.topics.namespace(ns))
 
 
 @router.get("/v1/namespaces/{ns}/topics", response_model=wire.Page[wire.TopicStats], tags=["topics"])

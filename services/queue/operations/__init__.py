@@ -7,6 +7,7 @@ bulk         purge, redrive, cancel by filter
 selection    which items an operation is about
 dead_items   dead items grouped by error
 topics       namespaces, topics, pages of items; pause and resume
+topic_states  what callers see of topics and namespaces
 listing      lists by name over all shards, page by page
 known_workers   workers by name, as they were seen
 cancel_news  what was cancelled under leases, for workers that wait for it

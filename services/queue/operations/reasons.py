@@ -6,11 +6,14 @@ It reads what pages of topics and items read, and what this process has heard of
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from services.queue.dispatch.demand import Asked
+from services.queue.operations.topic_states import NamespaceState, TopicStats
 from services.queue.operations.topics import Topics
 from shared.clock import Clock
 from shared.errors import Unavailable
@@ -26,6 +29,25 @@ _NAMES_PER_PAGE: Final = 1_000
 _SOME_AWAY: Final = "a shard does not answer; what is there waits"
 
 
+class Cause(msgspec.Struct, frozen=True):
+    """One thing that keeps something back; `since` None: nobody knows; `near`: names that may have been meant."""
+
+    kind: str
+    text: str
+    since: datetime | None
+    near: list[str]
+
+
+class Why(msgspec.Struct, frozen=True):
+    """What keeps something back, the nearest cause first; `topic` of an item alone."""
+
+    about: str
+    name: str
+    sentence: str
+    causes: list[Cause]
+    topic: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class Reasons:
     """Answers for one process."""
 
@@ -35,7 +57,7 @@ class Reasons:
         self._shards = shards
         self._clock = clock
 
-    async def of_topic(self, namespace: str, topic: str) -> dict[str, Any]:
+    async def of_topic(self, namespace: str, topic: str) -> Why:
         """Why what a topic holds is not handed out.
 
         Raises:
@@ -44,7 +66,7 @@ class Reasons:
         known = await self._known(namespace)
         return _told("topic", topic, await self._of_topic(namespace, topic, known))
 
-    async def of_namespace(self, namespace: str) -> dict[str, Any]:
+    async def of_namespace(self, namespace: str) -> Why:
         """What holds a namespace's work up, the worst first.
 
         Raises:
@@ -56,27 +78,27 @@ class Reasons:
             return _told("namespace", namespace, causes or [_cause("shards_away", _SOME_AWAY)])
         use = await self._topics.namespace(namespace)
         causes += _quotas_reached(use)
-        unpaused = {name: row for name, row in known.items() if row["ready"] and not row["paused"]}
+        unpaused = {name: row for name, row in known.items() if row.ready and not row.paused}
         unasked = {name: self._asked.unasked_s(namespace, name) for name in unpaused}
-        for name, row in _most(known, "ready"):
-            if row["paused"] and row["ready"]:
-                causes.append(_cause("paused", f"topic {name} is paused; {row['ready']} are ready"))
+        for name, row in _most(known, lambda row: row.ready):
+            if row.paused and row.ready:
+                causes.append(_cause("paused", f"topic {name} is paused; {row.ready} are ready"))
             elif unasked.get(name, 0.0) >= _UNASKED_TOLD_S:
-                text = f"no consumer has asked for {name} in {_span(unasked[name])}; {row['ready']} are ready"
+                text = f"no consumer has asked for {name} in {_span(unasked[name])}; {row.ready} are ready"
                 causes.append(_cause("unasked", text))
         served = {name: row for name, row in unpaused.items() if unasked[name] < _UNASKED_TOLD_S}
-        for name, row in _most(served, "oldest_ready_age_s")[:1]:
-            if (row["oldest_ready_age_s"] or 0) >= _BEHIND_TOLD_S:
-                behind = _span(row["oldest_ready_age_s"])
+        for name, row in _most(served, _age_s)[:1]:
+            if _age_s(row) >= _BEHIND_TOLD_S:
+                behind = _span(_age_s(row))
                 causes.append(_cause("behind", f"consumers of {name} do not keep up: {behind} behind"))
         if not causes:
-            causes.append(_cause("working", _working(_summed(known.values())) if known else "it holds nothing"))
-        if dead := sum(row["dead"] for row in known.values()):
-            most = _most(known, "dead")[0][0]
+            causes.append(_cause("working", _working(*known.values()) if known else "it holds nothing"))
+        if dead := sum(row.dead for row in known.values()):
+            most = _most(known, lambda row: row.dead)[0][0]
             causes.append(_cause("dead", f"{dead} have died, most of them of {most}"))
         return _told("namespace", namespace, causes)
 
-    async def of_item(self, namespace: str, item_id: str) -> dict[str, Any]:
+    async def of_item(self, namespace: str, item_id: str) -> Why:
         """Why an item has not ended.
 
         Raises:
@@ -85,7 +107,7 @@ class Reasons:
         shown = await self._topics.item(namespace, item_id)
         item, now = shown.item, datetime.fromtimestamp(self._clock.wall_s(), UTC)
         error = (item.error or "").strip().rpartition("\n")[2][:500]
-        causes: list[dict[str, Any]] = []
+        causes: list[Cause] = []
         if item.state == "leased":
             left_s = 0.0 if shown.lease is None else (shown.lease.expires_at - now).total_seconds()
             text = f"a worker has it, attempt {item.attempts + 1}; its lease ends in {left_s:.0f} s"
@@ -110,11 +132,9 @@ class Reasons:
             )
             known = await self._known(namespace)
             causes += await self._of_topic(namespace, item.topic, known)
-        return _told("item", item.id_text, causes) | {"topic": item.topic}
+        return _told("item", item.id_text, causes, item.topic)
 
-    async def _of_topic(
-        self, namespace: str, topic: str, known: dict[str, dict[str, Any]] | None
-    ) -> list[dict[str, Any]]:
+    async def _of_topic(self, namespace: str, topic: str, known: dict[str, TopicStats] | None) -> list[Cause]:
         away = self._away()
         causes = list(away)
         if known is None:
@@ -124,108 +144,94 @@ class Reasons:
         if counts is None and not away:
             near = difflib.get_close_matches(topic, known, n=3) if len(topic) <= 64 else []
             causes.append(_cause("empty", "it holds nothing", near=near))
-        elif counts is not None and counts["paused"]:
-            causes.append(_cause("paused", f"it is paused; {counts['ready']} are ready"))
-        if counts is not None and not counts["paused"] and counts["ready"]:
+        elif counts is not None and counts.paused:
+            causes.append(_cause("paused", f"it is paused; {counts.ready} are ready"))
+        if counts is not None and not counts.paused and counts.ready:
             causes += _over_in_flight(await self._topics.namespace(namespace))
-        if (
-            unasked_s >= _UNASKED_TOLD_S
-            and (counts is None or counts["ready"])
-            and not (counts or {}).get("paused")
-        ):
+        if unasked_s >= _UNASKED_TOLD_S and (counts is None or (counts.ready and not counts.paused)):
             asked = [name for name in known if self._asked.unasked_s(namespace, name) < _UNASKED_TOLD_S]
             near = difflib.get_close_matches(topic, asked, n=3) if len(topic) <= 64 else []
             causes.append(_cause("unasked", f"no consumer has asked for it in {_span(unasked_s)}", near=near))
         if counts is not None and not causes:
             causes.append(_cause("working", _working(counts)))
-        if counts is not None and counts["dead"]:
-            causes.append(
-                _cause("dead", f"{counts['dead']} have died, and stay until they are redriven or purged")
-            )
+        if counts is not None and counts.dead:
+            causes.append(_cause("dead", f"{counts.dead} have died, and stay until they are redriven or purged"))
         return causes
 
-    def _away(self) -> list[dict[str, Any]]:
+    def _away(self) -> list[Cause]:
         """Shards that do not answer, as one cause."""
         away = [str(shard.number) for shard in self._shards if shard.breaker.refuses and not shard.pool.is_retired]
         some = ", ".join(away[:8])
         return [_cause("shards_away", f"shard {some} does not answer; what is there waits")] if away else []
 
-    async def _known(self, namespace: str) -> dict[str, dict[str, Any]] | None:
+    async def _known(self, namespace: str) -> dict[str, TopicStats] | None:
         """The topics that hold items; None: not every shard answers."""
         try:
             return await self._active(namespace)
         except Unavailable:
             return None
 
-    async def _active(self, namespace: str) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
+    async def _active(self, namespace: str) -> dict[str, TopicStats]:
+        found: dict[str, TopicStats] = {}
         after: str | None = ""
         for _ in range(_NAMES_PAGES_MAX):
             page, after = await self._topics.active(namespace, _NAMES_PER_PAGE, after or "")
-            found |= {each["topic"]: each for each in page}
+            found |= {each.topic: each for each in page}
             if after is None:
                 break
         return found
 
 
-def _most(known: dict[str, dict[str, Any]], name: str) -> list[tuple[str, dict[str, Any]]]:
+def _most(known: Mapping[str, TopicStats], of: Callable[[TopicStats], float]) -> list[tuple[str, TopicStats]]:
     """The topics that have most of something."""
-    return sorted(known.items(), key=lambda pair: -(pair[1][name] or 0))[:_TOPICS_TOLD_MAX]
+    return sorted(known.items(), key=lambda pair: -of(pair[1]))[:_TOPICS_TOLD_MAX]
 
 
-def _summed(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    listed = list(rows)
-    oldest_s = max(row["oldest_ready_age_s"] or 0.0 for row in listed)
-    sums = {state: sum(row[state] for row in listed) for state in ("ready", "leased", "delayed")}
-    return sums | {"oldest_ready_age_s": oldest_s}
+def _age_s(row: TopicStats) -> float:
+    return row.oldest_ready_age_s or 0.0
 
 
-def _over_in_flight(use: dict[str, Any]) -> list[dict[str, Any]]:
-    most, held = use.get("in_flight_max"), use.get("in_flight") or 0
+def _over_in_flight(use: NamespaceState) -> list[Cause]:
+    most, held = use.in_flight_max, use.in_flight
     if most is None or held < most:
         return []
     return [_cause("in_flight_max", f"the namespace has {held} leased, of {most} that it may have")]
 
 
-def _quotas_reached(use: dict[str, Any]) -> list[dict[str, Any]]:
+def _quotas_reached(use: NamespaceState) -> list[Cause]:
     """Limits of the namespace that keep items back, or out."""
     causes = _over_in_flight(use)
-    for limit, used, text in (
-        ("items_max", "items", "items; enqueues of more are refused"),
-        ("stored_bytes_max", "stored_bytes", "stored bytes; enqueues of more are refused"),
-        ("enqueues_per_minute", "enqueued_last_minute", "enqueues in the last minute; more are refused"),
+    lately = use.enqueued_last_minute or 0
+    for limit, most, held, text in (
+        ("items_max", use.items_max, use.items, "items; enqueues of more are refused"),
+        ("stored_bytes_max", use.stored_bytes_max, use.stored_bytes, "stored bytes; enqueues of more are refused"),
+        ("enqueues_per_minute", use.enqueues_per_minute, lately, "enqueues in the last minute; more are refused"),
     ):
-        most, held = use.get(limit), use.get(used) or 0
         if most is not None and held >= most:
             causes.append(_cause(limit, f"it has {held} of {most} {text}"))
     return causes
 
 
-def _working(counts: dict[str, Any]) -> str:
-    if counts["ready"]:
-        oldest = _span(counts["oldest_ready_age_s"] or 0.0)
-        return f"consumers ask for it; {counts['ready']} wait for their turn, the oldest for {oldest}"
-    if counts["leased"]:
-        return f"workers have {counts['leased']}; none waits"
-    if counts["delayed"]:
-        return f"{counts['delayed']} are not due yet"
+def _working(*rows: TopicStats) -> str:
+    if ready := sum(row.ready for row in rows):
+        oldest = _span(max(_age_s(row) for row in rows))
+        return f"consumers ask for it; {ready} wait for their turn, the oldest for {oldest}"
+    if leased := sum(row.leased for row in rows):
+        return f"workers have {leased}; none waits"
+    if delayed := sum(row.delayed for row in rows):
+        return f"{delayed} are not due yet"
     return "nothing in it is to be handed out"
 
 
-def _cause(kind: str, text: str, since: datetime | None = None, near: Sequence[str] = ()) -> dict[str, Any]:
-    return {"kind": kind, "text": text, "since": since, "near": list(near)}
+def _cause(kind: str, text: str, since: datetime | None = None, near: Sequence[str] = ()) -> Cause:
+    return Cause(kind, text, since, list(near))
 
 
-def _told(kind: str, name: str, causes: list[dict[str, Any]]) -> dict[str, Any]:
-    sentence = "; ".join(cause["text"] for cause in causes[:3])
-    near: list[str] = next((cause["near"] for cause in causes if cause["near"]), [])
+def _told(kind: str, name: str, causes: list[Cause], topic: str | msgspec.UnsetType = msgspec.UNSET) -> Why:
+    sentence = "; ".join(cause.text for cause in causes[:3])
+    near: list[str] = next((cause.near for cause in causes if cause.near), [])
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
-    return {
-        "about": kind,
-        "name": name,
-        "sentence": f"{sentence[:1].upper()}{sentence[1:]}.{meant}",
-        "causes": causes,
-    }
+    return Why(kind, name, f"{sentence[:1].upper()}{sentence[1:]}.{meant}", causes, topic)
 
 
 def _span(seconds: float) -> str:

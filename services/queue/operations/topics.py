@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_buffer import START
@@ -17,7 +17,16 @@ from services.queue.model import EARLIEST, TopicId
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations
 from services.queue.operations.listing import Part, cut, merge
-from services.queue.quotas import Quotas, Use, uses
+from services.queue.operations.topic_states import (
+    LimitsState,
+    NamespaceState,
+    OperationRef,
+    Share,
+    ThrottledKey,
+    TopicChange,
+    TopicStats,
+)
+from services.queue.quotas import Quota, Quotas, Use, quota_of, uses
 from services.queue.settings import QueueSettings
 from services.queue.store import items, leases, topics
 from services.queue.store.items import ItemRow, PageOf
@@ -30,7 +39,7 @@ from shared.ids import canonical, shard_of
 FIRST_ID = START[2]
 # So many throttles of a topic are shown, itself and keys.
 THROTTLES_MAX = 101
-_COUNTS = ("ready", "delayed", "leased", "disabled", "dead")
+T = TypeVar("T")
 
 
 class OnShard(NamedTuple):
@@ -70,16 +79,17 @@ class Topics:
 
     # -- namespaces ---------------------------------------------------------------------------------------
 
-    async def set_namespace(self, namespace: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """Declare a namespace on every shard and give it these settings."""
+    async def set_namespace(self, namespace: str, quota: Quota) -> NamespaceState:
+        """Declare a namespace on every shard and give it this quota."""
         refuse_if_standing(self._all())
-        await self._agreement.set_namespace(namespace, json.dumps(settings, sort_keys=True))
+        given = {name: limit for name, limit in quota._asdict().items() if limit is not None}
+        await self._agreement.set_namespace(namespace, json.dumps(given, sort_keys=True))
         await self._quotas.step()
         return await self.namespace(namespace)
 
     async def namespaces(
         self, limit: int, after: str, allowed: frozenset[str] | None
-    ) -> tuple[list[dict[str, Any]], str | None]:
+    ) -> tuple[list[NamespaceState], str | None]:
         """A page of the namespaces that any shard knows, but the system's, behind a name; where the next begins.
 
         `allowed`: no others (None: all).
@@ -98,12 +108,12 @@ class Topics:
         names, rest = cut(list(merged), limit, horizon)
         return await self._described(names), rest
 
-    async def namespace(self, namespace: str) -> dict[str, Any]:
+    async def namespace(self, namespace: str) -> NamespaceState:
         """One namespace; one that was never used is empty."""
         found = await self._described([namespace])
-        return found[0] if found else {"namespace": namespace, **self._use(namespace, Use())}
+        return found[0] if found else self._state(namespace, Quota(), Use())
 
-    async def _described(self, names: Sequence[str]) -> list[dict[str, Any]]:
+    async def _described(self, names: Sequence[str]) -> list[NamespaceState]:
         """Those of these namespaces that any shard knows, with settings and use."""
 
         async def at(store: Store) -> list[tuple[NamespaceRow, Use]]:
@@ -119,22 +129,16 @@ class Topics:
                 given = (row.set_at or EARLIEST, row.settings)
                 newest[row.name] = max(given, newest.get(row.name, given))
                 sums[row.name] = sums.get(row.name, Use()).plus(use)
-        return [
-            {"namespace": name, **json.loads(newest[name][1]), **self._use(name, sums[name])}
-            for name in names
-            if name in sums
-        ]
+        return [self._state(name, quota_of(newest[name][1]), sums[name]) for name in names if name in sums]
 
-    def _use(self, namespace: str, use: Use) -> dict[str, Any]:
-        found = {"in_flight": use.leased, "items": use.items, "stored_bytes": use.bytes}
+    def _state(self, namespace: str, quota: Quota, use: Use) -> NamespaceState:
         tenant = self._quotas.of(namespace)
-        if tenant is not None:
-            found["enqueued_last_minute"] = tenant.accepted_last_minute()
-        return found
+        enqueued = None if tenant is None else tenant.accepted_last_minute()
+        return NamespaceState(namespace, *quota, enqueued, use.leased, use.items, use.bytes)
 
     # -- topics -------------------------------------------------------------------------------------------
 
-    async def active(self, namespace: str, limit: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
+    async def active(self, namespace: str, limit: int, after: str) -> tuple[list[TopicStats], str | None]:
         """A page of the topics of a namespace, behind a name, that hold items or are paused, with their counts;
         where the next begins (None at the end).
 
@@ -167,12 +171,12 @@ class Topics:
         parts = await self._gather(at, [store for store in self._all() if store.number in live])
         return {place: age_s for part in parts for place, age_s in part.items()}
 
-    async def pause(self, namespace: str, topic: str, paused: bool) -> dict[str, Any]:
+    async def pause(self, namespace: str, topic: str, paused: bool) -> TopicChange:
         """Stop or go on handing out a topic's items; on every shard, so that it holds for what comes."""
         refuse_if_standing(self._all())
         await self._agreement.pause(namespace, topic, paused)
         self._dispatch.changed(namespace, topic)
-        return {"topic": topic, "paused": paused, "items": 0}
+        return TopicChange(topic, paused, 0)
 
     async def configure(self, namespace: str, topic: str, shares: Shares) -> None:
         """Give a topic minimum shares (none: take them away), on every shard; in force here at once."""
@@ -180,7 +184,7 @@ class Topics:
         await self._agreement.set_min_share(namespace, topic, json.dumps(shares) if shares else "")
         await self.read_shares()
 
-    async def limit(self, namespace: str, topic: str, limits: TopicLimits) -> dict[str, Any]:
+    async def limit(self, namespace: str, topic: str, limits: TopicLimits) -> LimitsState:
         """Give a topic limits (none: take them away), on every shard; in force here at once."""
         refuse_if_standing(self._all())
         await self._agreement.set_limits(namespace, topic, limits.text() if limits.are_set else "")
@@ -188,38 +192,34 @@ class Topics:
         self._dispatch.forget(namespace, topic)
         return await self._limited(namespace, topic, limits)
 
-    async def limits(self, namespace: str, limit: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
+    async def limits(self, namespace: str, limit: int, after: str) -> tuple[list[LimitsState], str | None]:
         """A page of the topics that have limits, and where the next begins."""
         known = self._gates.limits
         mine = sorted(topic for name, topic in known if name == namespace and topic > after)
         names, rest = cut(mine, limit, None)
         found = [await self._limited(namespace, name, known[namespace, name]) for name in names]
-        return [one for one in found if _shows(one)], rest
+        return [one for one in found if one.holds_back], rest
 
-    async def limits_of(self, namespace: str, topic: str) -> list[dict[str, Any]]:
+    async def limits_of(self, namespace: str, topic: str) -> list[LimitsState]:
         """Those of one topic, if it has any or is throttled."""
         known = self._gates.limits.get((namespace, topic))
         found = [] if known is None else [await self._limited(namespace, topic, known)]
-        return [one for one in found if _shows(one)]
+        return [one for one in found if one.holds_back]
 
-    async def unthrottle(self, namespace: str, topic: str, key: str | None) -> dict[str, Any]:
+    async def unthrottle(self, namespace: str, topic: str, key: str | None) -> LimitsState:
         """End the throttles of a topic and its keys, or of one key; here at once."""
         await self._gates.lift(namespace, topic, key)
         self._dispatch.forget(namespace, topic)
         return await self._limited(namespace, topic, self._gates.limits.get((namespace, topic), TopicLimits()))
 
-    async def _limited(self, namespace: str, topic: str, limits: TopicLimits) -> dict[str, Any]:
+    async def _limited(self, namespace: str, topic: str, limits: TopicLimits) -> LimitsState:
         in_flight = await self._gates.in_flight(namespace, topic)
         throttles = {
             one.key: one.slow_until for one in await self._gates.throttles(namespace, topic, THROTTLES_MAX)
         }
-        return {
-            "topic": topic,
-            **limits._asdict(),
-            "in_flight": in_flight,
-            "throttled_until": throttles.pop("", None),
-            "throttled_keys": [{"key": key, "until": until} for key, until in throttles.items()],
-        }
+        until = throttles.pop("", None)
+        keys = [ThrottledKey(key, until) for key, until in throttles.items()]
+        return LimitsState(topic, *limits, in_flight, until, keys)
 
     @property
     def knows_shares(self) -> bool:
@@ -234,22 +234,17 @@ class Topics:
                 newest[pair] = max(found, newest.get(pair, found))
         self._dispatch.set_shares({pair: shares for pair, (_, shares) in newest.items()})
 
-    async def purge(self, namespace: str, topic: str) -> dict[str, Any]:
+    async def purge(self, namespace: str, topic: str) -> TopicChange:
         """Cancel every item that the topic holds now, in any state; a DAG's items are left alone."""
         return await self._operate(namespace, "purge", topic)
 
-    async def redrive(self, namespace: str, topic: str) -> dict[str, Any]:
+    async def redrive(self, namespace: str, topic: str) -> TopicChange:
         """Put the topic's dead items back, with fresh attempts; a DAG's are retried in the DAG instead."""
         return await self._operate(namespace, "redrive", topic)
 
-    async def _operate(self, namespace: str, kind: str, topic: str) -> dict[str, Any]:
+    async def _operate(self, namespace: str, kind: str, topic: str) -> TopicChange:
         made = await self._operations.start(namespace, kind, {"topic": topic})
-        return {
-            "topic": topic,
-            "paused": False,
-            "items": made["changed"],
-            "operation": {"id": made["id"], "state": made["state"]},
-        }
+        return TopicChange(topic, False, made["changed"], OperationRef(made["id"], made["state"]))
 
     # -- items --------------------------------------------------------------------------------------------
 
@@ -301,7 +296,9 @@ class Topics:
     def _all(self) -> list[Store]:
         return list(self._stores.values())
 
-    async def _gather(self, ask: Any, stores: Sequence[Store] | None = None) -> list[Any]:
+    async def _gather(
+        self, ask: Callable[[Store], Awaitable[T]], stores: Sequence[Store] | None = None
+    ) -> list[T]:
         """Ask every shard, or these; one that does not answer, or not now, is left out, unless none does."""
         answers = await asyncio.gather(
             *map(ask, self._all() if stores is None else stores), return_exceptions=True
@@ -327,25 +324,20 @@ async def _shares(store: Store) -> dict[tuple[str, str], tuple[datetime, Shares]
     }
 
 
-def _shares_view(shares: Shares) -> list[dict[str, Any]] | None:
-    return [{"priority": priority, "share": share} for priority, share in shares] or None
-
-
 def _topic(
     topic: str, rows: Sequence[OnShard], ages: Mapping[tuple[int, int], float], shares: Shares
-) -> dict[str, Any]:
+) -> TopicStats:
     """One topic from its rows by shard."""
+    held = [row.topic for row in rows]
     known = (ages.get((row.shard, row.topic.topic_id or 0)) for row in rows)
-    return {
-        "topic": topic,
-        **{count: sum(getattr(row.topic, count) for row in rows) for count in _COUNTS},
-        "oldest_ready_age_s": max((age_s for age_s in known if age_s is not None), default=None),
-        "paused": any(row.topic.paused for row in rows),
-        "min_share": _shares_view(shares),
-    }
-
-
-def _shows(found: Mapping[str, Any]) -> bool:
-    """Whether a topic with a gate has limits, or is throttled, now."""
-    limited = any(found[name] is not None for name in ("rate", "concurrency", "key_rate", "key_concurrency"))
-    return limited or found["throttled_until"] is not None or bool(found["throttled_keys"])
+    return TopicStats(
+        topic,
+        ready=sum(part.ready for part in held),
+        delayed=sum(part.delayed for part in held),
+        leased=sum(part.leased for part in held),
+        disabled=sum(part.disabled for part in held),
+        dead=sum(part.dead for part in held),
+        oldest_ready_age_s=max((age_s for age_s in known if age_s is not None), default=None),
+        paused=any(part.paused for part in held),
+        min_share=[Share(priority, share) for priority, share in shares] or None,
+    )
