@@ -2,7 +2,7 @@
 
 import sys
 
-from headgate._cli.main import main
+from headgate._cli.program import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -136,7 +136,7 @@ def test_without_the_services_up_says_what_to_install(wheels: Path, tmp_path: Pa
     """The SDK alone, straight out of its wheel."""
     (sdk,) = wheels.glob("headgate-*.whl")
     paths = f"sys.path[:] = [{str(sdk)!r}, *sys.path, {sysconfig.get_path('purelib')!r}]"
-    program = f"import sys; {paths}; from headgate._cli.main import main; main(['up', '--fresh'])"
+    program = f"import sys; {paths}; from headgate._cli.program import main; main(['up', '--fresh'])"
 
     said = run(sys.executable, "-S", "-c", program, cwd=tmp_path)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headgate import App, Client, Job
-from headgate._cli import main as cli
+from headgate._cli import program as cli
 from services.local.stack import Stack
 
 log = logging.getLogger("shop")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headgate._app.processes import loaded, sources
-from headgate._cli.main import main
+from headgate._cli.program import main
 from headgate._client.client import Client
 from headgate._worker import supervisor
 from headgate._worker.supervisor import Supervisor

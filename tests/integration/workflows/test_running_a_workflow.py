@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncClient, Dag, Job, NodeFailed, Worker, Workflow
-from headgate._cli import main as cli
+from headgate._cli import program as cli
 from headgate._cli.workflow import function_named
 from headgate.testing import replay
 from services.local.stack import Stack

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from headgate._cli import commands
-from headgate._cli import main as cli
+from headgate._cli import program as cli
 from headgate._client.async_client import AsyncClient
 from headgate._client.client import Client
 from headgate._http.transport import RetryPolicy

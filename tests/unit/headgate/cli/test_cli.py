@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from headgate import wire
-from headgate._cli import main as cli
 from headgate._cli import output
+from headgate._cli import program as cli
 from headgate._http.transport import VERSION
 from tests.unit.headgate.client.test_client import leased
 from tests.unit.headgate.conftest import Run

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headgate._cli.completion import SHELLS, commands_of
-from headgate._cli.main import build_parser
 from headgate._cli.output import fitting, show_table
+from headgate._cli.program import build_parser
 from tests.unit.headgate.conftest import Run
 
 COMMANDS = list(commands_of(build_parser(), ("headgate",), ""))

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import pytest
 
 from headgate._cli import commands
-from headgate._cli import main as cli
+from headgate._cli import program as cli
 from headgate._client.client import Client
 from tests.unit.headgate.client.test_client import leased
 from tests.unit.headgate.conftest import ONCE

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate import Workflow
-from headgate._cli import main as cli
+from headgate._cli import program as cli
 from headgate._cli import runs
 from headgate.testing import simulate
 
