@@ -25,7 +25,7 @@ def main() -> None:
     run = flow.start()
     assert run.wait(timeout_s=120)
     nodes = app.client.dag(run.id).nodes("succeeded")
-    print(f"{run.state()}: read {len(nodes)} pages; the first has {run.result(first)} links")
+    print(f"{run.status()}: read {len(nodes)} pages; the first has {run.result(first)} links")
 
 
 if __name__ == "__main__":

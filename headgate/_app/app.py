@@ -24,7 +24,7 @@ from headgate._app.function import (
     is_generator,
 )
 from headgate._app.handle import JobHandle, Sent
-from headgate._app.in_process import InProcess, in_process
+from headgate._app.in_process import Testing
 from headgate._app.running import add
 from headgate._app.schedules import Every, Overlap
 from headgate._app.sending import Sender
@@ -33,6 +33,7 @@ from headgate._app.tracing import Tracing
 from headgate._app.typed import Codec, Signature, StateOf
 from headgate._app.worker import AppWorker
 from headgate._calls.elements import BackoffSpec
+from headgate._calls.verbs import present
 from headgate._client.client import Client
 from headgate._worker.deciders import W
 from headgate._worker.job import Handler, Job
@@ -162,21 +163,27 @@ class App(Sender):
         every_s: float | None = None,
         tz: str = "UTC",
         overlap: Overlap = "skip",
+        catchup_s: float | None = None,
+        jitter_s: float | None = None,
         **settings: Any,
     ) -> Callable[[Callable[Q, C]], JobFunction[Q, Any, Q, C]]:
         """Run a function by the clock: at the times of `cron` in time zone `tz`, or every `every_s` seconds.
 
         Workers of the app bring the schedule to the service when they start. A parameter `at` is given the time
-        that the run is for. `overlap` says what happens when the one before is still at work; more settings are
-        as of `job`.
+        that the run is for. `overlap` says what happens when the one before is still at work; after an outage
+        times of the last `catchup_s` are made up for (3600 by default, 10 at least); each is put off by a part
+        of `jitter_s`, up to a day. More settings are as of `job`.
         """
-        schedule = Every(name=name, cron=cron, every_s=every_s, tz=tz, overlap=overlap)
+        more = present(catchup_s=catchup_s, jitter_s=jitter_s)
+        schedule = Every(name=name, cron=cron, every_s=every_s, tz=tz, overlap=overlap, more=more)
         if name in self.schedules:
             raise ValueError(f"there is a schedule {name!r} already")
 
         def decorate(function: Callable[Q, C]) -> JobFunction[Q, Any, Q, C]:
             made: Any = function if isinstance(function, JobFunction) else self._register(function, settings)
             schedule.function = made
+            with contextlib.suppress(TypeError):  # an annotation of what the module defines later
+                schedule.check()
             self.schedules[name] = schedule
             found: JobFunction[Q, Any, Q, C] = made
             return found
@@ -226,7 +233,7 @@ class App(Sender):
         """A worker of all functions and tasks; options are those of `Worker`, and `only`, names of functions."""
         return AppWorker(self, **options)
 
-    def testing(self, *, start: datetime | None = None) -> AbstractContextManager[InProcess]:
+    def testing(self, *, start: datetime | None = None) -> Testing:
         """Run functions, flows and schedules in this process, without servers, and without waiting:
 
             with app.testing() as tests:
@@ -236,13 +243,15 @@ class App(Sender):
         Time stands still but for those who wait for a result, and for `tests.advance`; it begins at `start`.
         `asyncio.sleep` and timeouts take no time.
         """
-        return in_process(self, start)
+        return Testing(self, start)
 
     def add(self, job: Job, call: JobCall[Any], how: AddOptions) -> Any:
         """Add a call to the flow of a job that runs."""
         return add(job, call, how)
 
     def _register(self, function: Any, settings: Mapping[str, Any]) -> JobFunction[..., Any, ..., Any]:
+        if isinstance(function, str):
+            raise TypeError(f"@app.job decorates a function; the job with an id is app.handle({function!r})")
         if not callable(function) or isinstance(function, type):
             raise TypeError(f"@app.job decorates a function, not {function!r}")
         if is_generator(function):
@@ -290,10 +299,21 @@ class App(Sender):
                 self._state = None
 
     def _spanning(self, lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
-        made: Any = contextlib.asynccontextmanager(lifespan) if inspect.isasyncgenfunction(lifespan) else lifespan
+        made: Any = lifespan
+        if inspect.isasyncgenfunction(lifespan):
+            made = contextlib.asynccontextmanager(lifespan)
+        elif inspect.isgeneratorfunction(lifespan):
+            made = contextlib.contextmanager(lifespan)
         takes_app = bool(inspect.signature(lifespan).parameters)
-        found: AbstractAsyncContextManager[Any] = made(self) if takes_app else made()
-        return found
+        found: Any = made(self) if takes_app else made()
+        if hasattr(found, "__aenter__"):
+            return cast(AbstractAsyncContextManager[Any], found)
+        if hasattr(found, "__enter__"):
+            return _in_coroutine(found)
+        raise TypeError(
+            f"the lifespan of {self!r} gives {found!r}: it is an async generator function that yields once, or a "
+            "function that returns a context manager"
+        )
 
     def _check_state(self) -> None:
         for function in self.versions.values():
@@ -322,6 +342,12 @@ class App(Sender):
                 "yield one, or an object or a dict that has one"
             )
         return found[0]
+
+
+@contextlib.asynccontextmanager
+async def _in_coroutine(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
+    with manager as found:
+        yield found
 
 
 def _attributes(state: Any) -> list[Any]:

@@ -6,7 +6,7 @@ As a node it carries `{"fn", "v", "args", "from"}`: `from` lists where in `args`
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypedDict, TypeVar
 
 from headgate._app.typed import loose
 from headgate._calls.elements import BackoffSpec
@@ -82,6 +82,15 @@ class JobCall(Generic[R_co]):
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self!r} has no result yet: to run something if it holds, use flow.add(..., when=...)")
+
+    if not TYPE_CHECKING:
+
+        def _compared(self, _: Any) -> NoReturn:
+            raise TypeError(
+                f"{self!r} has no result yet: in a condition compare its `.value`, when=call.value > 0.5"
+            )
+
+        __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _compared
 
     @property
     def value(self) -> "Value":

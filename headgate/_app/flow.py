@@ -197,6 +197,11 @@ class Flow:
 
     def chain(self, first: JobCall[Any], *functions: "JobFunction[..., Any, ..., Any]") -> JobCall[Any]:
         """One after the other, each with the result of the one before as its first argument; the last call."""
+        if not isinstance(first, JobCall) or not all(hasattr(function, "call") for function in functions):
+            raise TypeError(
+                "flow.chain takes a call and then functions, like flow.chain(fetch.call(url), clean, store), not "
+                f"{[first, *functions]!r}"
+            )
         call = self.add(first)
         for function in functions:
             call = self.add(function.call(call))
@@ -206,6 +211,11 @@ class Flow:
         self, calls: Iterable[JobCall[Any]], function: "JobFunction[..., T, ..., Any]", *args: Any, **kwargs: Any
     ) -> "JobCall[T]":
         """All calls, then `function` with the list of their results as its first argument; its call."""
+        if not hasattr(function, "call"):
+            raise TypeError(
+                "flow.chord takes calls and then a function, like "
+                f"flow.chord([resize.call(src) for src in sources], stitch), not {function!r}"
+            )
         return self.add(function.call(list(calls), *args, **kwargs))
 
     def map(
@@ -258,6 +268,11 @@ class Flow:
 
 def mapped(function: "JobFunction[..., T, ..., Any]", items: Any, kwargs: dict[str, Any]) -> JobCall[Any]:
     """The call that calls `function` for each of the items, which it is given when it runs."""
+    if not hasattr(function, "signature"):
+        raise TypeError(
+            "flow.map takes a function and then what to call it for, like flow.map(resize, listing.call()), not "
+            f"{function!r}"
+        )
     parameters = list(function.signature.given.parameters.values())
     if not parameters:
         raise TypeError(f"{function.name} takes no argument, so it cannot be called for each element of a list")

@@ -22,7 +22,8 @@ from typing import (
 from pydantic import ValidationError
 
 from headgate import wire
-from headgate._app.call import JobCall, JobOptions, references, without_calls
+from headgate._app.call import AddOptions, JobCall, JobOptions, references, without_calls
+from headgate._app.flow import Flow
 from headgate._app.handle import JobHandle
 from headgate._app.typed import Signature, faults
 from headgate._calls.elements import BackoffSpec
@@ -261,19 +262,28 @@ class JobFunction(Generic[P, R, Q, C]):
         try:
             arguments = self.signature.bind(args, kwargs)
         except WrongArguments as error:
-            if options_given := sorted(
-                (kwargs.keys() & JobOptions.__annotations__.keys()) - set(self.signature.given.parameters)
-            ):
-                name = options_given[0]
+            self.signature.check()  # a type that no JSON is made of says better what is wrong
+            raise WrongArguments(f"{error}{self._advice(kwargs)}") from None
+        for name, value in arguments.items():
+            if isinstance(value, Flow):
                 raise WrongArguments(
-                    f"{error}. `{name}` is an option: {self.name}.options({name}=...).enqueue(...)"
-                ) from None
-            raise
+                    f"{self.name}: `{name}` is {value!r}: add it to the flow around it, and pass the call that "
+                    "flow.add(...) returns"
+                )
         kind = {}
         if self.settings.batch is not None and arguments:
             arguments, one = self._elements(arguments)
             kind = {"one": True} if one else {}
         return JobCall(self, arguments, options, kind, encoded=self.encode(arguments))
+
+    def _advice(self, kwargs: Mapping[str, Any]) -> str:
+        """Where a keyword belongs that is none of the function's."""
+        others = kwargs.keys() - self.signature.given.parameters.keys()
+        if option := min(others & JobOptions.__annotations__.keys(), default=""):
+            return f". `{option}` is an option: {self.name}.options({option}=...).enqueue(...)"
+        if how := min(others & AddOptions.__annotations__.keys(), default=""):
+            return f". `{how}` is for the flow: flow.add({self.name}.call(...), {how}=...)"
+        return ""
 
     def _elements(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """A batch's argument as a list, and whether one element was given in its place."""

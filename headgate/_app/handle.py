@@ -378,11 +378,11 @@ class FlowRun(Sent[Any]):
         """The job of one of the flow's calls."""
         return JobHandle(self.app, call.function, self.id, call=call, node=self.flow.key_of(call))
 
-    def state(self) -> wire.DagState:
+    def status(self) -> wire.DagState:
         """running, succeeded, failed, cancelling or cancelled."""
         return self.app.drive(self._show()).state
 
-    async def astate(self) -> wire.DagState:
+    async def astatus(self) -> wire.DagState:
         await self._be_sent()
         return (await self.app.adrive(self._show())).state
 

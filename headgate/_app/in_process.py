@@ -1,10 +1,10 @@
 """`app.testing()`: the app's functions, flows and schedules in this process, without servers and without
 waiting."""
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate._app.local_services import LocalServices
@@ -37,9 +37,10 @@ class InProcess:
         """Each attempt that has begun, in that order."""
         return list(self._services.ran)
 
-    def advance(self, seconds: float = 0.0, **more: float) -> None:
-        """Let time go on, and run all that becomes due: `tests.advance(30)`, `tests.advance(hours=1)`."""
-        span_s = seconds + timedelta(**more).total_seconds()
+    def advance(self, seconds: float | timedelta = 0.0, **more: float) -> None:
+        """Let time go on, and run all that becomes due: `tests.advance(30)` seconds, `tests.advance(hours=1)`."""
+        first = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
+        span_s = (first + timedelta(**more)).total_seconds()
         if span_s < 0:
             raise ValueError("time does not go back")
         loop = self._services.loop
@@ -49,7 +50,7 @@ class InProcess:
             self._services.do(self._services.until((moment - start).total_seconds()))
             self._run(schedule, moment)
         self._services.do(self._services.until(end_s))
-        self._services.do(asyncio.sleep(0))
+        self._services.do(self._services.loop.quiet())
 
     def run(self) -> None:
         """Run all that has been sent to its end, however long it is to wait. Schedules are left alone."""
@@ -67,6 +68,29 @@ class InProcess:
         assert function is not None
         given: Any = {"at": moment} if "at" in function.signature.parameters else {}
         function.options(key=f"{schedule.name}/{moment.isoformat()}").enqueue(**given)
+
+
+class Testing(contextlib.AbstractContextManager[InProcess], contextlib.AbstractAsyncContextManager[InProcess]):
+    """What `app.testing()` returns: for `with`, and for `async with` in a coroutine, which is the same."""
+
+    def __init__(self, app: "App", start: datetime | None) -> None:
+        self._running = in_process(app, start)
+
+    def __enter__(self) -> InProcess:
+        return self._running.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> InProcess:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
 
 
 @contextlib.contextmanager
@@ -98,4 +122,4 @@ def in_process(app: "App", start: datetime | None = None) -> Iterator[InProcess]
         app._clients.clear()
 
 
-__all__ = ["START", "InProcess", "in_process"]
+__all__ = ["START", "InProcess", "Testing"]

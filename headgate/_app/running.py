@@ -19,7 +19,7 @@ from pydantic_core import PydanticSerializationError
 from headgate._app.batches import Batches
 from headgate._app.call import AddOptions, JobCall, holds, references, without_calls
 from headgate._app.failures import text_of
-from headgate._app.flow import Plan
+from headgate._app.flow import Flow, Plan
 from headgate._app.function import JobFunction, is_coroutine_function
 from headgate._app.results import MARK, Opening, filled, opened, sealed, series
 from headgate._app.sending import in_loop
@@ -83,6 +83,8 @@ class Runner:
                 value = await batches.result(job, arguments, one=bool(payload.get("one")), tries=tries)
             else:
                 value = await self.called(job, function, function.function, arguments, tries=tries)
+        if isinstance(value, Flow):
+            value = value.as_call()
         if any(references(value)):
             return await self._grown(job, value)
         return await self._output(function, value, carrier)

@@ -1,12 +1,13 @@
 """Functions that run by the clock."""
 
 import heapq
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from headgate import wire
 from headgate._app.cron import Cron
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 # What happens at a time at which the run before is still at work.
 Overlap = Literal["skip", "buffer_one", "allow"]
+
+# Within which bounds.
+_MORE: Final = {"catchup_s": (10, wire.TTL_S_MAX), "jitter_s": (0, 86_400)}
 
 
 @dataclass(kw_only=True)
@@ -25,6 +29,7 @@ class Every:
     every_s: float | None
     tz: str
     overlap: Overlap
+    more: Mapping[str, float] = field(default_factory=dict)
     function: "JobFunction[..., Any, ..., Any] | None" = None
 
     def __post_init__(self) -> None:
@@ -34,6 +39,9 @@ class Every:
             raise ValueError(f"every_s of schedule {self.name!r} must be more than 0")
         if self.overlap not in get_args(Overlap):
             raise ValueError(f"overlap of schedule {self.name!r} is one of {', '.join(get_args(Overlap))}")
+        for name, (least, most) in _MORE.items():
+            if name in self.more and not least <= self.more[name] <= most:
+                raise ValueError(f"{name} of schedule {self.name!r} is from {least:,} to {most:,} seconds")
         try:
             ZoneInfo(self.tz)
         except (ZoneInfoNotFoundError, ValueError):
@@ -68,7 +76,7 @@ class Every:
             times = {"cron": Cron(self.cron, self.tz).text, "tz": self.tz}
         item = function.settings.node_options()
         payload = {"fn": function.name, "v": function.version, "args": {}, "slot": True}
-        return {**times, **item, "topic": function.topic, "payload": payload, "overlap": self.overlap}
+        return {**times, **item, "topic": function.topic, "payload": payload, "overlap": self.overlap, **self.more}
 
 
 def ticks(schedules: Iterable[Every], after: datetime, until: datetime) -> Iterator[tuple[datetime, Every]]:

@@ -163,9 +163,9 @@ class Sender:
         key, window_s = options.get("key"), options.get("unique_for_s")
         unique = options.get("unique", function.settings.unique)
         if window_s is not None:
-            if key is not None or unique:
-                raise ValueError("give a job `unique_for_s`, or a `key`, which makes it one already, or `unique`")
-            held = yield from self._held(function.name, payload, window_s)
+            if unique:
+                raise ValueError("give a job `unique_for_s` or `unique`, not both")
+            held = yield from self._held(call, payload, window_s)
             if isinstance(held, wire.Dag):
                 return held.id
             made_key = held
@@ -181,10 +181,10 @@ class Sender:
             self.namespace,
             {"name": function.name, "key": made_key, **present(unique=unique or None), "nodes": [node]},
         )
-        if key is not None and not dag.same and "delay_s" not in node and carrier is None:
+        if key is not None and window_s is None and not dag.same and "delay_s" not in node and carrier is None:
             raise Conflict(
                 f"the key {key!r} of {function.name} stands for a job with other arguments or options "
-                f"({dag.id}); use a new key for a new job",
+                f"({dag.id}); use a new key for a new job, and `options(fairness_key=)` for whose job it is",
                 code="key_reused",
             )
         return dag.id
@@ -203,8 +203,8 @@ class Sender:
             f"unique/{call.function.name}/{hashlib.sha256(encode(payload)).hexdigest()[:32]}" if unique else None
         )
 
-    def _held(self, name: str, payload: Mapping[str, Any], window_s: float) -> Steps[wire.Dag | str]:
-        """The job with these arguments that was sent within the window, or the key for a new one.
+    def _held(self, call: JobCall[Any], payload: Mapping[str, Any], window_s: float) -> Steps[wire.Dag | str]:
+        """The job with these arguments, or this key, that was sent within the window, or the key for a new one.
 
         Windows follow one another from a fixed time on. Each has a key, by which there is one job in it; what was
         sent late in the window before is looked for. Two callers whose clocks see the end of a window on either
@@ -212,11 +212,12 @@ class Sender:
         """
         if not (isinstance(window_s, int | float) and window_s > 0):
             raise ValueError(f"unique_for_s must be a number of seconds, more than 0, not {window_s!r}")
-        digest = hashlib.sha256(encode(payload)).hexdigest()[:32]
+        kind = "unique" if call.options.get("key") is None else "within"
+        what = str(self._key(call, payload, unique=True)).partition("/")[2]
         now = self.now().timestamp()
         number = int(now // window_s)
         parse = verbs.page_of(wire.Dag)
-        key = f"unique/{name}/{digest}/{window_s:g}/"
+        key = f"{kind}/{what}/{window_s:g}/"
         query = {"key": f"{key}{number - 1}"}
         found: list[wire.Dag] = (yield verbs.call(verbs.DAGS, parse, query=query, ns=self.namespace))[0]
         if found and now - found[0].created_at.timestamp() < window_s:

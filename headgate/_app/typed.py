@@ -53,7 +53,8 @@ class Fields:
         except PydanticUserError as error:
             raise TypeError(
                 f"{title} has an annotation that no JSON is made of ({error.message.splitlines()[0]}); annotate "
-                "it with a type that pydantic knows, or give the app a codec for it: App(..., codecs={...})"
+                "it with a type that pydantic knows, or give the app a codec for it: App(..., codecs={...}). What "
+                "the lifespan yields is given to parameters whose default is app.state(TheType)"
             ) from None
 
     def encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,11 +146,14 @@ class Signature:
     @property
     def result(self) -> Fields:
         if self._result is None:
+            from headgate._app.flow import Flow
+
             annotation = self.hints.get("return", Any)
             if self._batch:  # a job of one element has a result of its own, and an exception is none
                 annotation = without_exceptions(annotation)
                 annotation = Union[annotation, None, *typing.get_args(annotation)[:1]]
-            annotation = with_codecs(annotation, self._codecs)
+            # A flow that is returned stands for the result of its last call.
+            annotation = Any if annotation is Flow else with_codecs(annotation, self._codecs)
             self._result = Fields(f"the result of {self.name}", {"value": annotation})
         return self._result
 

@@ -374,9 +374,13 @@ def _verdict_of_error(job: Job, error: BaseException) -> Ending:
 def traced(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """An error with its traceback from the handler on; how the worker came there is nobody's question."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+    while trace is not None and _is_own(trace.tb_frame.f_globals.get("__package__")):
         trace = trace.tb_next
     return type(error), error, trace or error.__traceback__
+
+
+def _is_own(package: str | None) -> bool:
+    return (package or "").partition(".")[0] == "headgate"
 
 
 def clean(text: str) -> str:

@@ -348,10 +348,13 @@ class taking:  # noqa: N801 - as a function
 
 
 class JobLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose lines are a job's, in whatever thread they are made."""
+    """A logger whose lines are a job's, in whatever thread they are made. To call it is to call its `info`."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(logging.getLogger("headgate.job"), {"headgate_job": job})
+
+    def __call__(self, msg: object, *args: object) -> None:
+        self.info(msg, *args)
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
         kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}

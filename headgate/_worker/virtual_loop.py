@@ -25,6 +25,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._allowed: list[float] = []
         self._threads: set[threading.Thread] = set()
         self._outside = 0
+        self._quiet: asyncio.Future[None] | None = None
 
     def time(self) -> float:
         return self._virtual_s
@@ -37,6 +38,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             yield
         finally:
             self._allowed.remove(until_s)
+
+    async def quiet(self) -> None:
+        """Return when nothing is left to be done at this moment."""
+        self._quiet = self._quiet or self.create_future()
+        await asyncio.shield(self._quiet)
 
     def thread_begins(self, thread: threading.Thread, future: asyncio.Future[Any]) -> None:
         """A thread works for this loop, until `future` is done."""
@@ -77,12 +83,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         base: Any = super()
-        if (
-            not self._outside
-            and (due_s := self._next_s()) is not None
-            and due_s <= max(self._allowed, default=-1.0)
-        ):
-            self._virtual_s = max(self._virtual_s, due_s)
+        inner: Any = self
+        if not self._outside:
+            due_s = self._next_s()
+            if self._quiet is not None and not inner._ready and (due_s is None or due_s > self._virtual_s):
+                self._quiet.set_result(None)
+                self._quiet = None
+            elif due_s is not None and due_s <= max(self._allowed, default=-1.0):
+                self._virtual_s = max(self._virtual_s, due_s)
         base._run_once()
 
     def _next_s(self) -> float | None:

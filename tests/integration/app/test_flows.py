@@ -20,7 +20,7 @@ async def test_results_become_arguments(media: ModuleType) -> None:
     assert await run.aresult(thumbs[1]) == "b@640"
     assert await run.job(thumbs[0]).astatus() == "succeeded"
     assert await run.await_end(30)
-    assert await run.astate() == "succeeded"
+    assert await run.astatus() == "succeeded"
 
     def blocking() -> str:
         run = flow.start()
@@ -101,7 +101,7 @@ async def test_a_call_runs_where_its_condition_holds(media: ModuleType) -> None:
         with pytest.raises(JobSkipped):
             await run.aresult(skipped, 60)
     assert await run.await_end(30)
-    assert await run.astate() == "succeeded"
+    assert await run.astatus() == "succeeded"
 
 
 async def test_what_is_not_required_fails_no_flow(media: ModuleType) -> None:
@@ -111,7 +111,7 @@ async def test_what_is_not_required_fails_no_flow(media: ModuleType) -> None:
     with pytest.raises(ValueError, match="bad"):
         await run.aresult(optional, 60)
     await run.await_end(30)
-    assert await run.astate() == "succeeded"
+    assert await run.astatus() == "succeeded"
 
 
 async def test_a_call_whose_input_failed_raises_that_failure(media: ModuleType) -> None:
@@ -124,7 +124,7 @@ async def test_a_call_whose_input_failed_raises_that_failure(media: ModuleType) 
     await run.await_end(30)
     await run.aretry()
     await run.await_end(30)
-    assert await run.astate() == "failed"
+    assert await run.astatus() == "failed"
 
 
 async def test_what_was_done_is_undone_when_the_flow_fails(media: ModuleType, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_what_was_done_is_undone_when_the_flow_fails(media: ModuleType, tm
     run = await flow.start()
     assert await run.await_end(60)
     assert (tmp_path / "file").read_text() == "undone kept t"
-    assert await run.astate() == "failed"
+    assert await run.astatus() == "failed"
 
 
 async def test_large_values_go_through_the_store(media: ModuleType) -> None:

@@ -176,6 +176,8 @@ async def test_a_key_makes_one_job(media: ModuleType) -> None:
     unique = await media.resize.enqueue("u", unique_for_s=3600)
     assert (await media.resize.enqueue("u", unique_for_s=3600)).id == unique.id
     assert (await media.resize.enqueue("v", unique_for_s=3600)).id != unique.id
+    keyed = await media.resize.enqueue("w", key="user-1", unique_for_s=3600)
+    assert (await media.resize.enqueue("x", key="user-1", unique_for_s=3600)).id == keyed.id
 
 
 async def test_a_job_may_wait_and_be_cancelled(media: ModuleType) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate import App, HeadgateError, Job, JobSkipped, JobTimedOut, Retry, Throttled
+from headgate import App, Flow, HeadgateError, Job, JobSkipped, JobTimedOut, Retry, Throttled
 
 app = App("testing")
 reports: list[datetime] = []
@@ -208,7 +208,7 @@ def test_flows_run_whole() -> None:
         assert run.result(inside) == "in: x@640"
         with pytest.raises(JobSkipped):
             run.result(no)
-        assert run.state() == "succeeded"
+        assert run.status() == "succeeded"
         assert crawl.enqueue(3).wait()
         tests.run()
         assert [job.topic for job in tests.ran].count("job/crawl") == 15
@@ -221,7 +221,7 @@ def test_what_failed_is_undone_and_runs_again() -> None:
         flow.add(boom.call(), after=[kept])
         run = flow.start()
         assert run.wait()
-        assert (run.state(), done) == ("failed", [])
+        assert (run.status(), done) == ("failed", [])
         run.retry()
         assert run.wait()
         run = app.flow("cancelled")
@@ -247,13 +247,41 @@ def test_schedules_run_as_the_clock_goes_on() -> None:
 
 def test_a_schedule_gives_nothing_but_the_time() -> None:
     other = App("wrong")
+    with pytest.raises(ValueError, match="`name` needs a default"):
 
-    @other.every("hourly", cron="@hourly")
-    def named(name: str) -> str:
-        return name
+        @other.every("hourly", cron="@hourly")
+        def named(name: str) -> str:
+            return name
 
-    with pytest.raises(ValueError, match="`name` needs a default"), other.testing():
+    @other.every("daily", cron="@daily")
+    def early(what: "Later") -> None: ...  # type: ignore[name-defined]  # noqa: F821 (of later)
+
+    globals()["Later"] = str
+    with pytest.raises(ValueError, match="`what` needs a default"), other.testing():
         pass
+    del globals()["Later"]
+
+
+def test_a_schedule_whose_function_returns_a_flow_runs_it() -> None:
+    other, ran = App("flows-by-the-clock"), list[str]()
+
+    @other.job
+    def read(text: str) -> str:
+        ran.append(text)
+        return text
+
+    @other.every("hourly", cron="@hourly", catchup_s=600, jitter_s=30)
+    def both() -> Flow:
+        flow = other.flow("two")
+        flow.chain(read.call("a"), read)
+        return flow
+
+    with other.testing() as tests:
+        tests.advance(hours=2)
+        assert ran == ["a", "a", "a", "a"]
+        assert both.enqueue().result() == "a"
+    told = other.schedules["hourly"].options()
+    assert (told["catchup_s"], told["jitter_s"]) == (600, 30)
 
 
 def test_batches_keys_and_bare_items() -> None:
@@ -328,7 +356,7 @@ def test_throttled_holds_back_all_calls_of_the_function(batch: int | None) -> No
     other = App("other")
     begun: list[tuple[float, int]] = []
 
-    @other.job(batch=batch)
+    @other.job(batch=batch, slots=1)
     def limited(names: list[str], job: Job) -> list[str] | None:
         begun.append((clock.now.timestamp(), job.attempt))
         if len(begun) == 1:
