@@ -88,11 +88,11 @@ ENDS: list[tuple[End, dict[str, Any]]] = [
     (past_ttl, {"outcome": "expired", "error": "its time to live passed"}),
     (past_ttl_at_a_dequeue, {"outcome": "expired", "error": "its time to live passed"}),
     (past_ttl_after_an_error, {"outcome": "expired", "error": "its time to live passed; before: broken"}),
-    (cancelled_ready, {"outcome": "cancelled"}),
-    (cancelled_leased, {"outcome": "cancelled"}),
+    (cancelled_ready, {"outcome": "cancelled", "attempt": 0}),
+    (cancelled_leased, {"outcome": "cancelled", "attempt": 1}),
     (cancelled_delayed, {"outcome": "cancelled"}),
     (purged, {"outcome": "cancelled"}),
-    (purged_leased, {"outcome": "cancelled"}),
+    (purged_leased, {"outcome": "cancelled", "attempt": 1}),
 ]
 
 

@@ -125,8 +125,7 @@ class Cancel:
             left |= await items.leave_queues(tx, list(locked))
         dead = {item_id for item_id, state in left.items() if state == "dead"}
         removals = [
-            Removal(item_id, "cancelled", left.get(item_id, "leased"))
-            for item_id in sorted({*left, *locked} - dead)
+            items.cancelled(item_id, left.get(item_id, "leased")) for item_id in sorted({*left, *locked} - dead)
         ]
         statuses |= {removal.id: "cancelled" for removal in removals}
         # A DAG's dead item is of no more use once its DAG lets go of it, and its end stays what it was.

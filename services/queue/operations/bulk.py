@@ -24,7 +24,6 @@ from services.queue.operations.selection import Filter, Look, Scope, look
 from services.queue.settings import QueueSettings
 from services.queue.store import items as rows
 from services.queue.store import operations as store_operations
-from services.queue.store.items import Removal
 from services.queue.store.operations import NewOperation, OperationRow, Progress, TopicScope, scope_of
 from services.queue.store.shard_store import Store, refuse_if_standing
 from shared.clock import Clock
@@ -454,7 +453,7 @@ async def _end(tx: Transaction, wanted: Filter, ids: list[str]) -> tuple[int, li
         if locked:
             moved, elsewhere = await _take(tx, wanted, list(locked))
             left |= {item_id: moved.get(item_id, "leased") for item_id in locked if item_id not in elsewhere}
-    removals = [Removal(item_id, "cancelled", state) for item_id, state in sorted(left.items())]
+    removals = [rows.cancelled(item_id, state) for item_id, state in sorted(left.items())]
     return len(removals), await rows.remove(tx, removals)
 
 

@@ -225,6 +225,11 @@ class Removal(NamedTuple):
     why: str | None = None
 
 
+def cancelled(item_id: str, state: str) -> Removal:
+    """How a cancel ends an item: under its lease it ends the delivery that was at work, which counts."""
+    return Removal(item_id, "cancelled", state, int(state == "leased"))
+
+
 async def remove(tx: Transaction, rows: Sequence[Removal]) -> list[Ready]:
     """End items whose membership the transaction has taken; their completions."""
     if not rows:
