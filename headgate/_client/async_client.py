@@ -125,8 +125,9 @@ class AsyncClient:
     ) -> elements.Dequeued:
         """Ack and nack what is done, up to 1,000 of each, and dequeue the next: one round trip a job.
 
-        All is settled before anything is leased. What was refused for now is not sent again here. A call that
-        has settled something waits a second at most. Where its answer is lost, send the acks and nacks again.
+        All is settled before anything is leased. What was refused for now is not sent again here; then the call
+        does not wait. Where its answer is lost, send the acks and nacks again. What became of them is told with
+        the items, after `wait_s` at the latest, and for as long as their leases would have run: wait no longer.
         """
         return await self._send(
             verbs.settle_and_dequeue(

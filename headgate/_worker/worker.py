@@ -70,7 +70,9 @@ ATTEMPTS_MAX: Final = 20
 _ENDS: Final = (BadRequest, Unauthorized, Forbidden, NotFound, Conflict, TooLarge, Invalid)
 
 
-# A dequeue that settles is answered within a second: it is waited for so long when the worker stops.
+# What a dequeue settles is of use while the worker does not know it, and told no longer than a lease: it waits so
+# long at most, and is waited for when the worker stops.
+SETTLING_WAIT_S_MAX: Final = 1.0
 ASKED_S_MAX: Final = 2.0
 
 
@@ -299,7 +301,7 @@ class Worker:
                 topics,
                 acks=of_verb["ack"],
                 nacks=of_verb["nack"],
-                wait_s=self.wait_s,
+                wait_s=min(self.wait_s, SETTLING_WAIT_S_MAX),
                 lease_s=task.lease_s,
                 worker=self.name,
                 namespace=self.namespace,

@@ -55,8 +55,6 @@ class QueueSettings(EdgeSettings):
     # What was cancelled under leases lately: read at once, and remembered of a namespace.
     cancel_news_max: Annotated[int, Field(ge=1)] = 10_000
 
-    # A dequeue that has settled something waits for items no longer than this: its caller does not know yet.
-    settle_wait_s_max: Annotated[float, Field(ge=0)] = 1.0
     # An ack of a DAG's item goes on with its DAG in its own transaction where both are in one database.
     fold_completions: bool = True
 

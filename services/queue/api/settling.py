@@ -26,12 +26,10 @@ class SettleResults(NamedTuple):
     def __bool__(self) -> bool:
         return bool(self.acks or self.nacks)
 
-    def wait_s(self, asked_s: float, settled_s_max: float) -> float:
-        """How long the call waits for items: its caller is to hear of what it has settled while that is of use,
-        and at once of what is to be sent again."""
-        if any(result.status == "refused" for result in chain(self.acks, self.nacks)):
-            return 0.0
-        return min(asked_s, settled_s_max) if self else asked_s
+    def wait_s(self, asked_s: float) -> float:
+        """How long the call waits for items: its caller is to hear at once of what is to be sent again."""
+        is_refused = any(result.status == "refused" for result in chain(self.acks, self.nacks))
+        return 0.0 if is_refused else asked_s
 
 
 async def settle(acking: Acks, nacking: Nacks, namespace: str, wanted: Settle) -> SettleResults:

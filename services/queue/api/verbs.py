@@ -80,7 +80,7 @@ class Verbs:
         """Lease what is ready, up to each topic's count, best first; wait up to `wait_s` when nothing is.
 
         `settle` is applied first, and committed before anything is handed out: each of its elements is answered in
-        `results` as by ack and nack. A call that has settled something waits a second at most.
+        `results` as by ack and nack. Of these the caller hears with the items, after `wait_s` at the latest.
         """
         enter(call.namespace, call.caller, "consume")
         wanted = body_decoders.demands(call.body, self._settings)
@@ -107,7 +107,7 @@ class Verbs:
             results = await settle(process.acks, process.nacks, call.namespace, to_settle)
             self._lose(call.namespace, [*results.acks, *results.nacks])
             self._make_room(call.namespace)
-            return results.wait_s(wanted.wait_s, self._settings.settle_wait_s_max)
+            return results.wait_s(wanted.wait_s)
 
         try:
             leased = await self._lease(call, wanted, gone, settles)

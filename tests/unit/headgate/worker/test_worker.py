@@ -29,6 +29,7 @@ class Queue(httpx.AsyncBaseTransport):
         self.calls: list[str] = []
         self.counts: list[int] = []
         self.settled: list[int] = []  # with dequeues, each
+        self.waits_s: list[tuple[bool, float]] = []  # of dequeues: whether one settles, and how long it waits
         self.idle = asyncio.Event()
         self.failing: list[Any] = []
         self.statuses: dict[str, str] = {}
@@ -59,6 +60,7 @@ class Queue(httpx.AsyncBaseTransport):
     async def dequeue(self, body: Any) -> httpx.Response:
         count, settle = body["topics"][0]["count"], body.get("settle")
         self.counts.append(count)
+        self.waits_s.append((bool(settle), body.get("wait_s", 0)))
         answer: dict[str, Any] = {}
         if settle is not None:
             self.settled.append(sum(map(len, settle.values())))

@@ -46,6 +46,17 @@ async def test_one_job_after_another_costs_a_call_each() -> None:
     await running
 
 
+async def test_what_a_worker_settles_it_hears_of_soon() -> None:
+    queue = Queue(leased("a"))
+    worker = worker_on(queue, prefetch=0, wait_s=20)
+    running = started(worker, ends)
+    await asyncio.wait_for(queue.idle.wait(), 5)
+    await until(lambda: len(queue.waits_s) >= 3)
+    assert queue.waits_s[:3] == [(False, 20), (True, 1), (False, 20)]
+    worker.stop()
+    await running
+
+
 async def test_where_the_dequeue_waits_an_ack_goes_by_itself() -> None:
     queue, go_on = Queue(leased("a")), asyncio.Event()
 
