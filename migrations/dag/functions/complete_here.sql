@@ -24,7 +24,7 @@
 -- waited for, for 50 ms.
 --
 -- What it costs is for the most part what a statement of many parts costs before it has seen a row, so the parts
--- are as few as can be.
+-- are as few as can be, and what few nodes need is a function of its own: see `gather_inputs`.
 CREATE OR REPLACE FUNCTION complete_here(
     dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[], outputs text[],
     started_ats timestamptz[], workers text[], failures text[], queue_shard int, folds int)
@@ -34,9 +34,6 @@ DECLARE
     edges_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 1000 ELSE 32 END;        -- of one node
     edges_here_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 5000 ELSE 16000 END; -- of all nodes that end
     releases_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 1000 ELSE 100 END;    -- of one DAG
-    inputs_edges_max CONSTANT int := 32;        -- upstreams of a node that is given their outputs
-    inputs_bytes_max CONSTANT int := 262144;    -- of all that is given by one statement
-    inputs_depth_max CONSTANT int := 28;        -- of what a node is given
     row_max CONSTANT int := 100;        -- changes in a row of the log, as `services.dag.changes` has it
     tail CONSTANT text := lpad(to_hex(queue_shard), 3, '0');
     locked bigint[];
@@ -113,29 +110,10 @@ BEGIN
                     node.up_failed + k.failed,
                     node.up_skipped, node.up_cancelled) AS verdict
             FROM node WHERE node.no = k.no OFFSET 0) AS x
-        -- As `services.dag.run.decisions` has them, where they are few and small, and certainly not too deep.
         CROSS JOIN LATERAL (
-            SELECT CASE
-                WHEN NOT x.pass_outputs OR x.state <> 'blocked' OR x.verdict <> 'fire' OR EXISTS (
-                    SELECT FROM external WHERE external.dag_no = x.dag_no AND external.node_key = x.key) THEN NULL
-                ELSE (
-                    SELECT CASE WHEN count(*) <= inputs_edges_max
-                            AND coalesce(sum(octet_length(o.name) + octet_length(o.output) + 2), 0)
-                                < inputs_bytes_max / (SELECT count(*) FROM edges_below)
-                            AND coalesce(sum(length(o.output) - length(translate(o.output, '[{', ''))), 0)
-                                < inputs_depth_max
-                        THEN '{' || coalesce(string_agg(o.name || ':' || o.output, ',' ORDER BY o.up), '') || '}' END
-                    FROM (
-                        SELECT edge.up, to_json(upstream.key)::text AS name,
-                            CASE WHEN ending.no IS NOT NULL THEN ending.output
-                                WHEN upstream.state = 'succeeded' THEN upstream.output END AS output
-                        FROM edge
-                        CROSS JOIN LATERAL (
-                            SELECT node.key, node.state, node.output FROM node WHERE node.no = edge.up OFFSET 0
-                        ) AS upstream
-                        LEFT JOIN ending ON ending.no = edge.up
-                        WHERE edge.down = x.no LIMIT inputs_edges_max + 1) AS o)
-                END AS inputs OFFSET 0) AS given),
+            SELECT CASE WHEN x.pass_outputs AND x.state = 'blocked' AND x.verdict = 'fire' THEN gather_inputs(
+                x.no, x.dag_no, x.key, dag_ids, node_keys, outputs, (SELECT count(*) FROM edges_below)) END AS inputs
+            OFFSET 0) AS given),
     -- What is written to each DAG's row and its log: ends in the order of the call, then releases, then the DAG's
     -- own end.
     totals AS MATERIALIZED (
