@@ -4,7 +4,6 @@ A flow is a generator: it yields calls and is sent their results (or has their e
 neither blocks nor awaits. `Client` and `AsyncClient` drive the same flows.
 """
 
-import itertools
 import random
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -22,6 +21,8 @@ Flow = Generator[Call[Any], Any, T]
 
 BODY_BYTES_AIM: Final = BODY_BYTES_MAX // 2
 SHARDS_KEPT_S: Final = 60.0
+# How long new ids name the same shard: what is sent meanwhile shares its flushes.
+SHARD_TURN_S: Final = 1.0
 
 
 def one(call: Call[T]) -> Flow[T]:
@@ -121,7 +122,8 @@ def added_up(parts: Sequence[DeadGroup]) -> list[DeadGroup]:
 
 
 class Shards:
-    """The shards that new ids may name, in turn: one per call, so a call's items stay together and in order.
+    """The shards that new ids may name, in turn: one for a while, so that what is sent meanwhile stays together
+    and in order, and shares flushes. The first is chosen at random, so that processes are on different ones.
 
     Known for a minute at a time. A host that hides its shards leaves the making of ids to the service.
     """
@@ -130,18 +132,20 @@ class Shards:
         self._clock = clock
         self._known: list[int] = []
         self._stale_at = 0.0
-        self._turns = itertools.count(random.randrange(4_096))  # noqa: S311 (spreads load)
+        self._turn = random.randrange(4_096)  # noqa: S311 (spreads load)
+        self._turn_ends_at = 0.0
 
     def forget(self) -> None:
-        self._stale_at = 0.0
+        self._stale_at = self._turn_ends_at = 0.0
 
     def pick(self) -> Flow[int | None]:
         """The shard for the next call, or None where shards are hidden."""
-        if self._clock() >= self._stale_at:
+        now_s = self._clock()
+        if now_s >= self._turn_ends_at:
+            self._turn, self._turn_ends_at = self._turn + 1, now_s + SHARD_TURN_S
+        if now_s >= self._stale_at:
             yield from self._learn()
-        if not self._known:
-            return None
-        return self._known[next(self._turns) % len(self._known)]
+        return self._known[self._turn % len(self._known)] if self._known else None
 
     def _learn(self) -> Flow[None]:
         try:

@@ -9,6 +9,7 @@ import pytest
 
 import headgate
 from headgate import AsyncClient, Client, errors, wire
+from headgate._calls import flows
 from headgate._http.transport import RetryPolicy
 from headgate._ids import new_id, shard_of
 from tests.unit.headgate import unasync
@@ -33,9 +34,12 @@ def leased(item_id: str = "i", **more: Any) -> dict[str, Any]:
     return {"id": item_id, "topic": "t", "attempt": 1, "lease_token": f"token-{item_id}", **times, **more}
 
 
-def test_items_get_ids_of_one_shard_per_call_in_their_order() -> None:
+def test_items_get_ids_of_one_shard_for_a_while_in_their_order() -> None:
     client, service = client_of(queue)
-    for _ in range(4):
+    now_s = 0.0
+    client._shards = flows.Shards(lambda: now_s)
+    for call in range(8):
+        now_s = call // 2 * flows.SHARD_TURN_S
         client.enqueue([{"topic": "t", "payload": number} for number in range(50)])
     assert len(service.asked("/v1/shards")) == 1
     used = []
@@ -44,7 +48,7 @@ def test_items_get_ids_of_one_shard_per_call_in_their_order() -> None:
         assert ids == sorted(set(ids))
         assert len({shard_of(item_id) for item_id in ids}) == 1
         used.append(shard_of(ids[0]))
-    assert used in ([3, 9, 3, 9], [9, 3, 9, 3])
+    assert used in ([3, 3, 9, 9] * 2, [9, 9, 3, 3] * 2)
 
 
 def test_a_call_whose_answer_was_lost_is_sent_again_with_the_same_ids() -> None:
