@@ -79,7 +79,8 @@ class Meter:
             tree = set().union(*(_tree(root, processes) for root in roots)) - taken
             taken |= tree
             groups[name] = sum(processes[pid][1] for pid in tree) / _TICKS_PER_S
-        groups["client"] = processes[mine][2] / _TICKS_PER_S if mine not in taken else 0.0
+        # This process, and the programs it runs for a while: an ended one's time is in its parent's.
+        groups["client"] = sum(processes[pid][1] for pid in _tree(mine, processes) - taken) / _TICKS_PER_S
         return Use(time.perf_counter(), _machine_s(), groups)
 
     @staticmethod
@@ -93,8 +94,8 @@ class Meter:
         return Busy(elapsed_s, groups, max(0.0, other))
 
 
-def _processes() -> dict[int, tuple[int, float, float]]:
-    """By pid: the parent, ticks used with those of children that ended, ticks used without."""
+def _processes() -> dict[int, tuple[int, float]]:
+    """By pid: the parent, and ticks used with those of children that ended."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -102,8 +103,7 @@ def _processes() -> dict[int, tuple[int, float, float]]:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            own = float(fields[11]) + float(fields[12])
-            found[int(entry.name)] = (int(fields[1]), own + float(fields[13]) + float(fields[14]), own)
+            found[int(entry.name)] = (int(fields[1]), sum(map(float, fields[11:15])))
     return found
 
 
@@ -111,11 +111,11 @@ def _mib(pid: int, field: str) -> float:
     return int(_field(f"/proc/{pid}/status", field).split()[0]) / 1024
 
 
-def _tree(root: int, processes: Mapping[int, tuple[int, float, float]]) -> set[int]:
+def _tree(root: int, processes: Mapping[int, tuple[int, float]]) -> set[int]:
     tree = {root} & processes.keys()
     grown = True
     while grown:
-        children = {pid for pid, (parent, _, _) in processes.items() if parent in tree} - tree
+        children = {pid for pid, (parent, _) in processes.items() if parent in tree} - tree
         tree |= children
         grown = bool(children)
     return tree

@@ -37,6 +37,13 @@ def test_a_group_that_is_gone_counts_as_idle() -> None:
     assert "client" in busy.groups and os.getpid() != child.pid
 
 
+def test_a_program_that_this_process_has_run_is_its_client_and_no_stranger() -> None:
+    meter = Meter({})
+    before = meter.read()
+    subprocess.run([sys.executable, "-c", BURN], check=True)
+    assert Meter.between(before, meter.read()).seconds("client") >= 0.18
+
+
 def test_costs_are_weighted_by_items_and_not_by_slices() -> None:
     cost = Cost()
     cost.add(Busy(1.0, {"client": 0.1, "postgres": 1.0}, 0.0), 100_000)
