@@ -247,7 +247,7 @@ def items(args: Args) -> int:
 
 def topics(args: Args) -> int:
     with _client(args) as client:
-        show_rows(args, client.topics(), _TOPIC_COLUMNS, "no active topics")
+        show_rows(args, client.topics(), _TOPIC_COLUMNS, f"no active topics in {client.namespace}")
     return OK
 
 

@@ -11,6 +11,7 @@ from headgate import wire
 from headgate._cli import commands
 from headgate._cli.output import json_text, printable
 from headgate._client.client import Client
+from headgate._stderr import stderr_line
 from headgate.errors import NotFound
 
 LOGS: Final = """\
@@ -40,13 +41,19 @@ def logs(args: Any) -> int:
     with commands.client_of(args) as client:
         reading = _of_dag(client, args.id) or _Items(client, {"": args.id})
         over_at: float | None = None
+        is_empty = True
         while True:
             if over_at is None and (not args.follow or reading.is_over()):
                 over_at = time.monotonic() + AFTER_S
             for name, entry in reading.new():
+                is_empty = False
                 sys.stdout.write(_line(args, name, entry))
             sys.stdout.flush()
             if over_at is not None and (not args.follow or time.monotonic() > over_at):
+                if is_empty:
+                    stderr_line(
+                        f"headgate: nothing is kept of what {printable(args.id)} logged in {client.namespace}"
+                    )
                 return commands.OK
             time.sleep(LOOK_S)
 

@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         stderr_line("headgate: interrupted")
         return 130
     except HeadgateError as error:
-        stderr_line(f"headgate: {printable(str(error))}{_advice(error)}")
+        stderr_line(f"headgate: {printable(str(error))}{_advice(error, args.namespace)}")
         return exit_code(error)
     except (OSError, ValueError) as error:
         stderr_line(f"headgate: {printable(str(error))}")
@@ -89,8 +89,11 @@ def exit_code(error: HeadgateError) -> int:
             return commands.FAILURE
 
 
-def _advice(error: HeadgateError) -> str:
+def _advice(error: HeadgateError, namespace: str | None) -> str:
     match error:
+        case NotFound() if str(error).endswith("in this namespace"):
+            here = namespace or os.environ.get("HEADGATE_NAMESPACE") or "default"
+            return f", which is {printable(here)}; for another: -n NS, or HEADGATE_NAMESPACE"
         case Unauthorized():
             return "; set HEADGATE_TOKEN"
         case OverQuota() if error.retry_after_s:

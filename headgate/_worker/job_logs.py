@@ -315,9 +315,28 @@ def _size(text: str) -> int:
 
 
 class _Taker(logging.Handler):
-    """Gives each record to the log of the job in whose handler it was made."""
+    """Gives each record to the log of the job in whose handler it was made.
+
+    In a program that has set up no logging, Python's handler of last resort would be silent beside this one, and
+    with it all warnings: so it is asked here.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and self._is_alone(record.name):
+            last.handle(record)
+        self._keep(record)
+
+    def _is_alone(self, name: str) -> bool:
+        """Whether nobody else handles what the logger of this name tells, as `logging` would look for it."""
+        logger: logging.Logger | None = logging.getLogger(name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return True
+
+    def _keep(self, record: logging.LogRecord) -> None:
         job: Job | None = getattr(record, "headgate_job", None) or current_job.get()
         logs = None if job is None else job.logs
         if job is None or logs is None:

@@ -365,7 +365,8 @@ class Worker:
             log.warning("the handler of %r was cancelled", job)
             verdict = verdict_of_error(job, error)
         except (Retry, Fail) as error:
-            log.info("%r: %r", job, error)
+            said = str(error).strip().rpartition("\n")[2]  # a traceback was logged where it was caught
+            log.info("%r ends with %s: %s", job, type(error).__name__, said)
             verdict = verdict_of_error(job, error)
         except BaseException as error:
             # `sys.exit` too, and a panic of an extension: it is the end of the job, not of the worker.

@@ -272,3 +272,15 @@ async def test_handlers_log_while_the_service_stands_still() -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await running
     assert current_job.get() is None
+
+
+@pytest.mark.parametrize("has_handler", [False, True])
+def test_a_program_without_logging_still_hears_warnings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_handler: bool
+) -> None:
+    """As Python shows them by itself; once, and not beside a handler of the program's own."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()] if has_handler else [])
+    with job_logs.taking():
+        log.warning("a run is stuck")
+        log.info("quiet")
+    assert capsys.readouterr().err == ("" if has_handler else "a run is stuck\n")
