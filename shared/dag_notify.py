@@ -1,10 +1,11 @@
 """What acks have done to DAGs, as queue processes tell DAG processes of it over Redis.
 
-Of DAGs that have ended their ids are told, at once; of DAGs that have gone on only the kins of their items, a few
+Ids of DAGs that have ended are published at once; of DAGs that have changed only the tags of their items, a few
 times a second. A message names what came since the one before. It only saves time: losing one costs the time to
-the next look. PUBLISH says how many have heard, and where there is nothing to tell one goes out once a
-second that names nothing. Who acks ends a DAG only while somebody hears of ends: so without Redis, or where no DAG
-process listens, a DAG's end goes to the DAG service, which tells its own. Changes are heard by who has streams.
+the next look. PUBLISH returns how many processes listen; where there is nothing to tell, an empty message is
+published once a second. An ack ends a DAG only while some process listens for ends: without Redis, or where no
+DAG process listens, a DAG's end goes to the DAG service, which tells its own callers. Processes that have streams
+listen for changes.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The generator is the SDK's (`headgate._ids`); this module adds what the services need to judge ids that
 callers send. An id is opaque to callers, so a malformed one is never an error here: it is `None`.
 
-Items of one DAG are of one kin: three of the random digits of their ids are those of the DAG's own. So it is seen
-without asking which acks may need the same DAG's lock. Nothing rests on it: strangers may be of one kin too.
+Ids of a DAG's items carry its tag: three of their random digits are those of the DAG's own id. So it is seen
+without asking which acks may need the same DAG's lock. Nothing depends on it: other DAGs may have the same tag.
 """
 
 from __future__ import annotations
@@ -106,39 +106,39 @@ def one_shard_of(item_ids: Sequence[str]) -> int | None:
     return None
 
 
-# What ids of one kin have in common.
-KIN = slice(24, 27)
-_KIN_OF_ID = Struct(f"{KIN.start}x{KIN.stop - KIN.start}s{ID_CHARS - KIN.stop}x")
+# Where an id has its DAG's tag.
+DAG_TAG = slice(24, 27)
+_DAG_TAG_OF_ID = Struct(f"{DAG_TAG.start}x{DAG_TAG.stop - DAG_TAG.start}s{ID_CHARS - DAG_TAG.stop}x")
 
 
-def kins(item_ids: Sequence[str]) -> set[bytes]:
-    """Of which kins canonical ids are."""
+def dag_tags(item_ids: Sequence[str]) -> set[bytes]:
+    """The DAG tags of canonical ids."""
     if len(item_ids) == 1:
-        return {item_ids[0][KIN].encode()}
-    return {kin for (kin,) in _KIN_OF_ID.iter_unpack("".join(item_ids).encode())}
+        return {item_ids[0][DAG_TAG].encode()}
+    return {tag for (tag,) in _DAG_TAG_OF_ID.iter_unpack("".join(item_ids).encode())}
 
 
-def kin(item_ids: Iterable[str], like: str) -> list[str]:
-    """New ids, made to be of one kin with `like`."""
-    mark = like[KIN]
-    return [item_id[: KIN.start] + mark + item_id[KIN.stop :] for item_id in item_ids]
+def with_dag_tag(item_ids: Iterable[str], like: str) -> list[str]:
+    """These new ids with the DAG tag of `like`."""
+    mark = like[DAG_TAG]
+    return [item_id[: DAG_TAG.start] + mark + item_id[DAG_TAG.stop :] for item_id in item_ids]
 
 
 __all__ = [
+    "DAG_TAG",
     "ID_CHARS",
-    "KIN",
     "SHARDS_MAX",
     "are_canonical",
     "are_canonical_text",
     "canonical",
     "canonical_token",
     "canonicals",
-    "kin",
-    "kins",
+    "dag_tags",
     "new_id",
     "new_ids",
     "new_token",
     "one_shard_of",
     "shard_of",
     "time_ms_of",
+    "with_dag_tag",
 ]

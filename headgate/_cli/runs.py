@@ -180,7 +180,7 @@ def timeline(args: Args) -> int:
     """workflow timeline."""
     with commands.client_of(args) as client:
         found = client.workflows.get(args.id).history()
-    rows = lanes(found["events"])
+    rows = timeline_rows(found["events"])
     if args.output == "json":
         show_json(rows, sys.stdout)
     else:
@@ -188,17 +188,17 @@ def timeline(args: Args) -> int:
     return commands.OK
 
 
-def lanes(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def timeline_rows(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a run asked for and was told, each with its times, in the order of their beginnings."""
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         kind, key, state = event["kind"], event.get("key", ""), event["state"]
         if kind in ("cancel", "publish"):
             key = f"{kind} {key}"
-        lane = found.setdefault(key or f"{kind} {state}", {"key": key or kind, "kind": kind, "made": event["at"]})
-        lane["state"] = state
+        row = found.setdefault(key or f"{kind} {state}", {"key": key or kind, "kind": kind, "made": event["at"]})
+        row["state"] = state
         if state != "added":
-            lane["ended"] = event["at"]
+            row["ended"] = event["at"]
     return list(found.values())
 
 

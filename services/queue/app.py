@@ -22,7 +22,7 @@ from services.queue.dispatch.dequeue import Dequeues
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.topic_gates import Gates
 from services.queue.duties.empty_topics import EmptyTopics
-from services.queue.duties.fairness_keys import Lanes
+from services.queue.duties.fairness_keys import FairnessKeys
 from services.queue.duties.far_keys import FarKeys
 from services.queue.duties.gauges import Gauges
 from services.queue.duties.hints import Hearer, Messenger
@@ -109,7 +109,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     talking: list[_Talking] = [process.dag_news.endings, process.dag_news.changes]
     if messenger is not None:
         talking = [messenger, Hearer(dispatch, messenger), *talking]
-    lanes = Lanes(stores, dispatch, settings)
+    lanes = FairnessKeys(stores, dispatch, settings)
     notices = Notices(stores, process.quotas, process.topics, lanes, process.workers.news, process.gates)
     lag = LoopLag(settings.standing_wait_s_max)
     gauges = Gauges(stores, ownership.owns, settings)

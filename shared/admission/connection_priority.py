@@ -49,7 +49,7 @@ current_urgency = _urgency.get
 set_urgency: Callable[[Urgency], object] = _urgency.set
 
 
-class Lanes:
+class ConnectionLine:
     """`size` places. Each level of urgency below the highest leaves one more to those above it."""
 
     def __init__(self, size: int, clock: Clock | None = None) -> None:

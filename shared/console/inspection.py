@@ -69,9 +69,9 @@ def view(shard: Shard, shards: ShardMap, ownership: Ownership, connections_max: 
         "map_version": shards.version,
         "schema": address.schema,
         "shard_epoch": address.epoch,
-        "connections_in_use": shard.pool.lanes.taken + shard.relaxed.lanes.taken,
+        "connections_in_use": shard.pool.line.taken + shard.relaxed.line.taken,
         "connections_max": 2 * connections_max,
-        "calls_waiting": shard.pool.lanes.waiting + shard.relaxed.lanes.waiting,
+        "calls_waiting": shard.pool.line.waiting + shard.relaxed.line.waiting,
         "latency_ms_p50": _ms(taken, 50),
         "latency_ms_p99": _ms(taken, 99),
     }

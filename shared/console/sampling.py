@@ -93,7 +93,7 @@ class Sampling:
             return []
         found = [
             (SeriesName("up", number), float(shard.breaker.takes_items)),
-            (SeriesName("waiting_calls", number), float(shard.pool.lanes.waiting + shard.relaxed.lanes.waiting)),
+            (SeriesName("waiting_calls", number), float(shard.pool.line.waiting + shard.relaxed.line.waiting)),
         ]
         totals = {name: counter.labels(number)._value.get() for name, counter in self._counters.items()}
         totals["errors_per_s"] = shard.pool.errors._value.get()

@@ -71,7 +71,7 @@ class _Call(msgspec.Struct, Generic[E, R]):
     tags: Set[Hashable]
 
 
-class _Lane(Generic[E, R]):
+class _Weight(Generic[E, R]):
     """One line, and the flush that runs for it. `tags` are of calls that wait, `flying` of those in the flush."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Batcher(Generic[E, R]):
             pool.breaker.listeners.append(self._heard)
             pool.history.listeners.append(self._send_away)
         self._tags = tags
-        self._light, self._heavy = _Lane[E, R](), _Lane[E, R]()
+        self._light, self._heavy = _Weight[E, R](), _Weight[E, R]()
         self._standing = Standing(limits.wait_s, _clock)
         self._let_in_s = -inf  # when a call was let in last, after a look
 
@@ -138,15 +138,15 @@ class Batcher(Generic[E, R]):
         size = len(entries) if size is None else size
         if texts:
             size = self._limits.size_of(size, texts)
-        lane = self._light
+        weight = self._light
         tags: Set[Hashable] = _UNTAGGED if self._tags is None else self._tags(entries)
         if size > LIGHT_ENTRIES_MAX or (tags and self._heavy.has(tags)):
-            lane = self._heavy
-        lane.line.push(_Call(entries, future, tags), tenant, size, now_s)
+            weight = self._heavy
+        weight.line.push(_Call(entries, future, tags), tenant, size, now_s)
         if tags:
-            lane.tags |= tags
-        if lane.task is None:
-            self._go_on(lane)
+            weight.tags |= tags
+        if weight.task is None:
+            self._go_on(weight)
         # A caller that is cancelled takes only its own future with it: the flush that carries it goes on.
         return await future
 
@@ -199,37 +199,37 @@ class Batcher(Generic[E, R]):
         """Refuse whatever waits: the shard is away, or has lost the history that the entries are of."""
         assert self._pool is not None
         self._let_in_s = -inf
-        for lane in (self._light, self._heavy):
-            for call in lane.line.clear():
+        for weight in (self._light, self._heavy):
+            for call in weight.line.clear():
                 _fail(call.future, self._pool.away())
-            lane.tags = set()
+            weight.tags = set()
 
-    def _may_start(self, lane: _Lane[E, R]) -> bool:
+    def _may_start(self, weight: _Weight[E, R]) -> bool:
         # Light calls that came before with a tag of a heavy one go first; later ones stand in its line.
-        return bool(lane.line) and (lane is self._light or not self._light.has(lane.tags))
+        return bool(weight.line) and (weight is self._light or not self._light.has(weight.tags))
 
-    def _go_on(self, lane: _Lane[E, R]) -> None:
-        if lane.task is None and self._may_start(lane):
-            lane.task = self._loop.create_task(self._run(lane))
+    def _go_on(self, weight: _Weight[E, R]) -> None:
+        if weight.task is None and self._may_start(weight):
+            weight.task = self._loop.create_task(self._run(weight))
 
-    async def _run(self, lane: _Lane[E, R]) -> None:
+    async def _run(self, weight: _Weight[E, R]) -> None:
         try:
-            while self._may_start(lane):
+            while self._may_start(weight):
                 for _ in range(TURNS_MAX):
-                    size = lane.line.size
+                    size = weight.line.size
                     await turn()  # what the loop reads in this one joins
-                    if not size < lane.line.size < self._limits.items_max:
+                    if not size < weight.line.size < self._limits.items_max:
                         break
-                if not self._may_start(lane):
+                if not self._may_start(weight):
                     break  # all were sent away, or one joined that a light call has to end before
-                calls = lane.take(self._limits.items_max)
+                calls = weight.take(self._limits.items_max)
                 self._standing.served(self._oldest_since_s)
                 await self._flush_calls(calls)
-                lane.flying = _UNTAGGED
-                if lane is self._light:
+                weight.flying = _UNTAGGED
+                if weight is self._light:
                     self._go_on(self._heavy)
         finally:
-            lane.task, lane.flying = None, _UNTAGGED
+            weight.task, weight.flying = None, _UNTAGGED
 
     async def _flush_calls(self, calls: list[_Call[E, R]]) -> None:
         entries = calls[0].entries if len(calls) == 1 else [entry for call in calls for entry in call.entries]

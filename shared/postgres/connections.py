@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import asyncpg
 
 from shared.admission.breaker import Breaker
-from shared.admission.connection_priority import Lanes, Urgency, current_urgency, urgency
+from shared.admission.connection_priority import ConnectionLine, Urgency, current_urgency, urgency
 from shared.admission.delay import Standing, overloaded
 from shared.clock import SystemClock
 from shared.errors import Invalid, ShardUnavailable, StorageFull
@@ -134,7 +134,7 @@ class Pool:
         self.breaker = breaker or Breaker()
         self.history = history or History(address.number)
         self.history.listeners.append(self._start_anew)
-        self.lanes = Lanes(settings.pool_connections_max, _clock)
+        self.line = ConnectionLine(settings.pool_connections_max, _clock)
         self._standings = [
             Standing(settings.standing_wait_s_max, _clock, settings.acquire_timeout_s) for _ in Urgency
         ]
@@ -240,7 +240,7 @@ class Pool:
     def is_standing(self) -> bool:
         """Whether the line for a connection, as far as the running task would wait in it, does not move."""
         level = current_urgency()
-        oldest_since_s = self.lanes.oldest_since_s(level) if self.lanes.waiting else None
+        oldest_since_s = self.line.oldest_since_s(level) if self.line.waiting else None
         if oldest_since_s is None:
             self._standings[level].served(None)
             return False
@@ -320,7 +320,7 @@ class Pool:
 
     def _leave(self) -> None:
         self.breaker.end()
-        self.lanes.leave()
+        self.line.leave()
 
     def _told(self, error: Exception) -> Exception:
         """What a server that answers refused, as our error."""
@@ -341,15 +341,15 @@ class Pool:
         return error
 
     async def _enter(self) -> None:
-        if self.lanes.try_enter():
+        if self.line.try_enter():
             return
         try:
-            await self.lanes.enter(self._settings.acquire_timeout_s)
+            await self.line.enter(self._settings.acquire_timeout_s)
         except TimeoutError as error:
             number = self._address.number
             raise ShardUnavailable(f"shard {number} has no connection to spare", retry_after_s=1.0) from error
         if self.breaker.state == "open":
-            self.lanes.leave()
+            self.line.leave()
             raise self.away()  # it was found away while this call waited
 
     async def _acquire(self) -> _Lent:

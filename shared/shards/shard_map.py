@@ -63,9 +63,9 @@ class Shard:
         self.history = History(address.number)
         self.pool = Pool(address, settings, breaker=self.breaker, history=self.history)
         self.relaxed = Pool(address, settings, relaxed=True, breaker=self.breaker, history=self.history)
-        for name, lanes in (("durable", self.pool.lanes), ("relaxed", self.relaxed.lanes)):
-            SHARD_POOL_IN_USE.labels(address.schema, name).set_function(partial(getattr, lanes, "taken"))
-            SHARD_POOL_WAITING.labels(address.schema, name).set_function(partial(getattr, lanes, "waiting"))
+        for name, line in (("durable", self.pool.line), ("relaxed", self.relaxed.line)):
+            SHARD_POOL_IN_USE.labels(address.schema, name).set_function(partial(getattr, line, "taken"))
+            SHARD_POOL_WAITING.labels(address.schema, name).set_function(partial(getattr, line, "waiting"))
 
     def relocate(self, address: ShardAddress) -> bool:
         """Take up what a newer map says of this shard; whether it is on another server now."""

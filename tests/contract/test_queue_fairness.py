@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.duties.fairness_keys import Lanes
+from services.queue.duties.fairness_keys import FairnessKeys
 from tests.support.databases import Databases
 from tests.support.queue_host import AT_ONCE, Api, QueueHost, queue_host
 
@@ -26,8 +26,8 @@ async def lone(one_shard: QueueHost) -> AsyncIterator[Api]:
     await one_shard.clock.reset()
 
 
-def lanes_of(host: QueueHost) -> Lanes:
-    return Lanes(host.stores, host.dispatch, host.settings)
+def lanes_of(host: QueueHost) -> FairnessKeys:
+    return FairnessKeys(host.stores, host.dispatch, host.settings)
 
 
 async def put(api: Api, lane: str | None, count: int, topic: str = "t", **fields: Any) -> None:
@@ -37,7 +37,7 @@ async def put(api: Api, lane: str | None, count: int, topic: str = "t", **fields
 
 
 async def served(api: Api, count: int, topic: str = "t") -> list[Any]:
-    """Lanes in the order in which their items are handed out, one call at a time."""
+    """Keys in the order in which their items are handed out, one call at a time."""
     found = []
     for _ in range(count):
         [item] = await api.dequeue(topic)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.duties.fairness_keys import Lanes
+from services.queue.duties.fairness_keys import FairnessKeys
 from services.queue.duties.notices import Notices
 from tests.support.queue_host import Api, QueueHost, queue_host
 from tests.support.traffic import traffic
@@ -273,7 +273,7 @@ async def test_a_cancel_at_another_process_is_told_with_the_next_look(own_api: A
     async with queue_host(own_api.host.database, own_api.host.clock) as other:
         api = own_api.on(other)
         mine = own_api.host.process
-        lanes = Lanes(own_api.host.stores, own_api.host.dispatch, own_api.host.settings)
+        lanes = FairnessKeys(own_api.host.stores, own_api.host.dispatch, own_api.host.settings)
         notices = Notices(own_api.host.stores, mine.quotas, mine.topics, lanes, mine.workers.news, mine.gates)
         item = await own_api.enqueue_one("t")
         await own_api.dequeue_one("t", worker="w")

@@ -144,8 +144,8 @@ MUTATIONS = (
         "let-in-away",
         "a shard that went away lets nobody in, however soon he comes",
         "shared/postgres/batcher.py",
-        "        self._let_in_s = -inf\n        for lane",
-        "        for lane",
+        "        self._let_in_s = -inf\n        for weight",
+        "        for weight",
         (
             "unit/shared/postgres/test_batcher.py::"
             "test_who_comes_soon_after_another_was_let_in_is_let_in_unless_the_shard_went_away_meanwhile",

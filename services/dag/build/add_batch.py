@@ -128,6 +128,6 @@ class Growth:
         dag.edges += len(columns.ups)
         dag.move(None, "blocked", count - len(fires))
         dag.move(None, "released", len(fires))
-        item_ids = ids.kin(ids.new_ids(queue_shard, count), dag.id)
+        item_ids = ids.with_dag_tag(ids.new_ids(queue_shard, count), dag.id)
         news = changes.of_creation(dag, lefts, first_n)
         return NodeBatch(dag, columns._replace(lefts=lefts), item_ids, news, first_n)

@@ -1,7 +1,7 @@
 """Creating DAGs and adding to them.
 
 One transaction writes what is wanted and decides it; then the queue is given disabled items of all nodes that
-wait. What stops in between is driven forward, by the same call repeated or by the sweeper (see `giving`).
+wait. What stops in between is driven forward, by the same call repeated or by the sweeper (see `queue_registration`).
 """
 
 from __future__ import annotations

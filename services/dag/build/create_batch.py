@@ -1,7 +1,7 @@
 """New DAGs, whole: one statement writes and decides several of them, and one call gives the queue their items.
 
 Nobody can wait for a DAG that is not there yet, add to it or end it, so how its nodes stand follows from the call
-alone, and needs no look at anything. The caller is answered when the queue has all of them (see `giving`). What
+alone, and needs no look at anything. The caller is answered when the queue has all of them (see `queue_registration`). What
 needs more than the call to be decided goes the long way (see `building`).
 """
 
@@ -83,7 +83,7 @@ def lay_out(dag_id: str, namespace: str, new: NewDag, columns: Columns, queue_sh
     dag.structure_version = min(dag.edges, 1)
     dag.released = roots if dag.releasing else 0
     dag.blocked = count - dag.released
-    item_ids = ids.kin(ids.new_ids(queue_shard, count), dag_id)
+    item_ids = ids.with_dag_tag(ids.new_ids(queue_shard, count), dag_id)
     return NodeBatch(dag, columns, item_ids, changes.of_creation(dag, columns.lefts), content=new.content)
 
 

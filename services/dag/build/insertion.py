@@ -35,7 +35,7 @@ async def insert(
     is_large = len(adding.edges) > at_once_max
     counts = await beside(is_large, addition.new_counts, adding, existing)
     rows = []
-    item_ids = iter(ids.kin(ids.new_ids(queue_shard, len(adding.nodes)), dag.id))
+    item_ids = iter(ids.with_dag_tag(ids.new_ids(queue_shard, len(adding.nodes)), dag.id))
     for node in map(_named, adding.nodes):
         left, failed = externals.get(node.key, (0, False))
         waits = not failed and _waits(dag, node, counts[node.key], left)

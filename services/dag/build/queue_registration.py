@@ -254,7 +254,7 @@ class QueueRegistrar:
         if not old:
             return []
         queue_shard = await self._context.queue_shard(shard)
-        fresh = ids.kin(ids.new_ids(queue_shard, len(old)), dag.id)
+        fresh = ids.with_dag_tag(ids.new_ids(queue_shard, len(old)), dag.id)
 
         async def work(tx: Transaction) -> list[WaitingItem]:
             await store.dags.lock_dag_nos(tx, [dag.no])

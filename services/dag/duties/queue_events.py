@@ -1,9 +1,10 @@
 """What queue processes have done to DAGs with acks: who waits here is told at once.
 
-A message says no more than that a DAG may have ended, or that one of a kin may have gone on. What is told is read
-from its shard, for all that was named since the last read of that shard, and only where somebody waits; a message
-that is lost, or a shard that does not answer, is made up for by the look at all that is watched (`watching`).
-Changes are listened to only while there are streams of them: that is how the others know whether to tell.
+A message says no more than that a DAG may have ended, or that one with a tag may have changed. What is told is
+read from its shard, for all that was named since the last read of that shard, and only where somebody waits; a
+message that is lost, or a shard that does not answer, is made up for by the look at all that is watched
+(`watching`). Changes are listened to only while there are streams of them: that is how the others know whether to
+tell.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class QueueEvents:
                 self._look_at(dag_id)
 
     def heard_of_changes(self, data: bytes) -> None:
-        """Take in a message that names kins."""
+        """Take in a message that names DAG tags."""
         for dag_id in self._context.watches.streamed(dag_notify.read(data)):
             self._look_at(dag_id)
 

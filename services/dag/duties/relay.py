@@ -2,7 +2,7 @@
 
 Rows come from memory, right after the commit that wrote them, or from the shard when they are overdue
 (after a crash, or when the queue was away; a process that is busy telling many looks for those more seldom).
-Each lane (namespace, action, queue shard) sends everything that waits in it in one call, and the next call
+Each route (namespace, action, queue shard) sends everything that waits in it in one call, and the next call
 when that one ends: one node alone waits for nobody, a thousand cost one call. What was told is deleted;
 telling twice has no further effect.
 """
@@ -42,7 +42,7 @@ DELETES_GATHER_S = 0.025
 _RowKey = tuple[int, int, int, str, Edition]
 
 
-class _Lane(NamedTuple):
+class _Route(NamedTuple):
     """What goes in one call. A large DAG's fan-out does not hold up what others have to tell: it is `bulk`."""
 
     namespace: str
@@ -88,7 +88,7 @@ class Relay(Sender):
         self._sub_dags = sub_dags
         self._drain = drain
         self._ranks = Ranks(context)
-        self._lanes: dict[_Lane, deque[_Entry]] = {}
+        self._routes: dict[_Route, deque[_Entry]] = {}
         self._sent: dict[int, list[Send]] = {}
         self._added: dict[int, list[int]] = {}
         self._held: set[_RowKey] = set()
@@ -110,12 +110,12 @@ class Relay(Sender):
                 continue
             self._held.add(entry.key)
             self._waiting_bytes += entry.bytes
-            lane = _Lane(send.namespace, send.action, ids.shard_of(send.item_id), bulk)
-            if lane in self._lanes:
-                self._lanes[lane].append(entry)
+            route = _Route(send.namespace, send.action, ids.shard_of(send.item_id), bulk)
+            if route in self._routes:
+                self._routes[route].append(entry)
             else:
-                self._lanes[lane] = deque([entry])
-                self._spawn(self._run_lane(lane))
+                self._routes[route] = deque([entry])
+                self._spawn(self._run_route(route))
 
     async def step(self, shard: Shard) -> int:
         """Take rows that nobody has sent in time; how many there were."""
@@ -146,9 +146,9 @@ class Relay(Sender):
     async def close(self) -> None:
         """Wait for what is on its way; what is not stays in the outbox."""
         self._closing.set()
-        for lane in self._lanes.values():
-            self._waiting_bytes -= sum(entry.bytes for entry in lane)
-            lane.clear()
+        for route in self._routes.values():
+            self._waiting_bytes -= sum(entry.bytes for entry in route)
+            route.clear()
         await self.idle()
 
     async def idle(self) -> None:
@@ -162,17 +162,17 @@ class Relay(Sender):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run_lane(self, lane: _Lane) -> None:
-        waiting = self._lanes[lane]
-        count_max = self._settings.bulk_send_items_max if lane.bulk else self._settings.send_items_max
+    async def _run_route(self, route: _Route) -> None:
+        waiting = self._routes[route]
+        count_max = self._settings.bulk_send_items_max if route.bulk else self._settings.send_items_max
         try:
             while waiting:
                 async with self._slots:
                     batch = self._batch(waiting, count_max)
                     if batch:
-                        await self._send(lane.namespace, lane.action, batch)
+                        await self._send(route.namespace, route.action, batch)
         finally:
-            del self._lanes[lane]
+            del self._routes[route]
 
     def _batch(self, waiting: deque[_Entry], count_max: int) -> list[_Entry]:
         batch: list[_Entry] = []

@@ -68,7 +68,7 @@ class Completer:
         Only once every completion written before is applied; the caller sees to that.
         """
         queue_shard = await self._context.queue_shard(shard)
-        [item_id] = ids.kin([ids.new_id(queue_shard)], send.item_id)
+        [item_id] = ids.with_dag_tag([ids.new_id(queue_shard)], send.item_id)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, None]:
             dags = await store.dags.lock_dag_nos(tx, [dag_of(send.no)])

@@ -96,7 +96,7 @@ async def renew(
     """Begin the decider's next generation: parked (`blocked`), or to be delivered (`released`). Its item stays on
     the queue's shard where the last one was, unless another is named."""
     here = ids.shard_of(old.item_id) if queue_shard is None else queue_shard
-    [item_id] = ids.kin([ids.new_id(here)], dag.id)
+    [item_id] = ids.with_dag_tag([ids.new_id(here)], dag.id)
     secret = new_secret()
     generation = await store.runs.renew_decider(
         tx,

@@ -279,7 +279,9 @@ class Settlement:
         shard that is away or takes no items any more, is replaced."""
         shard = ids.shard_of(item_id)
         is_away = self._home is not None and shard not in self._home.taking
-        [fresh] = ids.kin([ids.new_id(self._home.shard if self._home is not None and is_away else shard)], item_id)
+        [fresh] = ids.with_dag_tag(
+            [ids.new_id(self._home.shard if self._home is not None and is_away else shard)], item_id
+        )
         age_s = (ids.time_ms_of(fresh) - ids.time_ms_of(item_id)) / 1000
         return fresh if is_away or age_s > self.bounds.id_window_s / 4 else item_id
 

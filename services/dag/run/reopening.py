@@ -48,7 +48,7 @@ async def reopen(
         # Cleanup alone is asked for, whatever it has undone.
         await store.cleanup.plan_again(tx, dag, nos, undo_again=dag.concluded)
     subs: list[Replaced] = []
-    fresh = ids.kin(ids.new_ids(queue_shard, len(nos)), dag.id)
+    fresh = ids.with_dag_tag(ids.new_ids(queue_shard, len(nos)), dag.id)
     for old in await store.dags.retry_nodes(tx, dict(zip(nos, fresh, strict=True))):
         settlement.reopened(dag, old)
         if old.sub:

@@ -14,7 +14,7 @@ from itertools import islice
 
 from services.dag import store
 from services.dag.model import Dag
-from shared.ids import KIN
+from shared.ids import DAG_TAG
 from shared.shards.shard_map import Shard
 
 _DAGS_PER_LOOK = 1_000
@@ -41,7 +41,7 @@ class Watches:
     def __init__(self) -> None:
         self.leaving = False
         self.stream_listeners: list[Callable[[bool], None]] = []
-        self._streamed: dict[str, set[str]] = {}  # by kin
+        self._streamed: dict[str, set[str]] = {}  # by DAG tag
         self._by_shard: dict[int, dict[str, set[Watch]]] = {}
 
     def __len__(self) -> int:
@@ -69,15 +69,15 @@ class Watches:
 
     def _streams(self, dag_id: str) -> None:
         is_first = not self._streamed
-        self._streamed.setdefault(dag_id[KIN], set()).add(dag_id)
+        self._streamed.setdefault(dag_id[DAG_TAG], set()).add(dag_id)
         if is_first:
             self._tell_of_streams(True)
 
     def _streams_no_more(self, dag_id: str) -> None:
-        kin = self._streamed[dag_id[KIN]]
-        kin.discard(dag_id)
-        if not kin:
-            del self._streamed[dag_id[KIN]]
+        tag = self._streamed[dag_id[DAG_TAG]]
+        tag.discard(dag_id)
+        if not tag:
+            del self._streamed[dag_id[DAG_TAG]]
         if not self._streamed:
             self._tell_of_streams(False)
 
@@ -85,9 +85,9 @@ class Watches:
         for listener in self.stream_listeners:
             listener(are_there)
 
-    def streamed(self, kins: Iterable[str]) -> list[str]:
-        """The DAGs of some kins that somebody has a stream of."""
-        return [dag_id for kin in kins for dag_id in self._streamed.get(kin, ())]
+    def streamed(self, tags: Iterable[str]) -> list[str]:
+        """The DAGs of some DAG tags that somebody has a stream of."""
+        return [dag_id for tag in tags for dag_id in self._streamed.get(tag, ())]
 
     def tell(self, shard: Shard, dag: Dag) -> None:
         """A transaction has written this DAG."""

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 from services.queue.dispatch.key_buffer import START
 from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.priority_shares import Bands
-from services.queue.dispatch.scan_floor import KeysFront
+from services.queue.dispatch.scan_floor import KeysFloor
 from services.queue.model import Bound, Key, Offer, TopicId
 from services.queue.quotas import Tenant, Use
 from services.queue.store.dequeue_encoding import Handed, returnable
@@ -92,7 +92,7 @@ class Line:
         "buffer",
         "calls",
         "filling",
-        "fronts",
+        "floors",
         "late",
         "namespace",
         "noted_s",
@@ -123,7 +123,7 @@ class Line:
         self.noted_s = float("-inf")
         self.filling = asyncio.Lock()
         self.late: dict[int, asyncio.Task[None]] = {}
-        self.fronts: dict[int, KeysFront] = {}
+        self.floors: dict[int, KeysFloor] = {}
         self.calls = 0
         self.taken = 0
         self.taken_before = 0
@@ -194,17 +194,17 @@ class Line:
         """From where to look for keys behind `after`; places of lanes are no times and have no front."""
         if after != START or self.buffer.takes_turns:
             return after
-        return self.fronts.setdefault(shard, KeysFront()).start(now_s)
+        return self.floors.setdefault(shard, KeysFloor()).start(now_s)
 
     def found(self, shard: int, after: Bound, keys: Sequence[Key]) -> None:
         """A look behind `after` found these."""
-        if after == START and shard in self.fronts:
-            self.fronts[shard].found(keys)
+        if after == START and shard in self.floors:
+            self.floors[shard].found(keys)
 
     def forget(self) -> None:
         """What is known of the topic's keys is void."""
         self.buffer.clear()
-        self.fronts.clear()
+        self.floors.clear()
         self.aside = 0
 
     def is_idle(self, since_s: float) -> bool:

@@ -19,7 +19,7 @@ MARGIN = timedelta(seconds=10)
 WHOLE_S = 15.0
 
 
-class Front:
+class ScanFloor:
     """Of one index and shard."""
 
     __slots__ = ("_at", "_whole_s")
@@ -41,22 +41,22 @@ class Front:
             self._at = first - MARGIN
 
 
-class KeysFront:
+class KeysFloor:
     """Of one topic's keys on one shard: behind the dead ones of the priority that was found first."""
 
-    __slots__ = ("_front", "_priority")
+    __slots__ = ("_floor", "_priority")
 
     def __init__(self) -> None:
-        self._front = Front()
+        self._floor = ScanFloor()
         self._priority = START[0]
 
     def start(self, now_s: float) -> Bound:
         """The bound from which to look, beside all keys of better priorities."""
-        at = self._front.start(now_s)
+        at = self._floor.start(now_s)
         return START if at == EARLIEST else (self._priority, at, START[2])
 
     def found(self, keys: Sequence[Key]) -> None:
         """A look from `start` found these keys. None may be because of a pause: then what was known stays."""
         if keys:
             self._priority = keys[0].priority
-            self._front.found(keys[0].deliver_at)
+            self._floor.found(keys[0].deliver_at)

@@ -32,7 +32,7 @@ NEVER = datetime(9999, 12, 31, tzinfo=UTC)
 Course = tuple[str, str, int]
 
 
-class Lanes:
+class FairnessKeys:
     """The lanes of all shards; any number of processes may look after them at once."""
 
     def __init__(self, stores: dict[int, Store], dispatch: Dispatch, settings: QueueSettings) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from services.queue.dispatch.topic_gates import Gates
-from services.queue.duties.fairness_keys import Lanes
+from services.queue.duties.fairness_keys import FairnessKeys
 from services.queue.operations.cancel_news import CancelNews
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas
@@ -33,7 +33,7 @@ class Notices:
         stores: Mapping[int, Store],
         quotas: Quotas,
         topics: Topics,
-        lanes: Lanes,
+        lanes: FairnessKeys,
         news: CancelNews,
         gates: Gates,
     ) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_buffer import START
-from services.queue.dispatch.scan_floor import WHOLE_S, Front
+from services.queue.dispatch.scan_floor import WHOLE_S, ScanFloor
 from services.queue.leases.expiry import Expiry
 from services.queue.model import EARLIEST
 from services.queue.operations.bulk import PLACE_AFTER_S
@@ -66,7 +66,7 @@ class Reaper:
         self._swept_namespace_id = 0
         self._ttl_after, self._ttl_whole_s = _BEGIN, float("-inf")
         self._walk_since_s: float | None = None  # of a walk over all that is under way
-        self._delay_front, self._lease_front, self._looked_at = Front(), Front(), EARLIEST
+        self._delay_floor, self._lease_floor, self._looked_at = ScanFloor(), ScanFloor(), EARLIEST
         self._seen_s = float("-inf")
         self._ttl_is_over = self._has_operations = True
         self._last_run = SWEEPER_LAST_RUN.labels(store.number)
@@ -165,19 +165,19 @@ class Reaper:
     async def _next_due(self) -> tuple[datetime, datetime, float, float]:
         """From when delays and leases were looked at, and in how many seconds the next of each ends."""
         now_s = _clock.monotonic_s()
-        since = self._delay_front.start(now_s), self._lease_front.start(now_s)
+        since = self._delay_floor.start(now_s), self._lease_floor.start(now_s)
         is_whole = now_s >= self._ttl_whole_s
         ttls_from = EARLIEST if is_whole else self._ttl_after[0]
         due = await retention.next_due(self._store.pool, *since, ttls_from, PLACE_AFTER_S)
         at = due.at
         if at < self._looked_at:  # the shard's clock was set back: so are the times of what is new
-            self._delay_front, self._lease_front, self._looked_at = Front(), Front(), at
+            self._delay_floor, self._lease_floor, self._looked_at = ScanFloor(), ScanFloor(), at
             self._ttl_after, self._ttl_whole_s = _BEGIN, float("-inf")
             return await self._next_due()
         self._looked_at, self._seen_s = at, now_s
         ends = due.due_at, due.expires_at
-        for front, end in zip((self._delay_front, self._lease_front), ends, strict=True):
-            front.found(None if end is None else min(end, at))  # what is new may end before what is there
+        for floor, end in zip((self._delay_floor, self._lease_floor), ends, strict=True):
+            floor.found(None if end is None else min(end, at))  # what is new may end before what is there
         self._ttl_is_over = due.ttl_at is not None and due.ttl_at <= at
         if is_whole:
             self._ttl_whole_s = now_s + WHOLE_S

@@ -22,7 +22,7 @@ from services.queue.store.leases import held_under
 from services.queue.store.shard_store import Known, Store
 from shared.admission.connection_priority import Urgency
 from shared.errors import ServiceError, Unavailable
-from shared.ids import KIN, kins
+from shared.ids import DAG_TAG, dag_tags
 from shared.metrics import ACKED
 from shared.postgres.batcher import LIGHT_ENTRIES_MAX, Batcher
 from shared.postgres.connections import Declined
@@ -82,7 +82,7 @@ class AckFlushes:
             acker, pool = self._acker(store, relaxed), store.shard.relaxed if relaxed else store.pool
             # A second ack of a DAG would find its lock taken, and leave its end to the DAG service.
             self.flushes[store.number, relaxed] = Batcher(
-                acker, self._settings.flush_limits, Urgency.SETTLE, pool, tags=_kins
+                acker, self._settings.flush_limits, Urgency.SETTLE, pool, tags=_dag_tags
             )
 
     async def submit(
@@ -117,7 +117,7 @@ class AckFlushes:
         by_dag: dict[str, list[int]] = {}
         for i, status in enumerate(statuses):
             if status == _WIDE:
-                by_dag.setdefault(entry.ids[i][KIN], []).append(i)
+                by_dag.setdefault(entry.ids[i][DAG_TAG], []).append(i)
         made = [self._of_dag(shard, namespace, entry, places, statuses) for places in by_dag.values()]
         await asyncio.gather(*made)
 
@@ -280,9 +280,9 @@ def _is_shared(tokens: Sequence[str], namespace_ids: Sequence[NamespaceId]) -> b
     return len(set(zip(tokens, namespace_ids, strict=True))) > len(set(tokens))
 
 
-def _kins(entries: Sequence[AckEntry]) -> set[bytes]:
+def _dag_tags(entries: Sequence[AckEntry]) -> set[bytes]:
     [entry] = entries
-    return kins(entry.ids)
+    return dag_tags(entry.ids)
 
 
 def _joined(entries: Sequence[AckEntry]) -> AckColumns:

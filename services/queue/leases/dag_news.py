@@ -9,7 +9,7 @@ from services.queue.model import Fold
 from services.queue.settings import QueueSettings
 from shared.clock import SystemClock
 from shared.dag_notify import CHANGES_PAUSE_S, Voice, changed_channel, ended_channel
-from shared.ids import kins, time_ms_of
+from shared.ids import dag_tags, time_ms_of
 from shared.metrics import DAG_SECONDS, FOLDED, FOLDED_RELEASES
 
 # By whether wide nodes are taken, put off or told, and whether ends are heard. Made once: putting flags
@@ -37,7 +37,7 @@ class Ends(Protocol):
 
 
 class DagNews:
-    """`endings` is told which DAGs have ended, `changes` of which kins those are that have gone on."""
+    """`endings` is told which DAGs have ended, `changes` the tags of those that have changed."""
 
     def __init__(self, settings: QueueSettings) -> None:
         self._folds = settings.fold_completions
@@ -56,7 +56,7 @@ class DagNews:
         FOLDED.labels(shard).inc(ends.folded)
         FOLDED_RELEASES.labels(shard).inc(ends.revived)
         if self.changes.is_heard:
-            self.changes.tell(kin.decode() for kin in kins(ids))
+            self.changes.tell(tag.decode() for tag in dag_tags(ids))
         if ends.ended:
             self.endings.tell(ends.ended)
             now_s = _clock.wall_s()

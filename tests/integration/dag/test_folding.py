@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from migrations.shard import upgrade
-from shared.ids import KIN
+from shared.ids import DAG_TAG
 from shared.postgres.batcher import LIGHT_ENTRIES_MAX
 from tests.integration.queue.test_hung_up_consumer import spy_on_claims, until_waiting
 from tests.support.databases import Database, Databases
@@ -319,7 +319,7 @@ async def test_items_of_a_dag_are_of_one_kin(folding: Folding) -> None:
     await folding.settle()
     ids = before | {await folding.item_of(dag, key) for key in "abcd"}
     assert len(ids) > len(before)
-    assert {item_id[KIN] for item_id in ids} == {dag[KIN]}
+    assert {item_id[DAG_TAG] for item_id in ids} == {dag[DAG_TAG]}
     await folding.cancel(dag)
 
 

@@ -323,7 +323,7 @@ async def test_a_stream_is_told_of_changes_over_redis(speaking: Folding) -> None
         await changes.step()
         async with asyncio.timeout(20):
             assert f'"{key}","state":"succeeded"' in (await reading).decode()
-    assert set(told) == {dag[ids.KIN]}
+    assert set(told) == {dag[ids.DAG_TAG]}
     await frames.aclose()  # type: ignore[attr-defined]
     stream.close()
     while await changes.step():
@@ -334,7 +334,7 @@ async def test_a_stream_is_told_of_changes_over_redis(speaking: Folding) -> None
 
 
 async def test_of_changes_only_streams_are_read(speaking: Folding) -> None:
-    """A kin is that of many DAGs; who waits for an end is not told of changes."""
+    """A tag is that of many DAGs; who waits for an end is not told of changes."""
     hearing, watches = speaking.dags.loops.queue_events, speaking.dags.duties.context.watches
     shard, reads, followed = speaking.dags.shard, list[list[str]](), list[bool]()
 
@@ -343,20 +343,20 @@ async def test_of_changes_only_streams_are_read(speaking: Folding) -> None:
 
     watches.read = read  # type: ignore[method-assign, assignment]
     watches.stream_listeners = [followed.append]
-    first, kin, other = ids.new_ids(shard.number, 3)
-    [kin] = ids.kin([kin], first)
-    [other] = ids.kin([other], "x" * 24 + ("000" if first[ids.KIN] != "000" else "001"))
-    message = msgspec.msgpack.encode([first[ids.KIN], "fff", "nonsense"])
+    first, tag, other = ids.new_ids(shard.number, 3)
+    [tag] = ids.with_dag_tag([tag], first)
+    [other] = ids.with_dag_tag([other], "x" * 24 + ("000" if first[ids.DAG_TAG] != "000" else "001"))
+    message = msgspec.msgpack.encode([first[ids.DAG_TAG], "fff", "nonsense"])
     with watches.watching(shard, first), watches.watching(shard, other, 1):
         hearing.heard_of_changes(message)
         await asyncio.sleep(0)
-        with watches.watching(shard, first, 1), watches.watching(shard, first, 2), watches.watching(shard, kin, 1):
+        with watches.watching(shard, first, 1), watches.watching(shard, first, 2), watches.watching(shard, tag, 1):
             for nonsense in (b"", b"\xc1", message, message):
                 hearing.heard_of_changes(nonsense)
             await asyncio.sleep(0)
         hearing.heard_of_changes(message)
         await asyncio.sleep(0)
-    assert reads == [sorted([first, kin])]
+    assert reads == [sorted([first, tag])]
     assert followed == [True, False]
     assert not watches._streamed and len(watches) == 0
 

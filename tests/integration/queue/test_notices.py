@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.duties.fairness_keys import Lanes
+from services.queue.duties.fairness_keys import FairnessKeys
 from services.queue.duties.notices import Notices
 from services.queue.operations.agreement import Given, _give
 from services.queue.store.names import SQL
@@ -15,7 +15,7 @@ RARE = {id(SQL.limited): "limited", id(SQL.min_shares): "min_shares", id(SQL.lan
 
 def notices(host: QueueHost) -> Notices:
     process = host.process
-    lanes = Lanes(host.stores, host.dispatch, host.settings)
+    lanes = FairnessKeys(host.stores, host.dispatch, host.settings)
     return Notices(host.stores, process.quotas, process.topics, lanes, process.workers.news, process.gates)
 
 

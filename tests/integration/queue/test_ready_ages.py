@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.duties.fairness_keys import Lanes
+from services.queue.duties.fairness_keys import FairnessKeys
 from services.queue.duties.gauges import Gauges
 from services.queue.store import ready_ages
 from services.queue.store.names import SQL
@@ -47,7 +47,7 @@ async def test_an_item_of_a_lane_is_as_old_as_it_is(own_api: Api) -> None:
 
 
 async def test_the_oldest_of_all_lanes_counts_wherever_it_stands(own_api: Api) -> None:
-    """Lanes take turns: behind the first of a lane that has come last one waits that is older."""
+    """Keys take turns: behind the first of a lane that has come last one waits that is older."""
     await late_in_the_hour(own_api.host)
     await put(own_api, "a", "a", "a")
     await own_api.host.clock.advance(200)
@@ -79,7 +79,7 @@ async def test_an_item_without_a_key_keeps_its_age_in_the_lane_of_those(own_api:
     await host.clock.advance(300)
     await put(own_api, *["b"] * 5)
     for _ in range(2):
-        await Lanes(host.stores, host.dispatch, host.settings).step()
+        await FairnessKeys(host.stores, host.dispatch, host.settings).step()
     assert await host.count("lane", "key = ''") == 1
     taken = [item for item in await own_api.dequeue("t", 4) if item["id"]]
     await own_api.ack(*taken)

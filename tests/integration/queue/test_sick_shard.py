@@ -250,7 +250,7 @@ async def test_acks_find_a_connection_when_slow_enqueues_have_taken_all_they_may
         slow = [asyncio.create_task(api.enqueue({"topic": "t", "idempotency_key": key})) for _ in range(6)]
         lists = [asyncio.create_task(api.get("items")) for _ in range(6)]
         async with asyncio.timeout(60):
-            while small.stores[0].pool.lanes.waiting < 6:
+            while small.stores[0].pool.line.waiting < 6:
                 await asyncio.sleep(0.005)
         assert await api.ack(*held) == ["acked", "acked"]
         assert not any(task.done() for task in slow)

@@ -37,17 +37,17 @@ class Jam:
     async def begin(self, level: Urgency) -> None:
         for pool in self._pools:
             set_urgency(Urgency.SETTLE)
-            while pool.lanes.try_enter():
+            while pool.line.try_enter():
                 pass
             set_urgency(level)
-            self._waiting.append(asyncio.create_task(pool.lanes.enter(600)))
+            self._waiting.append(asyncio.create_task(pool.line.enter(600)))
         set_urgency(Urgency.DEQUEUE)
         await asyncio.sleep(0)
-        assert {pool.lanes.waiting for pool in self._pools} == {1}
+        assert {pool.line.waiting for pool in self._pools} == {1}
 
     def counts(self) -> list[int]:
         """How many wait for a connection, pool by pool."""
-        return [pool.lanes.waiting for pool in self._pools]
+        return [pool.line.waiting for pool in self._pools]
 
     async def stand(self, clock: list[float], level: Urgency) -> None:
         """Let the line stand for as long as a call of this urgency puts up with."""
@@ -62,8 +62,8 @@ class Jam:
         for pool, waiting in zip(self._pools, self._waiting, strict=True):
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            while pool.lanes.taken:
-                pool.lanes.leave()
+            while pool.line.taken:
+                pool.line.leave()
         self._waiting.clear()
 
 

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shared.ids import KIN, canonical, canonicals, kins, new_ids, one_shard_of, shard_of
+from shared.ids import DAG_TAG, canonical, canonicals, dag_tags, new_ids, one_shard_of, shard_of
 
 ID = "01890a5d-ac96-774b-bcce-b302099af000"
 
@@ -51,5 +51,5 @@ def test_ids_of_one_shard(shards: list[int]) -> None:
 def test_kins_of_many() -> None:
     ids = new_ids(4_095, 100)
 
-    assert kins(ids) == {item_id[KIN].encode() for item_id in ids}
-    assert kins([]) == set()
+    assert dag_tags(ids) == {item_id[DAG_TAG].encode() for item_id in ids}
+    assert dag_tags([]) == set()

@@ -113,7 +113,7 @@ def check(body: Any, settings: DagSettings = SETTINGS) -> NodeBatch | None:
         assert len(set(short.item_ids)) == len(long.item_ids)
         assert short._replace(item_ids=[]) == long._replace(item_ids=[])
         assert all(map(ids.canonical, short.item_ids)) and {ids.shard_of(i) for i in short.item_ids} == {5}
-        assert {i[ids.KIN] for i in short.item_ids} == {DAG[ids.KIN]}
+        assert {i[ids.DAG_TAG] for i in short.item_ids} == {DAG[ids.DAG_TAG]}
     return short
 
 

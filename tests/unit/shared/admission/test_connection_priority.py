@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from shared.admission import connection_priority
-from shared.admission.connection_priority import Lanes, Urgency, urgency
+from shared.admission.connection_priority import ConnectionLine, Urgency, urgency
 
 
-async def wait_for(place: Lanes, level: Urgency, served: list[Urgency]) -> None:
+async def wait_for(place: ConnectionLine, level: Urgency, served: list[Urgency]) -> None:
     with urgency(level):
         await place.enter(30)
     served.append(level)
@@ -19,7 +19,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def take(place: Lanes, level: Urgency) -> int:
+def take(place: ConnectionLine, level: Urgency) -> int:
     with urgency(level):
         count = 0
         while place.try_enter():
@@ -30,11 +30,11 @@ def take(place: Lanes, level: Urgency) -> int:
 @pytest.mark.parametrize(("size", "limits"), [(6, [6, 5, 4, 3]), (2, [2, 1, 1, 1]), (1, [1, 1, 1, 1])])
 def test_each_level_leaves_one_place_more_to_those_above(size: int, limits: list[int]) -> None:
     for level, limit in zip(Urgency, limits, strict=True):
-        assert take(Lanes(size), level) == limit
+        assert take(ConnectionLine(size), level) == limit
 
 
 def test_lists_and_enqueues_together_leave_places_for_acks() -> None:
-    place = Lanes(6)
+    place = ConnectionLine(6)
     assert take(place, Urgency.LIST) == 3
     assert take(place, Urgency.ENQUEUE) == 1
     assert take(place, Urgency.DEQUEUE) == 1
@@ -42,7 +42,7 @@ def test_lists_and_enqueues_together_leave_places_for_acks() -> None:
 
 
 async def test_a_place_goes_to_the_most_urgent_then_to_the_first() -> None:
-    place = Lanes(1)
+    place = ConnectionLine(1)
     assert place.try_enter()
     served: list[Urgency] = []
     order = [Urgency.LIST, Urgency.ENQUEUE, Urgency.SETTLE, Urgency.DEQUEUE, Urgency.SETTLE]
@@ -61,7 +61,7 @@ async def test_a_place_goes_to_the_most_urgent_then_to_the_first() -> None:
 
 
 async def test_who_comes_later_does_not_pass_who_waits() -> None:
-    place = Lanes(2)
+    place = ConnectionLine(2)
     assert take(place, Urgency.SETTLE) == 2
     served: list[Urgency] = []
     waiting = asyncio.create_task(wait_for(place, Urgency.SETTLE, served))
@@ -73,7 +73,7 @@ async def test_who_comes_later_does_not_pass_who_waits() -> None:
 
 
 async def test_a_wait_ends_in_time_and_leaves_nothing_behind() -> None:
-    place = Lanes(1)
+    place = ConnectionLine(1)
     assert place.try_enter()
     with pytest.raises(TimeoutError):
         await place.enter(0)
@@ -83,7 +83,7 @@ async def test_a_wait_ends_in_time_and_leaves_nothing_behind() -> None:
 
 
 async def test_a_caller_that_goes_just_as_its_place_comes_gives_it_back() -> None:
-    place = Lanes(1)
+    place = ConnectionLine(1)
     assert place.try_enter()
     served: list[Urgency] = []
     task = asyncio.create_task(wait_for(place, Urgency.SETTLE, served))
@@ -96,7 +96,7 @@ async def test_a_caller_that_goes_just_as_its_place_comes_gives_it_back() -> Non
 
 async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_priority, "WAITING_MAX", 2)
-    place = Lanes(1)
+    place = ConnectionLine(1)
     assert place.try_enter()
     tasks = [asyncio.create_task(wait_for(place, Urgency.SETTLE, [])) for _ in range(2)]
     await settle()
