@@ -76,7 +76,13 @@ class Deciders:
         self._driver = Driver(self.workflows, RestRuns(client, namespace))
 
     def add(
-        self, type: str, function: Callable[..., Any], version: str | None = None, *, only_pinned: bool = False
+        self,
+        type: str,
+        function: Callable[..., Any],
+        version: str | None = None,
+        *,
+        only_pinned: bool = False,
+        replay_rate: float = 0.0,
     ) -> dict[str, Callable[[Job], Any]]:
         """Run workflows of this type with this function; handlers of their deciders' items, by topic.
 
@@ -90,12 +96,15 @@ class Deciders:
             raise ValueError(f"{version!r} is no version: 1 to 64 letters, digits and . _ -")
         if only_pinned and version is None:
             raise ValueError("only runs of which version?")
+        if not 0 <= replay_rate <= 1:
+            raise ValueError("replay_rate must be 0 to 1")
         names = {} if only_pinned else {type: f"{TOPIC}{type}"}
         if version is not None:
             names[f"{type}@{version}"] = f"{PINNED_TOPIC}{version}/{type}"
         for name in names:
             if name in self.workflows:
                 raise ValueError(f"workflow {name!r} has a function already")
+        self._driver.replay_rates |= dict.fromkeys(names, replay_rate)
         return {topic: self._handler(name, function, version) for name, topic in names.items()}
 
     def _handler(self, name: str, function: Callable[..., Any], version: str | None) -> Callable[[Job], Any]:

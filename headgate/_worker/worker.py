@@ -172,6 +172,7 @@ class Worker:
         only_pinned: bool = False,
         slots: int = 8,
         lease_s: float | None = None,
+        replay_rate: float = 0.0,
     ) -> Callable[[W], W]:
         """Run workflows of `type` with this async function, up to `slots` at a time; it gets a `Workflow`, and its
         input. Runs that wait take no slot. See `headgate.workflow`.
@@ -179,12 +180,18 @@ class Worker:
         `version` names the code: it takes runs that are pinned to it, up to as many at a time, and those that are
         pinned to none; with `only_pinned` not those, so that old code ends what it began.
 
+        `replay_rate` is the part of turns, 0 to 1, before which the run is replayed from its beginning: code that
+        asks for something else then leaves its run stuck, and nothing of the turn is written. 0.01 is a price that
+        production can pay; it costs reading the whole history.
+
         Raises:
             ValueError: the type, or this version of it, has a function already.
         """
 
         def register(function: W) -> W:
-            handlers = self._deciders.add(type, function, version, only_pinned=only_pinned)
+            handlers = self._deciders.add(
+                type, function, version, only_pinned=only_pinned, replay_rate=replay_rate
+            )
             for topic, decide in handlers.items():
                 self.task(topic, slots=slots, lease_s=lease_s, max_attempts=0)(decide)
             return function

@@ -4,14 +4,17 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack
 from uuid import UUID
 
 from headgate.workflow.commands import Place, canonical
+from headgate.workflow.completing import AsCompleted
 from headgate.workflow.errors import Refused
+from headgate.workflow.guard import lifted
 from headgate.workflow.updates import Handler, Validator
 
 if TYPE_CHECKING:
@@ -311,6 +314,24 @@ class Workflow:
     def shield(self, awaitable: Awaitable[T]) -> "asyncio.Future[T]":
         """Await it so that a cancel of the await does not cancel it."""
         return asyncio.shield(awaitable)
+
+    def as_completed(self, awaitables: Iterable[Awaitable[T]]) -> AsCompleted[T]:
+        """Several calls, or other awaitables, in the order of their ends.
+
+        `async for task in wf.as_completed([...])` gives tasks that have ended (`await task` is the output, or
+        raises), `for each in ...` what to await for the next end. What has not ended when the loop is left goes
+        on: cancel tasks that are not needed more.
+
+        Raises:
+            Refused: of a set of coroutines, whose order differs by process.
+        """
+        self._run.check_in_task()
+        return AsCompleted(awaitables)
+
+    def unsafe(self) -> AbstractContextManager[None]:
+        """Within `with wf.unsafe():` the guard of tests looks away: for code that reads a clock or a file and of
+        whose answer nothing depends. It changes nothing in production, and must not hold an await."""
+        return lifted()
 
 
 def _item(topic: str, payload: Any, options: CallOptions) -> str:

@@ -82,7 +82,7 @@ class Cores:
 
 class Driver:
     """`workflows` by type. `replay_rate` is the part of turns before which the run is replayed from its beginning
-    and compared."""
+    and compared, `replay_rates` that of a type with a rate of its own."""
 
     def __init__(
         self,
@@ -98,6 +98,7 @@ class Driver:
     ) -> None:
         self.workflows = workflows
         self.versions: dict[str, str] = {}
+        self.replay_rates: dict[str, float] = {}
         self.runs = runs
         self.cores = cores or Cores()
         self.threads = threads or CoreThreads()
@@ -271,7 +272,8 @@ class _Driving:
 
     async def _send(self, core: Replay, asked: Sequence[Command]) -> TurnAnswer:
         driver = self.driver
-        if driver.replay_rate and random.random() < driver.replay_rate:  # noqa: S311 (a sample)
+        rate = driver.replay_rates.get(self.type, driver.replay_rate)
+        if rate and random.random() < rate:  # noqa: S311 (a sample)
             await self._doubt(core, asked)
         sizes = [_COMMAND_BYTES + len(command.key.encode()) + len(command.text.encode()) for command in asked]
         count = _fitting(sizes, driver.commands_max, driver.part_bytes_max)

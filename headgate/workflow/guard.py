@@ -149,3 +149,18 @@ def guard(function: Callable[..., Any] | None = None) -> Iterator[None]:
         sys.setprofile(outer)
     if watch.found is not None:
         raise Nondeterministic(watch.found)
+
+
+@contextlib.contextmanager
+def lifted() -> Iterator[None]:
+    """While it is entered, this thread's code is not watched; nothing happens where it is not."""
+    watch = sys.getprofile()
+    if not isinstance(watch, _Watch):
+        yield
+        return
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        if sys.getprofile() is None:  # else it was entered again meanwhile, by another event
+            sys.setprofile(watch)

@@ -56,7 +56,7 @@ _NAMES: Final[dict[str, str | None]] = {
     "asyncio.open_connection": _OUTSIDE,
     "asyncio.start_server": _OUTSIDE,
     "asyncio.wait_for": "differs by Python's version; write `async with asyncio.timeout(seconds)`",
-    "asyncio.as_completed": "must be given tasks: of coroutines it takes the order of addresses",
+    "asyncio.as_completed": "takes coroutines in the order of addresses; take wf.as_completed([...])",
     "asyncio.all_tasks": "answers a set of this process's tasks; keep your own list",
     "id": "differs by process",
     "hash": "differs by process",

@@ -58,8 +58,8 @@ _MAKES_TASKS: Final = frozenset(
     {"gather", "shield", "create_task", "ensure_future", "_ensure_future", "wrap_awaitable"}
 )
 _AS_COMPLETED: Final = (
-    "asyncio.as_completed of coroutines takes them in the order of their addresses: make tasks of them first, "
-    "[asyncio.create_task(...) for ...]"
+    "asyncio.as_completed of coroutines takes them in the order of their addresses: write wf.as_completed([...]), "
+    "or make tasks of them first, [asyncio.create_task(...) for ...]"
 )
 _WAIT_FOR: Final = (
     "asyncio.wait_for works otherwise in each version of Python: write `async with asyncio.timeout(seconds): ...`"

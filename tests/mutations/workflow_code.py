@@ -37,6 +37,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_LOOP}::test_what_would_replay_otherwise_is_refused_and_leaves_the_run_stuck_not_failed",),
     ),
     Mutation(
+        "workflow-ends-of-a-set",
+        "what ends first is not told by the order of addresses",
+        f"{_HEADGATE}completing.py",
+        "isinstance(awaitables, set | frozenset) and",
+        "False and",
+        (f"{_TESTS}test_completing.py::test_ends_of_a_set_of_calls_are_refused",),
+    ),
+    Mutation(
         "workflow-fingerprint",
         "another argument is a mismatch",
         f"{_HEADGATE}replay.py",

@@ -117,3 +117,25 @@ def test_the_index_has_every_decision() -> None:
     folder = ROOT / "docs" / "adr"
     listed = re.findall(r"^\| \d+ \| \[[^]]+\]\(([\w.-]+)\)", (folder / "README.md").read_text(), re.MULTILINE)
     assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
+
+
+PARITY = sorted(path for path in (ROOT / "docs" / "parity").glob("*.md") if path.stem != "workflows")
+
+
+@pytest.mark.parametrize("page", PARITY, ids=lambda page: page.stem)
+def test_each_feature_of_a_parity_page_is_shown_by_a_test(page: Path) -> None:
+    text = page.read_text()
+    rows = [row for row in text.splitlines() if row.startswith("| ") and not row.startswith("| feature |")]
+    assert rows and "\n## Missing\n" in text
+    for row in rows:
+        named = re.findall(r"\[`(test_\w+)`\]\(([^)]+)\)", row)
+        assert named, f"no test shows {row}"
+        for name, target in named:
+            assert f"def {name}(" in (page.parent / target).read_text(), f"{target} has no {name}"
+
+
+def test_each_system_has_its_parity_page() -> None:
+    index = (ROOT / "docs" / "parity" / "workflows.md").read_text()
+    assert re.findall(r"\]\(([a-z-]+)\.md\)", index) == [
+        "cws", "swf", "cadence", "temporal", "durable-functions", "step-functions",
+    ]  # fmt: skip

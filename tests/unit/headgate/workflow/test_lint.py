@@ -42,7 +42,7 @@ FAULTS = {
     "os.getenv('A')": "reaches outside",
     "asyncio.to_thread(len, 'a')": "starts what the workflow's loop does not run",
     "await asyncio.wait_for(wf.call('a'), 5)": "asyncio.timeout",
-    "asyncio.as_completed([])": "must be given tasks",
+    "asyncio.as_completed([])": "wf.as_completed",
     "id(cart)": "differs by process",
     "[x for x in {1, 2}]": "goes through a set",
     "list(set(cart))": "goes through a set",

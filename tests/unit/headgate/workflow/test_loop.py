@@ -125,6 +125,26 @@ def test_as_completed_of_tasks_replays() -> None:
     assert len(found.outputs) > 1
 
 
+async def looks_away(wf: Workflow) -> float:
+    with wf.unsafe():
+        time.monotonic()
+    await wf.call("a")
+    return 1.0
+
+
+async def looks_away_over_an_await(wf: Workflow) -> float:
+    with wf.unsafe():
+        await wf.call("a")
+        time.monotonic()
+    return time.monotonic()
+
+
+def test_the_guard_looks_away_where_it_is_told_to_and_no_longer() -> None:
+    assert simulate(looks_away).output == 1.0
+    with pytest.raises(Nondeterministic, match="the clock"):
+        simulate(looks_away_over_an_await).run()
+
+
 def test_commands_from_another_thread_or_loop_are_refused() -> None:
     kept: list[Workflow] = []
 

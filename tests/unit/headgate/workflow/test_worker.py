@@ -136,6 +136,24 @@ async def test_code_of_a_version_has_runs_of_it_and_those_of_none() -> None:
     assert set(worker._tasks) == {"wf/order", "wfv/3/order", "wfv/2/order"}
 
 
+async def test_a_run_is_replayed_before_its_turns_where_its_worker_is_told_to() -> None:
+    calls = 0
+
+    async def counts(wf: Workflow, _input: Any) -> None:
+        nonlocal calls
+        calls += 1
+        await wf.call("work", calls)
+
+    service = WorkflowService(MemoryRun("order", None))
+    client = AsyncClient(queue_url="http://q", dag_url="http://d", transport=service)
+    worker = Worker(client, namespace="shop")
+    worker.workflow("order", replay_rate=1.0)(counts)
+    await worker._deciders._driver.work("order", service.run.lease)
+    assert service.run.stuck is not None and service.run.stuck["code"] == "nondeterministic"
+    with pytest.raises(ValueError, match="replay_rate"):
+        worker.workflow("other", replay_rate=2.0)(counts)
+
+
 async def test_a_turn_whose_answer_was_lost_is_sent_again() -> None:
     service = WorkflowService(MemoryRun("order", ["book"]))
     service.lose_answers = 2
