@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from headgate._cli import commands
 from headgate._cli.output import printable, show_fields, show_json, show_table
 from headgate._cli.workflow import SEEDS_MAX, Add, function_named, history_in
 from headgate._stderr import stderr_line
+from headgate._worker.deciders import PINNED_TOPIC, TOPIC
 from headgate.errors import Invalid
 from headgate.workflow.errors import Mismatch, TurnFailed
 from headgate.workflow.simulation import replay
@@ -26,6 +28,7 @@ path/file.py:name. Exit code 1 where one of them parts from its history: the run
 history has, what the code asks for, and at which line. Each hash seed is a process of its own.
 """
 _COLUMNS: Final = ["id", "type", "version", "state", "parked", "stuck", "last_event", "run"]
+_VERSIONS: Final = ["type", "version", "running", "stuck", "workers"]
 _TIMELINE: Final = ["key", "kind", "made", "ended", "state"]
 
 
@@ -62,8 +65,13 @@ def add_commands(add: Add) -> None:
     asking.add_argument("data", nargs="?", help="JSON or plain text")
     asking.add_argument("--id", dest="update_id", metavar="UPDATE", help="of the update; one is made by default")
     asking.add_argument("--wait-s", type=float, default=20.0, metavar="S", help="for the answer (default 20)")
+    cancelling = add("cancel", cancel, "ask a run to end, or all of a type or version; their code may clean up")
+    cancelling.add_argument("id", nargs="?")
+    cancelling.add_argument("--type", metavar="TYPE", help="in place of an id: all of this type that run")
+    cancelling.add_argument("--version", metavar="VERSION", help="all of this version")
+    cancelling.add_argument("--stuck", action="store_true", help="all whose code cannot go on")
+    cancelling.add_argument("--reason", metavar="TEXT")
     for name, run, about in (
-        ("cancel", cancel, "ask a run to end; its code may clean up"),
         ("terminate", terminate, "end a run"),
         ("resume", resume, "go on with a run that is paused, stuck or has failed"),
     ):
@@ -75,6 +83,11 @@ def add_commands(add: Add) -> None:
     pinned = moving.add_mutually_exclusive_group(required=True)
     pinned.add_argument("version", nargs="?", metavar="VERSION")
     pinned.add_argument("--unpin", action="store_true", help="workers of any version")
+    counting = add("versions", versions, "open runs by the version of their code, and the workers that have it")
+    counting.add_argument("type", nargs="?", metavar="TYPE")
+    counting.add_argument(
+        "--limit", type=int, default=10_000, metavar="N", help="of the newest runs (default 10000)"
+    )
     checking = add("check", check, "replay open runs on this code, before it is deployed", epilog=CHECK)
     checking.add_argument("type")
     checking.add_argument("function", metavar="FUNCTION")
@@ -151,6 +164,37 @@ def move(args: Args) -> int:
         return _show(args, client.workflows.get(args.id).move(args.version))
 
 
+def versions(args: Args) -> int:
+    """workflow versions."""
+    with commands.client_of(args) as client:
+        open_runs = client.workflows.list(type=args.type, state="running", limit=args.limit)
+        known = Counter(each.topic for worker in client.workers.all() for each in worker.topics)
+    rows = version_rows(open_runs, known)
+    if args.output == "json":
+        show_json(rows, sys.stdout)
+    elif rows:
+        show_table(rows, _VERSIONS, sys.stdout)
+    else:
+        sys.stdout.write("no open runs\n")
+    return commands.OK
+
+
+def version_rows(open_runs: Iterable[wire.WorkflowRun], workers: Counter[str]) -> list[dict[str, Any]]:
+    """Of each type and version how many runs are open, how many of them stuck, and how many workers, which are
+    given by topic, take their deliveries."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for run in open_runs:
+        row = found.setdefault(
+            (run.type, run.version or ""),
+            {"type": run.type, "version": run.version, "running": 0, "stuck": 0},
+        )
+        row["running"] += 1
+        row["stuck"] += run.stuck is not None
+    for (type, version), row in found.items():
+        row["workers"] = workers[f"{PINNED_TOPIC}{version}/{type}" if version else f"{TOPIC}{type}"]
+    return [found[key] for key in sorted(found)]
+
+
 def _verb(name: str) -> Callable[[Args], int]:
     def run(args: Args) -> int:
         with commands.client_of(args) as client:
@@ -161,7 +205,22 @@ def _verb(name: str) -> Callable[[Args], int]:
     return run
 
 
-cancel, terminate, pause, resume = map(_verb, ("cancel", "terminate", "pause", "resume"))
+terminate, pause, resume = map(_verb, ("terminate", "pause", "resume"))
+
+
+def cancel(args: Args) -> int:
+    """workflow cancel."""
+    some = args.type is not None or args.version is not None or args.stuck
+    if some == (args.id is not None):
+        raise Invalid("give an id, or which runs: --type, --version, --stuck")
+    if not some:
+        return _verb("cancel")(args)
+    with commands.client_of(args) as client:
+        count = client.workflows.cancel_all(
+            type=args.type, version=args.version, stuck=args.stuck or None, reason=args.reason
+        )
+    sys.stdout.write(f"{count} runs are asked to end\n")
+    return commands.OK
 
 
 def history(args: Args) -> int:

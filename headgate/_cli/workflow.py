@@ -26,7 +26,9 @@ examples:
   headgate workflow list --type order --stuck           runs whose code cannot go on
   headgate workflow signal order-17 approval '{"by": "ada"}'
   headgate workflow update order-17 address '"Rue 1"'   and what its code answers
+  headgate workflow cancel --type order --version 2     all of them that run
   headgate workflow move order-17 4                     workers of version 4 go on with it
+  headgate workflow versions order                      which versions of its code open runs need
   headgate workflow history order-17 --to run.json      as `replay` takes it
   headgate workflow check order shop.orders:order       open runs against this code
   headgate workflow lint shop/                          what in workflows' code will not replay

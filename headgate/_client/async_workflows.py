@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
 
 from headgate import wire
@@ -10,6 +11,7 @@ from headgate._calls import run_verbs, verbs
 from headgate._calls.flows import listed
 from headgate._calls.verbs import Call, Verb, present
 from headgate._client.async_sender import AsyncSender
+from headgate.errors import NotFound
 from headgate.wire.workflow import Accepted, RunState, RunUpdate, WorkflowRun
 
 T = TypeVar("T")
@@ -84,6 +86,30 @@ class AsyncWorkflows:
         return await self._client._run(
             listed(lambda page: verbs.call(run_verbs.LIST, parse, ns=ns, query={**asked, **page}), limit)
         )
+
+    async def cancel_all(
+        self,
+        *,
+        type: str | None = None,
+        version: str | None = None,
+        stuck: bool | None = None,
+        reason: str | None = None,
+        namespace: str | None = None,
+    ) -> int:
+        """Ask all runs that `list` would show as running to end; how many these were. Sent again, those that have
+        not ended are asked once more, which changes nothing.
+
+        Raises:
+            ValueError: neither `type` nor `version` nor `stuck` says which.
+        """
+        if type is None and version is None and not stuck:
+            raise ValueError("say which: type=, version= or stuck=True")
+        found = await self.list(type=type, state="running", version=version, stuck=stuck, namespace=namespace)
+        for run in found:
+            # One that has ended meanwhile and was dropped needs no end.
+            with suppress(NotFound):
+                await self.get(run.id, namespace=namespace).cancel(reason)
+        return len(found)
 
 
 class AsyncWorkflowHandle:

@@ -253,6 +253,24 @@ def test_each_verb_of_a_run_has_its_path() -> None:
     ]
 
 
+def test_all_runs_of_a_type_are_asked_to_end_and_one_that_is_gone_is_left() -> None:
+    ids, base = ["a/b", "gone", "c"], "/v1/namespaces/shop/workflows"
+
+    def reply(_method: str, path: str, _body: Any) -> Any:
+        if "?" in path:
+            return {"items": [{**RUN, "id": id} for id in ids], "next_cursor": None}
+        return problem(404, "not_found") if "/gone/" in path else RUN
+
+    service = Service(reply)
+    client = Client(dag_url="http://d", namespace="shop", transport=service)
+    assert client.workflows.cancel_all(type="order", stuck=True, reason="withdrawn") == 3
+    (_, listed, _), *cancels = service.calls
+    assert listed.startswith(f"{base}?type=order&state=running&stuck=true")
+    assert cancels == [("POST", f"{base}/{id}/cancel", {"reason": "withdrawn"}) for id in ("a%2Fb", "gone", "c")]
+    with pytest.raises(ValueError, match="say which"):
+        client.workflows.cancel_all()
+
+
 def test_a_history_is_read_page_by_page_and_replays() -> None:
     kept = MemoryRun("order", [])
 

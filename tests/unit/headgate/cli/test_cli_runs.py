@@ -1,0 +1,43 @@
+"""`headgate workflow`: runs by the version of their code, and ends of many at once."""
+
+import json
+from typing import Any
+
+from tests.unit.headgate.conftest import Run
+from tests.unit.headgate.fakes import Service
+from tests.unit.headgate.workflow.test_worker import RUN
+
+AT = "2030-01-01T00:00:00Z"
+STUCK = {"code": "history_mismatch", "error": "parts", "attempts": 3, "since": AT}
+
+
+def worker_of(*topics: str) -> dict[str, Any]:
+    shown = [{"topic": topic} for topic in topics]
+    return {"name": "w", "state": "alive", "since": AT, "last_seen": AT, "topics": shown}
+
+
+def test_open_runs_are_counted_by_version_with_the_workers_that_have_it(service: Service, run: Run) -> None:
+    runs = [{**RUN, "version": "2", "stuck": STUCK}, {**RUN, "version": "2"}, {**RUN, "version": None}]
+    workers = [worker_of("wf/order", "mail"), worker_of("wf/order")]
+    service.reply = lambda _m, path, _b: {"items": workers if "/workers" in path else runs, "next_cursor": None}
+    code, out, _ = run("workflow", "versions", "order", "-o", "json")
+    assert code == 0
+    assert json.loads(out) == [
+        {"type": "order", "version": None, "running": 1, "stuck": 0, "workers": 2},
+        {"type": "order", "version": "2", "running": 2, "stuck": 1, "workers": 0},
+    ]
+    assert run("workflow", "versions")[1].splitlines()[0].split() == [
+        "TYPE", "VERSION", "RUNNING", "STUCK", "WORKERS",
+    ]  # fmt: skip
+    service.reply = lambda *_: {"items": [], "next_cursor": None}
+    assert run("workflow", "versions")[1] == "no open runs\n"
+
+
+def test_one_run_or_all_of_some_are_asked_to_end(service: Service, run: Run) -> None:
+    service.reply = lambda _m, path, _b: {"items": [RUN, RUN], "next_cursor": None} if "?" in path else RUN
+    assert run("workflow", "cancel", "order-17", "--reason", "why")[0] == 0
+    assert service.calls[-1][1:] == ("/v1/namespaces/default/workflows/order-17/cancel", {"reason": "why"})
+    assert run("workflow", "cancel", "--type", "order", "--stuck")[1] == "2 runs are asked to end\n"
+    for words in ((), ("order-17", "--type", "order")):
+        code, _, said = run("workflow", "cancel", *words)
+        assert code != 0 and "give an id, or which runs" in said
