@@ -88,8 +88,8 @@ async def resolve(duties: Orchestrator, namespace: str, dag: str, body: wire.Res
             "name": fact.name,
             "status": "resolved" if answer.is_new else "already_resolved",
             "declared": answer.declared,
-            "hint": answer.hint,
         }
+        | ({} if answer.hint is None else {"hint": answer.hint})
         for fact, answer in zip(facts, answers, strict=True)
     ]
     return {"results": results}
