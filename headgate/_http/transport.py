@@ -54,7 +54,8 @@ class RetryPolicy:
 
     The wait before retry n is random between 0 and `min(base_s * 2**(n - 1), delay_s_max)`. An answer that asks
     for more than `retry_after_s_max` is not waited for. Each retry takes one from the budget, each success
-    gives back a fifth. `elements`: whether refused elements of a batch are sent again too.
+    gives back a fifth. `elements`: whether refused elements of a batch are sent again too. `timeouts`: whether
+    calls that were not answered in time are.
     """
 
     attempts_max: int = 8
@@ -63,6 +64,7 @@ class RetryPolicy:
     retry_after_s_max: float = 30.0
     budget: float = 50.0
     elements: bool = True
+    timeouts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,8 @@ class Exchange:
     def delay_s(self, call: Call[Any], error: HeadgateError, attempt: int) -> float | None:
         """How long to wait before attempt `attempt` + 1; None: give up."""
         again = error.retryable and (call.safe or error.outcome == "none")
+        if isinstance(error, TimedOut) and not self.retry.timeouts:
+            again = False
         asked_s = error.retry_after_s or 0.0
         if not again or attempt >= self.retry.attempts_max or asked_s > self.retry.retry_after_s_max:
             return None

@@ -67,6 +67,16 @@ def test_what_may_have_happened_is_sent_again_only_where_that_is_safe(answer: Ca
     assert (len(service.calls), slept) == (1, [])
 
 
+def test_a_policy_may_leave_what_was_not_answered_in_time() -> None:
+    policy = RetryPolicy(timeouts=False)
+    transport, service, _ = sending(httpx.ReadTimeout("silence"), retry=policy)
+    with pytest.raises(errors.TimedOut):
+        transport.send(SAFE)
+    assert len(service.calls) == 1
+    transport, service, _ = sending(httpx.ReadError("reset"), retry=policy)
+    assert transport.send(SAFE)[0].status == "acked"
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 500])
 def test_what_another_try_cannot_help_is_not_sent_again(status: int) -> None:
     transport, service, _ = sending(problem(status, "code"))
