@@ -16,8 +16,8 @@ from services.dag.errors import QueueUnavailable
 from services.dag.model import SYSTEM_NAMESPACE
 from shared.clock import Clock
 
-# What failed is sent again by the outbox; here only a connection that broke in between is worth a retry. A queue that
-# stands still would hold its caller up twice.
+# What failed is sent again by the outbox; here only a connection that broke in between is worth a retry.
+# A queue that stands still would hold its caller up twice.
 _RETRY = RetryPolicy(
     attempts_max=2, base_s=0.02, delay_s_max=0.1, retry_after_s_max=0.1, elements=False, timeouts=False
 )
