@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headgate._app.function import JobFunction
 
 # What happens at a time at which the run before is still at work.
-Overlap = Literal["skip", "buffer_one", "allow"]
+Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow"]
 
 # Within which bounds.
 _MORE: Final = {"catchup_s": (10, wire.TTL_S_MAX), "jitter_s": (0, 86_400)}

@@ -13,7 +13,9 @@ from headgate._calls.verbs import present
 class ScheduleOptions(TypedDict, total=False):
     """What a schedule may carry besides its times and what it runs.
 
-    overlap: what happens to a slot while a run is unfinished: `skip` (the default), `buffer_one` or `allow`.
+    overlap: what happens to a slot while a run is unfinished. `skip` (the default) leaves it out, `buffer_one`
+        keeps one for the run's end, `buffer_all` up to 100, `allow` starts it, `terminate_other` too, and cancels
+        the others, `cancel_other` cancels the run, and starts the slot when that is over.
     catchup_s: how late a run may begin after an outage; 3600 by default.
     jitter_s: each slot is put off by a part of it.
     paused: whether slots pass.
@@ -33,8 +35,9 @@ class ScheduleOptions(TypedDict, total=False):
     timeout_s: float
 
 
-def dag_of(dag: Dag | None, workflow: str | None, input: Any) -> Dag | None:
-    """What runs: a graph as it was given, or one whose only node is a workflow.
+def dag_of(dag: Dag | None, workflow: str | None, input: Any, overlap: wire.Overlap | None = None) -> Dag | None:
+    """What runs: a graph as it was given, or one whose only node is a workflow, which `terminate_other` ends at
+    once; `cancel_other` lets it clean up.
 
     Raises:
         ValueError: both are given, or an input and no workflow.
@@ -46,7 +49,7 @@ def dag_of(dag: Dag | None, workflow: str | None, input: Any) -> Dag | None:
     if dag is not None:
         raise ValueError("give one of topic=, dag= and workflow=")
     made = Dag(workflow)
-    made.workflow("workflow", workflow, input)
+    made.workflow("workflow", workflow, input, parent_close="terminate" if overlap == "terminate_other" else None)
     return made
 
 

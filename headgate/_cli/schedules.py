@@ -3,7 +3,7 @@
 import argparse
 import sys
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from headgate import wire
 from headgate._calls.dag import Dag
@@ -42,7 +42,7 @@ def add_commands(root: Any) -> None:
     making.add_argument("--at", type=moment, action="append", metavar="TIME", help="at this time; may be repeated")
     making.add_argument("--topic", help="run an item of this topic")
     making.add_argument("--dag", metavar="FILE", help="run the DAG in this file")
-    making.add_argument("--overlap", choices=("skip", "buffer_one", "allow"), help="while a run is unfinished")
+    making.add_argument("--overlap", choices=get_args(wire.Overlap), help="while a run is unfinished")
     making.add_argument("--catchup", type=float, metavar="S", help="how late a run may begin (default 3600)")
     making.add_argument("--jitter", type=float, metavar="S", help="put each slot off by a part of it")
     making.add_argument("--max-attempts", type=int, metavar="N", help="dead after so many deliveries")

@@ -48,7 +48,8 @@ class Schedules:
         Raises:
             Invalid: the times mean nothing, or what is to run cannot.
         """
-        body = schedule_body(cron, tz, interval_s, at, topic, payload, dag_of(dag, workflow, input), options)
+        made = dag_of(dag, workflow, input, options.get("overlap"))
+        body = schedule_body(cron, tz, interval_s, at, topic, payload, made, options)
         return self._send(verbs.SCHEDULE_PUT, wire.Schedule.model_validate, namespace, schedule_id, body)
 
     def get(self, schedule_id: str, *, namespace: str | None = None) -> wire.Schedule:

@@ -29,7 +29,7 @@ from headgate.wire.queue import Backoff
 SLOTS_GIVEN_MAX: Final = 1_000
 CATCHUP_S_DEFAULT: Final = 3_600.0
 
-Overlap = Literal["skip", "buffer_one", "allow"]
+Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow"]
 TickKind = Literal["slot", "trigger", "backfill"]
 TickDecision = Literal["started", "skipped", "buffered"]
 RequestId = Annotated[str, StringConstraints(pattern=UUID_PATTERN)]

@@ -424,7 +424,7 @@ CREATE TABLE schedule (
     created_at timestamp with time zone DEFAULT shard_now() NOT NULL,
     updated_at timestamp with time zone DEFAULT shard_now() NOT NULL,
     pruned_to bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT schedule_overlap CHECK ((overlap = ANY (ARRAY['skip'::text, 'buffer_one'::text, 'allow'::text])))
+    CONSTRAINT schedule_overlap CHECK ((overlap = ANY (ARRAY['skip'::text, 'buffer_one'::text, 'buffer_all'::text, 'cancel_other'::text, 'terminate_other'::text, 'allow'::text])))
 )
 WITH (fillfactor='70', autovacuum_analyze_threshold='1000000');
 

@@ -19,7 +19,7 @@ CREATE TABLE schedule (
     created_at timestamptz NOT NULL DEFAULT shard_now(),
     updated_at timestamptz NOT NULL DEFAULT shard_now(),
     pruned_to bigint NOT NULL DEFAULT 0,      -- the run to which the last look for ended runs has come; 0: the end
-    CONSTRAINT schedule_overlap CHECK (overlap IN ('skip', 'buffer_one', 'allow'))
+    CONSTRAINT schedule_overlap CHECK (overlap IN ('skip', 'buffer_one', 'buffer_all', 'cancel_other', 'terminate_other', 'allow'))
 ) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX schedule_id ON schedule (namespace, id);
 CREATE INDEX schedule_look ON schedule (look_at) WHERE look_at IS NOT NULL;

@@ -66,6 +66,15 @@ class Settlement:
         self._stopped_timers: list[int] = []
         self.timers_s: list[float] = []
 
+    def join(self, other: Settlement) -> None:
+        """Another one of this transaction, of other DAGs, is run; what it decided is told with this."""
+        self.sends += other.sends
+        self.finished += other.finished
+        self.written += other.written
+        self.timers_s += other.timers_s
+        self.released += other.released
+        self.walking |= other.walking
+
     def grown(self, dag: Dag, released: int) -> None:
         """A statement of this transaction has written more nodes of a DAG, so many released, and its row."""
         self.written.append(dag)

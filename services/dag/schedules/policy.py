@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
 
-Overlap = Literal["skip", "buffer_one", "allow"]
+Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow"]
 Decision = Literal["started", "skipped", "buffered"]
+
+# Slots that wait for a run to end, at most, by overlap policy; a new one beyond that is left out.
+BUFFERED_MAX: Final = {"buffer_one": 1, "buffer_all": 100, "cancel_other": 1}
+ENDS_OTHERS: Final = frozenset({"cancel_other", "terminate_other"})
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What counts when a slot is decided: now, by the shard's clock; whether a run of the schedule is unfinished,
-    and whether a slot waits for that."""
+    and how many slots wait for that."""
 
     now: datetime
     unfinished: bool
-    buffered: bool
+    buffered: int
 
 
 def due_at(schedule_no: int, slot: datetime, jitter_s: float) -> datetime:
@@ -32,9 +36,9 @@ def due_at(schedule_no: int, slot: datetime, jitter_s: float) -> datetime:
 
 def overlapping(overlap: str, situation: Situation) -> tuple[Decision, str | None]:
     """What becomes of a slot whose time is right, and why."""
-    if overlap == "allow" or not situation.unfinished:
+    if overlap in ("allow", "terminate_other") or not situation.unfinished:
         return "started", None
-    if overlap == "buffer_one" and not situation.buffered:
+    if situation.buffered < BUFFERED_MAX.get(overlap, 0):
         return "buffered", None
     return "skipped", "overlap"
 

@@ -28,6 +28,9 @@ GIVEN: Final = "schedule"
 # Slots that one transaction counts, where that is one by one; runs that it forgets.
 _SLOTS_PER_STEP: Final = 250
 _RUNS_PER_STEP: Final = 100
+# Runs that are cancelled with the decision of a slot whose overlap policy ends others.
+_ENDED_PER_STEP: Final = 100
+_OTHER: Final = "the schedule's next slot takes its place"
 
 
 class _Done(NamedTuple):
@@ -53,6 +56,7 @@ class _Turn:
         self,
         tx: Transaction,
         shard: Shard,
+        context: Context,
         builder: Builder,
         schedule: Schedule,
         standing: ScheduleStanding,
@@ -64,6 +68,7 @@ class _Turn:
         self._tx = tx
         self._shard = shard
         self._builder = builder
+        self._context = context
         self._schedule = schedule
         self._standing = standing
         self._queue_shard = queue_shard
@@ -94,7 +99,7 @@ class _Turn:
         decision, reason = policy.overlapping(self._schedule.overlap, self._situation)
         slot = _Slot("trigger", at or self._standing.now, request)
         if decision == "started":
-            return await self.start(slot)
+            return await self._start_alone(slot)
         tick = await self._note(slot, decision, reason)
         if decision == "buffered":
             await self._buffer(tick)
@@ -118,6 +123,30 @@ class _Turn:
         await store.schedules.insert_run(self._tx, schedule.no, made.dag.no)
         return _Done(await self._note(slot, "started", None, run=run_id), made)
 
+    async def _start_alone(self, slot: _Slot) -> _Done:
+        """Make the run of a slot, and have others end where the overlap policy says so."""
+        ends_others = self._schedule.overlap == "terminate_other" and self._refusal is None
+        others = await self._end_others() if ends_others else None
+        done = await self.start(slot)
+        if others is not None and self.settlement is not None:
+            others.join(self.settlement)
+        self.settlement = others or self.settlement
+        return done
+
+    async def _end_others(self) -> Settlement | None:
+        """Cancel the runs that are unfinished, so many of them; None where there are none. Nobody who holds a DAG
+        waits for a schedule, so that their locks may come after its."""
+        numbers = await store.schedules.unfinished_runs(self._tx, self._schedule.no, _ENDED_PER_STEP)
+        dags = await store.dags.lock_dag_nos(self._tx, numbers)
+        dags = [dag for dag in dags if not dag.over]
+        if not dags:
+            return None
+        settlement = Settlement(self._tx, dags, self._context.settings, self._context.home(self._shard))
+        for dag in dags:
+            settlement.cancel_rest(dag, "call", _OTHER)
+        await settlement.run()
+        return settlement
+
     async def _decide(self, due: datetime) -> _Done:
         schedule, standing = self._schedule, self._standing
         assert schedule.next_at is not None, "it is due"
@@ -138,7 +167,7 @@ class _Turn:
             return _Done(await self._skip(slot, reason, passed))
         schedule.next_at = times.after(schedule.next_at)
         if decision == "started":
-            return await self.start(slot)
+            return await self._start_alone(slot)
         if decision == "buffered":
             tick = await self._note(slot, decision, reason)
             await self._buffer(tick)
@@ -179,6 +208,8 @@ class _Turn:
         return tick._replace(decided_at=decided_at)
 
     async def _buffer(self, tick: Tick) -> None:
+        if self._schedule.overlap == "cancel_other":
+            self.settlement = await self._end_others()
         await store.schedules.insert_waiting(
             self._tx, self._schedule.no, "slot", [tick.at], self._schedule.overlap, tick=tick.no
         )
@@ -275,6 +306,7 @@ class Ticker:
             turn = _Turn(
                 tx,
                 shard,
+                self._context,
                 self._builder,
                 schedule,
                 standing,

@@ -60,7 +60,7 @@ class ScheduleStanding(NamedTuple):
 
     now: datetime
     unfinished: bool
-    buffered: bool
+    buffered: int
     waiting: WaitingSlot | None
     last: LastTick | None
 
@@ -204,6 +204,11 @@ async def standing(tx: Transaction, no: int, runs_max: int) -> ScheduleStanding:
     waiting = WaitingSlot(*rest[:6]) if rest[0] is not None else None
     last = LastTick(*rest[6:]) if rest[6] is not None else None
     return ScheduleStanding(at, unfinished, buffered, waiting, last)
+
+
+async def unfinished_runs(tx: Transaction, no: int, rows_max: int) -> list[int]:
+    """The numbers of DAGs that are runs of a schedule and go on."""
+    return [dag_no for (dag_no,) in await tx.fetch(SQL.unfinished_runs, no=no, rows_max=rows_max)]
 
 
 async def insert_tick(

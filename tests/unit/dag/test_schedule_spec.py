@@ -133,12 +133,19 @@ def test_a_part_of_the_jitter_is_the_same_whoever_asks() -> None:
         ("skip", False, False, ("started", None)),
         ("skip", True, False, ("skipped", "overlap")),
         ("allow", True, True, ("started", None)),
-        ("buffer_one", True, False, ("buffered", None)),
-        ("buffer_one", True, True, ("skipped", "overlap")),
+        ("buffer_one", True, 0, ("buffered", None)),
+        ("buffer_one", True, 1, ("skipped", "overlap")),
+        ("buffer_all", True, 99, ("buffered", None)),
+        ("buffer_all", True, 100, ("skipped", "overlap")),
+        ("buffer_all", False, 0, ("started", None)),
+        ("cancel_other", True, 0, ("buffered", None)),
+        ("cancel_other", True, 1, ("skipped", "overlap")),
+        ("cancel_other", False, 0, ("started", None)),
+        ("terminate_other", True, 0, ("started", None)),
         ("buffer_one", False, False, ("started", None)),
     ],
 )
-def test_what_becomes_of_a_slot(overlap: str, unfinished: bool, buffered: bool, decided: Any) -> None:
+def test_what_becomes_of_a_slot(overlap: str, unfinished: bool, buffered: int, decided: Any) -> None:
     situation = Situation(NOW, unfinished, buffered)
     late = timedelta(seconds=3600)
     asked = {"overlap": overlap, "catchup_s": 3600.0}

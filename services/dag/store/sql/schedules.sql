@@ -78,7 +78,8 @@ WHERE schedule.no = $1 AND schedule.pruned_to <> reached.dag_no;
 -- By a snapshot from after the lock: what is unfinished, what waits, and the last tick. While a run is unfinished it is
 -- the turn of what need not wait for that.
 SELECT shard_now() AS at, runs.unfinished,
-    EXISTS (SELECT FROM waiting_slot WHERE schedule_no = $1 AND kind = 'slot') AS buffered,
+    (SELECT count(*)::int FROM (
+        SELECT FROM waiting_slot WHERE schedule_no = $1 AND kind = 'slot' LIMIT 100) AS found) AS buffered,
     w.no AS waiting_no, w.kind AS waiting_kind, w.at AS waiting_at, w.overlap AS waiting_overlap, w.tick AS waiting_tick,
     w.request::text AS waiting_request, t.no AS last_no, t.kind AS last_kind, t.decision AS last_decision,
     t.reason AS last_reason
@@ -93,6 +94,12 @@ LEFT JOIN LATERAL (
     ORDER BY runs.unfinished AND kind = 'backfill' AND overlap = 'allow' DESC, kind DESC, at, no LIMIT 1) AS w ON true
 LEFT JOIN LATERAL (
     SELECT no, kind, decision, reason FROM tick WHERE schedule_no = $1 ORDER BY no DESC LIMIT 1) AS t ON true;
+
+-- name: unfinished_runs(no, rows_max)
+SELECT r.dag_no
+FROM (SELECT dag_no FROM schedule_run WHERE schedule_no = $1 ORDER BY schedule_no, dag_no OFFSET 0) AS r
+CROSS JOIN LATERAL (SELECT state FROM dag WHERE no = r.dag_no OFFSET 0) AS d
+WHERE d.state IN ('running', 'cancelling') LIMIT $2;
 
 -- name: insert_tick(schedule_no, no, kind, at, through, slots, decision, reason, run, request, kept)
 -- The ticks of a schedule are its last so many.
