@@ -114,6 +114,14 @@ MUTATIONS = (
         (f"{_SCHEDULE_TESTS}::test_overlap_skip_leaves_slots_out",),
     ),
     Mutation(
+        "slot-ends-others",
+        "a slot ends the run before it where its schedule says so",
+        _TICKING,
+        '            settlement.cancel_rest(dag, "call", _OTHER)',
+        "            pass",
+        ("integration/dag/test_overlaps.py::test_overlap_terminate_other_starts_at_once",),
+    ),
+    Mutation(
         "trigger-again",
         "a trigger that is sent again runs once",
         _TICKING,

@@ -124,13 +124,21 @@ async def test_a_slot_is_decided_while_its_schedule_is_put_again(scene: Scene) -
     await slots_race(scene, put, {200: [(1, 1)]})
 
 
+async def triggers(actor: Actor) -> str:
+    """What becomes of a run that is to be now."""
+    return str((await actor.process.http.post(f"{SCHEDULE}/trigger", json={})).json()["decision"])
+
+
 async def test_a_slot_is_decided_while_a_run_is_triggered(scene: Scene) -> None:
     """One of them runs, and the other finds that."""
+    await slots_race(scene, triggers, {"started": [(1, 2)], "skipped": [(1, 2)]})
 
-    async def trigger(actor: Actor) -> str:
-        return str((await actor.process.http.post(f"{SCHEDULE}/trigger", json={})).json()["decision"])
 
-    await slots_race(scene, trigger, {"started": [(1, 2)], "skipped": [(1, 2)]})
+async def test_a_slot_and_a_trigger_end_each_others_run(scene: Scene) -> None:
+    """Both run, and whichever comes first is cancelled."""
+    await slots_race(scene, triggers, {"started": [(2, 2)]}, overlap="terminate_other")
+    states = await scene.world.rows("SELECT state = 'running' AS goes_on FROM dag ORDER BY no")
+    assert [row["goes_on"] for row in states] == [False, True]
 
 
 async def test_a_slot_is_decided_while_its_schedule_is_deleted(scene: Scene) -> None:

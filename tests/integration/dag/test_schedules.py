@@ -425,7 +425,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"action": {"dag": {"nodes": [{"key": "a", "topic": "t", "upstream": ["b"]}]}}},
         "/action/dag/nodes/0/upstream/0",
     ),
-    ({"overlap": "cancel_other"}, "/overlap"),
+    ({"overlap": "cancel_all"}, "/overlap"),
     ({"catchup_s": 1}, "/catchup_s"),
     ({"jitter_s": -1}, "/jitter_s"),
     ({"every": 5}, "/every"),
