@@ -219,7 +219,7 @@ def cancel(args: Args) -> int:
         count = client.workflows.cancel_all(
             type=args.type, version=args.version, stuck=args.stuck or None, reason=args.reason
         )
-    sys.stdout.write(f"{count} runs are asked to end\n")
+    sys.stdout.write(f"asked to end: {count}\n")
     return commands.OK
 
 

@@ -37,7 +37,7 @@ def test_one_run_or_all_of_some_are_asked_to_end(service: Service, run: Run) -> 
     service.reply = lambda _m, path, _b: {"items": [RUN, RUN], "next_cursor": None} if "?" in path else RUN
     assert run("workflow", "cancel", "order-17", "--reason", "why")[0] == 0
     assert service.calls[-1][1:] == ("/v1/namespaces/default/workflows/order-17/cancel", {"reason": "why"})
-    assert run("workflow", "cancel", "--type", "order", "--stuck")[1] == "2 runs are asked to end\n"
+    assert run("workflow", "cancel", "--type", "order", "--stuck")[1] == "asked to end: 2\n"
     for words in ((), ("order-17", "--type", "order")):
         code, _, said = run("workflow", "cancel", *words)
         assert code != 0 and "give an id, or which runs" in said
