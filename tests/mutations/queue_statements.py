@@ -6,6 +6,7 @@ _ITEMS = "services/queue/store/sql/items.sql"
 _LEAVE_BEHIND = "migrations/queue/functions/leave_behind.sql"
 _LEASES = "services/queue/store/sql/leases.sql"
 _OPERATIONS = "services/queue/store/sql/operations.sql"
+_PLAIN = "services/queue/store/sql/plain_enqueues.sql"
 _RETENTION = "services/queue/store/sql/retention.sql"
 _TAKE_BACK_ENDED = "migrations/queue/functions/take_back_ended.sql"
 
@@ -16,6 +17,7 @@ _CONTRACT_CANCEL = "contract/test_queue_revive_cancel.py"
 _CONTRACT_OPERATIONS = "contract/test_queue_operations.py"
 _HANDED = "integration/queue/test_direct_handoff_guards.py"
 _INTERLEAVED = "integration/queue/test_interleaved.py"
+_SHORT = "integration/queue/test_named_enqueue.py::test_the_short_statement_writes_what_the_general_one_does"
 
 MUTATIONS = (
     Mutation(
@@ -32,7 +34,7 @@ MUTATIONS = (
         _ITEMS,
         "time_ms BETWEEN at_ms - $16::bigint AND at_ms + $17::bigint",
         "time_ms BETWEEN 0 * $16::bigint AND at_ms + $17::bigint",
-        (f"{_CONTRACT_IDS}::test_an_old_id_is_refused_unless_it_is_known",),
+        (_SHORT,),
     ),
     Mutation(
         "enqueue-future-ids",
@@ -40,7 +42,31 @@ MUTATIONS = (
         _ITEMS,
         "time_ms BETWEEN at_ms - $16::bigint AND at_ms + $17::bigint",
         "time_ms BETWEEN at_ms - $16::bigint AND 2 * at_ms + $17::bigint",
+        (_SHORT,),
+    ),
+    Mutation(
+        "enqueue-named-old-ids",
+        "an id older than the window is refused, also of an item with nothing rarer",
+        _PLAIN,
+        "time_ms BETWEEN at_ms - $10::bigint AND at_ms + $11::bigint",
+        "time_ms BETWEEN 0 * $10::bigint AND at_ms + $11::bigint",
+        (f"{_CONTRACT_IDS}::test_an_old_id_is_refused_unless_it_is_known",),
+    ),
+    Mutation(
+        "enqueue-named-future-ids",
+        "an id of the future is refused, also of an item with nothing rarer",
+        _PLAIN,
+        "time_ms BETWEEN at_ms - $10::bigint AND at_ms + $11::bigint",
+        "time_ms BETWEEN at_ms - $10::bigint AND 2 * at_ms + $11::bigint",
         (f"{_CONTRACT_IDS}::test_an_id_of_the_future_is_refused",),
+    ),
+    Mutation(
+        "enqueue-named-ended-ids",
+        "an item that has ended does not come again, also with nothing rarer",
+        _PLAIN,
+        "take_back_ended(r.ids) AS t)",
+        "take_back_ended(NULL) AS t)",
+        (f"{_CONTRACT_IDS}::test_a_duplicate_never_runs_again_after_its_end",),
     ),
     Mutation(
         "enqueue-void-ack-topics",

@@ -20,6 +20,7 @@ BIG = {"item", "ready", "deferred", "lease", "parked", "ended", "ended_old", "at
 HOT: dict[str, set[tuple[str, str]]] = {
     "enqueue": set(),
     "enqueue_plain": set(),
+    "enqueue_named": set(),
     "peek": {("ready", "ready_order")},
     "peek_many": {("ready", "ready_order")},
     "claim": {("item", "item_pkey"), ("ready", "ready_order")},

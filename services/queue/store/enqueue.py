@@ -17,7 +17,7 @@ from asyncpg import Record
 from services.queue.model import Kind, NewRow, Offer, RareKind, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Handed
-from services.queue.store.item_kinds import columns, pairs_of
+from services.queue.store.item_kinds import are_plainly_named, columns, columns_of_named, pairs_of
 from services.queue.store.items import lock_keys
 from services.queue.store.names import SQL, Names, Pair, TopicRef
 from services.queue.store.offers import handed_of, offered
@@ -78,10 +78,10 @@ class EnqueueStore:
         self.names = Names(shard, settings.names_max)
         self._answer_bytes_max = settings.answer_bytes_max
         self.has_lanes = False  # whether this process has met a fairness key here
+        # How old an id may be, and how far ahead.
         self._ages = {
             "window_ms": int(settings.id_window_s * 1000),
             "ahead_ms": int(settings.id_ahead_s_max * 1000),
-            "early_s": EARLY_S_MAX,
         }
 
     async def time(self) -> datetime:
@@ -91,8 +91,13 @@ class EnqueueStore:
 
     async def enqueue(self, rows: Sequence[NewRow], offers: Sequence[Offer] = ()) -> Enqueued:
         """Take items in; ids that exist, ended or are out of their window are left out of `taken`."""
+        plainly = not offers and are_plainly_named(rows)
 
         async def ask(refs: Refs) -> Enqueued:
+            if plainly:
+                given = columns_of_named(rows, refs)
+                row = await self.pool.row(SQL.enqueue_named, **given, **self._ages)
+                return Enqueued(row["at"], row["taken"], refs)
             return _enqueued(await self.pool.row(SQL.enqueue, **self._arguments(rows, refs, offers)), refs)
 
         return await self._named(pairs_of(rows), ask)
@@ -158,7 +163,12 @@ class EnqueueStore:
         return await self._named(pairs_of(rows), ask)
 
     def _arguments(self, rows: Sequence[NewRow], refs: Refs, offers: Sequence[Offer] = ()) -> dict[str, object]:
-        return {**columns(rows, refs), **self._ages, **offered(offers, self._answer_bytes_max)}
+        return {
+            **columns(rows, refs),
+            **self._ages,
+            "early_s": EARLY_S_MAX,
+            **offered(offers, self._answer_bytes_max),
+        }
 
     async def _named(self, pairs: Iterable[Pair], ask: Callable[[Refs], Awaitable[T]]) -> T:
         """Ask with the numbers of topics; where one is void, its names are read, or made, anew."""

@@ -46,6 +46,32 @@ def columns(rows: Sequence[NewRow], refs: Mapping[Pair, TopicRef]) -> dict[str, 
     }
 
 
+def are_plainly_named(rows: Sequence[NewRow]) -> bool:
+    """Whether all have ids by their callers, and give nothing else but the common fields."""
+    return all(row.ack_context is None for row in rows) and all(
+        kind.named and kind.extra is None and kind.ack_topic is None for kind in {row.kind for row in rows}
+    )
+
+
+def columns_of_named(rows: Sequence[NewRow], refs: Mapping[Pair, TopicRef]) -> dict[str, object]:
+    """As `columns`, the arguments of `enqueue_named`."""
+    members: dict[RareKind, list[NewRow]] = {}
+    for row in rows:
+        members.setdefault(row.kind, []).append(row)
+    ordered = rows if len(members) == 1 else list(chain.from_iterable(members.values()))
+    return {
+        "namespaces": [kind.topic[0] for kind in members],
+        "topics": [kind.topic[1] for kind in members],
+        "topic_ids": [refs[kind.topic].topic_id for kind in members],
+        "priorities": [kind.priority for kind in members],
+        "lease_ss": [kind.lease_s for kind in members],
+        "lasts": list(accumulate(map(len, members.values()))),
+        "payloads": [SEPARATOR.join([row.payload for row in part]) for part in members.values()],
+        "ids": [row.id for row in ordered],
+        "times_ms": [row.time_ms for row in ordered],
+    }
+
+
 def _joined(texts: Sequence[str | None]) -> str | None:
     """One text of all, or None where there are none."""
     return None if texts[0] is None else SEPARATOR.join(cast("Sequence[str]", texts))
