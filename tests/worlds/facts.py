@@ -80,7 +80,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What was said of an item by `namespace`: ack, nack, extend (with a token), cancel or revive, and the answer.
+    """What `namespace` said of an item (ack, nack, extend, log, with a token; cancel, revive), and the answer.
 
     `given` are the other members of the element; `is_own`: the item is that namespace's.
     """
@@ -110,6 +110,7 @@ DID = {
     "extend": {"extended"},
     "cancel": {"cancelled", "already_cancelled"},
     "revive": {"revived"},
+    "log": {"written", "full"},
 }
 
 

@@ -80,7 +80,9 @@ async def enqueue(world: Any, rng: Random) -> None:
     """New items, with some that were sent before."""
     namespace = rng.choice(NAMESPACES)
     own = [sent for sent in world.history.sent.values() if sent.namespace == namespace]
-    named = [sent for sent in own if "id" in sent.body or "idempotency_key" in sent.body]
+    named = [
+        sent for sent in own if "id" in sent.body or ("idempotency_key" in sent.body and "unique" not in sent.body)
+    ]
     items = [new_item(world, rng, namespace) for _ in range(rng.randint(1, 5))]
     again = rng.sample(named, min(len(named), rng.choice((0, 0, 1, 2))))
     items += again
@@ -123,6 +125,8 @@ async def take(
         body["lease_s"] = rng.choice(_LEASES_S)
     if rng.random() < 0.2 and not world.draining:
         body["wait_s"] = 0.05
+    if world.edition >= 4 and rng.random() < 0.3:
+        body["worker"] = f"{namespace} worker {rng.randint(1, 3)}"
     if settle is not None:
         body["settle"] = {f"{name}s": _named(said) for name, said in settle.items()}
     answer = await world.queue(rng, namespace, "/dequeue", body)

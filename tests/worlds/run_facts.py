@@ -14,13 +14,16 @@ from tests.worlds.facts import Delivery, History
 from tests.worlds.wire import Known
 
 TYPE = "stroll"
-TOPIC = f"wf/{TYPE}"
+# Of runs that are for workers of any version, and of those of each.
+TOPICS = {None: f"wf/{TYPE}"} | {version: f"wfv/{version}/{TYPE}" for version in ("1", "2")}
 OVER = ("succeeded", "failed", "cancelled")
 
 
 async def stroll(wf: Workflow, wanted: dict[str, Any]) -> list[Any]:
-    """Calls one after another, a signal for each that is wanted, and a sleep; what came of each."""
+    """Calls one after another, a signal for each that is wanted, and a sleep; what came of each. Updates are
+    answered meanwhile."""
     found: list[Any] = []
+    wf.on_update("ask", answer_to)
     for number, topic in enumerate(wanted["topics"]):
         payload = {"tag": f"{wanted['tag']}/{number}", "node": True, "run": True}
         try:
@@ -31,6 +34,34 @@ async def stroll(wf: Workflow, wanted: dict[str, Any]) -> list[Any]:
         found.append(await wf.receive("go"))
     await wf.sleep(wanted["sleep_s"])
     return found
+
+
+def answer_to(data: Any) -> dict[str, Any]:
+    """What the code answers to an update."""
+    return {"got": data}
+
+
+@dataclass(slots=True)
+class Update:
+    """One that was sent, perhaps several times, and each answer that was not `pending`."""
+
+    id: str
+    data: str
+    known: set[Known] = field(default_factory=set)
+    answers: list[dict[str, Any]] = field(default_factory=list)
+
+    def told(self, body: dict[str, Any]) -> None:
+        if body["status"] != "pending":
+            self.answers.append({name: body.get(name) for name in ("status", "output", "error")})
+
+
+@dataclass(slots=True, eq=False)
+class Move:
+    """A run is given to workers of a version; `done` where that is certain."""
+
+    version: str | None
+    sent: float
+    done: float | None
 
 
 @dataclass(slots=True)
@@ -55,12 +86,21 @@ class Run:
     dag: str | None = None
     shown: dict[str, Any] = field(default_factory=dict)
     signals: list[Signal] = field(default_factory=list)
+    updates: list[Update] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)  # its start is the first
     events: list[dict[str, Any]] = field(default_factory=list)
     seen: int = 0
 
     @property
     def is_over(self) -> bool:
         return self.shown.get("state") in OVER
+
+    def versions(self, now_s: float) -> set[str | None]:
+        """Those that it may be for by now."""
+        certain = [n for n, move in enumerate(self.moves) if move.done is not None and move.done < now_s]
+        last = max(certain, key=lambda n: self.moves[n].sent, default=0)
+        since_s = self.moves[last].sent if certain else 0.0
+        return {move.version for move in self.moves if move.sent >= since_s}
 
 
 class RunFacts:
@@ -86,7 +126,13 @@ def judge(facts: RunFacts, history: History) -> list[str]:
     ]
     for run in facts.all:
         if run.events:
-            faults = [*_replayed(run), *_once(run, facts), *_outputs(run, facts, history), *_signals(run)]
+            faults = [
+                *_replayed(run),
+                *_once(run, facts),
+                *_outputs(run, facts, history),
+                *_signals(run),
+                *_updates(run),
+            ]
             found += [f"run {run.id} ({run.dag}): {fault}" for fault in faults]
     return found
 
@@ -114,7 +160,7 @@ def _told(run: Run) -> list[Any]:
     ends = {event["key"]: event for event in run.events if event.get("state") in ENDS}
     keys = [event["key"] for event in run.events if event["kind"] == "item" and event["state"] == "added"]
     calls = [ends[key].get("output") if ends[key]["state"] == "succeeded" else ends[key]["state"] for key in keys]
-    signals = [event["data"].get("data") for event in run.events if event["kind"] == "signal"]
+    signals = _sent(run, "go")
     return calls + signals[: run.input["signals"]]
 
 
@@ -151,10 +197,36 @@ def _outputs(run: Run, facts: RunFacts, history: History) -> Iterator[str]:
 
 
 def _signals(run: Run) -> Iterator[str]:
-    came = [event["data"].get("data") for event in run.events if event["kind"] == "signal"]
+    came = _sent(run, "go")
     for signal in run.signals:
         count = came.count(signal.data)
         if count > 1 or (count == 1 and signal.known == {"fail"}) or (not count and "ok" in signal.known):
             yield f"signal {signal.data} ({signal.known}) came {count} times"
     if strange := set(came) - {signal.data for signal in run.signals}:
         yield f"it was given signals that nobody sent: {strange}"
+
+
+def _sent(run: Run, name: str) -> list[Any]:
+    """What was sent to it under a name, in the order in which it is told."""
+    told = [event["data"] for event in run.events if event["kind"] == "signal"]
+    return [data.get("data") for data in told if data["name"] == name]
+
+
+def _updates(run: Run) -> Iterator[str]:
+    """Each is told once and has one answer, which is what the code says to it, or that it ended before."""
+    came = _sent(run, "ask")
+    for update in run.updates:
+        count = came.count(update.data)
+        if count > 1 or (count == 1 and update.known == {"fail"}) or (not count and "ok" in update.known):
+            yield f"update {update.data} ({update.known}) came {count} times"
+        if any(answer != update.answers[0] for answer in update.answers):
+            yield f"update {update.id} was answered {update.answers}"
+        if "ok" in update.known and not update.answers:
+            yield f"update {update.id} was taken, and is not answered: {run.shown}"
+        for answer in update.answers[:1]:
+            is_said = answer["status"] == "done" and answer["output"] == answer_to(update.data)
+            is_late = answer["status"] == "failed" and "ended before" in str(answer["error"])
+            if not is_said and not is_late:
+                yield f"update {update.data} was answered {answer}"
+    if strange := set(came) - {update.data for update in run.updates}:
+        yield f"it was given updates that nobody sent: {strange}"

@@ -11,7 +11,7 @@ from tests.worlds.facts import Delivery
 from tests.worlds.faults import is_inside
 from tests.worlds.queue_verbs import say
 from tests.worlds.registry import verb
-from tests.worlds.run_facts import TOPIC, TYPE, Run, Signal, stroll
+from tests.worlds.run_facts import TOPICS, TYPE, Move, Run, Signal, Update, stroll
 from tests.worlds.wire import Answer
 from tests.worlds.world_names import NAMESPACES, NODE_TOPICS
 
@@ -26,8 +26,8 @@ class Unanswered(HeadgateError):
 class _Calls:
     """A decider's calls in a world."""
 
-    def __init__(self, world: Any, rng: Random, namespace: str) -> None:
-        self._world, self._rng, self._namespace = world, rng, namespace
+    def __init__(self, world: Any, rng: Random, namespace: str, topic: str) -> None:
+        self._world, self._rng, self._namespace, self._topic = world, rng, namespace, topic
 
     async def history(self, lease: Lease, after: int, wait_s: float = 0.0) -> Page:
         path = f"/dags/{lease.run}/history"
@@ -38,7 +38,18 @@ class _Calls:
         path = f"/dags/{lease.run}/turn"
         for _ in range(self._rng.choice((1, 1, 1, 2))):  # the same again is answered again
             answer = await self._world.dag(self._rng, self._namespace, path, turn.body())
+            if answer.known == "ok":
+                self._judge(lease.run, answer)
         return turn_answer(_known(answer))
+
+    def _judge(self, run_id: str, answer: Answer) -> None:
+        """Workers of a version that a run was moved away from write nothing of it any more."""
+        for run in self._world.runs.all:
+            versions = run.versions(answer.sent)
+            if run.dag == run_id and self._topic not in {TOPICS[version] for version in versions}:
+                self._world.fault(
+                    f"a turn of {run.id} ({run_id}) came by {self._topic}, and was taken: {run.moves}"
+                )
 
 
 def _known(answer: Answer) -> Any:
@@ -71,6 +82,8 @@ async def begin_run(world: Any, rng: Random) -> None:
     topics = [rng.choice(NODE_TOPICS) for _ in range(rng.randint(0, 3))]
     wanted = {"topics": topics, "signals": rng.choice((0, 0, 1, 2)), "sleep_s": rng.choice((0.0, 0.0, 3.0, 40.0))}
     run = Run(run_id, namespace, {"tag": f"{namespace}/{run_id}", **wanted})
+    version = rng.choice((None, None, "1", "2")) if world.edition >= 4 else None
+    run.moves.append(Move(version, world.now_s, world.now_s))
     world.runs.all.append(run)
     for _ in range(rng.choice((1, 1, 2))):
         await _begin(world, rng, run)
@@ -78,6 +91,7 @@ async def begin_run(world: Any, rng: Random) -> None:
 
 async def _begin(world: Any, rng: Random, run: Run) -> None:
     body = {"type": TYPE, "id": run.id, "input": run.input}
+    body |= {} if run.moves[0].version is None else {"version": run.moves[0].version}
     answer = await world.dag(rng, run.namespace, "/workflows", body)
     run.is_possible |= answer.known != "fail"
     if answer.known == "ok":
@@ -115,6 +129,49 @@ async def pause_run(world: Any, rng: Random) -> None:
     await world.dag(rng, run.namespace, f"/workflows/{run.id}/{rng.choice(('pause', 'resume', 'resume'))}")
 
 
+@verb(1.5, has_runs, since=4)
+async def update_run(world: Any, rng: Random) -> None:
+    """New ones, and some that were sent before; or a look at one."""
+    run = rng.choice(_made(world))
+    if not run.updates or rng.random() < 0.6:
+        run.updates.append(Update(f"u{world.serial()}", f"asked {world.serial()}"))
+    update = rng.choice(run.updates)
+    if rng.random() < 0.3:
+        await look_at_update(world, rng, run, update)
+    else:
+        await _update(world, rng, run, update)
+
+
+async def _update(world: Any, rng: Random, run: Run, update: Update) -> None:
+    body = {"name": "ask", "id": update.id, "data": update.data, "wait_s": 0}
+    answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/updates", body)
+    update.known.add(answer.known)
+    if answer.known == "ok":
+        update.told(answer.body)
+
+
+async def look_at_update(world: Any, rng: Random, run: Run, update: Update) -> None:
+    path = f"/workflows/{run.id}/updates/{update.id}"
+    answer = await world.dag(rng, run.namespace, path, method="GET")
+    if answer.known == "ok":
+        update.told(answer.body)
+        if update.known <= {"fail"}:
+            world.fault(f"update {update.id} was refused, and is {answer.body}")
+
+
+@verb(0.8, has_runs, since=4)
+async def move_run(world: Any, rng: Random) -> None:
+    """Workers of another version, or of any, go on with it."""
+    run, version = rng.choice(_made(world)), rng.choice(list(TOPICS))
+    move = Move(version, world.now_s, None)
+    run.moves.append(move)  # before: whoever takes it then may be heard of first
+    answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/move", {"version": version})
+    if answer.known == "fail":
+        run.moves.remove(move)
+    elif answer.known == "ok":
+        move.done = answer.done
+
+
 @verb(6, has_runs, since=3)
 async def decide(world: Any, rng: Random) -> None:
     await work(world, rng, rng.choice(NAMESPACES), rng.choice((1, 3)))
@@ -122,7 +179,9 @@ async def decide(world: Any, rng: Random) -> None:
 
 async def work(world: Any, rng: Random, namespace: str, count: int) -> None:
     """Take deciders and let their code go on; some workers die before they say so, or give the item back."""
-    body = {"topics": [{"topic": TOPIC, "count": count}], "lease_s": rng.choice((2.0, 60.0))}
+    topics = TOPICS.values() if world.edition >= 4 else [TOPICS[None]]
+    demand = [{"topic": topic, "count": count} for topic in topics]
+    body = {"topics": demand, "lease_s": rng.choice((2.0, 60.0))}
     answer = await world.queue(rng, namespace, "/dequeue", body)
     for leased in answer.body["items"] if answer.known == "ok" else ():
         dag, token = leased["dag"], leased["lease_token"]
@@ -134,7 +193,9 @@ async def work(world: Any, rng: Random, namespace: str, count: int) -> None:
         fate = 1.0 if world.draining else rng.random()
         if fate < 0.1:
             continue
-        driver = Driver({TYPE: stroll}, _Calls(world, rng, namespace), event_limit_s=_EVENT_S, replay_rate=0.3)
+        driver = Driver(
+            {TYPE: stroll}, _Calls(world, rng, namespace, leased["topic"]), event_limit_s=_EVENT_S, replay_rate=0.3
+        )
         try:
             await driver.work(TYPE, Lease(dag["id"], dag["generation"], leased["payload"]["secret"]))
         except Unanswered as error:
@@ -187,4 +248,7 @@ async def read_histories(world: Any) -> list[str]:
                 break
             run.events += answer.body["events"]
             run.seen, more = answer.body["seen"], answer.body.get("more", False)
+        for update in run.updates if run.dag is not None else ():
+            if "ok" in update.known:
+                await look_at_update(world, rng, run, update)
     return found

@@ -148,7 +148,7 @@ class QueueProcess(Process):
     async def begin(self) -> None:
         """What is done before anything is served."""
         parts = self.host.process
-        for step in (parts.agreement.step, parts.quotas.step, parts.topics.read_shares):
+        for step in (parts.agreement.step, parts.quotas.step, parts.topics.read_shares, parts.gates.read):
             await step()
 
     def loops(self) -> list[Loop]:

@@ -8,9 +8,10 @@ import pytest
 from headgate.workflow.events import Event
 from headgate.workflow.replay import Replay
 from tests.worlds.facts import Delivery, History, Word
-from tests.worlds.run_facts import Run, RunFacts, Signal, judge, stroll
+from tests.worlds.run_facts import Move, Run, RunFacts, Signal, Update, judge, stroll
 
 AT = "2030-01-01T00:00:00+00:00"
+ANSWER = {"status": "done", "output": {"got": "what?"}, "error": None}
 INPUT = {"tag": "red/r", "topics": ["n"], "signals": 1, "sleep_s": 0.0}
 
 
@@ -39,11 +40,18 @@ class World:
         self.run = Run("r", "red", INPUT, is_promised=True, is_possible=True, dag="D")
         self.facts.all.append(self.run)
         self.run.signals.append(Signal("s", "go!", {"ok"}))
+        self.run.updates.append(Update("u", "what?", {"ok"}, [ANSWER, ANSWER]))
         self.deliver("I")
         self.history.said(Word("ack", "red", "I", "token I", "ok", "acked", 2.0, 2.1, {"output": "done"}))
         self.run.events = recorded(
             {"kind": "run", "state": "started", "data": {"id": "r", "run": "D", "type": "stroll", "input": INPUT}},
             {"kind": "item", "key": "n#1", "state": "succeeded", "output": output},
+            {
+                "kind": "signal",
+                "key": "signal:ask#1",
+                "state": "received",
+                "data": {"name": "ask", "data": "what?", "id": "u", "asks": True},
+            },
             {"kind": "signal", "key": "signal:go#1", "state": "received", "data": {"name": "go", "data": "go!"}},
         )
         self.run.seen = len(self.run.events)
@@ -109,6 +117,26 @@ def _another_input(world: World) -> None:
     world.run.input = {**INPUT, "tag": "blue/r"}
 
 
+def _update_lost(world: World) -> None:
+    world.run.updates.append(Update("v", "and?", {"ok"}, [ANSWER]))
+
+
+def _update_of_nobody(world: World) -> None:
+    world.run.updates.clear()
+
+
+def _update_answered_twice(world: World) -> None:
+    world.run.updates[0].answers.append({**ANSWER, "output": "evil"})
+
+
+def _update_answered_otherwise(world: World) -> None:
+    world.run.updates[0].answers = [{**ANSWER, "output": "evil"}]
+
+
+def _update_not_answered(world: World) -> None:
+    world.run.updates[0].answers.clear()
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
@@ -124,6 +152,11 @@ def _another_input(world: World) -> None:
         (_failed, "nobody had asked for it"),
         (_cancelled, "nobody had asked for it"),
         (_another_input, "it began with"),
+        (_update_lost, "came 0 times"),
+        (_update_of_nobody, "updates that nobody sent"),
+        (_update_answered_twice, "was answered"),
+        (_update_answered_otherwise, "was answered"),
+        (_update_not_answered, "is not answered"),
     ],
 )
 def test_a_broken_run_is_told(fault: Callable[[World], None], says: str) -> None:
@@ -131,3 +164,11 @@ def test_a_broken_run_is_told(fault: Callable[[World], None], says: str) -> None
     fault(world)
     found = judge(world.facts, world.history)
     assert any(says in line for line in found), found
+
+
+def test_a_run_is_for_the_version_that_it_was_moved_to() -> None:
+    run = Run("r", "red", INPUT, moves=[Move(None, 1.0, 1.1), Move("1", 2.0, 2.1), Move("2", 3.0, None)])
+    assert run.versions(1.05) == {None, "1", "2"}, "what is under way may have been done"
+    assert run.versions(2.5) == {"1", "2"}
+    run.moves.append(Move(None, 4.0, 4.1))
+    assert run.versions(4.2) == {None}

@@ -18,22 +18,28 @@ from tests.worlds import (
     control_verbs,
     dag_verbs,
     faults,
+    job_verbs,
+    limit_verbs,
     operation_verbs,
     queue_verbs,
     run_verbs,
     schedule_verbs,
     token_verbs,
+    unique_verbs,
     value_verbs,
 )
 from tests.worlds.control_verbs import over
 from tests.worlds.dag_facts import DagFacts
 from tests.worlds.facts import TICK_S, Delivery, History
+from tests.worlds.job_facts import JobFacts
 from tests.worlds.leftovers import left_behind
+from tests.worlds.limit_facts import LimitFacts
 from tests.worlds.limits import limits_of
 from tests.worlds.registry import EDITION, VERBS, Verb
 from tests.worlds.run_facts import RunFacts
 from tests.worlds.schedule_facts import Schedule
 from tests.worlds.stage import stage_on
+from tests.worlds.unique_facts import UniqueFacts
 from tests.worlds.wire import Answer, Known
 
 # Registered by being imported.
@@ -47,6 +53,9 @@ MODULES = (
     token_verbs,
     schedule_verbs,
     run_verbs,
+    limit_verbs,
+    job_verbs,
+    unique_verbs,
 )
 
 ROUNDS = 60
@@ -85,7 +94,7 @@ class World:
         self._verbs = [verb for verb in VERBS if verb.since <= edition]
         self.history, self.dags = History(), DagFacts()
         self.schedules: list[Schedule] = []
-        self.runs = RunFacts()
+        self.runs, self.limits, self.jobs, self.uniques = RunFacts(), LimitFacts(), JobFacts(), UniqueFacts()
         self.held: list[Delivery] = []  # leases that nobody is through with
         self.stale: deque[Delivery] = deque(maxlen=40)
         self.leaps: list[float] = []  # by how much the clock is to go on after this round
@@ -254,6 +263,8 @@ class World:
             await self.stage.clock.advance(rng.choice((1.0, 2.0, 10.0)))
             if nth % 10 == 0:
                 await queue_verbs.open_all(self, rng)
+                if self.edition >= 4:
+                    await limit_verbs.lift_all(self, rng)
             await schedule_verbs.let_go(self, rng)
             await control_verbs.let_go(self, rng)
             await run_verbs.let_go(self, rng)
@@ -371,7 +382,7 @@ async def judge(world: World) -> None:
 
 async def judgement(world: World) -> list[str]:
     """All that the oracles have to say."""
-    from tests.worlds import dag_oracle, queue_oracle, replay
+    from tests.worlds import dag_oracle, job_facts, limit_facts, queue_oracle, replay, unique_facts
     from tests.worlds.run_facts import judge as judge_runs
     from tests.worlds.schedule_facts import judge as judge_schedules
 
@@ -383,4 +394,7 @@ async def judgement(world: World) -> list[str]:
     found += judge_schedules(world.schedules)
     found += await run_verbs.read_histories(world)
     found += judge_runs(world.runs, world.history)
+    found += await job_verbs.read_logs(world, Random(world.seed))
+    found += job_facts.judge(world.jobs, world.history) + limit_facts.judge(world.limits, world.history)
+    found += unique_facts.judge(world.uniques, world.history, is_inside=world.stage.is_inside)
     return found + await left_behind(world, Random(world.seed))

@@ -1,0 +1,105 @@
+"""Verbs of limits and throttles of topics, and of items of one fairness key, which some of them are about."""
+
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from tests.worlds.limit_facts import Limited, Place, Throttled
+from tests.worlds.queue_verbs import has_held, new_item, say, send
+from tests.worlds.registry import verb
+from tests.worlds.world_names import NAMESPACES, NODE_TOPICS, TOPICS
+
+_EVERYWHERE = "notices"
+
+
+@verb(2, since=4)
+async def limit_topic(world: Any, rng: Random) -> None:
+    """Limits come, change and go."""
+    place = rng.choice(NAMESPACES), rng.choice((*TOPICS, *TOPICS, *NODE_TOPICS))
+    options: list[tuple[dict[str, float], float]] = [
+        ({"concurrency": rng.randint(1, 4)}, 0.5),
+        ({"rate": rng.choice((0.2, 1.0, 5.0)), "burst": rng.randint(1, 4)}, 0.3),
+        ({"key_concurrency": rng.randint(1, 2)}, 0.4),
+        ({"key_rate": rng.choice((0.2, 1.0)), "key_burst": rng.randint(1, 2)}, 0.2),
+    ]
+    given: dict[str, float] = {}
+    for limits, share in options:
+        given |= limits if rng.random() < share else {}
+    await set_limits(world, rng, place, given if rng.random() < 0.7 else {})
+
+
+async def set_limits(world: Any, rng: Random, place: Place, given: dict[str, float]) -> None:
+    namespace, topic = place
+    turn = world.limits.changes(place, world.now_s)
+    answer = await world.queue(rng, namespace, "/topics/limits", {"topic": topic, **given}, method="PUT")
+    if answer.known == "ok" and await _heard(world):
+        world.limits.stands(turn, Limited(place, given, answer.done))
+
+
+async def _heard(world: Any) -> bool:
+    """Every process hears of what was set; whether that is certain. Real ones do so by themselves, some time."""
+    if not world.stage.is_inside:
+        return False
+    said = [(await world.stage.step(process, _EVERYWHERE))[1] for process in list(world.stage.queues)]
+    return not any(said)
+
+
+@verb(2, since=4)
+async def enqueue_of_a_key(world: Any, rng: Random) -> None:
+    """Several items of one fairness key, or of two."""
+    namespace, topic = rng.choice(NAMESPACES), rng.choice(TOPICS)
+    items = [new_item(world, rng, namespace) for _ in range(rng.randint(2, 6))]
+    for sent in items:
+        sent.topic = sent.body["topic"] = topic
+        sent.body["fairness_key"] = f"lane{rng.choice((1, 1, 2))}"
+    await send(world, rng, namespace, items)
+
+
+@verb(1.5, has_held, since=4)
+async def throttle(world: Any, rng: Random) -> None:
+    """Whoever gives an item back says that nothing more of its topic, or its key, is to come for a while."""
+    held = [one for one in world.held if one.dag is None and one.topic in TOPICS]
+    if not held:
+        return
+    one = rng.choice(held)
+    key = world.history.sent[one.tag].body.get("fairness_key") if rng.random() < 0.6 else None
+    given: dict[str, Any] = {"throttle_s": rng.choice((0.5, 3.0, 20.0)), "delay_s": 0}
+    given |= {"throttle_key": key} if key else {}
+    token = one.token if rng.random() < 0.9 else rng.choice(world.held).token
+    await say(world, rng, one.namespace, "nack", [(one, token, given)])
+    if await _heard(world):
+        await _note_throttles(world, rng, (one.namespace, one.topic))
+
+
+async def _note_throttles(world: Any, rng: Random, place: Place) -> None:
+    """What is shown as throttled now is so, for as long as is said."""
+    namespace, topic = place
+    answer = await world.queue(rng, namespace, "/topics/limits", method="GET", topic=topic)
+    for shown in answer.body["items"] if answer.known == "ok" else ():
+        found = [("", shown["throttled_until"])] if shown["throttled_until"] else []
+        found += [(throttled["key"], throttled["until"]) for throttled in shown["throttled_keys"]]
+        for key, until in found:
+            until_s = datetime.fromisoformat(until).timestamp()
+            world.limits.throttles.append(Throttled(place, key, answer.done, until_s))
+
+
+@verb(0.7, since=4)
+async def unthrottle(world: Any, rng: Random) -> None:
+    place = rng.choice(NAMESPACES), rng.choice(TOPICS)
+    await lift(world, rng, place, rng.choice((None, "lane1")))
+
+
+async def lift(world: Any, rng: Random, place: Place, key: str | None) -> None:
+    namespace, topic = place
+    world.limits.lifts(place, key, world.now_s)
+    body = {"topic": topic} | ({} if key is None else {"key": key})
+    await world.queue(rng, namespace, "/topics/unthrottle", body)
+    world.limits.lifts(place, key, world.now_s)
+
+
+async def lift_all(world: Any, rng: Random) -> None:
+    """No limit and no throttle keeps an item any more."""
+    for namespace in NAMESPACES:
+        for topic in (*TOPICS, *NODE_TOPICS):
+            await set_limits(world, rng, (namespace, topic), {})
+            await lift(world, rng, (namespace, topic), None)
