@@ -211,7 +211,7 @@ async def work(world: Any, rng: Random, namespace: str, count: int) -> None:
 async def let_go(world: Any, rng: Random) -> None:
     """Nothing keeps any run but its work."""
     for run in [run for run in world.runs.all if run.is_possible and not run.is_over]:
-        if not run.is_promised:
+        if not run.is_promised and not await _find(world, rng, run):
             await _begin(world, rng, run)
         await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume")
         for signal in run.signals:
@@ -223,6 +223,14 @@ async def let_go(world: Any, rng: Random) -> None:
     if world.runs.all:
         for namespace in NAMESPACES:
             await work(world, rng, namespace, 100)
+
+
+async def _find(world: Any, rng: Random, run: Run) -> bool:
+    """Whether a run whose begin was not answered is there; once it is over its id could mean another one."""
+    answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}", method="GET")
+    if answer.known == "ok":
+        run.is_promised, run.dag = True, answer.body["run"]
+    return bool(run.is_promised)
 
 
 async def read(world: Any, rng: Random) -> bool:
