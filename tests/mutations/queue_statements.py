@@ -441,8 +441,8 @@ MUTATIONS = (
         "far-keys-of-others",
         "a key that another item has taken since stays that one's",
         _RETENTION,
-        "    WHERE q.id = w.id OFFSET 0) AS f",
-        "    OFFSET 0) AS f",
+        "WHERE dedup.ctid = f.place AND dedup.id = f.id;",
+        "WHERE dedup.ctid = f.place;",
         ("integration/queue/test_late_duties.py::test_a_key_that_was_given_again_since_a_look_is_kept",),
     ),
 )

@@ -70,9 +70,9 @@ UPDATE dedup SET lives_at = CASE WHEN f.state <> 'gone' THEN dedup.lives_at END,
 FROM (SELECT q.place, w.id, w.state
     FROM unnest($1::int[], $2::text[], $3::uuid[], $4::text[]) AS w(namespace_id, key, id, state)
     CROSS JOIN LATERAL (
-        SELECT ctid AS place, id FROM dedup
+        SELECT ctid AS place FROM dedup
         WHERE dedup.namespace_id = w.namespace_id AND dedup.key = w.key OFFSET 0) AS q
-    WHERE q.id = w.id OFFSET 0) AS f
+    OFFSET 0) AS f
 WHERE dedup.ctid = f.place AND dedup.id = f.id;
 
 -- name: old_dead(age_s, limit)
