@@ -116,9 +116,9 @@ async def shard_counts(asked: Asked) -> ShardCounts:
     return await only_row_of(ShardCounts, asked, SQL.shard_counts)
 
 
-async def ready_topics(asked: Asked) -> list[TopicId]:
-    """The topics that have something ready."""
-    return [row[0] for row in await asked.fetch(SQL.ready_topics)]
+async def ready_topics(asked: Asked, after: TopicId, limit: int) -> list[TopicId]:
+    """The topics behind a number that have something ready, by their numbers."""
+    return [row[0] for row in await asked.fetch(SQL.ready_topics, after=after, limit=limit)]
 
 
 async def server_health(asked: Asked) -> ServerHealth:

@@ -7,10 +7,12 @@ import pytest
 
 from services.queue.duties.fairness_keys import FairnessKeys
 from services.queue.duties.gauges import Gauges
+from services.queue.operations import health
 from services.queue.store import ready_ages
 from services.queue.store.names import SQL
 from shared.metrics import OLDEST_READY_AGE_SECONDS
 from tests.support.queue_host import Api, QueueHost
+from tests.support.traffic import traffic
 
 SLACK_S = 60.0
 
@@ -152,3 +154,21 @@ async def test_a_topic_of_many_priorities_is_not_remembered(own_api: Api) -> Non
     for _ in range(2):
         assert 90 <= await age_s(own_api) < 90 + SLACK_S
     assert len(own_api.host.stores[0].ready_ages._floors) == 0
+
+
+@pytest.mark.parametrize("oldest", range(5))
+async def test_the_oldest_of_a_shard_is_looked_for_a_page_of_topics_at_a_time(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch, oldest: int
+) -> None:
+    """Whichever page has it; no statement is about more topics than one page has."""
+    monkeypatch.setattr(health, "READY_TOPICS_MAX", 2)
+    assert (await own_api.host.client.get("/v1/shards/0")).json()["oldest_ready_age_s"] is None
+    names = [f"t{n}" for n in range(5)]
+    await own_api.host.stores[0].names.make([(own_api.namespace, name) for name in names])
+    await own_api.enqueue({"topic": names[oldest], "id": own_api.new_id(0)})
+    await own_api.host.clock.advance(200)
+    await own_api.enqueue(*({"topic": name, "id": own_api.new_id(0)} for name in names))
+    with traffic(monkeypatch) as met:
+        row = (await own_api.host.client.get("/v1/shards/0")).json()
+    assert 200 <= row["oldest_ready_age_s"] < 200 + SLACK_S
+    assert met.rows[0] <= 2, met.rows

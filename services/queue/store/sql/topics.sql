@@ -144,17 +144,17 @@ FROM (
     UNION ALL
     SELECT ready, delayed, leased, disabled, dead FROM stat_delta) AS parts;
 
--- name: ready_topics()
--- The topics that have something ready: one probe each.
+-- name: ready_topics(after, limit)
+-- The topics behind `after` that have something ready: one probe each.
 WITH RECURSIVE head AS (
-    (SELECT topic_id FROM ready WHERE topic_id > 0
+    (SELECT topic_id FROM ready WHERE topic_id > $1::int
     ORDER BY ready.topic_id, ready.priority, ready.deliver_at, ready.id LIMIT 1)
     UNION ALL
     SELECT next.topic_id FROM head
     CROSS JOIN LATERAL (
         SELECT topic_id FROM ready r WHERE r.topic_id > head.topic_id
         ORDER BY topic_id, priority, deliver_at, id LIMIT 1) AS next)
-SELECT topic_id FROM head;
+SELECT topic_id FROM head LIMIT $2::int;
 
 -- name: fold_counts(limit)
 WITH deltas AS (

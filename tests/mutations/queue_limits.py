@@ -1,0 +1,118 @@
+"""Mutations of what holds back the items of a topic, or of a fairness key: limits, throttles, their gates."""
+
+from tests.mutations.model import Mutation
+
+_GATES = "services/queue/dispatch/topic_gates.py"
+_KEYS = "services/queue/dispatch/key_gates.py"
+_SQL = "services/queue/store/sql/gates.sql"
+_CONTRACT = "contract/test_queue_limits.py"
+_OF_KEYS = "contract/test_queue_key_limits.py"
+_PROCESSES = "integration/queue/test_topic_limits.py"
+_KEYS_OF_PROCESSES = "integration/queue/test_key_limits.py"
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "limits-leased",
+        "what is leased takes the room of a limited topic",
+        _GATES,
+        "room = min(room, self.limits.concurrency - sum(self.leased.values()) - self.on_their_way)",
+        "room = min(room, self.limits.concurrency - self.on_their_way)",
+        (f"{_CONTRACT}::test_as_many_as_the_limit_are_in_flight_and_none_more",),
+    ),
+    Mutation(
+        "limits-on-their-way",
+        "what a call was granted and has not claimed yet takes its room, also after a crash",
+        _GATES,
+        "room = min(room, self.limits.concurrency - sum(self.leased.values()) - self.on_their_way)",
+        "room = min(room, self.limits.concurrency - sum(self.leased.values()))",
+        (f"{_PROCESSES}::test_a_crash_behind_the_grant_keeps_its_room_until_it_is_over",),
+    ),
+    Mutation(
+        "limits-tokens",
+        "what is granted takes tokens of the rate",
+        _GATES,
+        "                self.tokens -= items\n",
+        "                self.tokens -= 0\n",
+        (f"{_CONTRACT}::test_a_rate_gives_a_burst_and_then_so_many_a_second",),
+    ),
+    Mutation(
+        "limits-unused-tokens",
+        "tokens of what could not be claimed are given back",
+        _GATES,
+        "self.tokens = min(self.tokens + unused, self.limits.burst)",
+        "self.tokens = min(self.tokens, self.limits.burst)",
+        (f"{_PROCESSES}::test_a_rate_is_one_for_all_processes",),
+    ),
+    Mutation(
+        "limits-throttled",
+        "nothing of a throttled topic is handed out, whoever asks",
+        _GATES,
+        "        if self.slow_s > 0:\n            return Grant(0, self.slow_s)\n",
+        "",
+        (f"{_PROCESSES}::test_a_throttled_topic_is_so_for_every_process_and_its_gate_goes",),
+    ),
+    Mutation(
+        "limits-old-map",
+        "a gate is where its topic is at home, and a process with an old map is granted nothing elsewhere",
+        _SQL,
+        "SELECT $1::text, $2::text, shard_now() WHERE coalesce((SELECT slots FROM shard) @> $3::int, true)",
+        "SELECT $1::text, $2::text, shard_now() WHERE $3::int IS NOT NULL",
+        (f"{_PROCESSES}::test_a_process_with_an_old_map_is_granted_nothing",),
+    ),
+    Mutation(
+        "limits-old-map-of-keys",
+        "the gate of a key is where its topic is at home",
+        _SQL,
+        "FROM unnest($3::text[]) AS u(key)\nWHERE coalesce((SELECT slots FROM shard) @> $4::int, true)\n",
+        "FROM unnest($3::text[]) AS u(key)\nWHERE $4::int IS NOT NULL\n",
+        (f"{_KEYS_OF_PROCESSES}::test_a_process_with_an_old_map_is_granted_nothing_of_a_key",),
+    ),
+    Mutation(
+        "limits-longest-throttle",
+        "of several throttles the one that ends last stands",
+        _SQL,
+        "DO UPDATE SET slow_until = greatest(g.slow_until, excluded.slow_until),",
+        "DO UPDATE SET slow_until = excluded.slow_until,",
+        (f"{_CONTRACT}::test_the_longest_throttle_stands_and_is_of_its_topic_alone",),
+    ),
+    Mutation(
+        "limits-lifted-key",
+        "who ends the throttle of a key ends no other",
+        _SQL,
+        "        AND ($4::text IS NULL OR key = $4::text) AND (SELECT is_home FROM here))",
+        "        AND ($4::text IS NULL OR key IS NOT NULL) AND (SELECT is_home FROM here))",
+        (f"{_OF_KEYS}::test_one_key_is_lifted_and_the_others_stay_throttled",),
+    ),
+    Mutation(
+        "key-limits-held",
+        "so many items of a key are in flight, and not one more",
+        _KEYS,
+        "            room = min(room, most - len(self.held))\n",
+        "            room = min(room, most)\n",
+        (f"{_OF_KEYS}::test_so_many_of_each_key_are_in_flight_and_no_key_holds_up_another",),
+    ),
+    Mutation(
+        "key-limits-tokens",
+        "an item that is let through takes a token of its key",
+        _KEYS,
+        "            self.tokens -= items\n",
+        "            self.tokens -= 0\n",
+        (f"{_OF_KEYS}::test_a_rate_is_one_for_each_key",),
+    ),
+    Mutation(
+        "key-limits-throttled",
+        "nothing of a throttled key is handed out, also where keys have limits",
+        _KEYS,
+        "        if self.slow_s > 0:\n            return Let([], gone, self.slow_s)\n",
+        "",
+        (f"{_OF_KEYS}::test_a_throttled_key_is_handed_out_to_nobody_until_its_time_is_over",),
+    ),
+    Mutation(
+        "key-limits-unclaimed",
+        "the room of what could not be claimed comes back",
+        _KEYS,
+        "                self.held.pop(item_id, None)\n                if self.tokens is not None:",
+        "                if self.tokens is not None:",
+        (f"{_KEYS_OF_PROCESSES}::test_no_more_of_a_key_are_in_flight_than_its_limit_whoever_takes_them",),
+    ),
+)
