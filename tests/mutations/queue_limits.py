@@ -41,7 +41,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         _GATES,
         "self.tokens = min(self.tokens + unused, self.limits.burst)",
         "self.tokens = min(self.tokens, self.limits.burst)",
-        (f"{_PROCESSES}::test_a_rate_is_one_for_all_processes",),
+        (f"{_PROCESSES}::test_what_was_granted_and_not_claimed_gives_its_tokens_back",),
     ),
     Mutation(
         "limits-throttled",
@@ -113,6 +113,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         _KEYS,
         "                self.held.pop(item_id, None)\n                if self.tokens is not None:",
         "                if self.tokens is not None:",
-        (f"{_KEYS_OF_PROCESSES}::test_no_more_of_a_key_are_in_flight_than_its_limit_whoever_takes_them",),
+        (f"{_KEYS_OF_PROCESSES}::test_an_item_that_two_processes_have_in_sight_keeps_its_room",),
+    ),
+    Mutation(
+        "key-limits-unused-tokens",
+        "tokens of a key are given back for what could not be claimed",
+        _KEYS,
+        "self.tokens = min(self.tokens + 1, self.limits.key_burst)",
+        "self.tokens = min(self.tokens, self.limits.key_burst)",
+        (f"{_KEYS_OF_PROCESSES}::test_what_was_let_through_and_not_claimed_gives_its_tokens_back",),
     ),
 )

@@ -100,6 +100,18 @@ async def test_an_item_that_two_processes_have_in_sight_keeps_its_room(
     assert len(again.keys) == 1, "the first one still takes its room"
 
 
+async def test_what_was_let_through_and_not_claimed_gives_its_tokens_back(own_api: Api) -> None:
+    await limit([own_api], key_rate=0.001, key_burst=3)
+    await spread(own_api, 6, "a")
+    await own_api.clock.freeze()
+    sight = sorted(Key(*row) for row in await own_api.host.rows("SELECT priority, deliver_at, id::text FROM item"))
+    pair, gates_ = (own_api.namespace, "t"), own_api.host.process.gates
+    through = await gates_.of_keys.enter(pair, gates_.limits[pair], sight, 3)
+    assert len(through.keys) == 3
+    await gates_.of_keys.leave(pair, gates_.limits[pair], through.granted, {sight[0].id})
+    assert len(await own_api.dequeue("t", 6)) == 2
+
+
 async def test_an_item_that_came_back_is_let_through_again(own_api: Api) -> None:
     await limit([own_api], key_concurrency=2)
     await spread(own_api, 1, "a")

@@ -92,6 +92,17 @@ async def test_a_rate_is_one_for_all_processes(own_api: Api, other: QueueHost) -
     assert got == 10
 
 
+async def test_what_was_granted_and_not_claimed_gives_its_tokens_back(own_api: Api) -> None:
+    """Another process has taken the items that were in sight."""
+    await limit([own_api], rate=0.001, burst=3)
+    await spread(own_api, 6)
+    await own_api.clock.freeze()
+    gates, token = own_api.host.process.gates, "00000000-0000-4000-8000-000000000001"
+    assert (await gates.enter(own_api.namespace, "t", token, 3)).items == 3
+    await gates.leave(own_api.namespace, "t", token, 2)
+    assert len(await own_api.dequeue("t", 6)) == 2
+
+
 @pytest.mark.parametrize("claims", [False, True], ids=["before the claim", "after the claim"])
 async def test_a_crash_behind_the_grant_keeps_its_room_until_it_is_over(own_api: Api, claims: bool) -> None:
     await limit([own_api], concurrency=2)
