@@ -166,6 +166,8 @@ class Quotas:
         self._settings: dict[int, list[Limited]] = {}
         self._silent: set[int] = set()
         self._uses: dict[tuple[int, str], Use] = {}
+        # One after another: what was asked first must not come last, and stand.
+        self._reading = asyncio.Lock()
 
     def of(self, namespace: str) -> Tenant | None:
         """The namespace, if it has quotas."""
@@ -178,6 +180,11 @@ class Quotas:
 
     async def step(self) -> int:
         """Read quotas, and the use of those who have any; a shard that is away counts as it was last seen."""
+        async with self._reading:
+            await self._read()
+        return 0
+
+    async def _read(self) -> None:
         living = {number: store for number, store in self._stores.items() if not store.pool.is_retired}
         self._settings = {number: rows for number, rows in self._settings.items() if number in living}
         self._silent &= living.keys()
@@ -192,7 +199,6 @@ class Quotas:
                 for number in living:
                     total = total.plus(self._uses.get((number, name), Use()))
                 tenant.read(total, marks[name])
-        return 0
 
     async def enqueue(
         self,

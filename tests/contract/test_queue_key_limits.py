@@ -176,6 +176,14 @@ async def test_one_key_is_lifted_and_the_others_stay_throttled(api: Api) -> None
     assert keys_of(await api.dequeue("t", 5)) == {"b": 2}
 
 
+async def test_nothing_is_kept_of_topics_that_are_not_throttled_when_somebody_lifts_them(api: Api) -> None:
+    for n in range(5):
+        answer = await api.post("topics/unthrottle", {"topic": f"t{n}"})
+        assert answer.status_code == 200
+    gates = api.host.process.gates
+    assert not [pair for pair in gates.of_keys._turns if pair[0] == api.namespace]
+
+
 async def test_only_who_holds_an_item_throttles_a_key(api: Api) -> None:
     await api.enqueue(*({"topic": "t", "fairness_key": "a", "payload": "a", "backoff": AT_ONCE} for _ in range(2)))
     [held] = await api.dequeue("t", 1)

@@ -12,6 +12,26 @@ _KEYS_OF_PROCESSES = "integration/queue/test_key_limits.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
+        "limits-read-in-order",
+        "of two looks at limits the one that began first does not come last",
+        _GATES,
+        "        async with self._reading:\n            await self._read()\n        return 0\n",
+        "        await self._read()\n        return 0\n",
+        (
+            "integration/queue/test_notices.py::test_a_look_that_began_before_something_was_set_does_not_end_after_it",
+        ),
+    ),
+    Mutation(
+        "quotas-read-in-order",
+        "of two looks at quotas the one that began first does not come last",
+        "services/queue/quotas.py",
+        "        async with self._reading:\n            await self._read()\n        return 0\n",
+        "        await self._read()\n        return 0\n",
+        (
+            "integration/queue/test_notices.py::test_a_look_that_began_before_something_was_set_does_not_end_after_it",
+        ),
+    ),
+    Mutation(
         "limits-leased",
         "what is leased takes the room of a limited topic",
         _GATES,

@@ -1,18 +1,22 @@
 """Verbs of limits and throttles of topics, and of items of one fairness key, which some of them are about."""
 
+import asyncio
 from datetime import datetime
+from math import inf
 from random import Random
 from typing import Any
 
 from tests.worlds.limit_facts import Limited, Place, Throttled
-from tests.worlds.queue_verbs import has_held, new_item, say, send
+from tests.worlds.queue_verbs import has_held, new_item, say, send, take
 from tests.worlds.registry import verb
 from tests.worlds.world_names import NAMESPACES, NODE_TOPICS, TOPICS
 
 _EVERYWHERE = "notices"
+# Of an item that is to be taken at once.
+_LATER = ("delay_s", "disabled", "ttl_s")
 
 
-@verb(2, since=4)
+@verb(3, since=4)
 async def limit_topic(world: Any, rng: Random) -> None:
     """Limits come, change and go."""
     place = rng.choice(NAMESPACES), rng.choice((*TOPICS, *TOPICS, *NODE_TOPICS))
@@ -44,15 +48,24 @@ async def _heard(world: Any) -> bool:
     return not any(said)
 
 
-@verb(2, since=4)
-async def enqueue_of_a_key(world: Any, rng: Random) -> None:
-    """Several items of one fairness key, or of two."""
-    namespace, topic = rng.choice(NAMESPACES), rng.choice(TOPICS)
+@verb(5, lambda world: any(_is_standing(one) for one in world.limits.limits), since=4)
+async def rush(world: Any, rng: Random) -> None:
+    """Items of a topic that has limits, most of them of one key, and several who want them at once."""
+    namespace, topic = rng.choice([one.place for one in world.limits.limits if _is_standing(one)])
     items = [new_item(world, rng, namespace) for _ in range(rng.randint(2, 6))]
     for sent in items:
         sent.topic = sent.body["topic"] = topic
-        sent.body["fairness_key"] = f"lane{rng.choice((1, 1, 2))}"
+        sent.body = {name: value for name, value in sent.body.items() if name not in _LATER}
+        if rng.random() < 0.8:
+            sent.body["fairness_key"] = f"lane{rng.choice((1, 1, 2))}"
     await send(world, rng, namespace, items)
+    counts = [rng.choice((1, 3, 6)) for _ in range(rng.randint(1, 3))]
+    takes = [take(world, Random(rng.random()), namespace, count, chosen=[topic]) for count in counts]
+    await asyncio.gather(*takes)
+
+
+def _is_standing(limited: Limited) -> bool:
+    return limited.until == inf and limited.place[1] in TOPICS and bool(limited.given)
 
 
 @verb(1.5, has_held, since=4)

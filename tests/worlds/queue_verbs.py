@@ -115,11 +115,17 @@ async def dequeue(world: Any, rng: Random) -> None:
 
 
 async def take(
-    world: Any, rng: Random, namespace: str, count: int, settle: dict[str, list[Said]] | None = None
+    world: Any,
+    rng: Random,
+    namespace: str,
+    count: int,
+    settle: dict[str, list[Said]] | None = None,
+    chosen: list[str] | None = None,
 ) -> list[Delivery]:
     """Lease what there is of some topics; in the same call, say something of what is leased."""
     topics = [*TOPICS, *NODE_TOPICS, ENDS]
-    chosen = topics if world.draining else rng.sample(topics, rng.randint(1, 3))
+    if chosen is None:
+        chosen = topics if world.draining else rng.sample(topics, rng.randint(1, 3))
     body: dict[str, Any] = {"topics": [{"topic": topic, "count": count} for topic in chosen]}
     if rng.random() < 0.3:
         body["lease_s"] = rng.choice(_LEASES_S)

@@ -11,16 +11,17 @@ from tests.worlds.unique_facts import Taken
 from tests.worlds.wire import Answer
 from tests.worlds.world_names import NAMESPACES
 
-_KEYS = ("one", "two")
+# Few, so that many want the same.
+_PLACES = ((NAMESPACES[0], "one"), (NAMESPACES[0], "one"), (NAMESPACES[0], "two"), (NAMESPACES[1], "one"))
 # What would end an item by itself, when nobody has said anything of it.
 _ENDS = ("ttl_s", "delivery", "max_attempts", "id", "affinity", "disabled")
 
 
-@verb(2.5, since=4)
+@verb(4, since=4)
 async def enqueue_unique(world: Any, rng: Random) -> None:
-    """Two callers at once want the key, each for an item of its own."""
-    namespace, key = rng.choice(NAMESPACES), rng.choice(_KEYS)
-    for _ in range(rng.choice((1, 2))):
+    """Callers want a key, one after another or at once, each for an item of its own."""
+    namespace, key = rng.choice(_PLACES)
+    for _ in range(rng.choice((1, 2, 3))):
         sent = new_item(world, rng, namespace)
         sent.body = {name: value for name, value in sent.body.items() if name not in _ENDS}
         sent.body |= {"idempotency_key": key, "unique": True}
@@ -39,7 +40,7 @@ async def enqueue_unique(world: Any, rng: Random) -> None:
 @verb(1.5, since=4)
 async def create_unique(world: Any, rng: Random) -> None:
     """A DAG whose key is free, or the one that has it."""
-    namespace, key = rng.choice(NAMESPACES), rng.choice(_KEYS)
+    namespace, key = rng.choice(_PLACES)
     name = f"{namespace}/u{world.serial()}"
     nodes = [node_spec(world, rng, name, [], 2) for _ in range(rng.randint(1, 2))]
     body: dict[str, Any] = {"name": name, "nodes": nodes}

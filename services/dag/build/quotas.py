@@ -19,6 +19,7 @@ from services.dag.settings import DagSettings
 from services.dag.store.reads import Limits
 from shared.clock import Clock
 from shared.errors import OverQuota, ShardUnavailable, something_done
+from shared.lately import Lately
 from shared.metrics import RATE_LIMITED
 from shared.shards.shard_map import Shard, ShardMap
 
@@ -42,9 +43,9 @@ class Quotas:
         self._given: dict[int, list[tuple[str, Limits, datetime]]] = {}
         self._limits: dict[str, Limits] = {}
         self._read_s = _NEVER_S
-        self._uses: dict[str, list[int]] = {}
-        self._looked_s: dict[str, float] = {}
-        self._seen: dict[tuple[int, str], Use] = {}
+        self._uses: Lately[str, list[int]] = Lately(_NAMESPACES_MAX)
+        self._looked_s: Lately[str, float] = Lately(_NAMESPACES_MAX)
+        self._seen: Lately[tuple[int, str], Use] = Lately(_NAMESPACES_MAX)
 
     def limits(self, namespace: str) -> Limits:
         """What a namespace may have, as last read."""
@@ -61,7 +62,7 @@ class Quotas:
         now_s = self._clock.monotonic_s()
         if now_s - self._read_s >= LOOK_S:
             await self._read(now_s)
-        if self.is_limited(namespace) and now_s - self._looked_s.get(namespace, _NEVER_S) >= LOOK_S:
+        if self.is_limited(namespace) and now_s - (self._looked_s.get(namespace) or _NEVER_S) >= LOOK_S:
             await self._read_use(namespace)
             self._looked_s[namespace] = now_s
 
@@ -74,7 +75,7 @@ class Quotas:
         limits = self.limits(namespace)
         if limits == Limits():
             return
-        use = self._uses.setdefault(namespace, [0, 0, 0])
+        use = self._uses.get(namespace) or [0, 0, 0]
         added = (dags, nodes, edges)
         for what, limit, have, more in zip(("DAGs", "nodes", "edges"), limits, use, added, strict=True):
             if limit is not None and more and have + more > limit:
@@ -92,9 +93,9 @@ class Quotas:
     async def view(self, namespace: str) -> dict[str, Any]:
         """A namespace's own quotas, the defaults, and its use, all read now."""
         await self._read(self._clock.monotonic_s())
-        await self._read_use(namespace)
+        read = await self._read_use(namespace)
         given = self._limits.get(namespace, Limits())
-        use = dict(zip(("dags", "nodes", "edges"), self._uses[namespace], strict=True))
+        use = dict(zip(("dags", "nodes", "edges"), read, strict=True))
         return {"namespace": namespace, **given._asdict(), "default": self._default._asdict(), **use}
 
     async def _read(self, now_s: float) -> None:
@@ -114,14 +115,13 @@ class Quotas:
         with suppress(ShardUnavailable):
             self._given[shard.number] = await store.reads.quotas(shard)
 
-    async def _read_use(self, namespace: str) -> None:
-        if len(self._looked_s) >= _NAMESPACES_MAX:
-            self._looked_s.clear()
-            self._seen.clear()
+    async def _read_use(self, namespace: str) -> list[int]:
         found = await asyncio.gather(*(self._use_at(shard, namespace) for shard in self._shards))
-        self._uses[namespace] = [sum(column) for column in zip(*found, strict=True)]
+        use = [sum(column) for column in zip(*found, strict=True)]
+        self._uses[namespace] = use
+        return use
 
     async def _use_at(self, shard: Shard, namespace: str) -> Use:
         with suppress(ShardUnavailable):
             self._seen[shard.number, namespace] = await store.reads.namespace_use(shard, namespace)
-        return self._seen.get((shard.number, namespace), (0, 0, 0))
+        return self._seen.get((shard.number, namespace)) or (0, 0, 0)

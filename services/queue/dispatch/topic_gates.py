@@ -121,6 +121,8 @@ class Gates:
         self._closed: dict[Pair, float] = {}
         self._slowed = 0
         self._entering: dict[Pair, asyncio.Lock] = {}
+        # One after another: what was asked first must not come last, and stand.
+        self._reading = asyncio.Lock()
         # Who holds a connection to a home asks other shards: with all connections they would wait for ever.
         self._holding = asyncio.Semaphore(HOLDING_MAX)
 
@@ -128,7 +130,11 @@ class Gates:
 
     async def read(self) -> int:
         """Learn which topics have limits; the newest stand. Where a shard does not answer, what is known stays."""
+        async with self._reading:
+            await self._read()
+        return 0
 
+    async def _read(self) -> None:
         slowed_before = self._slowed
         asked = (rows.limits(store.pool) for store in self._living())
         parts = await asyncio.gather(*asked, return_exceptions=True)
@@ -168,7 +174,6 @@ class Gates:
                 del memory[pair]
         for pair in before.keys() - self.limits.keys():
             self.of_keys.drop(pair)
-        return 0
 
     async def _lifted(self, pairs: Sequence[Pair]) -> dict[Pair, datetime]:
         """Of topics of which no shard tells any limits the latest time at which one says that they were lifted. A
@@ -291,9 +296,10 @@ class Gates:
         self._home(pair).pool.admit()
         if not await rows.lift(self._home(pair).pool, *pair, slot_of(*pair), key):
             raise moved()
-        self._closed.pop(pair, None)
-        self.of_keys.forget(pair)
-        self._wake(*pair)
+        if pair in self.limits:  # nothing is kept of topics that have none, whatever they are called
+            self._closed.pop(pair, None)
+            self.of_keys.forget(pair)
+            self._wake(*pair)
 
     async def throttles(self, namespace: str, topic: str, limit: int) -> list[Throttle]:
         """What is throttled of a topic now, itself first, then keys in their order."""

@@ -20,6 +20,7 @@ from shared.clock import Clock
 
 _WINDOW_S = 1.0
 _TOPICS_MAX = 20_000
+_BUSY_S = 60.0
 
 
 class _Spread:
@@ -33,6 +34,10 @@ class _Spread:
         self.items = 0
         self.width = 1
         self.turn = 0
+
+    def is_busy(self, now_s: float) -> bool:
+        """Whether it uses several shards, or did a moment ago."""
+        return self.width > 1 and now_s - self.begun_s < _BUSY_S
 
 
 class Placement:
@@ -94,7 +99,8 @@ class Placement:
 
     def _begin(self, namespace: str, topic: str, now_s: float) -> _Spread:
         if len(self._spreads) >= _TOPICS_MAX:
-            self._spreads = {key: kept for key, kept in self._spreads.items() if kept.width > 1}
+            busy = {key: kept for key, kept in self._spreads.items() if kept.is_busy(now_s)}
+            self._spreads = busy if len(busy) < _TOPICS_MAX else {}
         first = zlib.crc32(f"{namespace}\0{topic}".encode())
         spread = self._spreads[namespace, topic] = _Spread(first, now_s)
         return spread

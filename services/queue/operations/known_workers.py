@@ -206,10 +206,13 @@ class KnownWorkers:
         A page may hold fewer than `limit`, or none, and have a next.
         """
 
+        bytes_max = max(self._settings.answer_bytes_max // max(len(self._stores), 1), 1)
+
         async def at(store: Store) -> Part[WorkerRow]:
             store.pool.admit()
-            rows = await workers.page(store.pool, namespace, after, limit + 1)
-            return Part({row.name: row for row in rows}, rows[limit].name if len(rows) > limit else None)
+            rows = await workers.page(store.pool, namespace, after, limit + 1, bytes_max)
+            is_cut = len(rows) > limit or sum(len(row.topics) for row in rows) >= bytes_max
+            return Part({row.name: row for row in rows}, rows[-1].name if is_cut else None)
 
         answers = await asyncio.gather(*map(at, list(self._stores.values())), return_exceptions=True)
         parts = [answer for answer in answers if not isinstance(answer, BaseException)]

@@ -76,6 +76,8 @@ class Topics:
         self._quotas = quotas
         self._stores = stores
         self._settings = settings
+        # One after another: what was asked first must not come last, and stand.
+        self._reading = asyncio.Lock()
 
     # -- namespaces ---------------------------------------------------------------------------------------
 
@@ -228,11 +230,12 @@ class Topics:
 
     async def read_shares(self) -> None:
         """Learn the minimum shares that other processes have set."""
-        newest: dict[tuple[str, str], tuple[datetime, Shares]] = {}
-        for part in await self._gather(_shares):
-            for pair, found in part.items():
-                newest[pair] = max(found, newest.get(pair, found))
-        self._dispatch.set_shares({pair: shares for pair, (_, shares) in newest.items()})
+        async with self._reading:
+            newest: dict[tuple[str, str], tuple[datetime, Shares]] = {}
+            for part in await self._gather(_shares):
+                for pair, found in part.items():
+                    newest[pair] = max(found, newest.get(pair, found))
+            self._dispatch.set_shares({pair: shares for pair, (_, shares) in newest.items()})
 
     async def purge(self, namespace: str, topic: str) -> TopicChange:
         """Cancel every item that the topic holds now, in any state; a DAG's items are left alone."""

@@ -67,9 +67,10 @@ async def write(asked: Asked, seen: Sequence[SeenWorker], rows_max: int) -> None
     )
 
 
-async def page(asked: Asked, namespace: str, after: str, limit: int) -> list[WorkerRow]:
-    """Workers of a namespace behind a name."""
-    return await rows_of(WorkerRow, asked, SQL.workers_page, namespace=namespace, after=after, limit=limit)
+async def page(asked: Asked, namespace: str, after: str, limit: int, bytes_max: int) -> list[WorkerRow]:
+    """Workers of a namespace behind a name: so many, or fewer whose topics take about so many bytes."""
+    values = {"namespace": namespace, "after": after, "limit": limit, "bytes_max": bytes_max}
+    return await rows_of(WorkerRow, asked, SQL.workers_page, **values)
 
 
 async def drop_old(asked: Asked, age_s: float, limit: int) -> int:

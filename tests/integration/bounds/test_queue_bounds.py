@@ -84,6 +84,32 @@ def keyed(count: int) -> Any:
     return {"items": [{"topic": "t", "payload": text(), "idempotency_key": key} for key in keys]}
 
 
+def unique(count: int) -> Any:
+    return {"items": [{**item, "unique": True} for item in keyed(count)["items"]]}
+
+
+def logged(made: list[dict[str, str]]) -> Any:
+    lines = [{"text": text(PAYLOAD // 2), "logger": "l" * 200}]
+    return {"items": [{**item, "attempt": 1, "number": 1, "lines": lines} for item in made]}
+
+
+async def full_log(api: Api, _count: int) -> str:
+    """An item whose log is as long as it may be; its id."""
+    [item] = await leased(api, 1)
+    for number in range(1, 2 * BOUND // PAYLOAD):
+        body = {**item, "attempt": 1, "number": number, "lines": [{"text": text()}]}
+        assert (await api.post("logs", {"items": [body]})).status_code == 200
+    return item["id"]
+
+
+async def many_workers(api: Api, count: int) -> None:
+    for n in range(count):
+        topics = [{"topic": f"{n}.{m}.{'t' * 100}", "slots": 1} for m in range(10)]
+        report = {"name": f"worker {n}", "host": "h" * 200, "topics": topics}
+        assert (await api.post("workers", report)).status_code == 200
+    await api.host.process.workers.step()
+
+
 def demand(count: int) -> Any:
     return {"topics": [{"topic": "t", "count": count}]}
 
@@ -113,6 +139,15 @@ CALLS: dict[str, Case] = {
     ),
     "nack with errors": Case(leased, verb("nack", each(error="e" * PAYLOAD, metadata={"m": "y" * 900}))),
     "extend": Case(leased, verb("extend", each(lease_s=60))),
+    "extend and tell progress": Case(
+        leased, verb("extend", each(lease_s=60, progress={"done": 1, "total": 9, "note": "n" * 200}))
+    ),
+    "nack and throttle": Case(leased, verb("nack", each(throttle_s=60, throttle_key="k" * 200))),
+    "enqueue by unique keys": Case(nothing, verb("enqueue", unique)),
+    "write logs": Case(leased, verb("logs", logged)),
+    "read a log": Case(full_log, lambda api, made: api.get(f"items/{made}/logs", limit=1_000)),
+    "look at attempts": Case(new, verb("items/attempts", named)),
+    "list workers": Case(many_workers, lambda api, _made: api.get("workers", limit=1_000), True),
     "revive with inputs": Case(
         lambda api, count: new(api, count, disabled=True),
         verb("revive", lambda made: {"items": [{"id": item, "inputs": text()} for item in made]}),
@@ -134,6 +169,7 @@ async def bounded(own_host: QueueHost) -> AsyncIterator[QueueHost]:
         "payload_bytes_max": PAYLOAD,
         "output_bytes_max": PAYLOAD,
         "inputs_bytes_max": PAYLOAD,
+        "log_item_bytes_max": BOUND,
     }
     async with queue_host(own_host.database, own_host.clock, **settings) as made:
         yield made
@@ -178,6 +214,21 @@ async def test_many_calls_at_once_share_flushes_of_bounded_size(
     assert met.told[0] <= BOUND + CALLERS * (PAYLOAD + AROUND) + elements * AROUND // 2, met.told
     if case.is_read:
         assert max(len(answer.content) for answer in answers) <= BOUND
+
+
+async def test_a_page_of_workers_that_ends_for_its_bytes_is_followed_by_the_rest(bounded: QueueHost) -> None:
+    api = Api(bounded)
+    await many_workers(api, 150)
+    names, pages, after = [], 0, {}
+    while True:
+        page = (await api.get("workers", limit=1_000, **after)).json()
+        names += [worker["name"] for worker in page["items"]]
+        pages += 1
+        if page["next_cursor"] is None:
+            break
+        after = {"cursor": page["next_cursor"]}
+    assert names == sorted(f"worker {n}" for n in range(150))
+    assert pages > 1
 
 
 def _note(sent: list[int]) -> Callable[[httpx.Request], Awaitable[None]]:

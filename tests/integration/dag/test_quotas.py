@@ -4,6 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
+from services.dag.build import quotas
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Database
 from tests.support.queue_fake import FakeQueue
@@ -49,6 +52,22 @@ async def test_nodes_and_edges_over_the_quota_are_refused_all_or_nothing(
         await small.add(dag, [node("c", "b")])
         await over(small, "", {"nodes": [node("a")]})
         assert (await small.dag(dag))["nodes"]["total"] == 3
+
+
+async def test_uses_are_remembered_of_so_many_namespaces_whoever_asks_for_them(
+    dag_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "_NAMESPACES_MAX", 4)
+    async with limited(dag_database, namespace_dags_max=2) as small:
+        await small.create([node("a")])
+        for n in range(12):
+            await small.http.get(f"/v1/namespaces/nobody{n}")
+            answer = await small.http.post(f"/v1/namespaces/some{n}/dags", json={"nodes": [node("a")]})
+            assert answer.status_code == 201
+        known = small.duties.builder.quotas
+        assert max(map(len, (known._uses, known._looked_s, known._seen))) <= 4
+        await small.create([node("a")])
+        await over(small, "", {"nodes": [node("a")]})
 
 
 async def test_another_namespace_has_its_own(world: DagWorld, dag_database: Database) -> None:

@@ -1,5 +1,6 @@
 """One question a round for what is rarely there: nothing set by another process may be missed, nor its removal."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -89,3 +90,46 @@ async def test_a_shard_that_is_away_keeps_what_it_set(
     with pytest.raises(Exception, match="shard"):
         await notices(own_host).step()
     assert own_host.process.quotas.of(api.namespace) is not None
+
+
+SET: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "limits": (SQL.topic_limits, "topics/limits", {"topic": "t", "concurrency": 1}),
+    "quotas": (SQL.limited, "", {"items_max": 3}),
+    "shares": (SQL.min_shares, "topics/configure", {"topic": "t", "min_share": [{"priority": 5, "share": 0.5}]}),
+}
+
+
+@pytest.mark.parametrize("kind", SET)
+async def test_a_look_that_began_before_something_was_set_does_not_end_after_it(
+    own_host: QueueHost, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Each process looks by itself, and once more when it sets something: the older answer must not stand."""
+    statement, path, body = SET[kind]
+    api, process = Api(own_host), own_host.process
+    await api.enqueue_one("t")
+    looks = {"limits": process.gates.read, "quotas": process.quotas.step, "shares": process.topics.read_shares}
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+    for store in own_host.stores.values():
+        fetch = store.pool.fetch
+
+        async def held(given: Any, *args: Any, _fetch: Any = fetch, **values: Any) -> Any:
+            found = await _fetch(given, *args, **values)
+            if given is statement and not goes_on.is_set():
+                asked.set()
+                await goes_on.wait()
+            return found
+
+        monkeypatch.setattr(store.pool, "fetch", held)
+    older = asyncio.create_task(looks[kind]())
+    await asked.wait()
+    method = "POST" if kind == "shares" else "PUT"
+    url = f"/v1/namespaces/{api.namespace}/{path}".rstrip("/")
+    setting = asyncio.create_task(own_host.client.request(method, url, json=body, headers=api.headers))
+    await asyncio.wait([setting], timeout=0.3)  # it is through, where it does not wait for the older one
+    goes_on.set()
+    await older
+    assert (await setting).status_code == 200
+
+    pair = api.namespace, "t"
+    known = {"limits": pair in process.gates.limits, "quotas": process.quotas.of(api.namespace) is not None}
+    assert known.get(kind, pair in own_host.dispatch.shares)

@@ -30,9 +30,14 @@ ON CONFLICT (namespace, name) DO UPDATE SET host = excluded.host, version = excl
         ELSE greatest(known.alive_until, excluded.alive_until) END
 WHERE (excluded.is_reported AND excluded.seen_at >= known.seen_at) OR NOT known.is_reported;
 
--- name: workers_page(namespace, after, limit)
+-- name: workers_page(namespace, after, limit, bytes_max)
+-- As many as come before their topics take so many bytes together, and one.
 SELECT name, host, version, topics, running, since, seen_at, alive_until > (SELECT shard_now()) AS is_alive
-FROM worker WHERE namespace = $1 AND name > $2 ORDER BY name LIMIT $3::int;
+FROM (
+    SELECT *, sum(octet_length(topics)) OVER (ORDER BY name) - octet_length(topics) AS bytes_before FROM (
+        SELECT name, host, version, topics, running, since, seen_at, alive_until
+        FROM worker WHERE namespace = $1 AND name > $2 ORDER BY name LIMIT $3::int) AS page) AS sized
+WHERE bytes_before < $4::int ORDER BY name;
 
 -- name: drop_workers(age_s, limit)
 DELETE FROM worker WHERE ctid = ANY (ARRAY(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.queue.enqueue import placement as placement_module
 from services.queue.enqueue.placement import Placement
 from services.queue.settings import QueueSettings
 from tests.support.clocks import ManualClock
@@ -113,3 +114,28 @@ def test_the_width_stays_within_its_bounds(loads: list[int]) -> None:
         place.choose("ns", "t", items)
         clock.advance(1.0)
         assert 1 <= place.width("ns", "t") <= SETTINGS.topic_shards_max
+
+
+def test_topics_that_were_busy_once_are_forgotten_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one topic per job, each wide for a moment, nothing is kept of what is over; what is busy stays wide."""
+    monkeypatch.setattr(placement_module, "_TOPICS_MAX", 8)
+    place, clock = placement()
+    for n in range(40):
+        place.choose("ns", "busy", 10_000)
+        place.choose("ns", f"job {n}", 10_000)
+        clock.advance(10.0)
+        place.choose("ns", f"job {n}", 1)
+        assert len(place._spreads) <= 8
+    assert place.width("ns", "busy") == 3
+
+
+def test_no_more_topics_are_remembered_than_there_is_room_for_however_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placement_module, "_TOPICS_MAX", 8)
+    place, clock = placement()
+    for n in range(40):
+        place.choose("ns", f"job {n}", 10_000)
+        clock.advance(1.0)
+        place.choose("ns", f"job {n}", 1)
+        assert len(place._spreads) <= 8
