@@ -34,18 +34,25 @@ async def limit_topic(world: Any, rng: Random) -> None:
 
 async def set_limits(world: Any, rng: Random, place: Place, given: dict[str, float]) -> None:
     namespace, topic = place
-    turn = world.limits.changes(place, world.now_s)
+    turn, begun = world.limits.changes(place, world.now_s), _begun(world)
     answer = await world.queue(rng, namespace, "/topics/limits", {"topic": topic, **given}, method="PUT")
-    if answer.known == "ok" and await _heard(world):
+    if answer.known == "ok" and await _heard(world, begun):
         world.limits.stands(turn, Limited(place, given, answer.done))
 
 
-async def _heard(world: Any) -> bool:
-    """Every process hears of what was set; whether that is certain. Real ones do so by themselves, some time."""
-    if not world.stage.is_inside:
+def _begun(world: Any) -> int | None:
+    """How many processes were replaced; None while one is: it may have looked before, and serve afterwards. Real ones
+    hear of what is set by themselves, some time."""
+    stage = world.stage
+    return stage.begun if stage.is_inside and stage.begun == stage.ended else None
+
+
+async def _heard(world: Any, begun: int | None) -> bool:
+    """Every process hears of what was set; whether that is certain."""
+    if begun is None:
         return False
     said = [(await world.stage.step(process, _EVERYWHERE))[1] for process in list(world.stage.queues)]
-    return not any(said)
+    return not any(said) and _begun(world) == begun
 
 
 @verb(5, lambda world: any(_is_standing(one) for one in world.limits.limits), since=4)
@@ -79,8 +86,9 @@ async def throttle(world: Any, rng: Random) -> None:
     given: dict[str, Any] = {"throttle_s": rng.choice((0.5, 3.0, 20.0)), "delay_s": 0}
     given |= {"throttle_key": key} if key else {}
     token = one.token if rng.random() < 0.9 else rng.choice(world.held).token
+    begun = _begun(world)
     await say(world, rng, one.namespace, "nack", [(one, token, given)])
-    if await _heard(world):
+    if await _heard(world, begun):
         await _note_throttles(world, rng, (one.namespace, one.topic))
 
 

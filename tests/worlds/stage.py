@@ -278,6 +278,7 @@ class Stage:
         self.queues += [self._queue(name) for name in ("q1", "q2")]
         self.dags = [self._dag(name) for name in ("d1", "d2")]
         self.unused_shards = list(range(QUEUE_SHARDS, SHARDS_MAX))
+        self.begun = self.ended = 0  # replacements of processes
         # One at a time looks through the clock's connections, or changes the map.
         self.watching, self._changing = asyncio.Lock(), asyncio.Lock()
 
@@ -321,6 +322,13 @@ class Stage:
 
     async def replace(self, process: Process) -> None:
         """Kill a process; another is in its place at once."""
+        self.begun += 1
+        try:
+            await self._replace(process)
+        finally:
+            self.ended += 1
+
+    async def _replace(self, process: Process) -> None:
         made = self._queue(process.name) if isinstance(process, QueueProcess) else self._dag(process.name)
         with suppress(Unavailable):
             await made.begin()
