@@ -41,8 +41,8 @@ async def set_limits(world: Any, rng: Random, place: Place, given: dict[str, flo
 
 
 def _begun(world: Any) -> int | None:
-    """How many processes were replaced; None while one is: it may have looked before, and serve afterwards. Real ones
-    hear of what is set by themselves, some time."""
+    """How many processes were replaced; None while one is: it may have looked before, and serve afterwards. Real
+    ones hear of what is set by themselves, some time."""
     stage = world.stage
     return stage.begun if stage.is_inside and stage.begun == stage.ended else None
 
