@@ -206,7 +206,8 @@ class KnownWorkers:
         A page may hold fewer than `limit`, or none, and have a next.
         """
 
-        bytes_max = max(self._settings.answer_bytes_max // max(len(self._stores), 1), 1)
+        # Of what they say of their topics; half of the answer is for the rest.
+        bytes_max = max(self._settings.answer_bytes_max // (2 * max(len(self._stores), 1)), 1)
 
         async def at(store: Store) -> Part[WorkerRow]:
             store.pool.admit()

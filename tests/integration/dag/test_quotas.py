@@ -59,15 +59,16 @@ async def test_uses_are_remembered_of_so_many_namespaces_whoever_asks_for_them(
 ) -> None:
     monkeypatch.setattr(quotas, "_NAMESPACES_MAX", 4)
     async with limited(dag_database, namespace_dags_max=2) as small:
-        await small.create([node("a")])
+        mine = "/v1/namespaces/mine/dags"
+        assert (await small.http.post(mine, json={"nodes": [node("a")]})).status_code == 201
         for n in range(12):
             await small.http.get(f"/v1/namespaces/nobody{n}")
             answer = await small.http.post(f"/v1/namespaces/some{n}/dags", json={"nodes": [node("a")]})
             assert answer.status_code == 201
         known = small.duties.builder.quotas
         assert max(map(len, (known._uses, known._looked_s, known._seen))) <= 4
-        await small.create([node("a")])
-        await over(small, "", {"nodes": [node("a")]})
+        assert (await small.http.post(mine, json={"nodes": [node("a")]})).status_code == 201
+        assert (await small.http.post(mine, json={"nodes": [node("a")]})).status_code == 429
 
 
 async def test_another_namespace_has_its_own(world: DagWorld, dag_database: Database) -> None:
