@@ -17,6 +17,7 @@ from audit.finding import Finding
 from audit.queues import NO_ID
 from audit.reading import CHUNK_ROWS, SQL, Reader, Scope, Tick, silent
 from shared import ids
+from shared.ids import ShardNo
 
 _STATES = {"disabled": "revive_lost", "dead": "end_lost"}
 
@@ -40,8 +41,8 @@ async def check(
 async def _waiting(
     shard: Reader,
     page: dict[int, Any],
-    dag_shards: dict[int, Reader],
-    queues: dict[int, Reader],
+    dag_shards: dict[ShardNo, Reader],
+    queues: dict[ShardNo, Reader],
     scope: Scope,
     tick: Tick,
 ) -> list[Finding]:
@@ -67,7 +68,7 @@ async def _waiting(
     return found
 
 
-async def _sub_suspects(schema: str, nodes: Sequence[Any], dag_shards: dict[int, Reader]) -> list[Finding]:
+async def _sub_suspects(schema: str, nodes: Sequence[Any], dag_shards: dict[ShardNo, Reader]) -> list[Finding]:
     suspects: list[Finding] = []
     for number in sorted({ids.shard_of(node["item_id"]) for node in nodes} & dag_shards.keys()):
         wanted = [node for node in nodes if ids.shard_of(node["item_id"]) == number]
@@ -85,8 +86,8 @@ async def _sub_suspects(schema: str, nodes: Sequence[Any], dag_shards: dict[int,
     return suspects
 
 
-async def _suspects(schema: str, nodes: Sequence[Any], queues: dict[int, Reader]) -> list[Finding]:
-    by_queue: dict[int, dict[str, Any]] = {}
+async def _suspects(schema: str, nodes: Sequence[Any], queues: dict[ShardNo, Reader]) -> list[Finding]:
+    by_queue: dict[ShardNo, dict[str, Any]] = {}
     for node in nodes:
         by_queue.setdefault(ids.shard_of(node["item_id"]), {})[node["item_id"]] = node
     suspects: list[Finding] = []
@@ -120,7 +121,7 @@ def _judge(fact: Any, state: str, waiting: dict[str, str | None]) -> str | None:
     return "item_lost" if state == "released" else "disabled_lost"
 
 
-async def _managed(shard: Reader, dag_shards: dict[int, Reader], scope: Scope, tick: Tick) -> list[Finding]:
+async def _managed(shard: Reader, dag_shards: dict[ShardNo, Reader], scope: Scope, tick: Tick) -> list[Finding]:
     found: list[Finding] = []
     after = NO_ID
     while page := await shard.fetch(
@@ -128,7 +129,7 @@ async def _managed(shard: Reader, dag_shards: dict[int, Reader], scope: Scope, t
     ):
         after = page[-1]["id"]
         tick(len(page))
-        by_dag: dict[int, dict[str, tuple[str, str]]] = {}
+        by_dag: dict[ShardNo, dict[str, tuple[str, str]]] = {}
         for row in page:
             context = json.loads(row["ack_context"]) if row["counts"] else {}
             if "dag" in context:

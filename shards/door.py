@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from shared.ids import ShardNo
 from shared.settings import ShardAddress
 
 CONNECT_TIMEOUT_S = 10.0
@@ -34,7 +35,7 @@ class Identity:
     """What a shard says of itself. `move` is the unfinished or last move of the shard or of its slots."""
 
     schema: str
-    number: int
+    number: ShardNo
     epoch: int
     incarnation: str
     state: str

@@ -10,6 +10,7 @@ from migrations.shard import MigrationFailed, upgrade
 from shards.door import Identity, Refused, connect, identity, lock, server
 from shards.held import Held
 from shards.slots import write_homes
+from shared.ids import ShardNo
 from shared.settings import ShardAddress
 
 # What tells whether a shard holds anything, by service.
@@ -31,7 +32,7 @@ async def write_first(held: Held) -> None:
     held.put(*addresses)
 
 
-async def add(held: Held, number: int, dsn: str) -> None:
+async def add(held: Held, number: ShardNo, dsn: str) -> None:
     """Make a shard and put it into the map. It has no slots yet.
 
     Raises:
@@ -58,7 +59,7 @@ async def add(held: Held, number: int, dsn: str) -> None:
     held.put(replace(address, epoch=known.epoch, incarnation=known.incarnation))
 
 
-def set_draining(held: Held, number: int, draining: bool) -> None:
+def set_draining(held: Held, number: ShardNo, draining: bool) -> None:
     """Say that a shard is to take nothing new, or may again.
 
     Raises:

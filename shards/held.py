@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shards.door import Refused
+from shared.ids import ShardNo
 from shared.settings import ShardAddress
 from shared.shards.map_file import Plan, read, write
 
@@ -21,7 +22,7 @@ class Held:
         self.path = path
         self.plan = plan
 
-    def address(self, number: int) -> ShardAddress:
+    def address(self, number: ShardNo) -> ShardAddress:
         """The entry of a shard.
 
         Raises:
@@ -32,13 +33,13 @@ class Held:
                 return address
         raise Refused(f"the map has no shard {number}; it has {[a.number for a in self.plan.shards]}")
 
-    def drop(self, number: int) -> None:
+    def drop(self, number: ShardNo) -> None:
         """Take an entry out that no slot calls home, and write the next version."""
         kept = tuple(address for address in self.plan.shards if address.number != number)
         self.plan = replace(self.plan, version=self.plan.version + 1, shards=kept)
         write(self.path, self.plan)
 
-    def put(self, *addresses: ShardAddress, homes: tuple[int, ...] | None = None) -> None:
+    def put(self, *addresses: ShardAddress, homes: tuple[ShardNo, ...] | None = None) -> None:
         """Replace or add entries, and write the next version."""
         numbers = {address.number for address in addresses}
         kept = [address for address in self.plan.shards if address.number not in numbers]

@@ -23,6 +23,7 @@ from shards.copying import Report, copy_schema
 from shards.door import Identity, Refused, connect, identity, lock, server, tables
 from shards.held import Held
 from shared.crash import crash_point
+from shared.ids import ShardNo
 from shared.postgres.schema import head
 from shared.settings import ShardAddress, fenced
 
@@ -58,7 +59,7 @@ def incoming(schema: str) -> str:
     return f"incoming_{schema}"
 
 
-async def look(held: Held, number: int, dsn: str) -> Places:
+async def look(held: Held, number: ShardNo, dsn: str) -> Places:
     """Both ends of a move, ready to go on.
 
     Raises:
@@ -138,7 +139,7 @@ async def abort(held: Held, places: Places) -> None:
     held.put(replace(address, epoch=again.epoch, incarnation=again.incarnation))
 
 
-async def drop_old(held: Held, number: int, dsn: str) -> int:
+async def drop_old(held: Held, number: ShardNo, dsn: str) -> int:
     """Drop what a move left at its source, but for the row that says so; how many tables went.
 
     Raises:

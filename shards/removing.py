@@ -14,6 +14,7 @@ from shards.door import Refused, connect, identity, lock, server, tables
 from shards.held import Held
 from shards.moving import FENCE_TRIES, LOCK_TIMEOUT, who_holds
 from shared.crash import crash_point
+from shared.ids import ShardNo
 from shared.settings import ShardAddress, fenced
 
 # What must be empty, and what it is called.
@@ -29,7 +30,7 @@ _CONTENTS = {
 _RUNNING = {"operation": "WHERE state = 'running' OR unplaced <> '{}'"}
 
 
-async def remove(held: Held, number: int, *, only_look: bool = False) -> None:
+async def remove(held: Held, number: ShardNo, *, only_look: bool = False) -> None:
     """Take a shard out of the map, or finish doing so.
 
     Raises:

@@ -14,14 +14,14 @@ from typing import Any
 from shards.door import Identity, Refused, connect, identity, lock, server
 from shards.held import Held
 from shared.crash import crash_point
-from shared.ids import shard_of
+from shared.ids import ShardNo, shard_of
 from shared.settings import ShardAddress
 from shared.shards.map_file import SLOTS, Plan, ranges, slot_of
 
 BATCH_ROWS = 5_000
 LOCK_TIMEOUT = "15s"
 
-Moves = dict[tuple[int, int], list[int]]
+Moves = dict[tuple[ShardNo, ShardNo], list[int]]
 
 
 def rebalanced(plan: Plan) -> Moves:
@@ -51,7 +51,7 @@ def multirange(slots: Sequence[int]) -> str:
     return "{" + ",".join(f"[{first},{last + 1})" for first, last, home in ranges(homes) if home) + "}"
 
 
-async def take(held: Held, source: int, target: int, slots: Sequence[int]) -> int:
+async def take(held: Held, source: ShardNo, target: ShardNo, slots: Sequence[int]) -> int:
     """Take slots from one shard to another, or carry on with what was begun; how many keys went along.
 
     Raises:
@@ -83,7 +83,7 @@ async def take(held: Held, source: int, target: int, slots: Sequence[int]) -> in
             await connection.close()
 
 
-async def unfinished(held: Held) -> list[tuple[int, int, list[int]]]:
+async def unfinished(held: Held) -> list[tuple[ShardNo, ShardNo, list[int]]]:
     """Slots that were given up and have not arrived: (from, to, slots)."""
     found = []
     for address in held.plan.shards:
@@ -93,7 +93,8 @@ async def unfinished(held: Held) -> list[tuple[int, int, list[int]]]:
         finally:
             await connection.close()
         if "slots" in known.move:
-            found.append((address.number, int(known.move["target"]), [int(slot) for slot in known.move["slots"]]))
+            target = ShardNo(int(known.move["target"]))
+            found.append((address.number, target, [int(slot) for slot in known.move["slots"]]))
     return found
 
 

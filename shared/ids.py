@@ -13,9 +13,12 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from struct import Struct
+from typing import NewType
 
 from headgate._ids import new_id, new_ids
 
+# A shard's, in its own service: those of the queue and of the DAG service are counted apart.
+ShardNo = NewType("ShardNo", int)
 SHARDS_MAX = 4096
 
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
@@ -84,9 +87,9 @@ def new_token() -> str:
     return _tokens.pop()
 
 
-def shard_of(item_id: str) -> int:
+def shard_of(item_id: str) -> ShardNo:
     """The shard number in a canonical id."""
-    return int(item_id[-3:], 16)
+    return ShardNo(int(item_id[-3:], 16))
 
 
 def time_ms_of(item_id: str) -> int:
@@ -94,7 +97,7 @@ def time_ms_of(item_id: str) -> int:
     return int(item_id[:8] + item_id[9:13], 16)
 
 
-def one_shard_of(item_ids: Sequence[str]) -> int | None:
+def one_shard_of(item_ids: Sequence[str]) -> ShardNo | None:
     """The shard number of canonical ids; None where they differ in it, or there are none."""
     count = len(item_ids)
     if count == 1:
@@ -102,7 +105,7 @@ def one_shard_of(item_ids: Sequence[str]) -> int | None:
     text = "".join(item_ids)
     number = text[-3:]
     if count and all(text[ID_CHARS - 3 + place :: ID_CHARS] == number[place] * count for place in range(3)):
-        return int(number, 16)
+        return ShardNo(int(number, 16))
     return None
 
 
@@ -128,6 +131,7 @@ __all__ = [
     "DAG_TAG",
     "ID_CHARS",
     "SHARDS_MAX",
+    "ShardNo",
     "are_canonical",
     "are_canonical_text",
     "canonical",

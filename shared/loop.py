@@ -17,6 +17,7 @@ from typing import Any
 
 from shared import vital
 from shared.errors import Unavailable
+from shared.ids import ShardNo
 from shared.log import log
 from shared.metrics import DUTY_FAILED_ROUNDS
 
@@ -80,7 +81,7 @@ class Loop:
         step: Callable[[], Awaitable[int]],
         *,
         interval_s: float | Callable[[], float],
-        shard: int | None = None,
+        shard: ShardNo | None = None,
         waker: Waker | None = None,
     ) -> None:
         self.name = name if shard is None else f"{name} {shard}"

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from shared.ids import SHARDS_MAX
+from shared.ids import SHARDS_MAX, ShardNo
 
 _ENTRY = re.compile(r"^(\d+)=(\S+)$")
 _COUNTED = re.compile(r"^(\S+)#(\d+)$")
@@ -24,14 +24,14 @@ class ShardAddress:
     `incarnation` is that opening's own. Epoch 0 is a map that does not know.
     """
 
-    number: int
+    number: ShardNo
     schema: str
     dsn: str
     draining: bool = False
     epoch: int = 0
     incarnation: str = ""
 
-    def is_met_by(self, number: int, epoch: int, incarnation: str) -> bool:
+    def is_met_by(self, number: ShardNo, epoch: int, incarnation: str) -> bool:
         """Whether a shard that says this of itself is the one meant, or what became of it later.
 
         A copy from before the last move has an older epoch; an empty schema that was made by mistake has another
@@ -65,7 +65,7 @@ def parse_shards(text: str, service: str) -> list[ShardAddress]:
             if number in found or not 0 <= number < SHARDS_MAX:
                 raise ValueError(f"shard {number} is named twice or not in 0..{SHARDS_MAX - 1}")
             found[number] = dsn
-    return [ShardAddress(n, f"{service}_{n:03d}", dsn) for n, dsn in sorted(found.items())]
+    return [ShardAddress(ShardNo(n), f"{service}_{n:03d}", dsn) for n, dsn in sorted(found.items())]
 
 
 class EdgeSettings(BaseSettings):

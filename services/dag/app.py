@@ -48,6 +48,7 @@ from shared.http.access import access_of
 from shared.http.edge import install
 from shared.http.hot_path import HotPath
 from shared.http.pages import add_pages
+from shared.ids import ShardNo
 from shared.loop import Loop, Waker
 from shared.metrics import RELEASED
 from shared.shards.ownership import SELDOM_S, Ownership
@@ -65,7 +66,7 @@ class Loops:
         self._orchestrator = orchestrator
         self._ownership = context.ownership
         self._settings = context.settings
-        self.results: dict[int, Results] = {}
+        self.results: dict[ShardNo, Results] = {}
         self.relay = Relay(context, orchestrator.completer, orchestrator.sub_dags, self._drain)
         self.sweeper = Sweeper(context, orchestrator.registrar, orchestrator.controller)
         self.retention = Retention(context)
@@ -79,7 +80,7 @@ class Loops:
             Loop("gauges", orchestrator.shard_health.step, interval_s=GAUGES_S),
             Loop("homes", context.look_for_homes, interval_s=self._settings.shards_refresh_s),
         ]
-        self._walks: dict[int, Loop] = {}
+        self._walks: dict[ShardNo, Loop] = {}
         for shard in context.shards:
             self._serve(shard)
 

@@ -15,6 +15,7 @@ from headgate._ids import shard_of
 from services.dag.errors import QueueUnavailable
 from services.dag.model import SYSTEM_NAMESPACE
 from shared.clock import Clock
+from shared.ids import ShardNo
 
 # What failed is sent again by the outbox; here only a connection that broke in between is worth a retry.
 # A queue that stands still would hold its caller up twice.
@@ -113,7 +114,7 @@ class Queue(Protocol):
         """The last deliveries of items that failed, by item: the fewer of each, the more items."""
         ...
 
-    async def shards(self) -> list[int]:
+    async def shards(self) -> list[ShardNo]:
         """Numbers of the queue's shards that take items."""
         ...
 
@@ -122,7 +123,7 @@ class Queue(Protocol):
         ...
 
 
-def pick_shard(numbers: Sequence[int], dag_shard: int, beside: Collection[int] = ()) -> int:
+def pick_shard(numbers: Sequence[ShardNo], dag_shard: ShardNo, beside: Collection[ShardNo] = ()) -> ShardNo:
     """The queue's shard for items of a DAG shard, of those that take items.
 
     All of a DAG shard's items live on one, so that a batch of its enqueues, revives and completions is one
@@ -142,9 +143,9 @@ class HeadgateQueue:
         self._client = AsyncClient(queue_url=url, token=token, timeout_s=10.0, retry=_RETRY)
         self._clock = clock
         self._shards_refresh_s = shards_refresh_s
-        self._shards: list[int] = []
+        self._shards: list[ShardNo] = []
         self._shards_until_s = 0.0
-        self._listed: set[int] = set()
+        self._listed: set[ShardNo] = set()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -232,7 +233,7 @@ class HeadgateQueue:
             raise QueueUnavailable(f"the queue does not tell about items: {refusal.code}") from refusal
         return {str(item.id): list(map(_attempt_of, item.attempts)) for item in found}
 
-    async def shards(self) -> list[int]:
+    async def shards(self) -> list[ShardNo]:
         now_s = self._clock.monotonic_s()
         if now_s >= self._shards_until_s:
             if self._shards:
@@ -245,9 +246,9 @@ class HeadgateQueue:
                 if not self._shards:
                     raise
             else:
-                self._listed = {shard.shard for shard in found}
-                taking = [shard.shard for shard in found if shard.state not in ("open", "draining")]
-                self._shards = taking or [shard.shard for shard in found]
+                self._listed = {ShardNo(shard.shard) for shard in found}
+                taking = [ShardNo(shard.shard) for shard in found if shard.state not in ("open", "draining")]
+                self._shards = taking or [ShardNo(shard.shard) for shard in found]
                 self._shards_until_s = self._clock.monotonic_s() + self._shards_refresh_s
         return self._shards
 

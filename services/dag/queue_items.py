@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from services.dag.model import SYSTEM_NAMESPACE, Item
+from shared.ids import ShardNo
 
 _PRIORITY_MIN: Final = -(2**31)
 
@@ -36,7 +37,7 @@ def with_payload(spec: str, payload: str) -> str:
 
 
 @cache
-def ack_topic(shard_number: int) -> str:
+def ack_topic(shard_number: ShardNo) -> str:
     """The topic, within the system's namespace, on which a DAG shard hears of its items' ends."""
     return f"acks/{shard_number:03d}"
 
@@ -45,7 +46,7 @@ def item_text(
     item: Item,
     item_id: str,
     generation: int,
-    shard_number: int,
+    shard_number: ShardNo,
     *,
     disabled: bool = False,
     inputs: str | None = None,

@@ -24,6 +24,7 @@ from services.queue.store.topics import Limited
 from shared.admission.token_buckets import Buckets, Rate
 from shared.clock import Clock
 from shared.errors import ShardUnavailable
+from shared.ids import ShardNo
 from shared.metrics import RATE_LIMITED
 
 ROOM_S_MAX = 0.5
@@ -158,13 +159,13 @@ class Tenant:
 class Quotas:
     """All namespaces with quotas."""
 
-    def __init__(self, stores: Mapping[int, Store], buckets: Buckets, clock: Clock) -> None:
+    def __init__(self, stores: Mapping[ShardNo, Store], buckets: Buckets, clock: Clock) -> None:
         self._stores = stores
         self._buckets = buckets
         self._clock = clock
         self._tenants: dict[str, Tenant] = {}
-        self._settings: dict[int, list[Limited]] = {}
-        self._silent: set[int] = set()
+        self._settings: dict[ShardNo, list[Limited]] = {}
+        self._silent: set[ShardNo] = set()
         self._uses: dict[tuple[int, str], Use] = {}
         # One after another: what was asked first must not come last, and stand.
         self._reading = asyncio.Lock()

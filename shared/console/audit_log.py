@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.errors import ServiceError, Unauthorized, Unavailable
 from shared.http.access import Access
+from shared.ids import ShardNo
 from shared.log import log
 from shared.postgres.rows import rows_of
 from shared.postgres.sql import load
@@ -79,7 +80,7 @@ class AuditPlace(NamedTuple):
     """Where a page of the list ends."""
 
     at: datetime
-    shard: int
+    shard: ShardNo
     entry_id: int
 
 
@@ -111,7 +112,7 @@ class AuditLog:
         """Up to `limit` entries behind a place, newest first, each with its shard; whether there are more; which
         shards did not answer, so that their entries are missing."""
 
-        refusals: dict[int, Unavailable] = {}
+        refusals: dict[ShardNo, Unavailable] = {}
 
         async def asked(shard: Shard) -> list[tuple[int, AuditEntry]]:
             before_id = after.entry_id if shard.number == after.shard else _LAST_ID * (shard.number < after.shard)

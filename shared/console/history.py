@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from shared.clock import Clock
+from shared.ids import ShardNo
 
 MARKS_MAX = 500
 
@@ -22,7 +23,7 @@ class SeriesName(NamedTuple):
     """What a line of points is of: a metric of a shard, and of a topic where it is one's."""
 
     metric: str
-    shard: int
+    shard: ShardNo
     namespace: str = ""
     topic: str = ""
 
@@ -32,7 +33,7 @@ class Mark(NamedTuple):
 
     at_s: float
     kind: str
-    shard: int | None
+    shard: ShardNo | None
     text: str
 
 
@@ -56,7 +57,7 @@ class ShardHistory:
         self.marks: deque[Mark] = deque(maxlen=MARKS_MAX)
         self.left_out = 0
 
-    def mark(self, kind: str, text: str, shard: int | None = None) -> None:
+    def mark(self, kind: str, text: str, shard: ShardNo | None = None) -> None:
         """Something happens now."""
         self.marks.append(Mark(self._clock.wall_s(), kind, shard, text))
 

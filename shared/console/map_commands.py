@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from shared.clock import Clock
 from shared.errors import ServiceError, Unavailable
+from shared.ids import ShardNo
 from shared.settings import EdgeSettings
 
 _KEPT_MAX: Final = 20
@@ -41,7 +42,7 @@ class MapCommand:
 
     id: str
     kind: str
-    shard: int
+    shard: ShardNo
     to: int | None
     state: str
     begun_at: datetime
@@ -65,7 +66,7 @@ class MapCommands:
         """Whether pages may change the map."""
         return self._is_on and self._file is not None
 
-    async def plan(self, kind: str, shard: int, to: int | None) -> MapCommand:
+    async def plan(self, kind: str, shard: ShardNo, to: int | None) -> MapCommand:
         """What a command would do; nothing is changed.
 
         Raises:
@@ -80,7 +81,7 @@ class MapCommands:
             raise Unavailable("the command has not said in time what it would do", retry_after_s=5.0) from None
         return command
 
-    def begin(self, kind: str, shard: int, to: int | None) -> MapCommand:
+    def begin(self, kind: str, shard: ShardNo, to: int | None) -> MapCommand:
         """Let a command act; it goes on when this is answered.
 
         Raises:
@@ -102,7 +103,7 @@ class MapCommands:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _new(self, kind: str, shard: int, to: int | None, state: str) -> MapCommand:
+    def _new(self, kind: str, shard: ShardNo, to: int | None, state: str) -> MapCommand:
         if not self.enabled:
             variable = f"HEADGATE_{self._service.upper()}_SHARD"
             raise MapFixed(

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from shared.console.history import SeriesName, ShardHistory
+from shared.ids import ShardNo
 
 # Over processes, then over shards, then over the points that are shown as one.
 SUM, MAX, MEAN, MIN = "sum", "max", "mean", "min"
@@ -44,7 +45,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True):
     points: int
     stride: int
     by: str  # shard, topic or nothing
-    shard: int | None
+    shard: ShardNo | None
     namespace: str | None
     topic: str | None
     lines_max: int
@@ -54,7 +55,7 @@ class Line(msgspec.Struct, array_like=True):
     """A process's points of one series; null: it told nothing then."""
 
     metric: str
-    shard: int
+    shard: ShardNo
     namespace: str
     topic: str
     values: list[float | None]
@@ -64,7 +65,7 @@ class Told(msgspec.Struct):
     """What one process has to say to a question."""
 
     lines: list[Line]
-    marks: list[tuple[float, str, int | None, str]]
+    marks: list[tuple[float, str, ShardNo | None, str]]
     left_out: int
 
 
@@ -72,7 +73,7 @@ class Place(NamedTuple):
     """Where a line of an answer belongs."""
 
     metric: str
-    shard: int | None
+    shard: ShardNo | None
     namespace: str | None
     topic: str | None
 

@@ -17,6 +17,7 @@ from shared.errors import Forbidden, invalid
 from shared.http import cursors
 from shared.http.access import Caller
 from shared.http.edge import body_of, caller_of, json_response
+from shared.ids import ShardNo
 
 router = APIRouter()
 
@@ -37,7 +38,7 @@ async def history(
     watch: Annotated[Watch, Depends(watch_of)],
     metrics: Annotated[str, Query(max_length=1_000, description="names, with commas between them")],
     by: Annotated[Literal["shard", "topic", "all"], Query(description="what has a line of its own")] = "all",
-    shard: Annotated[int | None, Query(ge=0, le=4_095)] = None,
+    shard: Annotated[ShardNo | None, Query(ge=0, le=4_095)] = None,
     namespace: Annotated[str | None, Query(pattern=wire.NAMESPACE_PATTERN)] = None,
     topic: Annotated[str | None, Query(pattern=wire.TOPIC_PATTERN)] = None,
     span_s: Annotated[float, Query(gt=0, le=86_400)] = _SPAN_S,
@@ -93,10 +94,10 @@ async def audit(
 
 def _audit_place(query: str, cursor: str | None) -> AuditPlace:
     if cursor is None:
-        return AuditPlace(_END, 0, 0)
+        return AuditPlace(_END, ShardNo(0), 0)
     try:
         at, shard, entry_id = cursors.decode(query, cursor).split("|")
-        place = AuditPlace(datetime.fromisoformat(at), int(shard), int(entry_id))
+        place = AuditPlace(datetime.fromisoformat(at), ShardNo(int(shard)), int(entry_id))
         if place.at.tzinfo is None or not 0 <= place.entry_id < 2**63:
             raise ValueError(cursor)
     except ValueError:

@@ -14,6 +14,7 @@ from prometheus_client import Counter
 
 from shared.clock import Clock
 from shared.console.history import SeriesName, ShardHistory
+from shared.ids import ShardNo
 from shared.shards.ownership import Ownership
 from shared.shards.shard_map import Shard, ShardMap
 
@@ -63,10 +64,10 @@ class Sampling:
         self._counters = counters
         self._more = more
         self._rates = Rates(clock)
-        self._queries: dict[int, float] = {}
-        self._draining: dict[int, bool] = {}
-        self._places: dict[int, tuple[str, int]] = {}
-        self._owned: set[int] | None = None
+        self._queries: dict[ShardNo, float] = {}
+        self._draining: dict[ShardNo, bool] = {}
+        self._places: dict[ShardNo, tuple[str, int]] = {}
+        self._owned: set[ShardNo] | None = None
         history.mark("start", f"{ownership.name} started")
         for shard in shards:
             self.join(shard)
@@ -137,7 +138,7 @@ class Sampling:
             self._tell_owned("no longer owns", self._owned - owned)
         self._owned = owned
 
-    def _tell_owned(self, verb: str, numbers: set[int]) -> None:
+    def _tell_owned(self, verb: str, numbers: set[ShardNo]) -> None:
         if not numbers:
             return
         named = ", ".join(map(str, sorted(numbers)[:_NAMED_MAX]))
@@ -145,7 +146,7 @@ class Sampling:
         only = next(iter(numbers)) if len(numbers) == 1 else None
         self._history.mark("owner", f"{self._ownership.name} {verb} {named}{more}", only)
 
-    def _breaker_moved(self, number: int, state: str) -> None:
+    def _breaker_moved(self, number: ShardNo, state: str) -> None:
         if state == "half_open":
             return
         said = "does not answer: calls are refused at once" if state == "open" else "answers again"

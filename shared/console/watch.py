@@ -18,6 +18,7 @@ from shared.console.merging import Question, Told
 from shared.console.peers import Peers
 from shared.console.sampling import Sampling
 from shared.errors import NotFound
+from shared.ids import ShardNo
 from shared.loop import Loop
 from shared.settings import EdgeSettings
 from shared.shards.ownership import Ownership
@@ -94,7 +95,7 @@ class Watch:
         span_s: float,
         step_s: float,
         by: str,
-        shard: int | None,
+        shard: ShardNo | None,
         namespace: str | None,
         topic: str | None,
     ) -> Question:
@@ -106,17 +107,22 @@ class Watch:
         lines_max = max(1, self._settings.history_values_max // points)
         return Question(metrics, end - points * stride, points, stride, by, shard, namespace, topic, lines_max)
 
-    def number_of(self, text: str) -> int:
+    def number_of(self, text: str) -> ShardNo:
         """The number of a shard that stands in a path.
 
         Raises:
             NotFound: the map has no such shard.
         """
-        if not text.isdecimal() or not text.isascii() or len(text) > 4 or self._shards.get(int(text)) is None:
+        if (
+            not text.isdecimal()
+            or not text.isascii()
+            or len(text) > 4
+            or self._shards.get(ShardNo(int(text))) is None
+        ):
             raise NotFound("no shard has this number; see GET /v1/shards")
-        return int(text)
+        return ShardNo(int(text))
 
-    async def inspect(self, number: int) -> dict[str, Any]:
+    async def inspect(self, number: ShardNo) -> dict[str, Any]:
         """One shard: what its server tells, and how each process sees it.
 
         Raises:
@@ -148,7 +154,7 @@ class Watch:
         return [each | {"process": self.peers.name} for each in msgspec.to_builtins(self.map_commands.known())]
 
     async def _view(self, number: Any) -> dict[str, Any] | None:
-        shard = self._shards.get(number) if isinstance(number, int) else None
+        shard = self._shards.get(ShardNo(number)) if isinstance(number, int) else None
         if shard is None or shard.pool.is_retired:
             return None
         return inspection.view(shard, self._shards, self._ownership, self._settings.pool_connections_max)

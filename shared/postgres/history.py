@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shared.errors import Outcome, ShardUnavailable
+from shared.ids import ShardNo
 from shared.log import log
 from shared.settings import ShardAddress
 
@@ -46,7 +47,7 @@ class Edition:
 class History:
     """Of one shard, for all its pools. `listeners` are told when another begins, before anything is read of it."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: ShardNo) -> None:
         self._number = number
         self._known: str | None = None
         self.edition = Edition()

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 
+from shared.ids import ShardNo
 
-def assign(owners: Mapping[int, str | None], members: Collection[str]) -> dict[int, str]:
+
+def assign(owners: Mapping[ShardNo, str | None], members: Collection[str]) -> dict[ShardNo, str]:
     """The owner each shard should have, given who has it now (None: nobody).
 
     Without members nobody should own anything. A shard that stays where it is costs nothing, and no answer that
@@ -25,7 +27,7 @@ def assign(owners: Mapping[int, str | None], members: Collection[str]) -> dict[i
     # Those that have most may have one more: then it need not move.
     for i, member in enumerate(sorted(held, key=lambda member: (-len(held[member]), member))):
         rooms[member] = floor + (i < more)
-    plan: dict[int, str] = {}
+    plan: dict[ShardNo, str] = {}
     for member, numbers in held.items():
         kept = sorted(numbers, key=lambda n: _score(n, member), reverse=True)[: rooms[member]]
         rooms[member] -= len(kept)
@@ -37,5 +39,5 @@ def assign(owners: Mapping[int, str | None], members: Collection[str]) -> dict[i
     return plan
 
 
-def _score(number: int, member: str) -> bytes:
+def _score(number: ShardNo, member: str) -> bytes:
     return hashlib.blake2b(f"{number} {member}".encode(), digest_size=8).digest()

@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from shared.ids import SHARDS_MAX
+from shared.ids import SHARDS_MAX, ShardNo
 from shared.settings import ShardAddress, parse_shards
 
 SLOTS = 4096
@@ -45,9 +45,9 @@ class Plan:
     service: str
     version: int
     shards: tuple[ShardAddress, ...]
-    homes: tuple[int, ...]
+    homes: tuple[ShardNo, ...]
 
-    def slots_of(self, number: int) -> list[int]:
+    def slots_of(self, number: ShardNo) -> list[int]:
         """The slots that call a shard home."""
         return [slot for slot, home in enumerate(self.homes) if home == number]
 
@@ -94,7 +94,7 @@ def load(text: str, path: Path | None, service: str) -> Plan:
     return Plan(service, 0, shards, spread([shard.number for shard in shards]))
 
 
-def spread(numbers: Sequence[int]) -> tuple[int, ...]:
+def spread(numbers: Sequence[ShardNo]) -> tuple[ShardNo, ...]:
     """Homes for all slots, in even and unbroken ranges."""
     return tuple(numbers[slot * len(numbers) // SLOTS] for slot in range(SLOTS))
 
@@ -120,7 +120,7 @@ def read(path: Path, service: str) -> Plan:
         raise ValueError(f"the shard map {path} names a shard twice")
     shards = tuple(
         ShardAddress(
-            entry.number,
+            ShardNo(entry.number),
             f"{service}_{entry.number:03d}",
             entry.dsn,
             draining=entry.state == "draining",
@@ -181,12 +181,12 @@ def ranges(homes: Iterable[int]) -> list[SlotRange]:
     return found
 
 
-def _homes(path: Path, parts: Sequence[SlotRange], numbers: set[int]) -> tuple[int, ...]:
-    homes: list[int] = []
+def _homes(path: Path, parts: Sequence[SlotRange], numbers: set[int]) -> tuple[ShardNo, ...]:
+    homes: list[ShardNo] = []
     for first, last, home in sorted(parts):
         if first != len(homes) or last < first or last >= SLOTS or home not in numbers:
             raise ValueError(f"the shard map {path}: slots {first} to {last} do not follow, or have no home")
-        homes += [home] * (last - first + 1)
+        homes += [ShardNo(home)] * (last - first + 1)
     if len(homes) != SLOTS:
         raise ValueError(f"the shard map {path}: slots from {len(homes)} on have no home")
     return tuple(homes)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from shared.clock import Clock
 from shared.errors import ShardUnavailable, ShuttingDown
+from shared.ids import ShardNo
 from shared.log import log
 from shared.loop import Loop, Waker
 from shared.metrics import OWNED
@@ -72,23 +73,23 @@ class Ownership:
         self._membership = Membership(settings.redis_url, settings.redis_prefix, service, self.name)
         self._loop = Loop("ownership", self.step, interval_s=lambda: self._pause_s)
         self._pause_s = self._ttl_s / 3
-        self._held: dict[int, _Hold] = {}
-        self._seen: dict[int, Owner] = {}
-        self._free_since_s: dict[int, float] = {}
-        self._duties: dict[int, list[Loop]] = {}
+        self._held: dict[ShardNo, _Hold] = {}
+        self._seen: dict[ShardNo, Owner] = {}
+        self._free_since_s: dict[ShardNo, float] = {}
+        self._duties: dict[ShardNo, list[Loop]] = {}
         self._is_member = False
         self._has_left = False
 
     # -- what others ask ----------------------------------------------------------------------------------
 
-    def owns(self, number: int) -> bool:
+    def owns(self, number: ShardNo) -> bool:
         """Whether this process may take itself for the shard's owner now."""
         if self._everyone:
             return not self._has_left
         hold = self._held.get(number)
         return hold is not None and self._clock.monotonic_s() < hold.deadline_s
 
-    def seen(self, number: int) -> Owner:
+    def seen(self, number: ShardNo) -> Owner:
         """Who owns a shard, by the last look at it."""
         seen = self._seen.get(number, Owner(None, 0))
         return seen._replace(name=self.name) if seen.name is None and self.owns(number) else seen
@@ -118,7 +119,7 @@ class Ownership:
     def duty(
         self,
         name: str,
-        number: int,
+        number: ShardNo,
         step: Callable[[], Awaitable[int]],
         *,
         interval_s: float | Callable[[], float],
@@ -211,7 +212,7 @@ class Ownership:
             self._kick(shard.number)
         return True
 
-    def _plan(self, members: set[str] | None) -> dict[int, str]:
+    def _plan(self, members: set[str] | None) -> dict[ShardNo, str]:
         """Who should have which shard, as far as this process knows."""
         now_s = self._clock.monotonic_s()
         owners = {number: seen.name for number, seen in self._seen.items()}
@@ -268,16 +269,16 @@ class Ownership:
         self._seen[shard.number] = Owner(None, hold.epoch)
         return row is not None
 
-    def _lose(self, number: int) -> None:
+    def _lose(self, number: ShardNo) -> None:
         hold = self._held.pop(number)
         OWNED.labels(number).set(0)
         log.info("owns a shard no more", shard=number, epoch=hold.epoch)
 
-    def _kick(self, number: int) -> None:
+    def _kick(self, number: ShardNo) -> None:
         for loop in self._duties.get(number, ()):
             loop.kick()
 
-    def _held_of(self, held: dict[int, _Hold]) -> list[Shard]:
+    def _held_of(self, held: dict[ShardNo, _Hold]) -> list[Shard]:
         return [shard for shard in self._shards if shard.number in held]
 
     def _is_over(self, left_s: float) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from shared.admission.breaker import Breaker
 from shared.clock import Clock, SystemClock
 from shared.errors import ShardUnavailable, Unavailable
+from shared.ids import ShardNo
 from shared.log import log
 from shared.metrics import SHARD_BREAKER, SHARD_POOL_IN_USE, SHARD_POOL_WAITING
 from shared.postgres.connections import Pool
@@ -118,9 +119,9 @@ class ShardMap:
         self._shards = {address.number: Shard(address, settings) for address in plan.shards}
         self._turn = 0
         self._seen: tuple[int, ...] | None = None
-        self.writable: Sequence[int] = _writable(plan)
+        self.writable: Sequence[ShardNo] = _writable(plan)
         self._clock = clock or SystemClock()
-        self._joining: dict[int, float] = {}
+        self._joining: dict[ShardNo, float] = {}
 
     def __iter__(self) -> Iterator[Shard]:
         return iter(list(self._shards.values()))
@@ -133,7 +134,7 @@ class ShardMap:
         """The version of the map that is followed now; grows."""
         return self._plan.version
 
-    def get(self, number: int) -> Shard | None:
+    def get(self, number: ShardNo) -> Shard | None:
         """The shard of that number, or None: the number in an id is the caller's word until looked up."""
         return self._shards.get(number)
 
@@ -150,11 +151,11 @@ class ShardMap:
                 break
         return shard
 
-    def is_draining(self, number: int) -> bool:
+    def is_draining(self, number: ShardNo) -> bool:
         """Whether a shard takes nothing new without an id: it is to run empty, or has only just joined."""
         return self._shards[number].address.draining or number in self._joining
 
-    def avoids(self, number: int) -> bool:
+    def avoids(self, number: ShardNo) -> bool:
         """Whether what may live anywhere had better live elsewhere: on a shard that is well, and stays."""
         return number not in self.writable or not self._shards[number].breaker.takes_items
 
@@ -319,7 +320,7 @@ def require_schema(plan: Plan, settings: EdgeSettings) -> None:
         sys.exit(f"headgate {plan.service}: {error}")
 
 
-def _writable(plan: Plan) -> list[int]:
+def _writable(plan: Plan) -> list[ShardNo]:
     active = [address.number for address in plan.shards if not address.draining]
     return active or [address.number for address in plan.shards]
 

@@ -8,6 +8,7 @@ which is to grow.
 """
 
 from __future__ import annotations
+from shared.ids import ShardNo
 
 from collections import Counter
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ class Growth:
         self._orders = orders
 
     async def write(
-        self, shard: Shard, dag_id: str, namespace: str, columns: Columns, above: Sequence[str], queue_shard: int
+        self, shard: Shard, dag_id: str, namespace: str, columns: Columns, above: Sequence[str], queue_shard: ShardNo
     ) -> NodeBatch | Fallback:
         """Write nodes, which wait for each other and for those of the keys `above`; a fallback: nothing was done.
 
@@ -115,7 +116,7 @@ class Growth:
                 return None
         return upper
 
-    def _lay_out(self, dag: Dag, columns: Columns, satisfied: Sequence[bool], queue_shard: int) -> NodeBatch | None:
+    def _lay_out(self, dag: Dag, columns: Columns, satisfied: Sequence[bool], queue_shard: ShardNo) -> NodeBatch | None:
         """The DAG and its new nodes as they will stand; None when one is to be passed outputs now."""
         lefts = list(columns.lefts)
         for up, down in zip(columns.ups, columns.downs, strict=True) if any(satisfied) else ():

@@ -5,6 +5,7 @@ wait. What stops in between is driven forward, by the same call repeated or by t
 """
 
 from __future__ import annotations
+from shared.ids import ShardNo
 
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -148,7 +149,7 @@ class Builder:
         namespace: str,
         made_of: SubSpec,
         facts: Sequence[Resolved],
-        queue_shard: int,
+        queue_shard: ShardNo,
         parent: Parent | None = None,
     ) -> tuple[Settlement | None, Written]:
         """Make a DAG of its own, or of a parent, some of whose externals are resolved, in a transaction of the
@@ -188,7 +189,7 @@ class Builder:
         parent: Parent | None = None,
     ) -> Created:
         edges = await self._edges(nodes, dependencies)
-        queue_shard = await self._queue_shard(shard) if nodes else 0
+        queue_shard = await self._queue_shard(shard) if nodes else ShardNo(0)
         await self.quotas.look(namespace)
         if parent is None and not self.quotas.is_limited(namespace) and not self._is_large(edges):
             batch = create_batch.plan(dag_id, namespace, new, nodes, edges, queue_shard, self._settings)
@@ -248,7 +249,7 @@ class Builder:
         """
         shard, dag_id = self._context.shard_of(dag_id)
         edges = await self._edges(nodes, dependencies)
-        queue_shard = await self._queue_shard(shard) if nodes else 0
+        queue_shard = await self._queue_shard(shard) if nodes else ShardNo(0)
         await self.quotas.look(namespace)
 
         async def work(tx: Transaction) -> tuple[Settlement | None, Written]:
@@ -338,7 +339,7 @@ class Builder:
         dag: Dag,
         nodes: Sequence[NewNode],
         edges: Sequence[NewEdge],
-        queue_shard: int,
+        queue_shard: ShardNo,
         expansion: Expansion | None = None,
     ) -> tuple[Settlement | None, Written]:
         existing = await self._existing(tx, dag, nodes, edges, expansion)
@@ -474,7 +475,7 @@ class Builder:
         is_large = count > self._settings.edges_at_once_max
         return await beside(is_large, addition.edges_of, nodes, dependencies)
 
-    async def _queue_shard(self, shard: Shard) -> int:
+    async def _queue_shard(self, shard: Shard) -> ShardNo:
         """A queue shard for the items of one call, which keep their order that way."""
         try:
             return await self._context.queue_shard(shard)

@@ -6,6 +6,7 @@ needs more than the call to be decided goes the long way (see `building`).
 """
 
 from __future__ import annotations
+from shared.ids import ShardNo
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -38,7 +39,7 @@ def plan(
     new: NewDag,
     nodes: Sequence[NewNode],
     edges: Sequence[NewEdge],
-    queue_shard: int,
+    queue_shard: ShardNo,
     settings: DagSettings,
 ) -> NodeBatch | Fallback:
     """A new DAG as it will stand. A fallback where the long way is to tell: of what is there already (externals
@@ -75,7 +76,7 @@ def _is_common(node: NewNode) -> bool:
     return not (node.sub or node.timer or node.run_on is not None or node.external or node.tolerate)
 
 
-def lay_out(dag_id: str, namespace: str, new: NewDag, columns: Columns, queue_shard: int) -> NodeBatch:
+def lay_out(dag_id: str, namespace: str, new: NewDag, columns: Columns, queue_shard: ShardNo) -> NodeBatch:
     """A new DAG as it will stand: what has no upstream is released, unless the DAG keeps it."""
     dag = _unsaved_dag(dag_id, namespace, new)
     count, roots = len(columns.keys), columns.lefts.count(0)
@@ -94,7 +95,7 @@ class CreateBatches:
         self._context = context
         self._settings = context.settings
         self._registrar = registrar
-        self._batchers: dict[int, Batcher[NodeBatch, CreatedDag | None]] = {}
+        self._batchers: dict[ShardNo, Batcher[NodeBatch, CreatedDag | None]] = {}
 
     async def make(self, shard: Shard, batch: NodeBatch) -> Dag | None:
         """Make a DAG and give the queue its items; None when its key is taken.

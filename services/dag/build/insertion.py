@@ -1,6 +1,7 @@
 """New nodes as one call adds them to a DAG: their rows, externals and edges, under the DAG's lock."""
 
 from __future__ import annotations
+from shared.ids import ShardNo
 
 import uuid
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ async def insert(
     adding: Plan,
     existing: Existing,
     numbers: dict[str, int],
-    queue_shard: int,
+    queue_shard: ShardNo,
 ) -> list[NodeRow]:
     """Write the nodes, blocked, their externals and all new edges."""
     externals = await _declare(tx, dag, adding)

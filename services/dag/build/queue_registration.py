@@ -7,6 +7,7 @@ before is enqueued where it cannot be revived, and the queue remembers the cance
 """
 
 from __future__ import annotations
+from shared.ids import ShardNo
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +45,7 @@ class Ungiven(Exception):
 class Given(NamedTuple):
     """What a queue shard is given of an add: items as JSON text."""
 
-    queue_shard: int
+    queue_shard: ShardNo
     texts: list[str]
 
 
@@ -62,7 +63,7 @@ class QueueRegistrar:
         self._context = context
         self._settings = context.settings
         self._ranks = Ranks(context)
-        self._batchers: dict[int, Batcher[_Items, bool]] = {}
+        self._batchers: dict[ShardNo, Batcher[_Items, bool]] = {}
         self._running: dict[int, asyncio.Future[None]] = {}
 
     async def give(
@@ -139,7 +140,7 @@ class QueueRegistrar:
         bytes_max = self._settings.send_bytes_max
         return max(len(texts), sum(map(len, texts)) * self._settings.send_items_max // bytes_max)
 
-    def _batcher(self, queue_shard: int) -> Batcher[_Items, bool]:
+    def _batcher(self, queue_shard: ShardNo) -> Batcher[_Items, bool]:
         if queue_shard not in self._batchers:
             limits = BatcherLimits(self._settings.send_items_max, waiting_max=1 << 62, wait_s=_NEVER_S)
             self._batchers[queue_shard] = Batcher(self._flush, limits)

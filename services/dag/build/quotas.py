@@ -8,6 +8,7 @@ time. A sub-DAG is its parent's work and counts, but is not refused. Without lim
 """
 
 from __future__ import annotations
+from shared.ids import ShardNo
 
 import asyncio
 from contextlib import suppress
@@ -40,7 +41,7 @@ class Quotas:
         self._default = Limits(
             settings.namespace_dags_max, settings.namespace_nodes_max, settings.namespace_edges_max
         )
-        self._given: dict[int, list[tuple[str, Limits, datetime]]] = {}
+        self._given: dict[ShardNo, list[tuple[str, Limits, datetime]]] = {}
         self._limits: dict[str, Limits] = {}
         self._read_s = _NEVER_S
         self._uses: Lately[str, list[int]] = Lately(_NAMESPACES_MAX)

@@ -19,6 +19,7 @@ from services.dag.run.decisions import Settlement
 from services.dag.settings import DagSettings
 from services.dag.store.duties import Waiting
 from shared.crash import crash_point
+from shared.ids import ShardNo
 from shared.loop import part_failed
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -45,7 +46,7 @@ class Walker:
         self._settings = context.settings
         self._leaving = asyncio.Event()
         self._turns: defaultdict[int, Turns] = defaultdict(Turns)
-        self._looked_to: dict[int, int] = {}
+        self._looked_to: dict[ShardNo, int] = {}
 
     def leave(self) -> None:
         """The process goes: no more pauses."""

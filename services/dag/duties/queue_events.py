@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from services.dag.run.context import Context
 from shared import dag_notify, ids, vital
 from shared.errors import ServiceError
+from shared.ids import ShardNo
 from shared.redis import connect, listen
 
 _DAGS_PER_READ = 1_000
@@ -32,8 +33,8 @@ class QueueEvents:
         self._ear: Redis | None = connect(settings.redis_url, patient=True) if settings.redis_url else None
         self._listening: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
-        self._named: dict[int, set[str]] = {}
-        self._reads: dict[int, asyncio.Task[None]] = {}
+        self._named: dict[ShardNo, set[str]] = {}
+        self._reads: dict[ShardNo, asyncio.Task[None]] = {}
         context.watches.stream_listeners.append(self._follow)
 
     def start(self) -> None:
@@ -77,7 +78,7 @@ class QueueEvents:
         if number not in self._reads:
             self._reads[number] = asyncio.create_task(self._read(number))
 
-    async def _read(self, number: int) -> None:
+    async def _read(self, number: ShardNo) -> None:
         try:
             while named := self._named.pop(number, None):
                 shard = self._context.shards.get(number)

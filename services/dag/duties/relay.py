@@ -26,6 +26,7 @@ from services.dag.run.priority import Ranks
 from shared import ids
 from shared.crash import crash_point
 from shared.errors import Unavailable
+from shared.ids import ShardNo
 from shared.log import log
 from shared.loop import part_failed
 from shared.metrics import OUTBOX_ROWS
@@ -47,7 +48,7 @@ class _Route(NamedTuple):
 
     namespace: str
     action: str
-    queue_shard: int
+    queue_shard: ShardNo
     bulk: bool
 
 
@@ -89,11 +90,11 @@ class Relay(Sender):
         self._drain = drain
         self._ranks = Ranks(context)
         self._routes: dict[_Route, deque[_Entry]] = {}
-        self._sent: dict[int, list[Send]] = {}
+        self._sent: dict[ShardNo, list[Send]] = {}
         self._added: dict[int, list[int]] = {}
         self._held: set[_RowKey] = set()
         self._lost_since_s: dict[_RowKey, float] = {}
-        self._looked_s: dict[int, float] = {}  # by shard
+        self._looked_s: dict[ShardNo, float] = {}  # by shard
         self._slots = asyncio.Semaphore(self._settings.sends_in_flight_max)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0

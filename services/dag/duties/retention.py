@@ -14,6 +14,7 @@ from services.dag import store
 from services.dag.model import DagNo
 from services.dag.run.context import Context
 from shared.errors import ServiceError
+from shared.ids import ShardNo
 from shared.loop import part_failed
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -28,7 +29,7 @@ class Retention:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._old_after: dict[int, tuple[datetime, int]] = {}
+        self._old_after: dict[ShardNo, tuple[datetime, int]] = {}
 
     async def step(self, shard: Shard) -> int:
         """One bounded look at a shard; how much was done."""

@@ -13,6 +13,7 @@ from services.dag import store
 from services.dag.run.context import Context
 from services.dag.schedules.ticking import Ticker
 from shared.errors import Unavailable
+from shared.ids import ShardNo
 from shared.loop import part_failed
 from shared.shards.shard_map import Shard
 
@@ -30,7 +31,7 @@ class Slots:
         self._context = context
         self._ticker = ticker
         self._ahead_s = context.short_timers.ahead_s
-        self._turned_to: dict[int, int] = {}
+        self._turned_to: dict[ShardNo, int] = {}
 
     async def step(self, shard: Shard) -> int:
         """Decide what is due, of so many schedules; how many slots that were, or stretches of them."""

@@ -22,6 +22,7 @@ from shared import ids
 from shared.admission.connection_priority import Urgency
 from shared.errors import NotFound, invalid
 from shared.http import cursors
+from shared.ids import ShardNo
 from shared.postgres.batcher import Batcher, BatcherLimits
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -71,7 +72,7 @@ class Queries:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._looking: dict[int, Batcher[str, Dag | None]] = {}
+        self._looking: dict[ShardNo, Batcher[str, Dag | None]] = {}
 
     async def dag(self, namespace: str, dag_id: str) -> Dag:
         """A DAG.
@@ -88,7 +89,7 @@ class Queries:
         return dag
 
     async def _look_for_undeclared(self, dags: Sequence[Dag]) -> None:
-        by_shard: dict[int, list[Dag]] = {}
+        by_shard: dict[ShardNo, list[Dag]] = {}
         for dag in dags:
             if dag.externals:
                 by_shard.setdefault(ids.shard_of(dag.id), []).append(dag)

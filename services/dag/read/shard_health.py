@@ -8,6 +8,7 @@ from typing import Any, Final
 from services.dag import store
 from services.dag.run.context import Context
 from shared.errors import ShardUnavailable
+from shared.ids import ShardNo
 from shared.metrics import DAGS
 from shared.shards.shard_map import Shard
 
@@ -20,7 +21,7 @@ class ShardHealth:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._health: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._health: dict[ShardNo, tuple[float, dict[str, Any]]] = {}
 
     async def step(self) -> int:
         """Sample the health of every shard, for `/metrics`."""
@@ -31,7 +32,7 @@ class ShardHealth:
         """Health of the DAG shards; a shard's counts are at most `health_refresh_s` old."""
         return list(await asyncio.gather(*(self._shard(shard) for shard in self._context.shards)))
 
-    def seen(self) -> dict[int, dict[str, Any]]:
+    def seen(self) -> dict[ShardNo, dict[str, Any]]:
         """What was counted last, by shard."""
         return {number: known for number, (_, known) in self._health.items()}
 

@@ -19,6 +19,7 @@ from shared.admission.delay import LoopLag
 from shared.clock import Clock
 from shared.crash import crash_point
 from shared.errors import NotFound, ShuttingDown, Unavailable
+from shared.ids import ShardNo
 from shared.loop import Waker
 from shared.metrics import DAG_SECONDS, RELEASED
 from shared.postgres.connections import Transaction
@@ -80,11 +81,11 @@ class Sender(Protocol):
 class ShortTimers:
     """Timers that this process has released, and that are due before the shard's owner is sure to look."""
 
-    def __init__(self, wakers: Mapping[int, ShardWakers], settings: DagSettings, clock: Clock) -> None:
+    def __init__(self, wakers: Mapping[ShardNo, ShardWakers], settings: DagSettings, clock: Clock) -> None:
         self._wakers = wakers
         self._settings = settings
         self._clock = clock
-        self._due_s: dict[int, list[float]] = {}
+        self._due_s: dict[ShardNo, list[float]] = {}
 
     @property
     def ahead_s(self) -> float:
@@ -118,7 +119,7 @@ class ShortTimers:
 class _Beside(NamedTuple):
     """Which queue shards were found beside a DAG shard, until when that holds, and where it lived then."""
 
-    numbers: frozenset[int]
+    numbers: frozenset[ShardNo]
     until_s: float
     at: ShardAddress
 
@@ -136,15 +137,15 @@ class Context:
         self.clock = clock
         self.watches = Watches()
         self.lag = LoopLag(settings.standing_wait_s_max)
-        self._beside: dict[int, _Beside] = {}
-        self._homes: dict[int, Home] = {}
+        self._beside: dict[ShardNo, _Beside] = {}
+        self._homes: dict[ShardNo, Home] = {}
         self._settled: list[tuple[int, int, float]] = [(-1, -1, 0.0), (-1, -1, 0.0)]
         self.gauges = {shard.number: ShardGauges() for shard in shards}
         self.wakers = {shard.number: ShardWakers() for shard in shards}
         self.short_timers = ShortTimers(self.wakers, settings, clock)
         self.senders: list[Sender] = []
 
-    async def queue_shard(self, shard: Shard) -> int:
+    async def queue_shard(self, shard: Shard) -> ShardNo:
         """The queue's shard for new items of a DAG shard."""
         numbers = await self.queue.shards()
         now_s = self.clock.monotonic_s()

@@ -16,6 +16,7 @@ from services.dag.queue_items import encode
 from services.dag.run.decisions import Settlement
 from services.dag.store.runs import Decider, Run
 from shared import ids
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 
 TOPIC: Final = "wf/"
@@ -91,7 +92,7 @@ async def renew(
     *,
     state: str,
     delay_s: float = 0.0,
-    queue_shard: int | None = None,
+    queue_shard: ShardNo | None = None,
 ) -> Decider:
     """Begin the decider's next generation: parked (`blocked`), or to be delivered (`released`). Its item stays on
     the queue's shard where the last one was, unless another is named."""
@@ -118,7 +119,7 @@ async def deliver_again(
     generation: int,
     *,
     delay_s: float = LOST_DELAY_S,
-    queue_shard: int | None = None,
+    queue_shard: ShardNo | None = None,
 ) -> None:
     """The item of a decider's generation ended without a turn that parked or ended the run, or is lost: make
     another, with a secret of its own."""

@@ -18,14 +18,15 @@ from services.dag.run.compensation_input import inputs as undone_inputs
 from services.dag.settings import DagSettings
 from services.dag.store.dags import Ended, Moved, Replaced
 from shared import ids
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 
 
 class Home(NamedTuple):
     """Where a DAG shard's new items go: the queue's shard for them, and all those that take items now."""
 
-    shard: int
-    taking: frozenset[int]
+    shard: ShardNo
+    taking: frozenset[ShardNo]
 
 
 class Settlement:

@@ -21,6 +21,7 @@ from services.dag.store.dags import Replaced
 from services.dag.store.reopening import Reopening, RetryPlan
 from shared import ids
 from shared.crash import crash_point
+from shared.ids import ShardNo
 
 SPARED: Final = ("skipped", "cancelled")
 ENDED: Final = ("succeeded", "failed", *SPARED)
@@ -34,7 +35,7 @@ async def reopen(
     settlement: Settlement,
     dag: Dag,
     nos: Sequence[int],
-    queue_shard: int,
+    queue_shard: ShardNo,
     *,
     since: datetime | None = None,
 ) -> None:
@@ -64,7 +65,7 @@ async def reopen(
             settlement.sends.append(Send(old.no, old.generation, "stop", old.item_id, dag.namespace))
 
 
-async def begin(context: Context, settlement: Settlement, dag: Dag, plan: RetryPlan, queue_shard: int) -> None:
+async def begin(context: Context, settlement: Settlement, dag: Dag, plan: RetryPlan, queue_shard: ShardNo) -> None:
     """The first step of a large retry, in the transaction that takes it: from now on the DAG is reopened."""
     tx = settlement.tx
     cleanups = []

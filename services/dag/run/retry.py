@@ -28,6 +28,7 @@ from services.dag.run.decisions import Settlement
 from services.dag.run.reopening import BEGUN, ENDED, SPARED
 from services.dag.store.reopening import RetryPlan
 from shared.errors import FieldError, Invalid, pointer_to
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
@@ -118,7 +119,7 @@ class Retrier:
         settlement: Settlement,
         dag: Dag,
         wanted: Retry,
-        queue_shard: int,
+        queue_shard: ShardNo,
         *,
         alone: bool = True,
     ) -> None:
@@ -281,7 +282,7 @@ class Retrier:
             await store.dags.set_specs(tx, specs)
 
     async def _reopen(
-        self, tx: Transaction, settlement: Settlement, dag: Dag, nos: Sequence[int], queue_shard: int
+        self, tx: Transaction, settlement: Settlement, dag: Dag, nos: Sequence[int], queue_shard: ShardNo
     ) -> None:
         await store.dags.reopen_dag(tx, dag)
         settlement.restart(dag)

@@ -14,7 +14,7 @@ from itertools import islice
 
 from services.dag import store
 from services.dag.model import Dag
-from shared.ids import DAG_TAG
+from shared.ids import DAG_TAG, ShardNo
 from shared.shards.shard_map import Shard
 
 _DAGS_PER_LOOK = 1_000
@@ -42,7 +42,7 @@ class Watches:
         self.leaving = False
         self.stream_listeners: list[Callable[[bool], None]] = []
         self._streamed: dict[str, set[str]] = {}  # by DAG tag
-        self._by_shard: dict[int, dict[str, set[Watch]]] = {}
+        self._by_shard: dict[ShardNo, dict[str, set[Watch]]] = {}
 
     def __len__(self) -> int:
         return sum(len(watches) for dags in self._by_shard.values() for watches in dags.values())
@@ -100,7 +100,7 @@ class Watches:
             number = dag.last_event if dag.workflow is None else _ANY
             self._wake(watches, number, dag.over or dag.ends_as is not None)
 
-    def has(self, number: int, dag_id: str) -> bool:
+    def has(self, number: ShardNo, dag_id: str) -> bool:
         """Whether somebody watches this DAG of the shard of that number."""
         return dag_id in self._by_shard.get(number, ())
 

@@ -18,6 +18,7 @@ from services.dag.schedules.policy import Situation
 from services.dag.store.schedules import Schedule, ScheduleStanding, Tick
 from shared import ids
 from shared.errors import NotFound, ServiceError, Unavailable
+from shared.ids import ShardNo
 from shared.log import log
 from shared.metrics import SCHEDULE_TICKS
 from shared.postgres.connections import Transaction
@@ -60,7 +61,7 @@ class _Turn:
         builder: Builder,
         schedule: Schedule,
         standing: ScheduleStanding,
-        queue_shard: int,
+        queue_shard: ShardNo,
         *,
         refusal: str | None,
         kept: int,
@@ -295,7 +296,7 @@ class Ticker:
         shard: Shard,
         find: Callable[[Transaction], Awaitable[Schedule | None]],
         act: Callable[[_Turn], Awaitable[_Done]],
-        queue_shard: int,
+        queue_shard: ShardNo,
         refusal: str | None,
     ) -> _Done | None:
         async def work(tx: Transaction) -> tuple[Settlement | None, _Done | None]:

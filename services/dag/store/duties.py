@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from services.dag.model import Addition, DagNo, Ref, Send
 from services.dag.store.dags import SQL, Walk
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import column_of, map_of, only_row_of, rows_of, value_of
 from shared.shards.shard_map import Shard
@@ -167,6 +168,6 @@ async def fold_tally(shard: Shard, *, rows_min: int, rows_max: int) -> int:
     return rows
 
 
-async def queue_shards_beside(shard: Shard) -> frozenset[int]:
+async def queue_shards_beside(shard: Shard) -> frozenset[ShardNo]:
     """Numbers of the queue's shards in a DAG shard's own database."""
-    return frozenset(await column_of(int, shard.pool, SQL.queue_shards_beside))
+    return frozenset(await column_of(ShardNo, shard.pool, SQL.queue_shards_beside))

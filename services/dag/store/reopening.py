@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from services.dag.model import Dag
 from services.dag.store.dags import SQL
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import map_of, rows_of
 
@@ -34,7 +35,7 @@ class Reopening(NamedTuple):
     roots: Sequence[str]
     by_call_too: bool
     cleanups: Sequence[int]
-    queue_shard: int
+    queue_shard: ShardNo
     after_no: int
     started_at: datetime
 
@@ -62,7 +63,9 @@ class Below(NamedTuple):
     left: dict[int, int]
 
 
-async def insert(tx: Transaction, dag: Dag, plan: RetryPlan, cleanups: Sequence[int], queue_shard: int) -> None:
+async def insert(
+    tx: Transaction, dag: Dag, plan: RetryPlan, cleanups: Sequence[int], queue_shard: ShardNo
+) -> None:
     """A reopening begins."""
     await tx.fetch(
         SQL.insert_reopening,

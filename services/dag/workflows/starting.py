@@ -22,6 +22,7 @@ from services.dag.workflows.values import NewRun, signal_data
 from shared import ids
 from shared.crash import crash_point
 from shared.errors import ShardUnavailable
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
@@ -133,7 +134,7 @@ class Starter:
         namespace: str,
         dag_id: str,
         wanted: NewRun,
-        queue_shard: int,
+        queue_shard: ShardNo,
         parent: Parent | None = None,
     ) -> Begun:
         """Make a run in a transaction of the caller's, who settles it and gives the queue what was written."""
@@ -176,7 +177,7 @@ class Starter:
         return Begun(written, settlement)
 
     async def continue_as(
-        self, tx: Transaction, shard: Shard, dag: Dag, run: Run, input: str | None, queue_shard: int
+        self, tx: Transaction, shard: Shard, dag: Dag, run: Run, input: str | None, queue_shard: ShardNo
     ) -> Begun:
         """The next run of a run that ends in this transaction, with the signals that it has not received."""
         dag_id = ids.new_id(shard.number)

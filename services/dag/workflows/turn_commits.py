@@ -25,6 +25,7 @@ from services.dag.workflows.starting import Begun, Starter
 from services.dag.workflows.values import DAG_ENDS, Command, RunEnd, Turn, TurnAnswer
 from shared.crash import crash_point
 from shared.errors import NotFound
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
@@ -125,7 +126,7 @@ class _Writing:
         run: Run,
         decider: Decider,
         turn: Turn,
-        queue_shard: int,
+        queue_shard: ShardNo,
     ) -> None:
         self._context = context
         self._settings = context.settings

@@ -28,6 +28,7 @@ from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas
 from services.queue.settings import QueueSettings
 from services.queue.store.shard_store import Store
+from shared.ids import ShardNo
 from shared.shards.ownership import Ownership
 from shared.shards.shard_map import ShardMap
 
@@ -38,7 +39,7 @@ class QueueProcess:
 
     settings: QueueSettings
     shards: ShardMap
-    stores: dict[int, Store]
+    stores: dict[ShardNo, Store]
     dispatch: Dispatch
     placement: Placement
     enqueues: Enqueues

@@ -24,6 +24,7 @@ from shared.http import cursors
 from shared.http.access import Caller
 from shared.http.edge import body_of, caller_of, json_response
 from shared.http.hot_path import Verb, documented
+from shared.ids import ShardNo
 
 router = APIRouter()
 
@@ -396,7 +397,7 @@ async def get_shard(shard: str, caller: CallerOf, process: ProcessOf) -> Respons
     caller.need("ops")
     if not shard.isdecimal() or not shard.isascii() or len(shard) > 4:
         raise NotFound("no shard has this number; see GET /v1/shards")
-    return json_response(await process.health.shard(int(shard)))
+    return json_response(await process.health.shard(ShardNo(int(shard))))
 
 
 def _raw(text: str | None) -> msgspec.Raw:

@@ -15,7 +15,7 @@ from shared.errors import Forbidden, invalid
 from shared.http import cursors
 from shared.http.access import Caller
 from shared.http.edge import body_of, json_response
-from shared.ids import canonical
+from shared.ids import ShardNo, canonical
 
 router = APIRouter()
 
@@ -113,20 +113,20 @@ def _may_touch(caller: Caller, topic: str | None) -> None:
         raise Forbidden("topics that begin with `_` are the system's")
 
 
-def _cursor(query: str, shard: int, place: Place) -> str:
+def _cursor(query: str, shard: ShardNo, place: Place) -> str:
     topic_id, at, item_id = place
     return cursors.encode(query, f"{shard}|{topic_id}|{at.isoformat()}|{item_id}")
 
 
-def _place(query: str, cursor: str | None) -> tuple[int, Place]:
+def _place(query: str, cursor: str | None) -> tuple[ShardNo, Place]:
     """The shard, and the place in it, that a cursor goes on after."""
     if cursor is None:
-        return 0, FIRST
+        return ShardNo(0), FIRST
     try:
         shard, topic_id, at, item_id = cursors.decode(query, cursor).split("|")
         place = int(topic_id), datetime.fromisoformat(at), canonical(item_id) or FIRST[2]
         if place[1].tzinfo is None or not TOPIC_IDS[0] <= place[0] <= TOPIC_IDS[1]:
             raise ValueError(cursor)
-        return int(shard), place
+        return ShardNo(int(shard)), place
     except ValueError:
         raise invalid("/cursor", _CHANGED) from None

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.queue.model import Key
+from shared.ids import ShardNo
 
 
 class Announcer:
     """Tells nobody, since there are no other processes: whoever has a Redis overrides these."""
 
-    def tell(self, namespace: str, topic: str, shard: int, keys: Sequence[Key]) -> None:
+    def tell(self, namespace: str, topic: str, shard: ShardNo, keys: Sequence[Key]) -> None:
         """Keys of a topic became ready."""
 
     def want(self, namespace: str, topic: str) -> None:

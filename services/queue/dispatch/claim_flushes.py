@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from services.queue.model import Claim, Key, KeyLook, id_of
 from services.queue.store.dequeue_encoding import Claimed, Group
 from services.queue.store.shard_store import Store
-from shared.ids import one_shard_of, shard_of
+from shared.ids import ShardNo, one_shard_of, shard_of
 
 
-def by_shard(keys: Sequence[Key]) -> dict[int, list[Key]]:
+def by_shard(keys: Sequence[Key]) -> dict[ShardNo, list[Key]]:
     """Keys by their shards, in their order."""
     shard = one_shard_of(list(map(id_of, keys)))
     if shard is not None:
         return {shard: list(keys)}
-    found: dict[int, list[Key]] = {}
+    found: dict[ShardNo, list[Key]] = {}
     for key in keys:
         found.setdefault(shard_of(key.id), []).append(key)
     return found

@@ -20,6 +20,7 @@ from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.admission.delay import overloaded
 from shared.errors import Overloaded, Unavailable
+from shared.ids import ShardNo
 from shared.log import log
 from shared.postgres.batcher import Batcher
 
@@ -43,7 +44,7 @@ class Claims:
         settings: QueueSettings,
         rests: Resting,
         *,
-        topic_id: Callable[[Line, int], Awaitable[TopicId | None]],
+        topic_id: Callable[[Line, ShardNo], Awaitable[TopicId | None]],
         give_back: Callable[[str, list[tuple[str, str]]], None],
         keep: Callable[[Awaitable[None]], None],
     ) -> None:
@@ -74,7 +75,7 @@ class Claims:
         self, lines: Sequence[Line], taken: Sequence[list[Key]], holder: Holder, leased: Leased
     ) -> list[Group]:
         """What was got of these keys, in the room that `leased` has left; it is told of shards that had more."""
-        groups: dict[int, list[tuple[Line, list[Key]]]] = {}
+        groups: dict[ShardNo, list[tuple[Line, list[Key]]]] = {}
         for i, line in enumerate(lines):
             for shard, part in by_shard(taken[i]).items():
                 groups.setdefault(shard, []).append((line, part))
@@ -102,8 +103,8 @@ class Claims:
         return bytes_left // shards, first.id
 
     async def _claim_at_each(
-        self, namespace: str, groups: dict[int, list[tuple[Line, list[Key]]]], holder: Holder, room: Room
-    ) -> dict[int, Claimed]:
+        self, namespace: str, groups: dict[ShardNo, list[tuple[Line, list[Key]]]], holder: Holder, room: Room
+    ) -> dict[ShardNo, Claimed]:
         flushes = {
             asyncio.create_task(self._claim_at(namespace, shard, parts, holder, room)): shard
             for shard, parts in groups.items()
@@ -115,7 +116,12 @@ class Claims:
         return {shard: flush.result() for flush, shard in flushes.items() if flush in done}
 
     async def _claim_at(
-        self, namespace: str, shard: int, parts: Sequence[tuple[Line, list[Key]]], holder: Holder, room: Room
+        self,
+        namespace: str,
+        shard: ShardNo,
+        parts: Sequence[tuple[Line, list[Key]]],
+        holder: Holder,
+        room: Room,
     ) -> Claimed:
         size, claims = 0, list[Claim]()
         try:
@@ -137,7 +143,7 @@ class Claims:
         groups = [group for claimed in found for group in claimed.groups]
         return Claimed(groups, any(claimed.is_cut for claimed in found))
 
-    def _reread(self, shard: int, parts: Sequence[tuple[Line, list[Key]]], claimed: Claimed) -> None:
+    def _reread(self, shard: ShardNo, parts: Sequence[tuple[Line, list[Key]]], claimed: Claimed) -> None:
         """Look afresh for what there was no room for, and where nothing was got: all was gone, or paused, and what
         else is known most likely, too."""
         if not claimed.is_known:

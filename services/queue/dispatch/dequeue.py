@@ -27,7 +27,7 @@ from services.queue.store.dequeue_encoding import Group, Leased, returnable
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.histogram import Series
-from shared.ids import new_token, shard_of
+from shared.ids import ShardNo, new_token, shard_of
 from shared.metrics import DEQUEUED, REDELIVERED, SCHEDULE_TO_START_SECONDS
 
 # Where what a call would take is gone each time it comes for it, it tries for so long after its deadline.
@@ -39,7 +39,7 @@ class Dequeues:
 
     def __init__(
         self,
-        stores: Mapping[int, Store],
+        stores: Mapping[ShardNo, Store],
         dispatch: Dispatch,
         gates: Gates,
         settings: QueueSettings,
@@ -49,8 +49,8 @@ class Dequeues:
         self._dispatch = dispatch
         self._settings = settings
         self._clock = clock
-        self._dequeued: dict[int, Counter] = {}
-        self._started: dict[int, Series] = {}
+        self._dequeued: dict[ShardNo, Counter] = {}
+        self._started: dict[ShardNo, Series] = {}
         self._gates = gates
         self._gated = GatedClaims(dispatch, gates, clock, take=self._take, topic=self._topic)
 

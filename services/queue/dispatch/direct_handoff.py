@@ -26,6 +26,7 @@ from services.queue.quotas import Tenant, Use
 from services.queue.store.dequeue_encoding import Handed, returnable
 from shared.errors import Invalid
 from shared.fallback import Fallback
+from shared.ids import ShardNo
 
 T = TypeVar("T")
 
@@ -117,13 +118,13 @@ class Line:
         self.aside_turn = 0
         self.woken = 0  # calls that are about to look again
         self.offered = 0
-        self.topic_ids: dict[int, TopicId] = {}
+        self.topic_ids: dict[ShardNo, TopicId] = {}
         self.refreshed_s = float("-inf")
         self.used_s = 0.0
         self.noted_s = float("-inf")
         self.filling = asyncio.Lock()
-        self.late: dict[int, asyncio.Task[None]] = {}
-        self.floors: dict[int, KeysFloor] = {}
+        self.late: dict[ShardNo, asyncio.Task[None]] = {}
+        self.floors: dict[ShardNo, KeysFloor] = {}
         self.calls = 0
         self.taken = 0
         self.taken_before = 0
@@ -190,13 +191,13 @@ class Line:
         used = max(self.taken, self.taken_before) // LOOKS_A_POLL
         return min(max(used, count * CALLS_A_LOOK, LOOK_KEYS_MIN), keys_max)
 
-    def start(self, shard: int, after: Bound, now_s: float) -> Bound:
+    def start(self, shard: ShardNo, after: Bound, now_s: float) -> Bound:
         """From where to look for keys behind `after`; places of lanes are no times and have no front."""
         if after != START or self.buffer.takes_turns:
             return after
         return self.floors.setdefault(shard, KeysFloor()).start(now_s)
 
-    def found(self, shard: int, after: Bound, keys: Sequence[Key]) -> None:
+    def found(self, shard: ShardNo, after: Bound, keys: Sequence[Key]) -> None:
         """A look behind `after` found these."""
         if after == START and shard in self.floors:
             self.floors[shard].found(keys)

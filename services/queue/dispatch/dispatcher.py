@@ -29,6 +29,7 @@ from services.queue.store import items
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import ShardUnavailable
+from shared.ids import ShardNo
 
 
 class Dispatch:
@@ -41,11 +42,11 @@ class Dispatch:
         clock: Clock,
         *,
         announcer: Announcer,
-        owns: Callable[[int], bool],
+        owns: Callable[[ShardNo], bool],
         hand_back: Callable[[str, Sequence[tuple[str, str]]], Awaitable[None]],
     ) -> None:
         self._owns = owns
-        self._stores: dict[int, Store] = {}
+        self._stores: dict[ShardNo, Store] = {}
         self._settings = settings
         self._clock = clock
         self.announcer = announcer
@@ -86,17 +87,17 @@ class Dispatch:
             line.buffer.join(store.number)
             line.wake_one()
 
-    def hold(self, shard: int) -> None:
+    def hold(self, shard: ShardNo) -> None:
         """Serve nothing of a shard until it is released."""
         self.rests.held.add(shard)
 
-    def release(self, shard: int) -> None:
+    def release(self, shard: ShardNo) -> None:
         """Serve from a shard that was held."""
         if shard in self.rests.held:
             self.rests.held.remove(shard)
             self.forget_keys()
 
-    def ready(self, shard: int, items: Sequence[Ready]) -> None:
+    def ready(self, shard: ShardNo, items: Sequence[Ready]) -> None:
         """Items of a shard have become deliverable: remember their keys and wake who waits for them."""
         if items:
             topics: dict[TopicId, list[Key]] = {}
@@ -105,7 +106,7 @@ class Dispatch:
             for topic_id, keys in topics.items():
                 self.ready_in(shard, topic_id, keys)
 
-    def ready_in(self, shard: int, topic_id: TopicId, keys: Sequence[Key]) -> None:
+    def ready_in(self, shard: ShardNo, topic_id: TopicId, keys: Sequence[Key]) -> None:
         """As `ready`, for items of one topic."""
         line = self._by_id.get((shard, topic_id))
         pair = self._stores[shard].names.pair(topic_id)
@@ -122,28 +123,30 @@ class Dispatch:
         if len(keys) > taken:  # the calls that wait here take the others: each that is woken wakes the next
             self.announcer.tell(*pair, shard, keys[taken:])
 
-    def handing(self, shard: int, verb: str, entries: int, *, waits: bool = False) -> Handing:
+    def handing(self, shard: ShardNo, verb: str, entries: int, *, waits: bool = False) -> Handing:
         """What a flush of so many entries may lease at once to calls that wait, by what became ready before. One
         that itself `waits` for others takes no call along: small flushes would find nobody to hand to."""
         recent = self._recent.setdefault((shard, verb), {})
         lines = () if waits else self._offerable(shard, recent, entries)
         return Handing(lines, recent, self.give_back, entries)
 
-    def handing_of(self, shard: int, topics: Set[tuple[str, str]], entries: int) -> Handing:
+    def handing_of(self, shard: ShardNo, topics: Set[tuple[str, str]], entries: int) -> Handing:
         """The same of a flush of which it is known what it makes ready, if it is of few topics."""
         names = self._stores[shard].names
         refs = (names.known(*pair) for pair in topics) if len(topics) <= HANDED_TOPICS_MAX else ()
         lines = self._offerable(shard, [ref.topic_id for ref in refs if ref is not None], entries)
         return Handing(lines, {}, self.give_back, entries)
 
-    def _offerable(self, shard: int, topic_ids: Iterable[TopicId], entries: int) -> Sequence[tuple[TopicId, Line]]:
+    def _offerable(
+        self, shard: ShardNo, topic_ids: Iterable[TopicId], entries: int
+    ) -> Sequence[tuple[TopicId, Line]]:
         """The lines of these topics, where a flush of so many entries may lease to who waits there."""
         if entries > HANDED_ENTRIES_MAX or self.is_leaving or shard in self.rests.held:
             return ()
         known = ((topic_id, self._by_id.get((shard, topic_id))) for topic_id in topic_ids)
         return [(topic_id, line) for topic_id, line in known if line is not None]
 
-    async def promote(self, shard: int, limit: int, due_from: datetime = EARLIEST) -> int:
+    async def promote(self, shard: ShardNo, limit: int, due_from: datetime = EARLIEST) -> int:
         """Make ready what is due on a shard, so many items at most; how many that were."""
         promoted = await items.promote(self._stores[shard].pool, limit, due_from)
         self.ready(shard, promoted)
@@ -164,7 +167,7 @@ class Dispatch:
         if line is not None:
             line.buffer.takes_turns = True
 
-    async def place_lanes(self, shard: int) -> None:
+    async def place_lanes(self, shard: ShardNo) -> None:
         """Give items of lanes that this process has just written their places, before it answers.
 
         Where it cannot, the reaper does: until then they are delayed by nothing but that.
@@ -173,7 +176,7 @@ class Dispatch:
             with contextlib.suppress(ShardUnavailable):
                 await self.promote(shard, self._settings.promote_items_max)
 
-    def hinted(self, namespace: str, topic: str, shard: int, read: Callable[[], Sequence[Key]]) -> None:
+    def hinted(self, namespace: str, topic: str, shard: ShardNo, read: Callable[[], Sequence[Key]]) -> None:
         """Another host says that keys, which `read` gives, became ready."""
         line = self._lines.get((namespace, topic))
         if line is None or shard not in self._stores:
@@ -217,7 +220,7 @@ class Dispatch:
             line.forget()
             line.wake_one()
 
-    def forget_shard(self, shard: int) -> None:
+    def forget_shard(self, shard: ShardNo) -> None:
         """The shard has another history: no number and no key that is known of it holds."""
         self._by_id = {place: line for place, line in self._by_id.items() if place[0] != shard}
         for place in [place for place in self._recent if place[0] == shard]:
@@ -256,7 +259,7 @@ class Dispatch:
         keys_max, late_s = self._settings.buffer_keys_max, self._settings.late_s
         return Heads(list(self._stores), self._owns, self._clock, keys_max=keys_max, late_s=late_s)
 
-    def _introduce(self, shard: int, topic_id: TopicId, keys: Sequence[Key]) -> None:
+    def _introduce(self, shard: ShardNo, topic_id: TopicId, keys: Sequence[Key]) -> None:
         """Learn the name of a topic that another process made, then tell of its keys."""
 
         async def learn() -> None:
@@ -274,20 +277,20 @@ class Dispatch:
         else:
             self._strangers[shard, topic_id] = (list(keys), asyncio.create_task(learn()))
 
-    def _meet(self, shard: int, topic_id: TopicId, pair: tuple[str, str]) -> Line | None:
+    def _meet(self, shard: ShardNo, topic_id: TopicId, pair: tuple[str, str]) -> Line | None:
         line = self._lines.get(pair)
         if line is not None:
             self._met(line, shard, topic_id)
         return line
 
-    def _met(self, line: Line, shard: int, topic_id: TopicId) -> None:
+    def _met(self, line: Line, shard: ShardNo, topic_id: TopicId) -> None:
         before = line.topic_ids.get(shard)
         if before is not None:
             self._by_id.pop((shard, before), None)
         line.topic_ids[shard] = topic_id
         self._by_id[shard, topic_id] = line
 
-    def _lost(self, line: Line, shard: int) -> None:
+    def _lost(self, line: Line, shard: ShardNo) -> None:
         """The number is the topic's no more: it was deleted, and another of its name may be there since."""
         topic_id = line.topic_ids.pop(shard, None)
         if topic_id is not None:

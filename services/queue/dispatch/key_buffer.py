@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from services.queue.model import EARLIEST, Bound, Key, id_of
+from shared.ids import ShardNo
 
 _LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
@@ -41,12 +42,12 @@ class Buffer:
 
     __slots__ = ("_bounds", "_keys", "_keys_max", "_known", "_least", "_peeking", "_was_dry")
 
-    def __init__(self, shards: Iterable[int], *, keys_max: int) -> None:
+    def __init__(self, shards: Iterable[ShardNo], *, keys_max: int) -> None:
         self._keys: list[Key] = []
         self._known: set[str] = set()
-        self._bounds: dict[int, Bound] = dict.fromkeys(shards, START)
+        self._bounds: dict[ShardNo, Bound] = dict.fromkeys(shards, START)
         self._least: Bound | None = None  # of the bounds; None: to be looked for, one has moved
-        self._peeking: dict[int, _Peek] = {}
+        self._peeking: dict[ShardNo, _Peek] = {}
         self._was_dry = False  # and nothing was met since, though it is being looked for afresh
         self._keys_max = keys_max
 
@@ -62,11 +63,11 @@ class Buffer:
         """How many it is over."""
         return len(self._bounds)
 
-    def covers(self, shard: int) -> bool:
+    def covers(self, shard: ShardNo) -> bool:
         """Whether it is over this shard too."""
         return shard in self._bounds
 
-    def push(self, shard: int, keys: Iterable[Key]) -> None:
+    def push(self, shard: ShardNo, keys: Iterable[Key]) -> None:
         """Take in keys of a shard that have become ready; those known already are passed over.
 
         A key beyond the shard's bound will be found by a later peek, unless one is on its way: its snapshot
@@ -80,17 +81,17 @@ class Buffer:
         self._add(keys, self._bounds[shard])
         self._shrink()
 
-    def put_back(self, shard: int, keys: Sequence[Key]) -> None:
+    def put_back(self, shard: ShardNo, keys: Sequence[Key]) -> None:
         """Keys taken before are not claimed after all; those that were found anew since are there."""
         keys = [key for key in keys if not self._has(key)]
         self._known.difference_update(map(id_of, keys))
         self.push(shard, keys)
 
-    def peeking(self, shard: int, after: Bound) -> None:
+    def peeking(self, shard: ShardNo, after: Bound) -> None:
         """A peek of this shard, of the keys after a bound, is on its way."""
         self._peeking[shard] = _Peek(after)
 
-    def peeked(self, shard: int, keys: list[Key], *, limit: int) -> None:
+    def peeked(self, shard: ShardNo, keys: list[Key], *, limit: int) -> None:
         """Take in what a peek of one shard found; fewer than `limit` means it has no more.
 
         What was taken and settled while it was on its way may have been there for it still.
@@ -104,11 +105,11 @@ class Buffer:
         self._add(_without(peek.gone, peek.told), self._bounds[shard])
         self._shrink()
 
-    def late(self) -> list[int]:
+    def late(self) -> list[ShardNo]:
         """The shards of which a peek is on its way."""
         return list(self._peeking)
 
-    def pass_over(self, shard: int) -> None:
+    def pass_over(self, shard: ShardNo) -> None:
         """A peek of this shard takes too long: serve the others' keys until it ends."""
         self._move(shard, END)
 
@@ -119,32 +120,32 @@ class Buffer:
         for peek in self._peeking.values():
             peek.after = END
 
-    def again(self) -> list[tuple[int, Bound]]:
+    def again(self) -> list[tuple[ShardNo, Bound]]:
         """Where to peek to know every shard anew from its head, while what is known may go on being served."""
         return [(shard, START) for shard in self._bounds]
 
-    def unknown(self, shard: int) -> None:
+    def unknown(self, shard: ShardNo) -> None:
         """There is more on this shard than its last look, or one on its way, can have seen."""
         self._move(shard, START)
         if shard in self._peeking:
             self._peeking[shard].after = END
 
-    def reread(self, shard: int) -> None:
+    def reread(self, shard: ShardNo) -> None:
         """What is known of this shard is gone, or what a peek on its way will find: look from its head again."""
         self.unknown(shard)
         self._forget(shard)
 
-    def skip(self, shard: int) -> None:
+    def skip(self, shard: ShardNo) -> None:
         """Serve the others' keys, as if this shard had none, until it is looked at again."""
         self.pass_over(shard)
         self._forget(shard)
 
-    def let_go(self, shard: int) -> None:
+    def let_go(self, shard: ShardNo) -> None:
         """Forget the keys of one shard if a peek from its head is on its way: what that finds is there instead."""
         if self._peeking[shard].after == START:
             self._forget(shard)
 
-    def _forget(self, shard: int) -> None:
+    def _forget(self, shard: ShardNo) -> None:
         if not self._keys:
             return
         tail = f"{shard:03x}"
@@ -158,7 +159,7 @@ class Buffer:
         self.rewind()
         self._was_dry = False
 
-    def behind(self, count: int) -> list[tuple[int, Bound]]:
+    def behind(self, count: int) -> list[tuple[ShardNo, Bound]]:
         """The shards to peek, and from where, before `count` keys can be served in order."""
         if self._holds(count, self._bound()):
             return []
@@ -192,11 +193,11 @@ class Buffer:
         """Keys taken before are claimed or gone: from now on their ids would be news."""
         self._known.difference_update(map(id_of, keys))
         for key in keys if self._peeking else ():
-            peek = self._peeking.get(int(key.id[-3:], 16))
+            peek = self._peeking.get(ShardNo(int(key.id[-3:], 16)))
             if peek is not None:
                 peek.gone.add(key)
 
-    def _move(self, shard: int, bound: Bound) -> None:
+    def _move(self, shard: ShardNo, bound: Bound) -> None:
         self._bounds[shard], self._least = bound, None
 
     def _bound(self) -> Bound:
@@ -235,7 +236,7 @@ class Buffer:
         self._known.difference_update(key.id for key in dropped)
         # Up to the last key kept nothing is missing of any shard; from there they are peeked again.
         edge = self._keys[-1]
-        for shard in {int(key.id[-3:], 16) for key in dropped}:
+        for shard in {ShardNo(int(key.id[-3:], 16)) for key in dropped}:
             self._move(shard, min(self._bounds[shard], edge))
 
 

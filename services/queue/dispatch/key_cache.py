@@ -20,6 +20,7 @@ from datetime import timedelta
 from services.queue.dispatch.key_buffer import END, START, Buffer
 from services.queue.model import Bound, Key
 from shared.clock import Clock
+from shared.ids import ShardNo
 
 
 class Heads:
@@ -41,8 +42,8 @@ class Heads:
 
     def __init__(
         self,
-        shards: Sequence[int],
-        owns: Callable[[int], bool],
+        shards: Sequence[ShardNo],
+        owns: Callable[[ShardNo], bool],
         clock: Clock,
         *,
         keys_max: int,
@@ -56,18 +57,18 @@ class Heads:
         self.takes_turns = False  # its items' places are no times then: see services.queue.duties.fairness_keys
         self._known_since_s: dict[str, float] = {}
         self._own = self._rest = _NOBODYS
-        self._others: frozenset[int] = _NONE
-        self._told: frozenset[int] = _NONE
+        self._others: frozenset[ShardNo] = _NONE
+        self._told: frozenset[ShardNo] = _NONE
         self._share_out()
 
     def __len__(self) -> int:
         return len(self._own) + len(self._rest)
 
-    def join(self, shard: int) -> None:
+    def join(self, shard: ShardNo) -> None:
         """There is one more shard; it is looked at from the next `rewind` on."""
         self._shards = [*self._shards, shard]
 
-    def push(self, shard: int, keys: Iterable[Key]) -> None:
+    def push(self, shard: ShardNo, keys: Iterable[Key]) -> None:
         """Take in keys that have become ready."""
         home = self._home(shard)
         if not home.covers(shard):
@@ -77,13 +78,13 @@ class Heads:
             self._note(keys)
         home.push(shard, keys)
 
-    def put_back(self, shard: int, keys: Sequence[Key]) -> None:
+    def put_back(self, shard: ShardNo, keys: Sequence[Key]) -> None:
         """Keys taken before are not claimed after all."""
         home = self._home(shard)
         if home.covers(shard):
             home.put_back(shard, keys)
 
-    def note(self, shard: int) -> bool:
+    def note(self, shard: ShardNo) -> bool:
         """Keys have become ready while nobody asks; false where that is not enough, and they are to be pushed."""
         if shard not in self._others:
             return False
@@ -97,13 +98,13 @@ class Heads:
                 self._rest.unknown(shard)
             self._told = _NONE
 
-    def peeking(self, shard: int, after: Bound) -> None:
+    def peeking(self, shard: ShardNo, after: Bound) -> None:
         """A peek of this shard is on its way."""
         if after == START and shard in self._told:
             self._told -= {shard}
         self._home(shard).peeking(shard, after)
 
-    def peeked(self, shard: int, keys: list[Key], *, limit: int, after: Bound = START) -> None:
+    def peeked(self, shard: ShardNo, keys: list[Key], *, limit: int, after: Bound = START) -> None:
         """Take in what a peek found; one peek of a shard is on its way at a time, whatever it began `after`."""
         if shard not in self._others:
             self._own.peeked(shard, keys, limit=limit)
@@ -114,17 +115,17 @@ class Heads:
         if len(self._known_since_s) > 2 * len(self._rest) + _FORGOTTEN_MIN:
             self._forget_gone()
 
-    def pass_over(self, shard: int) -> None:
+    def pass_over(self, shard: ShardNo) -> None:
         """A peek of this shard takes too long: serve the others' keys until it ends."""
         self._home(shard).pass_over(shard)
 
-    def reread(self, shard: int) -> None:
+    def reread(self, shard: ShardNo) -> None:
         """What is known of this shard is gone: look at it from its head again."""
         home = self._home(shard)
         if home.covers(shard):
             home.reread(shard)
 
-    def skip(self, shard: int) -> None:
+    def skip(self, shard: ShardNo) -> None:
         """Serve the others' keys, as if this shard had none, until it is looked at again."""
         home = self._home(shard)
         if home.covers(shard):
@@ -142,7 +143,7 @@ class Heads:
             self._rest.clear()
             self._told = _NONE
 
-    def again(self) -> list[tuple[int, Bound]]:
+    def again(self) -> list[tuple[ShardNo, Bound]]:
         """Where to peek to know every shard anew from its head, while what is known may go on being served."""
         if self._are_shared_out_anew():
             self._share_out()
@@ -155,7 +156,7 @@ class Heads:
         self._known_since_s.clear()
         self._told = _NONE
 
-    def behind(self, count: int) -> list[tuple[int, Bound]]:
+    def behind(self, count: int) -> list[tuple[ShardNo, Bound]]:
         """The shards to peek, and from where, before `count` keys can be served."""
         if not self._others:
             return self._own.behind(count)
@@ -216,10 +217,10 @@ class Heads:
         now_s = self._clock.monotonic_s()
         self._known_since_s = {key.id: self._known_since_s.get(key.id, now_s) for key in self._rest}
 
-    def _foreign(self) -> frozenset[int]:
+    def _foreign(self) -> frozenset[ShardNo]:
         return frozenset(shard for shard in self._shards if not self._owns(shard)) or _NONE
 
-    def _home(self, shard: int) -> Buffer:
+    def _home(self, shard: ShardNo) -> Buffer:
         return self._rest if shard in self._others else self._own
 
     def _are_shared_out_anew(self) -> bool:
@@ -237,7 +238,7 @@ class Heads:
         self._told = _NONE
 
 
-_NONE: frozenset[int] = frozenset()
+_NONE: frozenset[ShardNo] = frozenset()
 # So many keys that are gone, and as many again as there are, are remembered before they are looked for.
 _FORGOTTEN_MIN = 64
 # Stands for the rest where there is none: nothing ever gets into it.

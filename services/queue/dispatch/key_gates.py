@@ -26,7 +26,7 @@ from services.queue.store.gates import KeptGate, KeyGateRow
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import Unavailable
-from shared.ids import shard_of
+from shared.ids import ShardNo, shard_of
 from shared.log import log
 from shared.postgres.connections import Transaction
 from shared.shards.map_file import slot_of
@@ -142,7 +142,7 @@ class KeyGates:
     """Those of this process' topics; `home` is where those of a topic are."""
 
     def __init__(
-        self, stores: Mapping[int, Store], shards: ShardMap, home: Callable[[Pair], Store], clock: Clock
+        self, stores: Mapping[ShardNo, Store], shards: ShardMap, home: Callable[[Pair], Store], clock: Clock
     ) -> None:
         self._stores = stores
         self._shards = shards
@@ -224,11 +224,11 @@ class KeyGates:
         Nothing is leased on a shard that has left the map. Who follows an older one than whoever has let the items
         through, which was of that version, cannot tell such a shard from one that has joined.
         """
-        parts: dict[int, list[str]] = {}
+        parts: dict[ShardNo, list[str]] = {}
         for item_id in ids:
             parts.setdefault(shard_of(item_id), []).append(item_id)
 
-        async def at(number: int, part: list[str]) -> set[str]:
+        async def at(number: ShardNo, part: list[str]) -> set[str]:
             store = self._stores.get(number)
             if store is None or store.pool.is_retired:
                 return set() if self._shards.version >= map_version else set(part)
@@ -274,11 +274,11 @@ class KeyGates:
 
     async def _lanes(self, keys: Sequence[Key]) -> dict[str, str | None]:
         """The fairness keys of items that are there, empty where they have none; None: their shard is silent."""
-        parts: dict[int, list[str]] = {}
+        parts: dict[ShardNo, list[str]] = {}
         for key in keys:
             parts.setdefault(shard_of(key.id), []).append(key.id)
 
-        async def at(number: int, ids: list[str]) -> dict[str, str | None]:
+        async def at(number: ShardNo, ids: list[str]) -> dict[str, str | None]:
             try:
                 found = await rows.fairness_keys(self._stores[number].pool, ids)
             except Unavailable:

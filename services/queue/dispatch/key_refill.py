@@ -23,6 +23,7 @@ from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.clock import Clock
 from shared.errors import Unavailable
+from shared.ids import ShardNo
 from shared.log import log
 from shared.postgres.batcher import Batcher
 from shared.postgres.history import History
@@ -45,10 +46,10 @@ class Looking:
         settings: QueueSettings,
         clock: Clock,
         *,
-        met: Callable[[Line, int, TopicId], None],
-        lost: Callable[[Line, int], None],
+        met: Callable[[Line, ShardNo, TopicId], None],
+        lost: Callable[[Line, ShardNo], None],
         keep: Callable[[Awaitable[None]], None],
-        rests: Callable[[int], bool],
+        rests: Callable[[ShardNo], bool],
     ) -> None:
         """`met` is told the number that a line's topic has on a shard, `lost` that it has it no more, `keep` what
         runs beside the calls. A shard that `rests` is not looked at."""
@@ -60,9 +61,9 @@ class Looking:
         self._lost = lost
         self._keep = keep
         self._rests = rests
-        self._looks: dict[int, Batcher[tuple[KeyLook, int], list[Key] | None]] = {}
-        self._finds: dict[int, Batcher[tuple[str, str], TopicRef | None]] = {}
-        self._histories: dict[int, History] = {}
+        self._looks: dict[ShardNo, Batcher[tuple[KeyLook, int], list[Key] | None]] = {}
+        self._finds: dict[ShardNo, Batcher[tuple[str, str], TopicRef | None]] = {}
+        self._histories: dict[ShardNo, History] = {}
         self._joined_s = float("-inf")
 
     def join(self, store: Store) -> None:
@@ -109,7 +110,7 @@ class Looking:
                 line.buffer.rewind()
             await self._look(line, line.buffer.behind(count), count)
 
-    async def topic_id(self, line: Line, shard: int) -> TopicId | None:
+    async def topic_id(self, line: Line, shard: ShardNo) -> TopicId | None:
         """The number of the line's topic on a shard; None: no item of it has ever come there."""
         topic_id = line.topic_ids.get(shard)
         if topic_id is None:
@@ -155,7 +156,7 @@ class Looking:
             depth = self._depth(line, count)
             await self._look(line, line.buffer.behind(depth // 2), count)
 
-    async def _look(self, line: Line, wanted: Iterable[tuple[int, Bound]], count: int) -> None:
+    async def _look(self, line: Line, wanted: Iterable[tuple[ShardNo, Bound]], count: int) -> None:
         depth = self._depth(line, count)
         peeks = {}
         for shard, bound in wanted:
@@ -174,7 +175,7 @@ class Looking:
                     line.late[shard] = task
                     line.buffer.pass_over(shard)
 
-    async def _peek(self, line: Line, shard: int, after: Bound, limit: int) -> None:
+    async def _peek(self, line: Line, shard: ShardNo, after: Bound, limit: int) -> None:
         keys: list[Key] = []
         line.buffer.peeking(shard, after)
         try:

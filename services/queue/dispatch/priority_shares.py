@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from services.queue.dispatch.key_buffer import START
 from services.queue.dispatch.key_cache import Heads
 from services.queue.model import Bound, Key
+from shared.ids import ShardNo
 
 # (priority, share): the priorities from this one on, up to the next, and their part of all hand-outs.
 Shares = tuple[tuple[int, float], ...]
@@ -45,22 +46,22 @@ class Bands:
         for band in self._bands:
             band.takes_turns = value
 
-    def join(self, shard: int) -> None:
+    def join(self, shard: ShardNo) -> None:
         """There is one more shard."""
         for band in self._bands:
             band.join(shard)
 
-    def push(self, shard: int, keys: Iterable[Key]) -> None:
+    def push(self, shard: ShardNo, keys: Iterable[Key]) -> None:
         """Take in keys that have become ready."""
         for band, part in self._parts(keys).items():
             self._bands[band].push(shard, part)
 
-    def put_back(self, shard: int, keys: Iterable[Key]) -> None:
+    def put_back(self, shard: ShardNo, keys: Iterable[Key]) -> None:
         """Keys taken before are not claimed after all."""
         for band, part in self._parts(keys).items():
             self._bands[band].put_back(shard, part)
 
-    def note(self, shard: int) -> bool:
+    def note(self, shard: ShardNo) -> bool:
         """Keys have become ready while nobody asks; false where they are to be pushed."""
         return all(band.note(shard) for band in self._bands)
 
@@ -69,28 +70,28 @@ class Bands:
         for band in self._bands:
             band.heed(count)
 
-    def peeking(self, shard: int, after: Bound) -> None:
+    def peeking(self, shard: ShardNo, after: Bound) -> None:
         """A peek of this shard, of one band, is on its way."""
         band = self._band(after[0])
         self._bands[band].peeking(shard, START if after == self._start(band) else after)
 
-    def peeked(self, shard: int, keys: list[Key], *, limit: int, after: Bound) -> None:
+    def peeked(self, shard: ShardNo, keys: list[Key], *, limit: int, after: Bound) -> None:
         """Take in what a peek found, as far as it is of the band."""
         band = self._band(after[0])
         mine = [key for key in keys if self._band(key.priority) == band]
         self._bands[band].peeked(shard, mine, limit=limit, after=after)
 
-    def pass_over(self, shard: int) -> None:
+    def pass_over(self, shard: ShardNo) -> None:
         """A peek of this shard takes too long: serve the others' keys until it ends."""
         for band in self._bands:
             band.pass_over(shard)
 
-    def reread(self, shard: int) -> None:
+    def reread(self, shard: ShardNo) -> None:
         """What is known of this shard is gone: look at it from its head again."""
         for band in self._bands:
             band.reread(shard)
 
-    def skip(self, shard: int) -> None:
+    def skip(self, shard: ShardNo) -> None:
         """Serve the others' keys, as if this shard had none, until it is looked at again."""
         for band in self._bands:
             band.skip(shard)
@@ -100,7 +101,7 @@ class Bands:
         for band in self._bands:
             band.rewind()
 
-    def again(self) -> list[tuple[int, Bound]]:
+    def again(self) -> list[tuple[ShardNo, Bound]]:
         """Where to peek to know every band of every shard anew, while what is known may go on being served."""
         return [
             (shard, self._start(number)) for number, band in enumerate(self._bands) for shard, _ in band.again()
@@ -111,9 +112,9 @@ class Bands:
         for band in self._bands:
             band.clear()
 
-    def behind(self, count: int) -> list[tuple[int, Bound]]:
+    def behind(self, count: int) -> list[tuple[ShardNo, Bound]]:
         """The shards to peek, and from where, before `count` keys can be served."""
-        found: list[tuple[int, Bound]] = []
+        found: list[tuple[ShardNo, Bound]] = []
         left = count
         for number, band in enumerate(self._bands):
             due = math.ceil(self._owed[number] + self._shares[number] * count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shared.clock import Clock
+from shared.ids import ShardNo
 
 
 class Resting:
@@ -10,10 +11,10 @@ class Resting:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._until_s: dict[int, float] = {}
-        self.held: set[int] = set()
+        self._until_s: dict[ShardNo, float] = {}
+        self.held: set[ShardNo] = set()
 
-    def __call__(self, shard: int) -> bool:
+    def __call__(self, shard: ShardNo) -> bool:
         """Whether a shard rests now."""
         if shard in self.held:
             return True
@@ -23,12 +24,12 @@ class Resting:
             return False
         return until_s is not None
 
-    def now(self) -> list[int]:
+    def now(self) -> list[ShardNo]:
         """The shards that rest now."""
         if not self.held and not self._until_s:
             return []  # mostly, and each call asks
         return [shard for shard in {*self.held, *self._until_s} if self(shard)]
 
-    def rest(self, shard: int, rest_s: float) -> None:
+    def rest(self, shard: ShardNo, rest_s: float) -> None:
         """Let a shard rest for so long from now."""
         self._until_s[shard] = self._clock.monotonic_s() + rest_s

@@ -31,6 +31,7 @@ from services.queue.store.gates import GateRow, Throttle
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import ShardUnavailable, Unavailable
+from shared.ids import ShardNo
 from shared.log import log
 from shared.postgres.connections import Transaction
 from shared.shards.map_file import slot_of
@@ -106,7 +107,7 @@ class Gates:
     """Those of this process' topics. `limits` are what any shard has; `wake` is told of topics whose change."""
 
     def __init__(
-        self, stores: Mapping[int, Store], shards: ShardMap, clock: Clock, wake: Callable[[str, str], None]
+        self, stores: Mapping[ShardNo, Store], shards: ShardMap, clock: Clock, wake: Callable[[str, str], None]
     ) -> None:
         self._stores = stores
         self._shards = shards
@@ -339,7 +340,7 @@ class Gates:
         """How many items are leased on each shard that answers; `tx` is a transaction of the home."""
         home = self._home((namespace, topic))
 
-        async def at(number: int, store: Store) -> tuple[str, int] | None:
+        async def at(number: ShardNo, store: Store) -> tuple[str, int] | None:
             try:
                 asked = tx if tx is not None and store is home else store.pool
                 return str(number), await rows.leased(asked, namespace, topic)

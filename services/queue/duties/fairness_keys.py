@@ -25,6 +25,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store import topics
 from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
+from shared.ids import ShardNo
 
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -35,7 +36,7 @@ Course = tuple[str, str, int]
 class FairnessKeys:
     """The lanes of all shards; any number of processes may look after them at once."""
 
-    def __init__(self, stores: dict[int, Store], dispatch: Dispatch, settings: QueueSettings) -> None:
+    def __init__(self, stores: dict[ShardNo, Store], dispatch: Dispatch, settings: QueueSettings) -> None:
         self._stores = stores
         self._dispatch = dispatch
         self._settings = settings

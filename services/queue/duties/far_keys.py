@@ -14,6 +14,7 @@ from services.queue.store import items, retention
 from services.queue.store.retention import FarKey
 from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
+from shared.ids import ShardNo
 
 _BEGIN = (-1, 0, "")
 
@@ -21,7 +22,7 @@ _BEGIN = (-1, 0, "")
 class FarKeys:
     """The duty of one shard; it asks the others."""
 
-    def __init__(self, store: Store, stores: Mapping[int, Store], settings: QueueSettings) -> None:
+    def __init__(self, store: Store, stores: Mapping[ShardNo, Store], settings: QueueSettings) -> None:
         self._store = store
         self._stores = stores
         self._limit = settings.chunk_items_max
@@ -39,7 +40,7 @@ class FarKeys:
         self._after = (page[-1].lives_at, page[-1].namespace_id, page[-1].key) if full else _BEGIN
         return len(page) if full else 0
 
-    async def _news(self, number: int, keys: list[FarKey]) -> list[tuple[FarKey, str]]:
+    async def _news(self, number: ShardNo, keys: list[FarKey]) -> list[tuple[FarKey, str]]:
         """Those of whose items there is news, and what it is."""
         home = self._stores.get(number)
         if home is None:

@@ -11,6 +11,7 @@ from services.queue.store.shard_store import Store
 from services.queue.store.topics import Counts, ServerHealth
 from shared.console.history import SeriesName
 from shared.errors import ShardUnavailable
+from shared.ids import ShardNo
 from shared.metrics import (
     ITEMS,
     OLDEST_READY_AGE_SECONDS,
@@ -37,16 +38,18 @@ class _Found(NamedTuple):
 class Gauges:
     """Samples every shard that this process owns; forgets what it said of one that it owns no more."""
 
-    def __init__(self, stores: dict[int, Store], owns: Callable[[int], bool], settings: QueueSettings) -> None:
+    def __init__(
+        self, stores: dict[ShardNo, Store], owns: Callable[[ShardNo], bool], settings: QueueSettings
+    ) -> None:
         self._stores = stores
         self._owns = owns
         self._topics_max = settings.metrics_topics_max
-        self._items: dict[int, set[Labels]] = {}
-        self._ages: dict[int, set[Labels]] = {}
-        self._work: dict[int, set[Labels]] = {}
-        self._found: dict[int, _Found] = {}
+        self._items: dict[ShardNo, set[Labels]] = {}
+        self._ages: dict[ShardNo, set[Labels]] = {}
+        self._work: dict[ShardNo, set[Labels]] = {}
+        self._found: dict[ShardNo, _Found] = {}
         # Topics that held something and hold nothing now, those last so in the end: a line of them goes on at 0.
-        self._emptied: dict[int, dict[tuple[str, str], None]] = {}
+        self._emptied: dict[ShardNo, dict[tuple[str, str], None]] = {}
 
     def latest(self) -> Iterator[tuple[SeriesName, float]]:
         """What the last samples have found, by shard and by topic."""
@@ -97,11 +100,11 @@ class Gauges:
         SHARD_DEAD_TUPLES.labels(store.number).set(server.dead_tuples)
         SHARD_OLDEST_TRANSACTION_SECONDS.labels(store.number).set(server.oldest_transaction_age_s)
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: ShardNo) -> None:
         self._found.pop(number, None)
         self._emptied.pop(number, None)
 
-    def _note_emptied(self, number: int, there: set[tuple[str, str]]) -> None:
+    def _note_emptied(self, number: ShardNo, there: set[tuple[str, str]]) -> None:
         """Which topics hold nothing any more; nobody knows where the sample does not name every topic."""
         before = self._found.get(number)
         if REST in there or before is None:
@@ -112,7 +115,7 @@ class Gauges:
         self._emptied[number] = dict.fromkeys(list(kept)[-self._topics_max :])
 
     def _say(
-        self, number: int, counts: Sequence[tuple[tuple[str, str], Counts]], ages: dict[tuple[str, str], float]
+        self, number: ShardNo, counts: Sequence[tuple[tuple[str, str], Counts]], ages: dict[tuple[str, str], float]
     ) -> None:
         items = {(*pair, str(number), state): getattr(row, state) for pair, row in counts for state in STATES}
         oldest = {(*pair, str(number)): age_s for pair, age_s in ages.items()}

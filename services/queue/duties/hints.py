@@ -30,6 +30,7 @@ from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.model import Key
 from shared import vital
 from shared.clock import Clock
+from shared.ids import ShardNo
 from shared.log import log
 from shared.redis import Lost, connect, listen, pause
 
@@ -45,7 +46,7 @@ WANTED_MAX = 10_000
 ASKED_S = 5.0
 
 Topic: TypeAlias = tuple[str, str]
-_Gathered: TypeAlias = dict[tuple[str, str, int], list[Key]]
+_Gathered: TypeAlias = dict[tuple[str, str, ShardNo], list[Key]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -56,7 +57,7 @@ class Hint(msgspec.Struct, array_like=True):
 
     namespace: str
     topic: str
-    shard: int
+    shard: ShardNo
     keys: list[tuple[int, int, str]]
 
 
@@ -74,7 +75,7 @@ class Hints(msgspec.Struct, array_like=True):
 class _HeardHint(msgspec.Struct, array_like=True):
     namespace: str
     topic: str
-    shard: int
+    shard: ShardNo
     keys: msgspec.Raw
 
 
@@ -116,7 +117,7 @@ class Messenger(Announcer):
         self._probed_s = float("-inf")
         self._speaking: asyncio.Task[None] | None = None
 
-    def tell(self, namespace: str, topic: str, shard: int, keys: Sequence[Key]) -> None:
+    def tell(self, namespace: str, topic: str, shard: ShardNo, keys: Sequence[Key]) -> None:
         """Remember keys for the next message; too many are dropped, the poll will find them."""
         now_s = self._clock.monotonic_s()
         if self._is_alone(now_s):
@@ -269,7 +270,7 @@ class Hearer:
                     self._dispatch.asked.heard(namespace, topic)
 
 
-def _gather(gathered: _Gathered, place: tuple[str, str, int], keys: Sequence[Key]) -> None:
+def _gather(gathered: _Gathered, place: tuple[str, str, ShardNo], keys: Sequence[Key]) -> None:
     before = gathered.get(place)
     if before is None:
         if len(gathered) >= TOPICS_MAX:

@@ -19,6 +19,7 @@ from services.queue.quotas import Quotas
 from services.queue.store import topics
 from services.queue.store.shard_store import Store
 from shared.errors import ShardUnavailable
+from shared.ids import ShardNo
 
 Kinds = tuple[bool, bool, bool, bool, bool]
 
@@ -30,7 +31,7 @@ class Notices:
 
     def __init__(
         self,
-        stores: Mapping[int, Store],
+        stores: Mapping[ShardNo, Store],
         quotas: Quotas,
         topics: Topics,
         lanes: FairnessKeys,

@@ -22,7 +22,7 @@ from services.queue.store.shard_store import Known, Store
 from shared.admission.connection_priority import Urgency
 from shared.errors import ShardUnavailable, Unavailable, invalid, something_done
 from shared.http.access import Caller
-from shared.ids import canonical, new_id, new_ids, shard_of
+from shared.ids import ShardNo, canonical, new_id, new_ids, shard_of
 from shared.metrics import ENQUEUED
 from shared.postgres.batcher import Batcher
 from shared.shards.map_file import slot_of
@@ -58,9 +58,9 @@ class GeneralEnqueues:
         self._dispatch = dispatch
         self._placement = placement
         self._settings = settings
-        self._stores: dict[int, Store] = {}
-        self._enqueued: dict[int, Counter] = {}
-        self.flushes: dict[int, Batcher[NewRow, Result]] = {}
+        self._stores: dict[ShardNo, Store] = {}
+        self._enqueued: dict[ShardNo, Counter] = {}
+        self.flushes: dict[ShardNo, Batcher[NewRow, Result]] = {}
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
@@ -72,8 +72,8 @@ class GeneralEnqueues:
     async def enqueue(self, namespace: str, items: list[NewItem], caller: Caller) -> list[Result]:
         """Take items in; one result per item, in order."""
         home: Store | None = None
-        groups: dict[int, list[int]] = {}
-        keyed: dict[int, list[int]] = {}
+        groups: dict[ShardNo, list[int]] = {}
+        keyed: dict[ShardNo, list[int]] = {}
         ids: list[str] = []
         for i, item in enumerate(items):
             if item.id is not None:
@@ -107,7 +107,7 @@ class GeneralEnqueues:
             await asyncio.gather(*flushes)
         return [result for result in call.results if result is not None]
 
-    async def _as_of(self, shards: Iterable[int]) -> datetime | None:
+    async def _as_of(self, shards: Iterable[ShardNo]) -> datetime | None:
         """A time of after the call's arrival that none of these shards is before: what the call brings counts from
         then, wherever it lives, and so keeps its order. A shard that does not tell its time has no say."""
         times = await asyncio.gather(*(self._time_of(self._stores[shard]) for shard in shards))
@@ -120,7 +120,7 @@ class GeneralEnqueues:
         except (Unavailable, TimeoutError):
             return None
 
-    async def _enqueue_at(self, shard: int, call: _Call, part: Sequence[int], *, spills: bool = True) -> None:
+    async def _enqueue_at(self, shard: ShardNo, call: _Call, part: Sequence[int], *, spills: bool = True) -> None:
         try:
             rows = await self._rows(self._stores[shard], call, part)
             flushed = await self.flushes[shard].submit(rows, call.namespace, texts=texts_of(rows))
@@ -132,7 +132,7 @@ class GeneralEnqueues:
         for i, result in zip(part, flushed, strict=True):
             call.results[i] = result
 
-    async def _spill(self, shard: int, call: _Call, part: Sequence[int]) -> None:
+    async def _spill(self, shard: ShardNo, call: _Call, part: Sequence[int]) -> None:
         """Items that may live anywhere, and were surely not taken by this shard, go to one that takes items."""
         free = [i for i in part if call.items[i].id is None and call.items[i].affinity is None]
         other = shard
@@ -143,7 +143,7 @@ class GeneralEnqueues:
                 call.ids[i] = item_id
             await self._enqueue_at(other, call, free, spills=False)
 
-    async def _keyed_at(self, shard: int, call: _Call, part: Sequence[int]) -> None:
+    async def _keyed_at(self, shard: ShardNo, call: _Call, part: Sequence[int]) -> None:
         store, items, ids, results = self._stores[shard], call.items, call.ids, call.results
         first: dict[str, int] = {}
         for i in part:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from services.queue.settings import QueueSettings
 from shared.clock import Clock
+from shared.ids import ShardNo
 
 _WINDOW_S = 1.0
 _TOPICS_MAX = 20_000
@@ -45,12 +46,12 @@ class Placement:
 
     def __init__(
         self,
-        shards: Sequence[int],
+        shards: Sequence[ShardNo],
         settings: QueueSettings,
         clock: Clock,
         *,
-        avoids: Callable[[int], bool],
-        owns: Callable[[int], bool],
+        avoids: Callable[[ShardNo], bool],
+        owns: Callable[[ShardNo], bool],
     ) -> None:
         self.avoids = avoids
         self.owns = owns
@@ -61,12 +62,12 @@ class Placement:
         self._clock = clock
         self._spreads: dict[tuple[str, str], _Spread] = {}
 
-    def join(self, shard: int) -> None:
+    def join(self, shard: ShardNo) -> None:
         """There is one more shard; topics that are on others stay there."""
         self._shards = sorted({*self._shards, shard})
         self._looked_s = float("-inf")
 
-    def choose(self, namespace: str, topic: str, items: int, *, but: int | None = None) -> int:
+    def choose(self, namespace: str, topic: str, items: int, *, but: ShardNo | None = None) -> ShardNo:
         """The shard for a call of that many items; calls of one topic take turns on its shards.
 
         `but` is one that has just failed: it is chosen only where no other may be.

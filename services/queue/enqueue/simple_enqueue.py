@@ -17,7 +17,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.errors import Unavailable
-from shared.ids import new_ids
+from shared.ids import ShardNo, new_ids
 from shared.metrics import ENQUEUED
 from shared.postgres.batcher import Batcher
 
@@ -32,8 +32,8 @@ class SimpleEnqueues:
         self._dispatch = dispatch
         self._placement = placement
         self._settings = settings
-        self._stores: dict[int, Store] = {}
-        self.flushes: dict[int, Batcher[Entry, None]] = {}
+        self._stores: dict[ShardNo, Store] = {}
+        self.flushes: dict[ShardNo, Batcher[Entry, None]] = {}
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
@@ -58,7 +58,9 @@ class SimpleEnqueues:
         except Unavailable as error:
             return [refused(item_id, error.code, error.outcome) for item_id in ids]
 
-    async def _enqueue_at(self, shard: int, namespace: str, parts: Sequence[PlainPart], ids: list[str]) -> Even:
+    async def _enqueue_at(
+        self, shard: ShardNo, namespace: str, parts: Sequence[PlainPart], ids: list[str]
+    ) -> Even:
         names = self._stores[shard].names
         entries: list[Entry] = []
         for topic, priority, lease_s, payloads, places in parts:

@@ -11,13 +11,13 @@ from services.queue.model import NO_OUTPUT, Even, PlainAcks, Result, Settled, re
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.errors import Unavailable
-from shared.ids import are_canonical, canonical_token, canonicals, new_token, one_shard_of
+from shared.ids import ShardNo, are_canonical, canonical_token, canonicals, new_token, one_shard_of
 
 
 class Acks:
     """Calls of the verb."""
 
-    def __init__(self, stores: Mapping[int, Store], flushes: AckFlushes) -> None:
+    def __init__(self, stores: Mapping[ShardNo, Store], flushes: AckFlushes) -> None:
         self._stores = stores
         self._flushes = flushes
 
@@ -27,7 +27,7 @@ class Acks:
         tokens = {token: canonical_token(token) or new_token() for token in {item.lease_token for item in items}}
         results = [Result(item.id, "not_found") for item in items]
 
-        async def at(shard: int, places: Sequence[int]) -> None:
+        async def at(shard: ShardNo, places: Sequence[int]) -> None:
             outputs = [_output(items[i]) for i in places]
             statuses = await self._flushes.submit(
                 shard,

@@ -22,7 +22,7 @@ from services.queue.store.leases import held_under
 from services.queue.store.shard_store import Known, Store
 from shared.admission.connection_priority import Urgency
 from shared.errors import ServiceError, Unavailable
-from shared.ids import DAG_TAG, dag_tags
+from shared.ids import DAG_TAG, ShardNo, dag_tags
 from shared.metrics import ACKED
 from shared.postgres.batcher import LIGHT_ENTRIES_MAX, Batcher
 from shared.postgres.connections import Declined
@@ -69,8 +69,8 @@ class AckFlushes:
         self._dispatch = dispatch
         self._dag_news = dag_news
         self._settings = settings
-        self._stores: dict[int, Store] = {}
-        self._acked: dict[int, Counter] = {}
+        self._stores: dict[ShardNo, Store] = {}
+        self._acked: dict[ShardNo, Counter] = {}
         self._wide: set[str] = set()
         self.flushes: dict[tuple[int, bool], Batcher[AckEntry, Statuses]] = {}
 
@@ -87,7 +87,7 @@ class AckFlushes:
 
     async def submit(
         self,
-        shard: int,
+        shard: ShardNo,
         namespace: str,
         ids: Sequence[str],
         tokens: Sequence[str],
@@ -112,7 +112,7 @@ class AckFlushes:
             await self._apart(shard, namespace, entry, statuses)
         return statuses
 
-    async def _apart(self, shard: int, namespace: str, entry: AckEntry, statuses: list[Status]) -> None:
+    async def _apart(self, shard: ShardNo, namespace: str, entry: AckEntry, statuses: list[Status]) -> None:
         """Make the acks that were put off, each DAG's for itself."""
         by_dag: dict[str, list[int]] = {}
         for i, status in enumerate(statuses):
@@ -122,7 +122,7 @@ class AckFlushes:
         await asyncio.gather(*made)
 
     async def _of_dag(
-        self, shard: int, namespace: str, entry: AckEntry, places: list[int], statuses: list[Status]
+        self, shard: ShardNo, namespace: str, entry: AckEntry, places: list[int], statuses: list[Status]
     ) -> None:
         """In the line of heavy calls, where small ones do not wait. What fails there says nothing of the rest."""
         while places := [i for i in places if statuses[i] == _WIDE]:

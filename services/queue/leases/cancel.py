@@ -14,7 +14,7 @@ from services.queue.store.items import Removal
 from services.queue.store.shard_store import Store
 from shared.errors import something_done
 from shared.http.access import Caller
-from shared.ids import canonicals, time_ms_of
+from shared.ids import ShardNo, canonicals, time_ms_of
 from shared.postgres.connections import Transaction
 
 LOOKS_MAX = 5
@@ -27,7 +27,7 @@ class Cancels:
 
     def __init__(
         self,
-        stores: Mapping[int, Store],
+        stores: Mapping[ShardNo, Store],
         dispatch: Dispatch,
         settings: QueueSettings,
         tell: Callable[[str, Sequence[str]], None] = lambda *_: None,
@@ -42,7 +42,7 @@ class Cancels:
         known_ids = canonicals(list(ids))
         results = [Result(item_id, "not_found") for item_id in ids]
 
-        async def at(shard: int, places: Sequence[int]) -> None:
+        async def at(shard: ShardNo, places: Sequence[int]) -> None:
             store = self._stores[shard]
             wanted = [known_ids[i] or "" for i in places]
             store.pool.admit()

@@ -9,7 +9,7 @@ from services.queue.model import Fold
 from services.queue.settings import QueueSettings
 from shared.clock import SystemClock
 from shared.dag_notify import CHANGES_PAUSE_S, Voice, changed_channel, ended_channel
-from shared.ids import dag_tags, time_ms_of
+from shared.ids import ShardNo, dag_tags, time_ms_of
 from shared.metrics import DAG_SECONDS, FOLDED, FOLDED_RELEASES
 
 # By whether wide nodes are taken, put off or told, and whether ends are heard. Made once: putting flags
@@ -49,7 +49,7 @@ class DagNews:
         """What ends of items may apply now. `wide`: what becomes of those that release many nodes."""
         return _FOLDS[wide, self.endings.is_heard] if self._folds else Fold.NOTHING
 
-    def gone_on(self, shard: int, ids: Sequence[str], ends: Ends) -> None:
+    def gone_on(self, shard: ShardNo, ids: Sequence[str], ends: Ends) -> None:
         """Tell what the ends of these items have done."""
         if not ends.folded:
             return

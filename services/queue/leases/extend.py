@@ -11,6 +11,7 @@ from services.queue.model import NamespaceId, Result
 from services.queue.store.leases import Told, lease_again, leave_groups
 from services.queue.store.shard_store import Store
 from shared.errors import something_done
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 
 
@@ -31,7 +32,7 @@ class Extends:
     """Calls of the verb."""
 
     def __init__(
-        self, stores: Mapping[int, Store], note: Callable[[str, str, float], None] = lambda *_: None
+        self, stores: Mapping[ShardNo, Store], note: Callable[[str, str, float], None] = lambda *_: None
     ) -> None:
         self._stores = stores
         self._note = note

@@ -14,7 +14,7 @@ from services.queue.model import NamespaceId, Result, backoff_s
 from services.queue.store.items import LockedItem, lock_items
 from services.queue.store.leases import Holding, held_under, lock_groups
 from services.queue.store.shard_store import Known, Store
-from shared.ids import canonical_token, canonicals, new_token
+from shared.ids import ShardNo, canonical_token, canonicals, new_token
 from shared.postgres.connections import Transaction
 
 # An extend moves a lease into a new row: who waited for the old one looks again, once for each extend of the same
@@ -41,7 +41,7 @@ E = TypeVar("E", bound=HeldEntry)
 
 
 async def each_held(
-    stores: Mapping[int, Store],
+    stores: Mapping[ShardNo, Store],
     namespace: str,
     items: Sequence[E],
     act: Callable[[Store, NamespaceId, list[E]], Awaitable[dict[int, str]]],
@@ -50,7 +50,7 @@ async def each_held(
     results = [Result(item.id, "not_found") for item in items]
     ids = canonicals([item.id for item in items])
 
-    async def at(shard: int, places: Sequence[int]) -> None:
+    async def at(shard: ShardNo, places: Sequence[int]) -> None:
         store = stores[shard]
         store.pool.admit()
         namespace_id = await store.names.namespace_id(namespace)

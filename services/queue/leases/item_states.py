@@ -16,7 +16,7 @@ from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.admission.delay import overloaded
 from shared.errors import Overloaded, Unavailable
-from shared.ids import canonical, canonicals, shard_of
+from shared.ids import ShardNo, canonical, canonicals, shard_of
 
 _TAKEABLE = ("ready", "delayed")
 _ERROR_CHARS = 200
@@ -25,7 +25,7 @@ _ERROR_CHARS = 200
 class ItemStates:
     """Looks at items; the answer is a moment's, and nothing is locked."""
 
-    def __init__(self, stores: Mapping[int, Store], asked: Asked, settings: QueueSettings) -> None:
+    def __init__(self, stores: Mapping[ShardNo, Store], asked: Asked, settings: QueueSettings) -> None:
         self._stores = stores
         self._asked = asked
         self._settings = settings
@@ -74,7 +74,7 @@ class ItemStates:
         answers: list[dict[str, Any]] = [{"id": item_id, "status": "not_found"} for item_id in ids]
         known_ids = canonicals(list(ids))
 
-        async def at(shard: int, places: Sequence[int]) -> None:
+        async def at(shard: ShardNo, places: Sequence[int]) -> None:
             store = self._stores[shard]
             try:
                 store.pool.admit()

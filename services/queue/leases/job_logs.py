@@ -21,7 +21,7 @@ from services.queue.store import job_logs
 from services.queue.store.job_logs import LoggedLines, LogHolder, LogRow
 from services.queue.store.shard_store import Store
 from shared.errors import something_done
-from shared.ids import canonical, shard_of
+from shared.ids import ShardNo, canonical, shard_of
 from shared.metrics import LOG_LINES
 from shared.postgres.connections import Transaction
 
@@ -66,7 +66,7 @@ class _Log:
 class JobLogs:
     """Writes and reads."""
 
-    def __init__(self, stores: Mapping[int, Store], settings: QueueSettings) -> None:
+    def __init__(self, stores: Mapping[ShardNo, Store], settings: QueueSettings) -> None:
         self._stores = stores
         self._settings = settings
 

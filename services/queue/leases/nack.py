@@ -18,6 +18,7 @@ from services.queue.store.items import Buried, LockedItem, Requeue, bury, requeu
 from services.queue.store.leases import leave_groups
 from services.queue.store.shard_store import Store
 from shared.errors import Overloaded, Unavailable, something_done
+from shared.ids import ShardNo
 from shared.log import log
 from shared.metrics import DEAD, NACKED
 from shared.postgres.connections import Transaction
@@ -59,7 +60,7 @@ class Nacks:
 
     def __init__(
         self,
-        stores: Mapping[int, Store],
+        stores: Mapping[ShardNo, Store],
         dispatch: Dispatch,
         gates: Gates,
         expiry: Expiry,

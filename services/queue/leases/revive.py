@@ -14,7 +14,7 @@ from services.queue.store.shard_store import Known, Store
 from shared.admission.connection_priority import Urgency
 from shared.errors import something_done
 from shared.http.access import Caller
-from shared.ids import canonicals
+from shared.ids import ShardNo, canonicals
 from shared.postgres.batcher import Batcher
 
 # Of an item that is to be revived: its id, the namespace that asks, and its inputs.
@@ -24,7 +24,7 @@ ReviveEntry = tuple[str, NamespaceId, str | None]
 class Revives:
     """Calls of the verb, and their flushes."""
 
-    def __init__(self, stores: Mapping[int, Store], dispatch: Dispatch, settings: QueueSettings) -> None:
+    def __init__(self, stores: Mapping[ShardNo, Store], dispatch: Dispatch, settings: QueueSettings) -> None:
         self._stores = stores
         self._dispatch = dispatch
         self._settings = settings
@@ -44,7 +44,7 @@ class Revives:
         ids = canonicals([item_id for item_id, _ in wanted])
         results = [Result(item_id, "not_found") for item_id, _ in wanted]
 
-        async def at(shard: int, places: Sequence[int]) -> None:
+        async def at(shard: ShardNo, places: Sequence[int]) -> None:
             store = self._stores[shard]
             store.pool.admit()
             namespace_id = await store.names.namespace_id(namespace)

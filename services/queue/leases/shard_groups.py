@@ -10,10 +10,10 @@ from services.queue.errors import unless_overloaded
 from services.queue.model import Result, refused
 from shared.admission.connection_priority import Urgency
 from shared.errors import Unavailable
-from shared.ids import one_shard_of, shard_of
+from shared.ids import ShardNo, one_shard_of, shard_of
 
 # Places in a call, by shard.
-Groups: TypeAlias = Mapping[int, Sequence[int]]
+Groups: TypeAlias = Mapping[ShardNo, Sequence[int]]
 
 
 def by_shard(ids: Sequence[str | None], shards: Container[int]) -> Groups:
@@ -21,7 +21,7 @@ def by_shard(ids: Sequence[str | None], shards: Container[int]) -> Groups:
     shard = None if None in ids else one_shard_of([item_id or "" for item_id in ids])
     if shard is not None:
         return {shard: range(len(ids))} if shard in shards else {}
-    groups: dict[int, list[int]] = {}
+    groups: dict[ShardNo, list[int]] = {}
     for i, item_id in enumerate(ids):
         if item_id is not None and shard_of(item_id) in shards:
             groups.setdefault(shard_of(item_id), []).append(i)
@@ -29,11 +29,11 @@ def by_shard(ids: Sequence[str | None], shards: Container[int]) -> Groups:
 
 
 async def at_each_shard(
-    groups: Groups, results: list[Result], work: Callable[[int, Sequence[int]], Awaitable[None]]
+    groups: Groups, results: list[Result], work: Callable[[ShardNo, Sequence[int]], Awaitable[None]]
 ) -> list[Result]:
     """Let `work` fill in the results of each shard's places; those of a shard that cannot be asked are refused."""
 
-    async def at(shard: int, places: Sequence[int]) -> None:
+    async def at(shard: ShardNo, places: Sequence[int]) -> None:
         try:
             await work(shard, places)
         except Unavailable as error:

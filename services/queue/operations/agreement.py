@@ -21,6 +21,7 @@ from services.queue.store.shard_store import Store
 from services.queue.store.topics import GivenSettings, GivenToTopic
 from shared.admission.breaker import State
 from shared.errors import ShardUnavailable, Unavailable
+from shared.ids import ShardNo
 from shared.log import log
 from shared.loop import Waker
 
@@ -44,12 +45,12 @@ Read = Callable[[Store, int], Awaitable[Page]]
 class Agreement:
     """Sets for all shards, and brings to each what it has missed; `settled` is told of one that has everything."""
 
-    def __init__(self, stores: Mapping[int, Store], page_max: int, settled: Callable[[int], None]) -> None:
+    def __init__(self, stores: Mapping[ShardNo, Store], page_max: int, settled: Callable[[ShardNo], None]) -> None:
         self._stores = stores
         self._page_max = page_max
         self._settled = settled
-        self._told: set[int] = set()
-        self._new: set[int] = set()
+        self._told: set[ShardNo] = set()
+        self._new: set[ShardNo] = set()
         self.waker = Waker()
         for store in stores.values():
             self._follow(store)
@@ -129,11 +130,11 @@ class Agreement:
             self._settled(number)
         return 0
 
-    async def _bring(self, read: Read, well: dict[int, Store]) -> None:
+    async def _bring(self, read: Read, well: dict[ShardNo, Store]) -> None:
         """Page by page; who does not answer is taken out of `well`."""
         after = dict.fromkeys(well, 0)
         while after:
-            pages: dict[int, Page] = await _of_those_well(
+            pages: dict[ShardNo, Page] = await _of_those_well(
                 well, {number: read(well[number], place) for number, place in after.items()}
             )
             known = {number: {given.place: given for given in page} for number, (page, _) in pages.items()}
@@ -172,16 +173,18 @@ class Agreement:
         """The shards that the map names."""
         return [store for store in self._stores.values() if not store.pool.is_retired]
 
-    def _moved(self, number: int, state: State) -> None:
+    def _moved(self, number: ShardNo, state: State) -> None:
         if state == "open":
             self._missed(number)
 
-    def _missed(self, number: int) -> None:
+    def _missed(self, number: ShardNo) -> None:
         self._told.discard(number)
         self.waker.kick()
 
 
-async def _of_those_well(well: dict[int, Store], asked: Mapping[int, Awaitable[Any]]) -> dict[int, Any]:
+async def _of_those_well(
+    well: dict[ShardNo, Store], asked: Mapping[ShardNo, Awaitable[Any]]
+) -> dict[ShardNo, Any]:
     """The answers; who gave none is taken out of `well`."""
     answers = await asyncio.gather(*asked.values(), return_exceptions=True)
     found = {}

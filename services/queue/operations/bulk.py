@@ -29,7 +29,7 @@ from services.queue.store.shard_store import Store, refuse_if_standing
 from shared.clock import Clock
 from shared.crash import crash_point
 from shared.errors import Invalid, NotFound, ShardUnavailable, invalid, something_done
-from shared.ids import canonical, new_id, shard_of, time_ms_of
+from shared.ids import ShardNo, canonical, new_id, shard_of, time_ms_of
 from shared.log import log
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import Asked
@@ -65,13 +65,13 @@ class Operations:
     """Begins, shows, stops and carries on operations."""
 
     def __init__(
-        self, stores: Mapping[int, Store], dispatch: Dispatch, settings: QueueSettings, clock: Clock
+        self, stores: Mapping[ShardNo, Store], dispatch: Dispatch, settings: QueueSettings, clock: Clock
     ) -> None:
         self._dispatch = dispatch
         self._stores = stores
         self._settings = settings
         self._clock = clock
-        self._paces: dict[int, Pace] = {}
+        self._paces: dict[ShardNo, Pace] = {}
 
     # -- the calls ----------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class Operations:
         shards = sorted(self._stores)
         what = (operation_id, namespace, kind, json.dumps(given))
 
-        async def write(number: int, unplaced: list[int], running_max: int) -> bool:
+        async def write(number: ShardNo, unplaced: list[ShardNo], running_max: int) -> bool:
             row = _new_row(what, scopes[number], wanted, shards, unplaced, None)
             return await store_operations.place(self._stores[number].pool, row, running_max)
 
@@ -348,13 +348,13 @@ class Operations:
             return await store_operations.read(store.pool, ids, namespace)
 
         parts, silent = await self._ask(at)
-        found: dict[str, dict[int, OperationRow]] = {}
+        found: dict[str, dict[ShardNo, OperationRow]] = {}
         for number, part in parts.items():
             for row in part:
                 found.setdefault(row.id, {})[number] = row
         return [_view(found[item], silent) for item in ids if item in found]
 
-    async def _ask(self, ask: Callable[[Store], Awaitable[T]]) -> tuple[dict[int, T], set[int]]:
+    async def _ask(self, ask: Callable[[Store], Awaitable[T]]) -> tuple[dict[ShardNo, T], set[ShardNo]]:
         """What every shard answers, and the shards that do not; one must.
 
         Raises:
@@ -362,8 +362,8 @@ class Operations:
         """
         stores = list(self._stores.values())
         answers = await asyncio.gather(*map(ask, stores), return_exceptions=True)
-        good: dict[int, T] = {}
-        silent: set[int] = set()
+        good: dict[ShardNo, T] = {}
+        silent: set[ShardNo] = set()
         for store, answer in zip(stores, answers, strict=True):
             if isinstance(answer, ShardUnavailable):
                 silent.add(store.number)
@@ -389,8 +389,8 @@ def _new_row(
     what: tuple[str, str, str, str],
     found: TopicScope,
     wanted: Filter,
-    shards: Sequence[int],
-    unplaced: Sequence[int],
+    shards: Sequence[ShardNo],
+    unplaced: Sequence[ShardNo],
     cutoff: datetime | None,
 ) -> NewOperation:
     """A shard's row of an operation (id, namespace, kind, filter): done at once where there is nothing to do."""
@@ -464,7 +464,7 @@ async def _take(tx: Transaction, wanted: Filter, ids: list[str]) -> tuple[dict[s
     return taken, {item.id for item in found if not item.taken} - set(taken)
 
 
-def _view(parts: dict[int, OperationRow], silent: set[int]) -> dict[str, Any]:
+def _view(parts: dict[ShardNo, OperationRow], silent: set[ShardNo]) -> dict[str, Any]:
     """One operation from its rows by shard."""
     sample = next(iter(parts.values()))
     unplaced = {number for row in parts.values() for number in row.unplaced}
@@ -491,7 +491,7 @@ _COUNTS = ("total", "scanned", "changed", "skipped")
 
 
 def _shard_view(
-    number: int, row: OperationRow | None, silent: set[int], unplaced: set[int], rest: str
+    number: ShardNo, row: OperationRow | None, silent: set[ShardNo], unplaced: set[ShardNo], rest: str
 ) -> dict[str, Any]:
     if row is not None:
         return {"shard": number, "state": row.state, **{count: getattr(row, count) for count in _COUNTS}}

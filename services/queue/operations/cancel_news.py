@@ -17,6 +17,7 @@ from services.queue.store import workers
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import Unavailable
+from shared.ids import ShardNo
 
 # Rows are read again for so long, since a transaction may take as long to commit; what was heard is kept longer.
 WINDOW_S: Final = 5.0
@@ -30,7 +31,7 @@ HEEDED_S: Final = 60.0
 class CancelNews:
     """What one process has heard, by namespace: ids with their numbers, in the order of hearing."""
 
-    def __init__(self, stores: Mapping[int, Store], settings: QueueSettings, clock: Clock) -> None:
+    def __init__(self, stores: Mapping[ShardNo, Store], settings: QueueSettings, clock: Clock) -> None:
         self._stores = stores
         self._settings = settings
         self._clock = clock

@@ -24,6 +24,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import dag_of
 from services.queue.store.operations import FoundItem, dead_items
 from services.queue.store.shard_store import Store
+from shared.ids import ShardNo
 from shared.postgres.rows import Asked
 
 FORM_CHARS_MAX = 200
@@ -79,13 +80,13 @@ async def dead_page(
 class DeadItems:
     """The dead of a namespace, over all shards, a bounded part at a time."""
 
-    def __init__(self, stores: dict[int, Store], settings: QueueSettings) -> None:
+    def __init__(self, stores: dict[ShardNo, Store], settings: QueueSettings) -> None:
         self._stores = stores
         self._settings = settings
 
     async def groups(
-        self, namespace: str, topic: str | None, limit: int, after: tuple[int, Place]
-    ) -> tuple[list[dict[str, Any]], tuple[int, Place] | None]:
+        self, namespace: str, topic: str | None, limit: int, after: tuple[ShardNo, Place]
+    ) -> tuple[list[dict[str, Any]], tuple[ShardNo, Place] | None]:
         """Groups of a part of the dead, most items first, and where the next part begins (None at the end).
 
         `after` is a shard and a place in it. A part looks at no more than `dead_scan_items_max` items and ends

@@ -13,6 +13,7 @@ from services.queue.store import topics
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import NotFound, Overloaded, ShardUnavailable, Unavailable
+from shared.ids import ShardNo
 from shared.metrics import ACKED, DEQUEUED, ENQUEUED
 from shared.postgres.connections import Pool
 from shared.shards.ownership import Ownership
@@ -31,12 +32,14 @@ _RATES = {"enqueued_per_s": ENQUEUED, "dequeued_per_s": DEQUEUED, "acked_per_s":
 class Health:
     """Samples rates once a second; answers from the shards on request."""
 
-    def __init__(self, stores: Mapping[int, Store], shards: ShardMap, clock: Clock, ownership: Ownership) -> None:
+    def __init__(
+        self, stores: Mapping[ShardNo, Store], shards: ShardMap, clock: Clock, ownership: Ownership
+    ) -> None:
         self._stores = stores
         self._map = shards
         self._clock = clock
         self._ownership = ownership
-        self._samples: defaultdict[int, deque[tuple[float, dict[str, float]]]] = defaultdict(
+        self._samples: defaultdict[ShardNo, deque[tuple[float, dict[str, float]]]] = defaultdict(
             lambda: deque(maxlen=int(_WINDOW_S) + 1)
         )
 
@@ -53,7 +56,7 @@ class Health:
         stores = [self._stores[n] for n in sorted(self._stores) if not self._stores[n].pool.is_retired]
         return list(await asyncio.gather(*map(self._shard, stores)))
 
-    async def shard(self, number: int) -> dict[str, Any]:
+    async def shard(self, number: ShardNo) -> dict[str, Any]:
         """The health of one shard; NotFound for a number that is not in the map."""
         store = self._stores.get(number)
         if store is None or store.pool.is_retired:
@@ -89,11 +92,11 @@ class Health:
         with suppress(ShardUnavailable):
             store.pool.check()
 
-    def _totals(self, number: int) -> dict[str, float]:
+    def _totals(self, number: ShardNo) -> dict[str, float]:
         totals = {name: metric.labels(number)._value.get() for name, metric in _RATES.items()}
         return totals | {"errors_per_s": self._stores[number].pool.errors._value.get()}
 
-    def _rates(self, number: int) -> dict[str, float]:
+    def _rates(self, number: ShardNo) -> dict[str, float]:
         samples = self._samples[number]
         if len(samples) < 2:
             return dict.fromkeys([*_RATES, "errors_per_s"], 0.0)

@@ -23,6 +23,7 @@ from services.queue.store.shard_store import Store
 from services.queue.store.workers import SeenWorker, WorkerRow
 from shared.clock import Clock
 from shared.errors import Unavailable
+from shared.ids import ShardNo
 
 # Of one worker.
 TOPICS_MAX: Final = 100
@@ -96,7 +97,7 @@ class KnownWorkers:
     """Sees workers, writes them down, and lists them."""
 
     def __init__(
-        self, stores: Mapping[int, Store], news: CancelNews, settings: QueueSettings, clock: Clock
+        self, stores: Mapping[ShardNo, Store], news: CancelNews, settings: QueueSettings, clock: Clock
     ) -> None:
         self.news = news
         self._stores = stores
@@ -170,7 +171,7 @@ class KnownWorkers:
         self.news.forget()
         async with self._writing:
             now_s = self._clock.monotonic_s()
-            at: dict[int, list[_Known]] = {}
+            at: dict[ShardNo, list[_Known]] = {}
             for known in [known for ours in self._known.values() for known in ours.values()]:
                 if known.is_due(now_s, self._settings.worker_write_s):
                     at.setdefault(self._shard(known), []).append(known)
@@ -179,12 +180,12 @@ class KnownWorkers:
             await asyncio.gather(*(self._write(shard, due, now_s) for shard, due in at.items()))
         return 0
 
-    def _shard(self, known: _Known) -> int:
+    def _shard(self, known: _Known) -> ShardNo:
         """Where a worker's row is; after failures on the next ones."""
         shards = sorted(self._stores)
         return shards[(crc32(f"{known.namespace}/{known.name}".encode()) + known.failures) % len(shards)]
 
-    async def _write(self, shard: int, due: Sequence[_Known], now_s: float) -> None:
+    async def _write(self, shard: ShardNo, due: Sequence[_Known], now_s: float) -> None:
         rest = iter(due)
         while part := list(islice(rest, ROWS_MAX)):
             rows = [known.seen(now_s) for known in part]

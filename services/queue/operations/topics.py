@@ -34,7 +34,7 @@ from services.queue.store.leases import ItemLease
 from services.queue.store.shard_store import Store, refuse_if_standing
 from services.queue.store.topics import NamespaceRow, TopicCounts
 from shared.errors import NotFound, Unavailable
-from shared.ids import canonical, shard_of
+from shared.ids import ShardNo, canonical, shard_of
 
 FIRST_ID = START[2]
 # So many throttles of a topic are shown, itself and keys.
@@ -45,7 +45,7 @@ T = TypeVar("T")
 class OnShard(NamedTuple):
     """A topic as one shard has it."""
 
-    shard: int
+    shard: ShardNo
     topic: TopicCounts
 
 
@@ -61,7 +61,7 @@ class Topics:
 
     def __init__(
         self,
-        stores: Mapping[int, Store],
+        stores: Mapping[ShardNo, Store],
         dispatch: Dispatch,
         operations: Operations,
         quotas: Quotas,
@@ -161,7 +161,7 @@ class Topics:
 
     async def _ages(self, rows: Sequence[OnShard]) -> dict[tuple[int, int], float]:
         """How long the oldest item of each topic with ready ones has been ready, by shard and number."""
-        live: dict[int, list[TopicId]] = {}
+        live: dict[ShardNo, list[TopicId]] = {}
         for row in rows:
             if row.topic.ready:
                 live.setdefault(row.shard, []).append(row.topic.topic_id or TopicId(0))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from services.queue.model import NULL, Key, TopicId
+from shared.ids import ShardNo
 
 # Between two pieces, and between an id and the rest of its piece. Neither can stand in JSON text.
 PIECES, PARTS = "\x1e", "\x1f"
@@ -45,7 +46,7 @@ Handed = tuple[Key, HandedLease]
 class Group(NamedTuple):
     """Items leased under one token until one time: a row of a claim. `again`: how many had a delivery before."""
 
-    shard: int
+    shard: ShardNo
     topic_id: TopicId
     token: str
     until: datetime
@@ -176,7 +177,7 @@ def _group(part: Sequence[Handed]) -> Group:
     pieces = PIECES.join(starmap(_piece, part))
     again = sum(one.attempt > 1 for _, one in part)
     once = [key.id for key, one in part if one.at_most_once]
-    shard = int(first.id[-3:], 16)
+    shard = ShardNo(int(first.id[-3:], 16))
     return Group(shard, lease.topic_id, lease.token, lease.until, len(part), again, once or None, pieces)
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from services.queue.model import NamespaceId, Ready, TopicId
 from services.queue.store.items import MadeReady, lock_keys
 from services.queue.store.names import SQL
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import Asked, column_of, only_row_of, row_of, rows_of
 from shared.shards.map_file import slot_of
@@ -47,8 +48,8 @@ class OperationRow(NamedTuple):
     scanned: int
     changed: int
     skipped: int
-    shards: list[int]
-    unplaced: list[int]
+    shards: list[ShardNo]
+    unplaced: list[ShardNo]
     cutoff: datetime
     requested_at: datetime
     finished_at: datetime | None
@@ -65,8 +66,8 @@ class NewOperation(NamedTuple):
     filter: str
     state: str
     total: int
-    shards: Sequence[int]
-    unplaced: Sequence[int]
+    shards: Sequence[ShardNo]
+    unplaced: Sequence[ShardNo]
     cutoff: datetime | None
 
 
@@ -174,7 +175,7 @@ async def stop(asked: Asked, operation_id: str, namespace: str) -> None:
     await asked.fetch(SQL.stop_operation, id=operation_id, namespace=namespace)
 
 
-async def set_unplaced(asked: Asked, operation_id: str, unplaced: Sequence[int]) -> None:
+async def set_unplaced(asked: Asked, operation_id: str, unplaced: Sequence[ShardNo]) -> None:
     """On which shards its row is still to be written."""
     await asked.fetch(SQL.set_unplaced, id=operation_id, unplaced=list(unplaced))
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from services.queue.model import NamespaceId
 from services.queue.store.names import SQL
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import Asked, only_row_of, rows_of
 
@@ -25,7 +26,7 @@ class NextDue(NamedTuple):
 class FarKey(NamedTuple):
     """An idempotency key whose item lives on another shard."""
 
-    lives_at: int
+    lives_at: ShardNo
     namespace_id: NamespaceId
     key: str
     id: str

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from services.queue.model import NamespaceId, Ready, TopicId
 from services.queue.store.items import MadeReady
 from services.queue.store.names import SQL
+from shared.ids import ShardNo
 from shared.postgres.rows import Asked, only_row_of, rows_of
 
 # -- what is there ----------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ class MinShare(NamedTuple):
 class GivenSettings(NamedTuple):
     """What is set for a namespace."""
 
-    number: int
+    number: ShardNo
     namespace: str
     settings: str
     set_at: datetime
@@ -173,7 +174,7 @@ class GivenSettings(NamedTuple):
 class GivenToTopic(NamedTuple):
     """What is set for a topic, each since when (None: never)."""
 
-    number: int
+    number: ShardNo
     namespace: str
     topic: str
     paused: bool
