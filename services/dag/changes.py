@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from services.dag.model import NODE_BITS, Change, Dag
+from services.dag.model import NODE_BITS, Change, Dag, NodeNo
 
 # So many changes keep a row of the log within its page.
 CHANGES_PER_ROW: Final = 100
@@ -39,7 +39,7 @@ class Log:
         self._stood = {dag.no: _stand(dag) for dag in dags}
         self._nodes: dict[int, dict[int, str]] = {}
 
-    def node(self, no: int, generation: int, state: str) -> None:
+    def node(self, no: NodeNo, generation: int, state: str) -> None:
         """A node is in this state now."""
         nodes = self._nodes.setdefault(no >> NODE_BITS, {})
         n = no & _MASK

@@ -60,9 +60,11 @@ TRANSITIONS: Final[dict[str, frozenset[str]]] = {
 
 # The number of a DAG on its shard; its nodes' numbers begin with it.
 DagNo = NewType("DagNo", int)
+# Of a node of any DAG, on its shard; it holds the DAG's (`dag_of`).
+NodeNo = NewType("NodeNo", int)
 
 
-def dag_of(node_no: int) -> DagNo:
+def dag_of(node_no: NodeNo) -> DagNo:
     """The DAG's number in a node's."""
     return DagNo(node_no >> NODE_BITS)
 
@@ -119,9 +121,9 @@ class Dag:
     # No column: events that were resolved and that no node waits for, (node key, name), where somebody has looked.
     undeclared: Sequence[tuple[str, str]] = ()
 
-    def node_no(self, n: int) -> int:
+    def node_no(self, n: int) -> NodeNo:
         """The number of this DAG's node `n`."""
-        return (self.no << NODE_BITS) + n
+        return NodeNo((self.no << NODE_BITS) + n)
 
     @property
     def last_no(self) -> int:
@@ -223,7 +225,7 @@ class Node:
     """What deciding a node takes; fields in the order of the columns that `sql/nodes.sql` reads."""
 
     dag_no: DagNo
-    no: int
+    no: NodeNo
     key: str
     item_id: str
     state: NodeState
@@ -379,7 +381,7 @@ class Ending(NamedTuple):
 class Ref(NamedTuple):
     """A node's generation, by number."""
 
-    no: int
+    no: NodeNo
     generation: int
 
 
@@ -387,7 +389,7 @@ class Ref(NamedTuple):
 class Send:
     """An outbox row: something the queue is to be told. `item` is known where the row was just written."""
 
-    no: int
+    no: NodeNo
     generation: int
     action: Action
     item_id: str
@@ -445,6 +447,6 @@ class Addition(NamedTuple):
     last_no: int
 
     @property
-    def dag_no(self) -> int:
+    def dag_no(self) -> DagNo:
         """The DAG that they were added to."""
-        return dag_of(self.first_no)
+        return dag_of(NodeNo(self.first_no))

@@ -5,6 +5,7 @@ that a DAG built from its roots down has edges that ascend.
 """
 
 from __future__ import annotations
+from services.dag.model import NodeNo
 
 from collections import defaultdict
 from collections.abc import Sequence, Set
@@ -259,9 +260,9 @@ def check_limits(dag: Dag, adding: Plan, existing: Existing, settings: DagSettin
             raise LimitExceeded(f"a node would have over {settings.degree_max} upstreams")
 
 
-def late_counts(adding: Plan, existing: Existing) -> dict[int, Counts]:
+def late_counts(adding: Plan, existing: Existing) -> dict[NodeNo, Counts]:
     """How the new edges into old nodes count there, by the nodes' numbers."""
-    late: dict[int, Counts] = {}
+    late: dict[NodeNo, Counts] = {}
     for edge in adding.late:
         counts = late.setdefault(existing.nodes[edge.downstream].no, Counts())
         up = existing.nodes.get(edge.upstream)
@@ -279,9 +280,9 @@ def new_counts(adding: Plan, existing: Existing) -> dict[str, Counts]:
     return counts
 
 
-def added_below(adding: Plan, existing: Existing) -> dict[int, int]:
+def added_below(adding: Plan, existing: Existing) -> dict[NodeNo, int]:
     """How many new edges leave nodes that are there, by the nodes' numbers."""
-    added: dict[int, int] = {}
+    added: dict[NodeNo, int] = {}
     for edge in adding.edges:
         if up := existing.nodes.get(edge.upstream):
             added[up.no] = added.get(up.no, 0) + 1
@@ -293,6 +294,6 @@ def leaves_old(adding: Plan, existing: Existing) -> bool:
     return any(edge.upstream in existing.nodes for edge in adding.edges)
 
 
-def numbered(edges: Sequence[NewEdge], numbers: dict[str, int]) -> list[tuple[int, int]]:
+def numbered(edges: Sequence[NewEdge], numbers: dict[str, NodeNo]) -> list[tuple[int, int]]:
     """Edges by the numbers of their nodes within the DAG."""
     return [(numbers[edge.upstream] & _MASK, numbers[edge.downstream] & _MASK) for edge in edges]

@@ -5,6 +5,7 @@ wait. What stops in between is driven forward, by the same call repeated or by t
 """
 
 from __future__ import annotations
+from services.dag.model import NodeNo
 from shared.ids import ShardNo
 
 import zlib
@@ -439,7 +440,7 @@ class Builder:
         dag: Dag,
         adding: Plan,
         existing: Existing,
-        numbers: dict[str, int],
+        numbers: dict[str, NodeNo],
     ) -> Order | None:
         """Refuse edges that would close a cycle; the order that then knows them, if there is one.
 

@@ -6,6 +6,7 @@ triggers, retries and cancels know nothing of expansions. A child may expand its
 """
 
 from __future__ import annotations
+from services.dag.model import NodeNo
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -170,7 +171,7 @@ async def _append(tx: Transaction, pairs: Iterable[tuple[str, str]], adding: Pla
                 adding.late.append(edge)
 
 
-async def record(tx: Transaction, dag: Dag, node: str, children: Sequence[str], numbers: dict[str, int]) -> None:
+async def record(tx: Transaction, dag: Dag, node: str, children: Sequence[str], numbers: dict[str, NodeNo]) -> None:
     """Remember who the children of a node are."""
     await store.expansions.insert(tx, numbers[node], [numbers[key] for key in children])
     dag.expanded += len(children)

@@ -1,6 +1,7 @@
 """New nodes as one call adds them to a DAG: their rows, externals and edges, under the DAG's lock."""
 
 from __future__ import annotations
+from services.dag.model import NodeNo
 from shared.ids import ShardNo
 
 import uuid
@@ -27,7 +28,7 @@ async def insert(
     dag: Dag,
     adding: Plan,
     existing: Existing,
-    numbers: dict[str, int],
+    numbers: dict[str, NodeNo],
     queue_shard: ShardNo,
 ) -> list[NodeRow]:
     """Write the nodes, blocked, their externals and all new edges."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from services.dag import store
-from services.dag.model import dag_of
+from services.dag.model import NodeNo, dag_of
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.store.timers import NextTimer
@@ -70,7 +70,7 @@ class Timers:
             TIMER_LATE_SECONDS.labels(shard.number).observe(max(0.0, timer.late_s))
         return max(ended, 1)
 
-    async def _end_together(self, shard: Shard, nos: Sequence[int]) -> int:
+    async def _end_together(self, shard: Shard, nos: Sequence[NodeNo]) -> int:
         async def work(tx: Transaction) -> tuple[Settlement, int]:
             dags = await store.dags.lock_dag_nos(tx, map(dag_of, nos))
             settlement = Settlement(tx, dags, self._settings, self._context.home(shard))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from services.dag import store
 from services.dag.errors import QueueUnavailable
-from services.dag.model import UNFINISHED, Dag
+from services.dag.model import UNFINISHED, Dag, NodeNo
 from services.dag.queue_client import Attempt, Standing
 from services.dag.read import critical_path
 from services.dag.read.queries import Queries, begun_at, obstacles
@@ -262,7 +262,7 @@ class Explainer:
             after = (base + ups[-1], base + downs[-1])
         edges = zip(ups, downs, strict=True)
         chain = await asyncio.to_thread(critical_path.longest, left, edges, critical_path.means(took))
-        shown = [base + n for n in chain.nodes[: critical_path.KEYS_SHOWN_MAX]]
+        shown = [NodeNo(base + n) for n in chain.nodes[: critical_path.KEYS_SHOWN_MAX]]
         keys = await store.explain.keys_of(shard, shown)
         return {
             "nodes": len(chain.nodes),

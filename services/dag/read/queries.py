@@ -11,7 +11,7 @@ from typing import Any
 
 from services.dag import queue_items, store
 from services.dag.errors import LimitExceeded
-from services.dag.model import UNDO, Dag
+from services.dag.model import UNDO, Dag, NodeNo
 from services.dag.read import surroundings
 from services.dag.read.drawing import EDGE_BYTES_MIN, Form, Vertex
 from services.dag.run import compensation_input
@@ -442,7 +442,7 @@ class Queries:
         await self._add_kinds(shard, found)
         return list(found.values())
 
-    async def _add_kinds(self, shard: Shard, found: dict[int, NodeDetail]) -> None:
+    async def _add_kinds(self, shard: Shard, found: dict[NodeNo, NodeDetail]) -> None:
         """When timers end, and what compensations undo."""
         if timers := [no for no, detail in found.items() if detail.row.timer]:
             for no, timer in (await store.timers.of(shard, timers)).items():

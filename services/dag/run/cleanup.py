@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from services.dag import store
-from services.dag.model import Dag, within
+from services.dag.model import Dag, NodeNo, within
 from services.dag.run.decisions import Settlement
 from services.dag.store.cleanup import NOTHING_LEFT, NOW
 from shared.postgres.connections import Transaction
@@ -33,12 +33,12 @@ _SPANS_AT_ONCE_MAX = 1_000
 class Span(NamedTuple):
     """When the node was out that `no` compensates."""
 
-    no: int
+    no: NodeNo
     released_at: datetime
     finished_at: datetime
 
 
-def waves(spans: Iterable[Span]) -> dict[int, int]:
+def waves(spans: Iterable[Span]) -> dict[NodeNo, int]:
     """Turns, from 1, the latest first: one's node had ended before any node of an earlier turn was released,
     or they are of one turn."""
     order = sorted(spans, key=lambda span: (span.finished_at, span.released_at), reverse=True)
@@ -46,7 +46,7 @@ def waves(spans: Iterable[Span]) -> dict[int, int]:
     for span in reversed(order):
         latest.append(max(span.released_at, latest[-1]) if latest else span.released_at)
     latest.reverse()
-    turns: dict[int, int] = {}
+    turns: dict[NodeNo, int] = {}
     wave, bound = 0, None
     for span, released_at in zip(order, latest, strict=True):
         if bound is None or span.finished_at <= bound:
@@ -105,7 +105,7 @@ async def _plan(tx: Transaction, dag: Dag) -> None:
     found = await store.cleanup.unplanned(tx, dag)
     if not found:
         return
-    turns: dict[int, int | None] = {row.no: None for row in found}
+    turns: dict[NodeNo, int | None] = {row.no: None for row in found}
     spans = []
     for row in found:
         if row.state != "blocked":
@@ -119,7 +119,7 @@ async def _plan(tx: Transaction, dag: Dag) -> None:
     await store.cleanup.set_waves(tx, dag, turns)
 
 
-async def widen_retry(tx: Transaction, dag: Dag, nos: Sequence[int]) -> list[int]:
+async def widen_retry(tx: Transaction, dag: Dag, nos: Sequence[NodeNo]) -> list[NodeNo]:
     """What a retry of these nodes reopens with them. When an ordinary node of an ended DAG runs again, all
     cleanup is to come again, and what was compensated is to be done again."""
     if not dag.cleanups or not dag.over:

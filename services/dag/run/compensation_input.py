@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.dag import queue_items, store
+from services.dag.model import NodeNo
 from shared.postgres.connections import Transaction
 
 
 async def inputs(
-    tx: Transaction, nos: Sequence[int], *, bytes_max: int, step_bytes_max: int | None = None, over: bool = False
-) -> dict[int, list[tuple[str, str]]]:
+    tx: Transaction,
+    nos: Sequence[NodeNo],
+    *,
+    bytes_max: int,
+    step_bytes_max: int | None = None,
+    over: bool = False,
+) -> dict[NodeNo, list[tuple[str, str]]]:
     """(name, JSON text) of all that these compensations are given, by number; nothing for one with over
     `bytes_max`, nor for those past `step_bytes_max` together.
 
@@ -30,10 +36,10 @@ async def inputs(
         if size <= min(left, bytes_max):
             left -= size
             fitting.append(each)
-    given: dict[int, list[tuple[str, str]]] = {each.of_no: [] for each in fitting if each.has_inputs}
+    given: dict[NodeNo, list[tuple[str, str]]] = {each.of_no: [] for each in fitting if each.has_inputs}
     for of_no, name, value in await store.cleanup.given(tx, list(given), over=over) if given else ():
         given[of_no].append((name, value))
-    told: dict[int, list[tuple[str, str]]] = {}
+    told: dict[NodeNo, list[tuple[str, str]]] = {}
     for row in await store.cleanup.undone(tx, [each.no for each in fitting], over=over) if fitting else ():
         parts = [(row.key, row.output), (f"payload:{row.key}", row.payload)]
         if row.of_no in given:

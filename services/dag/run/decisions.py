@@ -13,7 +13,20 @@ from typing import NamedTuple
 
 from services.dag import changes, queue_items, store
 from services.dag.graph import decide
-from services.dag.model import CLEANUP_ENDS, UNDO, Action, Cause, Dag, DagNo, DagState, Node, Ref, Send, dag_of
+from services.dag.model import (
+    CLEANUP_ENDS,
+    UNDO,
+    Action,
+    Cause,
+    Dag,
+    DagNo,
+    DagState,
+    Node,
+    NodeNo,
+    Ref,
+    Send,
+    dag_of,
+)
 from services.dag.run.compensation_input import inputs as undone_inputs
 from services.dag.settings import DagSettings
 from services.dag.store.dags import Ended, Moved, Replaced
@@ -47,7 +60,7 @@ class Settlement:
         self._home = home
         self._log = changes.Log(dags)
         self._was = {dag.no: dag.state for dag in dags}
-        self._moved: dict[int, Moved] = {}
+        self._moved: dict[NodeNo, Moved] = {}
         self._frontier: list[tuple[Ref, DagNo, str]] = []
         self._passing: list[tuple[Send, Node]] = []
         self._changed: set[DagNo] = set()
@@ -55,16 +68,16 @@ class Settlement:
         self._cleanup_changed: set[DagNo] = set()
         self._left_closed: set[DagNo] = set()
         self._reasoned: set[DagNo] = set()
-        self._failed_first: dict[DagNo, int] = {}
-        self._undone: list[int] = []
+        self._failed_first: dict[DagNo, NodeNo] = {}
+        self._undone: list[NodeNo] = []
         self._tolerating: set[DagNo] = set()
         # Nodes of runs of workflows that have ended, which their code is told of; and what else wakes a run.
         self._told: list[int] = []
         self._woken: set[DagNo] = set()
         self._asked: set[DagNo] = set()
         # Timers that begin, and that are over before their time; and in how many seconds those that begin end.
-        self._timers: list[int] = []
-        self._stopped_timers: list[int] = []
+        self._timers: list[NodeNo] = []
+        self._stopped_timers: list[NodeNo] = []
         self.timers_s: list[float] = []
 
     def join(self, other: Settlement) -> None:
@@ -145,7 +158,7 @@ class Settlement:
         self._log.node(ref.no, ref.generation, state)
         self._changed.add(dag.no)
 
-    def made(self, dag: Dag, nos: Iterable[int]) -> None:
+    def made(self, dag: Dag, nos: Iterable[NodeNo]) -> None:
         """Nodes of these numbers are new."""
         for no in nos:
             self._log.node(no, 1, "blocked")
@@ -369,7 +382,7 @@ class Settlement:
             return
         undoing = [node.no for _, node in self._passing if node.run_on == UNDO]
         fitting = await self._fitting()
-        parts: dict[int, list[tuple[str, str]]] = {no: [] for no in fitting}
+        parts: dict[NodeNo, list[tuple[str, str]]] = {no: [] for no in fitting}
         for no, name, value in await store.dags.inputs(self.tx, fitting) if fitting else ():
             parts[no].append((name, value))
         if undoing:
@@ -382,7 +395,7 @@ class Settlement:
         for send, node in self._passing:
             send.inputs = self._inputs(node, parts.get(node.no))
 
-    async def _fitting(self) -> list[int]:
+    async def _fitting(self) -> list[NodeNo]:
         """Nodes whose inputs go with their items; the others are given references. Nodes with more upstreams than
         are looked at here have more inputs than an item takes."""
         edges = self.bounds.inputs_step_edges_max

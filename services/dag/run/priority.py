@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from services.dag import store
-from services.dag.model import NODE_BITS, DagNo, Item, dag_of
+from services.dag.model import NODE_BITS, DagNo, Item, NodeNo, dag_of
 from services.dag.run.context import Context
 from shared.postgres.history import Edition
 from shared.shards.shard_map import Shard
@@ -36,7 +36,7 @@ class Ranks:
         self._settings = context.settings
         self._known: OrderedDict[tuple[Edition, int], _KnownRanks] = OrderedDict()
 
-    async def lift(self, shard: Shard, items: Mapping[int, Item]) -> dict[int, int]:
+    async def lift(self, shard: Shard, items: Mapping[NodeNo, Item]) -> dict[int, int]:
         """By how much the priority of each item is to be lowered, by its node's number; without those of 0."""
         found: dict[int, int] = {}
         for no, item in items.items():

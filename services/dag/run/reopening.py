@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from services.dag import store
-from services.dag.model import REOPENING, Dag, Send, within
+from services.dag.model import REOPENING, Dag, NodeNo, Send, within
 from services.dag.run import cleanup
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
@@ -34,7 +34,7 @@ async def reopen(
     context: Context,
     settlement: Settlement,
     dag: Dag,
-    nos: Sequence[int],
+    nos: Sequence[NodeNo],
     queue_shard: ShardNo,
     *,
     since: datetime | None = None,
@@ -139,7 +139,7 @@ async def _follow(context: Context, settlement: Settlement, dag: Dag, found: Reo
 
 
 async def _reopen(
-    context: Context, settlement: Settlement, dag: Dag, nos: Sequence[int], found: Reopening
+    context: Context, settlement: Settlement, dag: Dag, nos: Sequence[NodeNo], found: Reopening
 ) -> None:
     if nos:
         await reopen(context, settlement, dag, nos, found.queue_shard, since=found.started_at)

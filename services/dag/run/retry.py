@@ -21,7 +21,7 @@ from services.dag.errors import (
     managed_error,
     reopening_error,
 )
-from services.dag.model import UNFINISHED, Dag, Parent, Ref, Retry, within
+from services.dag.model import UNFINISHED, Dag, NodeNo, Parent, Ref, Retry, within
 from services.dag.run import cleanup, reopening, unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
@@ -164,7 +164,7 @@ class Retrier:
                 await unarchive.bring_back(self._context, shard, archived.dag)
         raise unarchive.unarchiving_error()
 
-    async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[int] | RetryPlan:
+    async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[NodeNo] | RetryPlan:
         """All nodes that are to run again, ascending; or how to find them, when they are too many for one
         transaction."""
         by_policy = dag.over and dag.cancel_cause in ("failure", "deadline")
@@ -198,7 +198,9 @@ class Retrier:
             await self._check_payloads(tx, dag, plan, wanted.payloads)
         return plan
 
-    async def _at_once(self, tx: Transaction, dag: Dag, plan: RetryPlan, roots: Sequence[int]) -> set[int] | None:
+    async def _at_once(
+        self, tx: Transaction, dag: Dag, plan: RetryPlan, roots: Sequence[NodeNo]
+    ) -> set[NodeNo] | None:
         """All nodes that run again, if one transaction can do it."""
         nodes_max, edges_max = self._settings.retry_at_once_nodes_max, self._settings.retry_at_once_edges_max
         if len(roots) > nodes_max:
@@ -208,7 +210,7 @@ class Retrier:
                 return None
             nodes = await store.dags.nodes_by_no(tx, await store.cleanup.again(tx, dag))
             edges_max -= sum(node.upstreams for node in nodes)
-        found: set[int] = set()
+        found: set[NodeNo] = set()
         for nos, states in ((plan.named, plan.below), (roots, () if plan.by_call_too else SPARED)):
             reach = await store.reopening.reach(tx, nos, states, edges_max) if nos and edges_max >= 0 else None
             if nos and reach is None:
@@ -218,10 +220,10 @@ class Retrier:
                 edges_max -= reach.edges
         return found if len(found) <= nodes_max else None
 
-    async def _all_in(self, tx: Transaction, dag: Dag, plan: RetryPlan, cleanups: set[int]) -> list[int]:
+    async def _all_in(self, tx: Transaction, dag: Dag, plan: RetryPlan, cleanups: set[NodeNo]) -> list[NodeNo]:
         """The nodes that stand in one of the plan's `roots`. Of more than one transaction reopens some are enough,
         one of them no cleanup if there is such a one."""
-        found: list[int] = []
+        found: list[NodeNo] = []
         step = self._settings.list_scan_nodes_max
         for no in range(dag.node_no(0), dag.last_no + 1, step):
             found += await store.dags.retry_roots(tx, no, no + step - 1, plan.roots, by_call_too=plan.by_call_too)
@@ -231,7 +233,7 @@ class Retrier:
 
     async def _named(
         self, tx: Transaction, dag: Dag, keys: Sequence[str], pointer: str, states: Sequence[str]
-    ) -> list[int]:
+    ) -> list[NodeNo]:
         """Those of the nodes of these keys that are in one of `states`, or that a caller skipped."""
         found = await store.dags.retry_named(tx, dag.no, dict.fromkeys(keys))
         unknown = [i for i, key in enumerate(keys) if key not in found]
@@ -260,7 +262,7 @@ class Retrier:
                 )
 
     async def _set_payloads(
-        self, tx: Transaction, dag: Dag, payloads: Mapping[str, str], nos: Set[int] | None = None
+        self, tx: Transaction, dag: Dag, payloads: Mapping[str, str], nos: Set[NodeNo] | None = None
     ) -> None:
         """New payloads, for nodes among `nos`, if these are given."""
         if not payloads:
@@ -282,7 +284,7 @@ class Retrier:
             await store.dags.set_specs(tx, specs)
 
     async def _reopen(
-        self, tx: Transaction, settlement: Settlement, dag: Dag, nos: Sequence[int], queue_shard: ShardNo
+        self, tx: Transaction, settlement: Settlement, dag: Dag, nos: Sequence[NodeNo], queue_shard: ShardNo
     ) -> None:
         await store.dags.reopen_dag(tx, dag)
         settlement.restart(dag)

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from services.dag.model import Dag, DagNo
+from services.dag.model import Dag, DagNo, NodeNo
 from services.dag.store.dags import SQL, NodeInput
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import column_of, map_of, rows_of, value_of, value_or_none
@@ -53,12 +53,12 @@ def everywhere(statement: Statement) -> Statement:
     return Statement(f"{statement.name}_everywhere", statement.parameters, names + statement.text)
 
 
-async def inputs_sizes(tx: Transaction, nos: Sequence[int]) -> dict[int, int]:
+async def inputs_sizes(tx: Transaction, nos: Sequence[NodeNo]) -> dict[NodeNo, int]:
     """As `store.inputs_sizes`, of nodes wherever they are."""
-    return await map_of(int, int, tx, everywhere(SQL.inputs_sizes), nos=nos)
+    return await map_of(NodeNo, int, tx, everywhere(SQL.inputs_sizes), nos=nos)
 
 
-async def inputs(tx: Transaction, nos: Sequence[int]) -> list[NodeInput]:
+async def inputs(tx: Transaction, nos: Sequence[NodeNo]) -> list[NodeInput]:
     """As `store.inputs`, of nodes wherever they are."""
     return await rows_of(NodeInput, tx, everywhere(SQL.inputs), nos=nos)
 
@@ -132,7 +132,7 @@ async def old_kept(
     )
 
 
-async def drop_dags(tx: Transaction, nos: Sequence[int]) -> None:
+async def drop_dags(tx: Transaction, nos: Sequence[DagNo]) -> None:
     """Delete DAGs' own rows and take them out of the totals."""
     await tx.fetch(SQL.drop_dags, nos=nos)
 
@@ -155,9 +155,9 @@ async def ended_dags(
     return [Dag(*row) for row in rows]
 
 
-async def specs_of(shard: Shard, nos: Sequence[int], bytes_max: int) -> dict[int, str]:
+async def specs_of(shard: Shard, nos: Sequence[NodeNo], bytes_max: int) -> dict[NodeNo, str]:
     """What the items of the first of these nodes, ascending, are made of, as JSON text, wherever the nodes are."""
-    return await map_of(int, str, shard.pool, everywhere(SQL.specs_of), nos=nos, bytes_max=bytes_max)
+    return await map_of(NodeNo, str, shard.pool, everywhere(SQL.specs_of), nos=nos, bytes_max=bytes_max)
 
 
 async def set_export_mark(shard: Shard, namespace: str, until: datetime) -> datetime:

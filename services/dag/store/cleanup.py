@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from services.dag.model import Dag
+from services.dag.model import Dag, NodeNo
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL, NodeInput
 from shared.postgres.connections import Transaction
@@ -23,7 +23,7 @@ NOTHING_LEFT: Final = -2
 class Unplanned(NamedTuple):
     """A compensation without a turn, and when what it undoes ran; None where nothing is left to be undone."""
 
-    no: int
+    no: NodeNo
     state: str
     released_at: datetime | None
     finished_at: datetime | None
@@ -32,8 +32,8 @@ class Unplanned(NamedTuple):
 class UndoneSize(NamedTuple):
     """What a compensation undoes, whether that one's inputs are passed on too, and the bytes beside these."""
 
-    no: int
-    of_no: int
+    no: NodeNo
+    of_no: NodeNo
     has_inputs: bool
     bytes: int
 
@@ -41,14 +41,14 @@ class UndoneSize(NamedTuple):
 class Undone(NamedTuple):
     """What a compensation undoes; output and payload of its success are JSON text."""
 
-    no: int
-    of_no: int
+    no: NodeNo
+    of_no: NodeNo
     key: str
     output: str | None
     payload: str | None
 
 
-async def insert(tx: Transaction, dag: Dag, nodes: Mapping[int, int | None]) -> None:
+async def insert(tx: Transaction, dag: Dag, nodes: Mapping[NodeNo, int | None]) -> None:
     """New nodes, each with the number of the one that it compensates, or None."""
     await tx.fetch(SQL.insert_cleanups, dag_no=dag.no, node_nos=list(nodes), of_nos=list(nodes.values()))
 
@@ -70,42 +70,42 @@ async def unplanned(tx: Transaction, dag: Dag) -> list[Unplanned]:
     return await rows_of(Unplanned, tx, SQL.unplanned, dag_no=dag.no)
 
 
-async def set_waves(tx: Transaction, dag: Dag, waves: Mapping[int, int | None]) -> None:
+async def set_waves(tx: Transaction, dag: Dag, waves: Mapping[NodeNo, int | None]) -> None:
     """Give compensations their turns, or one of `TO_PLAN`, `NOW` and `NOTHING_LEFT`; None: it has none."""
     await tx.fetch(SQL.set_waves, dag_no=dag.no, node_nos=list(waves), waves=list(waves.values()))
 
 
-async def plan_again(tx: Transaction, dag: Dag, nos: Sequence[int], *, undo_again: bool) -> None:
+async def plan_again(tx: Transaction, dag: Dag, nos: Sequence[NodeNo], *, undo_again: bool) -> None:
     """Let those of these nodes that are compensations be planned; with `undo_again` whatever they have undone."""
     await tx.fetch(SQL.plan_again, dag_no=dag.no, node_nos=nos, undo_again=undo_again)
 
 
-async def note_done(tx: Transaction, nos: Sequence[int]) -> None:
+async def note_done(tx: Transaction, nos: Sequence[NodeNo]) -> None:
     """Nodes begin new generations: remember what of them has succeeded and is still to be undone."""
     await tx.fetch(SQL.note_done, nos=nos)
 
 
-async def note_undone(tx: Transaction, nos: Sequence[int]) -> None:
+async def note_undone(tx: Transaction, nos: Sequence[NodeNo]) -> None:
     """Compensations have succeeded."""
     await tx.fetch(SQL.note_undone, nos=nos)
 
 
-async def undone_sizes(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[UndoneSize]:
+async def undone_sizes(tx: Transaction, nos: Sequence[NodeNo], *, over: bool) -> list[UndoneSize]:
     """How much these compensations are told of what they undo; of a DAG that is `over` wherever its rows are."""
     return await rows_of(UndoneSize, tx, _where(SQL.undone_sizes, over), nos=nos)
 
 
-async def undone(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[Undone]:
+async def undone(tx: Transaction, nos: Sequence[NodeNo], *, over: bool) -> list[Undone]:
     """What these compensations undo."""
     return await rows_of(Undone, tx, _where(SQL.undone, over), nos=nos)
 
 
-async def given_sizes(tx: Transaction, nos: Sequence[int], *, over: bool) -> dict[int, int]:
+async def given_sizes(tx: Transaction, nos: Sequence[NodeNo], *, over: bool) -> dict[NodeNo, int]:
     """About how many bytes the inputs of each of these nodes take as JSON."""
-    return await map_of(int, int, tx, _where(SQL.inputs_sizes, over), nos=nos)
+    return await map_of(NodeNo, int, tx, _where(SQL.inputs_sizes, over), nos=nos)
 
 
-async def given(tx: Transaction, nos: Sequence[int], *, over: bool) -> list[NodeInput]:
+async def given(tx: Transaction, nos: Sequence[NodeNo], *, over: bool) -> list[NodeInput]:
     """Everything that these nodes were given."""
     return await rows_of(NodeInput, tx, _where(SQL.inputs, over), nos=nos)
 
@@ -119,26 +119,26 @@ async def next_wave(tx: Transaction, dag: Dag) -> None:
     await tx.fetch(SQL.next_wave, dag_no=dag.no)
 
 
-async def take_wave(tx: Transaction, dag: Dag, wave: int, rows_max: int) -> list[int]:
+async def take_wave(tx: Transaction, dag: Dag, wave: int, rows_max: int) -> list[NodeNo]:
     """Compensations that stand so; each is taken once."""
-    return await column_of(int, tx, SQL.take_wave, dag_no=dag.no, wave=wave, rows_max=rows_max)
+    return await column_of(NodeNo, tx, SQL.take_wave, dag_no=dag.no, wave=wave, rows_max=rows_max)
 
 
-async def page(tx: Transaction, dag: Dag, after_no: int, rows_max: int) -> list[int]:
+async def page(tx: Transaction, dag: Dag, after_no: int, rows_max: int) -> list[NodeNo]:
     """Cleanup nodes after `after_no`."""
-    return await column_of(int, tx, SQL.cleanup_page, dag_no=dag.no, after_no=after_no, rows_max=rows_max)
+    return await column_of(NodeNo, tx, SQL.cleanup_page, dag_no=dag.no, after_no=after_no, rows_max=rows_max)
 
 
-async def numbers(tx: Transaction, dag: Dag) -> set[int]:
+async def numbers(tx: Transaction, dag: Dag) -> set[NodeNo]:
     """Every cleanup node and compensation of a DAG."""
-    return set(await column_of(int, tx, SQL.cleanup_numbers, dag_no=dag.no))
+    return set(await column_of(NodeNo, tx, SQL.cleanup_numbers, dag_no=dag.no))
 
 
-async def again(tx: Transaction, dag: Dag) -> list[int]:
+async def again(tx: Transaction, dag: Dag) -> list[NodeNo]:
     """What runs again with ordinary nodes of a DAG that had ended."""
-    return await column_of(int, tx, SQL.cleanups_again, dag_no=dag.no)
+    return await column_of(NodeNo, tx, SQL.cleanups_again, dag_no=dag.no)
 
 
-async def compensated_keys(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
+async def compensated_keys(shard: Shard, nos: Sequence[NodeNo]) -> dict[NodeNo, str]:
     """The key of what each of these compensates."""
-    return await map_of(int, str, shard.pool, everywhere(SQL.compensated_keys), nos=nos)
+    return await map_of(NodeNo, str, shard.pool, everywhere(SQL.compensated_keys), nos=nos)

@@ -19,6 +19,7 @@ from services.dag.model import (
     NewDag,
     NewNode,
     Node,
+    NodeNo,
     Parent,
     Ref,
     Send,
@@ -36,7 +37,7 @@ class Ended(NamedTuple):
     """A node that a statement has just made terminal."""
 
     dag_no: DagNo
-    no: int
+    no: NodeNo
     generation: int
     was: str
     state: str
@@ -56,7 +57,7 @@ class NodeRow(NamedTuple):
     """A new node and its numbers, as it is inserted, blocked. When it `waits`, that is all there is to decide;
     `enqueued` when the queue is to be given its item disabled."""
 
-    no: int
+    no: NodeNo
     new: NewNode
     item_id: str
     waits: bool
@@ -69,7 +70,7 @@ class NodeRow(NamedTuple):
 class WaitingItem(NamedTuple):
     """A node of an add whose item the queue may not have been given."""
 
-    no: int
+    no: NodeNo
     key: str
     item_id: str
     generation: int
@@ -79,7 +80,7 @@ class WaitingItem(NamedTuple):
 class ItemRow(NamedTuple):
     """What an enqueue of a node needs, with the lifts of its DAG and whether that has started."""
 
-    no: int
+    no: NodeNo
     id: str
     key: str
     item: str
@@ -99,7 +100,7 @@ class ItemRow(NamedTuple):
 class NodeInput(NamedTuple):
     """Something passed on to a node, as JSON text."""
 
-    no: int
+    no: NodeNo
     name: str
     value: str
 
@@ -107,7 +108,7 @@ class NodeInput(NamedTuple):
 class Walk(NamedTuple):
     """A terminal node whose edges are not all flipped; `current` is False when it has moved on."""
 
-    no: int
+    no: NodeNo
     after_down: int
     state: str
     current: bool
@@ -116,7 +117,7 @@ class Walk(NamedTuple):
 class NamedNode(NamedTuple):
     """A node that a retry names; `by_call` when a caller skipped or cancelled it."""
 
-    no: int
+    no: NodeNo
     state: str
     by_call: bool
 
@@ -124,7 +125,7 @@ class NamedNode(NamedTuple):
 class Replaced(NamedTuple):
     """What a retry replaces: the old generation and whether the queue has an item of it (or it was begun)."""
 
-    no: int
+    no: NodeNo
     was: str
     generation: int
     item_id: str
@@ -143,7 +144,7 @@ async def lock_dags(tx: Transaction, ids: Sequence[str]) -> list[Dag]:
     return [Dag(*row) for row in await tx.fetch(SQL.lock_dags, ids=ids)]
 
 
-async def lock_dag_nos(tx: Transaction, nos: Iterable[int]) -> list[Dag]:
+async def lock_dag_nos(tx: Transaction, nos: Iterable[DagNo]) -> list[Dag]:
     """Lock the rows of DAGs by number, ascending."""
     return [Dag(*row) for row in await tx.fetch(SQL.lock_dag_nos, nos=sorted(set(nos)))]
 
@@ -245,13 +246,13 @@ async def past_deadline(tx: Transaction, dag_no: DagNo) -> bool:
 
 async def settle(
     tx: Transaction,
-    moved: dict[int, Moved],
+    moved: dict[NodeNo, Moved],
     sends: Sequence[Send],
     dags: Sequence[tuple[Dag, str]],
     changes: Sequence[Change],
     *,
     delay_s: float,
-) -> dict[int, datetime | None]:
+) -> dict[DagNo, datetime | None]:
     """Write decided nodes, outbox rows (due for others in `delay_s`), DAG rows with their old states, and the log.
 
     Returns when each DAG finished, by number.
@@ -305,7 +306,7 @@ async def nodes_by_key(
     return nodes, fingerprints
 
 
-async def nodes_by_no(tx: Transaction, nos: Sequence[int]) -> list[Node]:
+async def nodes_by_no(tx: Transaction, nos: Sequence[NodeNo]) -> list[Node]:
     """Nodes by number."""
     return [Node(*row) for row in await tx.fetch(SQL.nodes_by_no, nos=nos)]
 
@@ -316,9 +317,9 @@ async def nodes_between(tx: Transaction, first_no: int, last_no: int, states: Se
     return [Node(*row) for row in rows]
 
 
-async def node_keys(tx: Transaction, nos: Sequence[int]) -> dict[int, str]:
+async def node_keys(tx: Transaction, nos: Sequence[NodeNo]) -> dict[NodeNo, str]:
     """Keys of nodes by number."""
-    return await map_of(int, str, tx, SQL.node_keys, nos=nos)
+    return await map_of(NodeNo, str, tx, SQL.node_keys, nos=nos)
 
 
 async def insert_nodes(tx: Transaction, dag_no: DagNo, rows: Sequence[NodeRow]) -> None:
@@ -379,7 +380,7 @@ async def mark_refs(tx: Transaction, refs: dict[Ref, str | None], state: str) ->
     return [Ended(*row) for row in rows]
 
 
-async def count_late(tx: Transaction, late: dict[int, Counts]) -> list[Node]:
+async def count_late(tx: Transaction, late: dict[NodeNo, Counts]) -> list[Node]:
     """Count new edges at their old downstreams."""
     rows = await tx.fetch(
         SQL.count_late,
@@ -405,17 +406,17 @@ async def count_resolved(tx: Transaction, dag_no: DagNo, resolved: dict[str, tup
     return [Node(*row) for row in rows]
 
 
-async def skip_by_call(tx: Transaction, nos: Sequence[int]) -> None:
+async def skip_by_call(tx: Transaction, nos: Sequence[NodeNo]) -> None:
     """Remember that a caller skipped these."""
     await tx.fetch(SQL.skip_by_call, nos=nos)
 
 
-async def rename_items(tx: Transaction, item_ids: dict[int, str]) -> None:
+async def rename_items(tx: Transaction, item_ids: dict[NodeNo, str]) -> None:
     """Other item ids for these nodes."""
     await tx.fetch(SQL.rename_items, nos=list(item_ids), item_ids=list(item_ids.values()))
 
 
-async def cancel_by_call(tx: Transaction, nos: Sequence[int], reason: str | None) -> None:
+async def cancel_by_call(tx: Transaction, nos: Sequence[NodeNo], reason: str | None) -> None:
     """Remember that a caller cancelled these, and why."""
     await tx.fetch(SQL.cancel_by_call, nos=nos, reason=reason)
 
@@ -444,18 +445,18 @@ async def waiting_items(tx: Transaction, addition: Addition, bytes_max: int) -> 
     return [WaitingItem(*row) for row in rows]
 
 
-async def items(shard: Shard, nos: Sequence[int]) -> dict[int, Item]:
+async def items(shard: Shard, nos: Sequence[NodeNo]) -> dict[NodeNo, Item]:
     """What an enqueue of each node needs."""
     rows = await rows_of(ItemRow, shard.pool, SQL.items, nos=nos)
     return {row.no: Item(row.id, row.key, row.item, row.lifts) for row in rows}
 
 
-async def inputs_sizes(tx: Transaction, nos: Sequence[int]) -> dict[int, int]:
+async def inputs_sizes(tx: Transaction, nos: Sequence[NodeNo]) -> dict[NodeNo, int]:
     """About how many bytes each node's inputs take as JSON."""
-    return await map_of(int, int, tx, SQL.inputs_sizes, nos=nos)
+    return await map_of(NodeNo, int, tx, SQL.inputs_sizes, nos=nos)
 
 
-async def inputs(tx: Transaction, nos: Sequence[int]) -> list[NodeInput]:
+async def inputs(tx: Transaction, nos: Sequence[NodeNo]) -> list[NodeInput]:
     """Everything passed on to these nodes."""
     return await rows_of(NodeInput, tx, SQL.inputs, nos=nos)
 
@@ -465,10 +466,10 @@ async def inputs(tx: Transaction, nos: Sequence[int]) -> list[NodeInput]:
 
 async def retry_roots(
     tx: Transaction, first_no: int, last_no: int, states: Sequence[str], *, by_call_too: bool
-) -> list[int]:
+) -> list[NodeNo]:
     """Nodes in one of `states`; those that a caller skipped or cancelled only with `by_call_too`."""
     values = {"first_no": first_no, "last_no": last_no, "states": states, "by_call_too": by_call_too}
-    return await column_of(int, tx, SQL.retry_roots, **values)
+    return await column_of(NodeNo, tx, SQL.retry_roots, **values)
 
 
 async def retry_named(tx: Transaction, dag_no: DagNo, keys: Iterable[str]) -> dict[str, NamedNode]:
@@ -477,24 +478,24 @@ async def retry_named(tx: Transaction, dag_no: DagNo, keys: Iterable[str]) -> di
     return {key: NamedNode(*columns) for key, *columns in rows}
 
 
-async def node_specs(tx: Transaction, nos: Sequence[int]) -> dict[int, str]:
+async def node_specs(tx: Transaction, nos: Sequence[NodeNo]) -> dict[NodeNo, str]:
     """What the items of nodes are made of, as JSON text."""
-    return await map_of(int, str, tx, SQL.node_specs, nos=nos)
+    return await map_of(NodeNo, str, tx, SQL.node_specs, nos=nos)
 
 
-async def set_specs(tx: Transaction, specs: dict[int, str]) -> None:
+async def set_specs(tx: Transaction, specs: dict[NodeNo, str]) -> None:
     """Make the items of nodes of something else from now on."""
     await tx.fetch(SQL.set_specs, nos=list(specs), items=list(specs.values()))
 
 
-async def retry_nodes(tx: Transaction, item_ids: dict[int, str]) -> list[Replaced]:
+async def retry_nodes(tx: Transaction, item_ids: dict[NodeNo, str]) -> list[Replaced]:
     """Begin a new generation of these nodes, with these item ids."""
     rows = await tx.fetch(SQL.retry_nodes, nos=list(item_ids), item_ids=list(item_ids.values()))
     return [Replaced(*row) for row in rows]
 
 
 async def retry_externals(
-    tx: Transaction, dag_no: DagNo, nos: Sequence[int], since: datetime | None = None
+    tx: Transaction, dag_no: DagNo, nos: Sequence[NodeNo], since: datetime | None = None
 ) -> None:
     """Externals of these nodes that were resolved as failed, but not after `since`, are unresolved again."""
     await tx.fetch(SQL.retry_externals, dag_no=dag_no, nos=nos, since=since)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from services.dag.model import Addition, DagNo, Ref, Send
+from services.dag.model import Addition, DagNo, NodeNo, Ref, Send
 from services.dag.store.dags import SQL, Walk
 from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
@@ -63,7 +63,7 @@ async def delete_sent(shard: Shard, sends: Sequence[Send], added: Sequence[int])
     )
 
 
-async def drop_sends(tx: Transaction, nos: Sequence[int]) -> None:
+async def drop_sends(tx: Transaction, nos: Sequence[NodeNo]) -> None:
     """Forget what was to be made or revived of these nodes."""
     await tx.fetch(SQL.drop_sends, node_nos=nos)
 
@@ -114,12 +114,12 @@ async def spread_of(tx: Transaction, dag_no: DagNo, rows_max: int) -> list[Walk]
     return await rows_of(Walk, tx, SQL.spread_of, dag_no=dag_no, rows_max=rows_max)
 
 
-async def advance_spread(tx: Transaction, no: int, after_down: int) -> None:
+async def advance_spread(tx: Transaction, no: NodeNo, after_down: int) -> None:
     """The walk of a node has come so far."""
     await tx.fetch(SQL.advance_spread, node_no=no, after_down=after_down)
 
 
-async def delete_spread(tx: Transaction, nos: Sequence[int]) -> None:
+async def delete_spread(tx: Transaction, nos: Sequence[NodeNo]) -> None:
     """The walks of these nodes are done, or void."""
     await tx.fetch(SQL.delete_spread, node_nos=nos)
 

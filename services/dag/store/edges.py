@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
-from services.dag.model import DagNo, Node, Resolved
+from services.dag.model import DagNo, Node, NodeNo, Resolved
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
@@ -50,8 +50,8 @@ class ResolvedNow(NamedTuple):
 class Edge(NamedTuple):
     """An edge, by the numbers of its nodes."""
 
-    up: int
-    down: int
+    up: NodeNo
+    down: NodeNo
 
 
 class EdgeColumns(NamedTuple):
@@ -71,7 +71,7 @@ async def insert_edges(tx: Transaction, edges: Sequence[tuple[int, int, bool]]) 
     )
 
 
-async def existing_edges(tx: Transaction, edges: Sequence[tuple[int, int]]) -> set[Edge]:
+async def existing_edges(tx: Transaction, edges: Sequence[tuple[NodeNo, NodeNo]]) -> set[tuple[NodeNo, NodeNo]]:
     """Which of these edges exist."""
     ups, downs = [up for up, _ in edges], [down for _, down in edges]
     return set(await rows_of(Edge, tx, SQL.existing_edges, ups=ups, downs=downs))
@@ -103,9 +103,9 @@ def _numbers(sent: bytes) -> array[int]:
     return numbers
 
 
-async def out_degrees(tx: Transaction, ups: Sequence[int], degree_max: int) -> dict[int, int]:
+async def out_degrees(tx: Transaction, ups: Sequence[NodeNo], degree_max: int) -> dict[NodeNo, int]:
     """Edges that leave each node, counted up to `degree_max`."""
-    return await map_of(int, int, tx, SQL.out_degrees, ups=ups, degree_max=degree_max)
+    return await map_of(NodeNo, int, tx, SQL.out_degrees, ups=ups, degree_max=degree_max)
 
 
 async def flip_edges(tx: Transaction, ended: Sequence[tuple[int, str]], edges_max: int) -> tuple[list[Node], int]:
@@ -131,14 +131,14 @@ async def flip_after(tx: Transaction, up: int, state: str, after_down: int, edge
     return [Node(*row) for row in rows]
 
 
-async def recount_edges(tx: Transaction, nos: Sequence[int]) -> None:
+async def recount_edges(tx: Transaction, nos: Sequence[NodeNo]) -> None:
     """Flags and counts of all edges into these nodes, by how their upstreams stand."""
     await tx.fetch(SQL.recount_edges, nos=nos)
 
 
-async def open_children(tx: Transaction, nos: Sequence[int]) -> list[int]:
+async def open_children(tx: Transaction, nos: Sequence[NodeNo]) -> list[NodeNo]:
     """Nodes below these that are not released or terminal."""
-    return await column_of(int, tx, SQL.open_children, nos=nos)
+    return await column_of(NodeNo, tx, SQL.open_children, nos=nos)
 
 
 async def declare_externals(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from services.dag.model import DagNo, NodeState
+from services.dag.model import DagNo, NodeNo, NodeState
 from services.dag.store.dags import SQL
 from services.dag.store.edges import ExternalName
 from shared.postgres.rows import column_of, rows_of
@@ -16,7 +16,7 @@ from shared.shards.shard_map import Shard
 class WaitedNode(NamedTuple):
     """A node that its DAG waits for."""
 
-    no: int
+    no: NodeNo
     key: str
     item_id: str
     state: NodeState
@@ -33,7 +33,7 @@ class WaitedNode(NamedTuple):
 class ChainNode(NamedTuple):
     """How long a node took from release to end, and since when it is out, in seconds."""
 
-    no: int
+    no: NodeNo
     state: NodeState
     topic: str
     took_s: float | None
@@ -46,7 +46,7 @@ async def frontier_page(shard: Shard, after_no: int, last_no: int, rows_max: int
     return await rows_of(WaitedNode, shard.pool, SQL.frontier_page, **values)
 
 
-async def upstreams_ended(shard: Shard, nos: Sequence[int]) -> dict[int, datetime | None]:
+async def upstreams_ended(shard: Shard, nos: Sequence[NodeNo]) -> dict[NodeNo, datetime | None]:
     """When the last upstream that has ended did so, by node."""
     return dict(await shard.pool.fetch(SQL.upstreams_ended, nos=nos))
 
@@ -56,9 +56,9 @@ async def open_externals(shard: Shard, dag_no: DagNo, keys: Sequence[str]) -> li
     return await rows_of(ExternalName, shard.pool, SQL.open_externals, dag_no=dag_no, keys=keys)
 
 
-async def unsent(shard: Shard, nos: Sequence[int]) -> set[int]:
+async def unsent(shard: Shard, nos: Sequence[NodeNo]) -> set[NodeNo]:
     """Which of these nodes have something on the outbox."""
-    return set(await column_of(int, shard.pool, SQL.unsent, nos=nos))
+    return set(await column_of(NodeNo, shard.pool, SQL.unsent, nos=nos))
 
 
 async def chain_nodes(shard: Shard, after_no: int, last_no: int, rows_max: int) -> list[ChainNode]:
@@ -67,6 +67,6 @@ async def chain_nodes(shard: Shard, after_no: int, last_no: int, rows_max: int) 
     return await rows_of(ChainNode, shard.pool, SQL.chain_nodes, **values)
 
 
-async def keys_of(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
+async def keys_of(shard: Shard, nos: Sequence[NodeNo]) -> dict[NodeNo, str]:
     """Keys of nodes by number."""
     return {row["no"]: row["key"] for row in await shard.pool.fetch(SQL.nodes_by_no, nos=nos)}

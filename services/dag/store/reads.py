@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from services.dag.model import Dag, DagNo, NodeState, Trigger
+from services.dag.model import Dag, DagNo, NodeNo, NodeState, Trigger
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from services.dag.store.edges import ExternalName
@@ -18,7 +18,7 @@ from shared.shards.shard_map import Shard
 class ShownNode(NamedTuple):
     """A node as it is shown; `bytes` of a page's rows up to this one."""
 
-    no: int
+    no: NodeNo
     key: str
     item_id: str
     state: NodeState
@@ -44,7 +44,7 @@ class ShownNode(NamedTuple):
 class Upstream(NamedTuple):
     """An upstream of node `no`; `bytes` of the rows up to this one."""
 
-    no: int
+    no: NodeNo
     key: str
     state: NodeState
     satisfied: bool
@@ -55,7 +55,7 @@ class Upstream(NamedTuple):
 class Downstream(NamedTuple):
     """A downstream of node `no`; `bytes` of the rows up to this one."""
 
-    no: int
+    no: NodeNo
     key: str
     bytes: int
 
@@ -75,7 +75,7 @@ class DeclaredExternal(NamedTuple):
 class GraphNode(NamedTuple):
     """A node as a drawing shows it."""
 
-    no: int
+    no: NodeNo
     key: str
     item_id: str
     state: NodeState
@@ -177,7 +177,9 @@ async def nodes_page(
     return await rows_of(ShownNode, shard.pool, _where(SQL.nodes_page_by_state, over), states=states, **given)
 
 
-async def upstreams_of(shard: Shard, nos: Sequence[int], bytes_max: int, *, over: bool = False) -> list[Upstream]:
+async def upstreams_of(
+    shard: Shard, nos: Sequence[NodeNo], bytes_max: int, *, over: bool = False
+) -> list[Upstream]:
     """The upstreams of these nodes, in the order of the nodes."""
     return await rows_of(Upstream, shard.pool, _where(SQL.upstreams_of, over), nos=nos, bytes_max=bytes_max)
 
@@ -189,15 +191,17 @@ async def kept_since(shard: Shard, dag: Dag) -> HeldSince:
 
 
 async def downstreams_of(
-    shard: Shard, nos: Sequence[int], bytes_max: int, *, over: bool = False
+    shard: Shard, nos: Sequence[NodeNo], bytes_max: int, *, over: bool = False
 ) -> list[Downstream]:
     """The downstreams of these nodes, in the order of the nodes."""
     return await rows_of(Downstream, shard.pool, _where(SQL.downstreams_of, over), nos=nos, bytes_max=bytes_max)
 
 
-async def out_degrees(shard: Shard, nos: Sequence[int], degree_max: int, *, over: bool = False) -> dict[int, int]:
+async def out_degrees(
+    shard: Shard, nos: Sequence[NodeNo], degree_max: int, *, over: bool = False
+) -> dict[NodeNo, int]:
     """How many edges leave each node, counted up to `degree_max`."""
-    return await map_of(int, int, shard.pool, _where(SQL.out_degrees, over), ups=nos, degree_max=degree_max)
+    return await map_of(NodeNo, int, shard.pool, _where(SQL.out_degrees, over), ups=nos, degree_max=degree_max)
 
 
 async def externals_of(
@@ -239,9 +243,9 @@ async def changes_after(shard: Shard, dag_no: DagNo, after: int, rows_max: int) 
     return await rows_of(LoggedChange, shard.pool, everywhere(SQL.changes_after), **values)
 
 
-async def node_keys(shard: Shard, nos: Sequence[int]) -> dict[int, str]:
+async def node_keys(shard: Shard, nos: Sequence[NodeNo]) -> dict[NodeNo, str]:
     """The keys of nodes by number, wherever they are."""
-    return await map_of(int, str, shard.pool, everywhere(SQL.node_keys), nos=nos)
+    return await map_of(NodeNo, str, shard.pool, everywhere(SQL.node_keys), nos=nos)
 
 
 async def heads(shard: Shard, ids: Sequence[str]) -> list[DagHead]:

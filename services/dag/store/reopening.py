@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from services.dag.model import Dag
+from services.dag.model import Dag, NodeNo
 from services.dag.store.dags import SQL
 from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
@@ -20,7 +20,7 @@ class RetryPlan(NamedTuple):
     stands in one of the states `roots` (with `by_call_too` also what a caller ended) and what was spared because
     of it. With `cleanup_alone` none of these is an ordinary node."""
 
-    named: Sequence[int] = ()
+    named: Sequence[NodeNo] = ()
     below: Sequence[str] = ()
     roots: Sequence[str] = ()
     by_call_too: bool = False
@@ -34,7 +34,7 @@ class Reopening(NamedTuple):
     below: Sequence[str]
     roots: Sequence[str]
     by_call_too: bool
-    cleanups: Sequence[int]
+    cleanups: Sequence[NodeNo]
     queue_shard: ShardNo
     after_no: int
     started_at: datetime
@@ -43,14 +43,14 @@ class Reopening(NamedTuple):
 class Reach(NamedTuple):
     """What a retry concerns: nodes that run again, and the edges that are to be counted anew because of it."""
 
-    again: set[int]
+    again: set[NodeNo]
     edges: int
 
 
 class Reached(NamedTuple):
     """A node that a retry meets: whether it runs `again`, and how many edges were looked at in all."""
 
-    no: int
+    no: NodeNo
     again: bool
     upstreams: int
     looked_at: int
@@ -59,12 +59,12 @@ class Reached(NamedTuple):
 class Below(NamedTuple):
     """Nodes found to run again, and those below which is still to be looked, each with how far that has come."""
 
-    found: list[int]
-    left: dict[int, int]
+    found: list[NodeNo]
+    left: dict[NodeNo, int]
 
 
 async def insert(
-    tx: Transaction, dag: Dag, plan: RetryPlan, cleanups: Sequence[int], queue_shard: ShardNo
+    tx: Transaction, dag: Dag, plan: RetryPlan, cleanups: Sequence[NodeNo], queue_shard: ShardNo
 ) -> None:
     """A reopening begins."""
     await tx.fetch(
@@ -89,7 +89,7 @@ async def advance(tx: Transaction, dag: Dag, stage: Stage, after_no: int) -> Non
     await tx.fetch(SQL.advance_reopening, dag_no=dag.no, stage=stage, after_no=after_no)
 
 
-async def keep_cleanups(tx: Transaction, dag: Dag, nos: Sequence[int]) -> None:
+async def keep_cleanups(tx: Transaction, dag: Dag, nos: Sequence[NodeNo]) -> None:
     """Of what cleans up these are left to be reopened."""
     await tx.fetch(SQL.keep_cleanups, dag_no=dag.no, cleanups=nos)
 
@@ -100,7 +100,7 @@ async def drop(tx: Transaction, dag: Dag) -> None:
     await tx.fetch(SQL.clear_reach, dag_no=dag.no)
 
 
-async def reach(tx: Transaction, nos: Sequence[int], states: Sequence[str], edges_max: int) -> Reach | None:
+async def reach(tx: Transaction, nos: Sequence[NodeNo], states: Sequence[str], edges_max: int) -> Reach | None:
     """These nodes and everything in one of `states` below them; None where that is more than `edges_max` edges to
     look at, or to count anew."""
     rows_max = len(nos) + 2 * edges_max
@@ -111,18 +111,18 @@ async def reach(tx: Transaction, nos: Sequence[int], states: Sequence[str], edge
     return Reach({row.no for row in rows if row.again}, edges)
 
 
-async def insert_reach(tx: Transaction, reach: Mapping[int, int]) -> None:
+async def insert_reach(tx: Transaction, reach: Mapping[NodeNo, int]) -> None:
     """What is below these nodes, after a downstream, is to be looked at."""
     await tx.fetch(SQL.insert_reach, node_nos=list(reach), after_downs=list(reach.values()))
 
 
-async def reach_of(tx: Transaction, dag: Dag, rows_max: int) -> dict[int, int]:
+async def reach_of(tx: Transaction, dag: Dag, rows_max: int) -> dict[NodeNo, int]:
     """Nodes below which is to be looked, each with the downstream that this has come to; ascending."""
-    return await map_of(int, int, tx, SQL.reach_of, dag_no=dag.no, rows_max=rows_max)
+    return await map_of(NodeNo, int, tx, SQL.reach_of, dag_no=dag.no, rows_max=rows_max)
 
 
 async def reach_below(
-    tx: Transaction, reach: Mapping[int, int], states: Sequence[str], *, nodes_max: int, edges_max: int
+    tx: Transaction, reach: Mapping[NodeNo, int], states: Sequence[str], *, nodes_max: int, edges_max: int
 ) -> Below:
     """The next nodes in one of `states` below these, as deep as the bounds let it, and one edge at least."""
     rows = await tx.fetch(
@@ -132,10 +132,10 @@ async def reach_below(
         states=states,
         rows_max=2 * edges_max + 1,
     )
-    found: list[int] = []
+    found: list[NodeNo] = []
     # The edge up to which all was looked at, and the one before it.
-    at: tuple[int, int] | None = None
-    before: tuple[int, int] | None = None
+    at: tuple[NodeNo, int] | None = None
+    before: tuple[NodeNo, int] | None = None
     is_cut = len(rows) == 2 * edges_max + 1
     for no, up, down in rows:
         if no is None:
@@ -156,6 +156,6 @@ async def reach_below(
     return Below(found, {at[0]: came_to} | {no: reach.get(no, -1) for no in order[place + 1 :]})
 
 
-async def delete_reach(tx: Transaction, nos: Sequence[int]) -> None:
+async def delete_reach(tx: Transaction, nos: Sequence[NodeNo]) -> None:
     """All below these nodes was looked at."""
     await tx.fetch(SQL.delete_reach, node_nos=nos)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.dag.model import Dag, Parent
+from services.dag.model import Dag, DagNo, NodeNo, Parent
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
@@ -29,14 +29,14 @@ class SubNode(NamedTuple):
 class ParentNode(NamedTuple):
     """A node as a DAG that runs in its place finds it; `item_id` is the id of the one that does so now."""
 
-    no: int
+    no: NodeNo
     item_id: str
     state: str
     generation: int
     by_call: bool
 
 
-async def sub_node(shard: Shard, no: int) -> SubNode | None:
+async def sub_node(shard: Shard, no: NodeNo) -> SubNode | None:
     """A node by number."""
     row = await shard.pool.row(SQL.sub_node, no=no)
     return SubNode(*row) if row else None
@@ -48,7 +48,7 @@ async def node_of_child(tx: Transaction, dag: Dag, key: str) -> ParentNode | Non
     return ParentNode(*row) if row else None
 
 
-async def set_generation(tx: Transaction, no: int, generation: int) -> None:
+async def set_generation(tx: Transaction, no: NodeNo, generation: int) -> None:
     """Let a node be in this generation, and otherwise as it is."""
     await tx.fetch(SQL.set_generation, no=no, generation=generation)
 
@@ -69,7 +69,7 @@ async def adopt(tx: Transaction, dag: Dag, parent: Parent) -> None:
     dag.parent_generation, dag.depth = parent.generation, parent.depth
 
 
-async def dag_by_no(shard: Shard, no: int) -> Dag | None:
+async def dag_by_no(shard: Shard, no: DagNo) -> Dag | None:
     """A DAG as it stands."""
     row = await shard.pool.row(SQL.dag_by_no, no=no)
     return Dag(*row) if row else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from services.dag.model import Ref
+from services.dag.model import NodeNo, Ref
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
@@ -21,7 +21,7 @@ RUNS_LEVEL: Final = 2
 class NextTimer(NamedTuple):
     """A timer that is due in so many seconds, or soon; `late_s` since when it is."""
 
-    no: int
+    no: NodeNo
     in_s: float
     late_s: float
 
@@ -33,12 +33,12 @@ class Timer(NamedTuple):
     due_at: datetime | None
 
 
-async def start(tx: Transaction, nos: Sequence[int]) -> list[float]:
+async def start(tx: Transaction, nos: Sequence[NodeNo]) -> list[float]:
     """Timers that were released begin to run; in how many seconds each is due."""
     return await column_of(float, tx, SQL.start_timers, node_nos=nos)
 
 
-async def delete(tx: Transaction, nos: Sequence[int]) -> None:
+async def delete(tx: Transaction, nos: Sequence[NodeNo]) -> None:
     """These run no more."""
     await tx.fetch(SQL.delete_timers, node_nos=nos)
 
@@ -48,17 +48,17 @@ async def soon(shard: Shard, *, ahead_s: float, rows_max: int) -> list[NextTimer
     return await rows_of(NextTimer, shard.pool, SQL.next_timers, ahead_s=ahead_s, rows_max=rows_max)
 
 
-async def take_due(tx: Transaction, nos: Sequence[int]) -> list[Ref]:
+async def take_due(tx: Transaction, nos: Sequence[NodeNo]) -> list[Ref]:
     """Those of these timers that are due run no more; which these were. Under the locks of their DAGs."""
     return [Ref(*row) for row in await tx.fetch(SQL.take_due_timers, node_nos=nos)]
 
 
-async def put_off(shard: Shard, nos: Sequence[int], delay_s: float) -> None:
+async def put_off(shard: Shard, nos: Sequence[NodeNo], delay_s: float) -> None:
     """Look at these again in `delay_s`."""
     await shard.pool.fetch(SQL.put_off_timers, node_nos=nos, delay_s=delay_s)
 
 
-async def of(shard: Shard, nos: Sequence[int]) -> dict[int, Timer]:
+async def of(shard: Shard, nos: Sequence[NodeNo]) -> dict[NodeNo, Timer]:
     """Timers by their nodes' numbers, wherever these are."""
     rows = await shard.pool.fetch(everywhere(SQL.timers_of), nos=nos)
     return {no: Timer(*columns) for no, *columns in rows}
