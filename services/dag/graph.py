@@ -186,10 +186,6 @@ class Order:
             self._downs.remove(up, down)
             self._ups.remove(down, up)
 
-    def comes_before(self, first: int, second: int) -> bool:
-        """True when the order has `first` before `second`."""
-        return self._position[first] < self._position[second]
-
     def _ahead(self, start: int, high: int, target: int) -> tuple[list[int], list[int]]:
         """What `start` reaches up to position `high`; or the cycle, if `target` is among it."""
         came: dict[int, int] = {start: -1}

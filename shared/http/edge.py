@@ -83,11 +83,6 @@ def event_stream(frames: AsyncIterator[bytes], close: Callable[[], None]) -> Res
     return _EventStream(frames, close)
 
 
-def model_response(value: BaseModel, status: int = 200) -> Response:
-    """A JSON answer from a wire model."""
-    return Response(value.model_dump_json(), status_code=status, media_type="application/json")
-
-
 async def read_body(request: Request, settings: EdgeSettings) -> bytes:
     """The request's body.
 

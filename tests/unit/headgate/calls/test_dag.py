@@ -90,6 +90,18 @@ def test_a_small_dag_is_one_call() -> None:
     assert rest == {"key": dag.key, **expected}
 
 
+def test_timers_and_dags_in_the_place_of_nodes_are_added_while_the_dag_runs() -> None:
+    client, service = made()
+    handle = client.dag("d1")
+    inner = Dag("inner")
+    inner.node("x", "t")
+    handle.add("a", "t")
+    assert handle.add_timer("soak", delay_s=60, after=["a"]).key == "soak"
+    assert handle.add_subdag("part", inner, after=["a"]).key == "part"
+    assert service.nodes["soak"] == {"key": "soak", "timer": {"delay_s": 60}, "upstream": ["a"]}
+    assert [node["key"] for node in service.nodes["part"]["dag"]["nodes"]] == ["x"]
+
+
 def chain(length: int) -> Dag:
     dag = Dag("chain")
     for number in reversed(range(length)):

@@ -257,6 +257,14 @@ async def test_the_async_client_does_the_same() -> None:
     assert [len(body["items"]) for body in service.asked("/enqueue")] == [1_000, 1]
 
 
+def test_how_far_a_namespace_is_exported_is_a_time_or_nothing() -> None:
+    answers = [{"until": None}, {"until": "2030-01-01T00:00:00Z"}]
+    client, service = client_of(lambda _method, _path, _body: answers.pop(0))
+    assert client.exported_until() is None
+    assert client.exported_until() == datetime(2030, 1, 1, tzinfo=UTC)
+    assert [path for _, path, _ in service.calls] == ["/v1/namespaces/default/exports/mark"] * 2
+
+
 @pytest.mark.parametrize("source", unasync.FILES)
 def test_the_blocking_client_is_made_from_the_async_one(source: str) -> None:
     target = unasync.PACKAGE / unasync.FILES[source]

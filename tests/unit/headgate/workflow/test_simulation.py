@@ -275,3 +275,17 @@ def test_continuing_is_for_the_first_task_only() -> None:
 
     with pytest.raises(Exception, match="only the run's first task may continue as new"):
         simulate(goes_on_elsewhere).run()
+
+
+def test_a_long_history_says_that_the_run_should_continue_as_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.workflow.context.CONTINUE_AT_EVENTS", 10)
+
+    async def polls(wf: Workflow, rounds: int) -> None:
+        while not wf.should_continue:
+            await wf.sleep(60)
+            rounds += 1
+        wf.continue_as_new(rounds)
+
+    done = simulate(polls, 0)
+    assert done.state == "continued"
+    assert done.elapsed_s < 10 * 60
