@@ -15,7 +15,7 @@ from tests.support.databases import Databases
 from tests.support.seeds import fresh_seed
 from tests.worlds.world import kept_seeds, run
 
-WORLDS_S = float(os.environ.get("HEADGATE_TEST_WORLDS_S", "40"))
+WORLDS_S = float(os.environ.get("HEADGATE_TEST_WORLDS_S", "10"))
 
 
 async def test_worlds_that_nobody_has_seen_are_sound(databases: Databases, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ SHARDS = 2
 PROGRESS_S = 120.0
 DAG_S = 20.0
 BACKLOG = 200
+# Between two calls of a sender: what a fault finds under way counts, not how much the machine can do.
+PAUSE_S = 0.1
 # A call waits at most 2 s for a connection, 2 s more for a new one and 3 s for its statement.
 ANSWER_S = 30.0
 # Each node waits for these.
@@ -209,7 +211,7 @@ class Load:
                         is_done = True
             self._answered(f"enqueue on {shard}", sent, is_done)
             # No more than the workers take: a step of a DAG must not wait behind a backlog.
-            await asyncio.sleep(0.02 + 0.2 * (len(self.log.items) > self._confirmed + BACKLOG))
+            await asyncio.sleep(PAUSE_S + 0.2 * (len(self.log.items) > self._confirmed + BACKLOG))
 
     async def _build(self, tenant: str, client: AsyncClient, shard: int) -> None:
         keys = (key for n in count() if home_of(tenant, key := f"{tenant}/{shard}/{n}") == shard)
@@ -231,6 +233,7 @@ class Load:
                         sent.ended = time.monotonic()
             if sent.answered is None:
                 self._answered(f"create on {shard}", began, False)
+            await asyncio.sleep(PAUSE_S)
 
     async def _work(self, tenant: str, client: AsyncClient) -> None:
         while True:
