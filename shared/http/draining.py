@@ -1,7 +1,7 @@
-"""How a process goes while others stay: nobody who calls it meanwhile is to notice.
+"""How a process leaves while others stay, so that no call fails meanwhile.
 
 On SIGTERM it says that it is not ready, gives up its shards and ends the calls that only wait, but goes on serving
-for `drain_s`: whoever spreads calls over processes needs a moment to hear of it. Each answer closes its
+for `drain_s`: a load balancer needs a moment to learn of it. Each answer closes its
 connection, so that callers move on by themselves; those that stay idle for so long are not used any more (the
 SDK's are not after 4 s). Then it stops listening, first taking what the kernel has accepted for it, and finishes
 what it has. A process that goes because one of its duties has ended (`shared.vital`) goes in the same way.

@@ -2,16 +2,17 @@
 
 An idle shard flushes the first request alone, one turn of the event loop after it came: when the processor is
 short, a turn brings many. While each brings more, a flush waits for a few: clients that were answered together
-come back one after another. Under load a flush carries what gathered during the one before. Nobody's answer is
+return one after another. Under load a flush carries what gathered during the one before. Nobody's answer is
 given before the flush that carries it has committed. When the database refuses a flush for its content, its
 halves are tried, so that one bad row does not fail its neighbours.
 
-Calls of few entries and calls of many stand in two lines, each with a flush of its own: a step of a small DAG
+Calls of few entries and calls of many wait in two lines, each with a flush of its own: a step of a small DAG
 does not wait for the statement that ends hundreds of nodes of a large one, nor is it made part of it. Entries
 that had better not be in two flushes at once say so by a tag: a light call that shares one with heavy calls
-stands in their line.
+waits in their line.
 
-What does not fit into a flush is shared between tenants; who would join a line that does not move is refused.
+What does not fit into a flush is shared between tenants; a call that would join a line that does not move is
+refused.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Which shards this process looks after. Ownership hurries; rows decide, so two owners at once are harmless.
+"""Which shards this process looks after.
+
+Ownership only reduces latency: rows decide, so two owners at once are harmless.
 
 Each shard's schema has a row with an owner, an epoch and the end of a lease. A process takes it by
 compare-and-set when it is free or lapsed, renews it about three times a lease, and believes in it no longer than
 its own monotonic clock allows. What the owner does is what somebody should do at once: take back leases, promote
 what is due, poll for completions, send what is overdue. Everybody else does the same `SELDOM_S` apart, so that
-nothing rests on an owner that holds a shard and does not serve it.
+nothing depends on an owner that holds a shard and does not serve it.
 
 Who should own what is a pure function (`balance`) of the owners that the rows name and the members that Redis
 names. A process that should have a shard asks for it in the shard's row; the owner gives it up once its own

@@ -1,4 +1,4 @@
-"""Topological orders of DAGs that are being built, for cycle checks; the shard has the truth.
+"""Topological orders of DAGs that are being built, for cycle checks: a cache of the shard's edges.
 
 An order belongs to a structure version of its DAG. Under the DAG's lock an equal version means that the
 order knows every edge; with another one it is read anew, outside the lock, so that completions of a large

@@ -1,6 +1,6 @@
 """Slots of schedules that are due, and those whose turn has come, are decided.
 
-Rows are the truth: the shard's owner looks for schedules with a slot that is due soon, is woken for the next of
+The rows decide. The shard's owner looks for schedules with a slot that is due soon, is woken for the next of
 them, and decides each under its schedule's lock. Slots that wait for a run to end have their turn within a look
 of it.
 """

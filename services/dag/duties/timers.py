@@ -1,8 +1,8 @@
 """Timers end when their time has come: never before, by the shard's clock, and a moment after.
 
-Rows are the truth. The shard's owner looks for those that are due soon and is woken for each; a timer so short
+The rows decide. The shard's owner looks for those that are due soon and is woken for each; a timer so short
 that this look might miss it wakes the process that has released it, whether that owns the shard or not. What a
-process has in mind is only when to look: each step asks the shard what is due, and ends that under the locks of
+process remembers is only when to look: each step asks the shard what is due, and ends that under the locks of
 the DAGs' rows. Two processes at once are harmless, and after an outage the first look finds all that became due.
 """
 

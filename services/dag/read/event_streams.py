@@ -1,9 +1,10 @@
 """Streams of a DAG's changes, as server-sent events: each from where its reader left off, to the DAG's end.
 
-The log in the shard is all there is. A stream reads a page of it when its reader has taken the last one, so
-it holds no more than a page, and a slow reader only falls behind. Whoever reads nothing at all is cut by the
-server (`write_s_max`). A stream that ends before the DAG does (shutdown, its shard away or with another history,
-its reader's token revoked, `event_stream_s_max`) is gone on with by the same call with the id of the last event.
+A stream keeps nothing but its place in the shard's log: it reads a page of it when its reader has taken the last
+one, so it holds no more than a page, and a slow reader only falls behind. Whoever reads nothing at all is cut by
+the server (`write_s_max`). A stream that ends before the DAG does (shutdown, its shard away or with another
+history, its reader's token revoked, `event_stream_s_max`) is continued by the same call with the id of the last
+event.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every duty that changes nodes tells a `Settlement` what ended or may now be decided, then runs it: edges of
 ended nodes are flipped and counted, their children decided, skips followed down the graph, DAGs ended, and
 everything written at once. What exceeds one step (`edges_per_step_max`, `skip_levels_per_step_max`) is left
-to the walks in `walking`, under the same rules.
+to the walks in `duties.long_steps`, under the same rules.
 """
 
 from __future__ import annotations

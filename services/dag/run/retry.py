@@ -3,7 +3,7 @@
 By default these are the failed ones and what was skipped or cancelled because of them; a caller may name
 nodes from which on everything below runs again, what succeeded too, or have all of the DAG run again. Up to
 `retry_at_once_nodes_max` nodes and `retry_at_once_edges_max` edges are one transaction; more are begun here and
-gone on with in steps (`reopening`).
+continued in steps (`reopening`).
 """
 
 from __future__ import annotations

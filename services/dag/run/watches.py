@@ -1,8 +1,9 @@
 """Who waits for which DAG, in this process: calls that wait for an end, and streams of changes.
 
 A commit of this process wakes them at once, and so does what a queue process tells (`queue_events`): of ends, and
-of changes while there are streams. Those of others are seen by a look at the heads of all watched DAGs of a
-shard, in one statement, every `watch_s`: that finds every change, the rest only reduces latency.
+of changes while there are streams. Changes by other processes are found by a look at the newest change of every
+watched DAG of a shard, in one statement, every `watch_s`. That look finds every change; the rest only reduces
+latency.
 """
 
 from __future__ import annotations

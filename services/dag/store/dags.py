@@ -313,8 +313,8 @@ async def nodes_by_no(tx: Transaction, nos: Sequence[NodeNo]) -> list[Node]:
 
 async def nodes_between(tx: Transaction, first_no: int, last_no: int, states: Sequence[str]) -> list[Node]:
     """Nodes numbered `first_no` to `last_no` in one of `states`."""
-    rows = await tx.fetch(SQL.nodes_between, first_no=first_no, last_no=last_no, states=states)
-    return [Node(*row) for row in rows]
+    values = {"first_no": first_no, "last_no": last_no}
+    return [Node(*row) for row in await tx.fetch(SQL.nodes_between, **values, states=states)]
 
 
 async def node_keys(tx: Transaction, nos: Sequence[NodeNo]) -> dict[NodeNo, str]:
@@ -439,10 +439,8 @@ async def renew_released(tx: Transaction, ref: Ref, item_id: str) -> bool:
 
 async def waiting_items(tx: Transaction, addition: Addition, bytes_max: int) -> list[WaitingItem]:
     """The first nodes of an add that the queue may not have been given; the last one's item reaches the bound."""
-    rows = await tx.fetch(
-        SQL.waiting_items, first_no=addition.first_no, last_no=addition.last_no, bytes_max=bytes_max
-    )
-    return [WaitingItem(*row) for row in rows]
+    numbers = {"first_no": addition.first_no, "last_no": addition.last_no}
+    return [WaitingItem(*row) for row in await tx.fetch(SQL.waiting_items, **numbers, bytes_max=bytes_max)]
 
 
 async def items(shard: Shard, nos: Sequence[NodeNo]) -> dict[NodeNo, Item]:

@@ -5,7 +5,7 @@ A flush that makes items of the topic ready offers that to its statement: what t
 then leased to it in the same transaction, and it is answered after one commit instead of two and a wake-up.
 Where there is anything to choose, nothing is offered, and the call is woken to look for itself.
 
-Nothing rests on an offer: a flush that is refused with one is made again without, and whatever a call could not
+Nothing depends on an offer: a flush that is refused with one is sent again without, and whatever a call could not
 be told is given back like any lease that nobody uses.
 """
 

@@ -3,7 +3,7 @@
 One `Line` per topic that somebody dequeues from: its buffer of keys and the calls that wait. A key that becomes
 ready wakes one waiting call; a call that leaves keys behind wakes the next, so a thousand waiting consumers do not
 stampede for one item. What a line knows comes from looks at the shards (services.queue.dispatch.key_refill): they
-are the truth, the keys told by `ready` only save the time until the next.
+are authoritative, and keys told by `ready` only save the time until the next.
 """
 
 from __future__ import annotations

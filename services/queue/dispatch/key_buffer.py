@@ -1,4 +1,4 @@
-"""Keys of ready items, kept ahead in order: never claimed items, and never the truth.
+"""Keys of ready items, read ahead and kept in order: a cache, which claims no item.
 
 A `Buffer` holds one topic's keys over all shards in one sorted list: what becomes ready mostly belongs at its
 end, and a call takes its keys from the front at once. For each shard it knows a bound below which every key that

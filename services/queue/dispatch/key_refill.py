@@ -1,7 +1,7 @@
 """How the keys of ready items are read ahead from the shards.
 
 Every line is looked at afresh from the head of each shard about once a second while somebody wants it: that poll
-is the truth. In between, a look goes on where the last one ended. Neither need hold up a call: while the keys at
+is authoritative. In between, a look continues where the last one ended. Neither delays a call: while the keys at
 hand are enough, the poll runs beside the calls, and so does the next look once few keys are left.
 
 A look reads a part of what is likely to be used before the next poll, not as many keys as it can: what is left

@@ -1,7 +1,7 @@
 """Acks: those of many calls share a flush, and go on with their DAGs in it (see `complete_here`).
 
-Ends that release many nodes would hold up all that shares the flush. It is refused then, and made again without
-them: their calls send them once more, in the line of heavy calls.
+Ends that release many nodes would delay all calls of the flush. The flush is then refused and sent again without
+them; their calls submit them once more, in the line of heavy calls.
 """
 
 from __future__ import annotations
