@@ -372,9 +372,10 @@ class Worker:
             log.warning("the handler of %r was cancelled", job)
             verdict = verdict_of_error(job, error)
         except (Retry, Fail) as error:
-            said = str(error).strip().rpartition("\n")[2]  # a traceback was logged where it was caught
-            log.info("%r ends with %s: %s", job, type(error).__name__, said)
             verdict = verdict_of_error(job, error)
+            # Of a traceback the last line: all of it was logged where it was caught.
+            said = str(verdict[1].get("error") or "").strip().rpartition("\n")[2]
+            log.info("%r ends with %s: %s", job, type(error).__name__, said)
         except BaseException as error:
             # `sys.exit` too, and a panic of an extension: it is the end of the job, not of the worker.
             log.warning("the handler of %r raised %r", job, error, exc_info=traced(error))
