@@ -206,7 +206,7 @@ async def standing(tx: Transaction, no: int, runs_max: int) -> ScheduleStanding:
     return ScheduleStanding(at, unfinished, buffered, waiting, last)
 
 
-async def unfinished_runs(tx: Transaction, no: int, rows_max: int) -> list[int]:
+async def unfinished_runs(tx: Transaction, no: int, rows_max: int) -> list[DagNo]:
     """The numbers of DAGs that are runs of a schedule and go on."""
     return [dag_no for (dag_no,) in await tx.fetch(SQL.unfinished_runs, no=no, rows_max=rows_max)]
 
