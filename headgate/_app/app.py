@@ -13,6 +13,7 @@ from headgate._app.call import AddOptions, JobCall
 from headgate._app.flow import Flow
 from headgate._app.function import (
     SETTINGS,
+    BatchDecorator,
     C,
     JobDecorator,
     JobFunction,
@@ -111,8 +112,7 @@ class App(Sender):
         backoff: BackoffSpec | None = None,
         timeout_s: float | None = None,
         slots: int = 8,
-        batch: int | None = None,
-        batch_wait_s: float = 0.02,
+        batch: None = None,
         priority: int | None = None,
         rate: float | None = None,
         burst: int | None = None,
@@ -125,6 +125,30 @@ class App(Sender):
         unique: bool = False,
         topic: str | None = None,
     ) -> JobDecorator: ...
+    @overload
+    def job(
+        self,
+        *,
+        batch: int,
+        batch_wait_s: float = 0.02,
+        name: str | None = None,
+        version: int = 1,
+        max_attempts: int | None = None,
+        backoff: BackoffSpec | None = None,
+        timeout_s: float | None = None,
+        slots: int = 8,
+        priority: int | None = None,
+        rate: float | None = None,
+        burst: int | None = None,
+        concurrency: int | None = None,
+        key_rate: float | None = None,
+        key_burst: int | None = None,
+        key_concurrency: int | None = None,
+        lease_s: float | None = None,
+        result: bool = True,
+        unique: bool = False,
+        topic: str | None = None,
+    ) -> BatchDecorator: ...
     def job(self, *functions: Any, **settings: Any) -> Any:
         """Let a function run as a job; also without parentheses.
 

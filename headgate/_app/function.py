@@ -360,6 +360,33 @@ class JobDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R, P, R]: ...
 
 
+class BatchDecorator(Protocol):
+    """What `@app.job(batch=...)` is: a job is sent with one element, or a list of them."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[Job, list[T]], Awaitable[None]], /
+    ) -> JobFunction[[T | list[T]], None, [Job, list[T]], Awaitable[None]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[Job, list[T]], None], /
+    ) -> JobFunction[[T | list[T]], None, [Job, list[T]], None]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[list[T]], Awaitable[None]], /
+    ) -> JobFunction[[T | list[T]], None, [list[T]], Awaitable[None]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[list[T]], None], /
+    ) -> JobFunction[[T | list[T]], None, [list[T]], None]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[Job, list[T]], C], /
+    ) -> JobFunction[[T | list[T]], Any, [Job, list[T]], C]: ...
+    @overload
+    def __call__(self, function: Callable[[list[T]], C], /) -> JobFunction[[T | list[T]], Any, [list[T]], C]: ...
+
+
 def default_name(function: Callable[..., Any]) -> str:
     """The name of a function that is given none: its own, without where it is defined."""
     name = getattr(function, "__qualname__", None) or type(function).__name__

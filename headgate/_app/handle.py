@@ -33,6 +33,13 @@ _LOOK_S_MIN: Final = 0.1
 _LOOK_S_MAX: Final = 2.0
 # So many nodes of one result are asked for one by one.
 _SINGLY_MAX: Final = 8
+# Of an item; one that the queue has not been given yet, or has no more, is told to its DAG in a moment.
+_STANDINGS: Final[dict[wire.ItemState | None, JobStatus]] = {
+    "leased": "running",
+    "delayed": "delayed",
+    "disabled": "waiting",
+    "dead": "failed",
+}
 _ENDED: Final = ("succeeded", "failed", "skipped", "cancelled")
 
 
@@ -204,16 +211,14 @@ class Sent(Generic[R_co]):
             return node.state
         return (yield from self._standing(node.item_id))
 
-    def _standing(self, item_id: str) -> Steps[JobStatus]:
+    def _standing(self, item_id: str, *, kept: bool = True) -> Steps[JobStatus]:
         parse = verbs.results_of(wire.ItemStanding)
         states = yield verbs.call(verbs.ITEM_STATES, parse, ns=self.app.namespace, body={"ids": [item_id]})
-        match states[0].state:
-            case "leased":
-                return "running"
-            case "delayed":
-                return "delayed"
-            case _:
-                return "queued"
+        if states[0].state is None and not kept:
+            raise ResultGone(
+                f"{self!r} has ended, and nothing is kept of how: it was sent without its result (result=False)"
+            )
+        return _STANDINGS.get(states[0].state, "queued")
 
 
 class JobHandle(Sent[R_co]):
@@ -262,7 +267,11 @@ class JobHandle(Sent[R_co]):
         return await self.app.adrive(self._result(timeout_s))
 
     def status(self) -> JobStatus:
-        """Where it stands."""
+        """Where it stands.
+
+        Raises:
+            ResultGone: it has ended and is not kept any longer, or never was (`result=False`).
+        """
         return self.app.drive(self._job_status())
 
     async def astatus(self) -> JobStatus:
@@ -321,7 +330,7 @@ class JobHandle(Sent[R_co]):
 
     def _job_status(self) -> Steps[JobStatus]:
         if not self.kept:
-            return (yield from self._standing(self.id))
+            return (yield from self._standing(self.id, kept=False))
         return (yield from self._status((yield from self._key())))
 
     def _logged(self) -> Steps[list[wire.LogEntry]]:

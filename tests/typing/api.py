@@ -156,6 +156,9 @@ async def functions() -> None:
     assert_type(stitch.enqueue(["a"], title="t").result(), bytes)
     assert_type(stitch(["a"], "t"), bytes)
     assert_type(await resize("a"), str)
+    assert_type(index.enqueue("a"), JobHandle[None])
+    assert_type(index.enqueue(["a", "b"]), JobHandle[None])
+    index.enqueue(3)  # type: ignore[call-overload]
     resize.enqueue("a", widht=3)  # type: ignore[call-overload]
     resize.options().enqueue("a", width="wide")  # type: ignore[arg-type]
     resize.options(dealy_s=3)  # type: ignore[call-arg]

@@ -210,6 +210,9 @@ async def test_a_job_without_result_is_a_bare_item(media: ModuleType, tmp_path: 
     async with asyncio.timeout(20):
         while worker.finished == 0:
             await asyncio.sleep(0.02)
+        with pytest.raises(ResultGone, match="nothing is kept of how"):
+            while await job.astatus() == "running":
+                await asyncio.sleep(0.02)
 
 
 async def test_what_is_not_there_says_so(media: ModuleType) -> None:
