@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Any, Concatenate, TypeVar, cast, overload
@@ -256,6 +256,11 @@ class App(Sender):
     def worker(self, **options: Any) -> AppWorker:
         """A worker of all functions and tasks; options are those of `Worker`, and `only`, names of functions."""
         return AppWorker(self, **options)
+
+    def check_names(self, only: Iterable[str] | None) -> None:
+        """Raises ValueError for the name of a function that the app has not."""
+        if unknown := sorted(set(only or ()) - set(self.functions)):
+            raise ValueError(f"{self!r} has no function {unknown[0]!r}")
 
     def testing(self, *, start: datetime | None = None) -> Testing:
         """Run functions, flows and schedules in this process, without servers, and without waiting:

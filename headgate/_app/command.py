@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from headgate._app.processes import loaded, run_here, sources
+from headgate._app.processes import chosen, run_here, sources
 from headgate._calls.verbs import present
 from headgate._worker.supervisor import Supervisor
 
@@ -19,6 +19,7 @@ examples:
   headgate worker media:app --processes 4
   headgate worker media:app --reload              start anew when a source file changes
   headgate worker media:app --only resize         some of its functions
+HEADGATE_CODE_VERSION, as a commit, is shown with the worker by `headgate workers`.
 SIGTERM and Ctrl-C let running jobs end for --drain seconds; a second one does not wait.
 """
 
@@ -37,21 +38,27 @@ def worker(args: Any) -> int:
     """Run the app's worker, here or in processes of their own."""
     if args.processes < 1:
         raise ValueError("--processes must be 1 or more")
-    for name in ("queue_url", "dag_url", "token"):  # for the app's own client, and those of the processes
+    for name in (
+        "queue_url",
+        "dag_url",
+        "token",
+        "namespace",
+    ):  # for the app's own client, and those of the processes
         if value := getattr(args, name):
             os.environ[f"HEADGATE_{name.upper()}"] = value
+    options = present(only=args.only, drain_s=args.drain, lease_s=args.lease)
     if args.processes == 1 and not args.reload:
         logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        run_here(args.target, present(only=args.only, drain_s=args.drain, lease_s=args.lease))
+        run_here(args.target, options, args.namespace)
         return 0
     if not args.reload:
-        loaded(args.target)  # what is wrong with it is said once, not by each process
+        chosen(args.target, options, args.namespace)  # what is wrong with it is said once, not by each process
     # Kept bytecode stands for a source of the same size and second: a file changed twice in one would not be read.
     python = [sys.executable, "-B"] if args.reload else [sys.executable]
     command = [*python, "-m", "headgate", "worker", args.target, "--log-level", args.log_level]
     for name in args.only or ():
         command += ["--only", name]
-    for flag, value in (("--drain", args.drain), ("--lease", args.lease)):
+    for flag, value in (("--drain", args.drain), ("--lease", args.lease), ("-n", args.namespace)):
         command += [flag, str(value)] if value is not None else []
     watched = partial(sources, Path.cwd()) if args.reload else None
     return Supervisor(command, args.processes, watched=watched).run()

@@ -41,9 +41,30 @@ def loaded(target: str) -> App | Worker:
     return found
 
 
-def run_here(target: str, options: Mapping[str, Any]) -> None:
-    """Work in this process until a signal."""
+def chosen(target: str, options: Mapping[str, Any], namespace: str | None) -> App | Worker:
+    """What the target names, for these options of the command.
+
+    Raises:
+        ValueError: it takes no such options, has no such functions, or is of another namespace.
+    """
     found = loaded(target)
+    if namespace is not None and found.namespace != namespace:
+        raise ValueError(
+            f"{target} is of namespace {found.namespace!r}, by its code; leave out `-n {namespace}`, or the name "
+            "of the namespace in the code"
+        )
+    if isinstance(found, App):
+        found.check_names(options.get("only"))
+    elif options:
+        raise ValueError(
+            f"{target} is a Worker, which has its own options; --only, --drain and --lease are for an App"
+        )
+    return found
+
+
+def run_here(target: str, options: Mapping[str, Any], namespace: str | None = None) -> None:
+    """Work in this process until a signal."""
+    found = chosen(target, options, namespace)
     worker = found.worker(**options) if isinstance(found, App) else found
     worker.main()
 

@@ -146,6 +146,5 @@ def _chosen(app: "App", only: Iterable[str] | None) -> set[str]:
     if only is None:
         return set(app.functions)
     chosen = set(only)
-    if unknown := sorted(chosen - set(app.functions)):
-        raise ValueError(f"{app!r} has no function {unknown[0]!r}")
+    app.check_names(chosen)
     return chosen

@@ -143,6 +143,35 @@ def test_wrong_targets_say_what_is_there(
         loaded("tests.support.media:app").worker(only=["nothing"])  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize(
+    ("target", "options", "said"),
+    [
+        ("options_of:app", ["--only", "nothing"], "has no function 'nothing'"),
+        ("options_of:app", ["-n", "elsewhere"], "options_of:app is of namespace 'here', by its code"),
+        ("options_of:raw", ["--lease", "3"], "options_of:raw is a Worker, which has its own options"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    target: str,
+    options: list[str],
+    said: str,
+    processes: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = "from headgate import App, Worker\napp = App('here')\nraw = Worker(namespace='here')\n"
+    (tmp_path / "options_of.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setenv("HEADGATE_NAMESPACE", "")
+
+    assert main(["worker", target, "--processes", processes, *options]) == 2
+
+    assert said in capsys.readouterr().err
+
+
 class _Process:
     """A process that ends when the test says so."""
 
