@@ -372,14 +372,9 @@ class Worker:
             log.warning("the handler of %r was cancelled", job)
             verdict = verdict_of_error(job, error)
         except (Retry, Fail) as error:
-<<<<<<< HEAD
             verdict = verdict_of_error(job, error)
             # Of a traceback the last line: all of it was logged where it was caught.
             said = str(verdict[1].get("error") or "").strip().rpartition("\n")[2]
-=======
-            verdict = verdict_of_error(job, error)  # which is told, also where the error has no words
-            said = str(verdict[1].get("error", "")).strip().rpartition("\n")[2]  # its traceback is logged already
->>>>>>> 44b8817 (A job whose Fail has no words ends all the same)
             log.info("%r ends with %s: %s", job, type(error).__name__, said)
         except BaseException as error:
             # `sys.exit` too, and a panic of an extension: it is the end of the job, not of the worker.
