@@ -281,8 +281,9 @@ class ShardMap:
                 return "down"
             return "up"
 
-        answers = await asyncio.gather(*map(ask, self))
-        found = {shard.address.schema: answer for shard, answer in zip(self, answers, strict=True)}
+        named = [shard for shard in self if not shard.pool.is_retired]
+        answers = await asyncio.gather(*map(ask, named))
+        found = {shard.address.schema: answer for shard, answer in zip(named, answers, strict=True)}
         if "up" not in found.values():
             raise Unavailable("no shard can be reached", retry_after_s=1.0)
         return {"status": "ready", "shards": found}

@@ -52,6 +52,7 @@ async def test_a_shard_on_which_anything_lives_or_is_remembered_stays_in_the_map
     ]
     with pytest.raises(ShardUnavailable):
         host.stores[0].pool.check()
+    assert (await host.client.get("/readyz")).json()["shards"] == {"queue_001": "up"}
     assert len(await api.dequeue("t", 9)) == 1
     async with world.host(clock=host.clock) as fresh:
         answer = await Api(fresh).post("enqueue", {"items": [{"topic": "t", "id": api.new_id(0)}]})
